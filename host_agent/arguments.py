@@ -1,0 +1,69 @@
+"""What users pass to collectives, checked and made uniform; a UsageError where it is wrong."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from host_agent.collectives.plan import Strategy
+from host_agent.errors import UsageError
+from host_agent.quantisation import ELEMENT_TYPES
+from host_agent.wire.aggregation import Reduction
+
+Array = NDArray[Any]
+
+_MAX_ELEMENTS = 2**32 - 1
+_REDUCTIONS = {r.name.lower(): r for r in Reduction if r is not Reduction.NONE}
+
+
+def contiguous(array: Array) -> Array:
+    """`array`, or a copy of it in C order and this machine's byte order."""
+    array = np.asarray(array)
+    if array.dtype.hasobject or array.dtype.itemsize == 0:
+        raise UsageError(f"arrays of dtype {array.dtype} cannot be sent: elements need a fixed size")
+    if array.nbytes > _MAX_ELEMENTS:
+        raise UsageError(f"an array of {array.nbytes} bytes is too large for one collective (limit: 4 GiB)")
+    return np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("=")).reshape(array.shape)
+
+
+def require_addable(array: Array) -> None:
+    """The array's elements have a type that can be reduced."""
+    if array.dtype not in ELEMENT_TYPES:
+        names = ", ".join(str(dtype) for dtype in ELEMENT_TYPES)
+        raise UsageError(f"dtype {array.dtype} cannot be reduced; convert to one of {names}")
+
+
+def result_array(out: Array | None, like: Array) -> Array:
+    """`out`, or a new array shaped like `like`."""
+    if out is None:
+        return np.empty_like(like)
+    if out.shape != like.shape or out.dtype != like.dtype:
+        raise UsageError(f"out is {out.dtype}{list(out.shape)}, the result {like.dtype}{list(like.shape)}")
+    if not out.flags.c_contiguous or not out.flags.writeable:
+        raise UsageError("out has to be C-contiguous and writeable")
+    return out
+
+
+def reduction_of(op: Reduction | str) -> Reduction:
+    """The reduction itself, or by its name in any case."""
+    found = _REDUCTIONS.get(op.lower()) if isinstance(op, str) else op
+    if found is None or found not in _REDUCTIONS.values():
+        raise UsageError(f"{op!r} is no reduction; there are {', '.join(_REDUCTIONS)}")
+    return Reduction(found)
+
+
+def strategy_of(strategy: Strategy | str) -> Strategy:
+    """The strategy itself, or by its name."""
+    try:
+        return Strategy(strategy)
+    except ValueError as error:
+        names = ", ".join(s.value for s in Strategy)
+        raise UsageError(f"{strategy!r} is no strategy; there are {names}") from error
+
+
+def require_root(root: int, world_size: int) -> None:
+    """A rank of the job."""
+    if not 0 <= root < world_size:
+        raise UsageError(f"root {root} is no rank of a job of {world_size} workers (0..{world_size - 1})")

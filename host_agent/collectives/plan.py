@@ -1,0 +1,72 @@
+"""What the collectives share: the steps they yield, their place in the job, a ring's parts of a tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from enum import Enum
+from itertools import pairwise
+from typing import Any, TypeAlias, TypeVar
+
+from numpy.typing import NDArray
+
+from host_agent.membership import Mode
+from host_agent.transport.events import EventType
+from host_agent.transport.operation import Operation
+from host_agent.wire.aggregation import Reduction
+
+Array: TypeAlias = NDArray[Any]
+T = TypeVar("T")
+
+
+class Strategy(str, Enum):
+    """How a collective travels; AUTO takes the switch where the job has one and it gains by it."""
+
+    AUTO = "auto"
+    IN_NETWORK = "in-network"
+    RING = "ring"
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Go on when `op_id` is RECEIVED (what arrives is in place) or COMPLETED (all sent is ACKed)."""
+
+    op_id: int
+    until: EventType = EventType.RECEIVED
+
+
+# Yielding an Operation posts it and gives its id; yielding a Wait waits (and gives 0).
+Steps: TypeAlias = Generator["Operation | Wait", int, T]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """One collective on one worker: who we are, its sequence number, what the user asked for."""
+
+    rank: int
+    world_size: int
+    collective: int
+    reduction: Reduction = Reduction.NONE
+
+
+class Disagreement(Exception):
+    """The ranks' arguments differ in something that only the payload shows (the root of a broadcast)."""
+
+
+def choose(strategy: Strategy, mode: Mode, *, auto: Strategy) -> Strategy:
+    """The strategy to use in a job of `mode`; `auto` is what AUTO means where the switch takes part.
+
+    ValueError where the switch is asked for and takes no part.
+    """
+    if mode is Mode.RING:
+        if strategy is Strategy.IN_NETWORK:
+            raise ValueError("in-network was asked for, but no switch aggregates for this job")
+        return Strategy.RING
+    return auto if strategy is Strategy.AUTO else strategy
+
+
+def ring_parts(elements: int, world_size: int) -> list[slice]:
+    """N slices that cover `elements`, the first ones an element longer where it does not divide."""
+    size, longer = divmod(elements, world_size)
+    bounds = [part * size + min(part, longer) for part in range(world_size + 1)]
+    return [slice(start, end) for start, end in pairwise(bounds)]

@@ -1,0 +1,119 @@
+"""Ring collectives over PASS messages: N - 1 steps, each sends a part ahead and takes one from behind.
+
+Every part passes every rank, so that no rank is done before all have entered: the phases are synchronising,
+which the switch's slots rely on (docs/protocol.md). Parts are added in the order of the ring, the sum of a
+part in one place only, and copied from there: results have the same bits on all ranks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from host_agent.collectives import words
+from host_agent.collectives.plan import Array, Call, Steps, Wait, ring_parts
+from host_agent.kernels import divide_in_place
+from host_agent.quantisation import ELEMENT_TYPES
+from host_agent.transport.events import EventType
+from host_agent.transport.operation import Arrival, Operation, SwitchOp
+from host_agent.wire.aggregation import ElementType, Reduction
+
+_ARRIVALS = {
+    Reduction.SUM: Arrival.SUM,
+    Reduction.AVG: Arrival.SUM,
+    Reduction.MAX: Arrival.MAX,
+    Reduction.MIN: Arrival.MIN,
+}
+
+
+def all_reduce(call: Call, array: Array, out: Array) -> Steps[None]:
+    """Leave the reduction of all ranks' `array` in `out` (both flat; may be the same)."""
+    _copy(array, out)
+    parts = ring_parts(out.size, call.world_size)
+    ids = yield from _reduce_parts(call, out, parts, owned=(call.rank + 1) % call.world_size)
+    yield from _gather_parts(call, out, parts, owned=(call.rank + 1) % call.world_size, sent=ids)
+
+
+def reduce_scatter(call: Call, array: Array, out: Array) -> Steps[None]:
+    """Leave part `rank` of the reduction of all ranks' flat `array` in `out`; N divides the size."""
+    work = array.copy()
+    parts = ring_parts(work.size, call.world_size)
+    ids = yield from _reduce_parts(call, work, parts, owned=call.rank)
+    out[...] = work[parts[call.rank]]
+    yield from _until_sent(ids)
+
+
+def all_gather(call: Call, array: Array, out: Array) -> Steps[None]:
+    """Leave all ranks' flat `array`s in `out`, in order of rank; all have one size."""
+    parts = ring_parts(out.size, call.world_size)
+    _copy(array, out[parts[call.rank]])
+    yield from _gather_parts(call, out, parts, owned=call.rank, sent=[])
+
+
+def broadcast(call: Call, array: Array, out: Array, *, root: int) -> Steps[None]:
+    """Leave `root`'s flat `array` in `out` everywhere: an all-reduce of its words and the others' zeros."""
+    offset = 0 if call.rank == root else None
+    work = words.pack(call, array, offset=offset, size=out.nbytes, root=root)
+    yield from all_reduce(replace(call, reduction=Reduction.SUM), work, work)
+    words.unpack(call, work, array, out, root=root)
+
+
+def barrier(call: Call) -> Steps[None]:
+    """Return when all ranks have called it."""
+    yield from all_gather(call, np.ones(1, np.int32), np.empty(call.world_size, np.int32))
+
+
+def _reduce_parts(call: Call, work: Array, parts: list[slice], *, owned: int) -> Steps[list[int]]:
+    """N - 1 steps after which part `owned` of `work` holds its reduction; the ids of the operations."""
+    size, ids = call.world_size, []
+    for step in range(size - 1):
+        send = parts[(owned - 1 - step) % size]
+        receive = parts[(owned - 2 - step) % size]
+        ids.append((yield _pass(call, work, send, receive, _ARRIVALS[call.reduction])))
+        yield Wait(ids[-1])
+    if call.reduction is Reduction.AVG:
+        divide_in_place(work[parts[owned]], size)
+    return ids
+
+
+def _gather_parts(call: Call, work: Array, parts: list[slice], *, owned: int, sent: list[int]) -> Steps[None]:
+    """N - 1 steps after which all parts are everywhere. `sent`: operations that may still read from `work`.
+
+    The step before sent the part that each step here receives N - 1 operations later: it is done with by
+    then only if it was acknowledged.
+    """
+    size, ids = call.world_size, list(sent)
+    for step in range(size - 1):
+        if sent:
+            yield Wait(sent[step], EventType.COMPLETED)
+        send = parts[(owned - step) % size]
+        receive = parts[(owned - 1 - step) % size]
+        ids.append((yield _pass(call, work, send, receive, Arrival.STORE)))
+        yield Wait(ids[-1])
+    yield from _until_sent(ids)
+
+
+def _until_sent(ids: list[int]) -> Steps[None]:
+    """Operations complete in order: when the last one has, none reads from its buffer any more."""
+    if ids:  # none in a job of one worker
+        yield Wait(ids[-1], EventType.COMPLETED)
+
+
+def _pass(call: Call, work: Array, send: slice, receive: slice, arrival: Arrival) -> Operation:
+    return Operation(
+        switch_op=SwitchOp.PASS,
+        send=work[send],
+        receive=work[receive],
+        element_type=ELEMENT_TYPES.get(work.dtype, ElementType.RAW),
+        reduction=call.reduction,
+        collective=call.collective,
+        total_elements=work.size,
+        arrival=arrival,
+        cut_elements=-(-work.size // call.world_size),
+    )
+
+
+def _copy(source: Array, target: Array) -> None:
+    if not np.shares_memory(source, target):
+        target[...] = source

@@ -1,0 +1,365 @@
+"""The Communicator: a worker's collectives on NumPy arrays, one after the other, as calls or as futures."""
+
+from __future__ import annotations
+
+import warnings
+from concurrent.futures import Future
+from dataclasses import dataclass
+from types import TracebackType
+
+import numpy as np
+
+from host_agent import joining
+from host_agent.arguments import (
+    contiguous,
+    reduction_of,
+    require_addable,
+    require_root,
+    result_array,
+    strategy_of,
+)
+from host_agent.collectives import in_network, ring
+from host_agent.collectives.plan import Array, Strategy, choose
+from host_agent.errors import CommunicatorClosedError, UsageError
+from host_agent.execution import Execution, Task
+from host_agent.membership import Membership, Mode, Ready
+from host_agent.runner import Link, Runner
+from host_agent.transport.events import Counters
+from host_agent.wire.aggregation import Reduction
+
+
+class RingFallbackWarning(UserWarning):
+    """The job's sums are made by the workers, not by the switch."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Statistics:
+    """What a communicator has done so far. Bytes are of whole data frames, resent ones included."""
+
+    collectives: int
+    in_network: int
+    ring: int
+    non_finite_fallbacks: int
+    busy_s: float
+    bytes_sent: int
+    packets_sent: int
+    retransmissions: int
+    duplicates: int
+    timeouts: int
+
+
+class Communicator:
+    """A worker's place in a job of `world_size` workers.
+
+    Every worker has to call the same collectives in the same order, with the same sizes, element types and
+    operations; where they differ, every worker gets a MismatchError. Results have the same bits on all
+    ranks. Calls raise CommunicatorError; after any but a UsageError the communicator is unusable and the job
+    has ended for all. `all_reduce` and its kin wait; `..._async` return a Future and run in the order of the
+    calls. Arrays that are given to `..._async` must not be changed before the future is done.
+    """
+
+    def __init__(
+        self,
+        *,
+        rank: int,
+        world_size: int,
+        ready: Ready,
+        link: Link,
+        membership: Membership,
+        timeout_s: float = 60.0,
+        strategy: Strategy | str = Strategy.AUTO,
+    ) -> None:
+        self.rank = rank
+        self.world_size = world_size
+        self.ready = ready
+        self.strategy = strategy_of(strategy)
+        self._link = link
+        self._membership = membership
+        self._left = False
+        self._execution = Execution(
+            rank, world_size, Runner(link, rank=rank, timeout_s=timeout_s), membership
+        )
+        if ready.mode is Mode.RING and world_size > 1:
+            warnings.warn(
+                f"this job is not summed by the switch but by ring all-reduce: {ready.mode_reason}",
+                RingFallbackWarning,
+                stacklevel=3,
+            )
+
+    @classmethod
+    def join(
+        cls,
+        controller: str,
+        *,
+        job: str,
+        rank: int,
+        world_size: int,
+        interface: str | None = None,
+        path_mtu: int | None = None,
+        strategy: Strategy | str = Strategy.AUTO,
+        timeout_s: float = 60.0,
+        join_timeout_s: float = 60.0,
+        retry_limit: int = 0,
+    ) -> Communicator:
+        """Join `job` at the controller ("host:port"); waits until all `world_size` workers have joined.
+
+        `interface` carries RoCE (None: the only one that can). `path_mtu` caps the job's path MTU (None:
+        what the link carries). `timeout_s`: how long a collective may see no progress; `retry_limit`:
+        timeouts in a row before a connection fails (0: retry while the job lives). Errors: InterfaceError,
+        JobRefusedError, ControllerUnreachableError.
+        """
+        strategy = strategy_of(strategy)
+        place = joining.join(
+            controller,
+            job=job,
+            rank=rank,
+            world_size=world_size,
+            interface=interface,
+            path_mtu=path_mtu,
+            timeout_s=join_timeout_s,
+            retry_limit=retry_limit,
+        )
+        return cls(
+            rank=rank,
+            world_size=world_size,
+            ready=place.ready,
+            link=place.link,
+            membership=place.membership,
+            timeout_s=timeout_s,
+            strategy=strategy,
+        )
+
+    def all_reduce(
+        self,
+        array: Array,
+        op: Reduction | str = Reduction.SUM,
+        *,
+        out: Array | None = None,
+        strategy: Strategy | str | None = None,
+    ) -> Array:
+        """The element-wise SUM, AVG, MAX or MIN over all ranks, of int32, float32, float16 or bfloat16.
+
+        All ranks give one shape. `out` (C-contiguous, may be `array` itself) takes the result. int32 wraps
+        like NumPy's and AVG rounds towards zero; floats are within `quantisation.error_bound` of the exact
+        sum.
+        """
+        return self._execution.now(self._all_reduce(array, op, out, strategy))
+
+    def all_reduce_async(
+        self,
+        array: Array,
+        op: Reduction | str = Reduction.SUM,
+        *,
+        out: Array | None = None,
+        strategy: Strategy | str | None = None,
+    ) -> Future[Array]:
+        """`all_reduce` as a future."""
+        return self._execution.later(self._all_reduce(array, op, out, strategy), _as_it_is)
+
+    def reduce(
+        self,
+        array: Array,
+        root: int = 0,
+        op: Reduction | str = Reduction.SUM,
+        *,
+        strategy: Strategy | str | None = None,
+    ) -> Array | None:
+        """As `all_reduce`, but only `root` gets the result; the others get None."""
+        result = self._execution.now(self._reduce(array, root, op, strategy))
+        return result if self.rank == root else None
+
+    def reduce_async(
+        self,
+        array: Array,
+        root: int = 0,
+        op: Reduction | str = Reduction.SUM,
+        *,
+        strategy: Strategy | str | None = None,
+    ) -> Future[Array | None]:
+        """`reduce` as a future."""
+        task = self._reduce(array, root, op, strategy)
+        return self._execution.later(task, lambda result: result if self.rank == root else None)
+
+    def broadcast(
+        self,
+        array: Array,
+        root: int = 0,
+        *,
+        out: Array | None = None,
+        strategy: Strategy | str | None = None,
+    ) -> Array:
+        """`root`'s array on every rank, bit for bit; the others' give shape and dtype (any fixed-size)."""
+        return self._execution.now(self._broadcast(array, root, out, strategy))
+
+    def broadcast_async(
+        self,
+        array: Array,
+        root: int = 0,
+        *,
+        out: Array | None = None,
+        strategy: Strategy | str | None = None,
+    ) -> Future[Array]:
+        """`broadcast` as a future."""
+        return self._execution.later(self._broadcast(array, root, out, strategy), _as_it_is)
+
+    def all_gather(self, array: Array, *, strategy: Strategy | str | None = None) -> Array:
+        """All ranks' arrays (one shape, any fixed-size dtype), stacked: (world_size, *array.shape)."""
+        return self._execution.now(self._all_gather(array, strategy))
+
+    def all_gather_async(self, array: Array, *, strategy: Strategy | str | None = None) -> Future[Array]:
+        """`all_gather` as a future."""
+        return self._execution.later(self._all_gather(array, strategy), _as_it_is)
+
+    def reduce_scatter(
+        self, array: Array, op: Reduction | str = Reduction.SUM, *, strategy: Strategy | str | None = None
+    ) -> Array:
+        """This rank's block of the reduction: rows rank·n/N to (rank + 1)·n/N of n; N divides n."""
+        return self._execution.now(self._reduce_scatter(array, op, strategy))
+
+    def reduce_scatter_async(
+        self, array: Array, op: Reduction | str = Reduction.SUM, *, strategy: Strategy | str | None = None
+    ) -> Future[Array]:
+        """`reduce_scatter` as a future."""
+        return self._execution.later(self._reduce_scatter(array, op, strategy), _as_it_is)
+
+    def barrier(self) -> None:
+        """Return when all ranks have called it."""
+        self._execution.now(self._barrier())
+
+    def barrier_async(self) -> Future[None]:
+        """`barrier` as a future."""
+        return self._execution.later(self._barrier(), lambda result: None)
+
+    def counters(self) -> Counters:
+        """The connection's own counters."""
+        return self._link.counters()
+
+    def statistics(self) -> Statistics:
+        """Collectives run, time spent in them, and what went over the wire for it."""
+        wire, tally = self._link.counters(), self._execution.tally
+        return Statistics(
+            collectives=tally.collectives,
+            in_network=tally.in_network,
+            ring=tally.ring,
+            non_finite_fallbacks=tally.non_finite_fallbacks,
+            busy_s=tally.busy_s,
+            bytes_sent=wire.data_bytes_sent,
+            packets_sent=wire.data_packets_sent,
+            retransmissions=wire.retransmitted_packets,
+            duplicates=wire.duplicates_received,
+            timeouts=wire.timeouts,
+        )
+
+    def leave(self, *, timeout_s: float = 60.0) -> None:
+        """Finish what is queued, wait until all workers leave, and close. Idempotent.
+
+        After an error it only closes: the job has ended for everybody.
+        """
+        if self._left:
+            return
+        self._left = True
+        self._execution.close()
+        try:
+            if self._execution.failure is None and self._execution.ended is None:
+                self._membership.leave(timeout_s=timeout_s)
+        finally:
+            self._link.close()
+            self._membership.close()
+
+    def abort(self, reason: str) -> None:
+        """End the job for everybody, with `reason`; waiting collectives raise. Then close."""
+        self._execution.fail(CommunicatorClosedError(f"this worker aborted the job: {reason}"), reason)
+        self.leave()
+
+    def __enter__(self) -> Communicator:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self.abort(f"rank {self.rank} left with {type(error).__name__}: {error}")
+        else:
+            self.leave()
+
+    def _all_reduce(
+        self, array: Array, op: Reduction | str, out: Array | None, strategy: Strategy | str | None
+    ) -> Task:
+        source, reduction = contiguous(array), reduction_of(op)
+        require_addable(source)
+        result = result_array(out, source)
+        chosen = self._choose(strategy, auto=Strategy.IN_NETWORK)
+        collective = in_network.all_reduce if chosen is Strategy.IN_NETWORK else ring.all_reduce
+        return Task(
+            f"all_reduce({reduction.name}) of {source.size} {source.dtype}",
+            reduction,
+            chosen,
+            lambda call: collective(call, source.reshape(-1), result.reshape(-1)),
+            result,
+        )
+
+    def _reduce(self, array: Array, root: int, op: Reduction | str, strategy: Strategy | str | None) -> Task:
+        require_root(root, self.world_size)
+        return self._all_reduce(array, op, None, strategy)
+
+    def _broadcast(self, array: Array, root: int, out: Array | None, strategy: Strategy | str | None) -> Task:
+        source = contiguous(array)
+        require_root(root, self.world_size)
+        result = result_array(out, source)
+        chosen = self._choose(strategy, auto=Strategy.IN_NETWORK)
+        collective = in_network.broadcast if chosen is Strategy.IN_NETWORK else ring.broadcast
+        return Task(
+            f"broadcast of {source.size} {source.dtype} from rank {root}",
+            Reduction.NONE,
+            chosen,
+            lambda call: collective(call, source.reshape(-1), result.reshape(-1), root=root),
+            result,
+        )
+
+    def _all_gather(self, array: Array, strategy: Strategy | str | None) -> Task:
+        source = contiguous(array)
+        result = np.empty((self.world_size, *source.shape), source.dtype)
+        chosen = self._choose(strategy, auto=Strategy.RING)
+        collective = in_network.all_gather if chosen is Strategy.IN_NETWORK else ring.all_gather
+        return Task(
+            f"all_gather of {source.size} {source.dtype}",
+            Reduction.NONE,
+            chosen,
+            lambda call: collective(call, source.reshape(-1), result.reshape(-1)),
+            result,
+        )
+
+    def _reduce_scatter(self, array: Array, op: Reduction | str, strategy: Strategy | str | None) -> Task:
+        source, reduction = contiguous(array), reduction_of(op)
+        require_addable(source)
+        if source.ndim == 0 or source.shape[0] % self.world_size:
+            raise UsageError(
+                f"reduce_scatter: the first dimension of shape {source.shape} is not a multiple of "
+                f"{self.world_size} workers"
+            )
+        result = np.empty((source.shape[0] // self.world_size, *source.shape[1:]), source.dtype)
+        chosen = self._choose(strategy, auto=Strategy.RING)
+        collective = in_network.reduce_scatter if chosen is Strategy.IN_NETWORK else ring.reduce_scatter
+        return Task(
+            f"reduce_scatter({reduction.name}) of {source.size} {source.dtype}",
+            reduction,
+            chosen,
+            lambda call: collective(call, source.reshape(-1), result.reshape(-1)),
+            result,
+        )
+
+    def _barrier(self) -> Task:
+        chosen = self._choose(None, auto=Strategy.IN_NETWORK)
+        collective = in_network.barrier if chosen is Strategy.IN_NETWORK else ring.barrier
+        return Task("barrier", Reduction.NONE, chosen, collective, np.empty(0))
+
+    def _choose(self, strategy: Strategy | str | None, *, auto: Strategy) -> Strategy:
+        wanted = self.strategy if strategy is None else strategy_of(strategy)
+        try:
+            return choose(wanted, self.ready.mode, auto=auto)
+        except ValueError as error:
+            raise UsageError(f"{error}: {self.ready.mode_reason}") from error
+
+
+def _as_it_is(result: Array) -> Array:
+    return result

@@ -1,0 +1,60 @@
+"""What can go wrong for the user of a Communicator: what was wrong, where, and what to do."""
+
+from __future__ import annotations
+
+
+class CommunicatorError(Exception):
+    """Base of everything that a Communicator raises on purpose."""
+
+
+class UsageError(CommunicatorError, ValueError):
+    """A dtype, operation, shape or rank that cannot be right. The communicator stays usable."""
+
+
+class JobRefusedError(CommunicatorError):
+    """The controller did not take this worker into the job."""
+
+
+class ControllerUnreachableError(CommunicatorError):
+    """There is no controller at the address, or the session with it broke."""
+
+
+class InterfaceError(CommunicatorError):
+    """The network interface is missing, ambiguous, has no address, or cannot carry the path MTU."""
+
+
+class JobEndedError(CommunicatorError):
+    """The controller ended the job."""
+
+    def __init__(self, reason: str, *, rank: int | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.rank = rank
+
+
+class WorkerLostError(JobEndedError):
+    """Another worker died, lost its heartbeat or aborted; `rank` says which."""
+
+
+class MismatchError(CommunicatorError):
+    """The workers called different collectives, or the same with another size, element type or operation."""
+
+
+class NotAggregatedError(CommunicatorError):
+    """A message came through without having been summed by a switch. Its data was not used."""
+
+
+class ConnectionFailedError(CommunicatorError):
+    """The RoCE connection to a neighbour failed: out of retries, or a packet that cannot be."""
+
+
+class RetryExceededError(ConnectionFailedError):
+    """No acknowledgement after the configured number of retransmissions."""
+
+
+class CollectiveTimeoutError(CommunicatorError, TimeoutError):
+    """No progress for `timeout_s`; the sentence names the first message without a result."""
+
+
+class CommunicatorClosedError(CommunicatorError):
+    """The communicator was left, or failed earlier; `__cause__` is the first error."""

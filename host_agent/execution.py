@@ -1,0 +1,173 @@
+"""Order and failure: collectives run one after the other, and after a failure none does."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from host_agent.collectives.plan import Array, Call, Steps, Strategy
+from host_agent.errors import (
+    CommunicatorClosedError,
+    CommunicatorError,
+    JobEndedError,
+    MismatchError,
+    WorkerLostError,
+)
+from host_agent.membership import Ended, Membership
+from host_agent.runner import MISMATCH_MARK, Runner
+from host_agent.transport.errors import TransportClosedError
+from host_agent.wire.aggregation import Reduction
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Task:
+    """A collective that is ready to run: `steps(call)` fills `result`. `what` names it in errors."""
+
+    what: str
+    reduction: Reduction
+    strategy: Strategy
+    steps: Callable[[Call], Steps[bool] | Steps[None]]
+    result: Array
+
+
+@dataclass
+class Tally:
+    """Collectives that have run. A non-finite fallback counts as ring as well."""
+
+    collectives: int = 0
+    in_network: int = 0
+    ring: int = 0
+    non_finite_fallbacks: int = 0
+    busy_s: float = 0.0
+
+    def add(self, task: Task, *, switched: bool | None, seconds: float) -> None:
+        """One more. `switched` is False where the switch was asked but an Inf or NaN came between."""
+        self.collectives += 1
+        self.busy_s += seconds
+        if switched is False:
+            self.non_finite_fallbacks += 1
+        if task.strategy is Strategy.IN_NETWORK and switched is not False:
+            self.in_network += 1
+        else:
+            self.ring += 1
+
+
+@dataclass(eq=False)
+class Execution:
+    """Runs tasks in the order in which they are given, from any thread."""
+
+    rank: int
+    world_size: int
+    runner: Runner
+    membership: Membership
+    tally: Tally = field(default_factory=Tally)
+    failure: BaseException | None = None  # ours
+    ended: CommunicatorError | None = None  # the controller's
+
+    def __post_init__(self) -> None:
+        self._order = threading.Lock()  # hands out collective numbers and places in the queue
+        self._running = threading.Lock()  # held by the collective that is on the link
+        self._queue = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"p4reduce-rank{self.rank}")
+        self._queued = 0
+        self._next_collective = 0
+        self._closed = False
+        self.membership.on_ended(self._on_ended)
+
+    def now(self, task: Task) -> Array:
+        """Run in this thread, or wait for it where something queued has to go first."""
+        with self._order:
+            call = self._admit(task)
+            future = self._enqueue(task, call, lambda result: result) if self._queued else None
+            if future is None:
+                self._running.acquire()
+        if future is not None:
+            return future.result()
+        try:
+            return self._run(task, call)
+        finally:
+            self._running.release()
+
+    def later(self, task: Task, finish: Callable[[Array], T]) -> Future[T]:
+        """Run when everything before it has; `finish` makes the future's result."""
+        with self._order:
+            return self._enqueue(task, self._admit(task), finish)
+
+    def fail(self, error: BaseException, reason: str) -> None:
+        """No collective runs after this; the job ends for everybody, with `reason`."""
+        if self.failure is None and self.ended is None:
+            self.failure = error
+            self.membership.abort(reason)
+        self.runner.link.abort(reason)
+
+    def close(self) -> None:
+        """Finish what is queued and take no more."""
+        with self._order:
+            self._closed = True
+        self._queue.shutdown(wait=True)
+
+    def _admit(self, task: Task) -> Call:
+        if self._closed:
+            raise CommunicatorClosedError(f"{task.what}: this communicator has left its job; join again")
+        self._require_no_failure(task.what)
+        collective = self._next_collective
+        self._next_collective = (collective + 1) & 0xFFFFFFFF
+        return Call(
+            rank=self.rank, world_size=self.world_size, collective=collective, reduction=task.reduction
+        )
+
+    def _enqueue(self, task: Task, call: Call, finish: Callable[[Array], T]) -> Future[T]:
+        def run() -> T:
+            try:
+                with self._running:
+                    return finish(self._run(task, call))
+            finally:
+                with self._order:
+                    self._queued -= 1
+
+        self._queued += 1
+        return self._queue.submit(run)
+
+    def _run(self, task: Task, call: Call) -> Array:
+        self._require_no_failure(task.what)
+        started = time.monotonic()
+        what = f"{task.what} (collective {call.collective})"
+        try:
+            switched = self.runner.run(task.steps(call), what)
+        except TransportClosedError as error:
+            self._require_no_failure(task.what)
+            closed = CommunicatorClosedError(f"{what}: {error}")
+            self.fail(closed, f"rank {self.rank}: {closed}")
+            raise closed from error
+        except BaseException as error:
+            self.fail(error, f"rank {self.rank}: {error}")
+            raise
+        self.tally.add(task, switched=switched, seconds=time.monotonic() - started)
+        return task.result
+
+    def _require_no_failure(self, what: str) -> None:
+        if self.ended is not None:
+            raise self.ended.with_traceback(None)
+        if self.failure is not None:
+            raise CommunicatorClosedError(
+                f"{what}: this communicator failed earlier and its job has ended; join again. "
+                f"It was: {self.failure}"
+            ) from self.failure
+
+    def _on_ended(self, ended: Ended) -> None:
+        if self.failure is None and not self._closed:
+            self.ended = _error_of(ended, own_rank=self.rank)
+        self.runner.link.abort(ended.reason)
+
+
+def _error_of(ended: Ended, *, own_rank: int) -> CommunicatorError:
+    if MISMATCH_MARK in ended.reason:
+        return MismatchError(ended.reason)
+    if ended.rank is not None and ended.rank != own_rank:
+        return WorkerLostError(ended.reason, rank=ended.rank)
+    return JobEndedError(ended.reason, rank=ended.rank)

@@ -1,0 +1,22 @@
+"""Native versions of two functions of `quantisation.py`, with the same bits; what runs on whole tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from host_agent.quantisation import ELEMENT_TYPES
+from host_agent.transport.native import library
+
+
+def max_abs(array: NDArray[Any]) -> float:
+    """The largest magnitude of a C-contiguous float array; NaN where one is NaN, 0 where it is empty."""
+    bits = library().p4r_absmax_bits(ELEMENT_TYPES[array.dtype], array.ctypes.data, array.size)
+    return float(np.uint32(bits).view(np.float32))
+
+
+def divide_in_place(array: NDArray[Any], divisor: int) -> None:
+    """What AVG does to a C-contiguous sum: floats to nearest even, integers towards zero."""
+    library().p4r_divide(ELEMENT_TYPES[array.dtype], array.ctypes.data, array.size, divisor)

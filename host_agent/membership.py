@@ -1,0 +1,97 @@
+"""A worker's membership in a job, as the layers above see it; `controller_session.py` is the real one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+from ipaddress import IPv4Address
+from typing import Protocol
+
+
+class Mode(IntEnum):
+    """Where the job's sums are made."""
+
+    IN_NETWORK = 1
+    RING = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class JoinRequest:
+    """What a worker tells the controller. MACs as text, PSNs and QPNs 24 bit, `path_mtu_max` in bytes."""
+
+    job: str
+    world_size: int
+    rank: int
+    mac: str
+    ip: IPv4Address
+    qpn_out: int
+    psn_out: int
+    qpn_in: int
+    path_mtu_max: int
+    hostname: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Neighbour:
+    """A worker next to us on the ring."""
+
+    rank: int
+    mac: str
+    ip: IPv4Address
+    qpn_out: int
+    psn_out: int
+    qpn_in: int
+    hostname: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ready:
+    """The job as the controller has set it up: same on all workers, but for the neighbours."""
+
+    job_id: int
+    generation: int
+    window: int
+    message_packets: int
+    path_mtu: int
+    mode: Mode
+    mode_reason: str
+    successor: Neighbour
+    predecessor: Neighbour
+    heartbeat_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """The job is over: why, and by which rank (None: not a worker's doing)."""
+
+    reason: str
+    rank: int | None = None
+
+
+class Membership(Protocol):
+    """One session with the controller. Heartbeats run inside it; all calls may come from any thread."""
+
+    def join(self, request: JoinRequest, *, timeout_s: float) -> Ready:
+        """Wait for all workers. JobRefusedError, ControllerUnreachableError."""
+        ...
+
+    def up(self, *, timeout_s: float) -> None:
+        """Say that this worker's QPs are ready, and wait until everybody's are."""
+        ...
+
+    def on_ended(self, callback: Callable[[Ended], None]) -> None:
+        """Call `callback` once, from any thread, when the job ends early (at once if it has)."""
+        ...
+
+    def abort(self, reason: str) -> None:
+        """End the job for everybody. Does not wait."""
+        ...
+
+    def leave(self, *, timeout_s: float) -> None:
+        """Wait until all workers leave; only then may QPs be taken down."""
+        ...
+
+    def close(self) -> None:
+        """End the session; idempotent."""
+        ...

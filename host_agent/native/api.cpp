@@ -1,0 +1,148 @@
+// The C interface: catches what must not cross it and turns it into a sentence.
+#include <cstdio>
+#include <cstring>
+#include <exception>
+#include <memory>
+#include <string>
+
+#include "driver.h"
+#include "endpoint.h"
+#include "half.h"
+#include "icrc.h"
+#include "p4r.h"
+#include "quantise.h"
+
+struct p4r_endpoint {
+    explicit p4r_endpoint(const p4r_config &config) : machine(config) {}
+    p4r::Endpoint machine;
+};
+
+struct p4r_driver {
+    p4r_driver(const p4r_config &config, const char *interface) : machine(config, interface) {}
+    p4r::Driver machine;
+};
+
+namespace {
+
+void explain(char *error, size_t error_size, const char *text) {
+    if (error_size != 0) snprintf(error, error_size, "%s", text);
+}
+
+template <typename Handle, typename... Arguments>
+Handle *make(const p4r_config *config, char *error, size_t error_size, Arguments... arguments) {
+    try {
+        if (const char *wrong = p4r::Endpoint::check(*config)) {
+            explain(error, error_size, wrong);
+            return nullptr;
+        }
+        return new Handle(*config, arguments...);
+    } catch (const std::exception &failure) {
+        explain(error, error_size, failure.what());
+        return nullptr;
+    }
+}
+
+}  // namespace
+
+int p4r_abi_version(void) { return P4R_ABI_VERSION; }
+
+const char *p4r_features(void) {
+    static const std::string text = std::string("crc32: ") + p4r::crc32_unit() + ", float16: " + p4r::half_unit();
+    return text.c_str();
+}
+
+p4r_endpoint *p4r_endpoint_new(const p4r_config *config, char *error, size_t error_size) {
+    return make<p4r_endpoint>(config, error, error_size);
+}
+
+void p4r_endpoint_free(p4r_endpoint *endpoint) { delete endpoint; }
+
+uint64_t p4r_endpoint_post(p4r_endpoint *endpoint, const p4r_operation *op, int64_t now, char *error,
+                           size_t error_size) {
+    if (const char *wrong = endpoint->machine.check(*op)) {
+        explain(error, error_size, wrong);
+        return 0;
+    }
+    return endpoint->machine.post(*op, now);
+}
+
+void p4r_endpoint_receive(p4r_endpoint *endpoint, const uint8_t *frame, size_t length, int64_t now) {
+    endpoint->machine.receive(frame, length, now);
+}
+
+size_t p4r_endpoint_frame_bytes(const p4r_endpoint *endpoint) { return endpoint->machine.frame_bytes(); }
+
+size_t p4r_endpoint_poll(p4r_endpoint *endpoint, int64_t now, uint8_t *buffer, size_t stride, uint32_t *lengths,
+                         size_t max_frames) {
+    return endpoint->machine.poll(now, buffer, stride, lengths, max_frames);
+}
+
+int64_t p4r_endpoint_next_timeout(const p4r_endpoint *endpoint) { return endpoint->machine.next_timeout(); }
+
+int p4r_endpoint_event(p4r_endpoint *endpoint, p4r_event *event) {
+    return endpoint->machine.next_event(event) ? 1 : 0;
+}
+
+void p4r_endpoint_counters(const p4r_endpoint *endpoint, p4r_counters *counters) {
+    *counters = endpoint->machine.counters();
+}
+
+void p4r_endpoint_progress(const p4r_endpoint *endpoint, p4r_progress *progress) {
+    *progress = endpoint->machine.progress();
+}
+
+p4r_driver *p4r_driver_new(const p4r_config *config, const char *interface, char *error, size_t error_size) {
+    return make<p4r_driver>(config, error, error_size, interface);
+}
+
+void p4r_driver_free(p4r_driver *driver) { delete driver; }
+
+uint64_t p4r_driver_post(p4r_driver *driver, const p4r_operation *op, char *error, size_t error_size) {
+    const char *wrong = nullptr;
+    const uint64_t id = driver->machine.post(*op, &wrong);
+    if (wrong != nullptr) explain(error, error_size, wrong);
+    return id;
+}
+
+int p4r_driver_wait(p4r_driver *driver, uint64_t op_id, int until, int64_t timeout_ns) {
+    return driver->machine.wait(op_id, until == P4R_EVENT_COMPLETED, timeout_ns);
+}
+
+uint64_t p4r_driver_done(p4r_driver *driver, int until) { return driver->machine.done(until == P4R_EVENT_COMPLETED); }
+
+void p4r_driver_abort(p4r_driver *driver) { driver->machine.abort(); }
+
+int p4r_driver_failure(p4r_driver *driver, p4r_event *event) { return driver->machine.failure(event) ? 1 : 0; }
+
+void p4r_driver_counters(p4r_driver *driver, p4r_counters *counters) { *counters = driver->machine.counters(); }
+
+void p4r_driver_progress(p4r_driver *driver, p4r_progress *progress) { *progress = driver->machine.progress(); }
+
+int64_t p4r_driver_now(void) { return p4r::monotonic_ns(); }
+
+uint32_t p4r_crc32(uint32_t crc, const void *data, size_t length) {
+    return p4r::crc32(crc, static_cast<const uint8_t *>(data), length);
+}
+
+void p4r_encode_lanes(int element_type, int ordered, const void *source, size_t n, void *lanes, int exponent,
+                      int invert) {
+    p4r::encode_lanes(element_type, ordered != 0, source, n, static_cast<uint8_t *>(lanes), exponent, invert != 0);
+}
+
+void p4r_decode_lanes(int element_type, int ordered, const void *lanes, size_t n, void *target, int exponent,
+                      uint32_t divisor, int invert) {
+    p4r::decode_lanes(element_type, ordered != 0, static_cast<const uint8_t *>(lanes), n, target, exponent, divisor,
+                      invert != 0);
+}
+
+uint32_t p4r_absmax_bits(int element_type, const void *source, size_t n) {
+    return p4r::absmax_bits(element_type, source, n);
+}
+
+void p4r_fold(int fold, int element_type, void *target, const void *source, size_t n) {
+    p4r::fold(fold, element_type, target, source, n);
+}
+
+void p4r_divide(int element_type, void *target, size_t n, uint32_t divisor) {
+    p4r::divide(element_type, target, n, divisor);
+}

@@ -1,0 +1,219 @@
+#include "driver.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <stdexcept>
+
+namespace p4r {
+namespace {
+
+constexpr size_t kReceiveBatch = 64;               // frames between two looks at what there is to send
+constexpr int64_t kQueueFullWaitNs = 200'000;      // the queueing discipline does not say when it has room
+constexpr int64_t kLongestSleepNs = 1'000'000'000;
+
+size_t ring_slots(const p4r_config &config) {
+    return std::max<size_t>(256, size_t{4} * config.window * config.message_packets);
+}
+
+size_t aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
+
+}  // namespace
+
+int64_t monotonic_ns() {
+    timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
+
+Driver::Driver(const p4r_config &config, const std::string &interface)
+    : config_(config), socket_(config, interface, ring_slots(config)), wakeup_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      endpoint_(config) {
+    if (wakeup_ < 0) throw std::runtime_error(std::string("cannot make an eventfd: ") + strerror(errno));
+    const size_t stride = aligned(endpoint_.frame_bytes());
+    frames_.resize(stride * config.max_burst);
+    lengths_.resize(config.max_burst);
+    vectors_.resize(config.max_burst);
+    messages_.resize(config.max_burst);
+    for (size_t i = 0; i < config.max_burst; i++) {
+        vectors_[i].iov_base = frames_.data() + i * stride;
+        messages_[i] = {};
+        messages_[i].msg_hdr.msg_iov = &vectors_[i];
+        messages_[i].msg_hdr.msg_iovlen = 1;
+    }
+    // Signals are the interpreter's.
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    thread_ = std::thread([this] { run(); });
+    pthread_setname_np(thread_.native_handle(), "p4r-driver");
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+Driver::~Driver() {
+    abort();
+    stop_ = true;
+    wake();
+    thread_.join();
+    close(wakeup_);
+}
+
+void Driver::wake() {
+    const uint64_t one = 1;
+    if (write(wakeup_, &one, sizeof one) < 0 && errno != EAGAIN) return;  // EAGAIN: it is awake already
+}
+
+uint64_t Driver::post(const p4r_operation &op, const char **wrong) {
+    uint64_t id = 0;
+    {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        *wrong = endpoint_.check(op);
+        if (*wrong != nullptr) return 0;
+        id = endpoint_.post(op, monotonic_ns());
+        take_events();
+    }
+    wake();
+    return id;
+}
+
+int Driver::wait(uint64_t op_id, bool completed, int64_t timeout_ns) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    int result = P4R_WAIT_TIMEOUT;
+    const auto decided = [&] {
+        if ((completed ? endpoint_.completed_op() : endpoint_.received_op()) >= op_id)
+            result = P4R_WAIT_OK;
+        else if (endpoint_.failed())
+            result = P4R_WAIT_FAILED;
+        else if (aborted_)
+            result = P4R_WAIT_CLOSED;
+        return result != P4R_WAIT_TIMEOUT;
+    };
+    changed_.wait_for(lock, std::chrono::nanoseconds(timeout_ns), decided);
+    return result;
+}
+
+uint64_t Driver::done(bool completed) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return completed ? endpoint_.completed_op() : endpoint_.received_op();
+}
+
+void Driver::abort() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    aborted_ = true;
+    changed_.notify_all();
+}
+
+bool Driver::failure(p4r_event *event) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (failure_.type != P4R_EVENT_FAILED) return false;
+    *event = failure_;
+    return true;
+}
+
+p4r_counters Driver::counters() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    p4r_counters counters = endpoint_.counters();
+    ring_drops_ += socket_.take_ring_drops();
+    counters.frames_blocked = frames_blocked_;
+    counters.send_errors = send_errors_;
+    counters.ring_drops = ring_drops_;
+    return counters;
+}
+
+p4r_progress Driver::progress() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return endpoint_.progress();
+}
+
+void Driver::run() {
+    const size_t stride = aligned(endpoint_.frame_bytes());
+    while (!stop_) {
+        size_t received = 0;
+        int64_t next = P4R_NEVER;
+        bool more = false;
+        {
+            const std::lock_guard<std::mutex> lock(mutex_);
+            const int64_t now = monotonic_ns();
+            received = receive_batch(now);
+            if (batch_sent_ == batch_) {
+                batch_ = endpoint_.poll(now, frames_.data(), stride, lengths_.data(), lengths_.size());
+                batch_sent_ = 0;
+                for (size_t i = 0; i < batch_; i++) vectors_[i].iov_len = lengths_[i];
+                more = batch_ == lengths_.size();
+            }
+            take_events();
+            next = endpoint_.next_timeout();
+        }
+        send_batch();
+        if (blocked_ || (received < kReceiveBatch && !more)) sleep(next);
+    }
+}
+
+size_t Driver::receive_batch(int64_t now) {
+    size_t received = 0, length = 0;
+    while (received < kReceiveBatch) {
+        const uint8_t *frame = socket_.next(&length);
+        if (frame == nullptr) break;
+        endpoint_.receive(frame, length, now);
+        socket_.release();
+        received++;
+    }
+    return received;
+}
+
+void Driver::take_events() {
+    p4r_event event;
+    bool any = false;
+    while (endpoint_.next_event(&event)) {
+        any = true;
+        if (event.type == P4R_EVENT_FAILED) failure_ = event;
+    }
+    if (any) changed_.notify_all();
+}
+
+void Driver::send_batch() {
+    blocked_ = false;
+    if (batch_sent_ == batch_) return;
+    switch (socket_.send(messages_.data(), batch_, &batch_sent_, &queue_full_)) {
+        case RawSocket::Sent::kAll:
+            return;
+        case RawSocket::Sent::kFull: {
+            blocked_ = true;
+            const std::lock_guard<std::mutex> lock(mutex_);
+            frames_blocked_ += batch_ - batch_sent_;
+            return;
+        }
+        case RawSocket::Sent::kError: {  // the interface is down: as good as lost on the wire
+            const std::lock_guard<std::mutex> lock(mutex_);
+            send_errors_ += batch_ - batch_sent_;
+            batch_sent_ = batch_;
+            return;
+        }
+    }
+}
+
+void Driver::sleep(int64_t deadline) {
+    const int64_t now = monotonic_ns();
+    // What is blocked goes out before anything that a timer could add.
+    int64_t wait = blocked_ ? kLongestSleepNs : std::min(deadline - now, kLongestSleepNs);
+    if (blocked_ && queue_full_) wait = kQueueFullWaitNs;
+    if (wait <= 0) return;
+    const short writable = blocked_ && !queue_full_ ? POLLOUT : 0;
+    pollfd files[2] = {{socket_.fd(), static_cast<short>(POLLIN | writable), 0}, {wakeup_, POLLIN, 0}};
+    const timespec timeout = {wait / 1'000'000'000, wait % 1'000'000'000};
+    if (ppoll(files, 2, &timeout, nullptr) <= 0) return;
+    if (files[0].revents & POLLERR) socket_.clear_error();
+    uint64_t count = 0;
+    if ((files[1].revents & POLLIN) && read(wakeup_, &count, sizeof count) < 0) return;
+}
+
+}  // namespace p4r

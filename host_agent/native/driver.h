@@ -1,0 +1,65 @@
+// An endpoint run by a thread of its own on a network interface. Thread safe.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "endpoint.h"
+#include "p4r.h"
+#include "raw_socket.h"
+
+namespace p4r {
+
+int64_t monotonic_ns();
+
+class Driver {
+   public:
+    Driver(const p4r_config &config, const std::string &interface);  // throws std::runtime_error
+    ~Driver();
+    Driver(const Driver &) = delete;
+    Driver &operator=(const Driver &) = delete;
+
+    uint64_t post(const p4r_operation &op, const char **wrong);  // 0: refused
+    int wait(uint64_t op_id, bool completed, int64_t timeout_ns);  // P4R_WAIT_*
+    uint64_t done(bool completed);
+    void abort();
+    bool failure(p4r_event *event);
+    p4r_counters counters();
+    p4r_progress progress();
+
+   private:
+    void run();
+    size_t receive_batch(int64_t now);
+    void take_events();
+    void send_batch();
+    void sleep(int64_t deadline);
+    void wake();
+
+    const p4r_config config_;
+    RawSocket socket_;
+    int wakeup_;  // eventfd
+
+    std::mutex mutex_;  // guards what follows, up to the blank line
+    std::condition_variable changed_;
+    Endpoint endpoint_;
+    p4r_event failure_{};
+    bool aborted_ = false;
+    uint64_t frames_blocked_ = 0, send_errors_ = 0, ring_drops_ = 0;
+
+    std::atomic<bool> stop_{false};
+    // The thread's own: a batch of frames on its way to the interface.
+    std::vector<uint8_t> frames_;
+    std::vector<uint32_t> lengths_;
+    std::vector<iovec> vectors_;
+    std::vector<mmsghdr> messages_;
+    size_t batch_ = 0, batch_sent_ = 0;
+    bool blocked_ = false, queue_full_ = false;
+    std::thread thread_;
+};
+
+}  // namespace p4r

@@ -1,0 +1,168 @@
+// The C interface of the native transport: what Python (ctypes) and the driver thread call.
+// Times are int64 nanoseconds of the caller's choice of clock; addresses and numbers are in host order.
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define P4R_ABI_VERSION 1
+#define P4R_NEVER INT64_MAX
+#define P4R_EXPORT __attribute__((visibility("default")))
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct p4r_config {
+    uint8_t own_mac[6];
+    uint8_t successor_mac[6];
+    uint8_t predecessor_mac[6];
+    uint8_t reserved[2];
+    uint32_t own_ip;
+    uint32_t successor_ip;
+    uint32_t predecessor_ip;
+    uint32_t qpn_out;          // ours: sends data, receives acknowledgements
+    uint32_t psn_out;          // first PSN of qpn_out
+    uint32_t qpn_in;           // ours: receives data, sends acknowledgements
+    uint32_t successor_qpn;    // the successor's QP_in
+    uint32_t predecessor_qpn;  // the predecessor's QP_out
+    uint32_t predecessor_psn;  // its first PSN
+    uint32_t path_mtu;
+    uint32_t window;           // W, messages
+    uint32_t message_packets;  // P, packets a message
+    uint32_t job_id;
+    uint32_t generation;
+    uint32_t rank;
+    uint32_t world_size;
+    uint32_t retry_limit;  // timeouts in a row before giving up; 0: never
+    uint32_t check_icrc;
+    uint32_t max_burst;  // driver: frames handed to the interface at once
+    int64_t rto_ns;
+    int64_t rto_max_ns;
+} p4r_config;
+
+enum { P4R_PASS = 0, P4R_SUM = 1, P4R_MAX = 2 };                                     // switch_op
+enum { P4R_RAW = 0, P4R_INT32 = 1, P4R_FLOAT32 = 2, P4R_FLOAT16 = 3, P4R_BFLOAT16 = 4 };  // element_type
+enum { P4R_STORE = 0, P4R_FOLD_SUM = 1, P4R_FOLD_MAX = 2, P4R_FOLD_MIN = 3 };        // arrival
+
+typedef struct p4r_operation {
+    const void *send;  // may be null if send_elements is 0
+    void *receive;     // null: what arrives is checked and discarded
+    uint64_t send_elements;
+    uint64_t receive_elements;
+    uint64_t cut_elements;  // decides the number of messages, >= both
+    uint32_t total_elements;
+    uint32_t collective;
+    uint32_t divisor;
+    int32_t exponent;
+    uint8_t switch_op;
+    uint8_t element_type;
+    uint8_t reduction;
+    uint8_t arrival;
+    uint8_t element_size;  // bytes of one element in the user's buffers
+    uint8_t invert;
+    uint8_t reserved[6];
+} p4r_operation;
+
+enum { P4R_EVENT_NONE = 0, P4R_EVENT_RECEIVED = 1, P4R_EVENT_COMPLETED = 2, P4R_EVENT_FAILED = 3 };
+enum {
+    P4R_NOT_A_RESULT = 1,
+    P4R_MISMATCH = 2,
+    P4R_BAD_HEADER = 3,
+    P4R_FOREIGN = 4,
+    P4R_WRONG_MESSAGE = 5,
+    P4R_WRONG_SHAPE = 6,
+    P4R_BAD_SEQUENCE = 7,
+    P4R_RETRY_LIMIT = 8,
+    P4R_REMOTE_ERROR = 9,
+};
+
+typedef struct p4r_event {
+    uint32_t type;
+    uint32_t code;  // of a failure
+    uint64_t op_id;
+    uint32_t message;
+    uint32_t psn;
+    uint32_t header_bytes;
+    uint8_t header[64];  // the start of the aggregation header at fault
+    char text[320];
+    uint32_t reserved;
+} p4r_event;
+
+typedef struct p4r_counters {
+    uint64_t data_packets_sent, data_bytes_sent;
+    uint64_t retransmitted_packets, retransmitted_bytes;
+    uint64_t timeouts, go_backs;
+    uint64_t acks_sent, naks_sent, rnr_naks_sent;
+    uint64_t acks_received, naks_received, rnr_naks_received;
+    uint64_t data_packets_received, data_bytes_received;
+    uint64_t duplicates_received, out_of_order_received;
+    uint64_t icrc_errors, malformed, foreign, stale_acks;
+    uint64_t messages_sent, messages_received, results_received;
+    uint64_t implied_acks, early_messages;
+    int64_t first_sent_ns, last_sent_ns, first_received_ns, last_received_ns;
+    uint64_t frames_blocked, send_errors, ring_drops;
+} p4r_counters;
+
+typedef struct p4r_progress {
+    uint32_t posted_messages, sent_messages, acked_messages, received_messages;
+    uint32_t first_unacked_psn, next_psn, expected_psn;
+    uint32_t timeouts_in_a_row;
+    int64_t oldest_unacked_since_ns;
+    uint32_t operations, failed;
+} p4r_progress;
+
+P4R_EXPORT int p4r_abi_version(void);
+P4R_EXPORT const char *p4r_features(void);  // the vector units in use, for bug reports
+
+// The bare state machine. Not thread safe. `error` gets a sentence when a call fails.
+typedef struct p4r_endpoint p4r_endpoint;
+P4R_EXPORT p4r_endpoint *p4r_endpoint_new(const p4r_config *, char *error, size_t error_size);
+P4R_EXPORT void p4r_endpoint_free(p4r_endpoint *);
+P4R_EXPORT uint64_t p4r_endpoint_post(p4r_endpoint *, const p4r_operation *, int64_t now, char *error,
+                                      size_t error_size);  // operation id, 0: refused
+P4R_EXPORT void p4r_endpoint_receive(p4r_endpoint *, const uint8_t *frame, size_t length, int64_t now);
+P4R_EXPORT size_t p4r_endpoint_frame_bytes(const p4r_endpoint *);  // the largest frame it sends
+// Frames go to buffer + i * stride; returns how many. Runs timers that are due.
+P4R_EXPORT size_t p4r_endpoint_poll(p4r_endpoint *, int64_t now, uint8_t *buffer, size_t stride,
+                                    uint32_t *lengths, size_t max_frames);
+P4R_EXPORT int64_t p4r_endpoint_next_timeout(const p4r_endpoint *);
+P4R_EXPORT int p4r_endpoint_event(p4r_endpoint *, p4r_event *);  // 1: one was there
+P4R_EXPORT void p4r_endpoint_counters(const p4r_endpoint *, p4r_counters *);
+P4R_EXPORT void p4r_endpoint_progress(const p4r_endpoint *, p4r_progress *);
+
+// An endpoint run by a thread on a network interface. Thread safe.
+typedef struct p4r_driver p4r_driver;
+enum { P4R_WAIT_OK = 0, P4R_WAIT_TIMEOUT = 1, P4R_WAIT_FAILED = 2, P4R_WAIT_CLOSED = 3 };
+P4R_EXPORT p4r_driver *p4r_driver_new(const p4r_config *, const char *interface, char *error,
+                                      size_t error_size);
+P4R_EXPORT void p4r_driver_free(p4r_driver *);  // stops the thread first
+P4R_EXPORT uint64_t p4r_driver_post(p4r_driver *, const p4r_operation *, char *error, size_t error_size);
+// until: P4R_EVENT_RECEIVED or P4R_EVENT_COMPLETED
+P4R_EXPORT int p4r_driver_wait(p4r_driver *, uint64_t op_id, int until, int64_t timeout_ns);
+P4R_EXPORT uint64_t p4r_driver_done(p4r_driver *, int until);  // id of the last operation that is done
+P4R_EXPORT void p4r_driver_abort(p4r_driver *);  // all waits return CLOSED from now on
+P4R_EXPORT int p4r_driver_failure(p4r_driver *, p4r_event *);  // 1: it failed
+P4R_EXPORT void p4r_driver_counters(p4r_driver *, p4r_counters *);
+P4R_EXPORT void p4r_driver_progress(p4r_driver *, p4r_progress *);
+P4R_EXPORT int64_t p4r_driver_now(void);  // the driver's clock (CLOCK_MONOTONIC)
+
+// Kernels. Lanes are 32-bit big endian, unaligned; element counts, not bytes.
+P4R_EXPORT uint32_t p4r_crc32(uint32_t crc, const void *data, size_t length);  // as zlib's crc32
+// int32: the lane itself. Floats: rint(x * 2^exponent), or, `ordered`, a pattern that sorts as a signed integer as the
+// floats do. invert: ~lane (of an ordered NaN as well the largest).
+P4R_EXPORT void p4r_encode_lanes(int element_type, int ordered, const void *source, size_t n, void *lanes,
+                                 int exponent, int invert);
+// The way back. int32: lane / divisor, towards zero; floats: lane * 2^-exponent / divisor, rounded once to nearest even.
+P4R_EXPORT void p4r_decode_lanes(int element_type, int ordered, const void *lanes, size_t n, void *target,
+                                 int exponent, uint32_t divisor, int invert);
+// The float32 bit pattern of max |x|; >= 0x7f800000 says that an Inf or NaN is among them. Floats only.
+P4R_EXPORT uint32_t p4r_absmax_bits(int element_type, const void *source, size_t n);
+// target[i] = target[i] op source[i]; fold is P4R_FOLD_*. MAX and MIN give NaN if either is NaN.
+P4R_EXPORT void p4r_fold(int fold, int element_type, void *target, const void *source, size_t n);
+// target[i] = target[i] / divisor; int32 towards zero.
+P4R_EXPORT void p4r_divide(int element_type, void *target, size_t n, uint32_t divisor);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,305 @@
+#include "quantise.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "half.h"
+#include "p4r.h"
+#include "vector.h"
+
+namespace p4r {
+namespace {
+
+constexpr size_t kBlock = 512;  // elements converted at a time, on the stack
+
+template <typename T>
+inline T load(const uint8_t *p) {
+    T value;
+    memcpy(&value, p, sizeof value);
+    return value;
+}
+
+template <typename T>
+inline void store(uint8_t *p, T value) {
+    memcpy(p, &value, sizeof value);
+}
+
+inline uint32_t swap_lane(uint32_t v) {
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+    return __builtin_bswap32(v);
+#else
+    return v;
+#endif
+}
+
+// 2^exponent as two factors, each a normal float: fixed point of subnormal tensors needs exponents beyond 127.
+struct Scale {
+    float first, second;
+
+    explicit Scale(int exponent) {
+        const int half = std::clamp(exponent, -126, 127);
+        first = std::ldexp(1.0f, half);
+        second = std::ldexp(1.0f, std::clamp(exponent - half, -126, 127));
+    }
+};
+
+P4R_VECTORISED void encode_int32(const uint8_t *source, size_t n, uint8_t *lanes, uint32_t flip) {
+    for (size_t i = 0; i < n; i++) store(lanes + 4 * i, swap_lane(load<uint32_t>(source + 4 * i) ^ flip));
+}
+
+P4R_VECTORISED void encode_float32(const uint8_t *source, size_t n, uint8_t *lanes, float first, float second,
+                                   uint32_t flip) {
+    for (size_t i = 0; i < n; i++) {
+        const float scaled = load<float>(source + 4 * i) * first * second;
+        const int32_t fixed = static_cast<int32_t>(__builtin_rintf(scaled));
+        store(lanes + 4 * i, swap_lane(static_cast<uint32_t>(fixed) ^ flip));
+    }
+}
+
+P4R_VECTORISED void decode_int32(const uint8_t *lanes, size_t n, uint8_t *target, uint32_t flip) {
+    for (size_t i = 0; i < n; i++) store(target + 4 * i, swap_lane(load<uint32_t>(lanes + 4 * i)) ^ flip);
+}
+
+void decode_int32_average(const uint8_t *lanes, size_t n, uint8_t *target, int64_t divisor, uint32_t flip) {
+    for (size_t i = 0; i < n; i++) {
+        const auto sum = static_cast<int32_t>(swap_lane(load<uint32_t>(lanes + 4 * i)) ^ flip);
+        store(target + 4 * i, static_cast<int32_t>(sum / divisor));
+    }
+}
+
+// Where 2^-exponent and so every result is a normal float32: rounded once, by the conversion.
+P4R_VECTORISED void decode_float32(const uint8_t *lanes, size_t n, uint8_t *target, float scale, uint32_t flip) {
+    for (size_t i = 0; i < n; i++) {
+        const auto sum = static_cast<int32_t>(swap_lane(load<uint32_t>(lanes + 4 * i)) ^ flip);
+        store(target + 4 * i, static_cast<float>(sum) * scale);
+    }
+}
+
+P4R_VECTORISED void decode_double(const uint8_t *lanes, size_t n, double *target, double scale, double divisor,
+                                  uint32_t flip) {
+    for (size_t i = 0; i < n; i++) {
+        const auto sum = static_cast<int32_t>(swap_lane(load<uint32_t>(lanes + 4 * i)) ^ flip);
+        target[i] = static_cast<double>(sum) * scale / divisor;
+    }
+}
+
+// Bit patterns that sort as signed integers as the floats do; NaN wins the MAX that the switch makes.
+P4R_VECTORISED void encode_ordered(const uint8_t *source, size_t n, uint8_t *lanes, uint32_t flip) {
+    for (size_t i = 0; i < n; i++) {
+        const uint32_t bits = load<uint32_t>(source + 4 * i), magnitude = bits & 0x7fffffff;
+        const uint32_t ordered = bits & 0x80000000 ? bits ^ 0x7fffffff : bits;
+        store(lanes + 4 * i, swap_lane(magnitude > 0x7f800000 ? 0x7fffffff : ordered ^ flip));
+    }
+}
+
+P4R_VECTORISED void decode_ordered(const uint8_t *lanes, size_t n, uint8_t *target, uint32_t flip) {
+    for (size_t i = 0; i < n; i++) {
+        const uint32_t ordered = swap_lane(load<uint32_t>(lanes + 4 * i)) ^ flip;
+        store(target + 4 * i, ordered & 0x80000000 ? ordered ^ 0x7fffffff : ordered);
+    }
+}
+
+P4R_VECTORISED void double_to_float32(const double *source, size_t n, uint8_t *target) {
+    for (size_t i = 0; i < n; i++) store(target + 4 * i, static_cast<float>(source[i]));
+}
+
+// Rounds to odd: the last bit of an inexact result is 1, so that a second rounding, to a narrower type, is as good as
+// one (S. Boldo, G. Melquiond, "When double rounding is odd", 2005).
+P4R_VECTORISED void double_to_float32_odd(const double *source, size_t n, float *target) {
+    for (size_t i = 0; i < n; i++) {
+        const float nearest = static_cast<float>(source[i]);
+        const double back = static_cast<double>(nearest);
+        uint32_t bits;
+        memcpy(&bits, &nearest, 4);
+        const bool finite = (bits & 0x7f800000) != 0x7f800000;
+        const uint32_t odd = (bits - (__builtin_fabs(back) > __builtin_fabs(source[i]) ? 1u : 0u)) | 1u;
+        bits = finite && back != source[i] ? odd : bits;
+        memcpy(target + i, &bits, 4);
+    }
+}
+
+P4R_VECTORISED uint32_t absmax_32(const uint8_t *source, size_t n) {
+    uint32_t most = 0;
+    for (size_t i = 0; i < n; i++) most = std::max(most, load<uint32_t>(source + 4 * i) & 0x7fffffff);
+    return most;
+}
+
+P4R_VECTORISED uint16_t absmax_16(const uint8_t *source, size_t n) {
+    uint16_t most = 0;
+    for (size_t i = 0; i < n; i++)
+        most = std::max(most, static_cast<uint16_t>(load<uint16_t>(source + 2 * i) & 0x7fff));
+    return most;
+}
+
+struct Sum {
+    template <typename T>
+    static T apply(T a, T b) {
+        return a + b;
+    }
+    static int32_t apply(int32_t a, int32_t b) {  // wraps, as in the switch
+        return static_cast<int32_t>(static_cast<uint32_t>(a) + static_cast<uint32_t>(b));
+    }
+};
+struct Max {
+    template <typename T>
+    static T apply(T a, T b) {
+        return a > b || a != a ? a : b;
+    }
+};
+struct Min {
+    template <typename T>
+    static T apply(T a, T b) {
+        return a < b || a != a ? a : b;
+    }
+};
+
+// target_clones does not apply to templates, so each loop is spelled out.
+#define P4R_FOLD_LOOP(name, type, operation)                                                       \
+    P4R_VECTORISED void name(uint8_t *target, const uint8_t *source, size_t n) {                   \
+        for (size_t i = 0; i < n; i++)                                                             \
+            store(target + sizeof(type) * i,                                                       \
+                  operation::apply(load<type>(target + sizeof(type) * i), load<type>(source + sizeof(type) * i))); \
+    }
+P4R_FOLD_LOOP(sum_int32, int32_t, Sum)
+P4R_FOLD_LOOP(max_int32, int32_t, Max)
+P4R_FOLD_LOOP(min_int32, int32_t, Min)
+P4R_FOLD_LOOP(sum_float32, float, Sum)
+P4R_FOLD_LOOP(max_float32, float, Max)
+P4R_FOLD_LOOP(min_float32, float, Min)
+#undef P4R_FOLD_LOOP
+
+P4R_VECTORISED void divide_to_double(const uint8_t *source, size_t n, double *target, double divisor) {
+    for (size_t i = 0; i < n; i++) target[i] = static_cast<double>(load<float>(source + 4 * i)) / divisor;
+}
+
+void divide_int32(uint8_t *target, size_t n, int64_t divisor) {
+    for (size_t i = 0; i < n; i++) store(target + 4 * i, static_cast<int32_t>(load<int32_t>(target + 4 * i) / divisor));
+}
+
+using FoldLoop = void (*)(uint8_t *, const uint8_t *, size_t);
+
+FoldLoop fold_loop(int fold, bool floating) {
+    switch (fold) {
+        case P4R_FOLD_MAX:
+            return floating ? max_float32 : max_int32;
+        case P4R_FOLD_MIN:
+            return floating ? min_float32 : min_int32;
+        default:
+            return floating ? sum_float32 : sum_int32;
+    }
+}
+
+void widen(int element_type, const uint8_t *source, size_t n, float *target) {
+    (element_type == P4R_FLOAT16 ? float16_to_float32 : bfloat16_to_float32)(source, n, target);
+}
+
+void narrow(int element_type, const float *source, size_t n, uint8_t *target) {
+    (element_type == P4R_FLOAT16 ? float32_to_float16 : float32_to_bfloat16)(source, n, target);
+}
+
+inline bool is_half(int element_type) { return element_type == P4R_FLOAT16 || element_type == P4R_BFLOAT16; }
+
+inline uint8_t *bytes_of(float *block) { return reinterpret_cast<uint8_t *>(block); }
+
+// To the element type, rounded once to nearest even.
+void round_doubles(int element_type, const double *values, size_t n, uint8_t *target) {
+    if (!is_half(element_type)) return double_to_float32(values, n, target);
+    float block[kBlock];
+    double_to_float32_odd(values, n, block);
+    narrow(element_type, block, n, target);
+}
+
+size_t element_bytes(int element_type) { return is_half(element_type) ? 2 : 4; }
+
+}  // namespace
+
+void encode_lanes(int element_type, bool ordered, const void *source, size_t n, uint8_t *lanes, int exponent,
+                  bool invert) {
+    const auto *in = static_cast<const uint8_t *>(source);
+    const uint32_t flip = invert ? ~0u : 0;
+    if (element_type == P4R_INT32) return encode_int32(in, n, lanes, flip);
+    const Scale scale(exponent);
+    const auto encode = [&](const uint8_t *floats, size_t count, uint8_t *target) {
+        if (ordered)
+            encode_ordered(floats, count, target, flip);
+        else
+            encode_float32(floats, count, target, scale.first, scale.second, flip);
+    };
+    if (!is_half(element_type)) return encode(in, n, lanes);
+    for (size_t i = 0; i < n; i += kBlock) {
+        float block[kBlock];
+        const size_t count = std::min(kBlock, n - i);
+        widen(element_type, in + 2 * i, count, block);
+        encode(bytes_of(block), count, lanes + 4 * i);
+    }
+}
+
+void decode_lanes(int element_type, bool ordered, const uint8_t *lanes, size_t n, void *target, int exponent,
+                  uint32_t divisor, bool invert) {
+    auto *out = static_cast<uint8_t *>(target);
+    const uint32_t flip = invert ? ~0u : 0;
+    if (element_type == P4R_INT32)
+        return divisor == 1 ? decode_int32(lanes, n, out, flip) : decode_int32_average(lanes, n, out, divisor, flip);
+    if (!is_half(element_type)) {
+        if (ordered) return decode_ordered(lanes, n, out, flip);
+        if (divisor == 1 && exponent >= -95 && exponent <= 126)
+            return decode_float32(lanes, n, out, std::ldexp(1.0f, -exponent), flip);
+    }
+    for (size_t i = 0; i < n; i += kBlock) {
+        const size_t count = std::min(kBlock, n - i);
+        uint8_t *block_target = out + element_bytes(element_type) * i;
+        if (ordered) {
+            float block[kBlock];
+            decode_ordered(lanes + 4 * i, count, bytes_of(block), flip);
+            narrow(element_type, block, count, block_target);
+        } else {
+            double block[kBlock];
+            decode_double(lanes + 4 * i, count, block, std::ldexp(1.0, -exponent), divisor, flip);
+            round_doubles(element_type, block, count, block_target);
+        }
+    }
+}
+
+uint32_t absmax_bits(int element_type, const void *source, size_t n) {
+    const auto *in = static_cast<const uint8_t *>(source);
+    if (!is_half(element_type)) return absmax_32(in, n);
+    const uint16_t most = absmax_16(in, n);
+    if (element_type == P4R_BFLOAT16) return static_cast<uint32_t>(most) << 16;
+    const float value = float16_value(most);
+    return load<uint32_t>(reinterpret_cast<const uint8_t *>(&value));
+}
+
+void fold(int fold, int element_type, void *target, const void *source, size_t n) {
+    auto *out = static_cast<uint8_t *>(target);
+    const auto *in = static_cast<const uint8_t *>(source);
+    const FoldLoop loop = fold_loop(fold, element_type != P4R_INT32);
+    if (!is_half(element_type)) return loop(out, in, n);
+    for (size_t i = 0; i < n; i += kBlock) {
+        float mine[kBlock], theirs[kBlock];
+        const size_t count = std::min(kBlock, n - i);
+        widen(element_type, out + 2 * i, count, mine);
+        widen(element_type, in + 2 * i, count, theirs);
+        loop(bytes_of(mine), bytes_of(theirs), count);
+        narrow(element_type, mine, count, out + 2 * i);
+    }
+}
+
+void divide(int element_type, void *target, size_t n, uint32_t divisor) {
+    auto *out = static_cast<uint8_t *>(target);
+    if (element_type == P4R_INT32) return divide_int32(out, n, divisor);
+    for (size_t i = 0; i < n; i += kBlock) {
+        const size_t count = std::min(kBlock, n - i);
+        uint8_t *const block_target = out + element_bytes(element_type) * i;
+        float block[kBlock];
+        if (is_half(element_type))
+            widen(element_type, block_target, count, block);
+        else
+            memcpy(block, block_target, 4 * count);
+        double quotients[kBlock];
+        divide_to_double(bytes_of(block), count, quotients, divisor);
+        round_doubles(element_type, quotients, count, block_target);
+    }
+}
+
+}  // namespace p4r

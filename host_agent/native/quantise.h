@@ -1,0 +1,17 @@
+// Kernels between the user's tensors and the wire: fixed point, byte order, and the ring's element-wise operations.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace p4r {
+
+void encode_lanes(int element_type, bool ordered, const void *source, size_t n, uint8_t *lanes, int exponent,
+                  bool invert);
+void decode_lanes(int element_type, bool ordered, const uint8_t *lanes, size_t n, void *target, int exponent,
+                  uint32_t divisor, bool invert);
+uint32_t absmax_bits(int element_type, const void *source, size_t n);
+void fold(int fold, int element_type, void *target, const void *source, size_t n);
+void divide(int element_type, void *target, size_t n, uint32_t divisor);
+
+}  // namespace p4r

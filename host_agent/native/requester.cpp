@@ -1,0 +1,283 @@
+#include "requester.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "quantise.h"
+
+namespace p4r {
+namespace {
+
+constexpr int64_t kShortestGoBackNs = 1'000'000;
+constexpr uint32_t kAckEvery = 64;  // packets
+
+// Both directions of a QP pair use the requester's, so that ECMP keeps them on one path.
+uint32_t source_port(uint32_t requester_qpn) { return 0xc000 | ((requester_qpn ^ requester_qpn >> 14) & 0x3fff); }
+
+}  // namespace
+
+// How sending works.
+//
+//        una_            resend_.next  .limit       .end   next_psn_
+//   ------+------------------+-----------+------------+--------+------------>  PSN
+//   acked | sent, unacked    | to resend | perhaps    |  sent  | never sent
+//
+// A NAK allows all of [psn, next_psn_) to be sent again. A timeout allows one message only: an acknowledgement
+// comes after the slowest worker has contributed, so a straggler looks like a loss, and resending the window again
+// and again would only load the fabric. When an acknowledgement shows that resending helps, the allowance doubles.
+
+Requester::Requester(const p4r_config &config, WorkQueue &works, p4r_counters &counters)
+    : config_(config),
+      works_(works),
+      counters_(counters),
+      template_(config.own_mac, config.own_ip, config.successor_mac, config.successor_ip, config.successor_qpn,
+                source_port(config.qpn_out)),
+      una_(config.psn_out),
+      next_psn_(config.psn_out),
+      rto_(config.rto_ns) {}
+
+bool Requester::advance(uint32_t psn, int64_t now) {
+    if (psn_diff(psn, una_) <= 0) return false;
+    una_ = psn;
+    pop_acked(now);
+    timeouts_in_a_row_ = 0;
+    rnrs_in_a_row_ = 0;
+    go_back_pending_ = false;
+    progress_at_ = now;
+    // A link so slow that messages take longer than the configured timeout is not a lossy one.
+    rto_ = std::clamp(4 * ack_delay_.get(), config_.rto_ns, config_.rto_max_ns);
+    restart_timer(now);
+
+    if (!resend_.active) return true;
+    if (psn_diff(una_, resend_.next) > 0) resend_.next = una_;
+    if (psn_diff(resend_.next, resend_.limit) >= 0) {  // what was allowed is sent or was not needed
+        resend_.budget = std::min(resend_.budget * 2, 2 * config_.window);
+        resend_.limit = end_of_messages(resend_.next, resend_.budget);
+    }
+    if (psn_diff(resend_.next, resend_.end) >= 0) {
+        resend_.active = false;
+    } else if (psn_diff(resend_.limit, resend_.end) > 0) {
+        resend_.limit = resend_.end;
+    }
+    return true;
+}
+
+void Requester::pop_acked(int64_t now) {
+    while (!sent_.empty()) {
+        Sent &oldest = sent_.front();
+        if (oldest.packets_sent < oldest.shape.packets || psn_diff(una_, oldest.end_psn()) < 0) return;
+        ack_delay_.add(now - oldest.sent_at);
+        oldest.work->acked++;
+        counters_.messages_sent++;
+        sent_.pop_front();
+    }
+}
+
+void Requester::on_ack(uint32_t psn, int64_t now) {
+    counters_.acks_received++;
+    const uint32_t acked = psn_add(psn, 1);
+    if (psn_diff(acked, next_psn_) <= 0 && advance(acked, now)) return;
+    if (acked == una_ && rnr_until_ != 0)
+        rnr_until_ = now;  // our responder's way to say that it is ready now
+    else
+        counters_.stale_acks++;
+}
+
+void Requester::on_sequence_nak(uint32_t psn, int64_t now) {
+    counters_.naks_received++;
+    if (psn_diff(psn, una_) < 0 || psn_diff(psn, next_psn_) > 0) {
+        counters_.stale_acks++;
+        return;
+    }
+    advance(psn, now);
+    if (psn == next_psn_) return;  // it lacks what was never sent
+    if (resend_.active && resend_.next == psn) {  // about to be sent
+        resend_.limit = resend_.end = next_psn_;
+        return;
+    }
+    if (went_back_ && go_back_psn_ == psn && now < go_back_at_ + go_back_interval()) {
+        go_back_pending_ = true;  // its resent packets may still be under way
+        return;
+    }
+    go_back(psn, now);
+}
+
+void Requester::on_rnr_nak(uint32_t psn, uint8_t timer_code, int64_t now) {
+    counters_.rnr_naks_received++;
+    if (psn_diff(psn, una_) < 0 || psn_diff(psn, next_psn_) >= 0) {
+        counters_.stale_acks++;
+        return;
+    }
+    advance(psn, now);
+    const int64_t wait = rnr_timer_ns(timer_code);
+    const int64_t longer = std::min(wait << std::min(rnrs_in_a_row_, 20u), config_.rto_max_ns);
+    rnr_until_ = now + std::max(wait, longer);
+    rnrs_in_a_row_++;
+    timeouts_in_a_row_ = 0;  // it is there, only not ready
+    resend_gently(psn, now);
+    timer_at_ = rnr_until_ + rto_;
+}
+
+void Requester::on_received(uint32_t received, bool result, int64_t now) {
+    received_ = received;
+    if (!result || received < config_.window + 1) return;
+    // The result of message k holds the successor's contribution, which it sent after the result of k - W:
+    // it has everything up to k - W, also when its acknowledgements were lost.
+    const uint32_t known = received - 1 - config_.window;
+    while (!sent_.empty() && static_cast<int32_t>(sent_.front().message - known) <= 0) {
+        counters_.implied_acks++;
+        if (!advance(sent_.front().end_psn(), now)) break;
+    }
+}
+
+int64_t Requester::go_back_interval() const {
+    return std::clamp(ack_delay_.get(), kShortestGoBackNs, std::max(kShortestGoBackNs, config_.rto_ns));
+}
+
+void Requester::go_back(uint32_t psn, int64_t now) {
+    counters_.go_backs++;
+    resend_ = {true, psn, next_psn_, next_psn_, 2 * config_.window};
+    went_back_ = true;
+    go_back_psn_ = psn;
+    go_back_at_ = now;
+    go_back_pending_ = false;
+    restart_timer(now);
+}
+
+void Requester::resend_gently(uint32_t psn, int64_t now) {
+    resend_ = {true, psn, end_of_messages(psn, 1), next_psn_, 1};
+    go_back_pending_ = false;
+    restart_timer(now);
+}
+
+// The end of the messages-th message from the one that holds psn; of what was sent.
+uint32_t Requester::end_of_messages(uint32_t psn, uint32_t messages) const {
+    for (const Sent &sent : sent_)
+        if (psn_diff(sent.end_psn(), psn) > 0 && --messages == 0)
+            return psn_add(sent.first_psn, sent.packets_sent);
+    return next_psn_;
+}
+
+bool Requester::on_time(int64_t now) {
+    if (go_back_pending_ && now >= go_back_at_ + go_back_interval()) go_back(go_back_psn_, now);
+    if (!unacked() || now < timer_at_) return true;
+    if (resend_.active && psn_diff(resend_.limit, resend_.next) > 0 && now >= rnr_until_) {
+        restart_timer(now);  // the interface has not taken the last resend yet
+        return true;
+    }
+    counters_.timeouts++;
+    timeouts_in_a_row_++;
+    if (config_.retry_limit != 0 && timeouts_in_a_row_ > config_.retry_limit) return false;
+    rto_ = std::min(2 * rto_, config_.rto_max_ns);
+    resend_gently(una_, now);
+    return true;
+}
+
+int64_t Requester::next_timeout() const {
+    int64_t next = P4R_NEVER;
+    if (unacked()) next = timer_at_;
+    if (go_back_pending_) next = std::min(next, go_back_at_ + go_back_interval());
+    if (rnr_until_ != 0) next = std::min(next, rnr_until_);
+    return next;
+}
+
+bool Requester::has_credit(const Work &work) const {
+    const bool aggregated = is_aggregated(work.op);
+    const uint32_t acked = acked_messages();
+    if (next_message_ != 0 && aggregated != last_aggregated_)  // drain before changing the kind
+        return received_ >= next_message_ && acked == next_message_;
+    if (next_message_ >= received_ + config_.window) return false;  // PASS messages may come before ours go
+    return aggregated || next_message_ - acked < config_.window;
+}
+
+bool Requester::start_message(int64_t now) {
+    Work *work = works_.find(next_message_);
+    if (work == nullptr || !has_credit(*work)) return false;
+    const uint32_t elements = work->send_elements(next_message_ - work->first_message);
+    const MessageShape shape = shape_message(elements, wire_element_bytes(work->op), config_.path_mtu);
+    sent_.push_back({next_message_, next_psn_, shape, work, 0, now});
+    last_aggregated_ = is_aggregated(work->op);
+    next_message_++;
+    return true;
+}
+
+size_t Requester::next_frame(uint8_t *frame, int64_t now, uint16_t identification) {
+    if (rnr_until_ != 0) {
+        if (now < rnr_until_) return 0;
+        rnr_until_ = 0;
+    }
+    if (resend_.active && psn_diff(resend_.limit, resend_.next) > 0) {
+        for (const Sent &sent : sent_) {
+            if (psn_diff(sent.end_psn(), resend_.next) <= 0) continue;
+            const uint32_t index = static_cast<uint32_t>(psn_diff(resend_.next, sent.first_psn));
+            const size_t length = build(sent, index, frame, identification);
+            counters_.retransmitted_packets++;
+            counters_.retransmitted_bytes += length;
+            resend_.next = psn_add(resend_.next, 1);
+            if (resend_.next == resend_.end) resend_.active = false;
+            if (resend_.next == resend_.limit) restart_timer(now);
+            return length;
+        }
+    }
+    if ((sent_.empty() || sent_.back().packets_sent == sent_.back().shape.packets) && !start_message(now)) return 0;
+    if (!unacked()) {
+        progress_at_ = now;
+        restart_timer(now);
+    }
+    Sent &sent = sent_.back();
+    const size_t length = build(sent, sent.packets_sent, frame, identification);
+    sent.packets_sent++;
+    sent.sent_at = now;
+    next_psn_ = psn_add(next_psn_, 1);
+    return length;
+}
+
+size_t Requester::build(const Sent &sent, uint32_t index, uint8_t *frame, uint16_t identification) const {
+    const p4r_operation &op = sent.work->op;
+    const uint32_t message_index = sent.message - sent.work->first_message;
+    const uint32_t bytes = sent.shape.packet_bytes(index, config_.path_mtu);
+    const uint32_t element_bytes = wire_element_bytes(op);
+    uint8_t *target = frame + kHeaderBytes;
+    uint32_t room = bytes, start = 0;  // start: in elements, in this message
+    if (index == 0) {
+        AggregationHeader header;
+        header.job_id = static_cast<uint16_t>(config_.job_id);
+        header.generation = config_.generation;
+        header.message = sent.message;
+        header.rank = static_cast<uint8_t>(config_.rank);
+        header.switch_op = op.switch_op;
+        header.element_type = op.element_type;
+        header.packets = static_cast<uint8_t>(sent.shape.packets);
+        header.reduction = op.reduction;
+        header.elements = sent.shape.elements;
+        header.collective = op.collective;
+        header.total_elements = op.total_elements;
+        write_header(header, target);
+        target += kChunkBytes;
+        room -= kChunkBytes;
+    } else {
+        start = (index * config_.path_mtu - kChunkBytes) / element_bytes;
+    }
+    const uint32_t left = sent.shape.elements > start ? sent.shape.elements - start : 0;
+    const uint32_t count = std::min(room / element_bytes, left);
+    if (count != 0) {
+        const uint64_t first = sent.work->offset(message_index) + start;
+        const auto *source = static_cast<const uint8_t *>(op.send) + first * op.element_size;
+        if (is_aggregated(op))
+            encode_lanes(op.element_type, is_ordered(op), source, count, target, op.exponent, op.invert != 0);
+        else
+            memcpy(target, source, size_t{count} * element_bytes);
+    }
+    memset(target + size_t{count} * element_bytes, 0, room - count * element_bytes);
+
+    const bool last = index + 1 == sent.shape.packets;
+    const Opcode opcode = index == 0 ? (last ? kSendOnly : kSendFirst) : (last ? kSendLast : kSendMiddle);
+    const bool ack_request = last || (index + 1) % kAckEvery == 0;
+    const size_t length =
+        template_.finish_send(frame, opcode, ack_request, psn_add(sent.first_psn, index), bytes, identification);
+    counters_.data_packets_sent++;
+    counters_.data_bytes_sent += length;
+    return length;
+}
+
+}  // namespace p4r

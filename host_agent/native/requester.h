@@ -1,0 +1,118 @@
+// RC requester on QP_out: segmentation, credits, cumulative acknowledgement, go-back-N, timeouts.
+// Pure: the time is passed in.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+
+#include "frame.h"
+#include "p4r.h"
+#include "psn.h"
+#include "work.h"
+
+namespace p4r {
+
+// The least of the last 16 to 32 samples. A mean would take every straggler for a slow network.
+class RecentMinimum {
+   public:
+    void add(int64_t sample) {
+        current_ = sample < current_ ? sample : current_;
+        if (++count_ < 16) return;
+        previous_ = current_;
+        current_ = P4R_NEVER;
+        count_ = 0;
+    }
+    int64_t get() const {  // 0: no sample yet
+        const int64_t least = current_ < previous_ ? current_ : previous_;
+        return least == P4R_NEVER ? 0 : least;
+    }
+
+   private:
+    int64_t current_ = P4R_NEVER, previous_ = P4R_NEVER;
+    int count_ = 0;
+};
+
+class Requester {
+   public:
+    Requester(const p4r_config &config, WorkQueue &works, p4r_counters &counters);
+
+    // From the successor.
+    void on_ack(uint32_t psn, int64_t now);
+    void on_sequence_nak(uint32_t psn, int64_t now);
+    void on_rnr_nak(uint32_t psn, uint8_t timer_code, int64_t now);
+    // Messages below `received` have arrived from the predecessor. `result`: the last of them was aggregated.
+    void on_received(uint32_t received, bool result, int64_t now);
+
+    // Runs timers that are due; false: the retry limit is exceeded.
+    bool on_time(int64_t now);
+    int64_t next_timeout() const;
+    // Writes the next data frame; 0: nothing may be sent now.
+    size_t next_frame(uint8_t *frame, int64_t now, uint16_t identification);
+
+    // Messages below this are acknowledged as a whole.
+    uint32_t acked_messages() const { return sent_.empty() ? next_message_ : sent_.front().message; }
+    uint32_t next_message() const { return next_message_; }
+    uint32_t first_unacked_psn() const { return una_; }
+    uint32_t next_psn() const { return next_psn_; }
+    uint32_t timeouts_in_a_row() const { return timeouts_in_a_row_; }
+    int64_t oldest_unacked_since() const { return unacked() ? progress_at_ : 0; }
+
+   private:
+    // A message of which a packet was sent and not all are acknowledged.
+    struct Sent {
+        uint32_t message;
+        uint32_t first_psn;
+        MessageShape shape;
+        Work *work;
+        uint32_t packets_sent;
+        int64_t sent_at;  // its last packet, first time
+
+        uint32_t end_psn() const { return psn_add(first_psn, shape.packets); }
+    };
+
+    // Packets to send again: [next, limit) now; up to `end` as acknowledgements show that they arrive.
+    struct Resend {
+        bool active = false;
+        uint32_t next = 0, limit = 0, end = 0;
+        uint32_t budget = 0;  // messages the limit moves by
+    };
+
+    bool unacked() const { return una_ != next_psn_; }
+    bool advance(uint32_t psn, int64_t now);  // everything before psn is acknowledged; false: not news
+    void pop_acked(int64_t now);
+    void go_back(uint32_t psn, int64_t now);
+    void resend_gently(uint32_t psn, int64_t now);
+    uint32_t end_of_messages(uint32_t psn, uint32_t messages) const;
+    bool has_credit(const Work &work) const;
+    bool start_message(int64_t now);
+    size_t build(const Sent &sent, uint32_t index, uint8_t *frame, uint16_t identification) const;
+    int64_t go_back_interval() const;
+    void restart_timer(int64_t now) { timer_at_ = now + rto_; }
+
+    const p4r_config config_;
+    WorkQueue &works_;
+    p4r_counters &counters_;
+    FrameTemplate template_;
+
+    std::deque<Sent> sent_;
+    uint32_t una_;           // first unacknowledged PSN
+    uint32_t next_psn_;      // first PSN never sent
+    uint32_t next_message_ = 0;  // first message never started
+    uint32_t received_ = 0;  // messages from the predecessor: the credits
+    bool last_aggregated_ = false;  // the kind of message next_message_ - 1
+
+    Resend resend_;
+    RecentMinimum ack_delay_;  // from a message's last packet to its acknowledgement
+    int64_t rto_;              // doubled by each timeout, reset by progress
+    int64_t timer_at_ = 0;
+    int64_t progress_at_ = 0;
+    uint32_t timeouts_in_a_row_ = 0;
+    int64_t rnr_until_ = 0;
+    uint32_t rnrs_in_a_row_ = 0;
+    bool went_back_ = false;  // go_back_psn_ and go_back_at_ are set
+    uint32_t go_back_psn_ = 0;
+    int64_t go_back_at_ = 0;
+    bool go_back_pending_ = false;  // a further NAK for go_back_psn_ came too soon after the last
+};
+
+}  // namespace p4r

@@ -1,0 +1,90 @@
+// Posted operations, and how each is cut into messages. Every worker cuts alike.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <deque>
+
+#include "frame.h"
+#include "p4r.h"
+
+namespace p4r {
+
+constexpr uint32_t kLaneBytes = 4;  // an element of an aggregated message on the wire
+
+inline bool is_aggregated(const p4r_operation &op) { return op.switch_op != P4R_PASS; }
+
+// Floats of a MAX travel as bit patterns that sort as integers; no scale is needed.
+inline bool is_ordered(const p4r_operation &op) { return op.switch_op == P4R_MAX; }
+
+inline uint32_t wire_element_bytes(const p4r_operation &op) {
+    return is_aggregated(op) ? kLaneBytes : op.element_size;
+}
+
+// The size of one message.
+struct MessageShape {
+    uint32_t elements;
+    uint32_t payload_bytes;  // header chunk, elements, padding to whole chunks
+    uint32_t packets;
+
+    uint32_t packet_bytes(uint32_t index, uint32_t path_mtu) const {
+        return index + 1 < packets ? path_mtu : payload_bytes - index * path_mtu;
+    }
+};
+
+inline MessageShape shape_message(uint32_t elements, uint32_t element_bytes, uint32_t path_mtu) {
+    const uint32_t data = (elements * element_bytes + kChunkBytes - 1) / kChunkBytes * kChunkBytes;
+    // Never an Only packet without room beside the header: at path MTU 256 a message has two packets.
+    const uint32_t least = path_mtu == kChunkBytes ? 2 * kChunkBytes : kChunkBytes;
+    const uint32_t payload = std::max(kChunkBytes + data, least);
+    return {elements, payload, (payload + path_mtu - 1) / path_mtu};
+}
+
+struct Work {
+    p4r_operation op;
+    uint64_t id = 0;
+    uint32_t first_message = 0;
+    uint32_t messages = 0;
+    uint32_t message_elements = 0;  // of every message but the last
+    uint32_t received = 0;          // messages
+    uint32_t acked = 0;             // messages
+
+    // Where message number `index` of this operation starts, in elements.
+    uint64_t offset(uint32_t index) const { return static_cast<uint64_t>(index) * message_elements; }
+
+    uint32_t elements_of(uint32_t index, uint64_t total) const {
+        const uint64_t start = offset(index);
+        return start >= total ? 0 : static_cast<uint32_t>(std::min<uint64_t>(message_elements, total - start));
+    }
+    uint32_t send_elements(uint32_t index) const { return elements_of(index, op.send_elements); }
+    uint32_t receive_elements(uint32_t index) const { return elements_of(index, op.receive_elements); }
+};
+
+// Operations that are not complete, oldest first; message numbers are contiguous over them.
+class WorkQueue {
+   public:
+    Work &push(const Work &work) {
+        works_.push_back(work);
+        next_message_ = work.first_message + work.messages;
+        return works_.back();
+    }
+    // The operation that message `message` belongs to, or null if it is complete or not posted.
+    Work *find(uint32_t message) {
+        auto after = std::upper_bound(works_.begin(), works_.end(), message,
+                                      [](uint32_t m, const Work &w) { return m < w.first_message; });
+        if (after == works_.begin()) return nullptr;
+        Work &work = *--after;
+        return message - work.first_message < work.messages ? &work : nullptr;
+    }
+    uint32_t next_message() const { return next_message_; }
+    bool empty() const { return works_.empty(); }
+    size_t size() const { return works_.size(); }
+    Work &front() { return works_.front(); }
+    void pop_front() { works_.pop_front(); }
+
+   private:
+    std::deque<Work> works_;  // references stay valid while others are pushed and popped at the ends
+    uint32_t next_message_ = 0;
+};
+
+}  // namespace p4r

@@ -1,0 +1,194 @@
+"""Runs a collective's steps on a connection: posts, waits, notices a stall, says what went wrong."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import fields
+from typing import NoReturn, Protocol, TypeVar
+
+from host_agent.collectives.plan import Disagreement, Steps, Wait
+from host_agent.errors import (
+    CollectiveTimeoutError,
+    CommunicatorError,
+    ConnectionFailedError,
+    MismatchError,
+    NotAggregatedError,
+    RetryExceededError,
+)
+from host_agent.transport.errors import (
+    ProtocolError,
+    TransportClosedError,
+    TransportError,
+    TransportTimeoutError,
+)
+from host_agent.transport.events import Counters, EventType, Failure, FailureCode, Progress
+from host_agent.transport.operation import Operation
+from host_agent.wire.aggregation import AggregationHeader, NotAnAggregationHeader
+
+T = TypeVar("T")
+
+# Other workers recognise by this why a job ended: the controller passes reasons on as text.
+MISMATCH_MARK = "the workers disagree"
+
+_MISMATCHES = (FailureCode.MISMATCH, FailureCode.WRONG_SHAPE)
+
+
+class Link(Protocol):
+    """What the layers above use of `RcDriver`; simulations have their own."""
+
+    def post(self, operation: Operation) -> int:
+        """Queue an operation; its id."""
+        ...
+
+    def wait(
+        self, op_id: int, *, timeout_s: float | None = None, until: EventType = EventType.RECEIVED
+    ) -> None:
+        """Wait for it; TransportTimeoutError may be waited on again."""
+        ...
+
+    def abort(self, reason: str) -> None:
+        """Make every wait raise TransportClosedError."""
+        ...
+
+    def counters(self) -> Counters:
+        """Counts so far."""
+        ...
+
+    def progress(self) -> Progress:
+        """Where the connection stands."""
+        ...
+
+    def close(self) -> None:
+        """Take it down."""
+        ...
+
+
+class Alone:
+    """The link of a job with one worker: there is nobody to talk to, and no collective tries."""
+
+    def post(self, operation: Operation) -> int:
+        """Never called."""
+        raise AssertionError(f"a job of one worker has nothing to send: {operation}")
+
+    def wait(
+        self, op_id: int, *, timeout_s: float | None = None, until: EventType = EventType.RECEIVED
+    ) -> None:
+        """Nothing is ever posted."""
+
+    def abort(self, reason: str) -> None:
+        """Nothing waits."""
+
+    def counters(self) -> Counters:
+        """All zero."""
+        return Counters(**{field.name: 0 for field in fields(Counters)})
+
+    def progress(self) -> Progress:
+        """All zero."""
+        return Progress(**{field.name: 0 for field in fields(Progress)})  # type: ignore[arg-type]
+
+    def close(self) -> None:
+        """Nothing to take down."""
+
+
+class Runner:
+    """Runs one collective after the other on `link`; gives up where nothing moves for `timeout_s`."""
+
+    def __init__(
+        self, link: Link, *, rank: int, timeout_s: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.link = link
+        self.rank = rank
+        self.timeout_s = timeout_s
+        self._clock = clock
+
+    def run(self, steps: Steps[T], what: str) -> T:
+        """The collective's result. `what` names it in errors: "all_reduce(SUM) of 8 float32"."""
+        try:
+            step = next(steps)
+            while True:
+                step = steps.send(self._do(step, what))
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        except Disagreement as error:
+            raise MismatchError(f"{MISMATCH_MARK}: {what}: {error}") from error
+        except ProtocolError as error:
+            raise _explained(error, what) from error
+        except TransportClosedError:
+            raise
+        except TransportError as error:
+            raise ConnectionFailedError(f"{what}: {error}") from error
+
+    def _do(self, step: Operation | Wait, what: str) -> int:
+        if isinstance(step, Operation):
+            return self.link.post(step)
+        seen = _position(self.link.progress())
+        deadline = self._clock() + self.timeout_s
+        while True:
+            try:
+                self.link.wait(step.op_id, timeout_s=min(1.0, self.timeout_s), until=step.until)
+                return 0
+            except TransportTimeoutError:
+                progress = self.link.progress()
+                if _position(progress) != seen:
+                    seen, deadline = _position(progress), self._clock() + self.timeout_s
+                elif self._clock() >= deadline:
+                    self._give_up(progress, what)
+
+    def _give_up(self, progress: Progress, what: str) -> NoReturn:
+        first = progress.received_messages
+        if progress.sent_messages <= first:
+            own = "this worker has not sent it yet"
+        elif progress.acked_messages <= first:
+            own = f"this worker has sent it and had {progress.timeouts_in_a_row} timeouts in a row"
+        else:
+            own = "this worker's own packets are acknowledged"
+        raise CollectiveTimeoutError(
+            f"{what}: rank {self.rank} saw no progress for {self.timeout_s:g} s. The first message without a "
+            f"result is {first} of {progress.posted_messages} posted; {own}. Either a worker has not called "
+            f"this collective, or the path to it is broken: `p4reduce show slots` tells which ranks are "
+            f"missing"
+        )
+
+
+def _position(progress: Progress) -> tuple[int, ...]:
+    """What moves when anything useful happens (resending is not)."""
+    return (
+        progress.received_messages,
+        progress.acked_messages,
+        progress.sent_messages,
+        progress.expected_psn,
+        progress.first_unacked_psn,
+    )
+
+
+def _explained(error: ProtocolError, what: str) -> CommunicatorError:
+    failure = error.failure
+    if failure.code in _MISMATCHES:
+        return MismatchError(
+            f"{MISMATCH_MARK}: this one called {what}; message {failure.message} came back as "
+            f"{_seen(failure)}. All workers have to call the same collectives in the same order, with the "
+            f"same sizes, element types and operations"
+        )
+    if failure.code is FailureCode.NOT_A_RESULT:
+        return NotAggregatedError(
+            f"{what}: message {failure.message} arrived as a neighbour sent it ({_seen(failure)}), without "
+            f"having been summed: another worker called another collective, or no switch on the way "
+            f"aggregates for this job. Its data was not used"
+        )
+    kind = RetryExceededError if failure.code is FailureCode.RETRY_LIMIT else ConnectionFailedError
+    return kind(f"{what}: {failure.text} (message {failure.message}, PSN {failure.psn:#08x})")
+
+
+def _seen(failure: Failure) -> str:
+    """The offending header in words."""
+    try:
+        header = AggregationHeader.unpack(failure.header)
+    except NotAnAggregationHeader as error:
+        return f"{failure.text} ({error})"
+    return (
+        f"{header.reduction.name} of {header.tensor_elements} {header.element_type.name.lower()} as "
+        f"{header.op.name}, collective {header.collective}, {header.elements} elements in {header.packets} "
+        f"packets, rank {header.rank}; {failure.text}"
+    )

@@ -1,0 +1,191 @@
+"""A worker's connection on a network interface: the native thread that runs an endpoint."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import time
+from types import TracebackType
+from typing import Final
+
+from host_agent.transport import native
+from host_agent.transport.config import TransportConfig
+from host_agent.transport.errors import (
+    ProtocolError,
+    RetryLimitError,
+    TransportClosedError,
+    TransportError,
+    TransportTimeoutError,
+)
+from host_agent.transport.events import Counters, EventType, Failure, FailureCode, Progress
+from host_agent.transport.operation import Operation
+
+_SLICE_NS: Final = 100_000_000  # a native wait lasts this long, then signals get their turn
+_OK, _TIMEOUT, _FAILED, _CLOSED = range(4)
+
+
+class RcDriver:
+    """Runs one endpoint on `interface` (needs CAP_NET_RAW). Safe to use from several threads.
+
+    Keeps answering its neighbours until `close`: a peer may still need an acknowledgement, so close only
+    after the job's Leave barrier.
+    """
+
+    def __init__(self, config: TransportConfig, interface: str) -> None:
+        self.config = config
+        self.interface = interface
+        self._lib = native.library()
+        self._handle: int | None = None
+        self._lock = threading.Lock()  # guards what follows
+        self._waiting = 0  # threads inside a native wait; the handle outlives them
+        self._idle = threading.Condition(self._lock)
+        self._operations: dict[int, Operation] = {}  # keeps the arrays alive
+        self._ended = "the connection is not started"
+
+    def start(self) -> None:
+        """Open the sockets and start the thread. TransportError names the interface and the reason."""
+        error = ctypes.create_string_buffer(native.ERROR_BYTES)
+        with self._lock:
+            if self._handle is not None:
+                return
+            handle = self._lib.p4r_driver_new(
+                native.native_config(self.config), self.interface.encode(), error, len(error)
+            )
+            if not handle:
+                raise TransportError(
+                    f"cannot start RoCE v2 on interface {self.interface}: {error.value.decode()}"
+                )
+            self._handle = handle
+            self._ended = ""
+
+    def post(self, operation: Operation) -> int:
+        """Queue an operation behind those posted before; its id (counts up from 1). Does not block."""
+        error = ctypes.create_string_buffer(native.ERROR_BYTES)
+        raw = native.native_operation(operation)
+        with self._lock:
+            handle = self._open()
+            op_id = int(self._lib.p4r_driver_post(handle, raw, error, len(error)))
+            if op_id == 0:
+                raise ValueError(error.value.decode())
+            self._operations[op_id] = operation
+            self._forget(handle)
+        return op_id
+
+    def wait(
+        self, op_id: int, *, timeout_s: float | None = None, until: EventType = EventType.RECEIVED
+    ) -> None:
+        """Block until the operation is RECEIVED (result in place) or COMPLETED (send buffer free as well).
+
+        Raises TransportTimeoutError (may be waited for again), ProtocolError, TransportClosedError.
+        Ctrl-C interrupts it.
+        """
+        deadline = None if timeout_s is None else time.monotonic_ns() + round(timeout_s * 1e9)
+        with self._lock:
+            handle = self._open()
+            self._waiting += 1
+        try:
+            while True:
+                left = _SLICE_NS if deadline is None else deadline - time.monotonic_ns()
+                result = self._lib.p4r_driver_wait(handle, op_id, until, max(0, min(left, _SLICE_NS)))
+                if result != _TIMEOUT:
+                    break
+                if timeout_s is not None and left <= _SLICE_NS:
+                    raise TransportTimeoutError(self._what_is_missing(op_id, timeout_s))
+        finally:
+            with self._lock:
+                self._waiting -= 1
+                self._idle.notify_all()
+        if result == _FAILED:
+            self._raise_failure()
+        if result == _CLOSED:
+            raise TransportClosedError(self._ended or "the connection was closed")
+
+    def done(self, op_id: int, *, until: EventType = EventType.RECEIVED) -> bool:
+        """Whether the operation is RECEIVED or COMPLETED; never blocks, never raises its failure."""
+        with self._lock:
+            return bool(self._lib.p4r_driver_done(self._open(), until) >= op_id)
+
+    def drain(self, *, timeout_s: float | None = None) -> None:
+        """Block until every posted operation is COMPLETED."""
+        with self._lock:
+            last = max(self._operations, default=0)
+        if last:
+            self.wait(last, timeout_s=timeout_s, until=EventType.COMPLETED)
+
+    def failure(self) -> Failure | None:
+        """The fatal event, if the connection failed."""
+        raw = native.NativeEvent()
+        with self._lock:
+            if not self._lib.p4r_driver_failure(self._open(), raw):
+                return None
+        return native.failure_of(raw, self.config)
+
+    def abort(self, reason: str) -> None:
+        """Make every `wait` for what is not done, now and later, raise TransportClosedError(reason)."""
+        with self._lock:
+            if self._handle is not None:
+                self._ended = self._ended or reason
+                self._lib.p4r_driver_abort(self._handle)
+
+    def counters(self) -> Counters:
+        """Counts since `start`."""
+        with self._lock:
+            handle = self._open()
+            return native.read_counters(lambda out: self._lib.p4r_driver_counters(handle, out))
+
+    def progress(self) -> Progress:
+        """Where it stands."""
+        with self._lock:
+            handle = self._open()
+            return native.read_progress(lambda out: self._lib.p4r_driver_progress(handle, out))
+
+    def close(self) -> None:
+        """Stop the thread and close the sockets; waits in other threads end first. Idempotent."""
+        self.abort("the connection was closed")
+        with self._idle:
+            self._idle.wait_for(lambda: self._waiting == 0)
+            handle, self._handle = self._handle, None
+            if handle is not None:
+                self._lib.p4r_driver_free(handle)
+                self._operations.clear()
+
+    def __enter__(self) -> RcDriver:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _open(self) -> int:
+        if self._handle is None:
+            raise TransportClosedError(self._ended or "the connection was closed")
+        return self._handle
+
+    def _forget(self, handle: int) -> None:
+        """Let go of the arrays of operations that are completed (ids are in order of completion)."""
+        completed = self._lib.p4r_driver_done(handle, EventType.COMPLETED)
+        for op_id in list(self._operations):
+            if op_id > completed:
+                break
+            del self._operations[op_id]
+
+    def _raise_failure(self) -> None:
+        failure = self.failure()
+        if failure is None:
+            raise TransportClosedError("the connection failed")
+        raise (RetryLimitError if failure.code is FailureCode.RETRY_LIMIT else ProtocolError)(failure)
+
+    def _what_is_missing(self, op_id: int, timeout_s: float) -> str:
+        progress, successor = self.progress(), self.config.successor
+        text = (
+            f"rank {self.config.rank}: operation {op_id} is not done after {timeout_s:g} s: "
+            f"message {progress.received_messages} has not arrived"
+        )
+        if progress.acked_messages < progress.sent_messages:
+            text += (
+                f"; message {progress.acked_messages} (PSN {progress.first_unacked_psn}) is not "
+                f"acknowledged by {native.address_text(successor.ip, successor.qpn_in)}"
+            )
+        return text

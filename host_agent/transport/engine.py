@@ -1,0 +1,101 @@
+"""The bare state machine, without I/O, thread or clock."""
+
+from __future__ import annotations
+
+import ctypes
+
+from host_agent.transport import native
+from host_agent.transport.config import TransportConfig
+from host_agent.transport.errors import TransportClosedError, TransportError
+from host_agent.transport.events import Counters, Event, EventType, Progress
+from host_agent.transport.operation import Operation
+
+
+class Endpoint:
+    """Requester on QP_out, responder on QP_in and message window of one worker. Times are int nanoseconds.
+
+    Not thread safe. Feed every frame to `receive`, then `poll` for what to send; `poll` again at
+    `next_timeout_ns`.
+    """
+
+    def __init__(self, config: TransportConfig) -> None:
+        self.config = config
+        self._lib = native.library()
+        self._operations: dict[int, Operation] = {}  # keeps the arrays alive
+        self._buffer = b""
+        error = ctypes.create_string_buffer(native.ERROR_BYTES)
+        handle = self._lib.p4r_endpoint_new(native.native_config(config), error, len(error))
+        if not handle:
+            raise TransportError(f"the connection cannot be set up: {error.value.decode()}")
+        self._handle: int | None = handle
+        self._stride = self._lib.p4r_endpoint_frame_bytes(handle)
+
+    def post(self, operation: Operation, now_ns: int) -> int:
+        """Queue an operation behind those posted before; its id (counts up from 1)."""
+        error = ctypes.create_string_buffer(native.ERROR_BYTES)
+        op_id = int(
+            self._lib.p4r_endpoint_post(
+                self._open(), native.native_operation(operation), now_ns, error, len(error)
+            )
+        )
+        if op_id == 0:
+            raise ValueError(error.value.decode())
+        self._operations[op_id] = operation
+        return op_id
+
+    def receive(self, frame: bytes, now_ns: int) -> None:
+        """Take one Ethernet frame from the wire. Anything wrong with it is counted, or a FAILED event."""
+        self._lib.p4r_endpoint_receive(self._open(), frame, len(frame), now_ns)
+
+    def poll(self, now_ns: int, max_frames: int = 64) -> list[bytes]:
+        """The frames to send now, acknowledgements first; runs timers that are due."""
+        buffer = ctypes.create_string_buffer(self._stride * max_frames)
+        lengths = (ctypes.c_uint32 * max_frames)()
+        count = self._lib.p4r_endpoint_poll(self._open(), now_ns, buffer, self._stride, lengths, max_frames)
+        starts = range(0, count * self._stride, self._stride)
+        return [
+            ctypes.string_at(ctypes.addressof(buffer) + start, length)
+            for start, length in zip(starts, lengths, strict=False)
+        ]
+
+    def next_timeout_ns(self) -> int | None:
+        """When `poll` has to be called next if nothing arrives; None: never."""
+        deadline = int(self._lib.p4r_endpoint_next_timeout(self._open()))
+        return None if deadline == native.NEVER else deadline
+
+    def events(self) -> list[Event]:
+        """What happened since the last call."""
+        events = []
+        raw = native.NativeEvent()
+        while self._lib.p4r_endpoint_event(self._open(), raw):
+            event = native.event_of(raw, self.config)
+            if event.type is EventType.COMPLETED:
+                del self._operations[event.op_id]
+            events.append(event)
+        return events
+
+    def counters(self) -> Counters:
+        """Counts since the endpoint was made."""
+        handle = self._open()
+        return native.read_counters(lambda out: self._lib.p4r_endpoint_counters(handle, out))
+
+    def progress(self) -> Progress:
+        """Where it stands."""
+        handle = self._open()
+        return native.read_progress(lambda out: self._lib.p4r_endpoint_progress(handle, out))
+
+    def close(self) -> None:
+        """Free it; idempotent."""
+        if self._handle is not None:
+            self._lib.p4r_endpoint_free(self._handle)
+            self._handle = None
+            self._operations.clear()
+
+    def __del__(self) -> None:
+        if getattr(self, "_handle", None) is not None:
+            self.close()
+
+    def _open(self) -> int:
+        if self._handle is None:
+            raise TransportClosedError("the endpoint is closed")
+        return self._handle

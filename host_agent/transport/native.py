@@ -1,0 +1,274 @@
+"""The native library through ctypes: its structures as `host_agent/native/p4r.h` lays them out.
+
+ctypes releases the interpreter's lock during every call.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from ctypes import c_char, c_char_p, c_int, c_int32, c_int64, c_size_t, c_uint8, c_uint32, c_uint64, c_void_p
+from functools import cache
+from ipaddress import IPv4Address
+from pathlib import Path
+from typing import Any, Final
+
+from host_agent.transport.config import TransportConfig
+from host_agent.transport.errors import NativeLibraryError
+from host_agent.transport.events import Counters, Event, EventType, Failure, FailureCode, Progress
+from host_agent.transport.operation import Operation
+from host_agent.wire.headers import parse_mac
+
+ABI_VERSION: Final = 1
+NEVER: Final = 2**63 - 1
+ERROR_BYTES: Final = 400
+LIBRARY: Final = Path(__file__).parent.parent / "_native.so"
+
+_COUNTERS: Final = (
+    *("data_packets_sent", "data_bytes_sent", "retransmitted_packets", "retransmitted_bytes"),
+    *("timeouts", "go_backs", "acks_sent", "naks_sent", "rnr_naks_sent"),
+    *("acks_received", "naks_received", "rnr_naks_received"),
+    *("data_packets_received", "data_bytes_received", "duplicates_received", "out_of_order_received"),
+    *("icrc_errors", "malformed", "foreign", "stale_acks"),
+    *("messages_sent", "messages_received", "results_received", "implied_acks", "early_messages"),
+    *("first_sent_ns", "last_sent_ns", "first_received_ns", "last_received_ns"),
+    *("frames_blocked", "send_errors", "ring_drops"),
+)
+
+
+class NativeConfig(ctypes.Structure):
+    _fields_ = (
+        ("own_mac", c_uint8 * 6),
+        ("successor_mac", c_uint8 * 6),
+        ("predecessor_mac", c_uint8 * 6),
+        ("reserved", c_uint8 * 2),
+        ("own_ip", c_uint32),
+        ("successor_ip", c_uint32),
+        ("predecessor_ip", c_uint32),
+        ("qpn_out", c_uint32),
+        ("psn_out", c_uint32),
+        ("qpn_in", c_uint32),
+        ("successor_qpn", c_uint32),
+        ("predecessor_qpn", c_uint32),
+        ("predecessor_psn", c_uint32),
+        ("path_mtu", c_uint32),
+        ("window", c_uint32),
+        ("message_packets", c_uint32),
+        ("job_id", c_uint32),
+        ("generation", c_uint32),
+        ("rank", c_uint32),
+        ("world_size", c_uint32),
+        ("retry_limit", c_uint32),
+        ("check_icrc", c_uint32),
+        ("max_burst", c_uint32),
+        ("rto_ns", c_int64),
+        ("rto_max_ns", c_int64),
+    )
+
+
+class NativeOperation(ctypes.Structure):
+    _fields_ = (
+        ("send", c_void_p),
+        ("receive", c_void_p),
+        ("send_elements", c_uint64),
+        ("receive_elements", c_uint64),
+        ("cut_elements", c_uint64),
+        ("total_elements", c_uint32),
+        ("collective", c_uint32),
+        ("divisor", c_uint32),
+        ("exponent", c_int32),
+        ("switch_op", c_uint8),
+        ("element_type", c_uint8),
+        ("reduction", c_uint8),
+        ("arrival", c_uint8),
+        ("element_size", c_uint8),
+        ("invert", c_uint8),
+        ("reserved", c_uint8 * 6),
+    )
+
+
+class NativeEvent(ctypes.Structure):
+    _fields_ = (
+        ("type", c_uint32),
+        ("code", c_uint32),
+        ("op_id", c_uint64),
+        ("message", c_uint32),
+        ("psn", c_uint32),
+        ("header_bytes", c_uint32),
+        ("header", c_uint8 * 64),
+        ("text", c_char * 320),
+        ("reserved", c_uint32),
+    )
+
+
+class NativeCounters(ctypes.Structure):
+    _fields_ = tuple((name, c_int64 if name.endswith("_ns") else c_uint64) for name in _COUNTERS)
+
+
+class NativeProgress(ctypes.Structure):
+    _fields_ = (
+        ("posted_messages", c_uint32),
+        ("sent_messages", c_uint32),
+        ("acked_messages", c_uint32),
+        ("received_messages", c_uint32),
+        ("first_unacked_psn", c_uint32),
+        ("next_psn", c_uint32),
+        ("expected_psn", c_uint32),
+        ("timeouts_in_a_row", c_uint32),
+        ("oldest_unacked_since_ns", c_int64),
+        ("operations", c_uint32),
+        ("failed", c_uint32),
+    )
+
+
+_PROTOTYPES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
+    "p4r_abi_version": (c_int, ()),
+    "p4r_features": (c_char_p, ()),
+    "p4r_endpoint_new": (c_void_p, (ctypes.POINTER(NativeConfig), c_char_p, c_size_t)),
+    "p4r_endpoint_free": (None, (c_void_p,)),
+    "p4r_endpoint_post": (
+        c_uint64,
+        (c_void_p, ctypes.POINTER(NativeOperation), c_int64, c_char_p, c_size_t),
+    ),
+    "p4r_endpoint_receive": (None, (c_void_p, c_char_p, c_size_t, c_int64)),
+    "p4r_endpoint_frame_bytes": (c_size_t, (c_void_p,)),
+    "p4r_endpoint_poll": (
+        c_size_t,
+        (c_void_p, c_int64, c_void_p, c_size_t, ctypes.POINTER(c_uint32), c_size_t),
+    ),
+    "p4r_endpoint_next_timeout": (c_int64, (c_void_p,)),
+    "p4r_endpoint_event": (c_int, (c_void_p, ctypes.POINTER(NativeEvent))),
+    "p4r_endpoint_counters": (None, (c_void_p, ctypes.POINTER(NativeCounters))),
+    "p4r_endpoint_progress": (None, (c_void_p, ctypes.POINTER(NativeProgress))),
+    "p4r_driver_new": (c_void_p, (ctypes.POINTER(NativeConfig), c_char_p, c_char_p, c_size_t)),
+    "p4r_driver_free": (None, (c_void_p,)),
+    "p4r_driver_post": (c_uint64, (c_void_p, ctypes.POINTER(NativeOperation), c_char_p, c_size_t)),
+    "p4r_driver_wait": (c_int, (c_void_p, c_uint64, c_int, c_int64)),
+    "p4r_driver_done": (c_uint64, (c_void_p, c_int)),
+    "p4r_driver_abort": (None, (c_void_p,)),
+    "p4r_driver_failure": (c_int, (c_void_p, ctypes.POINTER(NativeEvent))),
+    "p4r_driver_counters": (None, (c_void_p, ctypes.POINTER(NativeCounters))),
+    "p4r_driver_progress": (None, (c_void_p, ctypes.POINTER(NativeProgress))),
+    "p4r_driver_now": (c_int64, ()),
+    "p4r_crc32": (c_uint32, (c_uint32, c_char_p, c_size_t)),
+    "p4r_encode_lanes": (None, (c_int, c_int, c_void_p, c_size_t, c_void_p, c_int, c_int)),
+    "p4r_decode_lanes": (None, (c_int, c_int, c_void_p, c_size_t, c_void_p, c_int, c_uint32, c_int)),
+    "p4r_absmax_bits": (c_uint32, (c_int, c_void_p, c_size_t)),
+    "p4r_fold": (None, (c_int, c_int, c_void_p, c_void_p, c_size_t)),
+    "p4r_divide": (None, (c_int, c_void_p, c_size_t, c_uint32)),
+}
+
+
+@cache
+def library() -> ctypes.CDLL:
+    """The native library, loaded once. NativeLibraryError says how to build it."""
+    remedy = "build it with 'pip install .' or 'python setup.py build_ext --inplace'"
+    try:
+        lib = ctypes.CDLL(str(LIBRARY))
+        for name, (result, arguments) in _PROTOTYPES.items():
+            function = getattr(lib, name)
+            function.restype, function.argtypes = result, arguments
+    except (OSError, AttributeError) as error:
+        raise NativeLibraryError(f"the native library {LIBRARY} does not load ({error}): {remedy}") from error
+    version = lib.p4r_abi_version()
+    if version != ABI_VERSION:
+        raise NativeLibraryError(f"{LIBRARY} has interface version {version}, not {ABI_VERSION}: {remedy}")
+    return lib
+
+
+def features() -> str:
+    """Which vector units the library uses on this machine."""
+    return str(library().p4r_features().decode())
+
+
+def native_config(config: TransportConfig) -> NativeConfig:
+    native = NativeConfig(
+        own_ip=int(config.ip),
+        successor_ip=int(config.successor.ip),
+        predecessor_ip=int(config.predecessor.ip),
+        qpn_out=config.qpn_out,
+        psn_out=config.psn_out,
+        qpn_in=config.qpn_in,
+        successor_qpn=config.successor.qpn_in,
+        predecessor_qpn=config.predecessor.qpn_out,
+        predecessor_psn=config.predecessor.psn_out,
+        path_mtu=config.path_mtu,
+        window=config.window,
+        message_packets=config.message_packets,
+        job_id=config.job_id,
+        generation=config.generation,
+        rank=config.rank,
+        world_size=config.world_size,
+        retry_limit=config.retry_limit,
+        check_icrc=config.check_icrc,
+        max_burst=config.max_burst,
+        rto_ns=round(config.rto_s * 1e9),
+        rto_max_ns=round(config.rto_max_s * 1e9),
+    )
+    macs = {
+        "own_mac": config.mac,
+        "successor_mac": config.successor.mac,
+        "predecessor_mac": config.predecessor.mac,
+    }
+    for field, mac in macs.items():
+        setattr(native, field, (c_uint8 * 6)(*parse_mac(mac)))
+    return native
+
+
+def native_operation(operation: Operation) -> NativeOperation:
+    send, receive = operation.send, operation.receive
+    sent = 0 if send is None else send.size
+    received = operation.receive_elements
+    if received is None:
+        received = 0 if receive is None else receive.size
+    return NativeOperation(
+        send=None if send is None else send.ctypes.data,
+        receive=None if receive is None else receive.ctypes.data,
+        send_elements=sent,
+        receive_elements=received,
+        cut_elements=max(sent, received) if operation.cut_elements is None else operation.cut_elements,
+        total_elements=operation.total_elements,
+        collective=operation.collective,
+        divisor=operation.divisor,
+        exponent=operation.exponent,
+        switch_op=operation.switch_op,
+        element_type=operation.element_type,
+        reduction=operation.reduction,
+        arrival=operation.arrival,
+        element_size=operation.element_size,
+        invert=operation.invert,
+    )
+
+
+def failure_of(event: NativeEvent, config: TransportConfig) -> Failure:
+    """A fatal event with the worker it happened to."""
+    return Failure(
+        code=FailureCode(event.code),
+        message=event.message,
+        psn=event.psn,
+        text=f"rank {config.rank}: {event.text.decode()}",
+        header=bytes(event.header[: event.header_bytes]),
+    )
+
+
+def event_of(event: NativeEvent, config: TransportConfig) -> Event:
+    kind = EventType(event.type)
+    failure = failure_of(event, config) if kind is EventType.FAILED else None
+    return Event(type=kind, op_id=event.op_id, failure=failure)
+
+
+def read_counters(read: Callable[[Any], object]) -> Counters:
+    native = NativeCounters()
+    read(ctypes.byref(native))
+    return Counters(**{name: int(getattr(native, name)) for name in _COUNTERS})
+
+
+def read_progress(read: Callable[[Any], object]) -> Progress:
+    native = NativeProgress()
+    read(ctypes.byref(native))
+    values = {name: int(getattr(native, name)) for name, _ in NativeProgress._fields_}
+    return Progress(**{**values, "failed": bool(native.failed)})  # type: ignore[arg-type]
+
+
+def address_text(address: IPv4Address, qpn: int) -> str:
+    return f"{address} (QP {qpn:#08x})"

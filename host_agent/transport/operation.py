@@ -1,0 +1,82 @@
+"""What the layer above posts: one tensor to aggregate, or one to pass on while another arrives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from host_agent.wire.aggregation import CHUNK_BYTES, ElementType
+from host_agent.wire.aggregation import Op as SwitchOp
+
+__all__ = ["Arrival", "ElementType", "Operation", "SwitchOp", "message_count"]
+
+
+class Arrival(IntEnum):
+    """What a PASS operation does with arriving elements: store them, or fold them into the receive buffer."""
+
+    STORE = 0
+    SUM = 1
+    MAX = 2
+    MIN = 3
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Operation:
+    """One tensor. `send` and `receive` are C-contiguous arrays, or None for zero elements / discard.
+
+    Aggregated (`switch_op` SUM or MAX): `send` holds this rank's contribution in `element_type`; it
+    is converted message by message to 32-bit big-endian lanes, and every result lane is converted back into
+    `receive`, of the same size and type, which may be the same array as `send`. int32: as is, the result
+    divided by `divisor` towards zero. SUM of floats: rint(x * 2**exponent), the result x * 2**-exponent /
+    divisor, rounded once. MAX of floats: integers that sort as the floats do, NaN above all; `exponent` and
+    `divisor` have no part. `invert` sends and receives the complement ~lane: MIN is MAX of the complements.
+
+    PASS: bytes travel as they are (host byte order). The two sizes may differ; `cut_elements`, equal on
+    all ranks and at least the larger of any rank's sizes, decides the number of messages. `receive` must
+    not overlap `send`. `arrival` other than STORE folds what arrives into `receive` as `element_type`.
+    Post a step whose data depends on what arrived only after that arrived.
+
+    `switch_op`, `element_type`, `reduction`, `collective` and `total_elements` go into the aggregation
+    header and have to be the same on all ranks (the switch compares those of aggregated messages).
+    The arrays must not be changed before the operation is RECEIVED (aggregated) or COMPLETED (PASS).
+    """
+
+    switch_op: SwitchOp
+    send: NDArray[Any] | None
+    receive: NDArray[Any] | None
+    element_type: int
+    reduction: int
+    collective: int
+    total_elements: int
+    exponent: int = 0
+    divisor: int = 1
+    invert: bool = False
+    arrival: Arrival = Arrival.STORE
+    cut_elements: int | None = None
+    receive_elements: int | None = None
+    """Elements expected from the predecessor where `receive` is None; else its size."""
+
+    def __post_init__(self) -> None:
+        for name, array in (("send", self.send), ("receive", self.receive)):
+            if array is not None and not array.flags.c_contiguous:
+                raise ValueError(f"{name} is not C-contiguous: copy it with numpy.ascontiguousarray first")
+        if self.receive is not None and not self.receive.flags.writeable:
+            raise ValueError("receive is read-only")
+        if self.divisor < 1:
+            raise ValueError(f"divisor {self.divisor} is below 1")
+
+    @property
+    def element_size(self) -> int:
+        """Bytes of one element in the user's arrays."""
+        array = self.send if self.send is not None else self.receive
+        return 1 if array is None else int(np.dtype(array.dtype).itemsize)
+
+
+def message_count(elements: int, *, path_mtu: int, message_packets: int, wire_element_size: int = 4) -> int:
+    """How many messages a tensor of `elements` is cut into (at least one)."""
+    capacity = (path_mtu * message_packets - CHUNK_BYTES) // wire_element_size
+    return max(1, -(-elements // capacity))

@@ -1,0 +1,156 @@
+"""The aggregation header: the first 256-byte chunk of every message, big endian; the only Python definition.
+
+P4 holds the other one (`p4src/include/headers.p4`), `docs/protocol.md` the table; a test keeps the three
+together.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from enum import IntEnum, IntFlag
+from typing import Final
+
+CHUNK_BYTES: Final = 256
+LANE_BYTES: Final = 4
+CHUNK_LANES: Final = CHUNK_BYTES // LANE_BYTES
+MAX_CHUNKS: Final = 16
+MAX_RANKS: Final = 32
+
+MAGIC: Final = 0x50345244  # "P4RD"
+VERSION: Final = 1
+
+# The bytes that have to be equal on all ranks: from `op` to the end of `tensor_elements`.
+SIGNATURE: Final = slice(17, 36)
+FLAGS_OFFSET: Final = 5
+RANK_OFFSET: Final = 16
+
+
+class Op(IntEnum):
+    """What the switch does with a message's 32-bit lanes."""
+
+    PASS = 0  # forward untouched
+    SUM = 1  # two's complement, wrapping
+    MAX = 2  # signed
+
+
+class ElementType(IntEnum):
+    """The user's element type; the switch only compares it between ranks."""
+
+    RAW = 0
+    INT32 = 1
+    FLOAT32 = 2
+    FLOAT16 = 3
+    BFLOAT16 = 4
+
+
+class Reduction(IntEnum):
+    """What the user asked for; the switch only compares it between ranks."""
+
+    NONE = 0
+    SUM = 1
+    AVG = 2
+    MAX = 3
+    MIN = 4
+
+
+class Flags(IntFlag):
+    """Set by the switch."""
+
+    NONE = 0x00
+    RESULT = 0x01  # this payload is what all ranks' payloads came to
+    MISMATCH = 0x02  # the ranks' signatures differed
+
+
+_LAYOUT: Final = struct.Struct(">IBBHIIBBBBB3xIII")
+HEADER_BYTES: Final = _LAYOUT.size
+
+
+class NotAnAggregationHeader(ValueError):
+    """These bytes do not begin with our magic and version."""
+
+
+@dataclass(frozen=True)
+class AggregationHeader:
+    """The fields of the header. Counts are of elements, `packets` of packets in this message."""
+
+    job: int
+    generation: int
+    message: int
+    rank: int
+    op: Op
+    packets: int
+    element_type: ElementType = ElementType.RAW
+    reduction: Reduction = Reduction.NONE
+    elements: int = 0
+    collective: int = 0
+    tensor_elements: int = 0
+    flags: Flags = Flags.NONE
+
+    def pack(self) -> bytes:
+        """The whole first chunk: the header and zeros, 256 bytes."""
+        return self.pack_fields().ljust(CHUNK_BYTES, b"\x00")
+
+    def pack_fields(self) -> bytes:
+        """The 36 bytes that carry fields."""
+        return _LAYOUT.pack(
+            MAGIC,
+            VERSION,
+            self.flags,
+            self.job,
+            self.generation,
+            self.message,
+            self.rank,
+            self.op,
+            self.element_type,
+            self.packets,
+            self.reduction,
+            self.elements,
+            self.collective,
+            self.tensor_elements,
+        )
+
+    @classmethod
+    def unpack(cls, chunk: bytes) -> AggregationHeader:
+        """Read the start of `chunk`; NotAnAggregationHeader where it is none or has unknown codes."""
+        if len(chunk) < HEADER_BYTES:
+            raise NotAnAggregationHeader(
+                f"{len(chunk)} bytes are too few for an aggregation header of {HEADER_BYTES}"
+            )
+        (
+            magic,
+            version,
+            flags,
+            job,
+            generation,
+            message,
+            rank,
+            op,
+            element_type,
+            packets,
+            reduction,
+            *counts,
+        ) = _LAYOUT.unpack_from(chunk)
+        if magic != MAGIC:
+            raise NotAnAggregationHeader(f"magic is 0x{magic:08x}, not 0x{MAGIC:08x}")
+        if version != VERSION:
+            raise NotAnAggregationHeader(f"version is {version}; this release speaks version {VERSION}")
+        try:
+            codes = Op(op), ElementType(element_type), Reduction(reduction)
+        except ValueError as error:
+            raise NotAnAggregationHeader(str(error)) from error
+        elements, collective, tensor_elements = counts
+        return cls(
+            job=job,
+            generation=generation,
+            message=message,
+            rank=rank,
+            op=codes[0],
+            packets=packets,
+            element_type=codes[1],
+            reduction=codes[2],
+            elements=elements,
+            collective=collective,
+            tensor_elements=tensor_elements,
+            flags=Flags(flags),
+        )

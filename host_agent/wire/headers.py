@@ -1,0 +1,295 @@
+"""Ethernet, IPv4, UDP, BTH and AETH as values, `pack()` and `unpack()`; and a whole RoCE v2 packet.
+
+Field names follow the InfiniBand spec vol. 1, 9.2 (BTH), 9.3.5 (AETH) and annex A17 (RoCE v2).
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
+from ipaddress import IPv4Address
+from typing import Final
+
+from host_agent.wire.icrc import ICRC_SIZE, icrc
+
+ETHERTYPE_IPV4: Final = 0x0800
+PROTOCOL_UDP: Final = 17
+ROCE_V2_PORT: Final = 4791
+DEFAULT_PKEY: Final = 0xFFFF
+DEFAULT_UDP_SOURCE_PORT: Final = 0xC000
+DONT_FRAGMENT: Final = 0x2
+
+
+class MalformedPacket(ValueError):
+    """The bytes are cut short, or a length or a version in them is wrong."""
+
+
+class Opcode(IntEnum):
+    """BTH opcodes of the reliable connection service that we use."""
+
+    SEND_FIRST = 0x00
+    SEND_MIDDLE = 0x01
+    SEND_LAST = 0x02
+    SEND_ONLY = 0x04
+    ACKNOWLEDGE = 0x11
+
+
+# AETH syndromes (9.7.5.2): 0b000xxxxx ACK with credits, 0b001xxxxx RNR NAK with a timer, 0b011xxxxx NAK with
+# a code.
+ACK_SYNDROME: Final = 0x1F  # credits "invalid": we use none
+RNR_NAK_SYNDROME: Final = 0x20
+NAK_SEQUENCE_ERROR: Final = 0x60
+
+
+def parse_mac(text: str) -> bytes:
+    """The six bytes of "02:00:0a:4d:00:01"."""
+    parts = text.split(":")
+    if len(parts) != 6:
+        raise ValueError(f"{text!r} is not a MAC address such as 02:00:00:00:00:01")
+    try:
+        return bytes(int(part, 16) for part in parts)
+    except ValueError as error:
+        raise ValueError(f"{text!r} is not a MAC address such as 02:00:00:00:00:01") from error
+
+
+def format_mac(mac: bytes) -> str:
+    """Six bytes as "02:00:0a:4d:00:01"."""
+    return mac.hex(":")
+
+
+def _need(data: bytes, size: int, what: str) -> None:
+    if len(data) < size:
+        raise MalformedPacket(f"{what} needs {size} bytes, but only {len(data)} are left")
+
+
+@dataclass(frozen=True)
+class Ethernet:
+    """Ethernet II, no VLAN tag."""
+
+    dst: bytes
+    src: bytes
+    ether_type: int = ETHERTYPE_IPV4
+
+    SIZE = 14
+
+    def pack(self) -> bytes:
+        """14 bytes."""
+        return self.dst + self.src + self.ether_type.to_bytes(2, "big")
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Ethernet:
+        """Read from the start of a frame."""
+        _need(data, cls.SIZE, "an Ethernet header")
+        return cls(dst=bytes(data[0:6]), src=bytes(data[6:12]), ether_type=int.from_bytes(data[12:14], "big"))
+
+
+def ipv4_checksum(header: bytes) -> int:
+    """The internet checksum (RFC 1071) over a header whose checksum field is zero."""
+    total: int = sum(struct.unpack(f">{len(header) // 2}H", header))
+    while total >> 16:
+        total = (total & 0xFFFF) + (total >> 16)
+    return ~total & 0xFFFF
+
+
+@dataclass(frozen=True)
+class IPv4:
+    """IPv4 without options. `total_length` counts from this header on; the checksum is made by `pack()`."""
+
+    src: IPv4Address
+    dst: IPv4Address
+    total_length: int
+    identification: int = 0
+    ttl: int = 64
+    tos: int = 0
+    protocol: int = PROTOCOL_UDP
+    flags: int = DONT_FRAGMENT
+    fragment_offset: int = 0
+
+    SIZE = 20
+    _LAYOUT = struct.Struct(">BBHHHBBH4s4s")
+
+    def pack(self) -> bytes:
+        """20 bytes with the right checksum."""
+        fields = (
+            0x45,
+            self.tos,
+            self.total_length,
+            self.identification,
+            self.flags << 13 | self.fragment_offset,
+        )
+        addresses = (self.src.packed, self.dst.packed)
+        blank = self._LAYOUT.pack(*fields, self.ttl, self.protocol, 0, *addresses)
+        return self._LAYOUT.pack(*fields, self.ttl, self.protocol, ipv4_checksum(blank), *addresses)
+
+    @classmethod
+    def unpack(cls, data: bytes) -> IPv4:
+        """Read from the start of an IP packet; options are malformed here (RoCE v2 has none)."""
+        _need(data, cls.SIZE, "an IPv4 header")
+        version_ihl, tos, total_length, identification, fragment, ttl, protocol, _, src, dst = (
+            cls._LAYOUT.unpack_from(data)
+        )
+        if version_ihl != 0x45:
+            raise MalformedPacket(f"IP version and header length are 0x{version_ihl:02x}, not 0x45")
+        return cls(
+            src=IPv4Address(src),
+            dst=IPv4Address(dst),
+            total_length=total_length,
+            identification=identification,
+            ttl=ttl,
+            tos=tos,
+            protocol=protocol,
+            flags=fragment >> 13,
+            fragment_offset=fragment & 0x1FFF,
+        )
+
+
+@dataclass(frozen=True)
+class Udp:
+    """UDP; `length` counts from this header on. RoCE v2 sends checksum 0."""
+
+    length: int
+    src_port: int = DEFAULT_UDP_SOURCE_PORT
+    dst_port: int = ROCE_V2_PORT
+    checksum: int = 0
+
+    SIZE = 8
+    _LAYOUT = struct.Struct(">HHHH")
+
+    def pack(self) -> bytes:
+        """8 bytes."""
+        return self._LAYOUT.pack(self.src_port, self.dst_port, self.length, self.checksum)
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Udp:
+        """Read from the start of a datagram."""
+        _need(data, cls.SIZE, "a UDP header")
+        src_port, dst_port, length, checksum = cls._LAYOUT.unpack_from(data)
+        return cls(length=length, src_port=src_port, dst_port=dst_port, checksum=checksum)
+
+
+@dataclass(frozen=True)
+class Bth:
+    """Base transport header. `opcode` is a plain int where the code is none of `Opcode`."""
+
+    opcode: int
+    dest_qp: int
+    psn: int
+    ack_req: bool = False
+    solicited: bool = False
+    mig_req: bool = False
+    pad_count: int = 0
+    transport_version: int = 0
+    pkey: int = DEFAULT_PKEY
+    resv8a: int = 0
+    reserved: int = 0
+
+    SIZE = 12
+
+    def pack(self) -> bytes:
+        """12 bytes."""
+        bits = self.solicited << 7 | self.mig_req << 6 | self.pad_count << 4 | self.transport_version
+        return (
+            bytes((self.opcode, bits))
+            + self.pkey.to_bytes(2, "big")
+            + bytes((self.resv8a,))
+            + self.dest_qp.to_bytes(3, "big")
+            + bytes((self.ack_req << 7 | self.reserved,))
+            + self.psn.to_bytes(3, "big")
+        )
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Bth:
+        """Read from the start of a UDP payload."""
+        _need(data, cls.SIZE, "a BTH")
+        bits = data[1]
+        return cls(
+            opcode=data[0],
+            dest_qp=int.from_bytes(data[5:8], "big"),
+            psn=int.from_bytes(data[9:12], "big"),
+            ack_req=bool(data[8] & 0x80),
+            solicited=bool(bits & 0x80),
+            mig_req=bool(bits & 0x40),
+            pad_count=bits >> 4 & 0x3,
+            transport_version=bits & 0xF,
+            pkey=int.from_bytes(data[2:4], "big"),
+            resv8a=data[4],
+            reserved=data[8] & 0x7F,
+        )
+
+
+@dataclass(frozen=True)
+class Aeth:
+    """ACK extended transport header: syndrome and message sequence number (24 bits)."""
+
+    syndrome: int
+    msn: int
+
+    SIZE = 4
+
+    def pack(self) -> bytes:
+        """4 bytes."""
+        return bytes((self.syndrome,)) + self.msn.to_bytes(3, "big")
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Aeth:
+        """Read what follows the BTH of an ACKNOWLEDGE."""
+        _need(data, cls.SIZE, "an AETH")
+        return cls(syndrome=data[0], msn=int.from_bytes(data[1:4], "big"))
+
+
+@dataclass(frozen=True)
+class RocePacket:
+    """One RoCE v2 frame. `payload` is what lies between BTH (or AETH) and ICRC.
+
+    `build()` fills in lengths and checksums and recomputes the ICRC; `icrc` is what `parse()` found.
+    """
+
+    ethernet: Ethernet
+    ip: IPv4
+    udp: Udp
+    bth: Bth
+    payload: bytes = b""
+    aeth: Aeth | None = None
+    icrc: bytes = field(default=b"", compare=False)
+
+    def build(self) -> bytes:
+        """The frame, with right lengths, IP checksum and ICRC."""
+        transport = self.bth.pack() + (self.aeth.pack() if self.aeth else b"") + self.payload
+        udp = replace(self.udp, length=Udp.SIZE + len(transport) + ICRC_SIZE)
+        ip = replace(self.ip, total_length=IPv4.SIZE + udp.length)
+        packet = ip.pack() + udp.pack() + transport
+        return self.ethernet.pack() + packet + icrc(packet)
+
+    @classmethod
+    def parse(cls, frame: bytes) -> RocePacket:
+        """Read a frame; MalformedPacket where it is no RoCE v2 packet or its lengths disagree.
+
+        Padding behind the IP packet (short Ethernet frames) is dropped.
+        """
+        ethernet = Ethernet.unpack(frame)
+        if ethernet.ether_type != ETHERTYPE_IPV4:
+            raise MalformedPacket(f"EtherType 0x{ethernet.ether_type:04x} is not IPv4")
+        ip_packet = frame[Ethernet.SIZE :]
+        ip = IPv4.unpack(ip_packet)
+        if ip.protocol != PROTOCOL_UDP or ip.flags & 0x1 or ip.fragment_offset:
+            raise MalformedPacket(f"IP protocol {ip.protocol} (or a fragment) is not UDP")
+        udp = Udp.unpack(ip_packet[IPv4.SIZE :])
+        if udp.dst_port != ROCE_V2_PORT:
+            raise MalformedPacket(f"UDP port {udp.dst_port} is not RoCE v2's {ROCE_V2_PORT}")
+        if ip.total_length != IPv4.SIZE + udp.length or ip.total_length > len(ip_packet):
+            raise MalformedPacket(
+                f"IP says {ip.total_length} bytes, UDP {udp.length}, and the frame holds {len(ip_packet)}"
+            )
+        _need(ip_packet[: ip.total_length], IPv4.SIZE + Udp.SIZE + Bth.SIZE + ICRC_SIZE, "a RoCE v2 packet")
+        transport = ip_packet[IPv4.SIZE + Udp.SIZE : ip.total_length]
+        bth = Bth.unpack(transport)
+        body, found = transport[Bth.SIZE : -ICRC_SIZE], bytes(transport[-ICRC_SIZE:])
+        aeth = None
+        if bth.opcode == Opcode.ACKNOWLEDGE:
+            aeth, body = Aeth.unpack(body), body[Aeth.SIZE :]
+        return cls(ethernet=ethernet, ip=ip, udp=udp, bth=bth, payload=bytes(body), aeth=aeth, icrc=found)
+
+    def icrc_ok(self) -> bool:
+        """Whether the ICRC that came with the packet is right."""
+        return self.build()[-ICRC_SIZE:] == self.icrc

@@ -1,0 +1,35 @@
+"""The invariant CRC of RoCE v2 (InfiniBand spec vol. 1, annex A17.3.3): the reference, through zlib.
+
+CRC-32 over 64 one-bits and the packet from the IP header to the end of the payload, with every field that a
+router may change as ones: TOS, TTL, the checksums of IP and UDP, and the first reserved byte of the BTH.
+It is sent least significant byte first.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Final
+
+ICRC_SIZE: Final = 4
+
+_ETHERNET_SIZE: Final = 14
+_LINK_LAYER_ONES: Final = b"\xff" * 8
+# Offsets from the start of a 20-byte IPv4 header: TOS, TTL, IP checksum, UDP checksum, BTH resv8a.
+_MASKED: Final = (1, 8, 10, 11, 26, 27, 32)
+_MASKED_END: Final = 33
+
+
+def icrc(ip_packet: bytes) -> bytes:
+    """The four ICRC bytes, in wire order, of an IPv4 packet that ends before its ICRC."""
+    head = bytearray(ip_packet[:_MASKED_END])
+    for offset in _MASKED:
+        head[offset] = 0xFF
+    crc = zlib.crc32(_LINK_LAYER_ONES)
+    crc = zlib.crc32(head, crc)
+    crc = zlib.crc32(ip_packet[_MASKED_END:], crc)
+    return crc.to_bytes(ICRC_SIZE, "little")
+
+
+def frame_icrc_ok(frame: bytes) -> bool:
+    """Whether the last four bytes of an Ethernet frame (no padding behind them) are its right ICRC."""
+    return icrc(frame[_ETHERNET_SIZE:-ICRC_SIZE]) == frame[-ICRC_SIZE:]

@@ -1,0 +1,58 @@
+/* What is not aggregated is forwarded as in any router; what is not IPv4 as in a switch. */
+#ifndef FORWARD_P4
+#define FORWARD_P4
+
+#include <v1model.p4>
+#include "include/headers.p4"
+
+control Forward(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
+    counter(MAX_PORTS, CounterType.packets_and_bytes) no_route;
+
+    action drop() {
+        mark_to_drop(standard_metadata);
+        no_route.count((bit<32>)standard_metadata.ingress_port);
+    }
+
+    action next_hop(port_t port, mac_t src_mac, mac_t dst_mac) {
+        standard_metadata.egress_spec = port;
+        hdr.ethernet.src = src_mac;
+        hdr.ethernet.dst = dst_mac;
+        hdr.ipv4.ttl = hdr.ipv4.ttl - 1;
+    }
+
+    table route {
+        key = { hdr.ipv4.dst: lpm @name("dst_ip"); }
+        actions = { next_hop; drop; }
+        const default_action = drop;
+        size = ROUTE_ENTRIES;
+    }
+
+    action to_port(port_t port) {
+        standard_metadata.egress_spec = port;
+    }
+
+    /* To every port but the one it came from. */
+    action flood(bit<16> group) {
+        standard_metadata.mcast_grp = group;
+        meta.flood = true;
+    }
+
+    table mac {
+        key = { hdr.ethernet.dst: exact @name("dst_mac"); }
+        actions = { to_port; flood; drop; }
+        default_action = drop;
+        size = ROUTE_ENTRIES;
+    }
+
+    apply {
+        if (!hdr.ipv4.isValid()) {
+            mac.apply();
+        } else if (hdr.ipv4.ttl > 1) {
+            route.apply();
+        } else {
+            drop();
+        }
+    }
+}
+
+#endif

@@ -1,0 +1,172 @@
+/* What is on the wire. Layouts are documented in docs/protocol.md; host_agent/wire/ holds the Python side and
+ * tests/p4src/test_layout.py holds the two together. */
+#ifndef HEADERS_P4
+#define HEADERS_P4
+
+#include "sizes.p4"
+
+typedef bit<48> mac_t;
+typedef bit<32> ipv4_t;
+typedef bit<9>  port_t;
+typedef bit<24> psn_t;
+typedef bit<24> qpn_t;
+typedef bit<32> message_t;
+typedef bit<32> generation_t;
+typedef bit<16> flow_index_t;
+typedef bit<32> rank_set_t;      /* bit r: rank r has contributed */
+typedef bit<32> slot_t;
+typedef bit<CHUNK_BITS> lanes_t; /* 64 signed 32-bit lanes, big endian */
+
+const bit<16> ETHERTYPE_IPV4 = 0x0800;
+const bit<8>  PROTOCOL_UDP = 17;
+const bit<16> ROCE_V2_PORT = 4791;
+
+/* BTH opcodes of the reliable connection service (InfiniBand spec vol. 1, 9.2). */
+const bit<8> SEND_FIRST  = 0x00;
+const bit<8> SEND_MIDDLE = 0x01;
+const bit<8> SEND_LAST   = 0x02;
+const bit<8> SEND_ONLY   = 0x04;
+const bit<8> ACKNOWLEDGE = 0x11;
+
+const bit<32> AGGREGATION_MAGIC = 0x50345244; /* "P4RD" */
+const bit<8>  AGGREGATION_VERSION = 1;
+
+/* What the switch does with a message's lanes. */
+const bit<8> OP_PASS = 0;        /* forward untouched: ring phases */
+const bit<8> OP_SUM  = 1;
+const bit<8> OP_MAX  = 2;
+
+const bit<8> FLAG_RESULT   = 0x01;
+const bit<8> FLAG_MISMATCH = 0x02;
+
+header ethernet_t {
+    mac_t   dst;
+    mac_t   src;
+    bit<16> ether_type;
+}
+
+header ipv4_header_t {
+    bit<4>  version;
+    bit<4>  ihl;
+    bit<8>  tos;
+    bit<16> total_length;
+    bit<16> identification;
+    bit<1>  reserved;
+    bit<1>  dont_fragment;
+    bit<1>  more_fragments;
+    bit<13> fragment_offset;
+    bit<8>  ttl;
+    bit<8>  protocol;
+    bit<16> checksum;
+    ipv4_t  src;
+    ipv4_t  dst;
+}
+
+header udp_t {
+    bit<16> src_port;
+    bit<16> dst_port;
+    bit<16> length;
+    bit<16> checksum;
+}
+
+header bth_t {
+    bit<8>  opcode;
+    bit<1>  solicited;
+    bit<1>  mig_req;
+    bit<2>  pad_count;
+    bit<4>  transport_version;
+    bit<16> partition_key;
+    bit<8>  resv8a;              /* FECN, BECN and reserved bits: masked in the ICRC */
+    qpn_t   dest_qp;
+    bit<1>  ack_req;
+    bit<7>  reserved;
+    psn_t   psn;
+}
+
+header chunk_t {
+    lanes_t lanes;
+}
+
+header icrc_t {
+    bit<32> value;               /* CRC-32, least significant byte first */
+}
+
+/* To the program from the controller: send a frame out of a port (op 0), or answer with the state of a slot (op 1). */
+@controller_header("packet_out")
+header packet_out_t {
+    bit<8>  op;
+    bit<16> port;
+    bit<32> index;
+}
+
+/* From the program to the controller: the answer. */
+@controller_header("packet_in")
+header packet_in_t {
+    bit<8>       op;
+    bit<32>      index;
+    generation_t generation;     /* the slot's tag */
+    message_t    message;
+    rank_set_t   bitmap;
+    bit<8>       chunks;
+    bit<8>       flags;
+}
+
+struct headers_t {
+    packet_out_t        packet_out;
+    packet_in_t         packet_in;
+    ethernet_t          ethernet;
+    ipv4_header_t       ipv4;
+    udp_t               udp;
+    bth_t               bth;
+    chunk_t[MAX_CHUNKS] chunk;
+    icrc_t              icrc;
+}
+
+/* What becomes of a packet after ingress. */
+typedef bit<2> verdict_t;
+const verdict_t FORWARD    = 0;  /* as any router would */
+const verdict_t DISCARD    = 1;  /* dropped, and counted where that was decided */
+const verdict_t EMIT_ALONE = 2;  /* forwarded with the stored sum in place of its payload */
+const verdict_t EMIT_GROUP = 3;  /* the sum, to every flow of the job */
+
+/* Who a RoCE v2 packet belongs to. */
+typedef bit<2> member_t;
+const member_t NO_MEMBER = 0;
+const member_t DATA_FLOW = 1;    /* rank r to its successor */
+const member_t ACK_FLOW  = 2;    /* the acknowledgements back */
+const member_t FOREIGN   = 3;    /* aimed at a job's QP, but not from where its peer is */
+
+struct metadata_t {
+    verdict_t    verdict;
+    member_t     member;
+    bool         flood;
+    bool         whole_chunks;   /* the payload was parsed into chunks and an ICRC */
+    bit<8>       chunks;
+    bit<8>       chunks_left;
+    /* from the flow table */
+    flow_index_t flow;
+    bit<16>      job;
+    generation_t generation;
+    bit<8>       rank;
+    rank_set_t   rank_bit;
+    rank_set_t   all_ranks;
+    slot_t       region;         /* the job's first slot */
+    bit<32>      window_mask;    /* 2W - 1 */
+    bit<8>       packets_shift;  /* log2 P */
+    bit<8>       psn_shift;      /* 8 * rank */
+    bit<16>      group;          /* multicast group: one replica a flow, with rid rank + 1 */
+    bit<1>       check_icrc;
+    /* from placement: which packet of which message this is */
+    bool         placed;
+    message_t    message;
+    bit<8>       packets;        /* in the message */
+    bit<8>       index;          /* of this packet in the message */
+    bit<8>       op;
+    bit<152>     signature;
+    bit<FIRST_PSNS_BITS> first_psns;
+    /* from the slot rules */
+    bit<8>       result_flags;
+    bit<8>       stamp_shift;    /* an eighth of the way to where egress puts flags and rank */
+}
+
+#endif

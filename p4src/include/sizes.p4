@@ -1,0 +1,19 @@
+/* Every size of the program in one place. The controller reads table and register sizes from P4Info;
+ * the limits that Python shares are held together with p4src/__init__.py by a test. */
+#ifndef SIZES_P4
+#define SIZES_P4
+
+#define CHUNK_BITS 2048          /* one chunk: 256 bytes, 64 lanes of 32 bits; p4c's widest field */
+#define CHUNK_BYTES 256
+#define MAX_CHUNKS 16            /* path MTU 4096 */
+#define MAX_RANKS 32
+#define MAX_JOBS 32
+#define MAX_FLOWS 1024           /* MAX_JOBS * MAX_RANKS */
+#define MAX_SLOTS 8192
+#define HISTORY_MESSAGES 16      /* 2W messages remembered per flow, so W <= 8 */
+#define FIRST_PSNS_BITS 768      /* MAX_RANKS * 24: read and written as one word */
+#define RECORD_BITS 104          /* generation 32, message 32, PSN 24, packets 8, op 8 */
+#define ROUTE_ENTRIES 4096
+#define MAX_PORTS 512
+
+#endif

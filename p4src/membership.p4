@@ -1,0 +1,101 @@
+/* Which job, if any, a RoCE v2 packet belongs to.
+ *
+ *      packet --> flow --hit--> data flow | ACK flow
+ *                  |
+ *                 miss --> member_qp --hit--> foreign: dropped, counted
+ *                            |
+ *                           miss --> forwarded as in any router
+ */
+#ifndef MEMBERSHIP_P4
+#define MEMBERSHIP_P4
+
+#include <v1model.p4>
+#include "include/headers.p4"
+
+control Membership(inout headers_t hdr,
+                   inout metadata_t meta,
+                   in standard_metadata_t standard_metadata) {
+    counter(MAX_FLOWS, CounterType.packets_and_bytes) foreign;
+    counter(MAX_FLOWS, CounterType.packets_and_bytes) acks;
+
+    /* Data of rank `rank`, on its way to its successor on the ring. */
+    action data_flow(flow_index_t flow,
+                     bit<16> job,
+                     generation_t generation,
+                     bit<8> rank,
+                     rank_set_t rank_bit,
+                     rank_set_t all_ranks,
+                     slot_t region,
+                     bit<32> window_mask,
+                     bit<8> packets_shift,
+                     bit<8> psn_shift,
+                     bit<16> group,
+                     bit<1> check_icrc) {
+        meta.member = DATA_FLOW;
+        meta.flow = flow;
+        meta.job = job;
+        meta.generation = generation;
+        meta.rank = rank;
+        meta.rank_bit = rank_bit;
+        meta.all_ranks = all_ranks;
+        meta.region = region;
+        meta.window_mask = window_mask;
+        meta.packets_shift = packets_shift;
+        meta.psn_shift = psn_shift;
+        meta.group = group;
+        meta.check_icrc = check_icrc;
+    }
+
+    /* Acknowledgements of flow `flow`, from the successor back. They pass through untouched. */
+    action ack_flow(flow_index_t flow) {
+        meta.member = ACK_FLOW;
+        meta.flow = flow;
+    }
+
+    table flow {
+        key = {
+            standard_metadata.ingress_port: exact @name("ingress_port");
+            hdr.ipv4.src:                   exact @name("src_ip");
+            hdr.ipv4.dst:                   exact @name("dst_ip");
+            hdr.bth.dest_qp:                exact @name("dest_qp");
+        }
+        actions = { data_flow; ack_flow; NoAction; }
+        const default_action = NoAction;
+        size = 2 * MAX_FLOWS;
+    }
+
+    /* The QP is a job's, and this packet came from the wrong port or address. */
+    action not_from_its_peer(flow_index_t of_flow) {
+        meta.member = FOREIGN;
+        meta.flow = of_flow;
+    }
+
+    table member_qp {
+        key = {
+            hdr.ipv4.dst:    exact @name("dst_ip");
+            hdr.bth.dest_qp: exact @name("dest_qp");
+        }
+        actions = { not_from_its_peer; NoAction; }
+        const default_action = NoAction;
+        size = 2 * MAX_FLOWS;
+    }
+
+    apply {
+        if (!flow.apply().hit) {
+            member_qp.apply();
+        }
+        if (meta.member == ACK_FLOW) {
+            if (hdr.bth.opcode == ACKNOWLEDGE) {
+                acks.count((bit<32>)meta.flow);
+            } else {
+                meta.member = FOREIGN;
+            }
+        }
+        if (meta.member == FOREIGN) {
+            meta.verdict = DISCARD;
+            foreign.count((bit<32>)meta.flow);
+        }
+    }
+}
+
+#endif

@@ -1,0 +1,207 @@
+/* The five slot rules (docs/protocol.md). For a packet of rank r, message m, index i, in slot (m mod 2W) * P + i:
+ *
+ *   tag older than m             1  claim it: tag m, bitmap {r}, accumulators = payload
+ *   tag = m, r not in bitmap     2  add, set the bit; all there: emit the sum on every flow
+ *   tag = m, r in, incomplete    3  a duplicate: drop
+ *   tag = m, complete            4  answer on flow r alone with the stored sum
+ *   tag newer than m             5  forward unmodified; the receiver only acknowledges again
+ */
+#ifndef SLOTS_P4
+#define SLOTS_P4
+
+#include <v1model.p4>
+#include "include/headers.p4"
+
+/* What happens to a chunk's accumulator. */
+typedef bit<3> chunk_op_t;
+const chunk_op_t CHUNK_CLAIM = 0; /* accumulator = chunk */
+const chunk_op_t CHUNK_SUM   = 1; /* accumulator = chunk = accumulator + chunk */
+const chunk_op_t CHUNK_MAX   = 2; /* accumulator = chunk = max(accumulator, chunk) */
+const chunk_op_t CHUNK_LOAD  = 3; /* chunk = accumulator */
+
+/* All lanes' sign bits, and all their other bits. */
+#define SIGNS 2048w0x80000000800000008000000080000000800000008000000080000000800000008000000080000000800000008000000080000000800000008000000080000000800000008000000080000000800000008000000080000000800000008000000080000000800000008000000080000000800000008000000080000000800000008000000080000000800000008000000080000000800000008000000080000000800000008000000080000000800000008000000080000000800000008000000080000000800000008000000080000000800000008000000080000000800000008000000080000000800000008000000080000000800000008000000080000000
+#define VALUES 2048w0x7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff
+
+/* One chunk of every slot: 64 lanes of signed 32-bit integers. */
+control Accumulator(inout chunk_t chunk, in slot_t slot, in chunk_op_t op) {
+    register<lanes_t>(MAX_SLOTS) sums;
+    lanes_t stored;
+    lanes_t larger;
+
+    action claim() {
+        sums.write(slot, chunk.lanes);
+    }
+
+    action load() {
+        sums.read(chunk.lanes, slot);
+    }
+
+    /* Adds without the sign bits, so that no carry leaves its lane, then puts them in: a xor b xor carry. */
+    action sum() {
+        sums.read(stored, slot);
+        chunk.lanes = ((stored & VALUES) + (chunk.lanes & VALUES)) ^ ((stored ^ chunk.lanes) & SIGNS);
+        sums.write(slot, chunk.lanes);
+    }
+
+    /* Lane-wise signed comparison (Hacker's Delight 2-18): `larger` gets the sign bit of the lanes where the stored
+     * one is at least as large, then all bits of those. No borrow crosses a lane: the sign bit of the minuend is set. */
+    action maximum() {
+        sums.read(stored, slot);
+        larger = (stored | SIGNS) - (chunk.lanes & VALUES);
+        larger = ((~stored & chunk.lanes) | (~(stored ^ chunk.lanes) & larger)) & SIGNS;
+        larger = larger | (larger - (larger >> 31));
+        chunk.lanes = (stored & larger) | (chunk.lanes & ~larger);
+        sums.write(slot, chunk.lanes);
+    }
+
+    apply {
+        if (chunk.isValid()) {
+            if (op == CHUNK_SUM) {
+                sum();
+            } else if (op == CHUNK_CLAIM) {
+                claim();
+            } else if (op == CHUNK_LOAD) {
+                load();
+            } else {
+                maximum();
+            }
+        }
+    }
+}
+
+/* A slot's state: generation 32 | message 32 | bitmap 32 | chunks 8 | flags 8. */
+#define SLOT_GENERATION(s) s[111:80]
+#define SLOT_MESSAGE(s)    s[79:48]
+#define SLOT_BITMAP(s)     s[47:16]
+#define SLOT_CHUNKS(s)     s[15:8]
+#define SLOT_FLAGS(s)      s[7:0]
+
+control Slots(inout headers_t hdr, inout metadata_t meta, register<bit<112>> slot_state) {
+    counter(MAX_FLOWS, CounterType.packets_and_bytes) aggregated; /* rules 1 and 2 */
+    counter(MAX_FLOWS, CounterType.packets_and_bytes) completed;  /* rule 2, by the flow whose packet completed the slot */
+    counter(MAX_FLOWS, CounterType.packets_and_bytes) duplicate;  /* rule 3 */
+    counter(MAX_FLOWS, CounterType.packets_and_bytes) replayed;   /* rule 4 */
+    counter(MAX_FLOWS, CounterType.packets_and_bytes) stale;      /* rule 5 */
+    counter(MAX_FLOWS, CounterType.packets_and_bytes) mismatch;   /* the ranks' headers or lengths disagree */
+
+    Accumulator() chunk_0;
+    Accumulator() chunk_1;
+    Accumulator() chunk_2;
+    Accumulator() chunk_3;
+    Accumulator() chunk_4;
+    Accumulator() chunk_5;
+    Accumulator() chunk_6;
+    Accumulator() chunk_7;
+    Accumulator() chunk_8;
+    Accumulator() chunk_9;
+    Accumulator() chunk_10;
+    Accumulator() chunk_11;
+    Accumulator() chunk_12;
+    Accumulator() chunk_13;
+    Accumulator() chunk_14;
+    Accumulator() chunk_15;
+
+    slot_t slot = 0;
+    bit<112> state = 0;
+    chunk_op_t op = CHUNK_LOAD;
+    chunk_op_t head_op = CHUNK_LOAD;
+    rank_set_t bitmap = 0;
+    bit<8> flags = 0;
+    bit<32> ahead = 0;           /* of the slot's tag, in messages */
+    bool touched = false;
+
+    action find_slot() {
+        slot = meta.region + ((meta.message & meta.window_mask) << meta.packets_shift) + (bit<32>)meta.index;
+        slot_state.read(state, slot);
+        bitmap = SLOT_BITMAP(state);
+        flags = SLOT_FLAGS(state);
+        ahead = meta.message - SLOT_MESSAGE(state);
+    }
+
+    action store_state() {
+        slot_state.write(slot, meta.generation ++ meta.message ++ bitmap ++ meta.chunks ++ flags);
+    }
+
+    apply {
+        find_slot();
+        if (SLOT_GENERATION(state) != meta.generation || (ahead != 0 && ahead[31:31] == 0)) {
+            /* 1: all that was stored here has reached everybody */
+            bitmap = meta.rank_bit;
+            flags = 0;
+            store_state();
+            op = CHUNK_CLAIM;
+            head_op = CHUNK_CLAIM;
+            touched = true;
+            aggregated.count((bit<32>)meta.flow);
+            meta.verdict = DISCARD;
+        } else if (ahead != 0) {
+            /* 5 */
+            stale.count((bit<32>)meta.flow);
+        } else if (SLOT_CHUNKS(state) != meta.chunks) {
+            /* Not the fragment that the others sent. On the last packet alone can it happen, and only if a worker
+             * contradicts its own header. */
+            mismatch.count((bit<32>)meta.flow);
+            meta.verdict = DISCARD;
+        } else if (bitmap == meta.all_ranks) {
+            /* 4 */
+            touched = true;
+            replayed.count((bit<32>)meta.flow);
+            meta.verdict = EMIT_ALONE;
+        } else if (bitmap & meta.rank_bit != 0) {
+            /* 3 */
+            duplicate.count((bit<32>)meta.flow);
+            meta.verdict = DISCARD;
+        } else {
+            /* 2 */
+            bitmap = bitmap | meta.rank_bit;
+            op = meta.op == OP_SUM ? CHUNK_SUM : CHUNK_MAX;
+            head_op = op;
+            touched = true;
+            aggregated.count((bit<32>)meta.flow);
+            if (bitmap == meta.all_ranks) {
+                completed.count((bit<32>)meta.flow);
+                meta.verdict = EMIT_GROUP;
+            } else {
+                meta.verdict = DISCARD;
+            }
+            if (meta.index == 0) {
+                /* The first chunk is the aggregation header: the first contributor's is kept. */
+                head_op = CHUNK_LOAD;
+            } else {
+                store_state();
+            }
+        }
+        if (touched) {
+            chunk_0.apply(hdr.chunk[0], slot, head_op);
+            chunk_1.apply(hdr.chunk[1], slot, op);
+            chunk_2.apply(hdr.chunk[2], slot, op);
+            chunk_3.apply(hdr.chunk[3], slot, op);
+            chunk_4.apply(hdr.chunk[4], slot, op);
+            chunk_5.apply(hdr.chunk[5], slot, op);
+            chunk_6.apply(hdr.chunk[6], slot, op);
+            chunk_7.apply(hdr.chunk[7], slot, op);
+            chunk_8.apply(hdr.chunk[8], slot, op);
+            chunk_9.apply(hdr.chunk[9], slot, op);
+            chunk_10.apply(hdr.chunk[10], slot, op);
+            chunk_11.apply(hdr.chunk[11], slot, op);
+            chunk_12.apply(hdr.chunk[12], slot, op);
+            chunk_13.apply(hdr.chunk[13], slot, op);
+            chunk_14.apply(hdr.chunk[14], slot, op);
+            chunk_15.apply(hdr.chunk[15], slot, op);
+            if (meta.index == 0 && op != CHUNK_CLAIM) {
+                if (op != CHUNK_LOAD) {
+                    if (hdr.chunk[0].lanes[1911:1760] != meta.signature) {
+                        mismatch.count((bit<32>)meta.flow);
+                        flags = flags | FLAG_MISMATCH;
+                    }
+                    store_state();
+                }
+            }
+            meta.result_flags = flags | FLAG_RESULT;
+            meta.stamp_shift = 239;
+        }
+    }
+}
+
+#endif

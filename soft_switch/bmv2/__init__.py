@@ -1,0 +1,1 @@
+"""BMv2's JSON: `reader` turns the text into objects of `program`, their expressions are those of `syntax`."""

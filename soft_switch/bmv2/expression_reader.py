@@ -1,0 +1,188 @@
+"""From JSON values to the expressions and primitives of `soft_switch.bmv2.syntax`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from soft_switch.bmv2.syntax import (
+    VALID,
+    Binary,
+    Bool,
+    Const,
+    Expression,
+    Field,
+    Header,
+    HeaderRef,
+    HeadersEqual,
+    LastField,
+    Lookahead,
+    Mux,
+    Named,
+    Operand,
+    Param,
+    Primitive,
+    Stack,
+    StackCount,
+    StackElement,
+    Unary,
+    Valid,
+    is_bool,
+)
+from soft_switch.errors import ProgramError, Source, UnsupportedConstruct
+
+Json = Mapping[str, Any]
+
+BINARY = frozenset(
+    {"+", "-", "*", "/", "%", "<<", ">>", "&", "|", "^", "two_comp_mod", "sat_cast", "usat_cast"}
+    | {"<", "<=", ">", ">=", "and", "or"}
+)
+UNARY = frozenset({"~", "not", "d2b", "b2d"})
+NAMED = frozenset({"register_array", "counter_array", "calculation", "string"})
+
+
+def read_source(value: Json) -> Source | None:
+    """The place in the P4 source that an object of the JSON carries, if it carries one."""
+    info = value.get("source_info")
+    if not info or "line" not in info:
+        return None
+    fragment = str(info.get("source_fragment", ""))
+    return Source(str(info.get("filename", "")), int(info["line"]), fragment)
+
+
+@dataclass(frozen=True)
+class Names:
+    """What names in expressions can refer to: the field names of header instances and of stacks."""
+
+    header_fields: Mapping[str, Sequence[str]]
+    stack_fields: Mapping[str, Sequence[str]]
+
+
+class SyntaxReader:
+    """Reads expressions; what it cannot read raises UnsupportedConstruct with the enclosing source place."""
+
+    def __init__(self, names: Names) -> None:
+        self._names = names
+
+    def expression(self, value: Json, source: Source | None) -> Expression:
+        """An expression that yields a number or a truth value."""
+        operand = self.operand(value, source)
+        if isinstance(operand, (Header, StackElement, Stack, Named, tuple)):
+            raise UnsupportedConstruct(f"{value['type']} used as a value", source)
+        return operand
+
+    def header(self, value: Json, source: Source | None) -> HeaderRef:
+        """A reference to a header instance."""
+        operand = self.operand(value, source)
+        if not isinstance(operand, (Header, StackElement)):
+            raise UnsupportedConstruct(f"{value['type']} used as a header", source)
+        return operand
+
+    def field(self, value: Sequence[Any], source: Source | None) -> Field:
+        """A field given as [header, field]."""
+        header, name = value[0], value[1]
+        reference: HeaderRef
+        if not isinstance(header, str):
+            wrapped = {"type": "expression", "value": header} if "op" in header else header
+            reference = self.header(wrapped, source)
+        else:
+            reference = Header(header)
+            known = self._names.header_fields.get(header)
+            if known is None:
+                raise UnsupportedConstruct(f"a field of {header}, which is no header instance,", source)
+            if name != VALID and name not in known:
+                raise ProgramError(f"header {header} has no field {name}")
+        return Field(reference, name)
+
+    def operand(self, value: Json, source: Source | None) -> Operand:
+        """Whatever a primitive can take."""
+        kind, inner = value["type"], value["value"]
+        if kind == "expression":
+            return self._operation(inner, source) if "op" in inner else self.operand(inner, source)
+        if kind == "field":
+            return self.field(inner, source)
+        if kind == "hexstr":
+            return Const(int(inner, 16))
+        if kind == "bool":
+            return Bool(bool(inner))
+        if kind in ("runtime_data", "local"):
+            return Param(int(inner))
+        if kind == "header":
+            return self._header_name(inner, source)
+        if kind == "header_stack":
+            return self._stack(inner, source)
+        if kind == "stack_field":
+            self._stack(inner[0], source)
+            return LastField(inner[0], inner[1])
+        if kind == "lookahead":
+            return Lookahead(int(inner[0]), int(inner[1]))
+        if kind == "parameters_vector":
+            items = inner or ()
+            return tuple(self.expression(item, source) for item in items)
+        if kind in NAMED:
+            return Named(kind, str(inner))
+        raise UnsupportedConstruct(f"operand type {kind}", source)
+
+    def primitive(self, value: Json, fallback: Source | None = None) -> Primitive:
+        """One primitive call; `fallback` is the place to name where the call itself has none."""
+        source = read_source(value) or fallback
+        operands = tuple(self.operand(item, source) for item in value["parameters"])
+        return Primitive(str(value["op"]), operands, source)
+
+    def _header_name(self, name: Any, source: Source | None) -> Header:
+        if not isinstance(name, str) or name not in self._names.header_fields:
+            raise UnsupportedConstruct(f"header reference {name}", source)
+        return Header(name)
+
+    def _stack(self, name: Any, source: Source | None) -> Stack:
+        if not isinstance(name, str) or name not in self._names.stack_fields:
+            raise UnsupportedConstruct(f"header stack reference {name}", source)
+        return Stack(name)
+
+    def _operation(self, value: Json, source: Source | None) -> Operand:
+        op, left, right = value["op"], value.get("left"), value["right"]
+        if op == "?":
+            condition = self.expression(value["cond"], source)
+            return Mux(condition, self.expression(left, source), self.expression(right, source))  # type: ignore[arg-type]
+        if op in ("==", "!="):
+            return self._equality(op, left, right, source)  # type: ignore[arg-type]
+        if op == "valid":
+            return Valid(self.header(right, source))
+        if op == "access_field":
+            return self._access_field(self.header(left, source), int(right), source)  # type: ignore[arg-type]
+        if op in ("dereference_header_stack", "dereference_stack"):
+            stack = self._stack(left["value"], source)  # type: ignore[index]
+            return StackElement(stack.name, self.expression(right, source))
+        if op in ("last_stack_index", "size_stack"):
+            return StackCount(self._stack(right["value"], source).name, op == "last_stack_index")
+        if op in UNARY:
+            return Unary(op, self.expression(right, source))
+        if op in BINARY:
+            if left is None:
+                if op not in "+-":
+                    raise UnsupportedConstruct(f"operator {op} with one operand", source)
+                return Binary(op, Const(0), self.expression(right, source))
+            return Binary(op, self.expression(left, source), self.expression(right, source))
+        raise UnsupportedConstruct(f"operator {op}", source)
+
+    def _equality(self, op: str, left: Json, right: Json, source: Source | None) -> Expression:
+        first, second = self.operand(left, source), self.operand(right, source)
+        if isinstance(first, (Header, StackElement)) and isinstance(second, (Header, StackElement)):
+            equal = HeadersEqual(first, second)
+            return equal if op == "==" else Unary("not", equal)
+        a, b = self.expression(left, source), self.expression(right, source)
+        if is_bool(a) != is_bool(b):
+            raise ProgramError(f"operator {op} compares a number with a truth value ({source})")
+        return Binary(op, a, b)
+
+    def _access_field(self, header: HeaderRef, offset: int, source: Source | None) -> Field:
+        if isinstance(header, StackElement):
+            fields = self._names.stack_fields[header.stack]
+        else:
+            fields = self._names.header_fields[header.name]
+        if offset == len(fields):  # hidden fields follow the declared ones
+            return Field(header, VALID)
+        if not 0 <= offset < len(fields):
+            raise UnsupportedConstruct(f"access to field number {offset}", source)
+        return Field(header, fields[offset])

@@ -1,0 +1,201 @@
+"""A BMv2 program as typed objects (behavioral-model, docs/JSON_format.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from soft_switch.bmv2.syntax import Const, Expression, Field, Header, Operand, Primitive, Valid
+from soft_switch.description import ActionInfo, Program, TableInfo
+from soft_switch.errors import ProgramError, Source
+
+
+@dataclass(frozen=True)
+class FieldType:
+    """A field of a header type, width in bits."""
+
+    name: str
+    width: int
+    signed: bool
+
+
+@dataclass(frozen=True)
+class HeaderType:
+    """A header type; headers that are no metadata are whole bytes wide."""
+
+    name: str
+    fields: tuple[FieldType, ...]
+
+    @property
+    def width(self) -> int:
+        """Bits of all fields."""
+        return sum(field.width for field in self.fields)
+
+    def field(self, name: str) -> FieldType:
+        """The field of that name."""
+        for field in self.fields:
+            if field.name == name:
+                return field
+        raise ProgramError(f"header type {self.name} has no field {name}")
+
+
+@dataclass(frozen=True)
+class HeaderInstance:
+    """A header or a metadata instance."""
+
+    name: str
+    type: HeaderType
+    metadata: bool
+
+
+@dataclass(frozen=True)
+class HeaderStack:
+    """A header stack and the instances that make it up."""
+
+    name: str
+    type: HeaderType
+    headers: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ParserOp:
+    """An operation of a parser state: extract, set, verify, shift, advance or a primitive."""
+
+    op: str
+    target: Operand | None
+    value: Expression | None
+    primitive: Primitive | None = None
+
+
+@dataclass(frozen=True)
+class Transition:
+    """Where to go when key & mask == value; value None is the default."""
+
+    value: int | None
+    mask: int | None
+    next_state: str | None
+
+
+@dataclass(frozen=True)
+class ParserState:
+    """A parser state. `key` is read before the transitions are tried in order."""
+
+    name: str
+    ops: tuple[ParserOp, ...]
+    key: tuple[Expression, ...]
+    transitions: tuple[Transition, ...]
+
+
+@dataclass(frozen=True)
+class Action:
+    """An action and what it does."""
+
+    info: ActionInfo
+    primitives: tuple[Primitive, ...]
+
+
+@dataclass(frozen=True)
+class KeySource:
+    """Where a key component comes from: a field or a header's validity, with a fixed mask."""
+
+    value: Field | Valid
+    mask: int | None
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table in the control flow."""
+
+    info: TableInfo
+    keys: tuple[KeySource, ...]
+    action_ids: tuple[int, ...]
+    default_action_id: int | None
+    entry_action_ids: tuple[int, ...]
+    next_by_action: Mapping[str, str | None]
+    next_hit: str | None
+    next_miss: str | None
+    by_hit: bool
+    base_next: str | None
+    source: Source | None
+
+
+@dataclass(frozen=True)
+class Conditional:
+    """A condition in the control flow."""
+
+    name: str
+    condition: Expression
+    true_next: str | None
+    false_next: str | None
+    source: Source | None
+
+
+@dataclass(frozen=True)
+class ActionCallNode:
+    """An action called directly from the control flow."""
+
+    name: str
+    action_id: int
+    next_node: str | None
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """Ingress or egress: nodes that name their successors."""
+
+    name: str
+    first: str | None
+    tables: tuple[Table, ...]
+    conditionals: tuple[Conditional, ...]
+    action_calls: tuple[ActionCallNode, ...]
+
+
+@dataclass(frozen=True)
+class CalcInput:
+    """One piece of what a hash or checksum is made of: a field, a constant, a header or the payload."""
+
+    kind: str
+    value: Field | Const | Header | None
+    width: int
+
+
+@dataclass(frozen=True)
+class Calculation:
+    """A hash or checksum algorithm over inputs."""
+
+    name: str
+    algorithm: str
+    inputs: tuple[CalcInput, ...]
+    source: Source | None
+
+
+@dataclass(frozen=True)
+class Checksum:
+    """A checksum to verify after parsing or to update before deparsing."""
+
+    name: str
+    target: Field
+    calculation: str
+    verify: bool
+    update: bool
+    condition: Expression | None
+
+
+@dataclass(frozen=True)
+class Bmv2Program:
+    """A whole program."""
+
+    name: str
+    header_instances: Mapping[str, HeaderInstance]
+    stacks: Mapping[str, HeaderStack]
+    errors: Mapping[str, int]
+    parser_start: str | None
+    parser_states: Mapping[str, ParserState]
+    deparser_order: tuple[str, ...]
+    deparser_primitives: tuple[Primitive, ...]
+    actions: Mapping[int, Action]
+    pipelines: Mapping[str, Pipeline]
+    calculations: Mapping[str, Calculation]
+    checksums: tuple[Checksum, ...]
+    aliases: Mapping[str, tuple[str, str]]
+    description: Program

@@ -1,0 +1,415 @@
+"""Reads the BMv2 JSON that p4c writes. What this switch cannot do is refused here or in `compiler`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from soft_switch.bmv2.expression_reader import Json, Names, SyntaxReader, read_source
+from soft_switch.bmv2.program import (
+    Action,
+    ActionCallNode,
+    Bmv2Program,
+    CalcInput,
+    Calculation,
+    Checksum,
+    Conditional,
+    FieldType,
+    HeaderInstance,
+    HeaderStack,
+    HeaderType,
+    KeySource,
+    ParserOp,
+    ParserState,
+    Pipeline,
+    Table,
+    Transition,
+)
+from soft_switch.bmv2.syntax import (
+    Const,
+    Field,
+    Header,
+    Valid,
+)
+from soft_switch.description import (
+    ActionCall,
+    ActionInfo,
+    ActionParam,
+    CounterInfo,
+    Exact,
+    InitialEntry,
+    KeyField,
+    Lpm,
+    Match,
+    Program,
+    Range,
+    RegisterInfo,
+    TableInfo,
+    Ternary,
+)
+from soft_switch.errors import ProgramError, Source, UnsupportedConstruct
+
+SUPPORTED_MAJOR = 2
+MAX_WIDTH = 1 << 16  # bits; p4c stops at 2048
+
+
+def read_program(text: bytes) -> Bmv2Program:
+    """Read a program. ProgramError: it is not BMv2 JSON; UnsupportedConstruct: it asks for too much."""
+    try:
+        root = json.loads(text)
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ProgramError(f"the program is not JSON: {error}") from error
+    if not isinstance(root, dict) or "pipelines" not in root:
+        raise ProgramError("the program is JSON but not of BMv2: it has no 'pipelines'")
+    try:
+        return _Reader(root).read()
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        raise ProgramError(f"the program is not the BMv2 JSON that p4c writes: {error!r}") from error
+
+
+class _Reader:
+    """Reads the parts in the order they refer to each other."""
+
+    def __init__(self, root: Json) -> None:
+        self.root = root
+        version = root.get("__meta__", {}).get("version", [SUPPORTED_MAJOR, 0])
+        if version[0] != SUPPORTED_MAJOR:
+            raise UnsupportedConstruct(f"BMv2 JSON version {'.'.join(map(str, version))}")
+        self._refuse_unsupported()
+        self.types = {item["name"]: self._header_type(item) for item in root["header_types"]}
+        self.instances = {
+            item["name"]: HeaderInstance(
+                item["name"], self.types[item["header_type"]], bool(item["metadata"])
+            )
+            for item in root["headers"]
+        }
+        for item in root["headers"]:
+            kind = self.instances[item["name"]]
+            if not kind.metadata and kind.type.width % 8:
+                raise ProgramError(f"header {kind.name} has {kind.type.width} bits, which are no whole bytes")
+        by_id = {item["id"]: item["name"] for item in root["headers"]}
+        self.stacks = {
+            item["name"]: HeaderStack(
+                item["name"],
+                self.types[item["header_type"]],
+                tuple(by_id[number] for number in item["header_ids"]),
+            )
+            for item in root.get("header_stacks", ())
+        }
+        names = Names(
+            {name: [field.name for field in item.type.fields] for name, item in self.instances.items()},
+            {name: [field.name for field in item.type.fields] for name, item in self.stacks.items()},
+        )
+        self.syntax = SyntaxReader(names)
+        self.actions = {item["id"]: self._action(item) for item in root["actions"]}
+
+    def _refuse_unsupported(self) -> None:
+        for key, construct in (
+            ("header_unions", "header union"),
+            ("header_union_stacks", "stack of header unions"),
+            ("parse_vsets", "parser value set"),
+            ("extern_instances", "extern instance"),
+            ("meter_arrays", "meter"),
+            ("learn_lists", "digest"),
+        ):
+            for item in self.root.get(key, ()):
+                raise UnsupportedConstruct(f"{construct} {item['name']}", read_source(item))
+        for pipeline in self.root["pipelines"]:
+            for item in pipeline.get("action_profiles", ()):
+                raise UnsupportedConstruct(f"action profile or selector {item['name']}", read_source(item))
+
+    def _header_type(self, item: Json) -> HeaderType:
+        fields = []
+        for field in item["fields"]:
+            name, width = field[0], field[1]
+            if width == "*":
+                raise UnsupportedConstruct(f"varbit field {item['name']}.{name}", read_source(item))
+            if len(field) > 3 and field[3]:
+                raise UnsupportedConstruct(f"saturating field {item['name']}.{name}", read_source(item))
+            if not 0 < int(width) <= MAX_WIDTH:
+                raise ProgramError(f"field {item['name']}.{name} is {width} bits wide")
+            fields.append(FieldType(name, int(width), len(field) > 2 and bool(field[2])))
+        return HeaderType(item["name"], tuple(fields))
+
+    def _action(self, item: Json) -> Action:
+        params = tuple(ActionParam(p["name"], int(p["bitwidth"])) for p in item["runtime_data"])
+        place = read_source(item)
+        primitives = tuple(self.syntax.primitive(p, place) for p in item["primitives"])
+        return Action(ActionInfo(item["name"], int(item["id"]), params), primitives)
+
+    def read(self) -> Bmv2Program:
+        root = self.root
+        parsers = {item["name"]: item for item in root["parsers"]}
+        deparsers = {item["name"]: item for item in root["deparsers"]}
+        if "parser" not in parsers or "deparser" not in deparsers:
+            raise ProgramError("the program lacks the parser 'parser' or the deparser 'deparser' of v1model")
+        pipelines = {item["name"]: self._pipeline(item) for item in root["pipelines"]}
+        for name in ("ingress", "egress"):
+            if name not in pipelines:
+                raise ProgramError(
+                    f"the program lacks the pipeline '{name}' of v1model: is it for another target?"
+                )
+        states = {item["name"]: self._parser_state(item) for item in parsers["parser"]["parse_states"]}
+        name = str(root.get("program", ""))
+        return Bmv2Program(
+            name=name,
+            header_instances=self.instances,
+            stacks=self.stacks,
+            errors=_error_codes(root.get("errors", ())),
+            parser_start=parsers["parser"].get("init_state"),
+            parser_states=states,
+            deparser_order=tuple(deparsers["deparser"]["order"]),
+            deparser_primitives=tuple(
+                self.syntax.primitive(p) for p in deparsers["deparser"].get("primitives", ())
+            ),
+            actions=self.actions,
+            pipelines=pipelines,
+            calculations={item["name"]: self._calculation(item) for item in root.get("calculations", ())},
+            checksums=tuple(self._checksum(item) for item in root.get("checksums", ())),
+            aliases={alias: (field[0], field[1]) for alias, field in root.get("field_aliases", ())},
+            description=self._description(name, pipelines),
+        )
+
+    def _description(self, name: str, pipelines: Mapping[str, Pipeline]) -> Program:
+        counters = {}
+        tables = {table.info.name: table.info for pipe in pipelines.values() for table in pipe.tables}
+        for item in self.root.get("counter_arrays", ()):
+            table = item["binding"] if item["is_direct"] else None
+            size = tables[table].size if table else int(item["size"])
+            counters[item["name"]] = CounterInfo(item["name"], int(item["id"]), size, table)
+        registers = {
+            item["name"]: RegisterInfo(
+                item["name"], int(item["id"]), int(item["size"]), int(item["bitwidth"])
+            )
+            for item in self.root.get("register_arrays", ())
+        }
+        return Program(name, tables, tuple(a.info for a in self.actions.values()), counters, registers)
+
+    # Parser
+
+    def _parser_state(self, item: Json) -> ParserState:
+        place = read_source(item)
+        ops = tuple(self._parser_op(op, item["name"], place) for op in item["parser_ops"])
+        key = tuple(self.syntax.expression(part, place) for part in item["transition_key"])
+        transitions = []
+        for branch in item["transitions"]:
+            kind = branch.get("type", "hexstr")
+            if kind == "default" or branch["value"] in (None, "default"):
+                transitions.append(Transition(None, None, branch["next_state"]))
+            elif kind == "hexstr":
+                mask = branch["mask"]
+                transitions.append(
+                    Transition(
+                        int(branch["value"], 16),
+                        None if mask is None else int(mask, 16),
+                        branch["next_state"],
+                    )
+                )
+            else:
+                raise UnsupportedConstruct(f"transition on {kind} in parser state {item['name']}", place)
+        return ParserState(item["name"], ops, key, tuple(transitions))
+
+    def _parser_op(self, item: Json, state: str, place: Source | None) -> ParserOp:
+        op, params = item["op"], item["parameters"]
+        place = read_source(item) or place
+        if op == "extract":
+            kind, name = params[0]["type"], params[0]["value"]
+            if kind == "regular":
+                return ParserOp(op, self.syntax.header({"type": "header", "value": name}, place), None)
+            if kind == "stack":
+                return ParserOp(op, self.syntax.operand({"type": "header_stack", "value": name}, place), None)
+            raise UnsupportedConstruct(f"extract of a {kind} in parser state {state}", place)
+        if op == "set":
+            target = self.syntax.operand(params[0], place)
+            return ParserOp(op, target, self.syntax.expression(params[1], place))
+        if op == "verify":
+            condition = self.syntax.expression(params[0], place)
+            return ParserOp(op, self.syntax.expression(params[1], place), condition)
+        if op == "shift":
+            return ParserOp("advance", None, Const(8 * int(params[0])))
+        if op == "advance":
+            return ParserOp(op, None, self.syntax.expression(params[0], place))
+        if op == "primitive":
+            return ParserOp(op, None, None, self.syntax.primitive(params[0], place))
+        raise UnsupportedConstruct(f"parser operation {op} in parser state {state}", place)
+
+    # Pipelines
+
+    def _pipeline(self, item: Json) -> Pipeline:
+        conditionals = tuple(
+            Conditional(
+                c["name"],
+                self.syntax.expression(c["expression"], read_source(c)),
+                c["true_next"],
+                c["false_next"],
+                read_source(c),
+            )
+            for c in item.get("conditionals", ())
+        )
+        calls = tuple(
+            ActionCallNode(c["name"], int(c["action_id"]), c["next_node"])
+            for c in item.get("action_calls", ())
+        )
+        tables = tuple(self._table(t) for t in item["tables"])
+        return Pipeline(item["name"], item["init_table"], tables, conditionals, calls)
+
+    def _table(self, item: Json) -> Table:
+        name, place = item["name"], read_source(item)
+        if item.get("type", "simple") != "simple":
+            raise UnsupportedConstruct(f"table {name} with an action profile", place)
+        if item.get("direct_meters"):
+            raise UnsupportedConstruct(f"direct meter of table {name}", place)
+        keys = tuple(self._key_source(key, place) for key in item["key"])
+        fields = tuple(
+            KeyField(
+                _key_name(key),
+                "exact" if key["match_type"] == "valid" else key["match_type"],
+                self._key_width(src),
+            )
+            for key, src in zip(item["key"], keys, strict=True)
+        )
+        for field in fields:
+            if field.kind not in ("exact", "lpm", "ternary", "range", "optional"):
+                raise UnsupportedConstruct(f"match kind {field.kind} in table {name}", place)
+        default = item.get("default_entry")
+        rows = item.get("entries", ())
+        top = max((row["priority"] for row in rows), default=0) + 1
+        info = TableInfo(
+            name=name,
+            id=int(item["id"]),
+            keys=fields,
+            size=max(int(item["max_size"]), len(rows)),
+            actions=tuple(item["actions"]),
+            entries=tuple(self._initial_entry(row, fields, top) for row in rows),
+            default=self._call(default) if default else None,
+            default_is_const=bool(default and default.get("action_const", False)),
+            has_direct_counter=bool(item.get("with_counters", False)),
+        )
+        next_tables = item["next_tables"]
+        by_hit = "__HIT__" in next_tables or "__MISS__" in next_tables
+        base = item.get("base_default_next")
+        return Table(
+            info=info,
+            keys=keys,
+            action_ids=tuple(self._action_ids(item)),
+            default_action_id=int(default["action_id"]) if default else None,
+            entry_action_ids=tuple(int(row["action_entry"]["action_id"]) for row in rows),
+            next_by_action={} if by_hit else next_tables,
+            next_hit=next_tables.get("__HIT__", base),
+            next_miss=next_tables.get("__MISS__", base),
+            by_hit=by_hit,
+            base_next=base,
+            source=place,
+        )
+
+    def _action_ids(self, item: Json) -> Sequence[int]:
+        if "action_ids" in item:
+            return [int(number) for number in item["action_ids"]]
+        ids = {action.info.name: number for number, action in self.actions.items()}
+        return [ids[name] for name in item["actions"]]
+
+    def _key_source(self, key: Json, place: Source | None) -> KeySource:
+        mask = key.get("mask")
+        if key["match_type"] == "valid":
+            return KeySource(
+                Valid(self.syntax.header({"type": "header", "value": key["target"]}, place)), None
+            )
+        return KeySource(self.syntax.field(key["target"], place), None if mask is None else int(mask, 16))
+
+    def _key_width(self, key: KeySource) -> int:
+        return 1 if isinstance(key.value, Valid) else self._field_width(key.value)
+
+    def _field_width(self, field: Field) -> int:
+        if field.field == "$valid$":
+            return 1
+        if not isinstance(field.header, Header):
+            raise UnsupportedConstruct("a table key in a header stack at a computed index")
+        return self.instances[field.header.name].type.field(field.field).width
+
+    def _call(self, item: Json) -> ActionCall:
+        action = self.actions[int(item["action_id"])].info
+        return ActionCall(action.name, tuple(int(text, 16) for text in item["action_data"]))
+
+    def _initial_entry(self, row: Json, fields: Sequence[KeyField], top: int) -> InitialEntry:
+        match = tuple(_match(field, key) for field, key in zip(fields, row["match_key"], strict=True))
+        # In BMv2 the smaller number wins, in P4Runtime the greater.
+        return InitialEntry(match, top - int(row["priority"]), self._call(row["action_entry"]))
+
+    # Calculations and checksums
+
+    def _calculation(self, item: Json) -> Calculation:
+        place = read_source(item)
+        inputs = tuple(self._calc_input(part, place) for part in item["input"])
+        return Calculation(item["name"], item["algo"], inputs, place)
+
+    def _calc_input(self, part: Json, place: Source | None) -> CalcInput:
+        kind = part["type"]
+        if kind == "payload":
+            return CalcInput(kind, None, 0)
+        if kind == "hexstr":
+            return CalcInput(kind, Const(int(part["value"], 16)), int(part["bitwidth"]))
+        if kind == "field":
+            field = self.syntax.field(part["value"], place)
+            return CalcInput(kind, field, self._field_width(field))
+        if kind == "header":
+            header = self.syntax.header(part, place)
+            if isinstance(header, Header):
+                return CalcInput(kind, header, self.instances[header.name].type.width)
+        raise UnsupportedConstruct(f"calculation over {kind}", place)
+
+    def _checksum(self, item: Json) -> Checksum:
+        place = read_source(item)
+        if item["type"] != "generic":
+            raise UnsupportedConstruct(f"checksum type {item['type']}", place)
+        condition = item.get("if_cond")
+        return Checksum(
+            name=item["name"],
+            target=self.syntax.field(item["target"], place),
+            calculation=item["calculation"],
+            verify=bool(item.get("verify", True)),
+            update=bool(item.get("update", True)),
+            condition=None if condition is None else self.syntax.expression(condition, place),
+        )
+
+
+def _key_name(key: Json) -> str:
+    if "name" in key:
+        return str(key["name"])
+    target: Any = key["target"]
+    return target if isinstance(target, str) else ".".join(map(str, target))
+
+
+def _match(field: KeyField, key: Json) -> Match:
+    if key["match_type"] == "range":
+        return Range(int(key["start"], 16), int(key["end"], 16))
+    if key["match_type"] == "valid":
+        return Exact(int(bool(key["key"])))
+    value = int(key["key"], 16)
+    if key["match_type"] == "exact":
+        return Exact(value)
+    if key["match_type"] == "lpm":
+        length = int(key["prefix_length"])
+        shift = field.width - length
+        return Lpm(value >> shift << shift, length)
+    mask = int(key["mask"], 16)
+    return Ternary(value & mask, mask)
+
+
+def _error_codes(items: Sequence[Sequence[Any]]) -> Mapping[str, int]:
+    """Codes of the errors; core errors that the program lacks get the next free ones, as in BMv2."""
+    codes = {str(name): int(code) for name, code in items}
+    following = max(codes.values(), default=-1) + 1
+    for name in (
+        "NoError",
+        "PacketTooShort",
+        "NoMatch",
+        "StackOutOfBounds",
+        "HeaderTooShort",
+        "ParserTimeout",
+        "ParserInvalidArgument",
+    ):
+        if name not in codes:
+            codes[name] = following
+            following += 1
+    return codes

@@ -1,0 +1,125 @@
+"""C++ to shared libraries, compiled for this machine and kept in the user's cache.
+
+A library's name is a hash of everything that made it: source, headers, flags, compiler and processor.
+It appears under its name only when complete, and processes that want the same one wait for the first.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import functools
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+from soft_switch.errors import ProgramError
+
+NATIVE = Path(__file__).parent / "native"
+FLAGS = (
+    "-std=c++17",
+    "-O3",
+    "-march=native",
+    "-fPIC",
+    "-shared",
+    "-fvisibility=hidden",
+    "-fno-gnu-unique",
+    "-fno-plt",
+    "-pthread",
+    "-w",
+)
+COMPILE_TIMEOUT_S = 300.0
+
+
+def cache_directory() -> Path:
+    """Where compiled programs are kept: $XDG_CACHE_HOME/p4reduce/programs, by default in ~/.cache."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "p4reduce" / "programs"
+
+
+def build_program(source: str) -> Path:
+    """The library made from generated source; ProgramError when it cannot be compiled."""
+    return _build(source, "program")
+
+
+def build_engine() -> Path:
+    """The library that moves packets."""
+    return _build((NATIVE / "engine.cpp").read_text(), "engine")
+
+
+def _build(source: str, kind: str) -> Path:
+    compiler = _compiler()
+    digest = hashlib.sha256()
+    for part in (source, _headers(), " ".join(FLAGS), _version(compiler), _processor()):
+        digest.update(part.encode())
+        digest.update(b"\0")
+    directory = cache_directory()
+    library = directory / f"{kind}-{digest.hexdigest()[:32]}.so"
+    if library.exists():
+        return library
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with (library.with_suffix(".lock")).open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not library.exists():
+                _compile(compiler, source, library)
+    except OSError as error:
+        raise ProgramError(
+            f"cannot keep compiled programs in {directory} ({error.strerror}): "
+            "set XDG_CACHE_HOME to a directory that can be written"
+        ) from error
+    return library
+
+
+def _compile(compiler: str, source: str, library: Path) -> None:
+    text = library.with_suffix(".cpp")
+    with tempfile.TemporaryDirectory(dir=library.parent) as scratch:
+        file, output = Path(scratch) / text.name, Path(scratch) / library.name
+        file.write_text(source)
+        command = [compiler, *FLAGS, f"-I{NATIVE}", "-o", str(output), str(file)]
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=COMPILE_TIMEOUT_S, check=False
+            )
+        except subprocess.TimeoutExpired as error:
+            raise ProgramError(
+                f"{compiler} took more than {COMPILE_TIMEOUT_S:.0f} s for the program"
+            ) from error
+        if done.returncode != 0:
+            shutil.copy(file, text)
+            raise ProgramError(
+                f"{compiler} does not compile {text}, which is a bug in soft_switch:\n{done.stderr}"
+            )
+        file.replace(text)  # for whoever wants to read it or profile
+        output.replace(library)
+
+
+def _compiler() -> str:
+    name = os.environ.get("CXX") or "g++"
+    path = shutil.which(name)
+    if path is None:
+        raise ProgramError(f"there is no C++ compiler {name} on the PATH: install g++, or set CXX")
+    return path
+
+
+@functools.cache
+def _version(compiler: str) -> str:
+    return subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True).stdout
+
+
+@functools.cache
+def _processor() -> str:
+    """What -march=native depends on; a home directory may be shared by machines that differ."""
+    wanted = ("model name", "flags", "Features", "CPU part")
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return os.uname().machine
+    return "\n".join(sorted({line for line in lines if line.startswith(wanted)}))
+
+
+@functools.cache
+def _headers() -> str:
+    return "\n".join(path.read_text() for path in sorted(NATIVE.glob("*.h")))

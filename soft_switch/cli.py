@@ -1,0 +1,278 @@
+"""The command line of the switch, which takes what `simple_switch_grpc` takes.
+
+    python -m soft_switch --device-id 1 -i 1@eth1 -i 2@eth2 --no-p4 -- --grpc-server-addr 0.0.0.0:9559
+
+simple_switch_grpc keeps its target's options behind a "--"; here every option may stand on either side of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import logging
+import re
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from soft_switch.dataplane import DataPlane
+from soft_switch.errors import ProgramError
+from soft_switch.server import DEFAULT_ADDRESS, P4RuntimeServer
+
+LOG = logging.getLogger("soft_switch")
+
+EXIT_ERROR = 2  # as argparse uses for a command line that is wrong
+LEVELS = {
+    "trace": logging.DEBUG,
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warn": logging.WARNING,
+    "error": logging.ERROR,
+    "off": logging.CRITICAL + 1,
+}
+
+
+class StartError(Exception):
+    """The switch cannot start; the message is one line for the user."""
+
+
+@dataclass(frozen=True)
+class Port:
+    """A port number and the interface behind it."""
+
+    number: int
+    interface: str
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Packets to lose on purpose: port, direction ("in" or "out") and probability."""
+
+    port: int
+    direction: str
+    probability: float
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the switch until SIGTERM or SIGINT; the exit code is 0 then, 2 if it could not start."""
+    options = parse_arguments(sys.argv[1:] if argv is None else argv)
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    try:
+        _configure_logging(options)
+        _run(options, stop)
+    except StartError as error:
+        print(f"soft_switch: {error}", file=sys.stderr)
+        return EXIT_ERROR
+    return 0
+
+
+def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
+    """The options of a command line; exits with 2 and a sentence when they are wrong."""
+    parser = _parser()
+    options = parser.parse_args(_normalise(argv))
+    if options.json is None and not options.no_p4:
+        parser.error("give a BMv2 JSON, or --no-p4 to wait for one over P4Runtime")
+    if options.json is not None and options.no_p4:
+        parser.error("--no-p4 means to start without a program, but there is one on the command line")
+    if options.log_console and options.log_file is not None:
+        parser.error("--log-console and --log-file exclude each other")
+    if options.cpu_port is not None and options.cpu_port == options.drop_port:
+        parser.error(f"port {options.cpu_port} is the drop port: choose another --cpu-port or --drop-port")
+    numbers = [port.number for port in options.interface]
+    for port in options.interface:
+        if numbers.count(port.number) > 1:
+            parser.error(f"port {port.number} is given twice")
+        if port.number in (options.cpu_port, options.drop_port):
+            parser.error(f"port {port.number} is the CPU or drop port, no interface can have it")
+    for loss in options.loss:
+        if loss.port not in numbers:
+            parser.error(f"--loss names port {loss.port}, which has no interface")
+    if options.pcap is not None and not options.pcap.is_dir():
+        parser.error(f"--pcap: there is no directory {options.pcap}")
+    return options
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="soft_switch",
+        description="A P4 switch: runs p4c's BMv2 JSON as native code, controlled by P4Runtime.",
+    )
+    add = parser.add_argument
+    add(
+        "json", nargs="?", type=Path, metavar="JSON", help="the program to start with, compiled by p4c-bm2-ss"
+    )
+    add("--no-p4", action="store_true", help="start without a program and wait for one over P4Runtime")
+    add("--device-id", type=_number, default=0, metavar="N", help="P4Runtime device id (default 0)")
+    add(
+        "-i",
+        "--interface",
+        type=_port,
+        action="append",
+        default=[],
+        metavar="PORT@IFACE",
+        help="attach an interface as port PORT; may be repeated",
+    )
+    add(
+        "--grpc-server-addr",
+        default=DEFAULT_ADDRESS,
+        metavar="ADDR",
+        help=f"where to serve P4Runtime: HOST:PORT or unix:PATH (default {DEFAULT_ADDRESS}; 0: any port)",
+    )
+    add("--cpu-port", type=_number, metavar="N", help="port of packet-in and packet-out (default: none)")
+    add("--drop-port", type=_number, default=511, metavar="N", help="egress port that drops (default 511)")
+    add(
+        "--pcap",
+        type=Path,
+        metavar="DIR",
+        help="write each port's packets to pcap files, --pcap=DIR says where (default: here)",
+    )
+    add("--seed", type=_number, default=0, metavar="N", help="seed of random() and of --loss (default 0)")
+    add(
+        "--loss",
+        type=_loss,
+        action="append",
+        default=[],
+        metavar="PORT:DIR:PROB",
+        help="lose packets of a port: DIR is in or out, PROB within 0 and 1; may be repeated",
+    )
+    add(
+        "--strict-arbitration",
+        action="store_true",
+        help="when the primary controller leaves, wait for a claim as the P4Runtime specification says, "
+        "instead of promoting the next as simple_switch_grpc does",
+    )
+    add("--log-file", type=Path, metavar="FILE", help="append the log to FILE")
+    add("--log-console", action="store_true", help="log to standard output")
+    add("-L", "--log-level", choices=LEVELS, default="info", help="default: info")
+    add("--log-flush", action="store_true", help="accepted: the log is always flushed")
+    add("--thrift-port", type=_number, metavar="N", help="accepted and not used: there is no Thrift server")
+    add("-v", "--version", action="version", version=f"soft_switch {_version()}")
+    return parser
+
+
+def _normalise(argv: Sequence[str]) -> list[str]:
+    """Drop "--", and give --pcap the value boost would: its own "=DIR", a directory behind it, or here."""
+    arguments = [argument for argument in argv if argument != "--"]
+    for index, argument in enumerate(arguments):
+        if argument == "--pcap":
+            following = arguments[index + 1] if index + 1 < len(arguments) else ""
+            if following and Path(following).is_dir():
+                arguments[index : index + 2] = [f"--pcap={following}"]
+            else:
+                arguments[index] = "--pcap=."
+            break
+    return arguments
+
+
+def _number(text: str) -> int:
+    value = int(text, 0)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{value} is negative")
+    return value
+
+
+def _port(text: str) -> Port:
+    match = re.fullmatch(r"(\d+)@(\S+)", text)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not PORT@IFACE, for instance 1@eth1")
+    return Port(int(match[1]), match[2])
+
+
+def _loss(text: str) -> Loss:
+    match = re.fullmatch(r"(\d+):(in|out):(\d*\.?\d+)", text)
+    if match is None or not 0 <= float(match[3]) <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not PORT:DIR:PROB, for instance 2:in:0.01")
+    return Loss(int(match[1]), match[2], float(match[3]))
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("p4reduce")
+    except importlib.metadata.PackageNotFoundError:
+        return "(not installed)"
+
+
+def _configure_logging(options: argparse.Namespace) -> None:
+    handler: logging.Handler
+    if options.log_file is not None:
+        try:
+            handler = logging.FileHandler(options.log_file)
+        except OSError as error:
+            raise StartError(f"cannot log to {options.log_file}: {error.strerror}") from error
+    elif options.log_console:
+        handler = logging.StreamHandler(sys.stdout)
+    else:
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setLevel(logging.WARNING)
+    logging.basicConfig(
+        level=LEVELS[options.log_level],
+        handlers=[handler],
+        format="%(asctime)s.%(msecs)03d %(levelname)s %(name)s: %(message)s",
+        datefmt="%Y-%m-%d %H:%M:%S",
+    )
+
+
+def _run(options: argparse.Namespace, stop: threading.Event) -> None:
+    """Bring the switch up, serve until told to stop, take it down."""
+    if options.thrift_port is not None:
+        LOG.warning("--thrift-port %d is not used: there is no Thrift server", options.thrift_port)
+    try:
+        plane = DataPlane(cpu_port=options.cpu_port, drop_port=options.drop_port, seed=options.seed, log=LOG)
+    except ProgramError as error:  # no compiler, no cache
+        raise StartError(str(error)) from error
+    with closing(plane):
+        if options.json is not None:
+            _load(plane, options.json)
+        for port in options.interface:
+            _attach(plane, port, options.pcap)
+        for loss in options.loss:
+            plane.set_loss(loss.port, loss.direction, loss.probability, options.seed)
+        server = P4RuntimeServer(
+            plane,
+            device_id=options.device_id,
+            address=options.grpc_server_addr,
+            verify=verify_program,
+            promote=not options.strict_arbitration,
+        )
+        try:
+            plane.start()
+            server.start()
+        except OSError as error:
+            raise StartError(str(error)) from error
+        print(f"listening on {server.address}", flush=True)
+        LOG.info("device %d is up, P4Runtime on %s", options.device_id, server.address)
+        stop.wait()
+        LOG.info("stopping")
+        server.stop()
+
+
+def _load(plane: DataPlane, path: Path) -> None:
+    try:
+        program = path.read_bytes()
+    except OSError as error:
+        raise StartError(f"cannot read the program {path}: {error.strerror}") from error
+    try:
+        plane.load(program)
+    except ProgramError as error:
+        raise StartError(f"cannot run {path}: {error}") from error
+
+
+def _attach(plane: DataPlane, port: Port, pcap: Path | None) -> None:
+    capture = None if pcap is None else pcap / f"{port.interface}.pcap"
+    try:
+        plane.attach(port.number, port.interface, pcap=capture)
+    except (OSError, ValueError) as error:
+        text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise StartError(f"cannot attach {port.interface} as port {port.number}: {text}") from error
+
+
+def verify_program(program: bytes) -> None:
+    """Whether a program could be loaded, tried on a data plane without ports: ProgramError if not."""
+    with closing(DataPlane()) as scratch:
+        scratch.load(program)

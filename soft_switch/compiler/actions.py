@@ -1,0 +1,323 @@
+"""Actions: what each primitive of v1model's simple_switch does (targets/simple_switch/primitives.cpp)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from soft_switch.bmv2.program import Action, Bmv2Program
+from soft_switch.bmv2.syntax import (
+    Const,
+    Expression,
+    Field,
+    Header,
+    HeaderRef,
+    LastField,
+    Named,
+    Operand,
+    Primitive,
+    Stack,
+    StackElement,
+    is_bool,
+)
+from soft_switch.compiler.bounds import words
+from soft_switch.compiler.code import Code, comment, string
+from soft_switch.compiler.expressions import Constants, ExpressionWriter
+from soft_switch.compiler.hashes import Calculations
+from soft_switch.compiler.layout import HeaderPlace, Layout, Place
+from soft_switch.compiler.standard_metadata import StandardMetadata
+from soft_switch.errors import ProgramError, Source, UnsupportedConstruct
+
+ENDING = frozenset({"exit", "assert", "assume"})
+
+
+def param_words(widths: Sequence[int]) -> list[tuple[int, int]]:
+    """Where each parameter starts in the words of an entry, and its width."""
+    result, at = [], 0
+    for width in widths:
+        result.append((at, width))
+        at += words(width)
+    return result
+
+
+class Primitives:
+    """Writes primitive calls. A new primitive is one method and one line in `_table`."""
+
+    def __init__(self, program: Bmv2Program, calculations: Calculations, standard: StandardMetadata) -> None:
+        description = program.description
+        self._registers = {name: (n, r) for n, (name, r) in enumerate(description.registers.items())}
+        indirect = [c for c in description.counters.values() if c.table is None]
+        self._counters = {c.name: (n, c) for n, c in enumerate(indirect)}
+        self._calculations = calculations
+        self._standard = standard
+        self._table: Mapping[str, Callable[[Primitive, ExpressionWriter], None]] = {
+            "assign": self._assign,
+            "modify_field": self._assign,
+            "assign_header": self._assign_header,
+            "copy_header": self._assign_header,
+            "assign_header_stack": self._assign_stack,
+            "add_header": self._add_header,
+            "remove_header": self._remove_header,
+            "push": self._push,
+            "pop": self._pop,
+            "mark_to_drop": self._drop,
+            "drop": self._drop,
+            "register_read": self._register_read,
+            "register_write": self._register_write,
+            "count": self._count,
+            "modify_field_with_hash_based_offset": self._hash,
+            "modify_field_rng_uniform": self._random,
+            "truncate": self._truncate,
+            "log_msg": self._log,
+            "assert": self._assert,
+            "assume": self._assert,
+            "exit": lambda call, write: write.out("c.exit = true;"),
+            "no_op": lambda call, write: None,
+        }
+
+    def write(self, call: Primitive, writer: ExpressionWriter) -> None:
+        """Write one call."""
+        method = self._table.get(call.op)
+        if method is None:
+            raise UnsupportedConstruct(f"primitive {call.op}", call.source)
+        writer.source = call.source
+        try:
+            method(call, writer)
+        except (IndexError, KeyError) as error:
+            raise ProgramError(
+                f"primitive {call.op} has operands that do not fit it ({call.source})"
+            ) from error
+
+    # Fields and headers
+
+    def _assign(self, call: Primitive, write: ExpressionWriter) -> None:
+        write.assign(_lvalue(call.operands[0], call.source), _expression(call.operands[1], call.source))
+
+    def _assign_header(self, call: Primitive, write: ExpressionWriter) -> None:
+        to, source = (write.header(_header(operand, call.source)) for operand in call.operands[:2])
+        self._copy_header(write, to, source)
+
+    @staticmethod
+    def _copy_header(write: ExpressionWriter, to: HeaderPlace, source: HeaderPlace) -> None:
+        if to.valid is None or source.valid is None:
+            write.out(f"{to.text} = {source.text};")
+            return
+        write.out(f"if ({source.valid}) {to.text} = {source.text};\n{to.valid} = {source.valid};")
+
+    def _assign_stack(self, call: Primitive, write: ExpressionWriter) -> None:
+        to, source = (write.layout.stacks[_stack(operand, call.source)] for operand in call.operands[:2])
+        write.out(f"{to.next} = {source.next};")
+        with write.out.block(f"for (int i = 0; i < {to.depth}; i++)"):
+            write.out(f"if (p.v[{source.first_valid} + i]) {to.array}[i] = {source.array}[i];")
+            write.out(f"p.v[{to.first_valid} + i] = p.v[{source.first_valid} + i];")
+
+    def _add_header(self, call: Primitive, write: ExpressionWriter) -> None:
+        header = write.header(_header(call.operands[0], call.source))
+        if header.valid is None:
+            return
+        with write.out.block(f"if (!{header.valid})"):
+            write.out(f"std::memset(&{header.text}, 0, sizeof {header.text});\n{header.valid} = 1;")
+            write.out(f"c.packet_length += {header.type.width // 8};")
+
+    def _remove_header(self, call: Primitive, write: ExpressionWriter) -> None:
+        header = write.header(_header(call.operands[0], call.source))
+        if header.valid is not None:
+            write.out(
+                f"if ({header.valid}) c.packet_length -= {header.type.width // 8};\n{header.valid} = 0;"
+            )
+
+    def _push(self, call: Primitive, write: ExpressionWriter) -> None:
+        stack = write.layout.stacks[_stack(call.operands[0], call.source)]
+        count = write.hoist(_expression(call.operands[1], call.source), 1)
+        write.out(
+            f"push_front({stack.array}, &p.v[{stack.first_valid}], {stack.next}, {stack.depth}, {count});"
+        )
+
+    def _pop(self, call: Primitive, write: ExpressionWriter) -> None:
+        stack = write.layout.stacks[_stack(call.operands[0], call.source)]
+        count = write.hoist(_expression(call.operands[1], call.source), 1)
+        write.out(
+            f"pop_front({stack.array}, &p.v[{stack.first_valid}], {stack.next}, {stack.depth}, {count});"
+        )
+
+    def _drop(self, call: Primitive, write: ExpressionWriter) -> None:
+        self._standard.set(write.out, "egress_spec", "g.host.drop_port")
+        self._standard.set(write.out, "mcast_grp", "0")
+
+    def _truncate(self, call: Primitive, write: ExpressionWriter) -> None:
+        length = write.hoist(_expression(call.operands[0], call.source), 1)
+        write.out(f"c.truncate = uint32_t({length} < c.truncate ? {length} : c.truncate);")
+
+    # State
+
+    def _register_read(self, call: Primitive, write: ExpressionWriter) -> None:
+        number, register = self._registers[_name(call.operands[1], call.source)]
+        index = write.hoist(_expression(call.operands[2], call.source), 1)
+        with write.out.block(f"if ({index} < {register.size}u)"):
+            cell = Place(f"g.r{number}[{index}]", register.width, False)
+            write.assign(_lvalue(call.operands[0], call.source), cell)
+
+    def _register_write(self, call: Primitive, write: ExpressionWriter) -> None:
+        number, register = self._registers[_name(call.operands[0], call.source)]
+        index = write.hoist(_expression(call.operands[1], call.source), 1)
+        with write.out.block(f"if ({index} < {register.size}u)"):
+            write.store(
+                Place(f"g.r{number}[{index}]", register.width, False),
+                _expression(call.operands[2], call.source),
+            )
+
+    def _count(self, call: Primitive, write: ExpressionWriter) -> None:
+        number, counter = self._counters[_name(call.operands[0], call.source)]
+        index = write.hoist(_expression(call.operands[1], call.source), 1)
+        with write.out.block(f"if ({index} < {counter.size}u)"):
+            write.out(f"g.c{number}[2 * {index}]++;\ng.c{number}[2 * {index} + 1] += c.length;")
+
+    # Externs
+
+    def _hash(self, call: Primitive, write: ExpressionWriter) -> None:
+        name = _name(call.operands[2], call.source)
+        base = _expression(call.operands[1], call.source)
+        size = _expression(call.operands[3], call.source)
+        result = write.out.name()
+        text = self._calculations.call(name)
+        if not (isinstance(size, Const) and size.value > (1 << self._calculations.bits(name)) - 1):
+            text = f"bounded({text}, {write.value(size, 1)})"
+        if base != Const(0):
+            text = f"{text} + {write.value(base, 1)}"
+        write.out(f"const uint64_t {result} = {text};")
+        write.assign(_lvalue(call.operands[0], call.source), Place(result, 64, False))
+
+    def _random(self, call: Primitive, write: ExpressionWriter) -> None:
+        low = write.hoist(_expression(call.operands[1], call.source), 1)
+        high = write.hoist(_expression(call.operands[2], call.source), 1)
+        with write.out.block(f"if ({low} <= {high})"):
+            result = write.out.name()
+            write.out(f"const uint64_t {result} = g.random.between({low}, {high});")
+            write.assign(_lvalue(call.operands[0], call.source), Place(result, 64, False))
+
+    def _log(self, call: Primitive, write: ExpressionWriter) -> None:
+        text, values = call.operands
+        if not isinstance(text, Named) or not isinstance(values, tuple):
+            raise UnsupportedConstruct("log_msg with these operands", call.source)
+        pieces = text.name.replace("\\{", "\1").replace("\\}", "\2").split("{}")
+        if len(pieces) - 1 != len(values):
+            raise ProgramError(
+                f"log_msg has {len(values)} values for {len(pieces) - 1} places ({call.source})"
+            )
+        write.out("LogLine line;")
+        for index, piece in enumerate(pieces):
+            plain = piece.replace("\1", "{").replace("\2", "}")
+            if plain:
+                write.out(f"line.text({string(plain)});")
+            if index < len(values):
+                bounds = write.bounds(values[index]) if not is_bool(values[index]) else None
+                if bounds is None or bounds.bits <= 64:
+                    negative = bounds is not None and bounds.negative
+                    write.out(
+                        f"line.number({write.value(values[index], 1)}, {'true' if negative else 'false'});"
+                    )
+                else:
+                    count = words(bounds.bits)
+                    write.out(f"line.number({write.hoist(values[index], count)});")
+        write.out("line.send(g.host, LOG_INFO);")
+
+    def _assert(self, call: Primitive, write: ExpressionWriter) -> None:
+        """BMv2 aborts; here the packet is dropped, counted and reported."""
+        condition = write.boolean(_expression(call.operands[0], call.source))
+        with write.out.block(f"if (!({condition}))"):
+            where = f" ({call.source})" if call.source else ""
+            write.out(
+                f"g.host.failed_asserts++;\nLogLine line;\nline.text({string(f'{call.op} failed{where}')});"
+            )
+            write.out("line.send(g.host, LOG_ERROR);\nc.exit = c.aborted = true;\nreturn;")
+
+
+class Actions:
+    """The actions of a program as functions `actionN(g, p, c, a)`."""
+
+    def __init__(
+        self, program: Bmv2Program, layout: Layout, constants: Constants, primitives: Primitives
+    ) -> None:
+        self._program = program
+        self._layout = layout
+        self._constants = constants
+        self._primitives = primitives
+
+    def ends(self, action_id: int) -> bool:
+        """Whether an action can stop the pipeline."""
+        return any(call.op in ENDING for call in self._program.actions[action_id].primitives)
+
+    def is_empty(self, action_id: int) -> bool:
+        """Whether an action does nothing."""
+        return not self._program.actions[action_id].primitives
+
+    def declare(self, out: Code, used: frozenset[int]) -> None:
+        """Write the functions of the actions that tables refer to."""
+        for action in self._program.actions.values():
+            if action.info.id in used:
+                self._declare(out, action)
+
+    def _declare(self, out: Code, action: Action) -> None:
+        params = param_words([param.width for param in action.info.params])
+        writer = ExpressionWriter(self._layout, self._constants, out, params)
+        head = f"static void action{action.info.id}(Program& g, Phv& p, Context& c, const uint64_t* a)"
+        with out.block(head, f"  {comment(action.info.name)}"):
+            targets = {
+                _jump_target(call) for call in action.primitives if call.op in ("_jump", "_jump_if_zero")
+            }
+            for index, call in enumerate(action.primitives):
+                if index in targets:
+                    out.label(f"L{index}")
+                with out.block():
+                    self._primitive(call, writer)
+            for target in sorted(targets):
+                if target >= len(action.primitives):
+                    out.label(f"L{target}")
+            out("(void)g, (void)p, (void)c, (void)a;")
+
+    def _primitive(self, call: Primitive, writer: ExpressionWriter) -> None:
+        if call.op == "_jump":
+            writer.out(f"goto L{_jump_target(call)};")
+        elif call.op == "_jump_if_zero":
+            condition = writer.boolean(_expression(call.operands[0], call.source))
+            writer.out(f"if (!{condition}) goto L{_jump_target(call)};")
+        else:
+            self._primitives.write(call, writer)
+
+
+def _jump_target(call: Primitive) -> int:
+    target = call.operands[-1]
+    if not isinstance(target, Const):
+        raise UnsupportedConstruct("a jump to a computed place", call.source)
+    return target.value
+
+
+def _expression(operand: Operand, source: Source | None) -> Expression:
+    if isinstance(operand, (Header, StackElement, Stack, Named, tuple)):
+        raise UnsupportedConstruct(f"{type(operand).__name__} as a value", source)
+    return operand
+
+
+def _lvalue(operand: Operand, source: Source | None) -> Field | LastField:
+    if not isinstance(operand, (Field, LastField)):
+        raise UnsupportedConstruct(f"assignment to {type(operand).__name__}", source)
+    return operand
+
+
+def _header(operand: Operand, source: Source | None) -> HeaderRef:
+    if not isinstance(operand, (Header, StackElement)):
+        raise UnsupportedConstruct(f"{type(operand).__name__} as a header", source)
+    return operand
+
+
+def _stack(operand: Operand, source: Source | None) -> str:
+    if not isinstance(operand, Stack):
+        raise UnsupportedConstruct(f"{type(operand).__name__} as a header stack", source)
+    return operand.name
+
+
+def _name(operand: Operand, source: Source | None) -> str:
+    if not isinstance(operand, Named):
+        raise UnsupportedConstruct(
+            f"{type(operand).__name__} where the name of an extern is expected", source
+        )
+    return operand.name

@@ -1,0 +1,487 @@
+"""Expressions as C++.
+
+BMv2 computes with unlimited integers and cuts a value to a width where it is stored. Sums, products, bit
+operations and shifts to the left can be computed modulo 2^(64 n) instead, if only the low n words are wanted;
+comparisons, shifts to the right, division and saturation get their operands exactly, in as many words as
+`bounds` says they need. Wide operations whose words do not depend on each other become one fused loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Union
+
+from soft_switch.bmv2.syntax import (
+    Binary,
+    Bool,
+    Const,
+    Expression,
+    Field,
+    Header,
+    HeaderRef,
+    HeadersEqual,
+    LastField,
+    Lookahead,
+    Mux,
+    Param,
+    StackCount,
+    Unary,
+    Valid,
+    is_bool,
+)
+from soft_switch.compiler import bounds as b
+from soft_switch.compiler.bounds import Bounds
+from soft_switch.compiler.code import Code, word
+from soft_switch.compiler.layout import HeaderPlace, Layout, Place
+from soft_switch.errors import Source, UnsupportedConstruct
+
+COMPARISONS = frozenset({"==", "!=", "<", "<=", ">", ">="})
+WORD_PARALLEL = frozenset({"&", "|", "^"})
+
+# What can be computed: an expression of the program, or something the generated code has stored.
+Value = Union[Expression, Place]  # noqa: UP007
+
+
+class Constants:
+    """Wide constants of the program, each once."""
+
+    def __init__(self) -> None:
+        self._names: dict[tuple[int, ...], str] = {}
+
+    def name(self, value: int, count: int) -> str:
+        """The C++ array with the low `count` words of a value."""
+        key = tuple(value >> (64 * i) & b.WORD_MASK for i in range(count))
+        return self._names.setdefault(key, f"K{len(self._names)}")
+
+    def declare(self, out: Code) -> None:
+        """Write the arrays."""
+        for key, name in self._names.items():
+            out(f"alignas(64) static const uint64_t {name}[{len(key)}] = {{{', '.join(map(word, key))}}};")
+
+
+class ExpressionWriter:
+    """Writes expressions of one C++ function; operands that need statements go to `out` first."""
+
+    def __init__(
+        self, layout: Layout, constants: Constants, out: Code, params: Sequence[tuple[int, int]] = ()
+    ) -> None:
+        self.layout = layout
+        self.out = out
+        self.source: Source | None = None
+        self._constants = constants
+        self._params = params  # (first word, width) of each action parameter
+
+    # Places
+
+    def header(self, reference: HeaderRef) -> HeaderPlace:
+        """The header a reference denotes; an index beyond the stack denotes its spare element."""
+        if isinstance(reference, Header):
+            return self.layout.headers[reference.name]
+        stack = self.layout.stacks[reference.stack]
+        index = self.out.name("i")
+        bounds = self.bounds(reference.index)
+        value = self.value(reference.index, b.words(bounds.bits))
+        low = value if b.words(bounds.bits) == 1 else f"{value}.w[0]"
+        self.out(f"uint64_t {index} = {low};\nif ({index} >= {stack.depth}u) {index} = {stack.depth}u;")
+        return HeaderPlace(f"{stack.array}[{index}]", f"p.v[{stack.first_valid} + {index}]", stack.type)
+
+    def place(self, field: Field | LastField | Place) -> Place:
+        """The field to read or write."""
+        if isinstance(field, Place):
+            return field
+        if isinstance(field, Field):
+            return self.layout.field(self.header(field.header), field.field)
+        stack = self.layout.stacks[field.stack]
+        index = f"({stack.next} ? {stack.next} - 1 : {stack.depth}u)"
+        header = HeaderPlace(f"{stack.array}[{index}]", f"p.v[{stack.first_valid} + {index}]", stack.type)
+        return self.layout.field(header, field.field)
+
+    def _static_place(self, field: Field | LastField) -> Place:
+        """Width and sign of a field, without code for an index."""
+        if isinstance(field, LastField):
+            header_type = self.layout.stacks[field.stack].type
+        elif isinstance(field.header, Header):
+            return self.layout.field(self.layout.headers[field.header.name], field.field)
+        else:
+            header_type = self.layout.stacks[field.header.stack].type
+        return self.layout.field(HeaderPlace("", "", header_type), field.field)
+
+    # Bounds
+
+    def bounds(self, expression: Value) -> Bounds:
+        """The values an expression that yields a number can have."""
+        match expression:
+            case Const(value):
+                return b.constant(value)
+            case Place():
+                return expression.bounds
+            case Field() | LastField():
+                return self._static_place(expression).bounds
+            case Param(index):
+                return b.unsigned(self._params[index][1])
+            case Lookahead(_, width):
+                return b.unsigned(width)
+            case StackCount(_, last):
+                return b.between(-1 if last else 0, b.ones(32))
+            case Mux(_, left, right):
+                return b.union(self.bounds(left), self.bounds(right))
+            case Unary("~", operand):
+                return b.invert(self.bounds(operand))
+            case Unary("b2d", _):
+                return b.unsigned(1)
+            case Binary(op, left, right):
+                return self._binary_bounds(op, self.bounds(left), self.bounds(right), right)
+            case _:
+                raise UnsupportedConstruct(
+                    f"a truth value used as a number ({type(expression).__name__})", self.source
+                )
+
+    def _binary_bounds(self, op: str, left: Bounds, right: Bounds, width: Expression) -> Bounds:
+        simple = {
+            "+": b.add,
+            "-": b.subtract,
+            "*": b.multiply,
+            "&": b.bit_and,
+            "|": b.bit_or,
+            "^": b.bit_xor,
+            "<<": b.shift_left,
+            ">>": b.shift_right,
+        }
+        if op in simple:
+            return simple[op](left, right)
+        if op == "/":
+            return b.between(0, max(left.high, 0))
+        if op == "%":
+            return b.between(0, max(right.high - 1, 0))
+        bits = self._width_operand(width)
+        if op == "two_comp_mod":
+            return b.wrap_signed(left, bits)
+        if op == "usat_cast":
+            return b.saturate(left, 0, b.ones(bits))
+        if op == "sat_cast":
+            return b.saturate(left, -(1 << (bits - 1)), b.ones(bits - 1))
+        raise UnsupportedConstruct(f"operator {op}", self.source)
+
+    def _width_operand(self, width: Expression) -> int:
+        if not isinstance(width, Const):
+            raise UnsupportedConstruct("a cast to a width that is not constant", self.source)
+        return width.value
+
+    # Truth values
+
+    def boolean(self, expression: Value) -> str:
+        """A C++ expression of type bool."""
+        match expression:
+            case Bool(value):
+                return "true" if value else "false"
+            case Valid(header):
+                return self._valid(self.header(header))
+            case Unary("not", operand):
+                return f"!{self.boolean(operand)}"
+            case Unary("d2b", operand):
+                return self._compare("!=", operand, Const(0))
+            case Binary("and", left, right):
+                return f"({self.boolean(left)} & {self.boolean(right)})"
+            case Binary("or", left, right):
+                return f"({self.boolean(left)} | {self.boolean(right)})"
+            case Binary(op, left, right) if op in COMPARISONS:
+                if is_bool(left):
+                    return f"({self.boolean(left)} {op} {self.boolean(right)})"
+                return self._compare(op, left, right)
+            case Mux(condition, left, right):
+                return f"({self.boolean(condition)} ? {self.boolean(left)} : {self.boolean(right)})"
+            case HeadersEqual(first, second):
+                return self._headers_equal(self.header(first), self.header(second))
+            case _:
+                return self._compare("!=", expression, Const(0))
+
+    @staticmethod
+    def _valid(header: HeaderPlace) -> str:
+        return "true" if header.valid is None else f"bool({header.valid})"
+
+    def _compare(self, op: str, left: Value, right: Expression) -> str:
+        both = b.union(self.bounds(left), self.bounds(right))
+        count = b.words(both.bits)
+        x, y = self.value(left, count), self.value(right, count)
+        sign = "true" if both.negative else "false"
+        if count == 1:
+            cast = "int64_t" if both.negative and op not in ("==", "!=") else "uint64_t"
+            return f"({cast}({x}) {op} {cast}({y}))"
+        if op in ("==", "!="):
+            test = f"is_zero({x})" if right == Const(0) else f"equal({x}, {y})"
+            return test if op == "==" else f"!{test}"
+        if op in ("<", ">="):
+            return f"{'!' if op == '>=' else ''}less({x}, {y}, {sign})"
+        return f"{'!' if op == '<=' else ''}less({y}, {x}, {sign})"
+
+    def _headers_equal(self, first: HeaderPlace, second: HeaderPlace) -> str:
+        if first.type != second.type:
+            return "false"
+        tests = [self._valid(first), self._valid(second)]
+        for item in first.type.fields:
+            x, y = self.layout.field(first, item.name), self.layout.field(second, item.name)
+            tests.append(f"equal({x.text}, {y.text})" if x.width > 64 else f"{x.text} == {y.text}")
+        return "(" + " && ".join(tests) + ")"
+
+    # Numbers
+
+    def value(self, expression: Value, count: int) -> str:
+        """A C++ expression for the value modulo 2^(64 count): uint64_t for one word, else Wide<count>."""
+        return self._narrow(expression) if count == 1 else self._wide(expression, count)
+
+    def hoist(self, expression: Value, count: int) -> str:
+        """The value in a local variable (or where it is stored), so that it is computed once."""
+        text = self.value(expression, count)
+        if text.replace("_", "").isalnum() or (count > 1 and isinstance(expression, Field)):
+            return text
+        name = self.out.name()
+        kind = "uint64_t" if count == 1 else f"Wide<{count}>"
+        self.out(f"const {kind} {name} = {text};")
+        return name
+
+    def _narrow(self, expression: Value) -> str:
+        match expression:
+            case Const(value):
+                return word(value & b.WORD_MASK)
+            case Field() | LastField() | Place():
+                place = self.place(expression)
+                if place.width > 64:
+                    return f"{place.text}.w[0]"
+                text = f"uint64_t({place.text})"
+                return f"sign_extend({text}, {place.width})" if place.signed else text
+            case Param(index):
+                return f"a[{self._params[index][0]}]"
+            case Lookahead():
+                return self._lookahead(expression)
+            case StackCount(stack, last):
+                return f"(uint64_t({self.layout.stacks[stack].next}){' - 1u' if last else ''})"
+            case Unary("~", operand):
+                return f"(~{self.value(operand, 1)})"
+            case Unary("b2d", operand):
+                return f"uint64_t({self.boolean(operand)})"
+            case Mux(condition, left, right):
+                return f"({self.boolean(condition)} ? {self.value(left, 1)} : {self.value(right, 1)})"
+            case Binary("&", left, right) if self._keeps(right, 1):
+                return self._narrow(left)
+            case Binary("+" | "-" | "*" | "&" | "|" | "^" as op, left, right):
+                return f"({self.value(left, 1)} {op} {self.value(right, 1)})"
+            case Binary("<<", left, right):
+                return self._shift_left(left, right, 1)
+            case Binary(">>" | "/" | "%" | "sat_cast" | "usat_cast" as op, left, right):
+                return self._exact(op, left, right, 1)
+            case Binary("two_comp_mod", left, right):
+                return self._wrap(left, self._width_operand(right), 1)
+            case _:
+                return f"uint64_t({self.boolean(expression)})"
+
+    def _wide(self, expression: Value, count: int) -> str:
+        match expression:
+            case Const(value):
+                if value >= 0 and value <= b.WORD_MASK:
+                    return f"from_unsigned<{count}>({word(value)})"
+                return f"from_words<{count}>({self._constants.name(value, count)})"
+            case Field() | LastField() | Place():
+                place = self.place(expression)
+                if place.width <= 64:
+                    text = f"uint64_t({place.text})"
+                    if place.signed:
+                        return f"from_signed<{count}>(int64_t(sign_extend({text}, {place.width})))"
+                    return f"from_unsigned<{count}>({text})"
+                if place.signed and place.width % 64:
+                    return f"resize<{count}>(sign_extend({place.text}, {place.width}), true)"
+                if place.words == count:
+                    return place.text
+                return f"resize<{count}>({place.text}, {'true' if place.signed else 'false'})"
+            case Param(index):
+                first, width = self._params[index]
+                if width <= 64:
+                    return f"from_unsigned<{count}>(a[{first}])"
+                return f"resize<{count}>(from_words<{b.words(width)}>(a + {first}), false)"
+            case Lookahead(_, width):
+                text = self._lookahead(expression)
+                return f"resize<{count}>({text}, false)" if width > 64 else f"from_unsigned<{count}>({text})"
+            case StackCount() | Unary("b2d", _):
+                return f"from_signed<{count}>(int64_t({self._narrow(expression)}))"
+            case Binary("&", left, right) if self._keeps(right, count):
+                return self._wide(left, count)
+            case Binary("+" | "-" as op, left, right) if not self._parallel(expression, count):
+                name = "add" if op == "+" else "sub"
+                return f"{name}({self.hoist(left, count)}, {self.hoist(right, count)})"
+            case Binary("*", left, right):
+                return f"mul({self.hoist(left, count)}, {self.hoist(right, count)})"
+            case Binary("<<", left, right):
+                return self._shift_left(left, right, count)
+            case Binary(">>" | "/" | "%" | "sat_cast" | "usat_cast" as op, left, right):
+                return self._exact(op, left, right, count)
+            case Binary("two_comp_mod", left, right):
+                return self._wrap(left, self._width_operand(right), count)
+            case Binary() | Unary("~", _) | Mux():
+                return f"each<{count}>([&](int i) {{ return {self.word(expression, count)}; }})"
+            case _:
+                return f"from_unsigned<{count}>({self.boolean(expression)})"
+
+    def parallel(self, expression: Value, count: int) -> bool:
+        """Whether, at the top of the expression, word i of the value needs words i of the operands only."""
+        return count > 1 and self._parallel(expression, count)
+
+    def _parallel(self, expression: Value, count: int) -> bool:
+        match expression:
+            case Unary("~", _) | Mux():
+                return True
+            case Binary("&", left, right) if self._keeps(right, count):
+                return self._parallel(left, count)
+            case Binary(op, _, _) if op in WORD_PARALLEL:
+                return True
+            case Binary("+", left, right):
+                return b.no_carry(self.bounds(left), self.bounds(right), count)
+            case Binary("-", left, right):
+                return b.no_borrow(self.bounds(left), self.bounds(right), count)
+            case _:
+                return False
+
+    def word(self, expression: Value, count: int) -> str:
+        """Word i of the value modulo 2^(64 count), as C++ inside a loop over i."""
+        match expression:
+            case Const(value):
+                parts = {value >> (64 * i) & b.WORD_MASK for i in range(count)}
+                if len(parts) == 1:
+                    return word(parts.pop())
+                return f"{self._constants.name(value, count)}[i]"
+            case Binary("&", left, right) if self._keeps(right, count):
+                return self.word(left, count)
+            case Unary("~", operand):
+                return f"(~{self.word(operand, count)})"
+            case Mux(condition, left, right):
+                name = self.out.name("c")
+                self.out(f"const bool {name} = {self.boolean(condition)};")
+                return f"({name} ? {self.word(left, count)} : {self.word(right, count)})"
+            case Binary(op, left, right) if self._parallel(expression, count):
+                return f"({self.word(left, count)} {op} {self.word(right, count)})"
+            case _:
+                return f"{self.hoist(expression, count)}.w[i]"
+
+    def _keeps(self, mask: Expression, count: int) -> bool:
+        """Whether `& mask` changes nothing in the low `count` words."""
+        return isinstance(mask, Const) and mask.value & b.ones(64 * count) == b.ones(64 * count)
+
+    def _shift_left(self, left: Expression, right: Expression, count: int) -> str:
+        if isinstance(right, Const):
+            if right.value >= 64 * count:
+                return "uint64_t(0)" if count == 1 else f"Wide<{count}>{{}}"
+            if count == 1:
+                return f"({self.value(left, 1)} << {right.value})"
+            return f"shl_by<{count}, {right.value}>({self.value(left, count)})"
+        return f"shl({self.value(left, count)}, {self._amount(right)})"
+
+    def _amount(self, right: Expression) -> str:
+        """A shift's amount as one word; amounts too great for one are as good as the greatest."""
+        bounds = self.bounds(right)
+        count = b.words(bounds.bits)
+        if count == 1:
+            return self.value(right, 1)
+        name = self.hoist(right, count)
+        return f"(equal({name}, from_unsigned<{count}>({name}.w[0])) ? {name}.w[0] : ~uint64_t(0))"
+
+    def _exact(self, op: str, left: Expression, right: Expression, count: int) -> str:
+        """Operations that need all of their operands, computed in as many words as that takes."""
+        bounds = self.bounds(left)
+        bits = bounds.bits
+        if op in ("/", "%"):
+            bits = max(bits, self.bounds(right).bits)
+            if bounds.negative or self.bounds(right).negative:
+                raise UnsupportedConstruct(f"operator {op} on numbers that can be negative", self.source)
+        elif op != ">>":
+            bits = max(bits, self._width_operand(right) + 1)
+        size = b.words(bits)
+        text = {">>": self._shift_right, "/": self._divide, "%": self._divide}.get(op, self._saturate)(
+            op, left, right, size
+        )
+        if size == count:
+            return text
+        result = self._binary_bounds(op, bounds, self.bounds(right), right)
+        if count == 1:
+            return f"{text}.w[0]"
+        if size == 1:
+            return (
+                f"from_signed<{count}>(int64_t({text}))"
+                if result.negative
+                else f"from_unsigned<{count}>({text})"
+            )
+        return f"resize<{count}>({text}, {'true' if result.negative else 'false'})"
+
+    def _shift_right(self, op: str, left: Expression, right: Expression, size: int) -> str:
+        negative = self.bounds(left).negative
+        if isinstance(right, Const) and not negative:
+            if right.value >= 64 * size:
+                return "uint64_t(0)" if size == 1 else f"Wide<{size}>{{}}"
+            if size == 1:
+                return f"({self.value(left, 1)} >> {right.value})"
+            return f"shr_by<{size}, {right.value}>({self.value(left, size)})"
+        if size == 1:
+            return f"{'sar' if negative else 'shr'}({self.value(left, 1)}, {self._amount(right)})"
+        return f"shr({self.value(left, size)}, {self._amount(right)}, {'true' if negative else 'false'})"
+
+    def _divide(self, op: str, left: Expression, right: Expression, size: int) -> str:
+        x, y = self.value(left, size), self.value(right, size)
+        if size == 1:
+            return f"{'quotient' if op == '/' else 'remainder'}({x}, {y})"
+        return f"divide({x}, {y}, {'false' if op == '/' else 'true'})"
+
+    def _saturate(self, op: str, left: Expression, right: Expression, size: int) -> str:
+        bits = self._width_operand(right)
+        low, high = (0, b.ones(bits)) if op == "usat_cast" else (-(1 << (bits - 1)), b.ones(bits - 1))
+        bounds = self.bounds(left)
+        name = self.hoist(left, size)
+        sign = "true" if bounds.negative else "false"
+        least, most = self.value(Const(low), size), self.value(Const(high), size)
+        if size == 1:
+            kind = "int64_t" if bounds.negative else "uint64_t"
+            above, below = f"{kind}({name}) > {kind}({most})", f"{kind}({name}) < {kind}({least})"
+        else:
+            above, below = f"less({most}, {name}, {sign})", f"less({name}, {least}, {sign})"
+        if not bounds.negative:
+            return f"({above} ? {most} : {name})"
+        return f"({above} ? {most} : {below} ? {least} : {name})"
+
+    def _wrap(self, operand: Expression, bits: int, count: int) -> str:
+        if b.wrap_signed(self.bounds(operand), bits) == self.bounds(operand):
+            return self.value(operand, count)
+        if bits >= 64 * count:
+            return self.value(operand, count)
+        size = b.words(bits)
+        inner = f"sign_extend({self.value(operand, size)}, {bits})"
+        if size == count:
+            return inner
+        return f"from_signed<{count}>(int64_t({inner}))" if size == 1 else f"resize<{count}>({inner}, true)"
+
+    def _lookahead(self, expression: Lookahead) -> str:
+        raise UnsupportedConstruct("lookahead outside of the parser", self.source)
+
+    # Storing
+
+    def assign(self, target: Field | LastField, expression: Value) -> None:
+        """Store a value in a field, cut to its width."""
+        place = self.place(target)
+        self.store(place, expression)
+
+    def store(self, place: Place, expression: Value) -> None:
+        """Store a value in a place, cut to its width."""
+        count = place.words
+        bounds = self.bounds(expression)
+        fits = not bounds.negative and bounds.maybe & ~b.ones(place.width) == 0
+        if place.dirty is not None:
+            self.out(f"p.dirty[{place.dirty // 64}] |= uint64_t(1) << {place.dirty % 64};")
+        if count == 1:
+            text = self.value(expression, 1)
+            if place.width not in (8, 16, 32, 64) and not fits:
+                text = f"{text} & {word(b.ones(place.width))}"
+            self.out(f"{place.text} = {text};")
+        elif self.parallel(expression, count) and (fits or place.width % 64 == 0):
+            self.out(
+                f"each_into<{count}>({place.text}, [&](int i) {{ return {self.word(expression, count)}; }});"
+            )
+        else:
+            text = self.value(expression, count)
+            if not fits and place.width % 64:
+                text = f"cut({text}, {place.width})"
+            self.out(f"{place.text} = {text};")

@@ -1,0 +1,160 @@
+"""The parser: states as labels, transitions as jumps (behavioral-model, src/bm_sim/parser.cpp)."""
+
+from __future__ import annotations
+
+from soft_switch.bmv2.program import Bmv2Program, ParserOp, ParserState
+from soft_switch.bmv2.syntax import (
+    Const,
+    Expression,
+    Field,
+    Header,
+    LastField,
+    Lookahead,
+    Stack,
+    StackElement,
+)
+from soft_switch.compiler import bounds as b
+from soft_switch.compiler.actions import Primitives
+from soft_switch.compiler.code import Code, comment, word
+from soft_switch.compiler.expressions import ExpressionWriter
+from soft_switch.errors import UnsupportedConstruct
+
+# A parser that goes round in circles without consuming the packet is stopped: ParserTimeout in core.p4.
+MAX_STEPS = 1 << 14
+CORE_ERRORS = ("NoError", "PacketTooShort", "StackOutOfBounds", "ParserTimeout", "ParserInvalidArgument")
+
+
+class ParserExpressionWriter(ExpressionWriter):
+    """Expressions in parser states can look ahead in the packet."""
+
+    def _lookahead(self, expression: Lookahead) -> str:
+        end = -(-(expression.offset + expression.width) // 8)
+        self.out(f"if (left < {end}u) {{ error = PacketTooShort; goto stop; }}")
+        at, offset = f"at + {expression.offset // 8}", expression.offset % 8
+        if expression.width <= 64:
+            return f"load_bits<{offset}, {expression.width}>({at})"
+        name = self.out.name()
+        count = b.words(expression.width)
+        self.out(f"Wide<{count}> {name};\nload_bits_wide<{offset}, {expression.width}>({name}, {at});")
+        return name
+
+
+class ParserWriter:
+    """Writes the function `parse(g, p, c)`, which leaves the rest of the packet as the payload."""
+
+    def __init__(self, program: Bmv2Program, writer: ParserExpressionWriter, primitives: Primitives) -> None:
+        self._program = program
+        self._write = writer
+        self._primitives = primitives
+        self._out: Code = writer.out
+        self._numbers = {name: number for number, name in enumerate(program.parser_states)}
+
+    def write(self) -> None:
+        """Write the function."""
+        out, errors = self._out, self._program.errors
+        for name in CORE_ERRORS:
+            out(f"[[maybe_unused]] static constexpr uint32_t {name} = {errors[name]};")
+        with out.block("static void parse(Program& g, Phv& p, Context& c)"):
+            out("const uint8_t* at = c.frame;\nuint32_t left = c.length, error = NoError, steps = 0;")
+            out(self._goto(self._program.parser_start))
+            for state in self._program.parser_states.values():
+                self._state(state)
+            out.label("stop")
+            out("c.payload = at;\nc.payload_length = left;\nc.error = error;\n(void)g, (void)p, (void)steps;")
+
+    def _goto(self, state: str | None) -> str:
+        return "goto stop;" if state is None else f"goto state{self._numbers[state]};"
+
+    def _state(self, state: ParserState) -> None:
+        out = self._out
+        out.label(f"state{self._numbers[state.name]}")
+        with out.block(tail=f"  {comment(state.name)}"):
+            out(f"if (++steps > {MAX_STEPS}) {{ error = ParserTimeout; goto stop; }}")
+            for op in state.ops:
+                with out.block():
+                    self._op(op)
+            self._transitions(state)
+
+    def _op(self, op: ParserOp) -> None:
+        out = self._out
+        if op.primitive is not None:
+            self._primitives.write(op.primitive, self._write)
+        elif op.op == "extract" and isinstance(op.target, Stack):
+            stack = self._write.layout.stacks[op.target.name]
+            size = stack.type.width // 8
+            out(f"const uint32_t i = {stack.next};")
+            out(f"if (i >= {stack.depth}u) {{ error = StackOutOfBounds; goto stop; }}")
+            out(f"if (left < {size}u) {{ error = PacketTooShort; goto stop; }}")
+            out(f"extract(at, {stack.array}[i]);\np.v[{stack.first_valid} + i] = 1;\n{stack.next} = i + 1;")
+            out(f"at += {size}, left -= {size};")
+        elif op.op == "extract" and isinstance(op.target, (Header, StackElement)):
+            header = self._write.header(op.target)
+            if header.valid is None:
+                raise UnsupportedConstruct(f"extract of metadata {header.name}")
+            size = header.type.width // 8
+            out(f"if (left < {size}u) {{ error = PacketTooShort; goto stop; }}")
+            out(f"extract(at, {header.text});\n{header.valid} = 1;\nat += {size}, left -= {size};")
+        elif op.op == "set" and isinstance(op.target, (Field, LastField)) and op.value is not None:
+            self._write.assign(op.target, op.value)
+        elif op.op == "verify" and op.value is not None:
+            out(f"if (!{self._write.boolean(op.value)}) {{")
+            out(f"    error = uint32_t({self._write.value(op.target, 1)});\n    goto stop;\n}}")  # type: ignore[arg-type]
+        elif op.op == "advance" and op.value is not None:
+            self._advance(op.value)
+        else:
+            raise UnsupportedConstruct(f"parser operation {op.op} with these operands")
+
+    def _advance(self, amount: Expression) -> None:
+        out = self._out
+        bits = self._write.hoist(amount, 1)
+        out(f"if ({bits} % 8) {{ error = ParserInvalidArgument; goto stop; }}")
+        out(f"if (left < {bits} / 8) {{ error = PacketTooShort; goto stop; }}")
+        out(f"at += {bits} / 8, left -= uint32_t({bits} / 8);")
+
+    def _transitions(self, state: ParserState) -> None:
+        """The key is compared component by component; in the JSON each is padded to whole bytes."""
+        out, write = self._out, self._write
+        default = next((t.next_state for t in state.transitions if t.value is None), None)
+        keys: list[tuple[str, int, int]] = []  # C++ text, words, padded width
+        if any(t.value is not None for t in state.transitions):
+            for part in state.key:
+                bounds = write.bounds(part)
+                count = b.words(bounds.bits)
+                padded = -(-self._key_width(part, bounds) // 8) * 8
+                keys.append((write.hoist(part, count), count, padded))
+        for transition in state.transitions:
+            if transition.value is None:
+                continue
+            tests, value, mask = [], transition.value, transition.mask
+            for text, count, padded in reversed(keys):
+                ones = b.ones(padded)
+                tests.append(
+                    self._test(text, count, value & ones, ones if mask is None else mask & ones, padded)
+                )
+                value >>= padded
+                mask = None if mask is None else mask >> padded
+            wanted = " && ".join(test for test in reversed(tests) if test) or "true"
+            out(f"if ({wanted}) {self._goto(transition.next_state)}")
+        out(self._goto(default))
+
+    def _key_width(self, part: Expression, bounds: b.Bounds) -> int:
+        if isinstance(part, (Field, LastField)):
+            return self._write._static_place(part).width
+        if isinstance(part, Lookahead):
+            return part.width
+        if isinstance(part, Const):
+            return 8
+        return bounds.bits
+
+    def _test(self, text: str, count: int, value: int, mask: int, padded: int) -> str:
+        if mask == 0:
+            return ""
+        if count == 1:
+            masked = text if mask == b.ones(padded) else f"({text} & {word(mask)})"
+            return f"{masked} == {word(value & mask)}"
+        tests = []
+        for i in range(count):
+            part, wanted = mask >> (64 * i) & b.WORD_MASK, value >> (64 * i) & b.WORD_MASK
+            if part:
+                tests.append(f"({text}.w[{i}] & {word(part)}) == {word(wanted & part)}")
+        return " && ".join(tests)

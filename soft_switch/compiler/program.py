@@ -1,0 +1,183 @@
+"""A whole program as C++: one translation unit with a C interface (see native/program_api.h)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from soft_switch.bmv2.program import Bmv2Program
+from soft_switch.compiler.actions import Actions, Primitives
+from soft_switch.compiler.bounds import words
+from soft_switch.compiler.code import Code, comment
+from soft_switch.compiler.deparser import DeparserWriter
+from soft_switch.compiler.expressions import Constants, ExpressionWriter
+from soft_switch.compiler.hashes import Calculations
+from soft_switch.compiler.layout import Layout, c_type
+from soft_switch.compiler.packing import declare_codecs
+from soft_switch.compiler.parser import ParserExpressionWriter, ParserWriter
+from soft_switch.compiler.standard_metadata import StandardMetadata
+from soft_switch.compiler.tables import PipelineWriter, TableLayout, lay_out
+
+# Values of standard_metadata.instance_type (targets/simple_switch/simple_switch.h).
+NORMAL, REPLICATION = 0, 5
+
+
+@dataclass(frozen=True)
+class CompiledProgram:
+    """C++ source and what it takes to talk to the compiled program."""
+
+    program: Bmv2Program
+    source: str
+    tables: Mapping[str, TableLayout]
+    counters: Mapping[str, int]
+    registers: Mapping[str, int]
+
+
+def compile_program(program: Bmv2Program) -> CompiledProgram:
+    """Translate a program; UnsupportedConstruct names what cannot be done and where the P4 source has it."""
+    return _Compiler(program).compile()
+
+
+class _Compiler:
+    def __init__(self, program: Bmv2Program) -> None:
+        self.program = program
+        self.layout = Layout(program)
+        self.constants = Constants()
+        self.calculations = Calculations(self.layout, list(program.calculations.values()))
+        self.standard = StandardMetadata(program, self.layout)
+        self.primitives = Primitives(program, self.calculations, self.standard)
+        self.actions = Actions(program, self.layout, self.constants, self.primitives)
+        tables = [table for pipeline in program.pipelines.values() for table in pipeline.tables]
+        self.tables = {table.info.name: lay_out(program, table, index) for index, table in enumerate(tables)}
+        self.registers = list(program.description.registers.values())
+        self.counters = [c for c in program.description.counters.values() if c.table is None]
+
+    def compile(self) -> CompiledProgram:
+        body = self._functions()  # first: it finds out which constants there are
+        out = Code()
+        out(comment(f"Made from the BMv2 JSON of {self.program.name or 'a P4 program'}."))
+        out('#include "runtime.h"\n')
+        out("namespace p4 {\nnamespace {\n")
+        self.constants.declare(out)
+        self._structs(out)
+        out.lines += body.lines
+        out("}  // namespace\n}  // namespace p4\n")
+        out('#include "program_api.h"')
+        return CompiledProgram(
+            self.program,
+            out.text() + "\n",
+            self.tables,
+            {counter.name: index for index, counter in enumerate(self.counters)},
+            {register.name: index for index, register in enumerate(self.registers)},
+        )
+
+    def _structs(self, out: Code) -> None:
+        self.layout.declare(out, self.program)
+        seen = set()
+        types = [h.type for h in self.program.header_instances.values() if not h.metadata]
+        for header_type in [*types, *(stack.type for stack in self.program.stacks.values())]:
+            if header_type.name not in seen:
+                seen.add(header_type.name)
+                declare_codecs(out, self.layout, header_type)
+        with out.block("struct Program : ProgramBase", ";"):
+            for layout in self.tables.values():
+                info = layout.table.info
+                flag = "true" if layout.priorities else "false"
+                out(f"{layout.kind} t{layout.index}{{{info.size}, {flag}}};  {comment(info.name)}")
+            for index, register in enumerate(self.registers):
+                kind, name = c_type(register.width), comment(register.name)
+                out(f"{kind}* const r{index} = array<{kind}>({register.size});  {name}")
+            for index, counter in enumerate(self.counters):
+                name = comment(counter.name)
+                out(f"uint64_t* const c{index} = array<uint64_t>(2 * size_t({counter.size}));  {name}")
+            out("Phv phv, copy_phv;")
+            with out.block("explicit Program(Host& host) : ProgramBase(host)"):
+                out("std::memset(static_cast<void*>(&phv), 0, sizeof phv);")
+                out("std::memset(static_cast<void*>(&copy_phv), 0, sizeof copy_phv);")
+
+    def _functions(self) -> Code:
+        out = Code()
+        self.calculations.declare(out)
+        writer = ExpressionWriter(self.layout, self.constants, out)
+        pipelines = PipelineWriter(self.program, self.actions, writer, self.tables)
+        parts = [self.program.pipelines["ingress"], self.program.pipelines["egress"]]
+        self.actions.declare(out, pipelines.used_actions(parts))
+        ParserWriter(
+            self.program, ParserExpressionWriter(self.layout, self.constants, out), self.primitives
+        ).write()
+        DeparserWriter(self.program, writer, self.calculations).write()
+        for pipeline in parts:
+            pipelines.write(pipeline)
+        self._process(out)
+        self._dispatch(out)
+        return out
+
+    def _process(self, out: Code) -> None:
+        """From a frame to its copies on ports (targets/simple_switch/simple_switch.cpp)."""
+        std = self.standard
+        with out.block("static void finish(Program& g, Phv& p, Context c, uint32_t port)"):
+            std.set(out, "enq_timestamp", "g.host.now_us()")
+            std.set(out, "egress_global_timestamp", "g.host.now_us()")
+            std.set(out, "egress_port", "port")
+            # mark_to_drop in egress sets egress_spec to the drop port: start with anything else.
+            std.set(out, "egress_spec", "g.host.drop_port + 1")
+            std.set(out, "packet_length", "c.packet_length")
+            out("egress(g, p, c);\nc.exit = false;")
+            out(f"if (c.aborted || {std.get('egress_spec')} == g.host.drop_port) return;")
+            out("update_checksums(p, c);\ndeparse(g, p, c, port);")
+        head = "static void process(Program& g, const uint8_t* frame, uint32_t length, uint32_t port)"
+        with out.block(head):
+            out("Phv& p = g.phv;\nContext c(frame, length);\nreset(p);")
+            std.set(out, "ingress_port", "port")
+            std.set(out, "packet_length", "length")
+            std.set(out, "ingress_global_timestamp", "g.host.now_us()")
+            out("parse(g, p, c);\nif (c.aborted) return;")
+            std.set(out, "parser_error", "c.error")
+            out("const bool good = verify_checksums(p, c);")
+            std.set(out, "checksum_error", "!good")
+            out("(void)good;\ningress(g, p, c);\nif (c.aborted) return;\nc.exit = false;")
+            if std.has("mcast_grp"):
+                with out.block(f"if (const uint32_t group = uint32_t({std.get('mcast_grp')}))"):
+                    std.set(out, "instance_type", str(REPLICATION))
+                    out("const Replicas replicas = g.host.multicast(group);")
+                    with out.block("for (size_t i = 0; i < replicas.count; i++)"):
+                        std.set(out, "egress_rid", "replicas.list[i].instance")
+                        out("const bool last = i + 1 == replicas.count;")
+                        out("if (!last) copy(g.copy_phv, p);")
+                        out("finish(g, last ? p : g.copy_phv, c, replicas.list[i].port);")
+                    out("return;")
+            out(f"const uint32_t out = uint32_t({std.get('egress_spec')});")
+            out("if (out == g.host.drop_port) return;")
+            std.set(out, "instance_type", str(NORMAL))
+            out("finish(g, p, c, out);")
+
+    def _dispatch(self, out: Code) -> None:
+        """What the C interface needs: the objects by number."""
+        with out.block("template <class F>\nstatic int64_t with_table(Program& g, uint32_t table, F f)"):
+            with out.block("switch (table)"):
+                for layout in self.tables.values():
+                    out(f"case {layout.index}: return f(g.t{layout.index});")
+                out("default: break;")
+            out("(void)g, (void)f;\nreturn TABLE_UNKNOWN;")
+        with out.block("static uint64_t* counter_array(Program& g, uint32_t number)"):
+            with out.block("switch (number)"):
+                for index in range(len(self.counters)):
+                    out(f"case {index}: return g.c{index};")
+                out("default: break;")
+            out("(void)g;\nreturn nullptr;")
+        args = "Program& g, uint32_t number, uint64_t index, uint64_t* value, bool write"
+        with out.block(f"static void access_register({args})"):
+            with out.block("switch (number)"):
+                for number, register in enumerate(self.registers):
+                    cell = f"g.r{number}[index]"
+                    if register.width > 64:
+                        size = f"{8 * words(register.width)}"
+                        out(f"case {number}: if (write) std::memcpy(&{cell}, value, {size});")
+                        out(f"    else std::memcpy(value, &{cell}, {size});\n    break;")
+                    else:
+                        kind = c_type(register.width)
+                        out(
+                            f"case {number}: if (write) {cell} = {kind}(*value); else *value = {cell}; break;"
+                        )
+                out("default: break;")
+            out("(void)g, (void)index, (void)value, (void)write;")

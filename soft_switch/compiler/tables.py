@@ -1,0 +1,235 @@
+"""Tables and the control flow between them: nodes as labels, `next_tables` as jumps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from soft_switch.bmv2.program import ActionCallNode, Bmv2Program, Conditional, KeySource, Pipeline, Table
+from soft_switch.bmv2.syntax import Field, Header, Valid
+from soft_switch.compiler import bounds as b
+from soft_switch.compiler.actions import Actions, param_words
+from soft_switch.compiler.code import Code, comment, word
+from soft_switch.compiler.expressions import ExpressionWriter
+from soft_switch.description import KeyField
+from soft_switch.errors import UnsupportedConstruct
+
+WORD_BITS = 64
+
+
+@dataclass(frozen=True)
+class KeyPart:
+    """Where a key component lies: words of the key and shift, or the number of a range field."""
+
+    field: KeyField
+    mask: int
+    first: int
+    shift: int
+    range_index: int | None
+
+
+@dataclass(frozen=True)
+class TableLayout:
+    """How entries of a table are laid out in words; `index` is its number in the C++ program."""
+
+    index: int
+    table: Table
+    parts: tuple[KeyPart, ...]
+    key_words: int
+    ranges: int
+    param_words: int
+    priorities: bool
+
+    @property
+    def kind(self) -> str:
+        """The C++ type."""
+        return f"Table<{self.key_words}, {self.ranges}, {self.param_words}>"
+
+
+def lay_out(program: Bmv2Program, table: Table, index: int) -> TableLayout:
+    """Pack the key: narrow fields share words, wide ones have their own."""
+    free: list[int] = []  # bits left in each word
+    parts: dict[int, KeyPart] = {}
+    ranges = 0
+    order = sorted(range(len(table.keys)), key=lambda i: -table.info.keys[i].width)
+    for i in order:
+        field, key = table.info.keys[i], table.keys[i]
+        mask = b.ones(field.width) if key.mask is None else key.mask & b.ones(field.width)
+        if field.kind == "range":
+            if field.width > WORD_BITS:
+                raise UnsupportedConstruct(
+                    f"range match on {field.width} bits in table {table.info.name}", table.source
+                )
+            parts[i] = KeyPart(field, mask, 0, 0, ranges)
+            ranges += 1
+        elif field.width > WORD_BITS:
+            parts[i] = KeyPart(field, mask, len(free), 0, None)
+            free += [0] * b.words(field.width)
+        else:
+            at = next((n for n, left in enumerate(free) if left >= field.width), len(free))
+            if at == len(free):
+                free.append(WORD_BITS)
+            parts[i] = KeyPart(field, mask, at, WORD_BITS - free[at], None)
+            free[at] -= field.width
+    ids = [*table.action_ids, *([] if table.default_action_id is None else [table.default_action_id])]
+    size = 0
+    for number in ids:
+        widths = [param.width for param in program.actions[number].info.params]
+        size = max(size, sum(b.words(width) for width in widths))
+    kinds = {field.kind for field in table.info.keys}
+    return TableLayout(
+        index=index,
+        table=table,
+        parts=tuple(parts[i] for i in range(len(table.keys))),
+        key_words=max(1, len(free)),
+        ranges=ranges,
+        param_words=size,
+        priorities=bool(kinds & {"ternary", "range", "optional"}),
+    )
+
+
+class PipelineWriter:
+    """Writes the functions `ingress(g, p, c)` and `egress(g, p, c)`."""
+
+    def __init__(
+        self,
+        program: Bmv2Program,
+        actions: Actions,
+        writer: ExpressionWriter,
+        layouts: dict[str, TableLayout],
+    ) -> None:
+        self._program = program
+        self._actions = actions
+        self._write = writer
+        self._out: Code = writer.out
+        self._layouts = layouts
+        self._nodes: dict[str, int] = {}
+
+    def used_actions(self, pipelines: Sequence[Pipeline]) -> frozenset[int]:
+        """Actions that some table or node can run."""
+        used: set[int] = set()
+        for pipeline in pipelines:
+            used.update(call.action_id for call in pipeline.action_calls)
+            for table in pipeline.tables:
+                used.update(table.action_ids)
+                if table.default_action_id is not None:
+                    used.add(table.default_action_id)
+        return frozenset(used)
+
+    def write(self, pipeline: Pipeline) -> None:
+        """Write the function of a pipeline."""
+        out = self._out
+        nodes: list[Table | Conditional | ActionCallNode] = [
+            *pipeline.tables,
+            *pipeline.conditionals,
+            *pipeline.action_calls,
+        ]
+        names = [node.info.name if isinstance(node, Table) else node.name for node in nodes]
+        self._nodes = {name: number for number, name in enumerate(names)}
+        with out.block(f"static void {pipeline.name}(Program& g, Phv& p, Context& c)"):
+            out(self._goto(pipeline.first))
+            for name, node in zip(names, nodes, strict=True):
+                out.label(f"node{self._nodes[name]}")
+                with out.block(tail=f"  {comment(name)}"):
+                    if isinstance(node, Table):
+                        self._table(node)
+                    elif isinstance(node, Conditional):
+                        self._conditional(node)
+                    else:
+                        self._run(node.action_id, "nullptr")
+                        out(self._goto(node.next_node))
+            out.label("done")
+            out("(void)g, (void)p, (void)c;")
+
+    def _goto(self, node: str | None) -> str:
+        return "goto done;" if node is None else f"goto node{self._nodes[node]};"
+
+    def _conditional(self, node: Conditional) -> None:
+        self._write.source = node.source
+        condition = self._write.boolean(node.condition)
+        self._out(f"if ({condition}) {self._goto(node.true_next)}\n{self._goto(node.false_next)}")
+
+    def _run(self, action_id: int, params: str) -> None:
+        if not self._actions.is_empty(action_id):
+            self._out(f"action{action_id}(g, p, c, {params});")
+        if self._actions.ends(action_id):
+            self._out("if (c.exit) goto done;")
+
+    def _next(self, table: Table, action_id: int) -> str | None:
+        name = self._program.actions[action_id].info.name
+        return table.next_by_action.get(name, table.base_next)
+
+    def _table(self, table: Table) -> None:
+        out, info = self._out, table.info
+        self._write.source = table.source
+        if self._is_call(table) and table.default_action_id is not None:
+            self._run(table.default_action_id, "nullptr")
+            out(self._goto(table.next_miss if table.by_hit else self._next(table, table.default_action_id)))
+            return
+        layout = self._layouts[info.name]
+        self._key(table, layout)
+        out(f"const Match match = g.t{layout.index}.lookup(key, ranges, c.length);")
+        ids = dict.fromkeys(
+            [*table.action_ids, *([] if table.default_action_id is None else [table.default_action_id])]
+        )
+        with out.block("switch (match.action)"):
+            for action_id in ids:
+                out(f"case {action_id}:  {comment(self._program.actions[action_id].info.name)}")
+                self._run(action_id, "match.params")
+                out("break;" if table.by_hit else self._goto(self._next(table, action_id)))
+            out("default: break;")
+        if table.by_hit:
+            out(f"if (match.hit) {self._goto(table.next_hit)}")
+            out(self._goto(table.next_miss))
+        else:
+            out(self._goto(table.base_next))
+
+    def _is_call(self, table: Table) -> bool:
+        """p4c wraps statements into tables without a key, whose default action cannot change."""
+        info = table.info
+        no_params = table.default_action_id is not None and not (
+            self._program.actions[table.default_action_id].info.params
+        )
+        return not info.keys and info.default_is_const and no_params and not info.has_direct_counter
+
+    def _key(self, table: Table, layout: TableLayout) -> None:
+        out = self._out
+        key: list[list[str]] = [[] for _ in range(layout.key_words)]
+        ranges: dict[int, str] = {}
+        for part, source in zip(layout.parts, table.keys, strict=True):
+            if part.range_index is not None:
+                ranges[part.range_index] = self._key_word(source, part.mask, 0)
+            elif part.field.width <= WORD_BITS:
+                text = self._key_word(source, part.mask, 0)
+                key[part.first].append(f"{text} << {part.shift}" if part.shift else text)
+            else:
+                for i in range(b.words(part.field.width)):
+                    key[part.first + i].append(self._key_word(source, part.mask >> (64 * i) & b.WORD_MASK, i))
+        parts = ", ".join(" | ".join(items) or "0" for items in key)
+        out(f"const uint64_t key[{layout.key_words}] = {{{parts}}};")
+        values = ", ".join(ranges[i] for i in range(layout.ranges)) or "0"
+        out(f"const uint64_t ranges[{max(1, layout.ranges)}] = {{{values}}};")
+
+    def _key_word(self, source: KeySource, mask: int, index: int) -> str:
+        """One word of a key component; fields of a header that is not valid count as 0."""
+        if isinstance(source.value, Valid):
+            return f"uint64_t({self._write.boolean(source.value)})"
+        field: Field = source.value
+        if not isinstance(field.header, Header):
+            raise UnsupportedConstruct(
+                "a table key in a header stack at a computed index", self._write.source
+            )
+        header = self._write.layout.headers[field.header.name]
+        place = self._write.layout.field(header, field.field)
+        text = f"{place.text}.w[{index}]" if place.width > WORD_BITS else f"uint64_t({place.text})"
+        full = b.ones(min(place.width - WORD_BITS * index, WORD_BITS))
+        if mask & full != full:
+            text = f"({text} & {word(mask & full)})"
+        if header.valid is None or field.field == "$valid$":
+            return text
+        return f"({header.valid} ? {text} : 0)"
+
+
+def param_layout(program: Bmv2Program, action_id: int) -> list[tuple[int, int]]:
+    """First word and width of each parameter of an action."""
+    return param_words([param.width for param in program.actions[action_id].info.params])

@@ -1,0 +1,425 @@
+"""The data plane: ports, a program, its tables. Packets are handled by native threads, never by Python."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+import numpy.typing as npt
+
+from soft_switch import native_api as api
+from soft_switch.bmv2.reader import read_program
+from soft_switch.compiler import compile_program
+from soft_switch.compiler.bounds import WORD_BITS, WORD_MASK, ones, words
+from soft_switch.compiler.tables import TableLayout
+from soft_switch.description import (
+    Exact,
+    Lpm,
+    Match,
+    Optional_,
+    Program,
+    Range,
+    Ternary,
+)
+from soft_switch.entries import find_action, pack_params
+from soft_switch.errors import (
+    DuplicateEntry,
+    ProgramError,
+    TableError,
+    TableFull,
+    UnknownEntry,
+    UnsupportedConstruct,
+)
+from soft_switch.loaded import LoadedProgram
+
+__all__ = [
+    "DataPlane",
+    "DuplicateEntry",
+    "Exact",
+    "GlobalStats",
+    "Lpm",
+    "Match",
+    "Optional_",
+    "PortStats",
+    "Program",
+    "ProgramError",
+    "Range",
+    "TableError",
+    "TableFull",
+    "Ternary",
+    "UnknownEntry",
+    "UnsupportedConstruct",
+]
+
+EVENT_WAIT_MS = 1000
+DIRECTIONS = ("in", "out")
+
+
+@dataclass(frozen=True)
+class PortStats:
+    """What a port has seen; `lost` frames fell to `set_loss`, `dropped` ones to full queues.
+
+    `up` is 1 while the interface has a carrier; `reopened` counts how often it came back.
+    """
+
+    interface: str
+    rx_packets: int
+    rx_bytes: int
+    rx_dropped: int
+    rx_oversize: int
+    rx_lost: int
+    tx_packets: int
+    tx_bytes: int
+    tx_dropped: int
+    tx_errors: int
+    tx_lost: int
+    up: int
+    reopened: int
+
+
+@dataclass(frozen=True)
+class GlobalStats:
+    """Frames that no port counts: for a port that is not there, too long, and events nobody took in time."""
+
+    no_port: int
+    too_long: int
+    events_dropped: int
+    failed_asserts: int
+
+
+class DataPlane:
+    """A switch without control plane: load a program, attach interfaces, start.
+
+    Methods may be called from any thread; operations on tables take effect between two packets.
+    """
+
+    def __init__(
+        self,
+        *,
+        cpu_port: int | None = None,
+        drop_port: int = 511,
+        seed: int = 0,
+        log: logging.Logger | None = None,
+    ) -> None:
+        self._cpu_port = cpu_port
+        self._log = log or logging.getLogger(__name__)
+        self._native = api.engine_library()
+        number = api.NO_PORT if cpu_port is None else cpu_port
+        self._engine = self._native.engine_create(number, drop_port, seed & WORD_MASK)
+        self._host: int = self._native.engine_host(self._engine)
+        self._loaded: LoadedProgram | None = None
+        self._interfaces: dict[int, str] = {}
+        self._packet_in: Callable[[bytes], None] | None = None
+        self._control = threading.RLock()
+        self._events = threading.Thread(target=self._drain_events, name="soft_switch events", daemon=True)
+        self._events.start()
+
+    def __enter__(self) -> DataPlane:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # The program
+
+    @property
+    def program(self) -> Program | None:
+        """The running program's description."""
+        return None if self._loaded is None else self._loaded.compiled.program.description
+
+    def load(self, program_json: bytes) -> None:
+        """Compile a BMv2 JSON and run it instead of the program before; ports and multicast groups stay.
+
+        Raises UnsupportedConstruct or ProgramError; the program before then keeps running.
+        """
+        compiled = compile_program(read_program(program_json))
+        with self._control:
+            loaded = LoadedProgram(compiled, self._host)
+            function = ctypes.cast(loaded.library.p4_process, ctypes.c_void_p)
+            self._native.engine_set_program(self._engine, function, loaded.state)
+            before, self._loaded = self._loaded, loaded
+            if before is not None:
+                before.destroy()
+
+    # Ports
+
+    def attach(self, port: int, interface: str, *, pcap: Path | None = None) -> None:
+        """Make an interface a port; `pcap` gets what goes in and out. OSError: no such interface."""
+        if port == self._cpu_port:
+            raise ValueError(f"port {port} is the CPU port")
+        if not 0 <= port < 65536:
+            raise ValueError(f"port {port} is not within 0 and 65535")
+        with self._control:
+            capture = None if pcap is None else os.fsencode(pcap)
+            status = self._native.engine_attach(self._engine, port, interface.encode(), capture)
+            if status < 0:
+                raise OSError(-status, os.strerror(-status), interface)
+            self._interfaces[port] = interface
+
+    def detach(self, port: int) -> None:
+        """Let go of a port's interface."""
+        with self._control:
+            if self._native.engine_detach(self._engine, port) < 0:
+                raise UnknownEntry(f"there is no port {port}")
+            del self._interfaces[port]
+
+    def ports(self) -> dict[int, PortStats]:
+        """What each port has seen so far."""
+        result = {}
+        with self._control:
+            for port, interface in sorted(self._interfaces.items()):
+                values = (ctypes.c_uint64 * 12)()
+                if self._native.engine_stats(self._engine, port, values) == 0:
+                    result[port] = PortStats(interface, *values)
+        return result
+
+    def stats(self) -> GlobalStats:
+        """What no port counts."""
+        values = (ctypes.c_uint64 * 4)()
+        self._native.engine_globals(self._engine, values)
+        return GlobalStats(*values)
+
+    def set_loss(self, port: int, direction: str, probability: float, seed: int) -> None:
+        """Lose frames of a port at random; direction is "in" or "out"."""
+        if direction not in DIRECTIONS or not 0 <= probability <= 1:
+            raise ValueError(f"loss of {probability} in direction {direction!r}: give 0..1 and 'in' or 'out'")
+        status = self._native.engine_set_loss(
+            self._engine, port, DIRECTIONS.index(direction), probability, seed & WORD_MASK
+        )
+        if status < 0:
+            raise UnknownEntry(f"there is no port {port}")
+
+    # Running
+
+    def start(self) -> None:
+        """Start to move packets between ports."""
+        status = self._native.engine_start(self._engine)
+        if status < 0:
+            raise OSError(-status, os.strerror(-status))
+
+    def stop(self) -> None:
+        """Stop to move packets."""
+        self._native.engine_stop(self._engine)
+
+    def close(self) -> None:
+        """Stop and give everything back."""
+        with self._control:
+            if self._engine is None:
+                return
+            self.stop()
+            self._native.engine_close_events(self._engine)
+        if threading.current_thread() is not self._events:
+            self._events.join()
+        with self._control:
+            engine, self._engine = self._engine, None
+            if engine is None:
+                return
+            self._native.engine_set_program(engine, None, None)
+            if self._loaded is not None:
+                self._loaded.destroy()
+                self._loaded = None
+            self._native.engine_destroy(engine)
+
+    # Tables
+
+    def _table(self, name: str) -> tuple[LoadedProgram, TableLayout]:
+        loaded = self._running()
+        layout = loaded.compiled.tables.get(name)
+        if layout is None:
+            raise UnknownEntry(f"the program has no table {name}")
+        return loaded, layout
+
+    def _running(self) -> LoadedProgram:
+        if self._loaded is None:
+            raise RuntimeError("no program is loaded")
+        return self._loaded
+
+    def insert(
+        self, table: str, match: Sequence[Match], *, priority: int, action: str, params: Sequence[int]
+    ) -> int:
+        """Insert an entry and give its handle. Greater priority wins; it counts only in tables with ternary,
+        range or optional fields. Raises TableFull, DuplicateEntry, UnknownEntry, TableError.
+        """
+        with self._control:
+            loaded, layout = self._table(table)
+            return loaded.insert(layout, match, priority, find_action(layout, loaded.actions, action), params)
+
+    def modify(self, table: str, handle: int, *, action: str, params: Sequence[int]) -> None:
+        """Give an entry another action."""
+        with self._control:
+            loaded, layout = self._table(table)
+            info = find_action(layout, loaded.actions, action)
+            packed = api.to_words(pack_params(layout, info, params))
+            if loaded.library.p4_modify(loaded.state, layout.index, handle, info.id, packed) < 0:
+                raise UnknownEntry(f"table {table} has no entry {handle}")
+
+    def delete(self, table: str, handle: int) -> None:
+        """Delete an entry."""
+        with self._control:
+            loaded, layout = self._table(table)
+            if loaded.library.p4_delete(loaded.state, layout.index, handle) < 0:
+                raise UnknownEntry(f"table {table} has no entry {handle}")
+
+    def set_default(self, table: str, action: str | None, params: Sequence[int] = ()) -> None:
+        """What happens to packets that no entry matches; None is what the program says."""
+        with self._control:
+            loaded, layout = self._table(table)
+            if action is None:
+                loaded.restore_default(layout)
+                return
+            info = find_action(layout, loaded.actions, action)
+            packed = api.to_words(pack_params(layout, info, params))
+            loaded.library.p4_set_default(loaded.state, layout.index, info.id, packed)
+
+    def direct_counter_read(self, table: str, handle: int) -> tuple[int, int]:
+        """Packets and bytes that an entry matched."""
+        return self._direct_counter(table, handle, None)
+
+    def direct_counter_write(self, table: str, handle: int, packets: int, bytes_: int) -> None:
+        """Set what an entry counted."""
+        self._direct_counter(table, handle, (packets, bytes_))
+
+    def _direct_counter(self, table: str, handle: int, value: tuple[int, int] | None) -> tuple[int, int]:
+        with self._control:
+            loaded, layout = self._table(table)
+            pair = (ctypes.c_uint64 * 2)(*(value or ()))
+            write = value is not None
+            if loaded.library.p4_direct_counter(loaded.state, layout.index, handle, pair, write) < 0:
+                raise UnknownEntry(f"table {table} has no entry {handle}")
+            return pair[0], pair[1]
+
+    # Counters and registers
+
+    def counter_read(self, name: str, index: int) -> tuple[int, int]:
+        """Packets and bytes at an index of a counter."""
+        values = self._counter(name, index, 1, None)
+        return int(values[0, 0]), int(values[0, 1])
+
+    def counter_read_all(self, name: str) -> npt.NDArray[np.uint64]:
+        """All of a counter at one moment; shape (size, 2), packets and bytes."""
+        return self._counter(name, 0, None, None)
+
+    def counter_write(self, name: str, index: int, packets: int, bytes_: int) -> None:
+        """Set a counter at an index."""
+        self._counter(name, index, 1, (packets, bytes_))
+
+    def _counter(
+        self, name: str, first: int, count: int | None, value: tuple[int, int] | None
+    ) -> npt.NDArray[np.uint64]:
+        with self._control:
+            loaded = self._running()
+            number = loaded.compiled.counters.get(name)
+            if number is None:
+                raise UnknownEntry(f"the program has no indexed counter {name}")
+            size = loaded.compiled.program.description.counters[name].size
+            count = size if count is None else count
+            if not 0 <= first <= size - count:
+                raise UnknownEntry(f"counter {name} has {size} cells, there is no index {first}")
+            values = np.zeros((count, 2), np.uint64)
+            if value is not None:
+                values[0] = value
+            pointer = values.ctypes.data_as(api.Words)
+            loaded.library.p4_counter(loaded.state, number, first, count, pointer, value is not None)
+            return values
+
+    def register_read(self, name: str, index: int) -> int:
+        """The value of a register cell."""
+        return self._register(name, index, None)
+
+    def register_write(self, name: str, index: int, value: int) -> None:
+        """Set a register cell."""
+        self._register(name, index, value)
+
+    def _register(self, name: str, index: int, value: int | None) -> int:
+        with self._control:
+            loaded = self._running()
+            number = loaded.compiled.registers.get(name)
+            if number is None:
+                raise UnknownEntry(f"the program has no register {name}")
+            info = loaded.compiled.program.description.registers[name]
+            if not 0 <= index < info.size:
+                raise UnknownEntry(f"register {name} has {info.size} cells, there is no index {index}")
+            if value is not None and not 0 <= value <= ones(info.width):
+                raise TableError(f"register {name}: {value} does not fit {info.width} bits")
+            count = words(info.width)
+            data = api.to_words([(value or 0) >> (WORD_BITS * i) & WORD_MASK for i in range(count)])
+            loaded.library.p4_register(loaded.state, number, index, data, value is not None)
+            return sum(word << (WORD_BITS * i) for i, word in enumerate(data))
+
+    # Replication and the control plane's packets
+
+    def multicast_set(self, group: int, replicas: Sequence[tuple[int, int]]) -> None:
+        """Create or replace a multicast group: (egress port, instance) of each copy."""
+        flat = [number for replica in replicas for number in replica]
+        array = (ctypes.c_uint32 * max(1, len(flat)))(*flat)
+        self._native.engine_multicast_set(self._engine, group, array, len(replicas))
+
+    def multicast_delete(self, group: int) -> None:
+        """Delete a multicast group."""
+        if self._native.engine_multicast_delete(self._engine, group) < 0:
+            raise UnknownEntry(f"there is no multicast group {group}")
+
+    def packet_out(self, data: bytes) -> None:
+        """Process a packet as if it came in on the CPU port; what comes out is sent."""
+        if self._cpu_port is None:
+            raise RuntimeError("the switch has no CPU port")
+        self._running()
+        _check_frame(data)
+        self._native.engine_inject(self._engine, self._cpu_port, data, len(data))
+
+    def on_packet_in(self, callback: Callable[[bytes], None]) -> None:
+        """Call back, from a thread of the data plane, with each packet that leaves on the CPU port."""
+        self._packet_in = callback
+
+    def process(self, port: int, data: bytes) -> list[tuple[int, bytes]]:
+        """What a packet that comes in on a port makes leave, as (port, packet), without sending it."""
+        self._running()
+        _check_frame(data)
+        with self._control:
+            collector = self._native.engine_process(self._engine, port, data, len(data))
+            try:
+                size = ctypes.c_size_t()
+                address = self._native.engine_collected(collector, ctypes.byref(size))
+                raw = ctypes.string_at(address, size.value) if size.value else b""
+            finally:
+                self._native.engine_free(collector)
+        result, at = [], 0
+        while at < len(raw):
+            out = int.from_bytes(raw[at : at + 4], "little")
+            length = int.from_bytes(raw[at + 4 : at + 8], "little")
+            result.append((out, raw[at + 8 : at + 8 + length]))
+            at += 8 + length
+        return result
+
+    def _drain_events(self) -> None:
+        """Hand packet-ins and log lines from the native queue to Python."""
+        data = (ctypes.c_uint8 * api.MAX_FRAME)()
+        length, level = ctypes.c_uint32(), ctypes.c_uint32()
+        while True:
+            kind = self._native.engine_next_event(
+                self._engine, EVENT_WAIT_MS, data, ctypes.byref(length), ctypes.byref(level)
+            )
+            if kind == api.EVENT_CLOSED:
+                return
+            if kind == api.EVENT_LOG:
+                text = bytes(data[: length.value]).decode(errors="replace")
+                self._log.log(logging.ERROR if level.value == api.LOG_ERROR else logging.INFO, "%s", text)
+            elif kind == api.EVENT_PACKET_IN and self._packet_in is not None:
+                try:
+                    self._packet_in(bytes(data[: length.value]))
+                except Exception:  # noqa: BLE001  (the callback is the user's; the thread has to live on)
+                    self._log.exception("the packet-in callback failed")
+
+
+def _check_frame(data: bytes) -> None:
+    if len(data) > api.MAX_FRAME - 4:
+        raise ValueError(f"a packet of {len(data)} bytes is longer than {api.MAX_FRAME - 4}")

@@ -1,0 +1,137 @@
+"""What a loaded program consists of, by the names P4Info and the BMv2 JSON give it, and how entries match."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Union
+
+
+@dataclass(frozen=True)
+class Exact:
+    """The field has this value."""
+
+    value: int
+
+
+@dataclass(frozen=True)
+class Lpm:
+    """The first `prefix_len` bits of the field are those of `value`."""
+
+    value: int
+    prefix_len: int
+
+
+@dataclass(frozen=True)
+class Ternary:
+    """The field and `value` agree where `mask` has ones."""
+
+    value: int
+    mask: int
+
+
+@dataclass(frozen=True)
+class Range:
+    """The field is within `low` and `high`, both included."""
+
+    low: int
+    high: int
+
+
+@dataclass(frozen=True)
+class Optional_:
+    """The field has this value, or any value for None."""
+
+    value: int | None
+
+
+Match = Union[Exact, Lpm, Ternary, Range, Optional_]  # noqa: UP007  (evaluated at run time, Python 3.10 has no alias syntax)
+
+
+@dataclass(frozen=True)
+class KeyField:
+    """One component of a table key; `kind` is exact, lpm, ternary, range or optional, `width` in bits."""
+
+    name: str
+    kind: str
+    width: int
+
+
+@dataclass(frozen=True)
+class ActionParam:
+    """A parameter that table entries give an action; `width` in bits."""
+
+    name: str
+    width: int
+
+
+@dataclass(frozen=True)
+class ActionInfo:
+    """An action; `id` is the JSON's, as names of compiler-made actions repeat."""
+
+    name: str
+    id: int
+    params: tuple[ActionParam, ...]
+
+
+@dataclass(frozen=True)
+class ActionCall:
+    """An action with arguments."""
+
+    action: str
+    params: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class InitialEntry:
+    """An entry the program itself puts into a table; its handle is its index. Greater priority wins."""
+
+    match: tuple[Match, ...]
+    priority: int
+    call: ActionCall
+
+
+@dataclass(frozen=True)
+class TableInfo:
+    """A table; `default` is the program's own default action (None: a miss does nothing)."""
+
+    name: str
+    id: int
+    keys: tuple[KeyField, ...]
+    size: int
+    actions: tuple[str, ...]
+    entries: tuple[InitialEntry, ...]
+    default: ActionCall | None
+    default_is_const: bool
+    has_direct_counter: bool
+
+
+@dataclass(frozen=True)
+class CounterInfo:
+    """An indexed counter, or (with `table`) one per entry of a table."""
+
+    name: str
+    id: int
+    size: int
+    table: str | None
+
+
+@dataclass(frozen=True)
+class RegisterInfo:
+    """A register array of `size` cells, each `width` bits."""
+
+    name: str
+    id: int
+    size: int
+    width: int
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program as the control plane sees it."""
+
+    name: str
+    tables: Mapping[str, TableInfo]
+    actions: tuple[ActionInfo, ...]
+    counters: Mapping[str, CounterInfo]
+    registers: Mapping[str, RegisterInfo]

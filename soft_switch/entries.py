@@ -1,0 +1,121 @@
+"""Entries as the words that a compiled table takes (see `soft_switch.compiler.tables`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from soft_switch.compiler.bounds import WORD_BITS, WORD_MASK, ones, words
+from soft_switch.compiler.tables import KeyPart, TableLayout
+from soft_switch.description import ActionInfo, Exact, KeyField, Lpm, Match, Optional_, Range, Ternary
+from soft_switch.errors import TableError, UnknownEntry
+
+MAX_PRIORITY = (1 << 31) - 1
+
+
+@dataclass(frozen=True)
+class PackedKey:
+    """A match: key and mask words, low and high of each range field, and the rank among entries."""
+
+    key: list[int]
+    mask: list[int]
+    ranges: list[int]
+    priority: int
+
+
+def pack_key(layout: TableLayout, match: Sequence[Match], priority: int) -> PackedKey:
+    """Check a match against the table's key and lay it out."""
+    name = layout.table.info.name
+    if len(match) != len(layout.parts):
+        raise TableError(f"table {name} has {len(layout.parts)} key fields, the entry has {len(match)}")
+    if not 0 <= priority <= MAX_PRIORITY:
+        raise TableError(f"table {name}: priority {priority} is not within 0 and {MAX_PRIORITY}")
+    key, mask = [0] * layout.key_words, [0] * layout.key_words
+    ranges = [0] * (2 * layout.ranges)
+    rank = priority if layout.priorities else 0
+    for part, value in zip(layout.parts, match, strict=True):
+        if isinstance(value, Range):
+            _check_kind(name, part.field, "range")
+            low, high = _checked(name, part.field, value.low), _checked(name, part.field, value.high)
+            if low > high:
+                raise TableError(f"table {name}: the range {low}..{high} of {part.field.name} is empty")
+            assert part.range_index is not None
+            ranges[2 * part.range_index : 2 * part.range_index + 2] = [low, high]
+            continue
+        if part.range_index is not None:
+            raise _wrong_kind(name, part.field, value)
+        bits, care = _ternary(name, part, value)
+        if isinstance(value, Lpm) and not layout.priorities:
+            rank = value.prefix_len  # the longest prefix wins
+        for i in range(words(part.field.width)):
+            key[part.first + i] |= (bits >> (WORD_BITS * i) & WORD_MASK) << part.shift
+            mask[part.first + i] |= (care >> (WORD_BITS * i) & WORD_MASK) << part.shift
+    return PackedKey(key, mask, ranges, rank)
+
+
+def _ternary(table: str, part: KeyPart, value: Match) -> tuple[int, int]:
+    """Value and mask of a key field."""
+    field, full = part.field, ones(part.field.width)
+    match value:
+        case Exact(wanted):
+            _check_kind(table, field, "exact")
+            bits, care = wanted, full
+        case Lpm(wanted, length):
+            _check_kind(table, field, "lpm")
+            if not 0 <= length <= field.width:
+                raise TableError(
+                    f"table {table}: {field.name} is {field.width} bits, its prefix length is {length}"
+                )
+            bits, care = wanted, full >> length ^ full
+        case Ternary(wanted, mask):
+            _check_kind(table, field, "ternary", "optional")
+            bits, care = wanted, _checked(table, field, mask)
+        case Optional_(wanted):
+            _check_kind(table, field, "optional", "ternary")  # p4c writes optional keys as ternary
+            bits, care = (0, 0) if wanted is None else (wanted, full)
+        case _:
+            raise _wrong_kind(table, field, value)
+    care &= part.mask
+    return _checked(table, field, bits) & care, care
+
+
+def _check_kind(table: str, field: KeyField, *kinds: str) -> None:
+    if field.kind not in kinds:
+        raise TableError(f"table {table}: {field.name} is an {field.kind} field, the entry gives {kinds[0]}")
+
+
+def _wrong_kind(table: str, field: KeyField, value: Match) -> TableError:
+    return TableError(f"table {table}: {field.name} is an {field.kind} field, the entry gives {value}")
+
+
+def _checked(table: str, field: KeyField, value: int) -> int:
+    if not 0 <= value <= ones(field.width):
+        raise TableError(f"table {table}: {value} does not fit the {field.width} bits of {field.name}")
+    return value
+
+
+def pack_params(layout: TableLayout, action: ActionInfo, params: Sequence[int]) -> list[int]:
+    """Check arguments against an action's parameters and lay them out."""
+    if len(params) != len(action.params):
+        raise TableError(
+            f"action {action.name} has {len(action.params)} parameters, {len(params)} were given"
+        )
+    result: list[int] = []
+    for param, value in zip(action.params, params, strict=True):
+        if not 0 <= value <= ones(param.width):
+            raise TableError(
+                f"action {action.name}: {value} does not fit the {param.width} bits of {param.name}"
+            )
+        result += [value >> (WORD_BITS * i) & WORD_MASK for i in range(words(param.width))]
+    return result + [0] * (layout.param_words - len(result))
+
+
+def find_action(layout: TableLayout, actions: dict[int, ActionInfo], name: str) -> ActionInfo:
+    """The action of that name among those of the table (its default action included)."""
+    numbers = [*layout.table.action_ids]
+    if layout.table.default_action_id is not None:
+        numbers.append(layout.table.default_action_id)
+    for number in numbers:
+        if actions[number].name == name:
+            return actions[number]
+    raise UnknownEntry(f"table {layout.table.info.name} has no action {name}")

@@ -1,0 +1,340 @@
+// The engine: ports, the packet thread, multicast groups, and the queue of what Python gets to see (packet-in, log).
+// Programs come and go; the engine and its ports stay.
+#pragma once
+#include <pthread.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "host.h"
+#include "port.h"
+
+namespace p4 {
+
+enum EventKind : uint32_t { EVENT_NONE = 0, EVENT_PACKET_IN = 1, EVENT_LOG = 2, EVENT_CLOSED = 3 };
+
+struct Event {
+    uint32_t kind, level;
+    std::vector<uint8_t> data;
+};
+
+// Frames that `process` gives back instead of sending: {port, length} in front of each.
+struct Collector {
+    std::vector<uint8_t> bytes;
+    size_t start = 0;
+};
+
+class Engine final : public Host {
+  public:
+    static constexpr uint32_t NO_PORT = ~uint32_t(0), MAX_PORTS = 65536;
+    static constexpr size_t MAX_EVENTS = 8192;
+    static constexpr int CHECK_MS = 200, RETRY_MS = 1;
+
+    Engine(uint32_t cpu_port, uint32_t drop, uint64_t random_seed) : cpu_port_(cpu_port), wake_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+        drop_port = drop;
+        seed = random_seed;
+        start_us_ = clock_us();
+    }
+    ~Engine() {
+        stop();
+        close(wake_);
+    }
+
+    // What programs call, with the lock held.
+
+    uint8_t* reserve(uint32_t port, uint32_t length) override {
+        target_ = nullptr;
+        to_cpu_ = false;
+        if (length > MAX_FRAME) return too_long_++, nullptr;
+        if (collector_) return collect(port, length);
+        if (port == cpu_port_) {
+            to_cpu_ = true;
+            return cpu_frame_;
+        }
+        target_ = find(port);
+        if (!target_) return no_port_++, nullptr;
+        return target_->reserve(length);
+    }
+
+    void commit(uint32_t length) override {
+        if (collector_) {
+            std::memcpy(&collector_->bytes[collector_->start + 4], &length, 4);
+            collector_->bytes.resize(collector_->start + 8 + length);
+        } else if (to_cpu_) {
+            push(EVENT_PACKET_IN, 0, cpu_frame_, length);
+        } else {
+            target_->commit(length);
+        }
+    }
+
+    Replicas multicast(uint32_t group) override {
+        const auto found = groups_.find(group);
+        if (found == groups_.end()) return {nullptr, 0};
+        return {found->second.data(), found->second.size()};
+    }
+
+    uint64_t now_us() override { return now_us_; }
+
+    void log(int level, const char* text, size_t length) override {
+        push(EVENT_LOG, uint32_t(level), reinterpret_cast<const uint8_t*>(text), length);
+    }
+
+    // The packet thread lets whoever waits for the lock go first.
+    void lock() override {
+        waiting_.fetch_add(1);
+        mutex_.lock();
+        waiting_.fetch_sub(1);
+    }
+    void unlock() override { mutex_.unlock(); }
+
+    // Control, each under the lock.
+
+    void set_program(ProcessFn function, void* program) {
+        Guard guard(*this);
+        process_ = function;
+        program_ = program;
+    }
+
+    int attach(uint32_t number, const char* interface, const char* capture) {
+        auto port = std::make_unique<Port>(number, interface);
+        if (capture) {
+            const int status = port->capture.open(capture);
+            if (status < 0) return status;
+        }
+        const int status = port->open_socket();
+        if (status < 0) return status;
+        Guard guard(*this);
+        if (find(number)) return -EEXIST;
+        if (ports_.size() <= number) ports_.resize(number + 1);
+        ports_[number] = std::move(port);
+        list_ports();
+        return 0;
+    }
+
+    int detach(uint32_t number) {
+        Guard guard(*this);
+        if (!find(number)) return -ENODEV;
+        ports_[number].reset();
+        list_ports();
+        return 0;
+    }
+
+    int stats(uint32_t number, PortStats* to) {
+        Guard guard(*this);
+        Port* port = find(number);
+        if (!port) return -ENODEV;
+        *to = port->stats();
+        return 0;
+    }
+
+    int set_loss(uint32_t number, bool out, double probability, uint64_t loss_seed) {
+        Guard guard(*this);
+        Port* port = find(number);
+        if (!port) return -ENODEV;
+        (out ? port->loss_out : port->loss_in).set(probability, loss_seed);
+        return 0;
+    }
+
+    void multicast_set(uint32_t group, const Replica* replicas, size_t count) {
+        Guard guard(*this);
+        groups_[group].assign(replicas, replicas + count);
+    }
+    bool multicast_delete(uint32_t group) {
+        Guard guard(*this);
+        return groups_.erase(group) > 0;
+    }
+
+    // A frame that enters at `port` from the control plane; what comes out is sent.
+    void inject(uint32_t port, const uint8_t* frame, uint32_t length) {
+        Guard guard(*this);
+        run(port, frame, length);
+        flush_all();
+    }
+
+    // A frame that enters at `port`; what comes out is collected.
+    void process(uint32_t port, const uint8_t* frame, uint32_t length, Collector& collector) {
+        Guard guard(*this);
+        collector_ = &collector;
+        run(port, frame, length);
+        collector_ = nullptr;
+    }
+
+    void globals(uint64_t* to) {
+        Guard guard(*this);
+        to[0] = no_port_, to[1] = too_long_, to[2] = events_dropped_, to[3] = failed_asserts;
+    }
+
+    // The next event, waiting for one up to timeout_ms.
+    bool next_event(Event& event, int timeout_ms) {
+        std::unique_lock<std::mutex> hold(events_mutex_);
+        events_ready_.wait_for(hold, std::chrono::milliseconds(timeout_ms), [&] { return !events_.empty() || closed_; });
+        if (!events_.empty()) {
+            event = std::move(events_.front());
+            events_.pop_front();
+        } else {
+            event = {closed_ ? EVENT_CLOSED : EVENT_NONE, 0, {}};
+        }
+        return event.kind != EVENT_NONE;
+    }
+
+    void close_events() {
+        const std::lock_guard<std::mutex> hold(events_mutex_);
+        closed_ = true;
+        events_ready_.notify_all();
+    }
+
+    int start() {
+        if (thread_.joinable()) return 0;
+        running_ = true;
+        sigset_t all, old;  // signals are for Python's main thread
+        sigfillset(&all);
+        pthread_sigmask(SIG_SETMASK, &all, &old);
+        int status = 0;
+        try {
+            thread_ = std::thread([this] { loop(); });
+        } catch (const std::system_error& error) {
+            running_ = false;
+            status = -error.code().value();
+        }
+        pthread_sigmask(SIG_SETMASK, &old, nullptr);
+        return status;
+    }
+
+    void stop() {
+        if (!thread_.joinable()) return;
+        running_ = false;
+        wake();
+        thread_.join();
+    }
+
+  private:
+    uint32_t cpu_port_;
+    int wake_;
+    std::mutex mutex_;
+    std::atomic<int> waiting_{0};
+    std::atomic<bool> running_{false};
+    std::thread thread_;
+    ProcessFn process_ = nullptr;
+    void* program_ = nullptr;
+    std::vector<std::unique_ptr<Port>> ports_;  // by number
+    std::vector<Port*> list_;
+    std::unordered_map<uint32_t, std::vector<Replica>> groups_;
+    Port* target_ = nullptr;
+    bool to_cpu_ = false;
+    Collector* collector_ = nullptr;
+    uint64_t start_us_, now_us_ = 0, no_port_ = 0, too_long_ = 0, events_dropped_ = 0;
+    std::mutex events_mutex_;
+    std::condition_variable events_ready_;
+    std::deque<Event> events_;
+    bool closed_ = false;
+    uint8_t cpu_frame_[MAX_FRAME];
+
+    static uint64_t clock_us() {
+        timespec now;
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        return uint64_t(now.tv_sec) * 1000000 + uint64_t(now.tv_nsec) / 1000;
+    }
+
+    Port* find(uint32_t number) { return number < ports_.size() ? ports_[number].get() : nullptr; }
+
+    void list_ports() {
+        list_.clear();
+        for (const auto& port : ports_)
+            if (port) list_.push_back(port.get());
+        wake();
+    }
+
+    void wake() {
+        const uint64_t one = 1;
+        if (write(wake_, &one, sizeof one) < 0) return;  // it is awake already
+    }
+
+    uint8_t* collect(uint32_t port, uint32_t length) {
+        auto& bytes = collector_->bytes;
+        collector_->start = bytes.size();
+        bytes.resize(bytes.size() + 8 + length);
+        std::memcpy(&bytes[collector_->start], &port, 4);
+        return bytes.data() + collector_->start + 8;
+    }
+
+    void push(EventKind kind, uint32_t level, const uint8_t* data, size_t length) {
+        const std::lock_guard<std::mutex> hold(events_mutex_);
+        if (events_.size() >= MAX_EVENTS) {
+            events_dropped_++;
+            return;
+        }
+        events_.push_back({kind, level, std::vector<uint8_t>(data, data + length)});
+        events_ready_.notify_one();
+    }
+
+    void run(uint32_t port, const uint8_t* frame, uint32_t length) {
+        now_us_ = clock_us() - start_us_;
+        if (process_) process_(program_, frame, length, port);
+    }
+
+    void flush_all() {
+        for (Port* port : list_) {
+            if (port->wants_to_send()) port->flush();
+            if (port->capture.is_open()) port->capture.flush();
+        }
+    }
+
+    void loop() {
+        std::vector<pollfd> polled;
+        uint64_t next_check = 0;
+        while (running_.load(std::memory_order_relaxed)) {
+            bool busy = false, check = false, retry = false;
+            {
+                const std::lock_guard<std::mutex> hold(mutex_);
+                const uint64_t now = clock_us();
+                now_us_ = now - start_us_;
+                check = now >= next_check;
+                for (size_t i = 0; i < list_.size(); i++) busy |= serve(*list_[i], i < polled.size() ? polled[i].revents : short(0), check);
+                if (check) next_check = now + CHECK_MS * 1000;
+                if (!busy) retry = list_for_poll(polled);
+            }
+            for (int i = 0; waiting_.load() > 0 && i < 1000; i++) std::this_thread::yield();
+            if (busy) {
+                for (pollfd& one : polled) one.revents = 0;
+                continue;
+            }
+            if (poll(polled.data(), polled.size(), retry ? RETRY_MS : CHECK_MS) > 0 && polled.back().revents) {
+                uint64_t count;
+                if (read(wake_, &count, sizeof count) < 0) continue;
+            }
+        }
+    }
+
+    // Whether the port had something to do.
+    bool serve(Port& port, short revents, bool check) {
+        if (check || (revents & (POLLERR | POLLHUP | POLLNVAL))) port.check();
+        const int received = port.receive([&](const uint8_t* frame, uint32_t length) {
+            if (process_) process_(program_, frame, length, port.number());
+        });
+        if (received > 0 || port.wants_to_send()) flush_all();
+        return received > 0;
+    }
+
+    // Whether some interface's queue was full, so that it has to be tried again soon.
+    bool list_for_poll(std::vector<pollfd>& polled) {
+        bool retry = false;
+        polled.clear();
+        for (Port* port : list_) {
+            const bool wait_for_room = port->wants_to_send() && !port->blocked_by_qdisc();
+            retry |= port->blocked_by_qdisc();
+            polled.push_back({port->fd(), short(POLLIN | (wait_for_room ? POLLOUT : 0)), 0});
+        }
+        polled.push_back({wake_, POLLIN, 0});
+        return retry;
+    }
+};
+
+}  // namespace p4

@@ -1,0 +1,60 @@
+// The engine as a program sees it, and a program as the engine sees it. The two are compiled apart, from the same
+// headers by the same compiler.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+namespace p4 {
+
+constexpr uint32_t MAX_FRAME = 16384;
+
+// A copy of a packet to make: egress port and the instance (egress_rid) it carries.
+struct Replica {
+    uint32_t port;
+    uint32_t instance;
+};
+
+struct Replicas {
+    const Replica* list;
+    size_t count;
+};
+
+class Host {
+  public:
+    // Room for a frame of exactly `length` bytes on its way out of `port`; null (and counted) if it has to be dropped.
+    virtual uint8_t* reserve(uint32_t port, uint32_t length) = 0;
+    // The frame last reserved is complete; its first `length` bytes are sent.
+    virtual void commit(uint32_t length) = 0;
+    virtual Replicas multicast(uint32_t group) = 0;
+    // Microseconds since the engine started; one value for a batch.
+    virtual uint64_t now_us() = 0;
+    virtual void log(int level, const char* text, size_t length) = 0;
+    // Control operations exclude the packet thread.
+    virtual void lock() = 0;
+    virtual void unlock() = 0;
+
+    uint32_t drop_port = 511;
+    uint64_t seed = 0;
+    uint64_t failed_asserts = 0;
+
+  protected:
+    ~Host() = default;
+};
+
+class Guard {
+  public:
+    explicit Guard(Host& host) : host_(host) { host_.lock(); }
+    ~Guard() { host_.unlock(); }
+    Guard(const Guard&) = delete;
+    Guard& operator=(const Guard&) = delete;
+
+  private:
+    Host& host_;
+};
+
+// Takes one frame through the program; what comes out goes to the host.
+using ProcessFn = void (*)(void* program, const uint8_t* frame, uint32_t length, uint32_t port);
+
+constexpr int LOG_INFO = 0, LOG_ERROR = 1;
+
+}  // namespace p4

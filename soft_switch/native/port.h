@@ -1,0 +1,288 @@
+// A port: an AF_PACKET socket on an interface, with a mapped receive ring (TPACKET_V2) and batched sending.
+#pragma once
+#include <arpa/inet.h>
+#include <linux/if_ether.h>
+#include <linux/if_packet.h>
+#include <net/if.h>
+#include <poll.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+#include <string>
+
+#include "capture.h"
+#include "host.h"
+#include "random.h"
+#include "tx_queue.h"
+
+#ifndef PACKET_IGNORE_OUTGOING
+#define PACKET_IGNORE_OUTGOING 23
+#endif
+
+namespace p4 {
+
+struct PortStats {
+    uint64_t rx_packets, rx_bytes, rx_dropped, rx_oversize, rx_lost;
+    uint64_t tx_packets, tx_bytes, tx_dropped, tx_errors, tx_lost;
+    uint64_t up, reopened;
+};
+
+class Loss {
+  public:
+    void set(double probability, uint64_t seed) {
+        random_ = Random(seed);
+        threshold_ = probability >= 1 ? ~uint64_t(0) : uint64_t(probability * 18446744073709551616.0);
+    }
+    bool strikes() { return threshold_ && (threshold_ == ~uint64_t(0) || random_.next() < threshold_); }
+
+  private:
+    Random random_{0};
+    uint64_t threshold_ = 0;
+};
+
+class Port {
+  public:
+    static constexpr int BATCH = 64;
+
+    Port(uint32_t number, const char* interface) : number_(number), interface_(interface) {}
+    ~Port() { close_socket(); }
+    Port(const Port&) = delete;
+    Port& operator=(const Port&) = delete;
+
+    uint32_t number() const { return number_; }
+    int fd() const { return fd_; }
+    bool is_open() const { return fd_ >= 0; }
+    bool wants_to_send() const { return is_open() && queue_.size() > 0; }
+    bool blocked_by_qdisc() const { return blocked_by_qdisc_; }
+
+    // 0 or -errno. The interface may be down; it has to exist.
+    int open_socket() {
+        close_socket();
+        const unsigned index = if_nametoindex(interface_.c_str());
+        if (index == 0) return -ENODEV;
+        fd_ = socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC, 0);
+        if (fd_ < 0) return -errno;
+        const int status = configure(int(index));
+        if (status < 0) close_socket();
+        return status;
+    }
+
+    // Calls f(frame, length) for up to BATCH received frames; how many there were.
+    template <class F>
+    int receive(F f) {
+        if (fd_ < 0) return 0;
+        int seen = 0;
+        for (; seen < BATCH; seen++) {
+            auto* header = reinterpret_cast<tpacket2_hdr*>(frame_at(position_));
+            const uint32_t status = __atomic_load_n(&header->tp_status, __ATOMIC_ACQUIRE);
+            if (!(status & TP_STATUS_USER)) break;
+            take(header, status, f);
+            __atomic_store_n(&header->tp_status, uint32_t(TP_STATUS_KERNEL), __ATOMIC_RELEASE);
+            if (++position_ == frames_) position_ = 0;
+        }
+        return seen;
+    }
+
+    uint8_t* reserve(uint32_t length) {
+        if (fd_ < 0) return stats_.tx_dropped++, nullptr;
+        uint8_t* room = queue_.reserve(length);
+        if (!room) {
+            flush();
+            room = queue_.reserve(length);
+        }
+        if (!room) stats_.tx_dropped++;
+        return room;
+    }
+
+    void commit(uint32_t length) {
+        if (length < ETH_HLEN) {  // no Ethernet frame: no interface takes it
+            stats_.tx_errors++;
+            return;
+        }
+        if (loss_out.strikes()) {
+            stats_.tx_lost++;
+            return;
+        }
+        queue_.commit(length);
+        if (queue_.size() % BATCH == 0) flush();
+    }
+
+    // Send what waits, as far as the interface takes it; what it does not take now stays.
+    void flush() {
+        blocked_by_qdisc_ = false;
+        while (fd_ >= 0 && queue_.size() > 0) {
+            mmsghdr messages[BATCH] = {};
+            iovec parts[BATCH];
+            const uint32_t count = std::min<uint32_t>(queue_.size(), BATCH);
+            for (uint32_t i = 0; i < count; i++) {
+                parts[i] = {queue_.data(queue_[i]), queue_[i].length};
+                messages[i].msg_hdr.msg_iov = &parts[i];
+                messages[i].msg_hdr.msg_iovlen = 1;
+            }
+            const int sent = sendmmsg(fd_, messages, count, MSG_DONTWAIT);
+            if (sent > 0) {
+                sent_frames(uint32_t(sent));
+            } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+                return;  // poll says when there is room
+            } else if (errno == ENOBUFS) {
+                blocked_by_qdisc_ = true;  // nothing says when there is room: try again soon
+                return;
+            } else if (errno != EINTR) {
+                stats_.tx_errors++;  // an interface that is down, a frame it does not take
+                queue_.pop(1);
+            }
+        }
+    }
+
+    // After POLLERR, and from time to time: whether the socket still is on the interface of that name.
+    void check() {
+        if (fd_ >= 0) {
+            int error = 0;
+            socklen_t size = sizeof error;
+            getsockopt(fd_, SOL_SOCKET, SO_ERROR, &error, &size);
+            if (int(if_nametoindex(interface_.c_str())) == index_ && !ring_too_small()) return;
+            close_socket();
+        }
+        if (open_socket() == 0) stats_.reopened++;
+    }
+
+    PortStats stats() {
+        if (fd_ >= 0) {
+            tpacket_stats kernel{};
+            socklen_t size = sizeof kernel;
+            if (getsockopt(fd_, SOL_PACKET, PACKET_STATISTICS, &kernel, &size) == 0)
+                stats_.rx_dropped += kernel.tp_drops;
+        }
+        stats_.up = fd_ >= 0 && (flags() & IFF_UP) && (flags() & IFF_RUNNING);
+        return stats_;
+    }
+
+    Loss loss_in, loss_out;
+    Capture capture;
+
+  private:
+    // Room before the frame for a VLAN tag, which the kernel hands over apart from the frame.
+    static constexpr int VLAN_ROOM = 16;
+    static constexpr size_t BLOCK = 1 << 17, RING = 4 << 20;
+    static constexpr uint32_t MIN_FRAMES = 512;
+
+    uint32_t number_;
+    std::string interface_;
+    int fd_ = -1, index_ = 0;
+    uint8_t* ring_ = nullptr;
+    size_t ring_size_ = 0;
+    uint32_t frame_size_ = 0, frames_ = 0, per_block_ = 1, position_ = 0, oversize_seen_ = 0;
+    bool blocked_by_qdisc_ = false;
+    TxQueue queue_;
+    PortStats stats_{};
+
+    uint8_t* frame_at(uint32_t i) { return ring_ + size_t(i / per_block_) * BLOCK + size_t(i % per_block_) * frame_size_; }
+
+    int request(unsigned long what, ifreq& ifr) const {
+        std::strncpy(ifr.ifr_name, interface_.c_str(), IFNAMSIZ - 1);
+        return ioctl(fd_, what, &ifr);
+    }
+    short flags() const {
+        ifreq ifr{};
+        return request(SIOCGIFFLAGS, ifr) == 0 ? ifr.ifr_flags : short(0);
+    }
+    uint32_t frame_size_for_mtu() const {
+        ifreq ifr{};
+        const uint32_t mtu = request(SIOCGIFMTU, ifr) == 0 ? uint32_t(ifr.ifr_mtu) : 1500;
+        const uint32_t overhead = TPACKET2_HDRLEN + VLAN_ROOM + 64;
+        return uint32_t(TPACKET_ALIGN(std::min(std::max(mtu, 1500u), MAX_FRAME - 64) + overhead));
+    }
+    bool ring_too_small() {
+        const bool seen = oversize_seen_ > 0;
+        oversize_seen_ = 0;
+        return seen && frame_size_for_mtu() > frame_size_;
+    }
+
+    int configure(int index) {
+        const int version = TPACKET_V2, one = 1, room = VLAN_ROOM;
+        if (setsockopt(fd_, SOL_PACKET, PACKET_VERSION, &version, sizeof version) < 0) return -errno;
+        if (setsockopt(fd_, SOL_PACKET, PACKET_RESERVE, &room, sizeof room) < 0) return -errno;
+        setsockopt(fd_, SOL_PACKET, PACKET_IGNORE_OUTGOING, &one, sizeof one);  // older kernels: take() filters
+        frame_size_ = frame_size_for_mtu();
+        per_block_ = uint32_t(BLOCK / frame_size_);
+        const uint32_t wanted = std::max<uint32_t>(MIN_FRAMES, uint32_t(RING / frame_size_));
+        const uint32_t blocks = (wanted + per_block_ - 1) / per_block_;
+        frames_ = blocks * per_block_;
+        const tpacket_req ring{unsigned(BLOCK), blocks, frame_size_, frames_};
+        if (setsockopt(fd_, SOL_PACKET, PACKET_RX_RING, &ring, sizeof ring) < 0) return -errno;
+        ring_size_ = BLOCK * blocks;
+        void* map = mmap(nullptr, ring_size_, PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
+        if (map == MAP_FAILED) return -errno;
+        ring_ = static_cast<uint8_t*>(map);
+        position_ = 0;
+        packet_mreq promiscuous{};
+        promiscuous.mr_ifindex = index;
+        promiscuous.mr_type = PACKET_MR_PROMISC;
+        if (setsockopt(fd_, SOL_PACKET, PACKET_ADD_MEMBERSHIP, &promiscuous, sizeof promiscuous) < 0) return -errno;
+        sockaddr_ll address{};
+        address.sll_family = AF_PACKET;
+        address.sll_protocol = htons(ETH_P_ALL);
+        address.sll_ifindex = index;
+        if (bind(fd_, reinterpret_cast<sockaddr*>(&address), sizeof address) < 0) return -errno;
+        index_ = index;
+        return 0;
+    }
+
+    void close_socket() {
+        if (ring_) munmap(ring_, ring_size_);
+        if (fd_ >= 0) close(fd_);
+        ring_ = nullptr;
+        fd_ = -1;
+        stats_.tx_dropped += queue_.size();
+        queue_.pop(queue_.size());
+    }
+
+    template <class F>
+    void take(tpacket2_hdr* header, uint32_t status, F f) {
+        const auto* address = reinterpret_cast<const sockaddr_ll*>(reinterpret_cast<uint8_t*>(header) +
+                                                                   TPACKET_ALIGN(sizeof(tpacket2_hdr)));
+        if (address->sll_pkttype == PACKET_OUTGOING) return;
+        uint32_t length = header->tp_snaplen;
+        if (length < header->tp_len || length > MAX_FRAME - 4) {
+            stats_.rx_oversize++, oversize_seen_++;
+            return;
+        }
+        uint8_t* frame = reinterpret_cast<uint8_t*>(header) + header->tp_mac;
+        if ((status & TP_STATUS_VLAN_VALID) && length >= 12) {
+            const uint16_t tpid = status & TP_STATUS_VLAN_TPID_VALID ? header->tp_vlan_tpid : uint16_t(ETH_P_8021Q);
+            std::memmove(frame - 4, frame, 12);
+            frame -= 4, length += 4;
+            const uint16_t tag[2] = {htons(tpid), htons(header->tp_vlan_tci)};
+            std::memcpy(frame + 12, tag, 4);
+        }
+        if (loss_in.strikes()) {
+            stats_.rx_lost++;
+            return;
+        }
+        stats_.rx_packets++, stats_.rx_bytes += length;
+        if (capture.is_open()) capture.write(frame, length, header->tp_sec, header->tp_nsec);
+        f(frame, length);
+    }
+
+    void sent_frames(uint32_t count) {
+        timespec now{};
+        if (capture.is_open()) clock_gettime(CLOCK_REALTIME, &now);
+        for (uint32_t i = 0; i < count; i++) {
+            const TxQueue::Item& item = queue_[i];
+            stats_.tx_packets++, stats_.tx_bytes += item.length;
+            if (capture.is_open())
+                capture.write(queue_.data(item), item.length, uint32_t(now.tv_sec), uint32_t(now.tv_nsec));
+        }
+        queue_.pop(count);
+    }
+};
+
+}  // namespace p4

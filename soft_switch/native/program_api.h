@@ -1,0 +1,70 @@
+// The C interface of a compiled program. Included at the end of the generated code, which defines Program,
+// process, with_table, counter_array and access_register. Every call excludes the packet thread.
+#pragma once
+
+#define P4_API extern "C" __attribute__((visibility("default")))
+
+P4_API void* p4_create(void* host) {
+    try {
+        return new p4::Program(*static_cast<p4::Host*>(host));
+    } catch (const std::bad_alloc&) {
+        return nullptr;
+    }
+}
+
+P4_API void p4_destroy(void* program) { delete static_cast<p4::Program*>(program); }
+
+P4_API void p4_process(void* program, const uint8_t* frame, uint32_t length, uint32_t port) {
+    p4::process(*static_cast<p4::Program*>(program), frame, length, port);
+}
+
+P4_API int64_t p4_insert(void* program, uint32_t table, const uint64_t* key, const uint64_t* mask,
+                         const uint64_t* ranges, uint32_t priority, int32_t action, const uint64_t* params) {
+    auto& g = *static_cast<p4::Program*>(program);
+    p4::Guard guard(g.host);
+    return p4::with_table(g, table, [&](auto& t) { return t.insert(key, mask, ranges, priority, action, params); });
+}
+
+P4_API int64_t p4_modify(void* program, uint32_t table, int64_t handle, int32_t action, const uint64_t* params) {
+    auto& g = *static_cast<p4::Program*>(program);
+    p4::Guard guard(g.host);
+    return p4::with_table(g, table, [&](auto& t) { return t.modify(handle, action, params); });
+}
+
+P4_API int64_t p4_delete(void* program, uint32_t table, int64_t handle) {
+    auto& g = *static_cast<p4::Program*>(program);
+    p4::Guard guard(g.host);
+    return p4::with_table(g, table, [&](auto& t) { return t.remove(handle); });
+}
+
+P4_API int64_t p4_set_default(void* program, uint32_t table, int32_t action, const uint64_t* params) {
+    auto& g = *static_cast<p4::Program*>(program);
+    p4::Guard guard(g.host);
+    return p4::with_table(g, table, [&](auto& t) { return t.set_default(action, params), int64_t(0); });
+}
+
+// {packets, bytes} of a table's entry.
+P4_API int64_t p4_direct_counter(void* program, uint32_t table, int64_t handle, uint64_t* values, int32_t write) {
+    auto& g = *static_cast<p4::Program*>(program);
+    p4::Guard guard(g.host);
+    return p4::with_table(g, table, [&](auto& t) -> int64_t {
+        uint64_t* counter = t.counter(handle);
+        if (!counter) return p4::TABLE_UNKNOWN;
+        std::memcpy(write ? counter : values, write ? values : counter, 16);
+        return handle;
+    });
+}
+
+// `count` pairs {packets, bytes} from `first` on.
+P4_API void p4_counter(void* program, uint32_t number, uint64_t first, uint64_t count, uint64_t* values, int32_t write) {
+    auto& g = *static_cast<p4::Program*>(program);
+    p4::Guard guard(g.host);
+    uint64_t* at = p4::counter_array(g, number) + 2 * first;
+    std::memcpy(write ? at : values, write ? values : at, 16 * count);
+}
+
+P4_API void p4_register(void* program, uint32_t number, uint64_t index, uint64_t* value, int32_t write) {
+    auto& g = *static_cast<p4::Program*>(program);
+    p4::Guard guard(g.host);
+    p4::access_register(g, number, index, value, write != 0);
+}

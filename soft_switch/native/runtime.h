@@ -1,0 +1,117 @@
+// What generated programs are made of besides tables, wide integers and hashes.
+#pragma once
+#include <sys/mman.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <vector>
+
+#include "bytes.h"
+#include "hash.h"
+#include "host.h"
+#include "random.h"
+#include "table.h"
+#include "wide.h"
+
+namespace p4 {
+
+// What goes with a packet besides its headers and metadata.
+struct Context {
+    const uint8_t* frame;
+    uint32_t length;         // as it came in: what counters count
+    uint32_t packet_length;  // follows add_header and remove_header
+    const uint8_t* payload;  // behind what the parser took
+    uint32_t payload_length;
+    uint32_t error = 0;
+    uint32_t truncate = ~uint32_t(0);
+    bool exit = false;
+    bool aborted = false;
+
+    Context(const uint8_t* frame_, uint32_t length_)
+        : frame(frame_), length(length_), packet_length(length_), payload(frame_), payload_length(length_) {}
+};
+
+// A line for the log, at most as long as its buffer.
+class LogLine {
+  public:
+    void text(const char* s) {
+        while (*s && length_ < sizeof text_) text_[length_++] = *s++;
+    }
+    void number(uint64_t value, bool is_signed) {
+        char digits[24];
+        std::snprintf(digits, sizeof digits, is_signed ? "%lld" : "%llu", (unsigned long long)value);
+        text(digits);
+    }
+    template <int N>
+    void number(const Wide<N>& value) {
+        char digits[17];
+        text("0x");
+        for (int i = N - 1; i >= 0; i--) {
+            std::snprintf(digits, sizeof digits, "%016llx", (unsigned long long)value.w[i]);
+            text(digits);
+        }
+    }
+    void send(Host& host, int level) { host.log(level, text_, length_); }
+
+  private:
+    char text_[1024];
+    size_t length_ = 0;
+};
+
+class ProgramBase {
+  public:
+    explicit ProgramBase(Host& host_) : host(host_), random(host_.seed) {}
+    ~ProgramBase() {
+        for (const Block& block : blocks_) munmap(block.start, block.size);
+    }
+    ProgramBase(const ProgramBase&) = delete;
+    ProgramBase& operator=(const ProgramBase&) = delete;
+
+    Host& host;
+    Random random;
+
+  protected:
+    // Zeroed memory that takes up room only where it is written.
+    template <class T>
+    T* array(size_t count) {
+        const size_t size = count * sizeof(T) + 64;
+        void* start = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (start == MAP_FAILED) throw std::bad_alloc();
+        blocks_.push_back({start, size});
+        return static_cast<T*>(start);
+    }
+
+  private:
+    struct Block {
+        void* start;
+        size_t size;
+    };
+    std::vector<Block> blocks_;
+};
+
+// hash() maps into a range of `size` values; BMv2 treats a size of 0 as 1.
+P4_INLINE uint64_t bounded(uint64_t hash, uint64_t size) { return size ? hash % size : 0; }
+
+template <class H>
+inline void push_front(H* stack, uint8_t* valid, uint32_t& next, uint32_t depth, uint64_t count) {
+    const uint32_t n = uint32_t(count < depth ? count : depth);
+    next = next + n < depth ? next + n : depth;
+    for (uint32_t i = depth; i-- > n;) {
+        if (valid[i - n]) stack[i] = stack[i - n];
+        valid[i] = valid[i - n];
+    }
+    for (uint32_t i = 0; i < n; i++) valid[i] = 0;
+}
+
+template <class H>
+inline void pop_front(H* stack, uint8_t* valid, uint32_t& next, uint32_t depth, uint64_t count) {
+    const uint32_t n = uint32_t(count < depth ? count : depth);
+    next = next > n ? next - n : 0;
+    for (uint32_t i = 0; i + n < depth; i++) {
+        if (valid[i + n]) stack[i] = stack[i + n];
+        valid[i] = valid[i + n];
+    }
+    for (uint32_t i = depth - n; i < depth; i++) valid[i] = 0;
+}
+
+}  // namespace p4

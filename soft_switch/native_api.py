@@ -1,0 +1,96 @@
+"""The C interfaces of the engine and of compiled programs, for ctypes. Calls release the GIL."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+from ctypes import (
+    POINTER,
+    c_char_p,
+    c_double,
+    c_int,
+    c_int32,
+    c_int64,
+    c_size_t,
+    c_uint8,
+    c_uint32,
+    c_uint64,
+    c_void_p,
+)
+from pathlib import Path
+from typing import Any
+
+from soft_switch.build import build_engine
+
+NO_PORT = 0xFFFFFFFF
+MAX_FRAME = 16384
+EVENT_NONE, EVENT_PACKET_IN, EVENT_LOG, EVENT_CLOSED = range(4)
+LOG_ERROR = 1
+TABLE_FULL, TABLE_DUPLICATE, TABLE_UNKNOWN = -1, -2, -3
+
+Words = POINTER(c_uint64)
+
+ENGINE: dict[str, tuple[Any, list[Any]]] = {
+    "engine_create": (c_void_p, [c_uint32, c_uint32, c_uint64]),
+    "engine_destroy": (None, [c_void_p]),
+    "engine_host": (c_void_p, [c_void_p]),
+    "engine_set_program": (None, [c_void_p, c_void_p, c_void_p]),
+    "engine_attach": (c_int, [c_void_p, c_uint32, c_char_p, c_char_p]),
+    "engine_detach": (c_int, [c_void_p, c_uint32]),
+    "engine_stats": (c_int, [c_void_p, c_uint32, Words]),
+    "engine_set_loss": (c_int, [c_void_p, c_uint32, c_int, c_double, c_uint64]),
+    "engine_multicast_set": (None, [c_void_p, c_uint32, POINTER(c_uint32), c_size_t]),
+    "engine_multicast_delete": (c_int, [c_void_p, c_uint32]),
+    "engine_inject": (None, [c_void_p, c_uint32, c_char_p, c_uint32]),
+    "engine_process": (c_void_p, [c_void_p, c_uint32, c_char_p, c_uint32]),
+    "engine_collected": (c_void_p, [c_void_p, POINTER(c_size_t)]),
+    "engine_free": (None, [c_void_p]),
+    "engine_globals": (None, [c_void_p, Words]),
+    "engine_next_event": (
+        c_uint32,
+        [c_void_p, c_int, POINTER(c_uint8), POINTER(c_uint32), POINTER(c_uint32)],
+    ),
+    "engine_close_events": (None, [c_void_p]),
+    "engine_start": (c_int, [c_void_p]),
+    "engine_stop": (None, [c_void_p]),
+}
+
+PROGRAM: dict[str, tuple[Any, list[Any]]] = {
+    "p4_create": (c_void_p, [c_void_p]),
+    "p4_destroy": (None, [c_void_p]),
+    "p4_process": (None, [c_void_p, c_char_p, c_uint32, c_uint32]),
+    "p4_insert": (c_int64, [c_void_p, c_uint32, Words, Words, Words, c_uint32, c_int32, Words]),
+    "p4_modify": (c_int64, [c_void_p, c_uint32, c_int64, c_int32, Words]),
+    "p4_delete": (c_int64, [c_void_p, c_uint32, c_int64]),
+    "p4_set_default": (c_int64, [c_void_p, c_uint32, c_int32, Words]),
+    "p4_direct_counter": (c_int64, [c_void_p, c_uint32, c_int64, Words, c_int32]),
+    "p4_counter": (None, [c_void_p, c_uint32, c_uint64, c_uint64, Words, c_int32]),
+    "p4_register": (None, [c_void_p, c_uint32, c_uint64, Words, c_int32]),
+}
+
+
+def load_library(path: Path, functions: dict[str, tuple[Any, list[Any]]]) -> ctypes.CDLL:
+    """Open a library and declare its functions."""
+    library = ctypes.CDLL(str(path), mode=os.RTLD_LOCAL | os.RTLD_NOW)
+    for name, (result, arguments) in functions.items():
+        function = getattr(library, name)
+        function.restype = result
+        function.argtypes = arguments
+    return library
+
+
+@functools.cache
+def engine_library() -> ctypes.CDLL:
+    """The engine, compiled on first use."""
+    return load_library(build_engine(), ENGINE)
+
+
+def program_library(path: Path) -> ctypes.CDLL:
+    """A compiled program. A program that was opened before is the same library again."""
+    return load_library(path, PROGRAM)
+
+
+def to_words(values: list[int]) -> ctypes.Array[c_uint64]:
+    """An array of 64-bit words; never of size 0, so that there is an address."""
+    return (c_uint64 * max(1, len(values)))(*values)

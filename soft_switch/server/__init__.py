@@ -1,0 +1,22 @@
+"""P4Runtime 1.x over gRPC for the embedded switch: a drop-in for that of `simple_switch_grpc`.
+
+A request goes through these modules in this order:
+
+    server.py       address, threads
+    service.py      the six RPCs, streams, who is told what
+    arbitration.py  who is primary
+    device.py       pipelines: running, saved; one request at a time
+    state.py        an entity to its handler
+    tables.py, arrays.py, replication.py, refused.py
+                    the entities, checked and kept
+    backend.py      what the data plane is asked to do
+
+`schema.py` reads P4Info, `program.py` what P4Info leaves out of the program, `keys.py` and `bytestrings.py`
+turn values into messages and back, `packet_io.py` does so for packet-in and packet-out.
+"""
+
+from __future__ import annotations
+
+from soft_switch.server.server import DEFAULT_ADDRESS, P4RuntimeServer
+
+__all__ = ["DEFAULT_ADDRESS", "P4RuntimeServer"]

@@ -1,0 +1,142 @@
+"""Indexed arrays of the program: the `CounterEntry` and `RegisterEntry` entities.
+
+Source: P4Runtime specification, sections "CounterEntry" and "RegisterEntry". simple_switch_grpc has no
+registers over P4Runtime; this switch has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from finsy.proto import p4d, p4r
+
+from soft_switch.server.backend import ForwardingBackend
+from soft_switch.server.bytestrings import decode, decode_signed, encode, encode_signed
+from soft_switch.server.errors import invalid, out_of_range, unimplemented
+from soft_switch.server.operation import Operation
+from soft_switch.server.schema import Register, Schema, lookup_error
+from soft_switch.server.tables import check_counter_data, counter_data
+
+
+class Counters:
+    """Writes and reads `CounterEntry`."""
+
+    def __init__(self, schema: Schema, backend: ForwardingBackend) -> None:
+        self._schema = schema
+        self._backend = backend
+
+    def write(self, operation: Operation, message: p4r.CounterEntry) -> None:
+        """Set one cell, or all when there is no index. Only MODIFY exists; without data nothing changes."""
+        counter = self._schema.counters.get(message.counter_id)
+        if counter is None:
+            raise lookup_error("counter", message.counter_id, self._schema)
+        if operation != Operation.MODIFY:
+            raise invalid(f"counter {counter.name}: cells are always there, only MODIFY applies to them")
+        cells = _cells(
+            "counter", counter.name, counter.size, message.index if message.HasField("index") else None
+        )
+        if not message.HasField("data"):
+            return
+        check_counter_data(message.data)
+        for index in cells:
+            self._backend.counter_write(
+                counter.name, index, message.data.packet_count, message.data.byte_count
+            )
+
+    def read(self, request: p4r.CounterEntry) -> Iterator[p4r.Entity]:
+        """One cell, all cells of a counter (no index), or all cells of all counters (id 0)."""
+        if request.counter_id and request.counter_id not in self._schema.counters:
+            raise lookup_error("counter", request.counter_id, self._schema)
+        for counter in self._schema.counters.values():
+            if request.counter_id not in (0, counter.id):
+                continue
+            if request.HasField("index"):
+                (index,) = _cells("counter", counter.name, counter.size, request.index)
+                values = {index: self._backend.counter_read(counter.name, index)}
+            else:
+                values = dict(enumerate(self._backend.counter_read_all(counter.name).tolist()))
+            for index, (packets, bytes_) in values.items():
+                entry = p4r.CounterEntry(
+                    counter_id=counter.id, index=p4r.Index(index=index), data=counter_data(packets, bytes_)
+                )
+                yield p4r.Entity(counter_entry=entry)
+
+
+class Registers:
+    """Writes and reads `RegisterEntry`."""
+
+    def __init__(self, schema: Schema, backend: ForwardingBackend) -> None:
+        self._schema = schema
+        self._backend = backend
+
+    def write(self, operation: Operation, message: p4r.RegisterEntry) -> None:
+        """Set one cell, or all when there is no index. Only MODIFY exists."""
+        register = self._schema.registers.get(message.register_id)
+        if register is None:
+            raise lookup_error("register", message.register_id, self._schema)
+        if operation != Operation.MODIFY:
+            raise invalid(f"register {register.name}: cells are always there, only MODIFY applies to them")
+        cells = _cells(
+            "register", register.name, register.size, message.index if message.HasField("index") else None
+        )
+        if not message.HasField("data"):
+            raise invalid(f"register {register.name}: the data to write is missing")
+        value = _parse_data(register, message.data)
+        for index in cells:
+            self._backend.register_write(register.name, index, value)
+
+    def read(self, request: p4r.RegisterEntry) -> Iterator[p4r.Entity]:
+        """One cell, all cells of a register (no index), or all cells of all registers (id 0)."""
+        if request.register_id and request.register_id not in self._schema.registers:
+            raise lookup_error("register", request.register_id, self._schema)
+        for register in self._schema.registers.values():
+            if request.register_id not in (0, register.id):
+                continue
+            cells = _cells(
+                "register", register.name, register.size, request.index if request.HasField("index") else None
+            )
+            for index in cells:
+                data = _format_data(register, self._backend.register_read(register.name, index))
+                entry = p4r.RegisterEntry(register_id=register.id, index=p4r.Index(index=index), data=data)
+                yield p4r.Entity(register_entry=entry)
+
+
+def _cells(kind: str, name: str, size: int, index: p4r.Index | None) -> Iterable[int]:
+    """The cells an index means: itself, or all of them when it is absent."""
+    if index is None:
+        return range(size)
+    if index.index < 0:
+        raise invalid(f"{kind} {name}: index {index.index} is negative")
+    if index.index >= size:
+        raise out_of_range(f"{kind} {name} has {size} cells, index {index.index} is beyond the last")
+    return (index.index,)
+
+
+def _width(register: Register) -> int:
+    if register.width is None:
+        raise unimplemented(
+            f"register {register.name} has elements of type {register.form}: "
+            "this switch carries bit<W>, int<W>, bool and serializable enums"
+        )
+    return register.width
+
+
+def _parse_data(register: Register, data: p4d.P4Data) -> int:
+    width, what = _width(register), f"register {register.name}, data"
+    form = data.WhichOneof("data")
+    if form != register.form:
+        raise invalid(f"{what} must be a {register.form}, the request gives {form or 'none'}")
+    if form == "bool":
+        return int(data.bool)
+    if form == "enum_value":
+        return decode(data.enum_value, width, what)
+    return (decode_signed if register.signed else decode)(data.bitstring, width, what)
+
+
+def _format_data(register: Register, value: int) -> p4d.P4Data:
+    width = _width(register)
+    if register.form == "bool":
+        return p4d.P4Data(bool=bool(value))
+    if register.form == "enum_value":
+        return p4d.P4Data(enum_value=encode(value))
+    return p4d.P4Data(bitstring=encode_signed(value, width) if register.signed else encode(value))

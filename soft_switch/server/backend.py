@@ -1,0 +1,57 @@
+"""What the P4Runtime server asks of a data plane.
+
+`soft_switch.dataplane.DataPlane` is the one that moves packets. `soft_switch.server.shadow.Shadow` keeps
+forwarding state only: it stands in for a pipeline that is saved but not yet committed, and in the tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from soft_switch.description import Match
+
+
+class ForwardingBackend(Protocol):
+    """Tables, counters, registers and multicast groups of the running program, by their P4 names."""
+
+    def insert(
+        self, table: str, match: Sequence[Match], *, priority: int, action: str, params: Sequence[int]
+    ) -> int: ...
+
+    def modify(self, table: str, handle: int, *, action: str, params: Sequence[int]) -> None: ...
+
+    def delete(self, table: str, handle: int) -> None: ...
+
+    def set_default(self, table: str, action: str | None, params: Sequence[int] = ()) -> None: ...
+
+    def counter_read(self, name: str, index: int) -> tuple[int, int]: ...
+
+    def counter_read_all(self, name: str) -> npt.NDArray[np.uint64]: ...
+
+    def counter_write(self, name: str, index: int, packets: int, bytes_: int) -> None: ...
+
+    def direct_counter_read(self, table: str, handle: int) -> tuple[int, int]: ...
+
+    def direct_counter_write(self, table: str, handle: int, packets: int, bytes_: int) -> None: ...
+
+    def register_read(self, name: str, index: int) -> int: ...
+
+    def register_write(self, name: str, index: int, value: int) -> None: ...
+
+    def multicast_set(self, group: int, replicas: Sequence[tuple[int, int]]) -> None: ...
+
+    def multicast_delete(self, group: int) -> None: ...
+
+
+class Backend(ForwardingBackend, Protocol):
+    """A forwarding backend that also loads programs and exchanges packets with the controller."""
+
+    def load(self, program_json: bytes) -> None: ...
+
+    def packet_out(self, data: bytes) -> None: ...
+
+    def on_packet_in(self, callback: Callable[[bytes], None]) -> None: ...

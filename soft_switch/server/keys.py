@@ -1,0 +1,163 @@
+"""A table key between its two forms: `p4.v1.FieldMatch` messages and the data plane's match values.
+
+Source: P4Runtime specification, section "Match Format". A don't-care field is left out of the message and
+present in the data plane's key, which always has one value for each field, in the table's order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from finsy.proto import p4r
+
+from soft_switch.description import Exact, Lpm, Match, Optional_, Range, Ternary
+from soft_switch.server.bytestrings import decode, encode
+from soft_switch.server.errors import P4RuntimeError, invalid
+from soft_switch.server.schema import MatchField, MatchKind, Table
+
+MAX_PRIORITY = 2**31 - 1  # int32 on the wire
+
+
+def parse_key(table: Table, messages: Sequence[p4r.FieldMatch]) -> tuple[Match, ...]:
+    """The key of an entry; INVALID_ARGUMENT says which field of which table is wrong."""
+    by_id: dict[int, p4r.FieldMatch] = {}
+    for message in messages:
+        if message.field_id in by_id:
+            raise invalid(f"table {table.name}: match field {message.field_id} is given twice")
+        by_id[message.field_id] = message
+    key = []
+    for field in table.fields:
+        given = by_id.pop(field.id, None)
+        key.append(_dont_care(table, field) if given is None else _parse_field(table, field, given))
+    if by_id:
+        known = ", ".join(f"{field.id} ({field.name})" for field in table.fields) or "none"
+        raise invalid(f"table {table.name} has no match field {min(by_id)}; its fields are {known}")
+    return tuple(key)
+
+
+def check_priority(table: Table, priority: int) -> None:
+    """A priority above zero where entries can overlap, zero elsewhere."""
+    if priority < 0:
+        raise invalid(f"table {table.name}: priority {priority} is negative")
+    if table.needs_priority and priority == 0:
+        raise invalid(
+            f"table {table.name}: zero priority, but its key has a ternary, range or optional field: "
+            f"give a priority of 1 to {MAX_PRIORITY} (greater wins)"
+        )
+    if not table.needs_priority and priority > 0:
+        raise invalid(
+            f"table {table.name}: priority {priority}, but its key has no ternary, range or optional field: "
+            "leave the priority out"
+        )
+
+
+def format_key(table: Table, key: Sequence[Match]) -> list[p4r.FieldMatch]:
+    """The canonical messages of a key, don't-care fields left out."""
+    messages = []
+    for field, match in zip(table.fields, key, strict=True):
+        message = _format_field(field, match)
+        if message is not None:
+            messages.append(message)
+    return messages
+
+
+def _parse_field(table: Table, field: MatchField, message: p4r.FieldMatch) -> Match:
+    what = f"table {table.name}, match field {field.name}"
+    kind = message.WhichOneof("field_match_type")
+    if kind != field.kind.value:
+        raise invalid(f"{what} is {field.kind.value}, but the request gives {kind or 'no match'}")
+    try:
+        return _PARSERS[field.kind](field.width, message, what)
+    except P4RuntimeError as error:
+        # A byte string that does not fit is OUT_OF_RANGE elsewhere; "Match Format" wants INVALID_ARGUMENT.
+        raise invalid(error.message) from error
+
+
+def _parse_exact(width: int, message: p4r.FieldMatch, what: str) -> Match:
+    return Exact(decode(message.exact.value, width, what))
+
+
+def _parse_lpm(width: int, message: p4r.FieldMatch, what: str) -> Match:
+    value, length = decode(message.lpm.value, width, what), message.lpm.prefix_len
+    if length == 0:
+        raise invalid(f"{what}: prefix length 0 matches everything, leave the field out instead")
+    if not 0 < length <= width:
+        raise invalid(f"{what}: prefix length {length} is not within 1 to {width}")
+    if value & ((1 << (width - length)) - 1):
+        raise invalid(f"{what}: value {value:#x} has bits set behind its prefix of {length} bits")
+    return Lpm(value, length)
+
+
+def _parse_ternary(width: int, message: p4r.FieldMatch, what: str) -> Match:
+    value, mask = (
+        decode(message.ternary.value, width, what),
+        decode(message.ternary.mask, width, f"{what}, mask"),
+    )
+    if mask == 0:
+        raise invalid(f"{what}: mask 0 matches everything, leave the field out instead")
+    if value & ~mask:
+        raise invalid(f"{what}: value {value:#x} has bits set outside its mask {mask:#x}")
+    return Ternary(value, mask)
+
+
+def _parse_range(width: int, message: p4r.FieldMatch, what: str) -> Match:
+    low, high = (
+        decode(message.range.low, width, f"{what}, low"),
+        decode(message.range.high, width, f"{what}, high"),
+    )
+    if low > high:
+        raise invalid(f"{what}: low {low:#x} is greater than high {high:#x}")
+    if low == 0 and high == (1 << width) - 1:
+        raise invalid(f"{what}: the range is everything, leave the field out instead")
+    return Range(low, high)
+
+
+def _parse_optional(width: int, message: p4r.FieldMatch, what: str) -> Match:
+    return Optional_(decode(message.optional.value, width, what))
+
+
+_PARSERS = {
+    MatchKind.EXACT: _parse_exact,
+    MatchKind.LPM: _parse_lpm,
+    MatchKind.TERNARY: _parse_ternary,
+    MatchKind.RANGE: _parse_range,
+    MatchKind.OPTIONAL: _parse_optional,
+}
+
+
+def _dont_care(table: Table, field: MatchField) -> Match:
+    if field.kind is MatchKind.EXACT:
+        raise invalid(f"table {table.name}: exact match field {field.name} ({field.id}) is missing")
+    if field.kind is MatchKind.LPM:
+        return Lpm(0, 0)
+    if field.kind is MatchKind.TERNARY:
+        return Ternary(0, 0)
+    if field.kind is MatchKind.RANGE:
+        return Range(0, (1 << field.width) - 1)
+    return Optional_(None)
+
+
+def _format_field(field: MatchField, match: Match) -> p4r.FieldMatch | None:
+    message = p4r.FieldMatch(field_id=field.id)
+    if isinstance(match, Exact):
+        message.exact.value = encode(match.value)
+    elif isinstance(match, Lpm):
+        if match.prefix_len == 0:
+            return None
+        message.lpm.value = encode(match.value)
+        message.lpm.prefix_len = match.prefix_len
+    elif isinstance(match, Ternary):
+        if match.mask == 0:
+            return None
+        message.ternary.value = encode(match.value)
+        message.ternary.mask = encode(match.mask)
+    elif isinstance(match, Range):
+        if match.low == 0 and match.high == (1 << field.width) - 1:
+            return None
+        message.range.low = encode(match.low)
+        message.range.high = encode(match.high)
+    else:
+        if match.value is None:
+            return None
+        message.optional.value = encode(match.value)
+    return message

@@ -1,0 +1,133 @@
+"""What P4Info leaves out: the entries and default actions a program gives its tables, held against P4Info.
+
+The BMv2 JSON is read by `soft_switch.bmv2`; here its names become P4Runtime's ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from soft_switch.bmv2.program import Bmv2Program
+from soft_switch.bmv2.reader import read_program as read_bmv2_json
+from soft_switch.description import KeyField, Match, Optional_, TableInfo, Ternary
+from soft_switch.errors import ProgramError
+from soft_switch.server.errors import invalid
+from soft_switch.server.schema import MatchField, MatchKind, Schema, Table
+
+DEFAULT_PORT_WIDTH = 9  # bits of standard_metadata.egress_port in v1model.p4
+
+
+@dataclass(frozen=True)
+class ActionCall:
+    """An action with its arguments, by the id P4Info gives it."""
+
+    action_id: int
+    params: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class InitialEntry:
+    """An entry the program itself puts into a table; priority as in P4Runtime (greater wins, 0 for none)."""
+
+    match: tuple[Match, ...]
+    priority: int
+    call: ActionCall
+
+
+@dataclass(frozen=True)
+class ProgramTables:
+    """Initial entries, default actions (a table with neither is absent) and sizes by table id.
+
+    The size is the data plane's: where a table has initial entries p4c counts these, whatever P4Info says.
+    """
+
+    entries: Mapping[int, Sequence[InitialEntry]]
+    defaults: Mapping[int, ActionCall]
+    sizes: Mapping[int, int]
+    port_width: int
+
+
+def read_program(device_config: bytes, schema: Schema) -> ProgramTables:
+    """Read a BMv2 JSON and hold it against its P4Info; INVALID_ARGUMENT where they are wrong."""
+    try:
+        bmv2 = read_bmv2_json(device_config)
+    except ProgramError as error:
+        raise invalid(f"the program cannot be realized by this switch: {error}") from error
+    program = bmv2.description
+    for counter in schema.counters.values():
+        info = program.counters.get(counter.name)
+        _check_array(
+            "counter", counter.name, counter.size, info.size if info and info.table is None else None
+        )
+    for register in schema.registers.values():
+        cells = program.registers.get(register.name)
+        _check_array("register", register.name, register.size, cells.size if cells else None)
+    entries: dict[int, list[InitialEntry]] = {}
+    defaults: dict[int, ActionCall] = {}
+    sizes: dict[int, int] = {}
+    for table in schema.tables.values():
+        json_table = program.tables.get(table.name)
+        if json_table is None:
+            raise invalid(
+                f"P4Info has a table {table.name} that the BMv2 JSON lacks: they are not of one program"
+            )
+        _check_key(table, json_table)
+        sizes[table.id] = json_table.size
+        ids = {schema.actions[number].name: number for number in table.actions}
+        default = json_table.default
+        if default is not None and default.action in ids:  # p4c may add a NoAction that P4Info does not list
+            defaults[table.id] = ActionCall(ids[default.action], default.params)
+        for entry in json_table.entries:
+            if entry.call.action not in ids:
+                name = entry.call.action
+                raise invalid(f"P4Info: table {table.name} lacks action {name}, which an initial entry uses")
+            entries.setdefault(table.id, []).append(
+                InitialEntry(
+                    match=tuple(map(_as_declared, table.fields, entry.match)),
+                    priority=entry.priority if table.needs_priority else 0,
+                    call=ActionCall(ids[entry.call.action], entry.call.params),
+                )
+            )
+    return ProgramTables(entries, defaults, sizes, _port_width(bmv2))
+
+
+def _check_array(kind: str, name: str, size: int, json_size: int | None) -> None:
+    if size != json_size:
+        raise invalid(
+            f"P4Info has a {kind} {name} of size {size} that the BMv2 JSON lacks: they are not of one program"
+        )
+
+
+def _check_key(table: Table, json_table: TableInfo) -> None:
+    key = [(_json_kind(field.kind.value), field.width) for field in table.fields]
+    if key != [(_json_kind(field.kind), field.width) for field in json_table.keys]:
+        raise invalid(
+            f"table {table.name} has the key ({_describe(table.fields)}) in P4Info and "
+            f"({_describe(json_table.keys)}) in the BMv2 JSON: they are not of one program"
+        )
+
+
+def _json_kind(kind: str) -> str:
+    """A match kind as BMv2 knows it: p4c writes an optional field as ternary with no or all mask bits."""
+    return "ternary" if kind == "optional" else kind
+
+
+def _describe(fields: Sequence[MatchField | KeyField]) -> str:
+    kinds = (field.kind.value if isinstance(field, MatchField) else field.kind for field in fields)
+    return ", ".join(f"{kind} bit<{field.width}>" for kind, field in zip(kinds, fields, strict=True))
+
+
+def _as_declared(field: MatchField, match: Match) -> Match:
+    """A key component of an initial entry, optional again where P4Info says so."""
+    if field.kind is MatchKind.OPTIONAL and isinstance(match, Ternary):
+        return Optional_(match.value if match.mask else None)
+    return match
+
+
+def _port_width(program: Bmv2Program) -> int:
+    metadata = program.header_instances.get("standard_metadata")
+    for field in metadata.type.fields if metadata is not None else ():
+        if field.name == "egress_port":
+            return field.width
+    return DEFAULT_PORT_WIDTH

@@ -1,0 +1,325 @@
+"""P4Info as the server uses it: every object by its id, widths and match kinds checked once, at load."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum, IntEnum
+from typing import Any
+
+from finsy.proto import p4i, p4t
+
+from soft_switch.server.errors import P4RuntimeError, invalid
+
+
+class MatchKind(Enum):
+    """How a key field is compared; the value is the word BMv2 JSON uses."""
+
+    EXACT = "exact"
+    LPM = "lpm"
+    TERNARY = "ternary"
+    RANGE = "range"
+    OPTIONAL = "optional"
+
+
+# A table with one of these has entries that can overlap, and so needs priorities.
+PRIORITY_KINDS = frozenset({MatchKind.TERNARY, MatchKind.RANGE, MatchKind.OPTIONAL})
+
+
+class Scope(IntEnum):
+    """Where a table may use one of its actions: in entries, as default action, or both."""
+
+    TABLE_AND_DEFAULT = p4i.ActionRef.TABLE_AND_DEFAULT
+    TABLE_ONLY = p4i.ActionRef.TABLE_ONLY
+    DEFAULT_ONLY = p4i.ActionRef.DEFAULT_ONLY
+
+
+_MATCH_KINDS = {
+    p4i.MatchField.EXACT: MatchKind.EXACT,
+    p4i.MatchField.LPM: MatchKind.LPM,
+    p4i.MatchField.TERNARY: MatchKind.TERNARY,
+    p4i.MatchField.RANGE: MatchKind.RANGE,
+    p4i.MatchField.OPTIONAL: MatchKind.OPTIONAL,
+}
+
+
+@dataclass(frozen=True)
+class MatchField:
+    """One field of a table's key; `width` in bits."""
+
+    id: int
+    name: str
+    kind: MatchKind
+    width: int
+
+
+@dataclass(frozen=True)
+class Param:
+    """One parameter of an action; `width` in bits."""
+
+    id: int
+    name: str
+    width: int
+
+
+@dataclass(frozen=True)
+class Action:
+    """An action and its parameters, in the order in which the data plane takes them."""
+
+    id: int
+    name: str
+    params: tuple[Param, ...]
+
+
+@dataclass(frozen=True)
+class Table:
+    """A match-action table: its key, what its entries may do, and what hangs on them."""
+
+    id: int
+    name: str
+    fields: tuple[MatchField, ...]
+    actions: Mapping[int, Scope]
+    is_const: bool
+    const_default: bool
+    indirect: bool
+    idle_timeout: bool
+    direct_counter: bool
+    direct_meter: bool
+
+    @property
+    def needs_priority(self) -> bool:
+        """Whether every entry must have a priority (greater wins); otherwise none may."""
+        return any(field.kind in PRIORITY_KINDS for field in self.fields)
+
+
+@dataclass(frozen=True)
+class Counter:
+    """An indexed counter array."""
+
+    id: int
+    name: str
+    size: int
+
+
+@dataclass(frozen=True)
+class Register:
+    """A register array; `width` is None for element types that P4Runtime cannot carry as one integer."""
+
+    id: int
+    name: str
+    size: int
+    width: int | None
+    signed: bool
+    form: str  # the P4Data member its values travel in: bitstring, bool or enum_value
+
+
+@dataclass(frozen=True)
+class PacketHeader:
+    """The controller header of packet-in or packet-out, fields in wire order."""
+
+    fields: tuple[Param, ...]
+
+
+@dataclass(frozen=True)
+class Schema:
+    """All objects of one P4Info, by id."""
+
+    tables: dict[int, Table] = field(default_factory=dict)
+    actions: dict[int, Action] = field(default_factory=dict)
+    counters: dict[int, Counter] = field(default_factory=dict)
+    registers: dict[int, Register] = field(default_factory=dict)
+    packet_in: PacketHeader | None = None
+    packet_out: PacketHeader | None = None
+    other_ids: dict[int, str] = field(default_factory=dict)  # objects no request can be served for yet
+
+
+def parse_p4info(p4info: p4i.P4Info) -> Schema:
+    """The schema of a P4Info; INVALID_ARGUMENT names the object that is wrong or cannot be served."""
+    _check_preambles(p4info)
+    translated = {
+        name
+        for name, spec in p4info.type_info.new_types.items()
+        if spec.WhichOneof("representation") == "translated_type"
+    }
+    actions = {action.preamble.id: _action(action, translated) for action in p4info.actions}
+    direct_counters = {counter.direct_table_id for counter in p4info.direct_counters}
+    direct_meters = {meter.direct_table_id for meter in p4info.direct_meters}
+    tables = {}
+    for table in p4info.tables:
+        tables[table.preamble.id] = _table(table, actions, direct_counters, direct_meters, translated)
+    headers = {
+        header.preamble.name: _packet_header(header, translated)
+        for header in p4info.controller_packet_metadata
+    }
+    unknown = headers.keys() - {"packet_in", "packet_out"}
+    if unknown:
+        raise invalid(f"P4Info has a controller header {min(unknown)!r}: only packet_in and packet_out exist")
+    return Schema(
+        tables=tables,
+        actions=actions,
+        counters={
+            counter.preamble.id: Counter(counter.preamble.id, counter.preamble.name, counter.size)
+            for counter in p4info.counters
+        },
+        registers={
+            register.preamble.id: _register(register, p4info.type_info) for register in p4info.registers
+        },
+        packet_in=headers.get("packet_in"),
+        packet_out=headers.get("packet_out"),
+        other_ids=dict(_other_objects(p4info)),
+    )
+
+
+def _table(
+    table: p4i.Table,
+    actions: Mapping[int, Action],
+    direct_counters: set[int],
+    direct_meters: set[int],
+    translated: set[str],
+) -> Table:
+    name = table.preamble.name
+    for reference in table.action_refs:
+        if reference.id not in actions:
+            raise invalid(f"P4Info: table {name} refers to action {reference.id:#010x}, which is not there")
+    fields = []
+    for match in table.match_fields:
+        what = f"match field {match.name} of table {name}"
+        kind = _MATCH_KINDS.get(match.match_type) if match.WhichOneof("match") == "match_type" else None
+        if kind is None:
+            raise invalid(
+                f"P4Info: {what} has match kind {match.other_match_type or 'none'!r}, not supported"
+            )
+        _check_type(match.type_name, match.bitwidth, translated, what)
+        fields.append(MatchField(match.id, match.name, kind, match.bitwidth))
+    _check_unique((field.id for field in fields), f"match fields of table {name}")
+    return Table(
+        id=table.preamble.id,
+        name=name,
+        fields=tuple(fields),
+        actions={reference.id: Scope(reference.scope) for reference in table.action_refs},
+        is_const=table.is_const_table,
+        const_default=table.const_default_action_id != 0,
+        indirect=table.implementation_id != 0,
+        idle_timeout=table.idle_timeout_behavior != p4i.Table.NO_TIMEOUT,
+        direct_counter=table.preamble.id in direct_counters,
+        direct_meter=table.preamble.id in direct_meters,
+    )
+
+
+def _action(action: p4i.Action, translated: set[str]) -> Action:
+    name = action.preamble.name
+    for param in action.params:
+        _check_type(param.type_name, param.bitwidth, translated, f"parameter {param.name} of action {name}")
+    _check_unique((param.id for param in action.params), f"parameters of action {name}")
+    params = tuple(Param(param.id, param.name, param.bitwidth) for param in action.params)
+    return Action(action.preamble.id, name, params)
+
+
+def _packet_header(header: p4i.ControllerPacketMetadata, translated: set[str]) -> PacketHeader:
+    name = header.preamble.name
+    for member in header.metadata:
+        _check_type(member.type_name, member.bitwidth, translated, f"field {member.name} of {name}")
+    _check_unique((member.id for member in header.metadata), f"fields of {name}")
+    return PacketHeader(tuple(Param(member.id, member.name, member.bitwidth) for member in header.metadata))
+
+
+def _register(register: p4i.Register, types: p4t.P4TypeInfo) -> Register:
+    width, signed, form = _element(register.type_spec, types)
+    preamble = register.preamble
+    return Register(preamble.id, preamble.name, register.size, width, signed, form)
+
+
+def _element(spec: p4t.P4DataTypeSpec, types: p4t.P4TypeInfo) -> tuple[int | None, bool, str]:
+    """Width, signedness and P4Data member of a register's element type."""
+    kind = spec.WhichOneof("type_spec")
+    if kind == "bitstring":
+        form = spec.bitstring.WhichOneof("type_spec")
+        if form == "bit":
+            return spec.bitstring.bit.bitwidth, False, "bitstring"
+        if form == "int":
+            return spec.bitstring.int.bitwidth, True, "bitstring"
+    if kind == "bool":
+        return 1, False, "bool"
+    if kind == "serializable_enum":
+        enum = types.serializable_enums[spec.serializable_enum.name]
+        return enum.underlying_type.bitwidth, False, "enum_value"
+    if kind == "new_type":
+        new_type = types.new_types[spec.new_type.name]
+        if new_type.WhichOneof("representation") == "original_type":
+            return _element(new_type.original_type, types)
+    return None, False, kind or "none"
+
+
+def _check_type(type_name: p4t.P4NamedType, width: int, translated: set[str], what: str) -> None:
+    if type_name.name in translated:
+        raise invalid(
+            f"P4Info: {what} has type {type_name.name}, which @p4runtime_translation maps to controller "
+            "values: translation is not supported, compile without the annotation"
+        )
+    if width <= 0:
+        raise invalid(f"P4Info: {what} has a width of {width} bits")
+
+
+def _check_unique(ids: Iterable[int], what: str) -> None:
+    seen: set[int] = set()
+    for number in ids:
+        if number == 0 or number in seen:
+            raise invalid(f"P4Info: the {what} have id {number} twice or zero")
+        seen.add(number)
+
+
+def _check_preambles(p4info: p4i.P4Info) -> None:
+    seen: dict[int, str] = {}
+    for preamble, kind in _preambles(p4info):
+        if preamble.id == 0:
+            raise invalid(f"P4Info: {kind} {preamble.name} has no id")
+        if preamble.id in seen:
+            raise invalid(f"P4Info: id {preamble.id:#010x} is {seen[preamble.id]} and {kind} {preamble.name}")
+        seen[preamble.id] = f"{kind} {preamble.name}"
+
+
+def _preambles(p4info: p4i.P4Info) -> Iterable[tuple[p4i.Preamble, str]]:
+    groups: dict[str, Iterable[Any]] = {
+        "table": p4info.tables,
+        "action": p4info.actions,
+        "counter": p4info.counters,
+        "register": p4info.registers,
+        "controller header": p4info.controller_packet_metadata,
+        "direct counter": p4info.direct_counters,
+        "direct meter": p4info.direct_meters,
+        "meter": p4info.meters,
+        "action profile": p4info.action_profiles,
+        "digest": p4info.digests,
+        "value set": p4info.value_sets,
+    }
+    for kind, objects in groups.items():
+        for item in objects:
+            yield item.preamble, kind
+
+
+def _other_objects(p4info: p4i.P4Info) -> Iterable[tuple[int, str]]:
+    for preamble, kind in _preambles(p4info):
+        if kind in {"direct meter", "meter", "action profile", "digest", "value set"}:
+            yield preamble.id, f"{kind} {preamble.name}"
+
+
+def lookup_error(kind: str, number: int, schema: Schema) -> P4RuntimeError:
+    """The error for an id that is not a `kind` in this P4Info."""
+    if number == 0:
+        return invalid(f"the {kind} id is missing (0)")
+    other = next(
+        (
+            f"{name} {objects[number].name}"
+            for name, objects in (
+                ("table", schema.tables),
+                ("action", schema.actions),
+                ("counter", schema.counters),
+                ("register", schema.registers),
+            )
+            if number in objects
+        ),
+        schema.other_ids.get(number),
+    )
+    if other is not None:
+        return invalid(f"id {number:#010x} is not a {kind}, it is {other}")
+    return invalid(f"there is no {kind} with id {number:#010x} in the P4Info of the running pipeline")

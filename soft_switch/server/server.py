@@ -1,0 +1,78 @@
+"""The gRPC server around the P4Runtime service: address, threads, start and stop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import grpc
+from finsy.proto import p4r_grpc
+
+from soft_switch.server.arbitration import Arbiter
+from soft_switch.server.backend import Backend
+from soft_switch.server.device import Device
+from soft_switch.server.service import MAX_STREAMS, P4RuntimeService
+
+DEFAULT_ADDRESS = "0.0.0.0:9559"
+MAX_REQUEST_BYTES = 256 << 20  # a BMv2 JSON can exceed gRPC's default of 4 MB
+UNARY_THREADS = 16
+
+OPTIONS = (
+    ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
+    ("grpc.max_send_message_length", -1),
+    # Two switches on one port are a mistake, not a way to share it.
+    ("grpc.so_reuseport", 0),
+    # A controller whose host vanished without a word stops being primary after 15 s.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+)
+
+
+class P4RuntimeServer:
+    """Serves P4Runtime for one data plane.
+
+    `address` is HOST:PORT (port 0 takes a free one) or unix:PATH. `verify` tells whether a program could be
+    loaded, as `soft_switch.server.device.Device` says. `promote` chooses what happens when a primary leaves,
+    as `soft_switch.server.arbitration` says.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        *,
+        device_id: int = 0,
+        address: str = DEFAULT_ADDRESS,
+        verify: Callable[[bytes], None],
+        promote: bool = True,
+    ) -> None:
+        self._requested = address
+        self._address: str | None = None
+        self._pool = ThreadPoolExecutor(MAX_STREAMS + UNARY_THREADS, thread_name_prefix="p4runtime")
+        self._server = grpc.server(self._pool, options=OPTIONS)
+        service = P4RuntimeService(device_id, Device(backend, verify), Arbiter(device_id, promote=promote))
+        p4r_grpc.add_P4RuntimeServicer_to_server(service, self._server)
+        backend.on_packet_in(service.deliver_packet_in)
+
+    @property
+    def address(self) -> str:
+        """Where the server listens, with the port it was given."""
+        if self._address is None:
+            raise RuntimeError("the P4Runtime server has not been started")
+        return self._address
+
+    def start(self) -> None:
+        """Listen. OSError if the address is taken or not this machine's."""
+        try:
+            port = self._server.add_insecure_port(self._requested)
+        except RuntimeError as error:
+            raise OSError(f"cannot listen on {self._requested}: is another switch using it?") from error
+        unix = self._requested.startswith(("unix:", "unix-abstract:"))
+        host = self._requested.rpartition(":")[0]
+        self._address = self._requested if unix else f"{host}:{port}"
+        self._server.start()
+
+    def stop(self, *, grace_s: float = 0.5) -> None:
+        """Refuse new requests, give running ones `grace_s` seconds, then end them and every stream."""
+        self._server.stop(grace_s).wait()
+        self._pool.shutdown(wait=True)

@@ -1,0 +1,95 @@
+"""Forwarding state without forwarding: a backend that only remembers.
+
+A pipeline that is saved but not committed takes writes and reads (P4Runtime, VERIFY_AND_SAVE), while the data
+plane still runs the old one. They go here first and are replayed on COMMIT.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from soft_switch.description import Match
+from soft_switch.errors import TableFull, UnknownEntry
+from soft_switch.server.program import ProgramTables
+from soft_switch.server.schema import Schema
+
+
+class Shadow:
+    """The forwarding state of one program, as fresh after a load."""
+
+    def __init__(self, schema: Schema, program: ProgramTables) -> None:
+        self._capacity: Mapping[str, int] = {
+            table.name: program.sizes[table.id] for table in schema.tables.values()
+        }
+        self._entries: dict[str, set[int]] = {
+            table.name: set(range(len(program.entries.get(table.id, ())))) for table in schema.tables.values()
+        }
+        self._direct: dict[tuple[str, int], tuple[int, int]] = {}
+        self._counters = {
+            counter.name: np.zeros((counter.size, 2), dtype=np.uint64) for counter in schema.counters.values()
+        }
+        self._registers = {register.name: [0] * register.size for register in schema.registers.values()}
+        self._groups: dict[int, tuple[tuple[int, int], ...]] = {}
+        self._next_handle = 1 << 32  # apart from the program's own entries
+
+    def insert(
+        self, table: str, match: Sequence[Match], *, priority: int, action: str, params: Sequence[int]
+    ) -> int:
+        entries = self._entries[table]
+        if len(entries) >= self._capacity[table]:
+            raise TableFull(f"table {table} is full: it holds {self._capacity[table]} entries")
+        handle = self._next_handle
+        self._next_handle += 1
+        entries.add(handle)
+        return handle
+
+    def modify(self, table: str, handle: int, *, action: str, params: Sequence[int]) -> None:
+        self._check(table, handle)
+
+    def delete(self, table: str, handle: int) -> None:
+        self._check(table, handle)
+        self._entries[table].remove(handle)
+        self._direct.pop((table, handle), None)
+
+    def set_default(self, table: str, action: str | None, params: Sequence[int] = ()) -> None:
+        return
+
+    def counter_read(self, name: str, index: int) -> tuple[int, int]:
+        packets, bytes_ = self._counters[name][index].tolist()
+        return packets, bytes_
+
+    def counter_read_all(self, name: str) -> npt.NDArray[np.uint64]:
+        counts: npt.NDArray[np.uint64] = self._counters[name].copy()
+        return counts
+
+    def counter_write(self, name: str, index: int, packets: int, bytes_: int) -> None:
+        self._counters[name][index] = (packets, bytes_)
+
+    def direct_counter_read(self, table: str, handle: int) -> tuple[int, int]:
+        self._check(table, handle)
+        return self._direct.get((table, handle), (0, 0))
+
+    def direct_counter_write(self, table: str, handle: int, packets: int, bytes_: int) -> None:
+        self._check(table, handle)
+        self._direct[table, handle] = (packets, bytes_)
+
+    def register_read(self, name: str, index: int) -> int:
+        return self._registers[name][index]
+
+    def register_write(self, name: str, index: int, value: int) -> None:
+        self._registers[name][index] = value
+
+    def multicast_set(self, group: int, replicas: Sequence[tuple[int, int]]) -> None:
+        self._groups[group] = tuple(replicas)
+
+    def multicast_delete(self, group: int) -> None:
+        if group not in self._groups:
+            raise UnknownEntry(f"there is no multicast group {group}")
+        del self._groups[group]
+
+    def _check(self, table: str, handle: int) -> None:
+        if handle not in self._entries[table]:
+            raise UnknownEntry(f"table {table} has no entry with handle {handle}")

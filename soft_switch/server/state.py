@@ -1,0 +1,122 @@
+"""A pipeline and its forwarding state: every entity of P4Runtime, each with the handler that serves it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import grpc
+from finsy.proto import p4r
+
+from soft_switch.errors import DuplicateEntry, TableError, TableFull, UnknownEntry
+from soft_switch.server.arrays import Counters, Registers
+from soft_switch.server.backend import ForwardingBackend
+from soft_switch.server.errors import P4RuntimeError, invalid
+from soft_switch.server.operation import Operation
+from soft_switch.server.program import ProgramTables, read_program
+from soft_switch.server.refused import REFUSED, Refused
+from soft_switch.server.replication import Replication
+from soft_switch.server.schema import Schema, parse_p4info
+from soft_switch.server.tables import DirectCounters, Tables
+
+LOG = logging.getLogger(__name__)
+
+# What a data plane says, as the code a controller acts on.
+BACKEND_ERRORS = (
+    (TableFull, grpc.StatusCode.RESOURCE_EXHAUSTED),
+    (DuplicateEntry, grpc.StatusCode.ALREADY_EXISTS),
+    (UnknownEntry, grpc.StatusCode.NOT_FOUND),
+    (TableError, grpc.StatusCode.INVALID_ARGUMENT),
+)
+
+
+@dataclass(frozen=True)
+class PipelineConfig:
+    """A ForwardingPipelineConfig as it was given, and what was read from it."""
+
+    message: p4r.ForwardingPipelineConfig
+    schema: Schema
+    program: ProgramTables
+
+
+def parse_config(message: p4r.ForwardingPipelineConfig) -> PipelineConfig:
+    """Read P4Info and BMv2 JSON; INVALID_ARGUMENT says what is missing or does not fit."""
+    if not message.HasField("p4info"):
+        raise invalid("the forwarding pipeline config has no p4info")
+    if not message.p4_device_config:
+        raise invalid("the forwarding pipeline config has no p4_device_config: it is p4c's BMv2 JSON")
+    schema = parse_p4info(message.p4info)
+    program = read_program(message.p4_device_config, schema)
+    kept = p4r.ForwardingPipelineConfig()
+    kept.CopyFrom(message)
+    return PipelineConfig(kept, schema, program)
+
+
+class EntityHandler(Protocol):
+    """Serves one kind of entity."""
+
+    def write(self, operation: Operation, message: Any) -> None: ...
+
+    def read(self, request: Any) -> Iterator[p4r.Entity]: ...
+
+
+class ForwardingState:
+    """All entities of one pipeline on one backend, which holds the program freshly loaded."""
+
+    def __init__(self, config: PipelineConfig, backend: ForwardingBackend) -> None:
+        self.config = config
+        tables = Tables(config.schema, config.program, backend)
+        self._replication = Replication(config.program.port_width, backend)
+        self._handlers: dict[str, EntityHandler] = {
+            "table_entry": tables,
+            "direct_counter_entry": DirectCounters(tables, backend),
+            "counter_entry": Counters(config.schema, backend),
+            "register_entry": Registers(config.schema, backend),
+            "packet_replication_engine_entry": self._replication,
+            **{entity: Refused(entity) for entity in REFUSED},
+        }
+
+    def write(self, update: p4r.Update) -> None:
+        """Apply one update, or raise P4RuntimeError and change nothing."""
+        try:
+            operation = Operation(update.type)
+        except ValueError as error:
+            raise invalid("the update type is not set: it is INSERT, MODIFY or DELETE") from error
+        handler, message = self._dispatch(update.entity)
+        try:
+            handler.write(operation, message)
+        except P4RuntimeError:
+            raise
+        except Exception as error:
+            raise _from_backend(error) from error
+
+    def read(self, request: p4r.Entity) -> list[p4r.Entity]:
+        """The entities one element of a ReadRequest selects."""
+        handler, message = self._dispatch(request)
+        try:
+            return list(handler.read(message))
+        except P4RuntimeError:
+            raise
+        except Exception as error:
+            raise _from_backend(error) from error
+
+    def clear_replication(self) -> None:
+        """Remove the multicast groups: they are the switch's, and would outlive the program."""
+        self._replication.clear()
+
+    def _dispatch(self, entity: p4r.Entity) -> tuple[EntityHandler, Any]:
+        kind = entity.WhichOneof("entity")
+        if kind is None:
+            raise invalid("the entity is not set")
+        return self._handlers[kind], getattr(entity, kind)
+
+
+def _from_backend(error: Exception) -> P4RuntimeError:
+    """The data plane's refusal with its code; anything else is a defect and logged with its trace."""
+    for kind, code in BACKEND_ERRORS:
+        if isinstance(error, kind):
+            return P4RuntimeError(code, str(error))
+    LOG.error("the data plane failed on a P4Runtime request", exc_info=error)
+    return P4RuntimeError(grpc.StatusCode.INTERNAL, f"the data plane failed: {error!r}")

@@ -1,0 +1,412 @@
+"""Table entries: the `TableEntry` entity, its default actions and its direct counters.
+
+The data plane knows entries by handle; what only a controller cares about (cookies, the exact key it wrote)
+is kept here. Source: P4Runtime specification, section "TableEntry".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from finsy.proto import p4r
+
+from soft_switch.description import Match
+from soft_switch.server.backend import ForwardingBackend
+from soft_switch.server.bytestrings import decode, encode
+from soft_switch.server.errors import (
+    P4RuntimeError,
+    already_exists,
+    denied,
+    invalid,
+    not_found,
+    unimplemented,
+)
+from soft_switch.server.keys import check_priority, format_key, parse_key
+from soft_switch.server.operation import Operation
+from soft_switch.server.program import ActionCall, ProgramTables
+from soft_switch.server.schema import Action, Schema, Scope, Table, lookup_error
+
+Key = tuple[tuple[Match, ...], int]  # match values and priority: what tells two entries of a table apart
+
+
+@dataclass
+class Entry:
+    """An entry that is in the data plane under `handle`."""
+
+    handle: int
+    call: ActionCall
+    is_const: bool = False
+    metadata: bytes = b""
+    controller_metadata: int = 0
+
+
+@dataclass
+class DefaultEntry:
+    """What a table does on a miss; `call` is None where the program names no action."""
+
+    call: ActionCall | None
+    metadata: bytes = b""
+    controller_metadata: int = 0
+
+
+@dataclass
+class TableState:
+    """One table, its entries and its default entry as they are now."""
+
+    table: Table
+    program_default: ActionCall | None
+    default: DefaultEntry
+    entries: dict[Key, Entry] = field(default_factory=dict)
+
+
+class Tables:
+    """Writes and reads `TableEntry` on one backend."""
+
+    def __init__(self, schema: Schema, program: ProgramTables, backend: ForwardingBackend) -> None:
+        self._schema = schema
+        self._backend = backend
+        self._states: dict[int, TableState] = {}
+        for table in schema.tables.values():
+            default = program.defaults.get(table.id)
+            state = TableState(table, default, DefaultEntry(default))
+            # The data plane gives the program's own entries the handles 0, 1, ... in the order of the JSON.
+            for handle, entry in enumerate(program.entries.get(table.id, ())):
+                state.entries[entry.match, entry.priority] = Entry(handle, entry.call, table.is_const)
+            self._states[table.id] = state
+
+    def write(self, operation: Operation, message: p4r.TableEntry) -> None:
+        """Apply one update; raises P4RuntimeError and changes nothing when it is refused."""
+        state = self.state(message.table_id)
+        if message.is_const:
+            raise invalid(
+                f"table {state.table.name}: is_const is the switch's to set, leave it out of a write"
+            )
+        if message.is_default_action:
+            self._write_default(operation, state, message)
+        elif operation == Operation.INSERT:
+            self._insert(state, message)
+        elif operation == Operation.MODIFY:
+            self._modify(state, message)
+        else:
+            self._delete(state, message)
+
+    def read(self, request: p4r.TableEntry) -> Iterator[p4r.Entity]:
+        """The entries a request selects; fields left at their default select everything."""
+        for state in self.select(request):
+            if request.HasField("time_since_last_hit"):
+                raise _no_idle_timeout(state.table, "time_since_last_hit")
+            if request.is_default_action:
+                yield p4r.Entity(table_entry=self._format_default(state, request))
+                continue
+            for key, entry in matching(state, request):
+                yield p4r.Entity(table_entry=self._format(state.table, key, entry, request))
+
+    def state(self, table_id: int) -> TableState:
+        """The table with this id, INVALID_ARGUMENT if the P4Info has none."""
+        state = self._states.get(table_id)
+        if state is None:
+            raise lookup_error("table", table_id, self._schema)
+        return state
+
+    def select(self, request: p4r.TableEntry) -> list[TableState]:
+        """The tables a read is about: one, or all for id 0."""
+        if request.table_id:
+            return [self.state(request.table_id)]
+        if request.match:
+            raise invalid("a read with match fields needs a table id: field ids mean nothing without a table")
+        return list(self._states.values())
+
+    # Entries
+
+    def _insert(self, state: TableState, message: p4r.TableEntry) -> None:
+        table = state.table
+        if not table.fields:
+            raise invalid(f"table {table.name} has no key, so it has a default entry only: MODIFY that one")
+        if table.is_const:
+            raise denied(f"table {table.name} is constant: its entries are part of the program")
+        key = _key(table, message)
+        if not message.HasField("action"):
+            raise invalid(f"table {table.name}: an INSERT needs an action")
+        call = self._parse_call(table, message.action, default=False)
+        self._check_resources(table, message)
+        if key in state.entries:
+            raise already_exists(f"table {table.name} has this entry already: use MODIFY to change it")
+        handle = self._backend.insert(
+            table.name, key[0], priority=key[1], action=self._action(call).name, params=call.params
+        )
+        state.entries[key] = Entry(
+            handle, call, metadata=message.metadata, controller_metadata=message.controller_metadata
+        )
+        self._write_counter(table, handle, message)
+
+    def _modify(self, state: TableState, message: p4r.TableEntry) -> None:
+        table = state.table
+        key = _key(table, message)
+        fixed = table.is_const and (
+            message.HasField("action") or message.metadata or message.controller_metadata
+        )
+        if fixed:
+            raise denied(
+                f"table {table.name} is constant: only direct counters of its entries can be modified"
+            )
+        call = self._parse_call(table, message.action, default=False) if message.HasField("action") else None
+        self._check_resources(table, message)
+        entry = _find(state, key)
+        if call is not None:
+            self._backend.modify(table.name, entry.handle, action=self._action(call).name, params=call.params)
+            entry.call = call
+        entry.metadata = message.metadata
+        entry.controller_metadata = message.controller_metadata
+        self._write_counter(table, entry.handle, message)
+
+    def _delete(self, state: TableState, message: p4r.TableEntry) -> None:
+        table = state.table
+        if table.is_const:
+            raise denied(f"table {table.name} is constant: its entries are part of the program")
+        key = _key(table, message)
+        self._backend.delete(table.name, _find(state, key).handle)
+        del state.entries[key]
+
+    # The default entry
+
+    def _write_default(self, operation: Operation, state: TableState, message: p4r.TableEntry) -> None:
+        table = state.table
+        if operation != Operation.MODIFY:
+            raise invalid(f"table {table.name}: the default entry is always there, only MODIFY applies to it")
+        _check_default_key(table, message)
+        if table.indirect:
+            raise invalid(f"table {table.name} has an action profile: its default action cannot be changed")
+        if table.const_default:
+            raise denied(f"table {table.name} has a constant default action")
+        self._check_resources(table, message)
+        if message.HasField("counter_data"):
+            raise unimplemented(f"table {table.name}: direct counters count entries, not the default entry")
+        if not message.HasField("action"):
+            self._backend.set_default(table.name, None)
+            state.default = DefaultEntry(state.program_default)
+            return
+        call = self._parse_call(table, message.action, default=True)
+        self._backend.set_default(table.name, self._action(call).name, call.params)
+        state.default = DefaultEntry(call, message.metadata, message.controller_metadata)
+
+    # Actions and direct resources
+
+    def _parse_call(self, table: Table, message: p4r.TableAction, *, default: bool) -> ActionCall:
+        kind = message.WhichOneof("type")
+        if table.indirect:
+            if kind == "action":
+                raise invalid(f"table {table.name} has an action profile: it takes members, not actions")
+            raise unimplemented(f"table {table.name}: action profiles are not supported by this switch yet")
+        if kind != "action":
+            raise invalid(f"table {table.name} takes a direct action, the request gives {kind or 'none'}")
+        action_id = message.action.action_id
+        scope = table.actions.get(action_id)
+        if scope is None:
+            if action_id not in self._schema.actions:
+                raise lookup_error("action", action_id, self._schema)
+            name = self._schema.actions[action_id].name
+            raise invalid(f"action {name} is not one of table {table.name}'s actions")
+        name = self._schema.actions[action_id].name
+        if default and scope == Scope.TABLE_ONLY:
+            raise denied(f"table {table.name}: action {name} is @tableonly, it cannot be the default action")
+        if not default and scope == Scope.DEFAULT_ONLY:
+            raise denied(f"table {table.name}: action {name} is @defaultonly, an entry cannot have it")
+        return ActionCall(action_id, _parse_params(self._schema.actions[action_id], message.action))
+
+    def _action(self, call: ActionCall) -> Action:
+        return self._schema.actions[call.action_id]
+
+    def _check_resources(self, table: Table, message: p4r.TableEntry) -> None:
+        if message.HasField("time_since_last_hit"):
+            raise invalid(f"table {table.name}: time_since_last_hit is the switch's to set")
+        if message.idle_timeout_ns:
+            raise _no_idle_timeout(table, "idle_timeout_ns")
+        if message.HasField("meter_config") or message.HasField("meter_counter_data"):
+            if not table.direct_meter:
+                raise invalid(f"table {table.name} has no direct meter")
+            raise unimplemented(f"table {table.name}: direct meters are not supported by this switch yet")
+        if message.HasField("counter_data"):
+            if not table.direct_counter:
+                raise invalid(f"table {table.name} has no direct counter")
+            check_counter_data(message.counter_data)
+
+    def _write_counter(self, table: Table, handle: int, message: p4r.TableEntry) -> None:
+        if message.HasField("counter_data"):
+            data = message.counter_data
+            self._backend.direct_counter_write(table.name, handle, data.packet_count, data.byte_count)
+
+    # Answers
+
+    def _format(self, table: Table, key: Key, entry: Entry, request: p4r.TableEntry) -> p4r.TableEntry:
+        message = p4r.TableEntry(
+            table_id=table.id,
+            match=format_key(table, key[0]),
+            action=self._format_call(entry.call),
+            priority=key[1],
+            controller_metadata=entry.controller_metadata,
+            metadata=entry.metadata,
+            is_const=entry.is_const,
+        )
+        if request.HasField("counter_data") and table.direct_counter:
+            packets, bytes_ = self._backend.direct_counter_read(table.name, entry.handle)
+            message.counter_data.CopyFrom(counter_data(packets, bytes_))
+        return message
+
+    def _format_default(self, state: TableState, request: p4r.TableEntry) -> p4r.TableEntry:
+        table, default = state.table, state.default
+        _check_default_key(table, request)
+        message = p4r.TableEntry(
+            table_id=table.id,
+            is_default_action=True,
+            controller_metadata=default.controller_metadata,
+            metadata=default.metadata,
+            is_const=table.const_default,
+        )
+        if default.call is not None:
+            message.action.CopyFrom(self._format_call(default.call))
+        return message
+
+    def _format_call(self, call: ActionCall) -> p4r.TableAction:
+        params = [
+            p4r.Action.Param(param_id=param.id, value=encode(value))
+            for param, value in zip(self._action(call).params, call.params, strict=True)
+        ]
+        return p4r.TableAction(action=p4r.Action(action_id=call.action_id, params=params))
+
+
+class DirectCounters:
+    """Writes and reads `DirectCounterEntry`: the counters that hang on table entries."""
+
+    def __init__(self, tables: Tables, backend: ForwardingBackend) -> None:
+        self._tables = tables
+        self._backend = backend
+
+    def write(self, operation: Operation, message: p4r.DirectCounterEntry) -> None:
+        """Set one counter. Only MODIFY exists; without data nothing changes."""
+        if operation != Operation.MODIFY:
+            raise invalid("a direct counter lives and dies with its table entry: only MODIFY applies to it")
+        if not message.HasField("table_entry"):
+            raise invalid("a direct counter is named by its table entry, which is missing")
+        state = self._tables.state(message.table_entry.table_id)
+        _check_direct_counter(state.table, message.table_entry)
+        entry = _find(state, _key(state.table, message.table_entry))
+        if message.HasField("data"):
+            check_counter_data(message.data)
+            self._backend.direct_counter_write(
+                state.table.name, entry.handle, message.data.packet_count, message.data.byte_count
+            )
+
+    def read(self, request: p4r.DirectCounterEntry) -> Iterator[p4r.Entity]:
+        """The counters of the entries a request selects; NOT_FOUND when it gives a key that is not there."""
+        selector = request.table_entry
+        for state in self._tables.select(selector):
+            if not selector.table_id and not state.table.direct_counter:
+                continue
+            _check_direct_counter(state.table, selector)
+            selected = list(matching(state, selector))
+            if selector.match and not selected:
+                raise _no_entry(state.table)
+            for (match, priority), entry in selected:
+                packets, bytes_ = self._backend.direct_counter_read(state.table.name, entry.handle)
+                yield p4r.Entity(
+                    direct_counter_entry=p4r.DirectCounterEntry(
+                        table_entry=p4r.TableEntry(
+                            table_id=state.table.id, match=format_key(state.table, match), priority=priority
+                        ),
+                        data=counter_data(packets, bytes_),
+                    )
+                )
+
+
+def counter_data(packets: int, bytes_: int) -> p4r.CounterData:
+    """A counter's value; the data plane counts 64 bits, the message holds 63 and a sign."""
+    limit = (1 << 63) - 1
+    return p4r.CounterData(packet_count=packets & limit, byte_count=bytes_ & limit)
+
+
+def check_counter_data(data: p4r.CounterData) -> None:
+    """Refuse negative counts."""
+    if data.packet_count < 0 or data.byte_count < 0:
+        raise invalid(f"a counter cannot be negative: {data.packet_count} packets, {data.byte_count} bytes")
+
+
+def matching(state: TableState, request: p4r.TableEntry) -> Iterator[tuple[Key, Entry]]:
+    """The entries that pass every filter set in a read request."""
+    table = state.table
+    wanted = parse_key(table, request.match) if request.match else None
+    if wanted is not None and (request.priority or not table.needs_priority):
+        key = (wanted, request.priority)
+        candidates = [(key, state.entries[key])] if key in state.entries else []
+    else:
+        candidates = list(state.entries.items())
+    if request.HasField("action") and request.action.WhichOneof("type") != "action":
+        raise invalid(f"table {table.name}: a read can select entries by action id only")
+    action_id = request.action.action.action_id
+    for key, entry in candidates:
+        if (
+            (wanted is None or key[0] == wanted)
+            and request.priority in (0, key[1])
+            and action_id in (0, entry.call.action_id)
+            and request.controller_metadata in (0, entry.controller_metadata)
+            and request.metadata in (b"", entry.metadata)
+        ):
+            yield key, entry
+
+
+def _key(table: Table, message: p4r.TableEntry) -> Key:
+    key = parse_key(table, message.match)
+    check_priority(table, message.priority)
+    return key, message.priority
+
+
+def _find(state: TableState, key: Key) -> Entry:
+    entry = state.entries.get(key)
+    if entry is None:
+        raise _no_entry(state.table)
+    return entry
+
+
+def _no_entry(table: Table) -> P4RuntimeError:
+    return not_found(f"table {table.name} has no entry with this match key and priority")
+
+
+def _check_default_key(table: Table, message: p4r.TableEntry) -> None:
+    if message.match:
+        raise invalid(f"table {table.name}: the default entry has no match fields")
+    if message.priority:
+        raise invalid(f"table {table.name}: the default entry has no priority")
+
+
+def _check_direct_counter(table: Table, message: p4r.TableEntry) -> None:
+    if not table.direct_counter:
+        raise invalid(f"table {table.name} has no direct counter")
+    if message.is_default_action:
+        raise unimplemented(f"table {table.name}: direct counters count entries, not the default entry")
+
+
+def _no_idle_timeout(table: Table, what: str) -> P4RuntimeError:
+    if table.idle_timeout:
+        return unimplemented(
+            f"table {table.name}: {what}: idle timeouts are not supported by this switch yet"
+        )
+    return invalid(f"table {table.name}: {what}: the program declares no idle timeout for it")
+
+
+def _parse_params(action: Action, message: p4r.Action) -> tuple[int, ...]:
+    given = {param.param_id: param.value for param in message.params}
+    if len(given) != len(message.params):
+        raise invalid(f"action {action.name}: a parameter is given twice")
+    values = []
+    for param in action.params:
+        if param.id not in given:
+            raise invalid(f"action {action.name}: parameter {param.name} ({param.id}) is missing")
+        try:
+            what = f"action {action.name}, parameter {param.name}"
+            values.append(decode(given.pop(param.id), param.width, what))
+        except P4RuntimeError as error:
+            # As for match fields: "Action Specification" wants INVALID_ARGUMENT, not OUT_OF_RANGE.
+            raise invalid(error.message) from error
+    if given:
+        raise invalid(f"action {action.name} has no parameter {min(given)}")
+    return tuple(values)

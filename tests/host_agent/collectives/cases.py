@@ -1,0 +1,130 @@
+"""One collective of all ranks: its inputs, how a rank runs it, and what it has to come to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from host_agent.collectives import in_network, ring
+from host_agent.collectives.plan import Call, Steps
+from host_agent.quantisation import BFLOAT16, error_bound, max_abs
+from host_agent.wire.aggregation import Reduction
+
+Array = NDArray[Any]
+DTYPES: list[np.dtype[Any]] = [np.dtype(np.int32), np.dtype(np.float32), np.dtype(np.float16), BFLOAT16]
+REDUCTIONS = [Reduction.SUM, Reduction.AVG, Reduction.MAX, Reduction.MIN]
+
+
+@dataclass(frozen=True)
+class Case:
+    """`name` of a function in `module` (ring or in_network), on `elements` of `dtype` a rank."""
+
+    module: str
+    name: str
+    dtype: np.dtype[Any]
+    elements: int
+    reduction: Reduction = Reduction.SUM
+    root: int = 0
+    non_finite: bool = False
+
+    def inputs(self, world_size: int, seed: int) -> list[Array]:
+        rng = np.random.default_rng(seed)
+        size = self.elements * world_size if self.name == "reduce_scatter" else self.elements
+        if self.dtype == np.int32:
+            return [rng.integers(-(2**31), 2**31, size).astype(np.int32) for _ in range(world_size)]
+        scale = np.exp2(rng.integers(-20, 3))
+        arrays = [(rng.standard_normal(size) * scale).astype(self.dtype) for _ in range(world_size)]
+        if self.non_finite and size:
+            arrays[self.root % world_size][0] = np.inf
+            arrays[0][-1] = np.nan
+        return arrays
+
+    def output(self, world_size: int) -> Array:
+        size = self.elements * world_size if self.name == "all_gather" else self.elements
+        return np.full(size, 99, self.dtype)
+
+    def call(self, rank: int, world_size: int, number: int = 0) -> Call:
+        adds = self.name in ("all_reduce", "reduce_scatter")
+        reduction = self.reduction if adds else Reduction.NONE
+        return Call(rank=rank, world_size=world_size, collective=number, reduction=reduction)
+
+    def steps(self, call: Call, array: Array, out: Array) -> Steps[Any]:
+        module: Any = in_network if self.module == "in_network" else ring
+        if self.name == "barrier":
+            return module.barrier(call)  # type: ignore[no-any-return]
+        if self.name == "broadcast":
+            return module.broadcast(call, array, out, root=self.root % call.world_size)  # type: ignore[no-any-return]
+        run: Callable[..., Steps[Any]] = getattr(module, self.name)
+        return run(call, array, out)
+
+    def check(self, inputs: list[Array], outputs: list[Array]) -> None:
+        """Right on every rank, and the same bits."""
+        if self.name == "barrier":
+            return
+        if self.name == "broadcast":
+            for out in outputs:
+                same_bits(out, inputs[self.root % len(inputs)])
+            return
+        if self.name == "all_gather":
+            for out in outputs:
+                same_bits(out, np.concatenate(inputs))
+            return
+        result = np.concatenate(outputs) if self.name == "reduce_scatter" else outputs[0]
+        if self.name == "all_reduce":
+            for out in outputs:
+                same_bits(out, result)
+        self.check_reduction(inputs, result)
+
+    def check_reduction(self, inputs: list[Array], result: Array) -> None:
+        with np.errstate(all="ignore"):
+            if self.reduction in (Reduction.MAX, Reduction.MIN):
+                pick: Any = np.maximum if self.reduction is Reduction.MAX else np.minimum
+                np.testing.assert_array_equal(as64(result), as64(pick.reduce(inputs)))
+                return
+            if self.dtype == np.int32:
+                total = np.sum(inputs, axis=0, dtype=np.int32)
+                if self.reduction is Reduction.AVG:
+                    total = np.trunc(total / len(inputs)).astype(np.int32)
+                np.testing.assert_array_equal(result, total)
+                return
+            exact = np.sum([as64(array) for array in inputs], axis=0)
+            if self.reduction is Reduction.AVG:
+                exact /= len(inputs)
+            finite = np.isfinite(exact)
+            np.testing.assert_array_equal(np.isnan(as64(result)), np.isnan(exact))
+            assert (as64(result)[~finite & ~np.isnan(exact)] == exact[~finite & ~np.isnan(exact)]).all()
+            errors = np.abs(as64(result) - exact)[finite]
+            assert errors.max(initial=0) <= self.bound(inputs)
+
+    def bound(self, inputs: list[Array]) -> float:
+        finite = [np.where(np.isfinite(array), array, np.zeros(1, self.dtype)) for array in inputs]
+        largest = max((float(max_abs(array)) for array in finite), default=0.0)
+        if self.module == "in_network" and not self.non_finite:
+            return error_bound(largest, world_size=len(inputs), dtype=self.dtype, reduction=self.reduction)
+        eps = {4: 2.0**-23, 2: 2.0**-7}[self.dtype.itemsize]  # ring: one rounding an addition
+        return len(inputs) ** 2 * max(largest, 2.0**-20) * eps
+
+
+def as64(array: Array) -> NDArray[np.float64]:
+    return array.astype(np.float64)
+
+
+def same_bits(left: Array, right: Array) -> None:
+    assert left.tobytes() == right.tobytes()
+
+
+def program(cases: Iterable[Case], inputs: list[list[Array]], outputs: list[list[Array]]) -> Any:
+    """Run the cases one after the other; for `Simulation.run`."""
+    cases = list(cases)
+
+    def run(rank: int) -> Steps[None]:
+        for number, case in enumerate(cases):
+            world_size = len(inputs[number])
+            call = case.call(rank, world_size, number)
+            yield from case.steps(call, inputs[number][rank], outputs[number][rank])
+
+    return run

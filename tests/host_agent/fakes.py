@@ -1,0 +1,238 @@
+"""A controller without gRPC, connections without sockets: whole communicators in one process."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from ipaddress import IPv4Address
+from typing import Any
+
+from host_agent.communicator import Communicator
+from host_agent.membership import Ended, JoinRequest, Mode, Neighbour, Ready
+from host_agent.transport import (
+    Counters,
+    Operation,
+    Progress,
+    ProtocolError,
+    RetryLimitError,
+    TransportClosedError,
+    TransportConfig,
+    TransportTimeoutError,
+)
+from host_agent.transport.events import EventType, FailureCode
+from tests.host_agent.sim import GENERATION, JOB, Faults, Simulation, configs, note
+
+
+@dataclass
+class FakeController:
+    """What all ranks' memberships share."""
+
+    world_size: int
+    ended: Ended | None = None
+    callbacks: list[Callable[[Ended], None]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.leaving = threading.Barrier(self.world_size)
+        self.lock = threading.Lock()
+
+    def end(self, reason: str, rank: int | None = None) -> None:
+        """Tell everybody, once."""
+        with self.lock:
+            if self.ended is not None:
+                return
+            self.ended = Ended(reason=reason, rank=rank)
+        for callback in self.callbacks:
+            callback(self.ended)
+
+
+class FakeMembership:
+    """A `Membership` of one rank."""
+
+    def __init__(self, controller: FakeController, rank: int) -> None:
+        self.controller = controller
+        self.rank = rank
+        self.closed = False
+        self.left = False
+
+    def join(self, request: JoinRequest, *, timeout_s: float) -> Ready:
+        raise NotImplementedError
+
+    def up(self, *, timeout_s: float) -> None:
+        raise NotImplementedError
+
+    def on_ended(self, callback: Callable[[Ended], None]) -> None:
+        self.controller.callbacks.append(callback)
+        if self.controller.ended is not None:
+            callback(self.controller.ended)
+
+    def abort(self, reason: str) -> None:
+        self.controller.end(reason, self.rank)
+
+    def leave(self, *, timeout_s: float) -> None:
+        self.controller.leaving.wait(timeout_s)
+        self.left = True
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class SimulatedFabric:
+    """A `Simulation` that threads drive: whoever waits moves it on.
+
+    A timer fires when all ranks wait, or after `PATIENCE` looks at a fabric where nothing moves.
+    """
+
+    PATIENCE = 20
+
+    def __init__(self, simulation: Simulation) -> None:
+        self.simulation = simulation
+        self.lock = threading.Lock()
+        self.waiting = 0
+        self.idle = 0
+
+    def pump(self) -> None:
+        """Let the frames under way arrive, or the next timer fire."""
+        self.idle += 1
+        while self.simulation.frames_under_way():
+            self.simulation.step()
+            self.idle = 0
+        if self.idle > self.PATIENCE or self.waiting == len(self.simulation.workers):
+            self.simulation.step()
+
+
+class SimulatedLink:
+    """A `Link` of one rank on a simulated fabric."""
+
+    def __init__(self, fabric: SimulatedFabric, rank: int) -> None:
+        self.fabric = fabric
+        self.worker = fabric.simulation.workers[rank]
+        self.rank = rank
+        self.aborted: str | None = None
+        self.closed = False
+
+    def post(self, operation: Operation) -> int:
+        with self.fabric.lock:
+            op_id = self.worker.endpoint.post(operation, self.fabric.simulation.now_ns)
+            self.fabric.simulation.flush(self.rank)
+            return op_id
+
+    def wait(
+        self, op_id: int, *, timeout_s: float | None = None, until: EventType = EventType.RECEIVED
+    ) -> None:
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        with self.fabric.lock:
+            self.fabric.waiting += 1
+        try:
+            while not self._poll(op_id, until):
+                if deadline is not None and time.monotonic() >= deadline:
+                    raise TransportTimeoutError(f"operation {op_id} is not done after {timeout_s} s")
+                time.sleep(0.0005)  # others need the lock
+        finally:
+            with self.fabric.lock:
+                self.fabric.waiting -= 1
+
+    def _poll(self, op_id: int, until: EventType) -> bool:
+        with self.fabric.lock:
+            self.fabric.pump()
+            note(self.worker)
+            failure = self.worker.failure
+            done = self.worker.received if until is EventType.RECEIVED else self.worker.completed
+        if done >= op_id:
+            return True
+        if failure is not None:
+            raise (
+                RetryLimitError(failure)
+                if failure.code is FailureCode.RETRY_LIMIT
+                else ProtocolError(failure)
+            )
+        if self.aborted is not None:
+            raise TransportClosedError(self.aborted)
+        return False
+
+    def abort(self, reason: str) -> None:
+        self.aborted = self.aborted or reason
+
+    def counters(self) -> Counters:
+        with self.fabric.lock:
+            return self.worker.endpoint.counters()
+
+    def progress(self) -> Progress:
+        with self.fabric.lock:
+            return self.worker.endpoint.progress()
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def ready_of(config: TransportConfig, *, mode: Mode = Mode.IN_NETWORK, reason: str = "") -> Ready:
+    """What the controller would say to this worker."""
+
+    def neighbour(
+        mac: str, ip: IPv4Address, *, qpn_out: int = 0, psn_out: int = 0, qpn_in: int = 0
+    ) -> Neighbour:
+        return Neighbour(rank=0, mac=mac, ip=ip, qpn_out=qpn_out, psn_out=psn_out, qpn_in=qpn_in)
+
+    ahead, behind = config.successor, config.predecessor
+    return Ready(
+        job_id=JOB,
+        generation=GENERATION,
+        window=config.window,
+        message_packets=config.message_packets,
+        path_mtu=config.path_mtu,
+        mode=mode,
+        mode_reason=reason,
+        successor=neighbour(ahead.mac, ahead.ip, qpn_in=ahead.qpn_in),
+        predecessor=neighbour(behind.mac, behind.ip, qpn_out=behind.qpn_out, psn_out=behind.psn_out),
+        heartbeat_s=1.0,
+    )
+
+
+class FakeRack:
+    """World-size communicators on one simulated fabric; `run` gives each its own thread."""
+
+    def __init__(
+        self,
+        world_size: int,
+        *,
+        mode: Mode = Mode.IN_NETWORK,
+        reason: str = "",
+        timeout_s: float = 20.0,
+        faults: Faults | None = None,
+    ) -> None:
+        workers = configs(world_size, path_mtu=1024)
+        self.simulation = Simulation(workers, faults=faults, seed=1)
+        self.fabric = SimulatedFabric(self.simulation)
+        self.controller = FakeController(world_size)
+        self.memberships = [FakeMembership(self.controller, rank) for rank in range(world_size)]
+        self.links = [SimulatedLink(self.fabric, rank) for rank in range(world_size)]
+        self.communicators = [
+            Communicator(
+                rank=config.rank,
+                world_size=world_size,
+                ready=ready_of(config, mode=mode, reason=reason),
+                link=self.links[config.rank],
+                membership=self.memberships[config.rank],
+                timeout_s=timeout_s,
+            )
+            for config in workers
+        ]
+
+    def run(self, work: Callable[[Communicator], Any]) -> list[Any]:
+        """`work` on every rank; what each returned, or the exception it raised."""
+        results: list[Any] = [None] * len(self.communicators)
+
+        def target(communicator: Communicator) -> None:
+            try:
+                results[communicator.rank] = work(communicator)
+            except Exception as error:  # noqa: BLE001  handed to the test, which looks at it
+                results[communicator.rank] = error
+
+        threads = [threading.Thread(target=target, args=(c,)) for c in self.communicators]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+            assert not thread.is_alive(), "a rank hangs"
+        return results

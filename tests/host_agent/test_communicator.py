@@ -1,0 +1,380 @@
+"""What a user of the Communicator relies on, with all ranks in one process."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from host_agent.communicator import Communicator, RingFallbackWarning
+from host_agent.errors import (
+    CollectiveTimeoutError,
+    CommunicatorClosedError,
+    JobEndedError,
+    MismatchError,
+    NotAggregatedError,
+    UsageError,
+    WorkerLostError,
+)
+from host_agent.membership import Mode
+from host_agent.quantisation import BFLOAT16, error_bound
+from host_agent.runner import Alone
+from tests.host_agent.fakes import FakeController, FakeMembership, FakeRack, ready_of
+from tests.host_agent.sim import Faults, configs
+
+pytestmark = pytest.mark.filterwarnings("error")
+
+
+@pytest.fixture(params=[Mode.IN_NETWORK, Mode.RING], ids=lambda mode: mode.name.lower())
+def rack(request: pytest.FixtureRequest) -> FakeRack:
+    """Both kinds of job answer alike."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RingFallbackWarning)
+        return FakeRack(3, mode=request.param, reason="no free slots")
+
+
+def ramp(rank: int, size: int = 1000, dtype: Any = np.float32) -> NDArray[Any]:
+    return (np.arange(size) % 100 + rank).astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.float32, np.float16, BFLOAT16], ids=str)
+def test_all_reduce_sums_every_supported_type(rack: FakeRack, dtype: Any) -> None:
+    results = rack.run(lambda c: c.all_reduce(ramp(c.rank, dtype=dtype)))
+    exact = sum(ramp(rank, dtype=np.float64) for rank in range(3))
+    for result in results:
+        assert result.dtype == dtype
+        bound = error_bound(101, world_size=3, dtype=dtype) + (0 if dtype == np.int32 else 2)
+        assert np.abs(result.astype(np.float64) - exact).max() <= bound
+        assert result.tobytes() == results[0].tobytes()
+
+
+@pytest.mark.parametrize(
+    ("op", "expected"), [("sum", [3, 9]), ("avg", [1, 3]), ("MAX", [2, 7]), ("min", [0, -1])]
+)
+def test_reductions_go_by_name(rack: FakeRack, op: str, expected: list[int]) -> None:
+    mine = [[0, -1], [1, 3], [2, 7]]
+    for result in rack.run(lambda c: c.all_reduce(np.array(mine[c.rank], np.float32), op)):
+        assert result.tolist() == expected
+
+
+def test_shape_is_kept_and_any_memory_layout_is_taken(rack: FakeRack) -> None:
+    def work(c: Communicator) -> Any:
+        fortran = np.asfortranarray(np.full((5, 7), c.rank, np.float32))
+        strided = np.full(20, c.rank, np.int32)[::3]
+        swapped = np.full(4, c.rank, ">i4")
+        scalar = np.array(c.rank, np.float32)
+        return [c.all_reduce(a) for a in (fortran, strided, swapped, scalar)]
+
+    for results in rack.run(work):
+        assert [r.shape for r in results] == [(5, 7), (7,), (4,), ()]
+        assert all((r == 3).all() for r in results)
+
+
+def test_out_takes_the_result_in_place_and_the_input_is_otherwise_left_alone(rack: FakeRack) -> None:
+    def work(c: Communicator) -> Any:
+        kept, reused = ramp(c.rank), ramp(c.rank)
+        fresh = c.all_reduce(kept)
+        returned = c.all_reduce(reused, out=reused)
+        return kept, fresh, reused, returned is reused
+
+    for rank, (kept, fresh, reused, same) in enumerate(rack.run(work)):
+        assert same
+        np.testing.assert_array_equal(kept, ramp(rank))
+        np.testing.assert_array_equal(fresh, reused)
+
+
+def test_empty_arrays_are_reduced_to_empty_arrays(rack: FakeRack) -> None:
+    for result in rack.run(lambda c: c.all_reduce(np.zeros((0, 3), np.float32))):
+        assert result.shape == (0, 3)
+
+
+def test_reduce_gives_the_result_to_the_root_only(rack: FakeRack) -> None:
+    results = rack.run(lambda c: c.reduce(ramp(c.rank), root=1))
+    assert results[0] is None
+    assert results[2] is None
+    np.testing.assert_array_equal(results[1], sum(ramp(rank) for rank in range(3)))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int64, np.uint8, np.float64, BFLOAT16, np.bool_], ids=str)
+def test_broadcast_copies_any_type_bit_for_bit(rack: FakeRack, dtype: Any) -> None:
+    sent = np.random.default_rng(0).integers(0, 2, 8 * 37).astype(dtype)[3:]
+    for result in rack.run(lambda c: c.broadcast(sent if c.rank == 2 else np.zeros_like(sent), root=2)):
+        assert result.tobytes() == sent.tobytes()
+        assert result.dtype == sent.dtype
+
+
+def test_broadcast_with_different_roots_is_an_error_on_every_worker(rack: FakeRack) -> None:
+    for error in rack.run(lambda c: c.broadcast(ramp(c.rank), root=int(c.rank == 1))):
+        assert isinstance(error, (MismatchError, WorkerLostError)), error
+        assert "different roots" in str(error)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int64, BFLOAT16], ids=str)
+def test_all_gather_stacks_by_rank(rack: FakeRack, dtype: Any) -> None:
+    for result in rack.run(lambda c: c.all_gather(ramp(c.rank, 50, dtype).reshape(5, 10))):
+        assert result.shape == (3, 5, 10)
+        for rank in range(3):
+            np.testing.assert_array_equal(result[rank], ramp(rank, 50, dtype).reshape(5, 10))
+
+
+def test_reduce_scatter_and_all_gather_make_an_all_reduce(rack: FakeRack) -> None:
+    def work(c: Communicator) -> Any:
+        array = ramp(c.rank, 90, np.int32).reshape(9, 10)
+        block = c.reduce_scatter(array)
+        return block.shape, c.all_gather(block).reshape(9, 10), c.all_reduce(array)
+
+    for shape, gathered, reduced in rack.run(work):
+        assert shape == (3, 10)
+        np.testing.assert_array_equal(gathered, reduced)
+
+
+def test_a_barrier_holds_until_the_last_one_comes(rack: FakeRack) -> None:
+    entered: list[int] = []
+    gate = threading.Event()
+
+    def work(c: Communicator) -> int:
+        if c.rank == 1:
+            gate.wait(10)
+        entered.append(c.rank)
+        if c.rank != 1:
+            gate.set()
+        c.barrier()
+        return len(entered)
+
+    assert rack.run(work) == [3, 3, 3]
+
+
+def test_futures_complete_in_the_order_of_the_calls_and_mix_with_waiting_calls(rack: FakeRack) -> None:
+    def work(c: Communicator) -> Any:
+        done: list[int] = []
+        futures = [c.all_reduce_async(np.full(300, i, np.int32)) for i in range(4)]
+        for i, future in enumerate(futures):
+            future.add_done_callback(lambda _, i=i: done.append(i))  # type: ignore[misc]
+        last = c.all_reduce(np.full(3, 100, np.int32))
+        c.barrier_async().result(20)
+        root = c.reduce_async(np.ones(2, np.int32), root=0).result(20)
+        return [int(f.result(20)[0]) for f in futures], done, int(last[0]), root is None
+
+    for rank, (values, done, last, nothing) in enumerate(rack.run(work)):
+        assert values == [0, 3, 6, 9]
+        assert done == [0, 1, 2, 3]
+        assert last == 300
+        assert nothing == (rank != 0)
+
+
+def test_a_strategy_can_be_chosen_per_call_and_both_give_the_same_integers() -> None:
+    rack = FakeRack(3)
+
+    def work(c: Communicator) -> Any:
+        array = ramp(c.rank, dtype=np.int32)
+        both = [c.all_reduce(array, strategy=s) for s in ("in-network", "ring")]
+        c.all_gather(array, strategy="in-network")
+        c.reduce_scatter(array[:999], strategy="in-network")
+        return both, c.statistics()
+
+    for (switched, ringed), statistics in rack.run(work):
+        np.testing.assert_array_equal(switched, ringed)
+        assert (statistics.collectives, statistics.in_network, statistics.ring) == (4, 3, 1)
+        assert statistics.packets_sent > 0
+        assert statistics.bytes_sent > 4000
+
+
+def test_infinities_go_around_the_ring_and_are_counted() -> None:
+    rack = FakeRack(3)
+    mine = [[1.0, np.inf], [2.0, 1.0], [np.nan, 1.0]]
+
+    def work(c: Communicator) -> Any:
+        return c.all_reduce(np.array(mine[c.rank], np.float32)), c.statistics().non_finite_fallbacks
+
+    for result, fallbacks in rack.run(work):
+        assert np.isnan(result[0])
+        assert np.isposinf(result[1])
+        assert fallbacks == 1
+
+
+def test_a_job_without_slots_warns_once_and_works() -> None:
+    with pytest.warns(RingFallbackWarning, match="no free slots on switch 3") as caught:
+        rack = FakeRack(2, mode=Mode.RING, reason="no free slots on switch 3")
+    assert len(caught) == 2  # one a worker
+    for result in rack.run(lambda c: c.all_reduce(ramp(c.rank))):
+        np.testing.assert_array_equal(result, ramp(0) + ramp(1))
+
+
+def test_asking_for_the_switch_in_a_ring_job_is_refused_with_the_reason() -> None:
+    with pytest.warns(RingFallbackWarning):
+        rack = FakeRack(2, mode=Mode.RING, reason="switch down")
+    with pytest.raises(UsageError, match="switch down"):
+        rack.communicators[0].all_reduce(ramp(0), strategy="in-network")
+
+
+def test_one_worker_needs_no_network() -> None:
+    (config, *_) = configs(2)
+    alone = Communicator(
+        rank=0,
+        world_size=1,
+        ready=ready_of(config, mode=Mode.RING),
+        link=Alone(),
+        membership=FakeMembership(FakeController(1), 0),
+    )
+    array = ramp(0, 12).reshape(3, 4)
+    with alone:
+        for op in ("sum", "avg", "max", "min"):
+            np.testing.assert_array_equal(alone.all_reduce(array, op), array)
+        np.testing.assert_array_equal(alone.broadcast(array), array)
+        np.testing.assert_array_equal(alone.all_gather(array), array[None])
+        np.testing.assert_array_equal(alone.reduce_scatter(array), array)
+        alone.barrier()
+        assert alone.statistics().packets_sent == 0
+
+
+@pytest.mark.parametrize(
+    ("call", "complaint"),
+    [
+        (lambda c: c.all_reduce(np.zeros(3)), "float64 cannot be reduced; convert to one of int32, float32"),
+        (lambda c: c.all_reduce([1, 2]), "int64 cannot be reduced"),
+        (
+            lambda c: c.all_reduce(np.zeros(3, np.float32), "product"),
+            "'product' is no reduction; there are sum",
+        ),
+        (lambda c: c.all_reduce(np.zeros(3, np.float32), strategy="tree"), "'tree' is no strategy"),
+        (
+            lambda c: c.all_reduce(np.zeros(3, np.float32), out=np.zeros(4, np.float32)),
+            r"out is float32\[4\]",
+        ),
+        (lambda c: c.all_reduce(np.zeros(3, np.float32), out=np.zeros(6, np.float32)[::2]), "C-contiguous"),
+        (lambda c: c.broadcast(np.zeros(3), root=3), "root 3 is no rank of a job of 3 workers"),
+        (lambda c: c.broadcast(np.array([None])), "dtype object cannot be sent"),
+        (lambda c: c.reduce_scatter(np.zeros((4, 3), np.float32)), "not a multiple of 3 workers"),
+    ],
+)
+def test_wrong_arguments_are_named_and_leave_the_communicator_usable(call: Any, complaint: str) -> None:
+    rack = FakeRack(3)
+    with pytest.raises(UsageError, match=complaint):
+        call(rack.communicators[0])
+    assert all(r.tolist() == [3] for r in rack.run(lambda c: c.all_reduce(np.ones(1, np.int32))))
+
+
+@pytest.mark.parametrize(
+    "differ",
+    [
+        lambda c: c.all_reduce(np.zeros(1000 + (c.rank == 1), np.float32)),
+        lambda c: c.all_reduce(np.zeros(1000, np.int32 if c.rank == 1 else np.float32)),
+        lambda c: c.all_reduce(np.zeros(1000, np.int32), "max" if c.rank == 1 else "sum"),
+        lambda c: c.barrier() if c.rank == 1 else c.all_reduce(np.zeros(1000, np.int32)),
+    ],
+    ids=["size", "dtype", "op", "collective"],
+)
+def test_workers_that_call_different_things_get_an_error_that_says_so(differ: Any) -> None:
+    rack = FakeRack(3)
+    errors = rack.run(differ)
+    for error in errors:
+        assert isinstance(error, MismatchError), error
+        assert "the workers disagree" in str(error)
+    with pytest.raises((CommunicatorClosedError, MismatchError)):
+        rack.communicators[0].barrier()
+
+
+def test_a_message_that_no_switch_summed_is_an_error_and_its_data_is_not_used() -> None:
+    rack = FakeRack(3)
+    rack.simulation.switch.members.clear()  # a plain router
+    outs = [np.full(10, 7, np.int32) for _ in range(3)]
+    errors = rack.run(lambda c: c.all_reduce(np.ones(10, np.int32), out=outs[c.rank]))
+    assert any(isinstance(error, NotAggregatedError) for error in errors), errors
+    assert all(isinstance(error, (NotAggregatedError, WorkerLostError)) for error in errors), errors
+    assert all((out == 7).all() for out in outs)
+
+
+def test_strategies_that_differ_between_workers_are_an_error() -> None:
+    rack = FakeRack(3)
+    array = np.ones(10, np.int32)
+    errors = rack.run(lambda c: c.all_reduce(array, strategy="ring" if c.rank == 1 else None))
+    assert all(isinstance(error, (MismatchError, NotAggregatedError, WorkerLostError)) for error in errors), (
+        errors
+    )
+
+
+def test_a_collective_that_stalls_says_where(monkeypatch: pytest.MonkeyPatch) -> None:
+    rack = FakeRack(2, timeout_s=0.2)
+    results = rack.run(lambda c: c.all_reduce(ramp(0)) if c.rank == 0 else None)
+    assert isinstance(results[0], CollectiveTimeoutError)
+    assert "all_reduce(SUM) of 1000 float32" in str(results[0])
+    assert "first message without a result is 0 of 1 posted" in str(results[0])
+    assert "show slots" in str(results[0])
+    with pytest.raises(WorkerLostError, match="no progress"):
+        rack.communicators[1].barrier()
+
+
+def test_the_end_of_the_job_interrupts_whoever_waits_and_whoever_comes_later() -> None:
+    rack = FakeRack(2)
+
+    def work(c: Communicator) -> Any:
+        if c.rank == 1:
+            rack.controller.end("rank 1 on host h2 stopped sending heartbeats", rank=1)
+            return None
+        return c.all_reduce(ramp(0))
+
+    lost, _ = rack.run(work)
+    assert isinstance(lost, WorkerLostError)
+    assert lost.rank == 1
+    assert "h2" in str(lost)
+    for _ in range(2):
+        with pytest.raises(WorkerLostError, match="heartbeats"):
+            rack.communicators[0].all_reduce(ramp(0))
+    with pytest.raises(JobEndedError):
+        rack.communicators[1].barrier()
+
+
+def test_queued_futures_fail_with_the_job() -> None:
+    rack = FakeRack(2)
+    futures = [rack.communicators[0].all_reduce_async(ramp(0)) for _ in range(3)]
+    rack.controller.end("controller was asked to delete the job")
+    for future in futures:
+        with pytest.raises(JobEndedError, match="delete the job"):
+            future.result(20)
+    rack.communicators[0].leave()
+
+
+def test_leaving_is_a_barrier_and_closes_everything() -> None:
+    rack = FakeRack(3)
+
+    def work(c: Communicator) -> Any:
+        with c:
+            c.barrier()
+        c.leave()  # again: nothing happens
+        return c
+
+    for rank, c in enumerate(rack.run(work)):
+        assert rack.memberships[rank].left
+        assert rack.memberships[rank].closed
+        assert rack.links[rank].closed
+        with pytest.raises(CommunicatorClosedError, match="left its job"):
+            c.barrier()
+
+
+def test_an_exception_in_a_with_block_ends_the_job_for_the_others_instead_of_hanging() -> None:
+    rack = FakeRack(2)
+
+    def work(c: Communicator) -> Any:
+        with c:
+            if c.rank == 1:
+                raise RuntimeError("out of data")
+            c.all_reduce(ramp(0))
+
+    lost, own = rack.run(work)
+    assert isinstance(own, RuntimeError)
+    assert isinstance(lost, WorkerLostError)
+    assert "RuntimeError: out of data" in str(lost)
+    assert not any(m.left for m in rack.memberships)
+
+
+def test_bad_links_show_in_the_statistics_and_not_in_the_sums() -> None:
+    rack = FakeRack(3, faults=Faults(loss=0.05, duplicate=0.05))
+    results = rack.run(lambda c: (c.all_reduce(ramp(c.rank, 20000, np.int32)), c.statistics()))
+    expected = sum(ramp(rank, 20000, np.int32) for rank in range(3))
+    for result, statistics in results:
+        np.testing.assert_array_equal(result, expected)
+        assert statistics.retransmissions > 0

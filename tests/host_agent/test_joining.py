@@ -1,0 +1,115 @@
+"""Joining: what a worker tells the controller, and that nothing is left behind where it fails."""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Address
+
+import pytest
+
+from host_agent import joining
+from host_agent.communicator import Communicator
+from host_agent.errors import InterfaceError, JobRefusedError, UsageError
+from host_agent.joining import take_place, transport_config
+from host_agent.membership import JoinRequest, Ready
+from host_agent.netinfo import Interface
+from tests.host_agent.fakes import FakeController, FakeMembership, ready_of
+from tests.host_agent.sim import configs
+
+CONFIG = configs(4, path_mtu=1024)[1]
+INTERFACE = Interface(name="nosuchif0", mac=CONFIG.mac, ip=CONFIG.ip, mtu=1500)
+
+
+class Scripted(FakeMembership):
+    """Says what the test wants it to say."""
+
+    def __init__(self, answer: Ready | Exception) -> None:
+        super().__init__(FakeController(4), rank=1)
+        self.answer = answer
+        self.requests: list[JoinRequest] = []
+        self.is_up = False
+
+    def join(self, request: JoinRequest, *, timeout_s: float) -> Ready:
+        self.requests.append(request)
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+    def up(self, *, timeout_s: float) -> None:
+        self.is_up = True
+
+
+def request(world_size: int = 4) -> JoinRequest:
+    return JoinRequest(
+        job="train",
+        world_size=world_size,
+        rank=1 if world_size > 1 else 0,
+        mac=CONFIG.mac,
+        ip=CONFIG.ip,
+        qpn_out=CONFIG.qpn_out,
+        psn_out=CONFIG.psn_out,
+        qpn_in=CONFIG.qpn_in,
+        path_mtu_max=1024,
+        hostname="h2",
+    )
+
+
+def test_the_connection_is_what_the_controller_said() -> None:
+    assert transport_config(request(), ready_of(CONFIG), retry_limit=0) == CONFIG
+
+
+def test_a_refusal_reaches_the_user_and_closes_the_session() -> None:
+    membership = Scripted(JobRefusedError("job train: rank 1 is taken by host h7"))
+    with pytest.raises(JobRefusedError, match="rank 1 is taken by host h7"):
+        take_place(membership, request(), INTERFACE, timeout_s=1, retry_limit=0)
+    assert membership.closed
+
+
+def test_a_worker_that_cannot_open_its_interface_tells_the_others_why() -> None:
+    membership = Scripted(ready_of(CONFIG))
+    with pytest.raises(InterfaceError, match="nosuchif0"):
+        take_place(membership, request(), INTERFACE, timeout_s=1, retry_limit=0)
+    assert membership.closed
+    assert not membership.is_up
+    ended = membership.controller.ended
+    assert ended is not None
+    assert "rank 1 on h2 could not start" in ended.reason
+
+
+def test_a_job_whose_path_mtu_this_link_cannot_carry_is_not_started() -> None:
+    membership = Scripted(ready_of(configs(4, path_mtu=2048)[1]))
+    with pytest.raises(InterfaceError, match="path MTU 2048 needs a link MTU of 2092"):
+        take_place(membership, request(), INTERFACE, timeout_s=1, retry_limit=0)
+    assert membership.closed
+
+
+def test_one_worker_joins_without_opening_an_interface() -> None:
+    membership = Scripted(ready_of(CONFIG))
+    place = take_place(membership, request(world_size=1), INTERFACE, timeout_s=1, retry_limit=0)
+    assert membership.is_up
+    assert place.link.counters().data_packets_sent == 0
+
+
+def test_a_rank_outside_the_world_is_refused_before_anything_is_contacted() -> None:
+    with pytest.raises(UsageError, match=r"rank 4 is no rank of a job of 4 workers \(0..3\)"):
+        Communicator.join("192.0.2.1:50051", job="train", rank=4, world_size=4)
+
+
+def test_qps_and_psns_are_fresh_and_the_path_mtu_is_what_the_link_carries(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    memberships: list[Scripted] = []
+
+    def session(controller: str) -> Scripted:
+        memberships.append(Scripted(JobRefusedError("no")))
+        return memberships[-1]
+
+    link = Interface(name="h2-eth0", mac=CONFIG.mac, ip=IPv4Address("10.1.0.2"), mtu=9000)
+    monkeypatch.setattr(joining, "ControllerSession", session)
+    monkeypatch.setattr(joining, "find_interface", lambda name, controller: link)
+    for path_mtu in (None, 512):
+        with pytest.raises(JobRefusedError):
+            Communicator.join("c:1", job="train", rank=1, world_size=4, path_mtu=path_mtu)
+    first, second = (m.requests[0] for m in memberships)
+    assert (first.path_mtu_max, second.path_mtu_max) == (4096, 512)
+    assert first.qpn_in != first.qpn_out
+    assert (first.qpn_in, first.qpn_out, first.psn_out) != (second.qpn_in, second.qpn_out, second.psn_out)

@@ -1,0 +1,245 @@
+"""Endpoints joined by a simulated fabric: a clock, links with faults, and a switch model or plain forwarding.
+
+Everything that happens follows from the arguments and the seed.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from ipaddress import IPv4Address
+from random import Random
+
+from host_agent.transport import (
+    Endpoint,
+    Event,
+    EventType,
+    Operation,
+    Predecessor,
+    Successor,
+    TransportConfig,
+)
+from host_agent.wire.headers import parse_mac
+from tests.model.slot_rules import Flow, Job, Slot, SwitchModel
+
+LINK_DELAY_NS = 10_000
+TTL_OFFSET = 22  # the switch model trusts it, which a router does only where the IP checksum is right
+Forward = Callable[[int, bytes], list[tuple[int, bytes]]]
+
+
+def ring_configs(
+    ranks: int,
+    *,
+    path_mtu: int = 256,
+    window: int = 2,
+    message_packets: int = 4,
+    first_psns: Sequence[int] | None = None,
+    retry_limit: int = 0,
+    job_id: int = 7,
+    generation: int = 3,
+) -> list[TransportConfig]:
+    """What a controller would hand out to the workers of one job."""
+    psns = list(first_psns) if first_psns is not None else [1000 * (rank + 1) for rank in range(ranks)]
+    configs = []
+    for rank in range(ranks):
+        after, before = (rank + 1) % ranks, (rank - 1) % ranks
+        configs.append(
+            TransportConfig(
+                mac=mac(rank),
+                ip=address(rank),
+                qpn_out=0x100 + rank,
+                psn_out=psns[rank],
+                qpn_in=0x200 + rank,
+                successor=Successor(mac=mac(after), ip=address(after), qpn_in=0x200 + after),
+                predecessor=Predecessor(
+                    mac=mac(before), ip=address(before), qpn_out=0x100 + before, psn_out=psns[before]
+                ),
+                path_mtu=path_mtu,
+                window=window,
+                message_packets=message_packets,
+                job_id=job_id,
+                generation=generation,
+                rank=rank,
+                world_size=ranks,
+                retry_limit=retry_limit,
+            )
+        )
+    return configs
+
+
+def mac(rank: int) -> str:
+    return f"02:00:00:00:00:{rank:02x}"
+
+
+def address(rank: int) -> IPv4Address:
+    return IPv4Address("10.0.0.1") + rank
+
+
+def router(configs: Sequence[TransportConfig]) -> Forward:
+    """A switch that knows no job: it forwards by destination address."""
+    return SwitchModel([], {config.ip: config.rank for config in configs}).process
+
+
+class CheckedSwitch(SwitchModel):
+    """Holds design.md's invariant: a slot is claimed only when all workers have what it held."""
+
+    received_messages: Callable[[], Sequence[int]] = staticmethod(lambda: [0])  # of every worker
+    reused_slots = 0
+
+    def claim(self, job: Job, slot: Slot, tag: tuple[int, int]) -> None:
+        if slot.tag is not None:
+            self.reused_slots += 1
+            assert min(self.received_messages()) > slot.tag[1], f"the slot of {slot.tag} is taken by {tag}"
+        super().claim(job, slot, tag)
+
+
+def aggregating_switch(configs: Sequence[TransportConfig]) -> CheckedSwitch:
+    """The switch model with this job's flows; rank r is on port r."""
+    flows = tuple(
+        Flow(
+            rank=config.rank,
+            port=config.rank,
+            src_mac=parse_mac(config.mac),
+            src_ip=config.ip,
+            src_qp=config.qpn_out,
+            dst_port=(config.rank + 1) % config.world_size,
+            dst_mac=parse_mac(config.successor.mac),
+            dst_ip=config.successor.ip,
+            dst_qp=config.successor.qpn_in,
+        )
+        for config in configs
+    )
+    first = configs[0]
+    job = Job(
+        job=first.job_id,
+        generation=first.generation,
+        window=first.window,
+        packets=first.message_packets,
+        flows=flows,
+    )
+    return CheckedSwitch([job], {config.ip: config.rank for config in configs})
+
+
+@dataclass
+class Faults:
+    """What links do to frames, by chance; `drop` decides about chosen ones (worker, outbound, frame)."""
+
+    loss: float = 0.0
+    duplication: float = 0.0
+    reordering: float = 0.0
+    corruption: float = 0.0
+    drop: Callable[[int, bool, bytes], bool] | None = None
+
+
+@dataclass
+class Fabric:
+    """The workers' endpoints, the switch between them and the frames under way."""
+
+    configs: Sequence[TransportConfig]
+    switch: Forward
+    faults: Faults = field(default_factory=Faults)
+    seed: int = 0
+    max_frames: int = 64
+
+    def __post_init__(self) -> None:
+        self.random = Random(self.seed)
+        self.endpoints = [Endpoint(config) for config in self.configs]
+        self.events: list[list[Event]] = [[] for _ in self.endpoints]
+        self.checked_switch: CheckedSwitch | None = None
+        self.asleep: set[int] = set()  # workers that take nothing and send nothing
+        self.now = 1_000_000
+        self.frames_on_wire = 0
+        self._queue: list[tuple[int, int, int, bool, bytes]] = []
+        self._order = 0
+
+    def post(self, rank: int, operation: Operation) -> int:
+        op_id = self.endpoints[rank].post(operation, self.now)
+        self.pump(rank)
+        return op_id
+
+    def pump(self, rank: int) -> None:
+        """Let a worker send what it may, and collect what happened."""
+        if rank in self.asleep:
+            return
+        while frames := self.endpoints[rank].poll(self.now, self.max_frames):
+            for frame in frames:
+                self._send(rank, True, frame)
+        self.events[rank] += self.endpoints[rank].events()
+
+    def run(self, *, until: Callable[[], bool], limit_s: float = 100.0) -> None:
+        """Step until `until` holds; AssertionError when nothing can happen any more, or time is up."""
+        end = self.now + round(limit_s * 1e9)
+        while not until():
+            assert self.step(end), self.describe()
+
+    def run_for(self, seconds: float) -> None:
+        end = self.now + round(seconds * 1e9)
+        while self.step(end):
+            pass
+        self.now = end
+
+    def step(self, end: int) -> bool:
+        """Do the next thing before `end`; False: there is none."""
+        timers = [
+            (max(timeout, self.now), rank)
+            for rank, endpoint in enumerate(self.endpoints)
+            if rank not in self.asleep and (timeout := endpoint.next_timeout_ns()) is not None
+        ]
+        next_timer = min(timers, default=None)
+        if self._queue and (next_timer is None or self._queue[0][0] <= next_timer[0]):
+            at, _, port, outbound, frame = self._queue[0]
+            if at > end:
+                return False
+            heapq.heappop(self._queue)
+            self.now = at
+            self._arrive(port, outbound, frame)
+            return True
+        if next_timer is None or next_timer[0] > end:
+            return False
+        self.now = next_timer[0]
+        self.pump(next_timer[1])
+        return True
+
+    def completed(self, *, op_id: int, rank: int | None = None) -> bool:
+        """Whether an operation is complete at a worker, or at all; raises what an endpoint failed with."""
+        ranks = range(len(self.endpoints)) if rank is None else [rank]
+        failures = [e.failure for events in self.events for e in events if e.failure is not None]
+        assert not failures, failures
+        return all(
+            any(e.op_id == op_id and e.type is EventType.COMPLETED for e in self.events[r]) for r in ranks
+        )
+
+    def describe(self) -> str:
+        """Where everybody is, for a failed assertion."""
+        lines = [f"stuck at {self.now} ns (seed {self.seed}, {len(self._queue)} frames under way)"]
+        lines += [f"rank {rank}: {endpoint.progress()}" for rank, endpoint in enumerate(self.endpoints)]
+        return "\n".join(lines)
+
+    def _arrive(self, port: int, outbound: bool, frame: bytes) -> None:
+        if outbound:
+            for out_port, out_frame in self.switch(port, frame):
+                self._send(out_port, False, out_frame)
+        elif port not in self.asleep:
+            self.endpoints[port].receive(frame, self.now)
+            self.pump(port)
+
+    def _send(self, port: int, outbound: bool, frame: bytes) -> None:
+        self.frames_on_wire += 1
+        faults, chance = self.faults, self.random.random
+        if faults.drop is not None and faults.drop(port, outbound, frame):
+            return
+        copies = 1 + (chance() < faults.duplication)
+        for _ in range(copies):
+            if chance() < faults.loss:
+                continue
+            delay = LINK_DELAY_NS
+            if chance() < faults.reordering:
+                delay += self.random.randrange(20 * LINK_DELAY_NS)
+            damaged = bytearray(frame)
+            if chance() < faults.corruption:
+                damaged[self.random.choice([o for o in range(len(frame)) if o != TTL_OFFSET])] ^= (
+                    self.random.randrange(1, 256)
+                )
+            self._order += 1
+            heapq.heappush(self._queue, (self.now + delay, self._order, port, outbound, bytes(damaged)))

@@ -1,0 +1,55 @@
+"""Two network namespaces joined by a veth pair, for tests of the driver. Needs root."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+from tests.host_agent.transport.fabric import address, mac
+
+T = TypeVar("T")
+CLONE_NEWNET = 0x40000000
+
+
+def run(command: str) -> None:
+    """Run one command without a shell; what it wrote is in the error."""
+    done = subprocess.run(command.split(), capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{command}: {done.stderr.strip()}")
+
+
+@contextmanager
+def veth_pair(*, mtu: int = 9000) -> Iterator[list[str]]:
+    """The namespaces' names; interface `roce0` in number i has the address of rank i."""
+    names = [f"p4rt{os.getpid()}x{i}" for i in range(2)]
+    try:
+        for name in names:
+            run(f"ip netns add {name}")
+        run(f"ip link add roce0 netns {names[0]} type veth peer name roce0 netns {names[1]}")
+        for rank, name in enumerate(names):
+            run(f"ip -n {name} link set roce0 address {mac(rank)} mtu {mtu} up")
+            run(f"ip -n {name} address add {address(rank)}/24 dev roce0")
+        yield names
+    finally:
+        for name in names:
+            subprocess.run(["ip", "netns", "delete", name], capture_output=True, check=False)
+
+
+def inside(name: str, action: Callable[[], T]) -> T:
+    """Call `action` in a thread that is in the namespace: sockets it opens stay there."""
+
+    def body() -> T:
+        libc = ctypes.CDLL(None, use_errno=True)
+        with Path("/var/run/netns", name).open() as namespace:
+            if libc.setns(namespace.fileno(), CLONE_NEWNET) != 0:
+                raise OSError(ctypes.get_errno(), f"setns {name}")
+        return action()
+
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        return thread.submit(body).result()

@@ -1,0 +1,226 @@
+"""The driver on real interfaces: two network namespaces joined by a veth pair."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from host_agent.transport import (
+    EventType,
+    ProtocolError,
+    RcDriver,
+    RetryLimitError,
+    TransportClosedError,
+    TransportConfig,
+    TransportError,
+    TransportTimeoutError,
+)
+from host_agent.wire.headers import RocePacket
+from tests.host_agent.transport.fabric import ring_configs
+from tests.host_agent.transport.namespaces import inside, run, veth_pair
+from tests.host_agent.transport.peer import passing, sum_of
+
+pytestmark = pytest.mark.emulation
+PATIENCE_S = 60.0
+SO_RCVBUFFORCE = 33
+
+
+@pytest.fixture
+def namespaces() -> Iterator[list[str]]:
+    with veth_pair() as names:
+        yield names
+
+
+@contextmanager
+def drivers(namespaces: list[str], configs: list[TransportConfig]) -> Iterator[list[RcDriver]]:
+    with ExitStack() as stack:
+        running = []
+        for name, config in zip(namespaces, configs, strict=True):
+            driver = RcDriver(config, "roce0")
+            inside(name, driver.start)
+            stack.callback(driver.close)
+            running.append(driver)
+        yield running
+
+
+def exchange(pair: list[RcDriver], size: int) -> None:
+    """Both send `size` random bytes to each other."""
+    random = np.random.default_rng(size)
+    sent = [random.integers(0, 256, size, dtype=np.uint8) for _ in pair]
+    received = [np.zeros(size, np.uint8) for _ in pair]
+    ids = [d.post(passing(s, r)) for d, s, r in zip(pair, sent, received, strict=True)]
+    for driver, op_id in zip(pair, ids, strict=True):
+        driver.wait(op_id, timeout_s=PATIENCE_S)
+        driver.drain(timeout_s=PATIENCE_S)
+    for rank in range(2):
+        assert np.array_equal(received[rank], sent[1 - rank])
+
+
+@pytest.mark.parametrize("path_mtu", [256, 512, 1024, 2048, 4096])
+def test_megabytes_both_ways(namespaces: list[str], path_mtu: int) -> None:
+    configs = ring_configs(2, path_mtu=path_mtu, window=8, message_packets=16, first_psns=[2**24 - 100] * 2)
+    with drivers(namespaces, configs) as pair:
+        for size in (0, 1, 1_000_003, 4_000_000):
+            exchange(pair, size)
+        for driver in pair:
+            counters = driver.counters()
+            assert counters.icrc_errors == counters.malformed == counters.ring_drops == 0
+            assert driver.progress().operations == 0
+
+
+def test_many_small_operations(namespaces: list[str]) -> None:
+    """The predecessor is ahead or behind, as it happens."""
+    with drivers(namespaces, ring_configs(2, path_mtu=1024, window=4, message_packets=4)) as pair:
+        for size in range(300):
+            exchange(pair, size)
+
+
+def test_a_rate_limit_holds_and_is_no_loss(namespaces: list[str]) -> None:
+    """Nothing is retransmitted because our own queue is full."""
+    for name in namespaces:
+        run(f"tc -n {name} qdisc add dev roce0 root tbf rate 200mbit burst 16kb latency 5ms")
+    with drivers(namespaces, ring_configs(2, path_mtu=1024, window=8, message_packets=16)) as pair:
+        began = time.monotonic()
+        exchange(pair, 2_000_000)
+        took = time.monotonic() - began
+        assert took > 2_000_000 * 8 / 200e6 * 0.9
+        assert [driver.counters().retransmitted_packets for driver in pair] == [0, 0]
+
+
+def test_a_link_that_goes_down_and_up(namespaces: list[str]) -> None:
+    configs = ring_configs(2, path_mtu=1024, window=8, message_packets=16)
+    with drivers(namespaces, configs) as pair:
+        exchange(pair, 100_000)
+        data = np.arange(2_000_000, dtype=np.uint64).astype(np.uint8)
+        received = [np.zeros_like(data) for _ in pair]
+        run(f"ip -n {namespaces[0]} link set roce0 down")
+        ids = [d.post(passing(data, r)) for d, r in zip(pair, received, strict=True)]
+        with pytest.raises(TransportTimeoutError, match="message 7 has not arrived"):
+            pair[0].wait(ids[0], timeout_s=0.3)
+        assert not pair[0].done(ids[0])
+        run(f"ip -n {namespaces[0]} link set roce0 up")
+        for driver, op_id, target in zip(pair, ids, received, strict=True):
+            driver.wait(op_id, timeout_s=PATIENCE_S, until=EventType.COMPLETED)
+            assert np.array_equal(target, data)
+
+
+def open_capture() -> socket.socket:
+    """Sees every frame on roce0, both directions."""
+    capture = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+    capture.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 2**24)
+    capture.bind(("roce0", 3))
+    capture.setblocking(False)
+    return capture
+
+
+def test_all_that_is_sent_is_roce_and_the_kernel_is_quiet(namespaces: list[str]) -> None:
+    """Every frame has a right ICRC, and the kernel answers none of them with an ICMP error."""
+    capture = inside(namespaces[0], open_capture)
+    with capture, drivers(namespaces, ring_configs(2, path_mtu=1024, window=4, message_packets=4)) as pair:
+        exchange(pair, 50_000)
+        sent = sum(d.counters().data_packets_sent + d.counters().acks_sent for d in pair)
+        frames = []
+        while select.select([capture], [], [], 0)[0]:
+            frames.append(capture.recv(9000))
+        ipv4 = [frame for frame in frames if frame[12:14] == b"\x08\x00"]
+        assert len(ipv4) == sent
+        assert all(RocePacket.parse(frame).icrc_ok() for frame in ipv4)
+
+
+def test_a_path_mtu_that_the_link_cannot_carry(namespaces: list[str]) -> None:
+    run(f"ip -n {namespaces[0]} link set roce0 mtu 1500")
+    driver = RcDriver(ring_configs(2, path_mtu=2048)[0], "roce0")
+    with pytest.raises(TransportError, match="interface roce0 has MTU 1500: path MTU 2048 needs 2092"):
+        inside(namespaces[0], driver.start)
+
+
+def test_an_interface_that_is_not_there(namespaces: list[str]) -> None:
+    driver = RcDriver(ring_configs(2)[0], "roce9")
+    with pytest.raises(TransportError, match="cannot read the MTU of interface roce9: No such device"):
+        inside(namespaces[0], driver.start)
+
+
+def test_a_neighbour_that_is_not_there_ends_at_the_retry_limit(namespaces: list[str]) -> None:
+    config = replace(ring_configs(2, retry_limit=3)[0], rto_s=0.01)
+    with drivers(namespaces[:1], [config]) as (driver,):
+        op_id = driver.post(passing(np.zeros(10, np.uint8), None))
+        with pytest.raises(
+            RetryLimitError, match=r"rank 0: no acknowledgement from the successor 10\.0\.0\.2"
+        ) as caught:
+            driver.wait(op_id, timeout_s=PATIENCE_S)
+        assert caught.value.failure == driver.failure()
+
+
+def test_a_contribution_that_no_switch_summed_is_an_error(namespaces: list[str]) -> None:
+    with drivers(namespaces, ring_configs(2)) as pair:
+        values, result = np.ones(10, np.int32), np.zeros(10, np.int32)
+        _, op_id = (driver.post(sum_of(values, result)) for driver in pair)
+        with pytest.raises(ProtocolError, match="no switch on the path aggregated it"):
+            pair[1].wait(op_id, timeout_s=PATIENCE_S)
+        assert not result.any()
+
+
+def test_ending_a_job_wakes_who_waits(namespaces: list[str]) -> None:
+    with drivers(namespaces[:1], [ring_configs(2)[0]]) as (driver,):
+        op_id = driver.post(passing(np.zeros(10, np.uint8), None))
+        errors: list[TransportClosedError] = []
+        waiting = threading.Barrier(2)
+
+        def wait() -> None:
+            waiting.wait()
+            try:
+                driver.wait(op_id)
+            except TransportClosedError as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        waiting.wait()
+        driver.abort("rank 1 died")
+        thread.join(PATIENCE_S)
+        assert [str(error) for error in errors] == ["rank 1 died"]
+        with pytest.raises(TransportClosedError, match="rank 1 died"):
+            driver.wait(op_id)
+
+
+def test_closing_leaves_nothing_behind(namespaces: list[str]) -> None:
+    def resources() -> tuple[int, int]:
+        return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
+
+    before = resources()
+    for _ in range(5):
+        with drivers(namespaces, ring_configs(2)) as pair:
+            exchange(pair, 1000)
+        pair[0].close()
+        with pytest.raises(TransportClosedError):
+            pair[0].post(passing(None, None))
+    assert resources() == before
+
+
+def test_two_jobs_on_one_interface(namespaces: list[str]) -> None:
+    """Other QPs, other drivers, one UDP port."""
+    first = ring_configs(2)
+    second = [
+        replace(
+            c,
+            job_id=9,
+            qpn_out=c.qpn_out + 0x1000,
+            qpn_in=c.qpn_in + 0x1000,
+            successor=replace(c.successor, qpn_in=c.successor.qpn_in + 0x1000),
+            predecessor=replace(c.predecessor, qpn_out=c.predecessor.qpn_out + 0x1000),
+        )
+        for c in first
+    ]
+    with drivers(namespaces, first) as one, drivers(namespaces, second) as two:
+        exchange(one, 100_000)
+        exchange(two, 100_000)
+        assert all(driver.counters().foreign == 0 for driver in (*one, *two))

@@ -1,0 +1,174 @@
+"""The native kernels against the reference in `host_agent.quantisation` and NumPy, bit for bit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from host_agent import quantisation
+from host_agent.transport import ElementType, native
+
+LIB = native.library()
+FLOATS = {
+    ElementType.FLOAT32: np.dtype(np.float32),
+    ElementType.FLOAT16: np.dtype(np.float16),
+    ElementType.BFLOAT16: np.dtype(ml_dtypes.bfloat16),
+}
+DTYPES = {ElementType.INT32: np.dtype(np.int32), **FLOATS}
+WORLD = 4
+SIZES = st.integers(0, 1500)
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+def encode(
+    kind: ElementType, array: NDArray[Any], *, exponent: int = 0, ordered: bool = False, invert: bool = False
+) -> NDArray[np.int32]:
+    lanes = np.zeros(array.size, ">i4")
+    LIB.p4r_encode_lanes(kind, ordered, array.ctypes.data, array.size, lanes.ctypes.data, exponent, invert)
+    return lanes.astype(np.int32)
+
+
+def decode(
+    kind: ElementType,
+    values: NDArray[np.int32],
+    *,
+    exponent: int = 0,
+    divisor: int = 1,
+    ordered: bool = False,
+    invert: bool = False,
+) -> NDArray[Any]:
+    lanes, out = values.astype(">i4"), np.zeros(values.size, DTYPES[kind])
+    LIB.p4r_decode_lanes(
+        kind, ordered, lanes.ctypes.data, lanes.size, out.ctypes.data, exponent, divisor, invert
+    )
+    return out
+
+
+def floats(kind: ElementType, size: int, seed: int, magnitude: int, *, finite: bool = True) -> NDArray[Any]:
+    """Numbers below 2^magnitude of all sizes, some zero or subnormal, some (if not `finite`) Inf and NaN."""
+    random = np.random.default_rng(seed)
+    low = -148 if kind is not ElementType.FLOAT16 else -24
+    exponents = random.integers(min(low, magnitude - 1), magnitude, size)
+    with np.errstate(over="ignore"):
+        values = np.ldexp(random.uniform(-1, 1, size), exponents).astype(FLOATS[kind])
+    values[~np.isfinite(values)] = 0
+    if not finite and size:
+        values[random.integers(0, size, 3)] = [np.inf, -np.inf, np.nan]
+    return values
+
+
+def same_bits(left: NDArray[Any], right: NDArray[Any]) -> bool:
+    """Equal, with -0 and 0 apart, and any NaN equal to any."""
+    if left.dtype == np.int32:
+        return np.array_equal(left, right)
+    there = ~np.isnan(left)
+    return np.array_equal(left, right, equal_nan=True) and np.array_equal(
+        np.signbit(left[there]), np.signbit(right[there])
+    )
+
+
+def top(kind: ElementType) -> int:
+    return 15 if kind is ElementType.FLOAT16 else 127
+
+
+@given(st.sampled_from(list(FLOATS)), SIZES, SEEDS, st.integers(-140, 127))
+def test_fixed_point_is_the_reference(kind: ElementType, size: int, seed: int, magnitude: int) -> None:
+    array = floats(kind, size, seed, min(magnitude, top(kind)))
+    largest = float(quantisation.max_abs(array))
+    scale = quantisation.scale_exponent(largest, WORLD) if largest else 0
+    assert np.array_equal(encode(kind, array, exponent=scale), quantisation.to_fixed(array, scale))
+
+
+@given(st.sampled_from(list(FLOATS)), SIZES, SEEDS, st.integers(-100, 287), st.integers(1, 32))
+def test_the_way_back_is_rounded_once(
+    kind: ElementType, size: int, seed: int, exponent: int, divisor: int
+) -> None:
+    random = np.random.default_rng(seed)
+    sums = (random.integers(-(2**31), 2**31, size) >> random.integers(0, 31, size)).astype(np.int32)
+    expected = quantisation.from_fixed(sums, exponent, FLOATS[kind], divisor=divisor)
+    assert same_bits(decode(kind, sums, exponent=exponent, divisor=divisor), expected)
+
+
+@given(st.sampled_from(list(FLOATS)), SIZES, SEEDS, st.booleans())
+def test_ordered_integers_are_the_reference(kind: ElementType, size: int, seed: int, minimum: bool) -> None:
+    array = floats(kind, size, seed, top(kind), finite=False)
+    ordered = encode(kind, array, ordered=True, invert=minimum)
+    assert np.array_equal(ordered, quantisation.to_ordered(array, invert=minimum))
+    back = decode(kind, ordered, ordered=True, invert=minimum)
+    assert same_bits(back, quantisation.from_ordered(ordered, FLOATS[kind], invert=minimum))
+    assert np.array_equal(back, array, equal_nan=True)
+
+
+@given(SIZES, SEEDS, st.booleans(), st.integers(1, 32))
+def test_int32(size: int, seed: int, invert: bool, divisor: int) -> None:
+    values = np.random.default_rng(seed).integers(-(2**31), 2**31, size, dtype=np.int64).astype(np.int32)
+    lanes = encode(ElementType.INT32, values, invert=invert)
+    assert np.array_equal(lanes, ~values if invert else values)
+    expected = quantisation.divide(values, divisor)
+    assert np.array_equal(decode(ElementType.INT32, lanes, divisor=divisor, invert=invert), expected)
+
+
+@given(st.sampled_from(list(FLOATS)), SIZES, SEEDS, st.booleans(), st.integers(-140, 127))
+def test_the_largest_magnitude(kind: ElementType, size: int, seed: int, finite: bool, magnitude: int) -> None:
+    array = floats(kind, size, seed, min(magnitude, top(kind)), finite=finite)
+    bits = LIB.p4r_absmax_bits(kind, array.ctypes.data, array.size)
+    if size and not finite:
+        assert bits >= 0x7F800000
+    else:
+        largest = np.max(np.abs(array), initial=0).astype(np.float32)
+        assert bits == largest.view(np.uint32)
+
+
+@given(st.sampled_from(list(DTYPES)), st.integers(1, 3), SIZES, SEEDS)
+def test_folding_is_numpys(kind: ElementType, fold: int, size: int, seed: int) -> None:
+    if kind is ElementType.INT32:
+        random = np.random.default_rng(seed)
+        mine, theirs = random.integers(-(2**31), 2**31, (2, size), dtype=np.int64).astype(np.int32)
+    else:
+        mine = floats(kind, size, seed, top(kind), finite=False)
+        theirs = floats(kind, size, seed + 1, top(kind), finite=False)
+    with np.errstate(all="ignore"):
+        expected = [np.add, np.maximum, np.minimum][fold - 1](mine, theirs)
+    target = mine.copy()
+    LIB.p4r_fold(fold, kind, target.ctypes.data, theirs.ctypes.data, size)
+    assert np.array_equal(target, expected, equal_nan=kind is not ElementType.INT32)
+
+
+@given(st.sampled_from(list(DTYPES)), SIZES, SEEDS, st.integers(1, 64))
+def test_division_is_the_reference(kind: ElementType, size: int, seed: int, divisor: int) -> None:
+    if kind is ElementType.INT32:
+        array: NDArray[Any] = (
+            np.random.default_rng(seed).integers(-(2**31), 2**31, size, dtype=np.int64).astype(np.int32)
+        )
+    else:
+        array = floats(kind, size, seed, top(kind), finite=False)
+    expected = quantisation.divide(array, divisor)
+    LIB.p4r_divide(kind, array.ctypes.data, size, divisor)
+    assert same_bits(array, expected)
+
+
+def test_every_float16_goes_both_ways() -> None:
+    """All 65,536 of them, through lanes that sort as they do."""
+    every = np.arange(65536, dtype=np.uint16).view(np.float16)
+    assert same_bits(
+        decode(ElementType.FLOAT16, encode(ElementType.FLOAT16, every, ordered=True), ordered=True), every
+    )
+
+
+@pytest.mark.parametrize("kind", DTYPES)
+def test_unaligned_lanes(kind: ElementType) -> None:
+    """A payload starts 54 bytes into a frame."""
+    array = np.arange(100).astype(DTYPES[kind])
+    for shift in range(4):
+        raw = np.zeros(404, np.uint8)
+        target = raw[shift : shift + 400]
+        LIB.p4r_encode_lanes(kind, 0, array.ctypes.data, 100, target.ctypes.data, 3, 0)
+        back = np.zeros_like(array)
+        LIB.p4r_decode_lanes(kind, 0, target.ctypes.data, 100, back.ctypes.data, 3, 1, 0)
+        assert np.array_equal(back, array)

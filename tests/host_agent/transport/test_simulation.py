@@ -1,0 +1,381 @@
+"""Whole jobs on a simulated clock: endpoints, faulty links, the switch model; a seed decides everything."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from host_agent.transport import ElementType, EventType, Operation, SwitchOp
+from host_agent.wire.aggregation import Reduction
+from host_agent.wire.headers import Opcode, RocePacket
+from tests.host_agent.transport.fabric import (
+    Fabric,
+    Faults,
+    aggregating_switch,
+    ring_configs,
+    router,
+)
+from tests.host_agent.transport.peer import passing, sum_of
+
+FAULTS = st.builds(
+    Faults,
+    loss=st.sampled_from([0.0, 0.01, 0.1, 0.3]),
+    duplication=st.sampled_from([0.0, 0.05, 0.3]),
+    reordering=st.sampled_from([0.0, 0.05, 0.3]),
+    corruption=st.sampled_from([0.0, 0.02]),
+)
+SEEDS = st.integers(0, 2**32)
+PSNS = st.one_of(st.integers(0, 2**24 - 1), st.integers(2**24 - 40, 2**24 - 1))
+
+
+def switched(
+    ranks: int,
+    *,
+    faults: Faults | None = None,
+    seed: int = 0,
+    path_mtu: int = 256,
+    window: int = 2,
+    message_packets: int = 4,
+    first_psns: Sequence[int] | None = None,
+) -> Fabric:
+    """A rack with the switch model, which checks the slot invariant at every claim."""
+    configs = ring_configs(
+        ranks, path_mtu=path_mtu, window=window, message_packets=message_packets, first_psns=first_psns
+    )
+    switch = aggregating_switch(configs)
+    fabric = Fabric(configs, switch.process, faults or Faults(), seed)
+    switch.received_messages = lambda: [e.progress().received_messages for e in fabric.endpoints]
+    fabric.checked_switch = switch
+    return fabric
+
+
+def contributions(ranks: int, elements: int, seed: int = 0) -> list[NDArray[np.int32]]:
+    random = np.random.default_rng(seed)
+    return [random.integers(-(2**31), 2**31, elements, dtype=np.int64).astype(np.int32) for _ in range(ranks)]
+
+
+@dataclass
+class Program:
+    """What one rank does: operations, each posted when the one before is received; and what must come out."""
+
+    rank: int
+    operations: list[Operation] = field(default_factory=list)
+    expected: list[tuple[NDArray[np.int32], NDArray[np.int32]]] = field(default_factory=list)
+    posted: int = 0
+
+    def advance(self, fabric: Fabric) -> bool:
+        """Post the next operation if it is time; whether all are received."""
+        received = sum(event.type is EventType.RECEIVED for event in fabric.events[self.rank])
+        if received == self.posted < len(self.operations):
+            fabric.post(self.rank, self.operations[self.posted])
+            self.posted += 1
+        return received == len(self.operations)
+
+
+def aggregate(programs: list[Program], op: SwitchOp, elements: int, seed: int) -> None:
+    """Every rank contributes to one SUM or MAX, in place."""
+    values = contributions(len(programs), elements, seed)
+    expected = np.zeros(elements, np.int32)
+    if op is SwitchOp.SUM:
+        for value in values:
+            expected = expected + value
+    else:
+        expected = np.max(values, axis=0)
+    for program, value in zip(programs, values, strict=True):
+        program.operations.append(
+            Operation(
+                switch_op=op,
+                send=value,
+                receive=value,
+                element_type=ElementType.INT32,
+                reduction=Reduction.SUM if op is SwitchOp.SUM else Reduction.MAX,
+                collective=seed,
+                total_elements=elements,
+            )
+        )
+        program.expected.append((value, expected))
+
+
+def gather(programs: list[Program], elements: int, seed: int) -> None:
+    """Every rank's array goes all the way around: N - 1 steps; sizes differ by rank."""
+    ranks = len(programs)
+    sources = [
+        np.resize(value, elements + rank)
+        for rank, value in enumerate(contributions(ranks, elements + 1, seed))
+    ]
+    for program in programs:
+        send = sources[program.rank].copy()
+        for step in range(1, ranks):
+            source = sources[program.rank - step]
+            receive = np.zeros_like(source)
+            program.operations.append(
+                Operation(
+                    switch_op=SwitchOp.PASS,
+                    send=send,
+                    receive=receive,
+                    element_type=ElementType.INT32,
+                    reduction=Reduction.NONE,
+                    collective=seed,
+                    total_elements=elements,
+                    cut_elements=elements + ranks,
+                )
+            )
+            program.expected.append((receive, source))
+            send = receive
+
+
+def run(fabric: Fabric, programs: list[Program], *, limit_s: float = 1000.0) -> None:
+    """To the end; every result is exact, everything is acknowledged."""
+
+    def over() -> bool:
+        fabric.completed(op_id=0)  # raises failures
+        over_by_rank = [program.advance(fabric) for program in programs]
+        return all(over_by_rank)
+
+    fabric.run(until=over, limit_s=limit_s)
+    last = len(programs[0].operations)
+    fabric.run(until=lambda: fabric.completed(op_id=last), limit_s=limit_s)
+    for program in programs:
+        for result, expected in program.expected:
+            assert np.array_equal(result, expected)
+
+
+@settings(deadline=None)
+@given(
+    ranks=st.integers(2, 5),
+    elements=st.integers(0, 2000),
+    path_mtu=st.sampled_from([256, 1024]),
+    window=st.sampled_from([1, 2, 8]),
+    message_packets=st.sampled_from([2, 4]),
+    first_psn=PSNS,
+    faults=FAULTS,
+    seed=SEEDS,
+)
+def test_passing_around_a_faulty_ring(
+    ranks: int,
+    elements: int,
+    path_mtu: int,
+    window: int,
+    message_packets: int,
+    first_psn: int,
+    faults: Faults,
+    seed: int,
+) -> None:
+    configs = ring_configs(
+        ranks,
+        path_mtu=path_mtu,
+        window=window,
+        message_packets=message_packets,
+        first_psns=[(first_psn + rank) % 2**24 for rank in range(ranks)],
+    )
+    fabric = Fabric(configs, router(configs), faults, seed)
+    programs = [Program(rank) for rank in range(ranks)]
+    gather(programs, elements, seed)
+    run(fabric, programs)
+
+
+@settings(deadline=None)
+@given(
+    ranks=st.integers(2, 5),
+    elements=st.integers(0, 2500),
+    path_mtu=st.sampled_from([256, 1024]),
+    window=st.sampled_from([1, 2, 8]),
+    message_packets=st.sampled_from([2, 4]),
+    first_psns=st.lists(PSNS, min_size=5, max_size=5),
+    faults=FAULTS,
+    seed=SEEDS,
+)
+def test_sums_through_a_faulty_fabric(
+    ranks: int,
+    elements: int,
+    path_mtu: int,
+    window: int,
+    message_packets: int,
+    first_psns: list[int],
+    faults: Faults,
+    seed: int,
+) -> None:
+    fabric = switched(
+        ranks,
+        faults=faults,
+        seed=seed,
+        path_mtu=path_mtu,
+        window=window,
+        message_packets=message_packets,
+        first_psns=first_psns[:ranks],
+    )
+    programs = [Program(rank) for rank in range(ranks)]
+    aggregate(programs, SwitchOp.SUM, elements, seed)
+    run(fabric, programs)
+
+
+@settings(deadline=None)
+@given(
+    ranks=st.integers(2, 4),
+    kinds=st.lists(st.sampled_from(["sum", "max", "gather"]), min_size=2, max_size=5),
+    elements=st.integers(0, 700),
+    faults=FAULTS,
+    seed=SEEDS,
+)
+def test_mixed_operations(ranks: int, kinds: list[str], elements: int, faults: Faults, seed: int) -> None:
+    """Changing between aggregated and passed messages drains, and the slots' invariant holds."""
+    fabric = switched(ranks, faults=faults, seed=seed, first_psns=[2**24 - 10] * ranks)
+    programs = [Program(rank) for rank in range(ranks)]
+    for number, kind in enumerate(kinds):
+        if kind == "gather":
+            gather(programs, elements, number)
+        else:
+            aggregate(programs, SwitchOp.SUM if kind == "sum" else SwitchOp.MAX, elements, number)
+    run(fabric, programs)
+
+
+@settings(deadline=None)
+@given(ranks=st.integers(2, 4), count=st.integers(2, 8), faults=FAULTS, seed=SEEDS)
+def test_many_operations_posted_at_once(ranks: int, count: int, faults: Faults, seed: int) -> None:
+    fabric = switched(ranks, faults=faults, seed=seed)
+    programs = [Program(rank) for rank in range(ranks)]
+    for number in range(count):
+        aggregate(programs, SwitchOp.SUM, 100 * number, number)
+    for program in programs:
+        for operation in program.operations:
+            fabric.post(program.rank, operation)
+        program.posted = count
+    run(fabric, programs)
+
+
+def kind_of(frame: bytes) -> str:
+    packet = RocePacket.parse(frame)
+    if packet.aeth is None:
+        return Opcode(packet.bth.opcode).name
+    return {0: "ACK", 1: "RNR", 3: "NAK"}[packet.aeth.syndrome >> 5]
+
+
+@pytest.mark.parametrize("victims", [(0,), (0, 1), (0, 1, 2)])
+@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("outbound", [True, False])
+@pytest.mark.parametrize("kind", ["SEND_FIRST", "SEND_MIDDLE", "SEND_LAST", "ACK"])
+@pytest.mark.parametrize("skip", [0, 5, -1])
+def test_single_losses_cost_one_timeout_at_most(
+    victims: tuple[int, ...], times: int, outbound: bool, kind: str, skip: int
+) -> None:
+    """Frames of one kind on a worker's link: after `skip` others (-1: the last), `times` in a row."""
+    ranks, elements = 3, 192 * 10
+    total = 10 if kind != "SEND_MIDDLE" else 20
+    start = total - 1 if skip < 0 else skip
+    seen = dict.fromkeys(range(ranks), 0)
+
+    def drop(port: int, out: bool, frame: bytes) -> bool:
+        if port not in victims or out is not outbound or kind_of(frame) != kind:
+            return False
+        seen[port] += 1
+        return start < seen[port] <= start + times
+
+    fabric = switched(ranks, faults=Faults(drop=drop))
+    programs = [Program(rank) for rank in range(ranks)]
+    aggregate(programs, SwitchOp.SUM, elements, 1)
+    began = fabric.now
+    run(fabric, programs)
+    assert fabric.now - began < (50 * (2**times - 1) + 10) * 1_000_000
+
+
+def test_no_loss_no_retransmission() -> None:
+    fabric = switched(4, path_mtu=1024, window=8, message_packets=16)
+    programs = [Program(rank) for rank in range(4)]
+    aggregate(programs, SwitchOp.SUM, 100_000, 1)
+    gather(programs, 20_000, 2)
+    aggregate(programs, SwitchOp.MAX, 1, 3)
+    run(fabric, programs)
+    assert fabric.checked_switch is not None
+    assert fabric.checked_switch.reused_slots > 100
+    for endpoint in fabric.endpoints:
+        counters = endpoint.counters()
+        assert counters.retransmitted_packets == counters.naks_sent == counters.duplicates_received == 0
+        assert counters.timeouts == counters.go_backs == counters.stale_acks == 0
+
+
+@pytest.mark.parametrize("passed", [False, True])
+def test_a_straggler_of_ten_seconds(passed: bool) -> None:
+    """Its peers resend little, ever more rarely, and go on at once when it is back."""
+    fabric = switched(4)
+    programs = [Program(rank) for rank in range(4)]
+    if passed:
+        gather(programs, 192 * 3, 1)
+    else:
+        aggregate(programs, SwitchOp.SUM, 192 * 6, 1)
+    for program in programs[1:]:
+        program.advance(fabric)
+    fabric.run_for(10)
+    waited = fabric.frames_on_wire
+    for endpoint in fabric.endpoints[1:]:
+        assert endpoint.counters().timeouts <= 15
+        assert endpoint.counters().retransmitted_packets <= 20 * 4
+    began = fabric.now
+    run(fabric, programs)
+    assert fabric.now - began < 30_000_000
+    assert fabric.frames_on_wire - waited < 1000
+
+
+def test_a_worker_that_is_paused_in_the_middle() -> None:
+    fabric = switched(3)
+    programs = [Program(rank) for rank in range(3)]
+    aggregate(programs, SwitchOp.SUM, 192 * 40, 1)
+    for program in programs:
+        program.advance(fabric)
+    fabric.run(until=lambda: fabric.endpoints[1].progress().received_messages >= 10)
+    fabric.asleep.add(1)
+    fabric.run_for(10)
+    fabric.asleep.clear()
+    fabric.pump(1)
+    run(fabric, programs)
+
+
+def test_a_link_that_is_down_for_a_while() -> None:
+    down = True
+    fabric = switched(3, faults=Faults(drop=lambda port, out, frame: down and port == 2))
+    programs = [Program(rank) for rank in range(3)]
+    aggregate(programs, SwitchOp.SUM, 192 * 20, 1)
+    for program in programs:
+        program.advance(fabric)
+    fabric.run_for(3)
+    down = False
+    run(fabric, programs, limit_s=5)
+
+
+def test_raw_contributions_are_never_taken_for_sums() -> None:
+    """No switch in between: the successor's copy arrives without the RESULT flag."""
+    configs = ring_configs(2)
+    fabric = Fabric(configs, router(configs))
+    values = contributions(2, 10)
+    for rank in range(2):
+        fabric.post(rank, sum_of(values[rank], np.zeros(10, np.int32)))
+    with pytest.raises(AssertionError, match="NOT_A_RESULT"):
+        fabric.run(until=lambda: fabric.completed(op_id=1))
+
+
+def test_workers_that_disagree_all_learn_of_it() -> None:
+    fabric = switched(3)
+    for rank in range(3):
+        fabric.post(rank, sum_of(np.zeros(10 + (rank == 1), np.int32)))
+    fabric.run_for(1)
+    for events in fabric.events:
+        (failure,) = [event.failure for event in events if event.failure]
+        assert failure.code.name == "MISMATCH"
+
+
+def test_a_receiver_that_posts_late_is_waited_for() -> None:
+    """PASS: a window of messages is taken in early; then the sender is held by RNR, not by timeouts."""
+    configs = ring_configs(2)
+    fabric = Fabric(configs, router(configs))
+    data = np.arange(768 * 6, dtype=np.uint64).astype(np.uint8)
+    received = np.zeros_like(data)
+    fabric.post(0, passing(data, None, cut_elements=data.size))
+    fabric.run_for(0.02)
+    fabric.post(1, passing(None, received, cut_elements=data.size))
+    fabric.run(until=lambda: fabric.completed(op_id=1))
+    assert np.array_equal(received, data)
