@@ -1,32 +1,313 @@
-"""The session with the controller over gRPC."""
+"""The session with the controller over gRPC: joining, heartbeats, and taking a broken session up again.
+
+    Join ──► Waiting… ──► Ready ──► Up ──► Start ──► (heartbeats) ──► Leave ──► Left
+                            │                                 │
+                            └── connection breaks: Resume ◄───┘      Ended: at any time
+
+A thread reads what the controller says, another one sends heartbeats. The job does not depend on the session
+being up all the time: the controller may restart, and training goes on meanwhile. Only when it stays away
+for longer than it said a session may is the job given up.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from ipaddress import IPv4Address
+from queue import SimpleQueue
+from typing import Any, Final
 
-from host_agent.membership import Ended, JoinRequest, Ready
+import grpc
+
+from controller.api import controller_pb2 as pb
+from controller.api.controller_pb2_grpc import ControllerStub
+from host_agent.errors import (
+    CommunicatorError,
+    ControllerUnreachableError,
+    JobEndedError,
+    JobRefusedError,
+    WorkerLostError,
+)
+from host_agent.membership import Ended, JoinRequest, Mode, Neighbour, Ready
+
+_FAREWELL_S: Final = 2.0  # how long closing waits for the controller to take our last words
+_FIRST_RETRY_S: Final = 0.1
+_LONGEST_RETRY_S: Final = 1.0
+_GONE: Final = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.UNKNOWN)
+# The management network is never behind a web proxy, whatever the environment says.
+_CHANNEL_OPTIONS: Final = (("grpc.enable_http_proxy", 0),)
+
+
+@dataclass
+class _Heard:
+    """What the controller has said so far."""
+
+    ready: pb.Ready | None = None
+    started: bool = False
+    left: bool = False
+    ended: Ended | None = None
+    refused: CommunicatorError | None = None
+    missing_ranks: list[int] = field(default_factory=list)
+    at: float = 0.0
 
 
 class ControllerSession:
-    """A Membership; see there."""
+    """The `Membership` of one worker, at the controller at "host:port"."""
 
     def __init__(self, controller: str) -> None:
         self.controller = controller
+        self._changed = threading.Condition()
+        self._heard = _Heard()
+        self._request: JoinRequest | None = None
+        self._callback: Callable[[Ended], None] | None = None
+        self._outgoing: SimpleQueue[pb.WorkerMessage | None] = SimpleQueue()
+        self._call: Any = None
+        self._up = self._leaving = self._closing = False
+        self._stop = threading.Event()
+        self._channel = grpc.insecure_channel(controller, options=_CHANNEL_OPTIONS)
+        self._stub = ControllerStub(self._channel)  # type: ignore[no-untyped-call]
+        self._reader = threading.Thread(target=self._read, name="p4reduce-session", daemon=True)
+        self._pulse = threading.Thread(target=self._send_heartbeats, name="p4reduce-heartbeat", daemon=True)
 
     def join(self, request: JoinRequest, *, timeout_s: float) -> Ready:
-        raise NotImplementedError
+        """Join, and wait for all workers. JobRefusedError, ControllerUnreachableError."""
+        self._request = request
+        self._reader.start()
+        if not self._wait(lambda: self._heard.ready is not None, timeout_s):
+            missing = ", ".join(map(str, self._heard.missing_ranks))
+            if not missing:
+                raise ControllerUnreachableError(
+                    f"the controller at {self.controller} did not answer within {timeout_s:g} s"
+                )
+            raise JobRefusedError(
+                f"job {request.job} still waits for {request.world_size} workers after {timeout_s:g} s: "
+                f"ranks {missing} have not joined"
+            )
+        assert self._heard.ready is not None
+        self._pulse.start()
+        return _ready(self._heard.ready)
 
     def up(self, *, timeout_s: float) -> None:
-        raise NotImplementedError
+        """Say that this worker's QPs are ready, and wait until everybody's are."""
+        self._up = True
+        self._send(pb.WorkerMessage(up=pb.Up()))
+        if not self._wait(lambda: self._heard.started, timeout_s):
+            raise ControllerUnreachableError(
+                f"not all workers had their connections ready within {timeout_s:g} s, or the controller at "
+                f"{self.controller} is gone"
+            )
 
     def on_ended(self, callback: Callable[[Ended], None]) -> None:
-        raise NotImplementedError
+        """Call `callback` once, from any thread, when the job ends early (at once if it has)."""
+        with self._changed:
+            self._callback = callback
+            ended = self._heard.ended
+        if ended is not None:
+            callback(ended)
 
     def abort(self, reason: str) -> None:
-        raise NotImplementedError
+        """End the job for everybody. Does not wait."""
+        self._closing = True
+        self._send(pb.WorkerMessage(abort=pb.Abort(reason=reason)))
 
     def leave(self, *, timeout_s: float) -> None:
-        raise NotImplementedError
+        """Wait until all workers leave. WorkerLostError, JobEndedError where the job ends otherwise."""
+        self._leaving = True
+        self._send(pb.WorkerMessage(leave=pb.Leave()))
+        if not self._wait(lambda: self._heard.left, timeout_s):
+            raise ControllerUnreachableError(f"not all workers had left their job within {timeout_s:g} s")
 
     def close(self) -> None:
-        raise NotImplementedError
+        """End the session; idempotent."""
+        self._closing = True
+        self._stop.set()
+        self._outgoing.put(None)
+        if self._reader.is_alive() and threading.current_thread() is not self._reader:
+            self._reader.join(_FAREWELL_S)
+        if self._call is not None:
+            self._call.cancel()
+        self._channel.close()
+
+    def _wait(self, reached: Callable[[], bool], timeout_s: float) -> bool:
+        """Whether it was reached in time; raises what the controller said instead."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: reached() or self._heard.ended or self._heard.refused, timeout=timeout_s
+            )
+            if reached():
+                return True
+            if self._heard.refused is not None:
+                raise self._heard.refused
+            if self._heard.ended is not None:
+                raise _error_of(self._heard.ended, self._rank())
+            return False
+
+    def _send(self, message: pb.WorkerMessage) -> None:
+        self._outgoing.put(message)
+
+    def _rank(self) -> int:
+        assert self._request is not None
+        return self._request.rank
+
+    # What follows runs in the reader's thread.
+
+    def _read(self) -> None:
+        assert self._request is not None
+        first = pb.WorkerMessage(join=_join(self._request))
+        broken_at: float | None = None
+        retry_s = _FIRST_RETRY_S
+        while True:
+            error = self._talk(first)
+            heard = self._heard
+            if self._closing or heard.left or heard.ended is not None:
+                return
+            if heard.ready is None or error.code() not in _GONE:
+                self._refuse(error)
+                return
+            if heard.at > (broken_at or 0.0):  # the last session was taken up
+                broken_at, retry_s = time.monotonic(), _FIRST_RETRY_S
+            assert broken_at is not None
+            if time.monotonic() - broken_at > heard.ready.resume_timeout_s:
+                self._end(
+                    Ended(
+                        reason=f"the controller at {self.controller} was unreachable for "
+                        f"{heard.ready.resume_timeout_s:g} s: {error.details()}"
+                    )
+                )
+                return
+            if self._stop.wait(retry_s):
+                return
+            retry_s = min(2 * retry_s, _LONGEST_RETRY_S)
+            first = pb.WorkerMessage(resume=_resume(self._request, heard.ready))
+
+    def _talk(self, first: pb.WorkerMessage) -> Any:
+        """One call, from its first message to the error that it ends with."""
+        self._outgoing.put(None)  # the last call's sender, if it still waits, ends
+        self._outgoing = SimpleQueue()
+        self._outgoing.put(first)
+        self._call = self._stub.Session(_until_none(self._outgoing))
+        try:
+            for message in self._call:
+                self._take(message)
+        except grpc.RpcError as error:
+            return error
+        return self._call  # it ended without an error: status OK
+
+    def _take(self, message: pb.ControllerMessage) -> None:
+        kind = message.WhichOneof("message")
+        if kind == "ended":
+            rank = message.ended.rank if message.ended.HasField("rank") else None
+            self._end(Ended(reason=message.ended.reason, rank=rank))
+            return
+        with self._changed:
+            self._heard.at = time.monotonic()
+            if kind == "waiting":
+                self._heard.missing_ranks = list(message.waiting.missing_ranks)
+            elif kind == "ready":
+                self._heard.ready = message.ready
+            elif kind == "start":
+                self._heard.started = True
+            elif kind == "left":
+                self._heard.left = True
+            self._changed.notify_all()
+        if kind == "resumed":  # what it may not have taken before the connection broke
+            if self._up and not self._heard.started:
+                self._send(pb.WorkerMessage(up=pb.Up()))
+            if self._leaving:
+                self._send(pb.WorkerMessage(leave=pb.Leave()))
+
+    def _refuse(self, error: Any) -> None:
+        """The controller, or the network, said no."""
+        details = error.details() or error.code().name
+        if self._heard.ready is not None:
+            self._end(Ended(reason=f"the controller did not take this worker back: {details}"))
+            return
+        with self._changed:
+            if error.code() in _GONE:
+                self._heard.refused = ControllerUnreachableError(
+                    f"no session with the controller at {self.controller}: {details}. Is it running, and does "
+                    f"this host reach the management network?"
+                )
+            else:
+                self._heard.refused = JobRefusedError(details)
+            self._changed.notify_all()
+
+    def _end(self, ended: Ended) -> None:
+        with self._changed:
+            if self._heard.ended is not None:
+                return
+            self._heard.ended = ended
+            callback = self._callback
+            self._changed.notify_all()
+        if callback is not None:
+            callback(ended)
+
+    # And this in the heartbeat's.
+
+    def _send_heartbeats(self) -> None:
+        ready = self._heard.ready
+        assert ready is not None
+        while not self._stop.wait(ready.heartbeat_interval_s):
+            self._send(pb.WorkerMessage(heartbeat=pb.Heartbeat()))
+            if time.monotonic() - self._heard.at > ready.heartbeat_timeout_s:
+                self._call.cancel()  # it is dead, and TCP has not noticed: the reader takes it up again
+
+
+def _until_none(messages: SimpleQueue[pb.WorkerMessage | None]) -> Iterator[pb.WorkerMessage]:
+    while (message := messages.get()) is not None:
+        yield message
+
+
+def _join(request: JoinRequest) -> pb.Join:
+    worker = pb.Worker(
+        rank=request.rank,
+        mac=request.mac,
+        ip=str(request.ip),
+        qpn_out=request.qpn_out,
+        psn_out=request.psn_out,
+        qpn_in=request.qpn_in,
+        hostname=request.hostname,
+    )
+    return pb.Join(
+        job=request.job, world_size=request.world_size, worker=worker, path_mtu_max=request.path_mtu_max
+    )
+
+
+def _resume(request: JoinRequest, ready: pb.Ready) -> pb.Resume:
+    return pb.Resume(
+        job=request.job, generation=ready.generation, rank=request.rank, token=ready.resume_token
+    )
+
+
+def _ready(ready: pb.Ready) -> Ready:
+    return Ready(
+        job_id=ready.job_id,
+        generation=ready.generation,
+        window=ready.window,
+        message_packets=ready.message_packets,
+        path_mtu=ready.path_mtu,
+        mode=Mode(ready.mode),
+        mode_reason=ready.mode_reason,
+        successor=_neighbour(ready.successor),
+        predecessor=_neighbour(ready.predecessor),
+        heartbeat_s=ready.heartbeat_interval_s,
+    )
+
+
+def _neighbour(worker: pb.Worker) -> Neighbour:
+    return Neighbour(
+        rank=worker.rank,
+        mac=worker.mac,
+        ip=IPv4Address(worker.ip),
+        qpn_out=worker.qpn_out,
+        psn_out=worker.psn_out,
+        qpn_in=worker.qpn_in,
+        hostname=worker.hostname,
+    )
+
+
+def _error_of(ended: Ended, own_rank: int) -> JobEndedError:
+    lost = ended.rank is not None and ended.rank != own_rank
+    return (WorkerLostError if lost else JobEndedError)(ended.reason, rank=ended.rank)

@@ -30,6 +30,11 @@ constexpr uint8_t kSyndromeRnr = 0x20;  // | timer
 constexpr uint8_t kSyndromeNak = 0x60;  // | code; 0 is PSN sequence error
 constexpr uint8_t kNakSequenceError = 0x60;
 
+// Both directions of a QP pair use the requester's, so that ECMP keeps them on one path.
+inline uint32_t source_port(uint32_t requester_qpn) {
+    return 0xc000 | ((requester_qpn ^ requester_qpn >> 14) & 0x3fff);
+}
+
 int64_t rnr_timer_ns(uint8_t code);  // InfiniBand specification, table 46
 
 inline uint32_t load_be16(const uint8_t *p) { return static_cast<uint32_t>(p[0] << 8 | p[1]); }

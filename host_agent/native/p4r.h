@@ -153,7 +153,8 @@ P4R_EXPORT uint32_t p4r_crc32(uint32_t crc, const void *data, size_t length);  /
 // floats do. invert: ~lane (of an ordered NaN as well the largest).
 P4R_EXPORT void p4r_encode_lanes(int element_type, int ordered, const void *source, size_t n, void *lanes,
                                  int exponent, int invert);
-// The way back. int32: lane / divisor, towards zero; floats: lane * 2^-exponent / divisor, rounded once to nearest even.
+// The way back. int32: lane / divisor, towards zero. Floats: lane * 2^-exponent / divisor, rounded once to nearest
+// even.
 P4R_EXPORT void p4r_decode_lanes(int element_type, int ordered, const void *lanes, size_t n, void *target,
                                  int exponent, uint32_t divisor, int invert);
 // The float32 bit pattern of max |x|; >= 0x7f800000 says that an Inf or NaN is among them. Floats only.

@@ -11,9 +11,6 @@ namespace {
 constexpr int64_t kShortestGoBackNs = 1'000'000;
 constexpr uint32_t kAckEvery = 64;  // packets
 
-// Both directions of a QP pair use the requester's, so that ECMP keeps them on one path.
-uint32_t source_port(uint32_t requester_qpn) { return 0xc000 | ((requester_qpn ^ requester_qpn >> 14) & 0x3fff); }
-
 }  // namespace
 
 // How sending works.

@@ -14,8 +14,6 @@ constexpr int64_t kFirstGapIntervalNs = 10'000'000;
 constexpr int64_t kShortestGapIntervalNs = 1'000'000;
 constexpr uint8_t kRnrTimerCode = 12;  // 0.64 ms
 
-uint32_t source_port(uint32_t requester_qpn) { return 0xc000 | ((requester_qpn ^ requester_qpn >> 14) & 0x3fff); }
-
 struct Field {
     const char *name;
     uint32_t received, posted;

@@ -24,6 +24,8 @@ VERSION: Final = 1
 SIGNATURE: Final = slice(17, 36)
 FLAGS_OFFSET: Final = 5
 RANK_OFFSET: Final = 16
+ELEMENT_TYPE_OFFSET: Final = 18
+REDUCTION_OFFSET: Final = 20
 
 
 class Op(IntEnum):

@@ -130,7 +130,8 @@ class Schema:
     registers: dict[int, Register] = field(default_factory=dict)
     packet_in: PacketHeader | None = None
     packet_out: PacketHeader | None = None
-    other_ids: dict[int, str] = field(default_factory=dict)  # objects no request can be served for yet
+    # Objects that no request names by id, or that none can be served for yet.
+    other_ids: dict[int, str] = field(default_factory=dict)
 
 
 def parse_p4info(p4info: p4i.P4Info) -> Schema:
@@ -299,7 +300,7 @@ def _preambles(p4info: p4i.P4Info) -> Iterable[tuple[p4i.Preamble, str]]:
 
 def _other_objects(p4info: p4i.P4Info) -> Iterable[tuple[int, str]]:
     for preamble, kind in _preambles(p4info):
-        if kind in {"direct meter", "meter", "action profile", "digest", "value set"}:
+        if kind in {"direct counter", "direct meter", "meter", "action profile", "digest", "value set"}:
             yield preamble.id, f"{kind} {preamble.name}"
 
 

@@ -18,7 +18,7 @@ from host_agent.collectives.plan import Steps, Wait
 from host_agent.transport import Endpoint, EventType, Predecessor, Successor, TransportConfig
 from host_agent.transport.events import Failure
 from host_agent.wire.headers import parse_mac
-from tests.model.slot_rules import Flow, Job, Slot, SwitchModel
+from tests.model.slot_rules import Flow, Job, Route, Slot, SwitchModel
 
 LINK_DELAY_NS = 10_000
 GENERATION = 7
@@ -149,6 +149,12 @@ def job_of(workers: list[TransportConfig]) -> Job:
     return Job(JOB, GENERATION, first.window, first.message_packets, flows)
 
 
+def routes_of(workers: list[TransportConfig]) -> dict[IPv4Address, Route]:
+    """The way to every worker, as a controller would install it."""
+    switch_mac = parse_mac("02:00:00:00:ff:01")
+    return {c.ip: Route(port=c.rank + 1, src_mac=switch_mac, dst_mac=parse_mac(c.mac)) for c in workers}
+
+
 class Simulation:
     """A rack. `run` lets every rank run a program and gives what each returned."""
 
@@ -160,7 +166,7 @@ class Simulation:
         self.now_ns = 0
         self.job = job_of(workers)
         self.workers = [Worker(Endpoint(config)) for config in workers]
-        self.switch = WatchedSwitch([self.job], {c.ip: c.rank + 1 for c in workers})
+        self.switch = WatchedSwitch([self.job], routes_of(workers))
         self.switch.received = lambda: [w.endpoint.progress().received_messages for w in self.workers]
         self._events: list[_Event] = []
         self._order = 0

@@ -22,16 +22,34 @@ from numpy.typing import NDArray
 from host_agent.wire import psn as psn_math
 from host_agent.wire.aggregation import (
     CHUNK_BYTES,
+    ELEMENT_TYPE_OFFSET,
     FLAGS_OFFSET,
+    LANE_BYTES,
     MAX_CHUNKS,
     RANK_OFFSET,
+    REDUCTION_OFFSET,
     SIGNATURE,
     AggregationHeader,
     Flags,
     NotAnAggregationHeader,
     Op,
 )
-from host_agent.wire.headers import Ethernet, IPv4, MalformedPacket, Opcode, RocePacket
+from host_agent.wire.headers import (
+    DEFAULT_UDP_SOURCE_PORT,
+    ETHERTYPE_IPV4,
+    PROTOCOL_UDP,
+    ROCE_V2_PORT,
+    Bth,
+    Ethernet,
+    IPv4,
+    MalformedPacket,
+    Opcode,
+    RocePacket,
+    Udp,
+    ipv4_checksum,
+)
+
+Out = tuple[int, bytes]  # port, frame
 
 FIRSTS = (Opcode.SEND_FIRST, Opcode.SEND_ONLY)
 SENDS = (*FIRSTS, Opcode.SEND_MIDDLE, Opcode.SEND_LAST)
@@ -45,7 +63,7 @@ COUNTERS = (
     "unplaced",  # on a job's flow, but of no known message: dropped
     "foreign",  # for a job's QP, but from elsewhere: dropped
     "bad_icrc",  # dropped
-    "mismatch",  # a header differed from the first contributor's
+    "mismatch",  # a header or a length differed from the first contributor's
     "acks",  # forwarded
 )
 
@@ -63,9 +81,19 @@ class Flow:
     dst_mac: bytes
     dst_ip: IPv4Address
     dst_qp: int
+    udp_src_port: int = DEFAULT_UDP_SOURCE_PORT
 
 
-@dataclass
+@dataclass(frozen=True, kw_only=True)
+class Route:
+    """The way to a host."""
+
+    port: int
+    src_mac: bytes
+    dst_mac: bytes
+
+
+@dataclass(frozen=True)
 class Record:
     """What the First packet of a message said."""
 
@@ -82,9 +110,10 @@ class Slot:
     tag: tuple[int, int] | None = None
     ranks: set[int] = field(default_factory=set)
     chunks: list[NDArray[np.int32]] = field(
-        default_factory=lambda: [np.zeros(CHUNK_BYTES // 4, np.int32) for _ in range(MAX_CHUNKS)]
+        default_factory=lambda: [np.zeros(CHUNK_BYTES // LANE_BYTES, np.int32) for _ in range(MAX_CHUNKS)]
     )
     header: bytes = bytes(CHUNK_BYTES)
+    count: int = 0  # chunks in the first contributor's packet
     mismatch: bool = False
 
 
@@ -102,8 +131,13 @@ class Job:
         self.messages = 2 * self.window
         self.slots = [Slot() for _ in range(self.messages * self.packets)]
         self.records: list[dict[int, Record]] = [{} for _ in self.flows]
-        self.latest: list[int | None] = [None for _ in self.flows]
+        self.latest: list[Record | None] = [None for _ in self.flows]
         self.counters: Counter[str] = Counter(dict.fromkeys(COUNTERS, 0))
+
+    def drop(self, reason: str) -> list[Out]:
+        """Nothing leaves; `reason` is counted."""
+        self.counters[reason] += 1
+        return []
 
 
 def serial_age(message: int, latest: int) -> int:
@@ -113,132 +147,114 @@ def serial_age(message: int, latest: int) -> int:
 
 
 class SwitchModel:
-    """One switch: ports, routes (destination → port) and the jobs on it."""
+    """One switch: routes, the ports that non-IP frames are flooded to, and the jobs on it."""
 
     def __init__(
-        self, jobs: Iterable[Job], routes: Mapping[IPv4Address, int], *, check_icrc: bool = True
+        self,
+        jobs: Iterable[Job],
+        routes: Mapping[IPv4Address, Route],
+        *,
+        flood: Iterable[int] = (),
+        check_icrc: bool = True,
     ) -> None:
         self.routes = routes
+        self.flood = tuple(flood)
         self.check_icrc = check_icrc
-        self.jobs = {job.job: job for job in jobs}
         self.members = {}
-        for job in self.jobs.values():
+        for job in jobs:
             for flow in job.flows:
                 self.members[flow.dst_ip, flow.dst_qp] = (job, flow, True)
                 self.members[flow.src_ip, flow.src_qp] = (job, flow, False)
 
-    def process(self, port: int, frame: bytes) -> list[tuple[int, bytes]]:
+    def process(self, port: int, frame: bytes) -> list[Out]:
         """What leaves, and where, when `frame` comes in on `port`."""
-        try:
-            packet = RocePacket.parse(frame)
-        except MalformedPacket:
-            return self.forward(frame)
-        member = self.members.get((packet.ip.dst, packet.bth.dest_qp))
-        if member is None:
-            return self.forward(frame)
+        headers = roce_headers(frame)
+        member = self.members.get((headers[0].dst, headers[1].dest_qp)) if headers else None
+        if headers is None or member is None:
+            return self.forward(port, frame)
+        ip, bth = headers
         job, flow, is_data = member
-        sender = (flow.port, flow.src_ip) if is_data else (flow.dst_port, flow.dst_ip)
-        if (port, packet.ip.src) != sender:
-            job.counters["foreign"] += 1
-            return []
+        peer = (flow.port, flow.src_ip) if is_data else (flow.dst_port, flow.dst_ip)
+        if (port, ip.src) != peer or (not is_data and bth.opcode != Opcode.ACKNOWLEDGE):
+            return job.drop("foreign")
         if not is_data:
             job.counters["acks"] += 1
-            return self.forward(frame)
-        if packet.bth.opcode not in SENDS or len(packet.payload) not in range(
-            CHUNK_BYTES, MAX_CHUNKS * CHUNK_BYTES + 1, CHUNK_BYTES
-        ):
-            job.counters["unplaced"] += 1
-            return []
+            return self.forward(port, frame)
+        packet = whole_chunks(frame)
+        if packet is None:
+            return job.drop("unplaced")
         if self.check_icrc and not packet.icrc_ok():
-            job.counters["bad_icrc"] += 1
-            return []
-        record = self.place(job, flow, packet)
+            return job.drop("bad_icrc")
+        record = place(job, flow, packet)
         if record is None:
-            job.counters["unplaced"] += 1
-            return []
-        if record.op is Op.PASS:
+            return job.drop("unplaced")
+        if record.op == Op.PASS:
             job.counters["passed"] += 1
-            return self.forward(frame)
+            return self.forward(port, frame)
         return self.aggregate(job, flow, record, packet, frame)
 
-    def forward(self, frame: bytes) -> list[tuple[int, bytes]]:
-        """As a router: by destination address, TTL - 1, nothing else touched."""
-        try:
-            ip = IPv4.unpack(frame[Ethernet.SIZE :])
-        except MalformedPacket:
+    def forward(self, port: int, frame: bytes) -> list[Out]:
+        """As a router: by destination address, TTL - 1. What is not IPv4 is flooded."""
+        if frame[12:14] != ETHERTYPE_IPV4.to_bytes(2, "big"):
+            return [(out, frame) for out in self.flood if out != port]
+        head = bytearray(frame[14:34])
+        route = self.routes.get(IPv4Address(bytes(head[16:20]))) if len(head) == IPv4.SIZE else None
+        if route is None or head[8] <= 1:
             return []
-        if ip.ttl <= 1 or ip.dst not in self.routes:
-            return []
-        head = Ethernet.SIZE + IPv4.SIZE
-        return [
-            (self.routes[ip.dst], frame[: Ethernet.SIZE] + replace(ip, ttl=ip.ttl - 1).pack() + frame[head:])
-        ]
+        head[8] -= 1
+        if head[0] == 0x45:  # with options, the checksum is left alone
+            head[10:12] = bytes(2)
+            head[10:12] = ipv4_checksum(bytes(head)).to_bytes(2, "big")
+        return [(route.port, route.dst_mac + route.src_mac + frame[12:14] + bytes(head) + frame[34:])]
 
-    def place(self, job: Job, flow: Flow, packet: RocePacket) -> Record | None:
-        """The record of the message that this packet belongs to; a First or Only makes it."""
-        records, psn = job.records[flow.rank], packet.bth.psn
-        if packet.bth.opcode not in FIRSTS:
-            found = (r for r in records.values() if psn_math.distance(r.psn, psn) < r.packets)
-            return next(found, None)
-        try:
-            header = AggregationHeader.unpack(packet.payload)
-        except NotAnAggregationHeader:
-            return None
-        if (header.job, header.generation, header.rank) != (job.job, job.generation, flow.rank):
-            return None
-        if not 1 <= header.packets <= job.packets:
-            return None
-        latest = job.latest[flow.rank]
-        if latest is None or serial_age(header.message, latest) < 0:
-            job.latest[flow.rank] = header.message
-        elif serial_age(header.message, latest) >= job.messages:
-            return None  # its place in the history belongs to a newer message
-        record = Record(header.message, psn, header.packets, header.op)
-        records[header.message % job.messages] = record
-        return record
-
-    def aggregate(
-        self, job: Job, flow: Flow, record: Record, packet: RocePacket, frame: bytes
-    ) -> list[tuple[int, bytes]]:
+    def aggregate(self, job: Job, flow: Flow, record: Record, packet: RocePacket, frame: bytes) -> list[Out]:
         """The slot rules of docs/protocol.md."""
         index = psn_math.distance(record.psn, packet.bth.psn)
         slot = job.slots[record.message % job.messages * job.packets + index]
         tag = (job.generation, record.message)
-        lanes = np.frombuffer(packet.payload, ">i4").astype(np.int32).reshape(-1, CHUNK_BYTES // 4)
+        lanes = np.frombuffer(packet.payload, ">i4").astype(np.int32).reshape(-1, CHUNK_BYTES // LANE_BYTES)
         if slot.tag is None or slot.tag[0] != tag[0] or serial_age(slot.tag[1], tag[1]) > 0:  # 1: claim
             self.claim(job, slot, tag)
-            slot.header = packet.payload[:CHUNK_BYTES]
+            slot.header, slot.count = packet.payload[:CHUNK_BYTES], len(lanes)
             for chunk, values in enumerate(lanes):
                 slot.chunks[chunk] = values
         elif slot.tag != tag:  # 5: the slot is a newer message's
             job.counters["stale"] += 1
-            return self.forward(frame)
-        elif flow.rank in slot.ranks:
-            if len(slot.ranks) < len(job.flows):  # 3: a duplicate
-                job.counters["duplicate"] += 1
+            return self.forward(flow.port, frame)
+        elif len(lanes) != slot.count and index > 0:  # not the fragment that the others sent
+            return job.drop("mismatch")
+        elif len(slot.ranks) == len(job.flows):  # 4: its copy of the sum was lost
+            if not self.forward(flow.port, frame):
                 return []
-            job.counters["replayed"] += 1  # 4: its copy of the sum was lost
-            return [self.emit(slot, flow, index, packet, packet.bth.psn)]
+            job.counters["replayed"] += 1
+            route = self.routes[flow.dst_ip]
+            alone = replace(flow, dst_port=route.port, src_mac=route.src_mac, dst_mac=route.dst_mac)
+            alone = replace(alone, udp_src_port=packet.udp.src_port)
+            return [self.emit(slot, alone, index, packet, packet.bth.psn)]
+        elif flow.rank in slot.ranks:  # 3: a duplicate
+            return job.drop("duplicate")
         else:  # 2: add
-            if index == 0 and packet.payload[SIGNATURE] != slot.header[SIGNATURE]:
+            if index == 0 and (
+                packet.payload[SIGNATURE] != slot.header[SIGNATURE] or len(lanes) != slot.count
+            ):
                 slot.mismatch = True
                 job.counters["mismatch"] += 1
             for chunk, values in enumerate(lanes):
                 old = slot.chunks[chunk]
-                slot.chunks[chunk] = old + values if record.op is Op.SUM else np.maximum(old, values)
+                slot.chunks[chunk] = old + values if record.op == Op.SUM else np.maximum(old, values)
         slot.ranks.add(flow.rank)
         job.counters["aggregated"] += 1
         if len(slot.ranks) < len(job.flows):
             return []
         job.counters["completed"] += 1
-        firsts = [job.records[q.rank][record.message % job.messages].psn for q in job.flows]
+        firsts = [records[record.message % job.messages].psn for records in job.records]
         return [self.emit(slot, q, index, packet, psn_math.add(firsts[q.rank], index)) for q in job.flows]
 
     def claim(self, job: Job, slot: Slot, tag: tuple[int, int]) -> None:
         """Rule 1: the slot's older message is forgotten."""
         slot.tag, slot.ranks, slot.mismatch = tag, set(), False
 
-    def emit(self, slot: Slot, flow: Flow, index: int, packet: RocePacket, psn: int) -> tuple[int, bytes]:
+    def emit(self, slot: Slot, flow: Flow, index: int, packet: RocePacket, psn: int) -> Out:
         """The slot's sum as a packet of `flow`, shaped like `packet` (which completed it, or asks again)."""
         chunks = [
             values.astype(">i4").tobytes() for values in slot.chunks[: len(packet.payload) // CHUNK_BYTES]
@@ -251,8 +267,79 @@ class SwitchModel:
         out = replace(
             packet,
             ethernet=Ethernet(dst=flow.dst_mac, src=flow.src_mac),
-            ip=replace(packet.ip, src=flow.src_ip, dst=flow.dst_ip, ttl=packet.ip.ttl - 1),
+            ip=replace(packet.ip, src=flow.src_ip, dst=flow.dst_ip, ttl=(packet.ip.ttl - 1) & 0xFF),
+            udp=replace(packet.udp, src_port=flow.udp_src_port),
             bth=replace(packet.bth, dest_qp=flow.dst_qp, psn=psn),
             payload=b"".join(chunks),
         )
         return flow.dst_port, out.build()
+
+
+def roce_headers(frame: bytes) -> tuple[IPv4, Bth] | None:
+    """IP and BTH of a RoCE v2 packet, whatever follows; None for all others."""
+    try:
+        ethernet, ip = Ethernet.unpack(frame), IPv4.unpack(frame[14:])
+        udp, bth = Udp.unpack(frame[34:]), Bth.unpack(frame[42:])
+    except MalformedPacket:
+        return None
+    fragment = ip.flags & 0x1 or ip.fragment_offset
+    if ethernet.ether_type != ETHERTYPE_IPV4 or ip.protocol != PROTOCOL_UDP or fragment:
+        return None
+    return (ip, bth) if udp.dst_port == ROCE_V2_PORT else None
+
+
+def whole_chunks(frame: bytes) -> RocePacket | None:
+    """A SEND whose payload is 1 to 16 whole chunks, lengths that agree included; None for all others."""
+    try:
+        packet = RocePacket.parse(frame)
+    except MalformedPacket:
+        return None
+    chunks, rest = divmod(len(packet.payload), CHUNK_BYTES)
+    return packet if packet.bth.opcode in SENDS and 1 <= chunks <= MAX_CHUNKS and rest == 0 else None
+
+
+def place(job: Job, flow: Flow, packet: RocePacket) -> Record | None:
+    """The record of the message that this packet belongs to; a First or Only makes it."""
+    if packet.bth.opcode in FIRSTS:
+        return place_first(job, flow, packet)
+    latest, psn, found = job.latest[flow.rank], packet.bth.psn, None
+    if latest is not None and psn_math.distance(latest.psn, psn) < latest.packets:
+        found = latest
+    elif latest is not None:
+        for _, record in sorted(job.records[flow.rank].items()):
+            remembered = 0 <= serial_age(record.message, latest.message) < job.messages
+            if remembered and psn_math.distance(record.psn, psn) < record.packets:
+                found = record
+    if found is None:
+        return None
+    index = psn_math.distance(found.psn, psn)
+    is_last = packet.bth.opcode == Opcode.SEND_LAST
+    return found if index > 0 and (index + 1 == found.packets) == is_last else None
+
+
+def place_first(job: Job, flow: Flow, packet: RocePacket) -> Record | None:
+    """Check the header against the flow, and remember the message."""
+    head = bytearray(packet.payload[:CHUNK_BYTES])
+    head[ELEMENT_TYPE_OFFSET] = head[REDUCTION_OFFSET] = 0  # compared between ranks, not understood
+    try:
+        header = AggregationHeader.unpack(bytes(head))
+    except NotAnAggregationHeader:
+        return None
+    if (header.job, header.generation, header.rank) != (job.job, job.generation, flow.rank) or header.flags:
+        return None
+    only = packet.bth.opcode == Opcode.SEND_ONLY
+    if not 1 <= header.packets <= job.packets or (header.packets == 1) != only:
+        return None
+    record = Record(header.message, packet.bth.psn, header.packets, header.op)
+    records, latest = job.records[flow.rank], job.latest[flow.rank]
+    behind = -1 if latest is None else serial_age(header.message, latest.message)
+    if behind < 0:
+        job.latest[flow.rank] = record
+    else:
+        known = records.get(header.message % job.messages)
+        if behind >= job.messages:
+            return None  # its place in the history belongs to a newer message
+        if known is not None and known.message == record.message and known != record:
+            return None  # sent again, it would have the PSN it had
+    records[header.message % job.messages] = record
+    return record

@@ -11,7 +11,7 @@ import pytest
 from host_agent.wire import psn as psn_math
 from host_agent.wire.aggregation import AggregationHeader, ElementType, Flags, Op
 from host_agent.wire.headers import Aeth, Bth, Ethernet, IPv4, Opcode, RocePacket, Udp
-from tests.host_agent.sim import configs, job_of
+from tests.host_agent.sim import configs, job_of, routes_of
 from tests.model.slot_rules import Flow, Job, SwitchModel
 
 Out = list[tuple[int, RocePacket]]
@@ -24,7 +24,8 @@ class Rack:
     def __init__(self, *, world_size: int = 3, **options: Any) -> None:
         self.configs = configs(world_size, window=2, packets=4, path_mtu=512, psns=[0xFFFFFE, 100, 200])
         self.job: Job = job_of(self.configs)
-        self.switch = SwitchModel([self.job], {c.ip: c.rank + 1 for c in self.configs}, **options)
+        self.routes = routes_of(self.configs)
+        self.switch = SwitchModel([self.job], self.routes, flood=[1, 2, 3], **options)
 
     def psn(self, rank: int, message: int, index: int) -> int:
         """Every message has two packets."""
@@ -114,7 +115,10 @@ def test_a_duplicate_before_the_sum_is_dropped_and_never_added(rack: Rack) -> No
 
 def test_a_duplicate_after_the_sum_is_answered_on_its_own_flow_alone(rack: Rack) -> None:
     first = [rack.send(rank, 0, 0) for rank in range(3)][-1]
-    assert rack.send(1, 0, 0) == [first[1]]
+    ((port, again),) = rack.send(1, 0, 0)
+    route = rack.routes[again.ip.dst]
+    assert again.ethernet == Ethernet(dst=route.dst_mac, src=route.src_mac)  # it took the ordinary way
+    assert (port, replace(again, ethernet=first[1][1].ethernet)) == first[1]
     assert rack.counted() == {"aggregated": 3, "completed": 1, "replayed": 1}
 
 
@@ -157,8 +161,11 @@ def test_ranks_that_disagree_all_learn_of_it_also_on_replays(rack: Rack) -> None
 def test_pass_messages_go_through_untouched_but_for_the_ttl(rack: Rack) -> None:
     sent = [rack.packet(0, 0, index, 7, op=Op.PASS) for index in (0, 1)]
     for packet in sent:
-        expected = replace(packet, ip=replace(packet.ip, ttl=63)).build()
-        assert rack.switch.process(1, packet.build()) == [(2, expected)]
+        ((port, out),) = rack.process(1, packet)
+        assert port == 2
+        assert (out.bth, out.payload) == (packet.bth, packet.payload)
+        assert out.ip.ttl == 63
+        assert out.icrc == packet.build()[-4:]
     assert rack.counted() == {"passed": 2}
 
 
@@ -169,7 +176,9 @@ def test_pass_messages_go_through_untouched_but_for_the_ttl(rack: Rack) -> None:
         {"generation": 6},
         {"rank": 1},
         {"packets": 0},
+        {"packets": 1},
         {"packets": 5},
+        {"flags": Flags.RESULT},
     ],
     ids=str,
 )
@@ -193,6 +202,54 @@ def test_a_first_that_is_2w_messages_late_is_dropped(rack: Rack) -> None:
     assert rack.send(0, 0, 0) == []
     assert rack.send(0, 1, 0) == []
     assert rack.counted() == {"aggregated": 2, "unplaced": 1}
+
+
+def test_a_first_sent_again_with_another_psn_is_not_believed(rack: Rack) -> None:
+    rack.send(0, 0, 0)
+    moved = rack.packet(0, 0, 0)
+    assert rack.process(1, replace(moved, bth=replace(moved.bth, psn=77))) == []
+    assert rack.counted() == {"aggregated": 1, "unplaced": 1}
+
+
+@pytest.mark.parametrize("opcode", [Opcode.SEND_MIDDLE, Opcode.SEND_LAST])
+def test_only_a_first_is_first_and_only_a_last_is_last(rack: Rack, opcode: Opcode) -> None:
+    rack.send(0, 0, 0)
+    for index in (0, 1):
+        packet = rack.packet(0, 0, index)
+        wrong = replace(packet, bth=replace(packet.bth, opcode=opcode))
+        placed = index == 1 and opcode is Opcode.SEND_LAST
+        assert rack.process(1, wrong) == []
+        assert rack.job.counters["aggregated"] == 1 + placed
+
+
+@pytest.mark.parametrize("cut", [1, 4, 100, 400])
+def test_a_truncated_or_padded_packet_on_a_jobs_flow_is_dropped(rack: Rack, cut: int) -> None:
+    packet = rack.packet(0, 0, 0)
+    assert rack.switch.process(1, packet.build()[:-cut]) == []
+    assert rack.process(1, replace(packet, payload=packet.payload[:-4])) == []
+    assert rack.process(1, replace(packet, payload=b"")) == []
+    assert rack.counted() == {"unplaced": 3}
+
+
+def test_messages_of_different_shape_are_a_mismatch_that_everybody_hears_of(rack: Rack) -> None:
+    """A worker that sends one packet and one that sends more meet in the slot of packet 0."""
+    only = rack.packet(1, 0, 0, packets=1)
+    only = replace(only, bth=replace(only.bth, opcode=Opcode.SEND_ONLY), payload=only.payload[:256])
+    rack.send(0, 0, 0)
+    rack.process(2, only)
+    results = rack.send(2, 0, 0)
+    assert {AggregationHeader.unpack(p.payload).flags for _, p in results} == {Flags.RESULT | Flags.MISMATCH}
+    assert rack.job.counters["mismatch"] == 1
+
+
+def test_a_fragment_of_another_length_than_the_others_is_never_added(rack: Rack) -> None:
+    for rank in range(3):
+        rack.send(rank, 0, 0)
+    rack.send(0, 0, 1)
+    longer = rack.packet(1, 0, 1)
+    assert rack.process(2, replace(longer, payload=longer.payload * 2)) == []
+    assert rack.job.counters["mismatch"] == 1
+    assert lanes([rack.send(rank, 0, 1) for rank in (1, 2)][-1][0][1]) == {3}
 
 
 def test_message_numbers_are_serial_over_32_bits(rack: Rack) -> None:
@@ -224,6 +281,16 @@ def test_other_traffic_is_routed(rack: Rack) -> None:
     assert rack.counted() == {}
 
 
+def test_frames_that_are_not_ip_are_flooded_and_dead_ones_dropped(rack: Rack) -> None:
+    arp = bytes(6) + bytes(6) + b"\x08\x06" + bytes(28)
+    assert rack.switch.process(2, arp) == [(1, arp), (3, arp)]
+    packet = rack.packet(0, 0, 0)
+    elsewhere = replace(packet, bth=replace(packet.bth, dest_qp=0x999))
+    assert rack.process(3, replace(elsewhere, ip=replace(elsewhere.ip, ttl=1))) == []
+    unknown = replace(elsewhere.ip, dst=elsewhere.ip.dst + 100)
+    assert rack.process(3, replace(elsewhere, ip=unknown)) == []
+
+
 def test_acknowledgements_pass_through(rack: Rack) -> None:
     flow = rack.job.flows[0]
     ack = RocePacket(
@@ -236,4 +303,5 @@ def test_acknowledgements_pass_through(rack: Rack) -> None:
     ((port, out),) = rack.process(2, ack)
     assert (port, out.aeth, out.ip.ttl) == (1, ack.aeth, 63)
     assert rack.process(3, ack) == []
-    assert rack.counted() == {"acks": 1, "foreign": 1}
+    assert rack.process(2, replace(ack, bth=replace(ack.bth, opcode=Opcode.SEND_ONLY), aeth=None)) == []
+    assert rack.counted() == {"acks": 1, "foreign": 2}

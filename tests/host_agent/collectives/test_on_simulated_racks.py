@@ -160,8 +160,11 @@ def test_a_straggler_is_waited_for_and_costs_no_more_than_gentle_resends() -> No
     ids=lambda value: value if isinstance(value, str) else "",
 )
 @pytest.mark.parametrize("odd_rank", [0, 2])
-def test_workers_that_disagree_all_hear_of_it(other: Case, telling: str, odd_rank: int) -> None:
-    sim = Simulation(configs(3, path_mtu=512))
+@pytest.mark.parametrize("path_mtu", [256, 512, 1024])
+def test_workers_that_disagree_all_hear_of_it(
+    other: Case, telling: str, odd_rank: int, path_mtu: int
+) -> None:
+    sim = Simulation(configs(3, path_mtu=path_mtu))
     usual = Case("in_network", "all_reduce", np.dtype(np.int32), 1000)
     cases = [other if rank == odd_rank else usual for rank in range(3)]
 

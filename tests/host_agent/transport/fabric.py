@@ -21,7 +21,7 @@ from host_agent.transport import (
     TransportConfig,
 )
 from host_agent.wire.headers import parse_mac
-from tests.model.slot_rules import Flow, Job, Slot, SwitchModel
+from tests.model.slot_rules import Flow, Job, Route, Slot, SwitchModel
 
 LINK_DELAY_NS = 10_000
 TTL_OFFSET = 22  # the switch model trusts it, which a router does only where the IP checksum is right
@@ -78,7 +78,17 @@ def address(rank: int) -> IPv4Address:
 
 def router(configs: Sequence[TransportConfig]) -> Forward:
     """A switch that knows no job: it forwards by destination address."""
-    return SwitchModel([], {config.ip: config.rank for config in configs}).process
+    return SwitchModel([], routes(configs)).process
+
+
+def routes(configs: Sequence[TransportConfig]) -> dict[IPv4Address, Route]:
+    """Rank r is on port r."""
+    return {
+        config.ip: Route(
+            port=config.rank, src_mac=parse_mac("02:00:00:00:ff:ff"), dst_mac=parse_mac(config.mac)
+        )
+        for config in configs
+    }
 
 
 class CheckedSwitch(SwitchModel):
@@ -118,7 +128,7 @@ def aggregating_switch(configs: Sequence[TransportConfig]) -> CheckedSwitch:
         packets=first.message_packets,
         flows=flows,
     )
-    return CheckedSwitch([job], {config.ip: config.rank for config in configs})
+    return CheckedSwitch([job], routes(configs))
 
 
 @dataclass

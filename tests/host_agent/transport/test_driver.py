@@ -84,16 +84,20 @@ def test_many_small_operations(namespaces: list[str]) -> None:
             exchange(pair, size)
 
 
-def test_a_rate_limit_holds_and_is_no_loss(namespaces: list[str]) -> None:
+@pytest.mark.parametrize("latency", ["1ms", "50ms"])  # its queue is shorter, or longer, than our send buffer
+def test_a_rate_limit_holds_and_is_no_loss(namespaces: list[str], latency: str) -> None:
     """Nothing is retransmitted because our own queue is full."""
     for name in namespaces:
-        run(f"tc -n {name} qdisc add dev roce0 root tbf rate 200mbit burst 16kb latency 5ms")
-    with drivers(namespaces, ring_configs(2, path_mtu=1024, window=8, message_packets=16)) as pair:
+        run(f"tc -n {name} qdisc add dev roce0 root tbf rate 200mbit burst 16kb latency {latency}")
+    configs = ring_configs(2, path_mtu=1024, window=8, message_packets=16)
+    patient = [replace(config, rto_s=PATIENCE_S, rto_max_s=PATIENCE_S) for config in configs]
+    with drivers(namespaces, patient) as pair:
         began = time.monotonic()
         exchange(pair, 2_000_000)
         took = time.monotonic() - began
         assert took > 2_000_000 * 8 / 200e6 * 0.9
         assert [driver.counters().retransmitted_packets for driver in pair] == [0, 0]
+        assert all(driver.counters().frames_blocked for driver in pair)
 
 
 def test_a_link_that_goes_down_and_up(namespaces: list[str]) -> None:
@@ -163,7 +167,10 @@ def test_a_neighbour_that_is_not_there_ends_at_the_retry_limit(namespaces: list[
 def test_a_contribution_that_no_switch_summed_is_an_error(namespaces: list[str]) -> None:
     with drivers(namespaces, ring_configs(2)) as pair:
         values, result = np.ones(10, np.int32), np.zeros(10, np.int32)
-        _, op_id = (driver.post(sum_of(values, result)) for driver in pair)
+        pair[0].post(sum_of(values))
+        while not pair[0].counters().data_packets_sent:
+            time.sleep(0.001)
+        op_id = pair[1].post(sum_of(values, result))
         with pytest.raises(ProtocolError, match="no switch on the path aggregated it"):
             pair[1].wait(op_id, timeout_s=PATIENCE_S)
         assert not result.any()

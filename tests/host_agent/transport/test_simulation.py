@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from random import Random
 
 import numpy as np
 import pytest
@@ -146,7 +147,7 @@ def run(fabric: Fabric, programs: list[Program], *, limit_s: float = 1000.0) -> 
             assert np.array_equal(result, expected)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 @given(
     ranks=st.integers(2, 5),
     elements=st.integers(0, 2000),
@@ -180,7 +181,7 @@ def test_passing_around_a_faulty_ring(
     run(fabric, programs)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 @given(
     ranks=st.integers(2, 5),
     elements=st.integers(0, 2500),
@@ -215,7 +216,7 @@ def test_sums_through_a_faulty_fabric(
     run(fabric, programs)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 @given(
     ranks=st.integers(2, 4),
     kinds=st.lists(st.sampled_from(["sum", "max", "gather"]), min_size=2, max_size=5),
@@ -235,7 +236,7 @@ def test_mixed_operations(ranks: int, kinds: list[str], elements: int, faults: F
     run(fabric, programs)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 @given(ranks=st.integers(2, 4), count=st.integers(2, 8), faults=FAULTS, seed=SEEDS)
 def test_many_operations_posted_at_once(ranks: int, count: int, faults: Faults, seed: int) -> None:
     fabric = switched(ranks, faults=faults, seed=seed)
@@ -379,3 +380,34 @@ def test_a_receiver_that_posts_late_is_waited_for() -> None:
     fabric.post(1, passing(None, received, cut_elements=data.size))
     fabric.run(until=lambda: fabric.completed(op_id=1))
     assert np.array_equal(received, data)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(400))
+def test_many_seeds(seed: int) -> None:
+    """A job of anything under faults of any kind; run one again by its number."""
+    random = Random(seed)
+    ranks = random.randint(2, 8)
+    faults = Faults(
+        loss=random.choice([0.0, 0.001, 0.01, 0.05, 0.2]),
+        duplication=random.choice([0.0, 0.01, 0.2]),
+        reordering=random.choice([0.0, 0.01, 0.2]),
+        corruption=random.choice([0.0, 0.01]),
+    )
+    fabric = switched(
+        ranks,
+        faults=faults,
+        seed=seed,
+        path_mtu=random.choice([256, 512, 1024]),
+        window=random.choice([1, 2, 4, 8]),
+        message_packets=random.choice([2, 4, 16]),
+        first_psns=[random.choice([0, 2**24 - random.randint(1, 100)]) for _ in range(ranks)],
+    )
+    programs = [Program(rank) for rank in range(ranks)]
+    for number in range(random.randint(1, 6)):
+        elements = random.choice([0, 1, random.randint(0, 5000)])
+        if random.random() < 0.3:
+            gather(programs, elements, number)
+        else:
+            aggregate(programs, random.choice([SwitchOp.SUM, SwitchOp.MAX]), elements, number)
+    run(fabric, programs)

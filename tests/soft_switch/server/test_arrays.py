@@ -89,6 +89,11 @@ def test_a_count_beyond_63_bits_can_be_read(controller: Controller, plane: FakeP
             counter(SEEN, 0),
             "INVALID_ARGUMENT: id 0x16000001 is not a counter, it is register ingress.seen",
         ),
+        (
+            "modify",
+            counter(0x13000001, 0),
+            "INVALID_ARGUMENT: id 0x13000001 is not a counter, it is direct counter",
+        ),
         ("modify", counter(DROPS, -1), "INVALID_ARGUMENT: counter egress.drops: index -1 is negative"),
         (
             "modify",

@@ -1,0 +1,3 @@
+"""The controller's gRPC service: messages, the agents' client, the command line's client."""
+
+from __future__ import annotations

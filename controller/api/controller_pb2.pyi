@@ -1,0 +1,467 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Mode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    MODE_UNSPECIFIED: _ClassVar[Mode]
+    IN_NETWORK: _ClassVar[Mode]
+    RING: _ClassVar[Mode]
+
+class Phase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    PHASE_UNSPECIFIED: _ClassVar[Phase]
+    CREATED: _ClassVar[Phase]
+    JOINING: _ClassVar[Phase]
+    INSTALLING: _ClassVar[Phase]
+    READY: _ClassVar[Phase]
+    RUNNING: _ClassVar[Phase]
+    ENDED: _ClassVar[Phase]
+MODE_UNSPECIFIED: Mode
+IN_NETWORK: Mode
+RING: Mode
+PHASE_UNSPECIFIED: Phase
+CREATED: Phase
+JOINING: Phase
+INSTALLING: Phase
+READY: Phase
+RUNNING: Phase
+ENDED: Phase
+
+class WorkerMessage(_message.Message):
+    __slots__ = ("join", "resume", "up", "heartbeat", "leave", "abort")
+    JOIN_FIELD_NUMBER: _ClassVar[int]
+    RESUME_FIELD_NUMBER: _ClassVar[int]
+    UP_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    LEAVE_FIELD_NUMBER: _ClassVar[int]
+    ABORT_FIELD_NUMBER: _ClassVar[int]
+    join: Join
+    resume: Resume
+    up: Up
+    heartbeat: Heartbeat
+    leave: Leave
+    abort: Abort
+    def __init__(self, join: _Optional[_Union[Join, _Mapping]] = ..., resume: _Optional[_Union[Resume, _Mapping]] = ..., up: _Optional[_Union[Up, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ...) -> None: ...
+
+class Join(_message.Message):
+    __slots__ = ("job", "world_size", "worker", "path_mtu_max")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    PATH_MTU_MAX_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    world_size: int
+    worker: Worker
+    path_mtu_max: int
+    def __init__(self, job: _Optional[str] = ..., world_size: _Optional[int] = ..., worker: _Optional[_Union[Worker, _Mapping]] = ..., path_mtu_max: _Optional[int] = ...) -> None: ...
+
+class Worker(_message.Message):
+    __slots__ = ("rank", "mac", "ip", "qpn_out", "psn_out", "qpn_in", "hostname")
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    MAC_FIELD_NUMBER: _ClassVar[int]
+    IP_FIELD_NUMBER: _ClassVar[int]
+    QPN_OUT_FIELD_NUMBER: _ClassVar[int]
+    PSN_OUT_FIELD_NUMBER: _ClassVar[int]
+    QPN_IN_FIELD_NUMBER: _ClassVar[int]
+    HOSTNAME_FIELD_NUMBER: _ClassVar[int]
+    rank: int
+    mac: str
+    ip: str
+    qpn_out: int
+    psn_out: int
+    qpn_in: int
+    hostname: str
+    def __init__(self, rank: _Optional[int] = ..., mac: _Optional[str] = ..., ip: _Optional[str] = ..., qpn_out: _Optional[int] = ..., psn_out: _Optional[int] = ..., qpn_in: _Optional[int] = ..., hostname: _Optional[str] = ...) -> None: ...
+
+class Resume(_message.Message):
+    __slots__ = ("job", "generation", "rank", "token")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    generation: int
+    rank: int
+    token: bytes
+    def __init__(self, job: _Optional[str] = ..., generation: _Optional[int] = ..., rank: _Optional[int] = ..., token: _Optional[bytes] = ...) -> None: ...
+
+class Up(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Heartbeat(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Leave(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Abort(_message.Message):
+    __slots__ = ("reason",)
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    def __init__(self, reason: _Optional[str] = ...) -> None: ...
+
+class ControllerMessage(_message.Message):
+    __slots__ = ("waiting", "ready", "start", "heartbeat", "left", "ended", "resumed")
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    READY_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    LEFT_FIELD_NUMBER: _ClassVar[int]
+    ENDED_FIELD_NUMBER: _ClassVar[int]
+    RESUMED_FIELD_NUMBER: _ClassVar[int]
+    waiting: Waiting
+    ready: Ready
+    start: Start
+    heartbeat: Heartbeat
+    left: Left
+    ended: Ended
+    resumed: Resumed
+    def __init__(self, waiting: _Optional[_Union[Waiting, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., left: _Optional[_Union[Left, _Mapping]] = ..., ended: _Optional[_Union[Ended, _Mapping]] = ..., resumed: _Optional[_Union[Resumed, _Mapping]] = ...) -> None: ...
+
+class Waiting(_message.Message):
+    __slots__ = ("missing_ranks",)
+    MISSING_RANKS_FIELD_NUMBER: _ClassVar[int]
+    missing_ranks: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, missing_ranks: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class Ready(_message.Message):
+    __slots__ = ("job_id", "generation", "window", "message_packets", "path_mtu", "mode", "mode_reason", "successor", "predecessor", "heartbeat_interval_s", "heartbeat_timeout_s", "resume_timeout_s", "resume_token")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    WINDOW_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_PACKETS_FIELD_NUMBER: _ClassVar[int]
+    PATH_MTU_FIELD_NUMBER: _ClassVar[int]
+    MODE_FIELD_NUMBER: _ClassVar[int]
+    MODE_REASON_FIELD_NUMBER: _ClassVar[int]
+    SUCCESSOR_FIELD_NUMBER: _ClassVar[int]
+    PREDECESSOR_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_INTERVAL_S_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
+    RESUME_TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
+    RESUME_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    job_id: int
+    generation: int
+    window: int
+    message_packets: int
+    path_mtu: int
+    mode: Mode
+    mode_reason: str
+    successor: Worker
+    predecessor: Worker
+    heartbeat_interval_s: float
+    heartbeat_timeout_s: float
+    resume_timeout_s: float
+    resume_token: bytes
+    def __init__(self, job_id: _Optional[int] = ..., generation: _Optional[int] = ..., window: _Optional[int] = ..., message_packets: _Optional[int] = ..., path_mtu: _Optional[int] = ..., mode: _Optional[_Union[Mode, str]] = ..., mode_reason: _Optional[str] = ..., successor: _Optional[_Union[Worker, _Mapping]] = ..., predecessor: _Optional[_Union[Worker, _Mapping]] = ..., heartbeat_interval_s: _Optional[float] = ..., heartbeat_timeout_s: _Optional[float] = ..., resume_timeout_s: _Optional[float] = ..., resume_token: _Optional[bytes] = ...) -> None: ...
+
+class Start(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Left(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Resumed(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Ended(_message.Message):
+    __slots__ = ("reason", "rank")
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    rank: int
+    def __init__(self, reason: _Optional[str] = ..., rank: _Optional[int] = ...) -> None: ...
+
+class JobSpec(_message.Message):
+    __slots__ = ("name", "world_size", "mode", "path_mtu", "window", "message_packets")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
+    MODE_FIELD_NUMBER: _ClassVar[int]
+    PATH_MTU_FIELD_NUMBER: _ClassVar[int]
+    WINDOW_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_PACKETS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    world_size: int
+    mode: Mode
+    path_mtu: int
+    window: int
+    message_packets: int
+    def __init__(self, name: _Optional[str] = ..., world_size: _Optional[int] = ..., mode: _Optional[_Union[Mode, str]] = ..., path_mtu: _Optional[int] = ..., window: _Optional[int] = ..., message_packets: _Optional[int] = ...) -> None: ...
+
+class JobName(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class ListJobsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class JobInfo(_message.Message):
+    __slots__ = ("spec", "phase", "explicit", "workers", "ended", "job_id", "generation", "mode", "mode_reason", "window", "message_packets", "path_mtu", "switch", "first_slot", "slots")
+    SPEC_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    EXPLICIT_FIELD_NUMBER: _ClassVar[int]
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    ENDED_FIELD_NUMBER: _ClassVar[int]
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    MODE_FIELD_NUMBER: _ClassVar[int]
+    MODE_REASON_FIELD_NUMBER: _ClassVar[int]
+    WINDOW_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_PACKETS_FIELD_NUMBER: _ClassVar[int]
+    PATH_MTU_FIELD_NUMBER: _ClassVar[int]
+    SWITCH_FIELD_NUMBER: _ClassVar[int]
+    FIRST_SLOT_FIELD_NUMBER: _ClassVar[int]
+    SLOTS_FIELD_NUMBER: _ClassVar[int]
+    spec: JobSpec
+    phase: Phase
+    explicit: bool
+    workers: _containers.RepeatedCompositeFieldContainer[WorkerInfo]
+    ended: Ended
+    job_id: int
+    generation: int
+    mode: Mode
+    mode_reason: str
+    window: int
+    message_packets: int
+    path_mtu: int
+    switch: str
+    first_slot: int
+    slots: int
+    def __init__(self, spec: _Optional[_Union[JobSpec, _Mapping]] = ..., phase: _Optional[_Union[Phase, str]] = ..., explicit: _Optional[bool] = ..., workers: _Optional[_Iterable[_Union[WorkerInfo, _Mapping]]] = ..., ended: _Optional[_Union[Ended, _Mapping]] = ..., job_id: _Optional[int] = ..., generation: _Optional[int] = ..., mode: _Optional[_Union[Mode, str]] = ..., mode_reason: _Optional[str] = ..., window: _Optional[int] = ..., message_packets: _Optional[int] = ..., path_mtu: _Optional[int] = ..., switch: _Optional[str] = ..., first_slot: _Optional[int] = ..., slots: _Optional[int] = ...) -> None: ...
+
+class WorkerInfo(_message.Message):
+    __slots__ = ("worker", "host", "port", "heard_s_ago", "connected")
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    HEARD_S_AGO_FIELD_NUMBER: _ClassVar[int]
+    CONNECTED_FIELD_NUMBER: _ClassVar[int]
+    worker: Worker
+    host: str
+    port: int
+    heard_s_ago: float
+    connected: bool
+    def __init__(self, worker: _Optional[_Union[Worker, _Mapping]] = ..., host: _Optional[str] = ..., port: _Optional[int] = ..., heard_s_ago: _Optional[float] = ..., connected: _Optional[bool] = ...) -> None: ...
+
+class JobList(_message.Message):
+    __slots__ = ("jobs",)
+    JOBS_FIELD_NUMBER: _ClassVar[int]
+    jobs: _containers.RepeatedCompositeFieldContainer[JobInfo]
+    def __init__(self, jobs: _Optional[_Iterable[_Union[JobInfo, _Mapping]]] = ...) -> None: ...
+
+class FlowsRequest(_message.Message):
+    __slots__ = ("job",)
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    def __init__(self, job: _Optional[str] = ...) -> None: ...
+
+class Flow(_message.Message):
+    __slots__ = ("job", "generation", "rank", "switch", "index", "ingress_port", "egress_port", "src_ip", "dst_ip", "dest_qp", "ack_qp", "first_psn", "on_switch")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    SWITCH_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    INGRESS_PORT_FIELD_NUMBER: _ClassVar[int]
+    EGRESS_PORT_FIELD_NUMBER: _ClassVar[int]
+    SRC_IP_FIELD_NUMBER: _ClassVar[int]
+    DST_IP_FIELD_NUMBER: _ClassVar[int]
+    DEST_QP_FIELD_NUMBER: _ClassVar[int]
+    ACK_QP_FIELD_NUMBER: _ClassVar[int]
+    FIRST_PSN_FIELD_NUMBER: _ClassVar[int]
+    ON_SWITCH_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    generation: int
+    rank: int
+    switch: str
+    index: int
+    ingress_port: int
+    egress_port: int
+    src_ip: str
+    dst_ip: str
+    dest_qp: int
+    ack_qp: int
+    first_psn: int
+    on_switch: bool
+    def __init__(self, job: _Optional[str] = ..., generation: _Optional[int] = ..., rank: _Optional[int] = ..., switch: _Optional[str] = ..., index: _Optional[int] = ..., ingress_port: _Optional[int] = ..., egress_port: _Optional[int] = ..., src_ip: _Optional[str] = ..., dst_ip: _Optional[str] = ..., dest_qp: _Optional[int] = ..., ack_qp: _Optional[int] = ..., first_psn: _Optional[int] = ..., on_switch: _Optional[bool] = ...) -> None: ...
+
+class FlowList(_message.Message):
+    __slots__ = ("flows",)
+    FLOWS_FIELD_NUMBER: _ClassVar[int]
+    flows: _containers.RepeatedCompositeFieldContainer[Flow]
+    def __init__(self, flows: _Optional[_Iterable[_Union[Flow, _Mapping]]] = ...) -> None: ...
+
+class SlotsRequest(_message.Message):
+    __slots__ = ("job", "all")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    ALL_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    all: bool
+    def __init__(self, job: _Optional[str] = ..., all: _Optional[bool] = ...) -> None: ...
+
+class Slot(_message.Message):
+    __slots__ = ("job", "switch", "index", "generation", "message", "ranks", "chunks", "flags")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    SWITCH_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    RANKS_FIELD_NUMBER: _ClassVar[int]
+    CHUNKS_FIELD_NUMBER: _ClassVar[int]
+    FLAGS_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    switch: str
+    index: int
+    generation: int
+    message: int
+    ranks: _containers.RepeatedScalarFieldContainer[int]
+    chunks: int
+    flags: int
+    def __init__(self, job: _Optional[str] = ..., switch: _Optional[str] = ..., index: _Optional[int] = ..., generation: _Optional[int] = ..., message: _Optional[int] = ..., ranks: _Optional[_Iterable[int]] = ..., chunks: _Optional[int] = ..., flags: _Optional[int] = ...) -> None: ...
+
+class SlotList(_message.Message):
+    __slots__ = ("slots",)
+    SLOTS_FIELD_NUMBER: _ClassVar[int]
+    slots: _containers.RepeatedCompositeFieldContainer[Slot]
+    def __init__(self, slots: _Optional[_Iterable[_Union[Slot, _Mapping]]] = ...) -> None: ...
+
+class CountersRequest(_message.Message):
+    __slots__ = ("job",)
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    def __init__(self, job: _Optional[str] = ...) -> None: ...
+
+class FlowCounters(_message.Message):
+    __slots__ = ("job", "generation", "rank", "switch", "counters")
+    class CountersEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: CounterValue
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[CounterValue, _Mapping]] = ...) -> None: ...
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    SWITCH_FIELD_NUMBER: _ClassVar[int]
+    COUNTERS_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    generation: int
+    rank: int
+    switch: str
+    counters: _containers.MessageMap[str, CounterValue]
+    def __init__(self, job: _Optional[str] = ..., generation: _Optional[int] = ..., rank: _Optional[int] = ..., switch: _Optional[str] = ..., counters: _Optional[_Mapping[str, CounterValue]] = ...) -> None: ...
+
+class CounterValue(_message.Message):
+    __slots__ = ("packets", "bytes")
+    PACKETS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    packets: int
+    bytes: int
+    def __init__(self, packets: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
+
+class CounterList(_message.Message):
+    __slots__ = ("flows",)
+    FLOWS_FIELD_NUMBER: _ClassVar[int]
+    flows: _containers.RepeatedCompositeFieldContainer[FlowCounters]
+    def __init__(self, flows: _Optional[_Iterable[_Union[FlowCounters, _Mapping]]] = ...) -> None: ...
+
+class PortsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Port(_message.Message):
+    __slots__ = ("switch", "port", "host", "ip", "mac", "received", "sent", "no_route")
+    SWITCH_FIELD_NUMBER: _ClassVar[int]
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    IP_FIELD_NUMBER: _ClassVar[int]
+    MAC_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_FIELD_NUMBER: _ClassVar[int]
+    SENT_FIELD_NUMBER: _ClassVar[int]
+    NO_ROUTE_FIELD_NUMBER: _ClassVar[int]
+    switch: str
+    port: int
+    host: str
+    ip: str
+    mac: str
+    received: CounterValue
+    sent: CounterValue
+    no_route: CounterValue
+    def __init__(self, switch: _Optional[str] = ..., port: _Optional[int] = ..., host: _Optional[str] = ..., ip: _Optional[str] = ..., mac: _Optional[str] = ..., received: _Optional[_Union[CounterValue, _Mapping]] = ..., sent: _Optional[_Union[CounterValue, _Mapping]] = ..., no_route: _Optional[_Union[CounterValue, _Mapping]] = ...) -> None: ...
+
+class PortList(_message.Message):
+    __slots__ = ("ports",)
+    PORTS_FIELD_NUMBER: _ClassVar[int]
+    ports: _containers.RepeatedCompositeFieldContainer[Port]
+    def __init__(self, ports: _Optional[_Iterable[_Union[Port, _Mapping]]] = ...) -> None: ...
+
+class PushRequest(_message.Message):
+    __slots__ = ("switch", "force")
+    SWITCH_FIELD_NUMBER: _ClassVar[int]
+    FORCE_FIELD_NUMBER: _ClassVar[int]
+    switch: str
+    force: bool
+    def __init__(self, switch: _Optional[str] = ..., force: _Optional[bool] = ...) -> None: ...
+
+class PushReport(_message.Message):
+    __slots__ = ("switches",)
+    SWITCHES_FIELD_NUMBER: _ClassVar[int]
+    switches: _containers.RepeatedCompositeFieldContainer[SwitchInfo]
+    def __init__(self, switches: _Optional[_Iterable[_Union[SwitchInfo, _Mapping]]] = ...) -> None: ...
+
+class StatusRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class SwitchInfo(_message.Message):
+    __slots__ = ("name", "address", "device_id", "target", "connected", "state", "slots_used", "slots", "jobs", "program_sha256")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_ID_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    CONNECTED_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    SLOTS_USED_FIELD_NUMBER: _ClassVar[int]
+    SLOTS_FIELD_NUMBER: _ClassVar[int]
+    JOBS_FIELD_NUMBER: _ClassVar[int]
+    PROGRAM_SHA256_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    address: str
+    device_id: int
+    target: str
+    connected: bool
+    state: str
+    slots_used: int
+    slots: int
+    jobs: int
+    program_sha256: str
+    def __init__(self, name: _Optional[str] = ..., address: _Optional[str] = ..., device_id: _Optional[int] = ..., target: _Optional[str] = ..., connected: _Optional[bool] = ..., state: _Optional[str] = ..., slots_used: _Optional[int] = ..., slots: _Optional[int] = ..., jobs: _Optional[int] = ..., program_sha256: _Optional[str] = ...) -> None: ...
+
+class Status(_message.Message):
+    __slots__ = ("switches", "live_jobs", "workers", "listening", "database")
+    SWITCHES_FIELD_NUMBER: _ClassVar[int]
+    LIVE_JOBS_FIELD_NUMBER: _ClassVar[int]
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    LISTENING_FIELD_NUMBER: _ClassVar[int]
+    DATABASE_FIELD_NUMBER: _ClassVar[int]
+    switches: _containers.RepeatedCompositeFieldContainer[SwitchInfo]
+    live_jobs: int
+    workers: int
+    listening: _containers.RepeatedScalarFieldContainer[str]
+    database: str
+    def __init__(self, switches: _Optional[_Iterable[_Union[SwitchInfo, _Mapping]]] = ..., live_jobs: _Optional[int] = ..., workers: _Optional[int] = ..., listening: _Optional[_Iterable[str]] = ..., database: _Optional[str] = ...) -> None: ...

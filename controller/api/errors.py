@@ -1,0 +1,89 @@
+"""What the controller refuses, and why: one exception a gRPC status, the same on both ends."""
+
+from __future__ import annotations
+
+import grpc
+
+
+class ControllerError(Exception):
+    """Base of everything the controller says no with. The message is a sentence for the user."""
+
+    code = grpc.StatusCode.INTERNAL
+
+
+class InvalidRequestError(ControllerError):
+    """A value that can never be right."""
+
+    code = grpc.StatusCode.INVALID_ARGUMENT
+
+
+class NotFoundError(ControllerError):
+    """No such job or switch."""
+
+    code = grpc.StatusCode.NOT_FOUND
+
+
+class ConflictError(ControllerError):
+    """Somebody else has that name, rank or QP."""
+
+    code = grpc.StatusCode.ALREADY_EXISTS
+
+
+class NotPossibleError(ControllerError):
+    """Right in itself, but not in the state that things are in."""
+
+    code = grpc.StatusCode.FAILED_PRECONDITION
+
+
+class NoResourcesError(ControllerError):
+    """The switch has no slots, flows or groups left for this."""
+
+    code = grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+class UnreachableError(ControllerError):
+    """There is no controller, or no switch, at the address; or the connection with it broke."""
+
+    code = grpc.StatusCode.UNAVAILABLE
+
+
+class EndedError(ControllerError):
+    """The job ended. `rank` tells whose doing it was, None: no worker's."""
+
+    code = grpc.StatusCode.ABORTED
+
+    def __init__(self, message: str, *, rank: int | None = None) -> None:
+        super().__init__(message)
+        self.rank = rank
+
+
+class TimedOutError(ControllerError):
+    """It took too long; the sentence says what was waited for."""
+
+    code = grpc.StatusCode.DEADLINE_EXCEEDED
+
+
+_BY_CODE: dict[grpc.StatusCode, type[ControllerError]] = {
+    kind.code: kind
+    for kind in (
+        InvalidRequestError,
+        NotFoundError,
+        ConflictError,
+        NotPossibleError,
+        NoResourcesError,
+        UnreachableError,
+        EndedError,
+        TimedOutError,
+    )
+}
+
+
+def from_status(code: grpc.StatusCode, details: str, *, address: str) -> ControllerError:
+    """The exception that a status from the controller at `address` stands for."""
+    if code is grpc.StatusCode.UNAVAILABLE and not details.startswith("switch "):
+        # gRPC's own, not the controller's: its text names sockets, not what to do.
+        return UnreachableError(
+            f"there is no controller at {address}, or the connection with it broke ({details}): "
+            "check the address and that `python -m controller` runs there"
+        )
+    return _BY_CODE.get(code, ControllerError)(details or f"the controller at {address} answered {code.name}")

@@ -1,0 +1,232 @@
+"""What the controller is told about the network: switches, hosts, defaults."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from dataclasses import dataclass, field
+from enum import Enum
+from ipaddress import AddressValueError, IPv4Address
+from pathlib import Path
+from typing import Any, TypeVar
+
+from p4src import CPU_PORT, DROP_PORT, MAX_MESSAGE_PACKETS, MAX_PORTS, MAX_WINDOW, PATH_MTUS
+
+_MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
+
+
+class ConfigError(Exception):
+    """The configuration file is wrong; the message says where."""
+
+
+class Target(str, Enum):
+    """The kind of switch; everything but the defaults is the same for both."""
+
+    EMBEDDED = "embedded"
+    BMV2 = "bmv2"
+
+
+# Window and packets a message. BMv2's capture buffer holds 32 frames a port.
+TARGET_DEFAULTS = {Target.EMBEDDED: (8, 16), Target.BMV2: (4, 4)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SwitchConfig:
+    """One switch. `max_burst`: frames that a port takes back to back (None: as many as come)."""
+
+    name: str
+    device_id: int
+    address: str
+    target: Target = Target.EMBEDDED
+    max_burst: int | None = None
+
+    def defaults(self) -> tuple[int, int]:
+        """Window and packets a message for jobs that ask for none, half of `max_burst` in flight at most."""
+        window, packets = TARGET_DEFAULTS[self.target]
+        while self.max_burst is not None and window * packets > max(2, self.max_burst // 2):
+            if packets > 2:
+                packets //= 2
+            else:
+                window //= 2
+        return window, packets
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostConfig:
+    """One host: its address in the fabric, and the switch port its link ends at."""
+
+    name: str
+    ip: IPv4Address
+    mac: str
+    switch: str
+    port: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """All of it. Times in seconds, path MTU in bytes."""
+
+    switches: tuple[SwitchConfig, ...]
+    hosts: tuple[HostConfig, ...]
+    path_mtu: int = 4096
+    window: int | None = None
+    message_packets: int | None = None
+    check_icrc: bool = True
+    auto_create: bool = True
+    heartbeat_interval_s: float = 1.0
+    heartbeat_timeout_s: float = 5.0
+    resume_timeout_s: float = 30.0
+    switch_timeout_s: float = 30.0
+    by_ip: dict[IPv4Address, HostConfig] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "by_ip", {host.ip: host for host in self.hosts})
+        _check(self)
+
+    def switch(self, name: str) -> SwitchConfig:
+        """The switch of that name, which the checks have seen to exist."""
+        return next(switch for switch in self.switches if switch.name == name)
+
+    def hosts_of(self, switch: str) -> tuple[HostConfig, ...]:
+        """The hosts behind a switch."""
+        return tuple(host for host in self.hosts if host.switch == switch)
+
+
+def read_config(path: Path) -> Config:
+    """Read a JSON file with the fields above; ConfigError."""
+    try:
+        return parse_config(json.loads(path.read_text()))
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"{path} is not JSON: {error}") from error
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+def parse_config(document: Any) -> Config:
+    """A Config from JSON's objects and lists; a host without `switch` is behind the only one."""
+    top = _object(document, "the configuration")
+    switches = tuple(
+        _build(SwitchConfig, _object(item, f"switches[{i}]"), f"switches[{i}]", {"target": _target})
+        for i, item in enumerate(_list(top, "switches"))
+    )
+    hosts = tuple(
+        _build(
+            HostConfig,
+            {**({"switch": switches[0].name} if len(switches) == 1 else {}), **_object(item, f"hosts[{i}]")},
+            f"hosts[{i}]",
+            {"ip": _ip, "mac": _mac},
+        )
+        for i, item in enumerate(_list(top, "hosts"))
+    )
+    rest = {key: value for key, value in top.items() if key not in ("switches", "hosts")}
+    return _build(Config, {**rest, "switches": switches, "hosts": hosts}, "the configuration", {})
+
+
+_T = TypeVar("_T")
+_TYPES = {
+    "str": str,
+    "int": int,
+    "bool": bool,
+    "float": (int, float),
+    "int | None": (int, type(None)),
+}
+
+
+def _build(kind: type[_T], values: dict[str, Any], where: str, convert: dict[str, Any]) -> _T:
+    """A dataclass from a JSON object; each field has the type that it is declared with."""
+    fields = {f.name: f for f in dataclasses.fields(kind) if f.init}  # type: ignore[arg-type]
+    unknown = sorted(set(values) - set(fields))
+    if unknown:
+        raise ConfigError(f"{where} has a field {unknown[0]!r}; known are {', '.join(fields)}")
+    missing = [
+        name for name, f in fields.items() if f.default is dataclasses.MISSING and name not in values
+    ]
+    if missing:
+        raise ConfigError(f"{where} has no {missing[0]!r}")
+    built: dict[str, Any] = {}
+    for name, value in values.items():
+        expected = _TYPES.get(str(fields[name].type))
+        if name in convert:
+            value = convert[name](value, f"{where}.{name}")
+        elif expected is not None:
+            is_flag_for_number = isinstance(value, bool) and expected is not bool
+            if is_flag_for_number or not isinstance(value, expected):  # type: ignore[arg-type]
+                raise ConfigError(f"{where}.{name} is {value!r}, not of type {fields[name].type}")
+        built[name] = value
+    return kind(**built)
+
+
+def _object(value: Any, where: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ConfigError(f"{where} is {type(value).__name__}, not an object")
+    return value
+
+
+def _list(top: dict[str, Any], name: str) -> list[Any]:
+    value = top.get(name)
+    if not isinstance(value, list) or not value:
+        raise ConfigError(f"{name!r} must be a list with at least one element")
+    return value
+
+
+def _target(value: Any, where: str) -> Target:
+    try:
+        return Target(value)
+    except ValueError as error:
+        raise ConfigError(f"{where} is {value!r}, not one of {', '.join(t.value for t in Target)}") from error
+
+
+def _ip(value: Any, where: str) -> IPv4Address:
+    try:
+        return IPv4Address(value)
+    except (AddressValueError, ValueError) as error:
+        raise ConfigError(f"{where} is {value!r}, not an IPv4 address") from error
+
+
+def _mac(value: Any, where: str) -> str:
+    text = str(value).lower()
+    if _MAC.fullmatch(text) is None:
+        raise ConfigError(f"{where} is {value!r}, not a MAC such as 02:00:00:00:00:01")
+    return text
+
+
+def _check(config: Config) -> None:
+    """What no single field can tell."""
+    for what, values in (
+        ("switch name", [s.name for s in config.switches]),
+        ("switch address", [s.address for s in config.switches]),
+        ("host name", [h.name for h in config.hosts]),
+        ("host IP", [str(h.ip) for h in config.hosts]),
+        ("host MAC", [h.mac for h in config.hosts]),
+        ("switch port", [f"{h.switch} port {h.port}" for h in config.hosts]),
+    ):
+        twice = sorted({value for value in values if values.count(value) > 1})
+        if twice:
+            raise ConfigError(f"{what} {twice[0]} is given twice")
+    names = [switch.name for switch in config.switches]
+    for host in config.hosts:
+        if host.switch not in names:
+            raise ConfigError(f"host {host.name} is behind switch {host.switch!r}; known are {', '.join(names)}")
+        if not 0 <= host.port < MAX_PORTS or host.port in (CPU_PORT, DROP_PORT):
+            raise ConfigError(f"host {host.name}: port {host.port} is the CPU or drop port, or beyond 0..511")
+    if config.path_mtu not in PATH_MTUS:
+        raise ConfigError(f"path_mtu {config.path_mtu} is not one of {', '.join(map(str, PATH_MTUS))}")
+    try:
+        check_window(config.window, config.message_packets)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    if not 0 < config.heartbeat_interval_s < config.heartbeat_timeout_s:
+        raise ConfigError("heartbeat_interval_s must be above 0 and below heartbeat_timeout_s")
+
+
+def check_window(window: int | None, packets: int | None) -> None:
+    """ValueError unless the program can do with that many messages and packets a message."""
+    if window is not None and (window not in (1, 2, 4, 8) or window > MAX_WINDOW):
+        raise ValueError(f"a window of {window} messages is not possible: 1, 2, 4 or {MAX_WINDOW}")
+    if packets is not None and (packets not in (2, 4, 8, 16, 32, 64) or packets > MAX_MESSAGE_PACKETS):
+        raise ValueError(
+            f"{packets} packets a message are not possible: a power of two from 2 to {MAX_MESSAGE_PACKETS}"
+        )

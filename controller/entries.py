@@ -1,0 +1,72 @@
+"""Entries of a switch as values: what is wanted, what was read, what is stored."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Union
+
+
+@dataclass(frozen=True)
+class TableEntry:
+    """A row of a table, by P4Info's full names. An LPM match is (value, prefix length), others are a value."""
+
+    table: str
+    match: tuple[tuple[str, int | tuple[int, int]], ...]
+    action: str
+    params: tuple[tuple[str, int], ...]
+
+    def __str__(self) -> str:
+        match = ", ".join(f"{name}={_text(value)}" for name, value in self.match)
+        params = ", ".join(f"{name}={value:#x}" for name, value in self.params)
+        return f"{self.table}[{match}] -> {self.action}({params})"
+
+
+@dataclass(frozen=True)
+class Group:
+    """A multicast group; replicas are (egress port, instance), sorted."""
+
+    group: int
+    replicas: tuple[tuple[int, int], ...]
+
+    def __str__(self) -> str:
+        return f"multicast group {self.group} -> {list(self.replicas)}"
+
+
+Entry = Union[TableEntry, Group]
+Key = tuple[Any, ...]
+
+
+def key_of(entry: Entry) -> Key:
+    """What two entries cannot share on one switch."""
+    if isinstance(entry, Group):
+        return ("group", entry.group)
+    return (entry.table, entry.match)
+
+
+def table_entry(table: str, match: dict[str, int | tuple[int, int]], action: str, **params: int) -> TableEntry:
+    """A TableEntry from keyword arguments, in P4Info's order."""
+    return TableEntry(table, tuple(match.items()), action, tuple(params.items()))
+
+
+def to_json(entry: Entry) -> list[Any]:
+    """Lists that `from_json` takes back."""
+    if isinstance(entry, Group):
+        return ["group", entry.group, entry.replicas]
+    return ["entry", entry.table, entry.match, entry.action, entry.params]
+
+
+def from_json(value: list[Any]) -> Entry:
+    """An entry from `to_json`'s lists."""
+    if value[0] == "group":
+        return Group(value[1], tuple((port, instance) for port, instance in value[2]))
+    _, table, match, action, params = value
+    return TableEntry(
+        table,
+        tuple((name, tuple(v) if isinstance(v, list) else v) for name, v in match),  # type: ignore[misc]
+        action,
+        tuple((name, v) for name, v in params),
+    )
+
+
+def _text(value: int | tuple[int, int]) -> str:
+    return f"{value[0]:#x}/{value[1]}" if isinstance(value, tuple) else f"{value:#x}"

@@ -1,0 +1,178 @@
+"""What statements read and write, as far as it matters for metadata.
+
+A variable is a field of a metadata instance: p4c puts every local variable of a P4 program there. Only writes that
+happen whenever the statement is reached count as writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from soft_switch.bmv2.program import Action, Bmv2Program, Calculation
+from soft_switch.bmv2.syntax import (
+    Binary,
+    Const,
+    Expression,
+    Field,
+    Header,
+    HeaderRef,
+    HeadersEqual,
+    LastField,
+    Mux,
+    Named,
+    Operand,
+    Primitive,
+    Stack,
+    StackElement,
+    Unary,
+    Valid,
+)
+
+Variable = tuple[str, str]  # instance and field
+
+JUMPS = frozenset({"_jump", "_jump_if_zero"})
+# Primitives whose first operand is a field they write.
+FIELD_WRITERS = frozenset(
+    {
+        "assign",
+        "modify_field",
+        "register_read",
+        "modify_field_with_hash_based_offset",
+        "modify_field_rng_uniform",
+    }
+)
+HEADER_WRITERS = frozenset({"assign_header", "copy_header"})
+
+
+@dataclass(frozen=True)
+class Effects:
+    """Variables that a piece of code reads before it writes them, and those it certainly writes."""
+
+    reads: frozenset[Variable]
+    writes: frozenset[Variable]
+
+
+NOTHING = Effects(frozenset(), frozenset())
+
+
+def sequence(parts: Iterable[Effects]) -> Effects:
+    """One piece of code after the other."""
+    reads: set[Variable] = set()
+    writes: set[Variable] = set()
+    for part in parts:
+        reads |= part.reads - writes
+        writes |= part.writes
+    return Effects(frozenset(reads), frozenset(writes))
+
+
+class EffectsFinder:
+    """Finds the effects of expressions, primitives and actions of one program."""
+
+    def __init__(self, program: Bmv2Program) -> None:
+        self._program = program
+        self._metadata = {name for name, item in program.header_instances.items() if item.metadata}
+        self._cache: dict[int, frozenset[Variable]] = {}
+
+    def variables(self, expression: Expression) -> frozenset[Variable]:
+        """What an expression reads."""
+        key = id(expression)
+        if key not in self._cache:
+            self._cache[key] = frozenset(self._variables(expression))
+        return self._cache[key]
+
+    def _variables(self, expression: Expression) -> Iterator[Variable]:
+        match expression:
+            case Field(header, field):
+                yield from self._reference(header)
+                if isinstance(header, Header) and header.name in self._metadata:
+                    yield header.name, field
+            case Unary(_, operand):
+                yield from self.variables(operand)
+            case Binary(_, left, right):
+                yield from self.variables(left)
+                yield from self.variables(right)
+            case Mux(condition, left, right):
+                yield from self.variables(condition)
+                yield from self.variables(left)
+                yield from self.variables(right)
+            case Valid(header):
+                yield from self._reference(header)
+            case HeadersEqual(first, second):
+                yield from self._reference(first)
+                yield from self._reference(second)
+            case _:
+                pass
+
+    def _reference(self, header: HeaderRef) -> Iterator[Variable]:
+        if isinstance(header, StackElement):
+            yield from self.variables(header.index)
+
+    def operand(self, operand: Operand) -> frozenset[Variable]:
+        """What an operand that is read, reads."""
+        match operand:
+            case Header(name):
+                return frozenset(self._fields(name))
+            case StackElement(_, index):
+                return self.variables(index)
+            case Named("calculation", name):
+                return self.calculation(self._program.calculations[name])
+            case Named() | Stack():
+                return frozenset()
+            case tuple():
+                return frozenset().union(*(self.variables(item) for item in operand))
+            case _:
+                return self.variables(operand)
+
+    def _fields(self, header: str) -> Iterator[Variable]:
+        if header in self._metadata:
+            for field in self._program.header_instances[header].type.fields:
+                yield header, field.name
+
+    def calculation(self, calculation: Calculation) -> frozenset[Variable]:
+        """What a hash or checksum reads."""
+        found: set[Variable] = set()
+        for part in calculation.inputs:
+            if isinstance(part.value, Field):
+                found |= self.variables(part.value)
+            elif isinstance(part.value, Header):
+                found.update(self._fields(part.value.name))
+        return frozenset(found)
+
+    def primitive(self, call: Primitive) -> Effects:
+        """The effects of one primitive call."""
+        if call.op in ("mark_to_drop", "drop"):
+            return NOTHING  # standard_metadata is always cleared
+        reads: set[Variable] = set()
+        writes: set[Variable] = set()
+        target, rest = (call.operands[0], call.operands[1:]) if call.operands else (None, ())
+        for operand in rest:
+            reads |= self.operand(operand)
+        if call.op in FIELD_WRITERS and isinstance(target, (Field, LastField)):
+            if isinstance(target, Field):
+                reads.update(self._reference(target.header))
+                writes |= {
+                    (target.header.name, target.field)
+                    for _ in [0]
+                    if isinstance(target.header, Header) and target.header.name in self._metadata
+                }
+        elif call.op in HEADER_WRITERS and isinstance(target, Header):
+            writes.update(self._fields(target.name))
+        elif target is not None:
+            reads |= self.operand(target)
+        return Effects(frozenset(reads), frozenset(writes))
+
+    def action(self, action: Action) -> Effects:
+        """The effects of an action; behind a jump nothing is certain."""
+        parts: list[Effects] = []
+        jumped = False
+        for call in action.primitives:
+            if call.op in JUMPS:
+                jumped = True
+                condition = call.operands[0]
+                if not isinstance(condition, Const):
+                    parts.append(Effects(self.operand(condition), frozenset()))
+                continue
+            effects = self.primitive(call)
+            parts.append(Effects(effects.reads, frozenset()) if jumped else effects)
+        return sequence(parts)

@@ -1,0 +1,63 @@
+"""Removing what a cluster left: processes by recorded pid and start time, its namespace, its files."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+from pathlib import Path
+from typing import Final
+
+from topologies import namespaces
+from topologies.launch import recorded
+from topologies.processes import ProcessId, terminate, wait_until
+from topologies.state import ClusterState, all_clusters
+
+_OWNER_GRACE_S: Final = 20.0
+
+
+def remove(state: ClusterState) -> None:
+    """End everything of a cluster whose owner is gone (or is calling), and remove its traces."""
+    terminate(_processes(state))
+    namespaces.delete(state.namespace)  # and with it its veths and the bridge
+    shutil.rmtree(state.directory, ignore_errors=True)
+
+
+def end_workers(state: ClusterState) -> None:
+    """End what runs in a cluster's hosts."""
+    found = list(recorded(state.workers))
+    for host in state.hosts:
+        if host.process.alive():
+            others = namespaces.inhabitants(Path(f"/proc/{host.process.pid}/ns/net"))
+            found += [process for process in others if process != host.process]
+    terminate(found)
+
+
+def take_down(state: ClusterState) -> None:
+    """Ask a running cluster's owner to end; then remove whatever is still there."""
+    if state.alive():
+        state.owner.signal(signal.SIGTERM)
+        if not wait_until(lambda: not state.owner.alive(), timeout_s=_OWNER_GRACE_S):
+            state.owner.signal(signal.SIGKILL)
+    remove(state)
+
+
+def remove_dead() -> list[str]:
+    """Remove every cluster whose owner is gone; their names."""
+    dead = [state for state in all_clusters() if not state.alive()]
+    for state in dead:
+        remove(state)
+    return [state.name for state in dead]
+
+
+def _processes(state: ClusterState) -> list[ProcessId]:
+    """All that a cluster started, and what users started from it in its namespaces."""
+    found = list(recorded(state.workers))
+    found += [host.process for host in state.hosts]
+    found += [switch.process for switch in state.switches]
+    if state.controller_process is not None:
+        found.append(state.controller_process)
+    for host in state.hosts:
+        if host.process.alive():  # so that its pid still means its namespace
+            found += namespaces.inhabitants(Path(f"/proc/{host.process.pid}/ns/net"))
+    found += namespaces.inhabitants(namespaces.NETNS_DIRECTORY / state.namespace)
+    return list(dict.fromkeys(found))

@@ -1,0 +1,11 @@
+"""What can go wrong with a cluster: what was wrong, where, and what to do."""
+
+from __future__ import annotations
+
+
+class TopologyError(Exception):
+    """A cluster cannot be brought up, found, or used as asked."""
+
+
+class UnsupportedError(TopologyError):
+    """This machine's kernel or programs cannot do what was asked for."""

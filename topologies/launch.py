@@ -1,0 +1,78 @@
+"""Starting processes in the hosts of a running cluster, from anywhere on this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import IO
+
+from topologies.errors import TopologyError
+from topologies.processes import ProcessId, terminate
+from topologies.state import ClusterState, HostState
+
+# One thread a worker: a rack shares the machine's cores, and sums must not depend on their number.
+_SINGLE_THREADED = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+
+
+def namespace_command(host: HostState) -> list[str]:
+    """The command line that runs what follows in the network namespace of `host`."""
+    if not host.process.alive():
+        raise TopologyError(f"host {host.name} is gone: take the cluster down ('p4reduce down') and up again")
+    return ["nsenter", f"--net=/proc/{host.process.pid}/ns/net", "--"]
+
+
+def start(
+    cluster: ClusterState,
+    host: HostState,
+    command: Sequence[str],
+    *,
+    env: Mapping[str, str] | None = None,
+    stdin: int | IO[bytes] | None = subprocess.DEVNULL,
+    stdout: int | IO[bytes] | None = None,
+    stderr: int | IO[bytes] | None = None,
+) -> subprocess.Popen[str]:
+    """Start `command` in `host`, with text pipes. 'p4reduce down' ends it with the cluster."""
+    process = subprocess.Popen(
+        [*namespace_command(host), *command],
+        env={**os.environ, **_SINGLE_THREADED, **(env or {})},
+        stdin=stdin,
+        stdout=stdout,
+        stderr=stderr,
+        text=True,
+        start_new_session=True,
+    )
+    cluster.workers.mkdir(exist_ok=True)
+    with contextlib.suppress(ProcessLookupError):  # it ended at once: nothing to remember
+        record = json.dumps(asdict(ProcessId.of(process.pid)))
+        (cluster.workers / f"{process.pid}.json").write_text(record)
+    return process
+
+
+def stop(cluster: ClusterState, processes: Sequence[subprocess.Popen[str]]) -> None:
+    """End those that still run, and forget them."""
+    running = []
+    for process in processes:
+        if process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                running.append(ProcessId.of(process.pid))
+    terminate(running)
+    for process in processes:
+        process.wait()
+        for pipe in (process.stdin, process.stdout, process.stderr):
+            if pipe is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    pipe.close()
+        (cluster.workers / f"{process.pid}.json").unlink(missing_ok=True)
+
+
+def recorded(directory: Path) -> Iterator[ProcessId]:
+    """The processes that were started in hosts and not stopped."""
+    if directory.is_dir():
+        for path in directory.glob("*.json"):
+            with contextlib.suppress(FileNotFoundError, json.JSONDecodeError):
+                yield ProcessId(**json.loads(path.read_text()))

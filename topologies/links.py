@@ -1,0 +1,108 @@
+"""The ends of a fabric link: rate, MTU, offloads off, and what was asked for holds or is an error."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, Final
+
+from mininet.link import Intf
+
+from topologies.errors import TopologyError, UnsupportedError
+from topologies.namespaces import run, run_inside
+
+# What a RoCE v2 packet adds to its payload from the IP header on: IPv4 20, UDP 8, BTH 12, ICRC 4.
+ROCE_OVERHEAD: Final = 44
+ETHERNET_OVERHEAD: Final = 14
+WINDOW_PACKETS: Final = 128  # W·P of the largest window: what a worker may have in flight
+_SLACK_BYTES: Final = 256 * 1024  # acknowledgements, resent packets
+_OFFLOADS: Final = ("tx", "rx", "tso", "gso", "gro")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinkShape:
+    """A link of `rate_mbit` (None: as fast as it goes) that carries `path_mtu`; the same both ways.
+
+    `delay_ms` and `loss` (a probability) need netem in the kernel.
+    """
+
+    path_mtu: int
+    rate_mbit: float | None = None
+    delay_ms: float = 0.0
+    loss: float = 0.0
+
+    @property
+    def mtu(self) -> int:
+        """The link's MTU, with room for the management of a real network (at least 1500)."""
+        return max(1500, self.path_mtu + ROCE_OVERHEAD)
+
+    @property
+    def queue_bytes(self) -> int:
+        """A queue that holds two full windows: the links lose nothing by themselves."""
+        frame = self.path_mtu + ROCE_OVERHEAD + ETHERNET_OVERHEAD
+        return 2 * WINDOW_PACKETS * frame + _SLACK_BYTES
+
+    def qdiscs(self) -> list[str]:
+        """What `tc qdisc add dev X` takes, in order."""
+        commands, parent = [], "root"
+        if self.rate_mbit is not None:
+            per_millisecond = round(self.rate_mbit * 1e6 / 8 / 1000)
+            burst = max(2 * (self.mtu + ETHERNET_OVERHEAD), per_millisecond)
+            commands.append(
+                f"{parent} handle 5: tbf rate {round(self.rate_mbit * 1e6)}bit burst {burst} "
+                f"limit {self.queue_bytes}"
+            )
+            parent = "parent 5:1"
+        if self.delay_ms or self.loss:
+            packets = self.queue_bytes // (256 + ROCE_OVERHEAD)
+            commands.append(
+                f"{parent} handle 10: netem delay {self.delay_ms:g}ms "
+                f"loss {self.loss * 100:g}% limit {packets}"
+            )
+        return commands
+
+
+def parse_rate_mbit(text: str) -> float | None:
+    """`100mbit`, `1gbit`, `1.5Gbit/s`, `800kbit`, a number of Mbit/s, or `none`; in Mbit/s."""
+    if text.lower() in ("none", "unlimited", "0"):
+        return None
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(?:([kmg])(?:bit)?(?:/s|ps)?)?", text.strip().lower())
+    if match is None or float(match[1]) == 0:
+        raise TopologyError(f"{text!r} is no rate: say 100mbit, 1gbit or none")
+    return float(match[1]) * {"k": 1e-3, "m": 1.0, "g": 1e3}[match[2] or "m"]
+
+
+def require_netem() -> None:
+    """UnsupportedError where this kernel has no netem. Tried on the loopback of the current namespace."""
+    try:
+        run("tc", "qdisc", "add", "dev", "lo", "root", "netem", "delay", "1ms")
+    except TopologyError as error:
+        raise UnsupportedError(
+            "this kernel has no netem, so links cannot delay or lose packets; the embedded switch can lose "
+            f"them by itself: --switch-loss PROBABILITY ({error})"
+        ) from error
+    run("tc", "qdisc", "del", "dev", "lo", "root")
+
+
+class FabricIntf(Intf):  # type: ignore[misc]
+    """One end of a fabric link; `shape` says what it carries."""
+
+    def config(self, *, shape: LinkShape | None = None, **params: Any) -> dict[str, Any]:
+        """Configure as Mininet does, then apply `shape`. TopologyError where something does not hold."""
+        result: dict[str, Any] = super().config(**params)
+        if shape is not None:
+            self._apply(shape)
+        return result
+
+    def _apply(self, shape: LinkShape) -> None:
+        self._must("ip", "link", "set", "dev", self.name, "mtu", str(shape.mtu), "txqueuelen", "4096", "up")
+        self._must("ethtool", "-K", self.name, *(word for o in _OFFLOADS for word in (o, "off")))
+        for qdisc in shape.qdiscs():
+            self._must("tc", "qdisc", "add", "dev", self.name, *qdisc.split())
+        features = self._must("ethtool", "-k", self.name)
+        for feature in ("tx-checksumming", "tcp-segmentation-offload", "generic-receive-offload"):
+            if f"{feature}: off" not in features:
+                raise TopologyError(f"{self.name}: {feature} cannot be turned off")
+
+    def _must(self, *command: str) -> str:
+        return run_inside(self.node.pid, *command)

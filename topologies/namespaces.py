@@ -1,0 +1,96 @@
+"""Network namespaces: making and removing named ones, entering them, finding who lives in one."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from topologies.errors import TopologyError
+from topologies.processes import ProcessId
+
+NETNS_DIRECTORY: Final = Path("/run/netns")
+_CLONE_NEWNET: Final = 0x40000000
+_OWN: Final = Path("/proc/thread-self/ns/net")
+
+
+def run(*command: str, stdin: str = "") -> str:
+    """What a command printed; TopologyError with what it complained about."""
+    try:
+        done = subprocess.run(command, input=stdin, capture_output=True, text=True, check=False)
+    except FileNotFoundError as error:
+        raise TopologyError(f"{command[0]} is not installed: run 'make setup'") from error
+    if done.returncode != 0:
+        raise TopologyError(f"'{' '.join(command)}' failed: {(done.stderr or done.stdout).strip()}")
+    return done.stdout
+
+
+def run_inside(pid: int, *command: str, stdin: str = "") -> str:
+    """`run` in the network namespace of the process `pid`."""
+    return run("nsenter", f"--net=/proc/{pid}/ns/net", "--", *command, stdin=stdin)
+
+
+def create(name: str) -> None:
+    """Make the namespace `name`, with its loopback up and without IPv6."""
+    run("ip", "netns", "add", name)
+    run("ip", "-n", name, "link", "set", "lo", "up")
+
+
+def delete(name: str) -> None:
+    """Remove the namespace `name` if there is one."""
+    if exists(name):
+        run("ip", "netns", "delete", name)
+
+
+def exists(name: str) -> bool:
+    """Whether there is a namespace of that name."""
+    return (NETNS_DIRECTORY / name).exists()
+
+
+def enter(path: Path) -> None:
+    """Move the calling thread, and what it starts from now on, into the namespace behind `path`.
+
+    Python has os.setns only since 3.12.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    with path.open() as namespace:
+        if libc.setns(namespace.fileno(), _CLONE_NEWNET) != 0:
+            reason = os.strerror(ctypes.get_errno())
+            raise TopologyError(f"cannot enter the network namespace {path.name}: {reason} (are you root?)")
+
+
+@contextmanager
+def entered(name: str) -> Iterator[None]:
+    """The calling thread is in the namespace `name`, and back in its own afterwards."""
+    with _OWN.open() as own:
+        enter(NETNS_DIRECTORY / name)
+        try:
+            yield
+        finally:
+            enter(Path(f"/proc/self/fd/{own.fileno()}"))
+
+
+def inhabitants(namespace: Path) -> list[ProcessId]:
+    """The processes in the namespace behind `namespace` (a named one, or /proc/PID/ns/net).
+
+    None where that is our own namespace: what lives there is not the cluster's.
+    """
+    try:
+        wanted = namespace.stat().st_ino
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+    if wanted == _OWN.stat().st_ino:
+        return []
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                if (entry / "ns/net").stat().st_ino == wanted:
+                    found.append(ProcessId.of(int(entry.name)))
+            except (FileNotFoundError, ProcessLookupError, PermissionError):
+                continue  # it ended while we looked, or is somebody else's
+    return found

@@ -1,0 +1,72 @@
+"""Processes by pid and start time, so that a pid which the kernel gave away again is never mistaken."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+_STARTTIME = 22 - 3  # field 22 of /proc/PID/stat (proc(5)), counted from the one behind the command
+_STATE = 0
+_POLL_S = 0.02
+
+
+@dataclass(frozen=True)
+class ProcessId:
+    """A process for good: `started` is in clock ticks since boot."""
+
+    pid: int
+    started: int
+
+    @classmethod
+    def of(cls, pid: int) -> ProcessId:
+        """The running process `pid`; ProcessLookupError where there is none."""
+        fields = _stat(pid)
+        if fields is None:
+            raise ProcessLookupError(f"no process {pid}")
+        return cls(pid, int(fields[_STARTTIME]))
+
+    def alive(self) -> bool:
+        """Whether it still runs (a zombie does not)."""
+        fields = _stat(self.pid)
+        return fields is not None and int(fields[_STARTTIME]) == self.started and fields[_STATE] not in "ZX"
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal, if it still runs."""
+        if self.alive():
+            try:
+                os.kill(self.pid, number)
+            except ProcessLookupError:
+                return  # it ended by itself meanwhile
+
+
+def terminate(processes: Iterable[ProcessId], *, grace_s: float = 3.0) -> None:
+    """End processes: SIGTERM, and SIGKILL for those still there after `grace_s`."""
+    wanted = [process for process in processes if process.pid != os.getpid()]
+    for process in wanted:
+        process.signal(signal.SIGTERM)
+    if not wait_until(lambda: not any(p.alive() for p in wanted), timeout_s=grace_s):
+        for process in wanted:
+            process.signal(signal.SIGKILL)
+        wait_until(lambda: not any(p.alive() for p in wanted), timeout_s=grace_s)
+
+
+def wait_until(condition: Callable[[], bool], *, timeout_s: float) -> bool:
+    """Whether `condition` came true within `timeout_s`."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_POLL_S)
+    return True
+
+
+def _stat(pid: int) -> list[str] | None:
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return text[text.rindex(")") + 2 :].split()

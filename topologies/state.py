@@ -1,0 +1,177 @@
+"""What is known about a cluster outside the process that runs it: /run/p4reduce/<cluster>/cluster.json."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from topologies.errors import TopologyError
+from topologies.processes import ProcessId
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostState:
+    """A host: its fabric address, the switch port it is on, and the process that holds its namespace."""
+
+    name: str
+    ip: str
+    mac: str
+    port: int
+    interface: str
+    management_ip: str
+    process: ProcessId
+
+
+@dataclass(frozen=True, kw_only=True)
+class SwitchState:
+    """A switch: where it serves P4Runtime (inside the cluster's namespace), its ports' interfaces."""
+
+    name: str
+    device_id: int
+    target: str
+    address: str
+    interfaces: dict[int, str]
+    log: str
+    process: ProcessId
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterState:
+    """A cluster; `owner` runs it, `controller` is host:port for agents, `control_socket` for others."""
+
+    name: str
+    namespace: str
+    owner: ProcessId
+    topology: str
+    target: str
+    path_mtu: int
+    rate_mbit: float | None
+    controller: str
+    control_socket: str
+    ready: bool = False
+    controller_process: ProcessId | None = None
+    hosts: list[HostState] = field(default_factory=list)
+    switches: list[SwitchState] = field(default_factory=list)
+
+    @property
+    def directory(self) -> Path:
+        """Where its files are."""
+        return directory_of(self.name)
+
+    @property
+    def workers(self) -> Path:
+        """A file for each process that was started in a host."""
+        return self.directory / "workers"
+
+    def switch(self, name: str) -> SwitchState:
+        """A switch by name; TopologyError names those there are."""
+        for switch in self.switches:
+            if switch.name == name:
+                return switch
+        names = ", ".join(switch.name for switch in self.switches)
+        raise TopologyError(f"cluster {self.name} has no switch {name!r}, it has {names}")
+
+    def alive(self) -> bool:
+        """Whether the process that runs it does."""
+        return self.owner.alive()
+
+    def save(self) -> None:
+        """Write it, in one step."""
+        path = self.directory / "cluster.json"
+        scratch = path.with_suffix(".new")
+        scratch.write_text(json.dumps(asdict(self), indent=1))
+        scratch.replace(path)
+
+    def with_(self, **changes: Any) -> ClusterState:
+        """A changed copy, saved."""
+        changed = replace(self, **changes)
+        changed.save()
+        return changed
+
+
+def root() -> Path:
+    """Where clusters keep their state."""
+    return Path(os.environ.get("P4REDUCE_STATE_DIR", "/run/p4reduce"))
+
+
+def directory_of(name: str) -> Path:
+    """The state directory of cluster `name`; TopologyError where that is no name."""
+    if not _NAME.fullmatch(name):
+        raise TopologyError(
+            f"{name!r} is no cluster name: letters, digits, '-' and '_', at most 32, not starting with a dash"
+        )
+    return root() / name
+
+
+def load(name: str) -> ClusterState | None:
+    """The state of cluster `name`; None where there is none."""
+    path = directory_of(name) / "cluster.json"
+    try:
+        raw = json.loads(path.read_text())
+    except FileNotFoundError:
+        return None
+    except json.JSONDecodeError as error:
+        raise TopologyError(f"{path} is damaged ({error}): remove {path.parent}") from error
+    return _decode(raw)
+
+
+def all_clusters() -> list[ClusterState]:
+    """Every recorded cluster, running or left behind."""
+    if not root().is_dir():
+        return []
+    names = sorted(entry.name for entry in root().iterdir() if _NAME.fullmatch(entry.name))
+    return [state for name in names if (state := load(name)) is not None]
+
+
+def running(name: str | None = None) -> ClusterState:
+    """The running cluster `name`, or the only one. TopologyError says how to start or name one."""
+    if name is not None:
+        state = load(name)
+        if state is None or not state.alive():
+            raise TopologyError(f"there is no running cluster {name!r}: start it with 'p4reduce up rack'")
+        return _ready(state)
+    alive = [state for state in all_clusters() if state.alive()]
+    if not alive:
+        raise TopologyError("there is no running cluster: start one with 'p4reduce up rack --hosts 4'")
+    if len(alive) > 1:
+        names = ", ".join(state.name for state in alive)
+        raise TopologyError(f"more than one cluster is running ({names}): say which with --cluster NAME")
+    return _ready(alive[0])
+
+
+def _ready(state: ClusterState) -> ClusterState:
+    if not state.ready:
+        raise TopologyError(f"cluster {state.name} is still coming up: try again in a moment")
+    return state
+
+
+def _process(raw: dict[str, int] | None) -> ProcessId | None:
+    return None if raw is None else ProcessId(**raw)
+
+
+def _decode(raw: dict[str, Any]) -> ClusterState:
+    hosts = [HostState(**{**host, "process": _process(host["process"])}) for host in raw["hosts"]]
+    switches = [
+        SwitchState(
+            **{
+                **switch,
+                "process": _process(switch["process"]),
+                "interfaces": {int(port): name for port, name in switch["interfaces"].items()},
+            }
+        )
+        for switch in raw["switches"]
+    ]
+    fields = {
+        **raw,
+        "owner": ProcessId(**raw["owner"]),
+        "controller_process": _process(raw["controller_process"]),
+        "hosts": hosts,
+        "switches": switches,
+    }
+    return ClusterState(**fields)

@@ -1,0 +1,145 @@
+"""Workers in the hosts of a cluster, one a host, and what they are told to do together."""
+
+from __future__ import annotations
+
+import json
+import selectors
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from topologies import launch
+from topologies.state import ClusterState
+from workloads.errors import WorkerFailedError, WorkloadError
+
+Answer = dict[str, Any]
+DEFAULT_TIMEOUT_S = 300.0
+
+
+class Team:
+    """`workers` processes of `workloads.worker`; rank r runs in host r + 1. A context manager."""
+
+    def __init__(self, cluster: ClusterState, workers: int) -> None:
+        if not 1 <= workers <= len(cluster.hosts):
+            raise WorkloadError(
+                f"{workers} workers do not fit cluster {cluster.name}, which has {len(cluster.hosts)} hosts"
+            )
+        self.cluster = cluster
+        self.size = workers
+        self._processes: list[subprocess.Popen[str]] = []
+        self._complaints = [tempfile.TemporaryFile() for _ in range(workers)]
+
+    def __enter__(self) -> Team:
+        try:
+            for rank in range(self.size):
+                self._processes.append(
+                    launch.start(
+                        self.cluster,
+                        self.cluster.hosts[rank],
+                        [sys.executable, "-m", "workloads.worker"],
+                        stdin=subprocess.PIPE,
+                        stdout=subprocess.PIPE,
+                        stderr=self._complaints[rank],
+                    )
+                )
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the processes."""
+        launch.stop(self.cluster, self._processes)
+        for file in self._complaints:
+            file.close()
+
+    def join(self, job: str, **arguments: Any) -> list[Answer]:
+        """Everybody joins `job`."""
+        return self.do(
+            "join",
+            per_rank=[{"rank": rank} for rank in range(self.size)],
+            controller=self.cluster.controller,
+            job=job,
+            world_size=self.size,
+            **arguments,
+        )
+
+    def do(
+        self,
+        command: str,
+        *,
+        per_rank: Sequence[Mapping[str, Any]] | None = None,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        **arguments: Any,
+    ) -> list[Answer]:
+        """Everybody does `command`; `per_rank` adds arguments. WorkerFailedError is the first that failed."""
+        answers = self.try_(command, per_rank=per_rank, timeout_s=timeout_s, **arguments)
+        for rank, answer in enumerate(answers):
+            if "error" in answer:
+                raise WorkerFailedError(rank, answer["error"]["kind"], answer["error"]["text"])
+        return [answer["ok"] for answer in answers]
+
+    def try_(
+        self,
+        command: str,
+        *,
+        per_rank: Sequence[Mapping[str, Any]] | None = None,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        ranks: Sequence[int] | None = None,
+        **arguments: Any,
+    ) -> list[Answer]:
+        """As `do` for `ranks` (all), but errors are answers: {"ok": ...} or {"error": {"kind", "text"}}."""
+        chosen = range(self.size) if ranks is None else ranks
+        for place, rank in enumerate(chosen):
+            own = dict(per_rank[place]) if per_rank else {}
+            self._tell(rank, {"do": command, **arguments, **own})
+        return self._hear(chosen, command, time.monotonic() + timeout_s)
+
+    def kill(self, rank: int) -> None:
+        """End one worker without a word, as a crash does."""
+        self._processes[rank].kill()
+        self._processes[rank].wait()
+
+    def _tell(self, rank: int, command: dict[str, Any]) -> None:
+        stdin = self._processes[rank].stdin
+        if stdin is None:
+            raise WorkloadError(f"worker {rank} takes no commands")
+        try:
+            stdin.write(json.dumps(command) + "\n")
+            stdin.flush()
+        except BrokenPipeError as error:
+            raise WorkloadError(f"worker {rank} has ended: {self._last_words(rank)}") from error
+
+    def _hear(self, ranks: Sequence[int], command: str, deadline: float) -> list[Answer]:
+        answers: dict[int, Answer] = {}
+        with selectors.DefaultSelector() as selector:
+            for rank in ranks:
+                stdout = self._processes[rank].stdout
+                if stdout is not None:
+                    selector.register(stdout, selectors.EVENT_READ, rank)
+            while len(answers) < len(ranks):
+                ready = selector.select(max(0.0, deadline - time.monotonic()))
+                if not ready:
+                    silent = ", ".join(str(rank) for rank in ranks if rank not in answers)
+                    raise WorkloadError(f"'{command}': no answer from worker {silent} in time")
+                for key, _ in ready:
+                    line = key.fileobj.readline()  # type: ignore[union-attr]
+                    if not line:
+                        raise WorkloadError(
+                            f"'{command}': worker {key.data} ended: {self._last_words(key.data)}"
+                        )
+                    answers[key.data] = json.loads(line)
+                    selector.unregister(key.fileobj)
+        return [answers[rank] for rank in ranks]
+
+    def _last_words(self, rank: int) -> str:
+        file = self._complaints[rank]
+        file.seek(0)
+        lines = file.read().decode(errors="replace").strip().splitlines()
+        return " / ".join(lines[-3:]) or "it said nothing"

@@ -1,0 +1,129 @@
+"""Seeded tensors that every process can make for every rank, and what their reduction has to be."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from host_agent.collectives.plan import Strategy
+from host_agent.quantisation import BFLOAT16, error_bound
+from host_agent.wire.aggregation import Reduction
+from workloads.errors import WorkloadError
+
+Array = NDArray[Any]
+DTYPES: dict[str, np.dtype[Any]] = {
+    "int32": np.dtype(np.int32),
+    "float32": np.dtype(np.float32),
+    "float16": np.dtype(np.float16),
+    "bfloat16": BFLOAT16,
+}
+OPERATIONS = {r.name.lower(): r for r in Reduction if r is not Reduction.NONE}
+_PART = 1 << 20  # elements looked at together: the check's memory stays small
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """How a result compares with NumPy's: `largest_error` is 0 where it is exact."""
+
+    exact: bool
+    largest_error: float
+    bound: float
+
+    @property
+    def passed(self) -> bool:
+        """Whether the result is as right as is promised."""
+        return self.exact or self.largest_error <= self.bound
+
+
+def dtype_of(name: str) -> np.dtype[Any]:
+    """An element type by name; WorkloadError lists them."""
+    if name not in DTYPES:
+        raise WorkloadError(f"{name!r} is no element type; there are {', '.join(DTYPES)}")
+    return DTYPES[name]
+
+
+def operation_of(name: str) -> Reduction:
+    """An operation by name; WorkloadError lists them."""
+    if name.lower() not in OPERATIONS:
+        raise WorkloadError(f"{name!r} is no operation; there are {', '.join(OPERATIONS)}")
+    return OPERATIONS[name.lower()]
+
+
+def tensor(*, seed: int, rank: int, elements: int, dtype: np.dtype[Any]) -> Array:
+    """Rank `rank`'s random tensor: whole-range integers, or normal floats."""
+    parts = [part for _, part in _parts(seed=seed, rank=rank, elements=elements, dtype=dtype)]
+    return np.concatenate(parts) if parts else np.empty(0, dtype)
+
+
+def digest(array: Array) -> str:
+    """What two arrays of the same bits share."""
+    return hashlib.blake2b(np.ascontiguousarray(array).view(np.uint8), digest_size=16).hexdigest()
+
+
+def check(
+    result: Array, *, seed: int, world_size: int, reduction: Reduction, strategy: Strategy = Strategy.IN_NETWORK
+) -> Check:
+    """Compare the reduction of all ranks' tensors with NumPy's.
+
+    Integers, MAX and MIN have to be equal. Float sums in the network are held to
+    `quantisation.error_bound`; by ring, to N roundings of the largest sum of magnitudes.
+    """
+    dtype, elements = result.dtype, result.size
+    ranks = [_parts(seed=seed, rank=r, elements=elements, dtype=dtype) for r in range(world_size)]
+    exact, worst, largest, magnitude = True, 0.0, 0.0, 0.0
+    for pieces in zip(*ranks, strict=True):
+        start = pieces[0][0]
+        inputs = [piece for _, piece in pieces]
+        found = result[start : start + inputs[0].size]
+        expected = _expected(inputs, reduction)
+        if not _must_be_equal(dtype, reduction):
+            widened = [np.abs(piece.astype(np.float64)) for piece in inputs]
+            largest = max(largest, *(float(piece.max()) for piece in widened))
+            magnitude = max(magnitude, float(np.sum(widened, axis=0).max()))
+        difference = np.abs(found.astype(np.float64) - expected.astype(np.float64))
+        worst = max(worst, float(difference.max(initial=0.0)))
+        exact = exact and bool(np.array_equal(found.astype(expected.dtype), expected))
+    if _must_be_equal(dtype, reduction):
+        bound = 0.0
+    elif strategy is Strategy.RING:
+        scale = world_size if reduction is Reduction.AVG else 1
+        bound = world_size * _epsilon(dtype) * magnitude / scale
+    else:
+        bound = error_bound(largest, world_size=world_size, dtype=dtype, reduction=reduction)
+    return Check(exact=exact, largest_error=worst, bound=bound)
+
+
+def _parts(*, seed: int, rank: int, elements: int, dtype: np.dtype[Any]) -> Iterator[tuple[int, Array]]:
+    random = np.random.default_rng([seed, rank])
+    for start in range(0, elements, _PART):
+        size = min(_PART, elements - start)
+        if dtype == np.int32:
+            yield start, random.integers(-(2**31), 2**31, size, dtype=np.int32)
+        else:
+            yield start, random.standard_normal(size, dtype=np.float32).astype(dtype)
+
+
+def _expected(inputs: list[Array], reduction: Reduction) -> Array:
+    """In the tensors' own type where that is exact, else in 64-bit floats."""
+    if reduction in (Reduction.MAX, Reduction.MIN):
+        pick = np.maximum if reduction is Reduction.MAX else np.minimum
+        extreme: Array = pick.reduce([piece.astype(np.float64) for piece in inputs])
+        return extreme
+    if inputs[0].dtype == np.int32:
+        total: Array = np.add.reduce(inputs, dtype=np.int32)  # wraps
+        return np.trunc(total / len(inputs)).astype(np.int32) if reduction is Reduction.AVG else total
+    exact: Array = np.add.reduce([piece.astype(np.float64) for piece in inputs])
+    return exact / len(inputs) if reduction is Reduction.AVG else exact
+
+
+def _must_be_equal(dtype: np.dtype[Any], reduction: Reduction) -> bool:
+    return dtype == np.int32 or reduction in (Reduction.MAX, Reduction.MIN)
+
+
+def _epsilon(dtype: np.dtype[Any]) -> float:
+    return float(2.0**-7 if dtype == BFLOAT16 else np.finfo(dtype).eps)

@@ -1,0 +1,168 @@
+"""The program that runs in a host: takes commands as JSON lines on stdin, answers each with one on stdout.
+
+    {"do": "join", "controller": "172.31.255.254:50051", "job": "j", "rank": 0, "world_size": 4}
+    {"do": "all_reduce", "elements": 1000, "dtype": "int32", "op": "sum", "seed": 1}
+    {"do": "leave"}
+
+An answer is {"ok": {...}} or {"error": {"kind": exception's name, "text": its sentence}}.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any, TextIO
+
+import numpy as np
+
+from host_agent.collectives.plan import Strategy
+from host_agent.communicator import Communicator
+from host_agent.errors import CommunicatorError
+from workloads.errors import WorkloadError
+from workloads.tensors import check, digest, dtype_of, operation_of, tensor
+from workloads.training import train
+
+Answer = dict[str, Any]
+
+
+class Worker:
+    """One rank: at most one communicator at a time."""
+
+    def __init__(self) -> None:
+        self._communicator: Communicator | None = None
+        self._commands: dict[str, Callable[..., Answer]] = {
+            "join": self.join,
+            "all_reduce": self.all_reduce,
+            "train": self.train,
+            "statistics": self.statistics,
+            "leave": self.leave,
+        }
+
+    def answer(self, command: dict[str, Any]) -> Answer:
+        """Carry out one command."""
+        arguments = dict(command)
+        name = arguments.pop("do", None)
+        if name not in self._commands:
+            return {"error": {"kind": "WorkloadError", "text": f"there is no command {name!r}"}}
+        try:
+            return {"ok": self._commands[name](**arguments)}
+        except (CommunicatorError, WorkloadError) as error:
+            return {"error": {"kind": type(error).__name__, "text": str(error)}}
+        except Exception as error:  # noqa: BLE001 (a bug here has to reach whoever started the worker)
+            traceback.print_exc()
+            return {"error": {"kind": type(error).__name__, "text": f"{type(error).__name__}: {error}"}}
+
+    def join(self, **arguments: Any) -> Answer:
+        """Join a job; what it became."""
+        if self._communicator is not None:
+            raise WorkloadError("this worker is in a job already")
+        self._communicator = Communicator.join(**arguments)
+        ready = self._communicator.ready
+        return {
+            "job_id": ready.job_id,
+            "generation": ready.generation,
+            "window": ready.window,
+            "message_packets": ready.message_packets,
+            "path_mtu": ready.path_mtu,
+            "mode": ready.mode.name.lower(),
+            "mode_reason": ready.mode_reason,
+        }
+
+    def all_reduce(
+        self,
+        *,
+        elements: int,
+        dtype: str,
+        op: str = "sum",
+        strategy: str | None = None,
+        seed: int = 0,
+        repeat: int = 1,
+        verify: bool = False,
+        special: dict[str, float] | None = None,
+    ) -> Answer:
+        """Reduce seeded random tensors `repeat` times, a barrier before each, and time it.
+
+        `special` puts values at positions ("index": value) of this rank's tensor.
+        """
+        communicator = self._joined()
+        array = tensor(seed=seed, rank=communicator.rank, elements=elements, dtype=dtype_of(dtype))
+        for index, value in (special or {}).items():
+            array[int(index)] = value
+        result = np.empty_like(array)
+        before, seconds = communicator.counters(), []
+        sent = 0
+        for _ in range(repeat):
+            communicator.barrier()
+            before_one = communicator.counters().data_bytes_sent
+            started = time.perf_counter()
+            communicator.all_reduce(array, op, out=result, strategy=strategy)
+            seconds.append(time.perf_counter() - started)
+            sent += communicator.counters().data_bytes_sent - before_one
+        after = communicator.counters()
+        answer: Answer = {
+            "seconds": seconds,
+            "digest": digest(result),
+            "bytes_sent": sent / repeat,
+            "retransmissions": after.retransmitted_packets - before.retransmitted_packets,
+            "duplicates": after.duplicates_received - before.duplicates_received,
+        }
+        if verify and not special:
+            taken = Strategy.RING if strategy == Strategy.RING.value else Strategy.IN_NETWORK
+            outcome = check(
+                result,
+                seed=seed,
+                world_size=communicator.world_size,
+                reduction=operation_of(op),
+                strategy=taken,
+            )
+            answer["check"] = {**asdict(outcome), "passed": outcome.passed}
+        if special:
+            answer["special"] = {index: repr(float(result[int(index)])) for index in special}
+        return answer
+
+    def train(self, **arguments: Any) -> Answer:
+        """Train the digits network; see `training.train`."""
+        return train(self._joined(), **arguments)
+
+    def statistics(self) -> Answer:
+        """The communicator's statistics and its connection's counters."""
+        communicator = self._joined()
+        return {"statistics": asdict(communicator.statistics()), "counters": asdict(communicator.counters())}
+
+    def leave(self) -> Answer:
+        """Leave the job, if in one."""
+        communicator, self._communicator = self._communicator, None
+        if communicator is not None:
+            communicator.leave()
+        return {}
+
+    def _joined(self) -> Communicator:
+        if self._communicator is None:
+            raise WorkloadError("this worker has not joined a job")
+        return self._communicator
+
+
+def serve(commands: TextIO, answers: TextIO) -> None:
+    """Answer commands until there are no more."""
+    worker = Worker()
+    try:
+        for line in commands:
+            print(json.dumps(worker.answer(json.loads(line))), file=answers, flush=True)
+    finally:
+        worker.leave()
+
+
+def main() -> None:
+    """Serve stdin and stdout; whatever else is printed goes to stderr."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    serve(sys.stdin, answers)
+
+
+if __name__ == "__main__":
+    main()
