@@ -63,7 +63,10 @@ def compiler_version(compiler: str = COMPILER) -> str:
 def _without_paths(value: Any) -> Any:
     """Source positions keep a file's name relative to p4src/; the compiler's own headers lose their folder."""
     if isinstance(value, dict):
-        return {key: _file_name(item) if key == "filename" else _without_paths(item) for key, item in value.items()}
+        return {
+            key: _file_name(item) if key == "filename" else _without_paths(item)
+            for key, item in value.items()
+        }
     if isinstance(value, list):
         return [_without_paths(item) for item in value]
     return value
@@ -79,7 +82,9 @@ def _file_name(name: str) -> str:
 def main() -> int:
     """Compile into build/, or into the folder given with --output."""
     parser = argparse.ArgumentParser(description="Compile the P4 program.")
-    parser.add_argument("--output", type=Path, default=BUILD, help="folder to write to (default: p4src/build)")
+    parser.add_argument(
+        "--output", type=Path, default=BUILD, help="folder to write to (default: p4src/build)"
+    )
     try:
         compile_program(parser.parse_args().output)
     except CompileError as error:

@@ -107,6 +107,7 @@ control Slots(inout headers_t hdr, inout metadata_t meta, register<bit<112>> slo
     chunk_op_t op = CHUNK_LOAD;
     chunk_op_t head_op = CHUNK_LOAD;
     rank_set_t bitmap = 0;
+    bit<8> chunks = 0;
     bit<8> flags = 0;
     bit<32> ahead = 0;           /* of the slot's tag, in messages */
     bool touched = false;
@@ -115,12 +116,13 @@ control Slots(inout headers_t hdr, inout metadata_t meta, register<bit<112>> slo
         slot = meta.region + ((meta.message & meta.window_mask) << meta.packets_shift) + (bit<32>)meta.index;
         slot_state.read(state, slot);
         bitmap = SLOT_BITMAP(state);
+        chunks = SLOT_CHUNKS(state);
         flags = SLOT_FLAGS(state);
         ahead = meta.message - SLOT_MESSAGE(state);
     }
 
     action store_state() {
-        slot_state.write(slot, meta.generation ++ meta.message ++ bitmap ++ meta.chunks ++ flags);
+        slot_state.write(slot, meta.generation ++ meta.message ++ bitmap ++ chunks ++ flags);
     }
 
     apply {
@@ -128,6 +130,7 @@ control Slots(inout headers_t hdr, inout metadata_t meta, register<bit<112>> slo
         if (SLOT_GENERATION(state) != meta.generation || (ahead != 0 && ahead[31:31] == 0)) {
             /* 1: all that was stored here has reached everybody */
             bitmap = meta.rank_bit;
+            chunks = meta.chunks;
             flags = 0;
             store_state();
             op = CHUNK_CLAIM;
@@ -138,9 +141,8 @@ control Slots(inout headers_t hdr, inout metadata_t meta, register<bit<112>> slo
         } else if (ahead != 0) {
             /* 5 */
             stale.count((bit<32>)meta.flow);
-        } else if (SLOT_CHUNKS(state) != meta.chunks) {
-            /* Not the fragment that the others sent. On the last packet alone can it happen, and only if a worker
-             * contradicts its own header. */
+        } else if (SLOT_CHUNKS(state) != meta.chunks && meta.index != 0) {
+            /* Not the fragment that the others sent, though the headers agreed or will tell everybody. */
             mismatch.count((bit<32>)meta.flow);
             meta.verdict = DISCARD;
         } else if (bitmap == meta.all_ranks) {
@@ -190,11 +192,13 @@ control Slots(inout headers_t hdr, inout metadata_t meta, register<bit<112>> slo
             chunk_14.apply(hdr.chunk[14], slot, op);
             chunk_15.apply(hdr.chunk[15], slot, op);
             if (meta.index == 0 && op != CHUNK_CLAIM) {
+                /* Everybody learns from the result if ranks asked for different things; who asks again with a packet
+                 * of another size than the slot's is told alone. */
+                if (chunks != meta.chunks || (op != CHUNK_LOAD && hdr.chunk[0].lanes[1911:1760] != meta.signature)) {
+                    mismatch.count((bit<32>)meta.flow);
+                    flags = flags | FLAG_MISMATCH;
+                }
                 if (op != CHUNK_LOAD) {
-                    if (hdr.chunk[0].lanes[1911:1760] != meta.signature) {
-                        mismatch.count((bit<32>)meta.flow);
-                        flags = flags | FLAG_MISMATCH;
-                    }
                     store_state();
                 }
             }

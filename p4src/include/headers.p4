@@ -1,5 +1,5 @@
 /* What is on the wire. Layouts are documented in docs/protocol.md; host_agent/wire/ holds the Python side and
- * tests/p4src/test_layout.py holds the two together. */
+ * tests/p4src/test_build.py holds the two together. */
 #ifndef HEADERS_P4
 #define HEADERS_P4
 

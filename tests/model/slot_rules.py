@@ -132,6 +132,7 @@ class Job:
         self.slots = [Slot() for _ in range(self.messages * self.packets)]
         self.records: list[dict[int, Record]] = [{} for _ in self.flows]
         self.latest: list[Record | None] = [None for _ in self.flows]
+        self.first_psns = [[0] * self.messages for _ in self.flows]
         self.counters: Counter[str] = Counter(dict.fromkeys(COUNTERS, 0))
 
     def drop(self, reason: str) -> list[Out]:
@@ -212,6 +213,8 @@ class SwitchModel:
         index = psn_math.distance(record.psn, packet.bth.psn)
         slot = job.slots[record.message % job.messages * job.packets + index]
         tag = (job.generation, record.message)
+        if index == 0:
+            job.first_psns[flow.rank][record.message % job.messages] = packet.bth.psn
         lanes = np.frombuffer(packet.payload, ">i4").astype(np.int32).reshape(-1, CHUNK_BYTES // LANE_BYTES)
         if slot.tag is None or slot.tag[0] != tag[0] or serial_age(slot.tag[1], tag[1]) > 0:  # 1: claim
             self.claim(job, slot, tag)
@@ -227,6 +230,8 @@ class SwitchModel:
             if not self.forward(flow.port, frame):
                 return []
             job.counters["replayed"] += 1
+            if len(lanes) != slot.count:  # only for index 0; its sender contradicts itself and is told alone
+                job.counters["mismatch"] += 1
             route = self.routes[flow.dst_ip]
             alone = replace(flow, dst_port=route.port, src_mac=route.src_mac, dst_mac=route.dst_mac)
             alone = replace(alone, udp_src_port=packet.udp.src_port)
@@ -247,7 +252,7 @@ class SwitchModel:
         if len(slot.ranks) < len(job.flows):
             return []
         job.counters["completed"] += 1
-        firsts = [records[record.message % job.messages].psn for records in job.records]
+        firsts = [psns[record.message % job.messages] for psns in job.first_psns]
         return [self.emit(slot, q, index, packet, psn_math.add(firsts[q.rank], index)) for q in job.flows]
 
     def claim(self, job: Job, slot: Slot, tag: tuple[int, int]) -> None:
@@ -261,7 +266,9 @@ class SwitchModel:
         ]
         if index == 0:
             header = bytearray(slot.header)
-            header[FLAGS_OFFSET] = Flags.RESULT | (Flags.MISMATCH if slot.mismatch else Flags.NONE)
+            header[FLAGS_OFFSET] = Flags.RESULT | (
+                Flags.MISMATCH if slot.mismatch or len(chunks) != slot.count else Flags.NONE
+            )
             header[RANK_OFFSET] = flow.rank
             chunks[0] = bytes(header)
         out = replace(

@@ -1,4 +1,4 @@
-"""The compiled program on the embedded data plane, with a job's entries as the controller would install them."""
+"""The compiled program on the embedded data plane, with a job's entries as the controller installs them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from soft_switch.dataplane import DataPlane, Exact, Lpm, Match
-from tests.model.slot_rules import COUNTERS, Job
+from tests.model.slot_rules import COUNTERS, Job, Route
 
 JSON = Path(__file__).parents[2] / "p4src" / "build" / "p4reduce.json"
 COUNTER_NAMES = {
@@ -23,7 +23,6 @@ COUNTER_NAMES = {
 }
 assert set(COUNTER_NAMES) == set(COUNTERS)
 MAX_RANKS = 32
-SWITCH_MAC = 0x02_00_00_00_FF_FE
 
 
 def mac(value: bytes) -> int:
@@ -44,19 +43,19 @@ class CompiledRack:
         self.handles.append((table, handle))
 
     def reset(
-        self, jobs: Iterable[Job], routes: Mapping[IPv4Address, int], *, check_icrc: bool = True
+        self, jobs: Iterable[Job], routes: Mapping[IPv4Address, Route], *, check_icrc: bool = True
     ) -> None:
         """New routes and jobs; registers keep what they hold, as in a running switch."""
         for table, handle in self.handles:
             self.plane.delete(table, handle)
         self.handles.clear()
         self.before = {name: self.plane.counter_read_all(full) for name, full in COUNTER_NAMES.items()}
-        for ip, port in routes.items():
+        for ip, route in routes.items():
             self.insert(
                 "SwitchIngress.forward.route",
                 [Lpm(int(ip), 32)],
                 "SwitchIngress.forward.next_hop",
-                [port, SWITCH_MAC, port],
+                [route.port, mac(route.src_mac), mac(route.dst_mac)],
             )
         for position, job in enumerate(jobs):
             self.install(job, position, check_icrc=check_icrc)
@@ -111,7 +110,7 @@ class CompiledRack:
                 self.insert(
                     "SwitchIngress.membership.member_qp",
                     [Exact(int(ip)), Exact(qp)],
-                        "SwitchIngress.membership.not_from_its_peer",
+                    "SwitchIngress.membership.not_from_its_peer",
                     [index],
                 )
 
@@ -119,6 +118,10 @@ class CompiledRack:
         """Packets counted for the job, by reason."""
         first = position * MAX_RANKS
         return {
-            name: int((self.plane.counter_read_all(full) - self.before[name])[first : first + len(job.flows), 0].sum())
+            name: int(
+                (self.plane.counter_read_all(full) - self.before[name])[
+                    first : first + len(job.flows), 0
+                ].sum()
+            )
             for name, full in COUNTER_NAMES.items()
         }

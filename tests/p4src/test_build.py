@@ -1,0 +1,126 @@
+"""The compiled program is that of the sources, and P4, Python and the docs agree on every shared fact."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import struct
+from pathlib import Path
+
+import pytest
+
+import p4src
+from host_agent.wire import aggregation, headers
+from host_agent.wire.aggregation import AggregationHeader, ElementType, Flags, Op, Reduction
+from p4src.compile import COMPILER, compile_program, compiler_version
+
+P4_SIZES = p4src.ROOT / "include" / "sizes.p4"
+P4_HEADERS = p4src.ROOT / "include" / "headers.p4"
+PROTOCOL = Path(__file__).parents[2] / "docs" / "protocol.md"
+
+
+def test_the_committed_output_was_made_from_these_sources() -> None:
+    assert p4src.built_from()["sources_sha256"] == p4src.sources_hash(), (
+        "p4src/build is older than the sources: run 'python p4src/compile.py' (it needs p4c-bm2-ss)"
+    )
+    assert re.match(r"\d+\.\d+", p4src.built_from()["p4c_version"])
+
+
+def test_the_output_holds_no_path_of_the_machine_that_made_it() -> None:
+    assert '"/' not in p4src.JSON_PATH.read_text()
+
+
+@pytest.mark.p4c
+@pytest.mark.skipif(shutil.which(COMPILER) is None, reason=f"{COMPILER} is not on the PATH")
+def test_compiling_again_gives_the_committed_output(tmp_path: Path) -> None:
+    committed = p4src.built_from()["p4c_version"]
+    if compiler_version() != committed:
+        pytest.skip(f"this p4c is {compiler_version()}; the output was made with {committed}")
+    compile_program(tmp_path)  # raises on any warning
+    for path in (p4src.JSON_PATH, p4src.P4INFO_PATH, p4src.SOURCES_PATH):
+        assert (tmp_path / path.name).read_bytes() == path.read_bytes()
+
+
+def defines(path: Path) -> dict[str, int]:
+    return {name: int(value) for name, value in re.findall(r"#define (\w+) (\d+)", path.read_text())}
+
+
+def constants(path: Path) -> dict[str, int]:
+    found = re.findall(r"const \S+\s+(\w+)\s*=\s*(\w+);", path.read_text())
+    return {name: int(value, 0) for name, value in found}
+
+
+def test_limits_are_those_of_the_program() -> None:
+    sizes = defines(P4_SIZES)
+    shared = set(sizes) & set(p4src.__all__)
+    assert {"MAX_FLOWS", "MAX_SLOTS", "MAX_JOBS", "MAX_RANKS", "MAX_CHUNKS", "HISTORY_MESSAGES"} <= shared
+    assert {name: getattr(p4src, name) for name in shared} == {name: sizes[name] for name in shared}
+    assert sizes["MAX_FLOWS"] == sizes["MAX_JOBS"] * sizes["MAX_RANKS"]
+    assert (aggregation.CHUNK_BYTES, aggregation.MAX_CHUNKS) == (sizes["CHUNK_BYTES"], sizes["MAX_CHUNKS"])
+    assert aggregation.MAX_RANKS == sizes["MAX_RANKS"]
+
+
+def test_registers_hold_what_is_promised() -> None:
+    program = json.loads(p4src.JSON_PATH.read_text())
+    sizes = {array["name"].rpartition(".")[2]: array["size"] for array in program["register_arrays"]}
+    assert sizes["slot_state"] == p4src.MAX_SLOTS >= 4096
+    assert sizes["records"] == p4src.MAX_FLOWS * p4src.HISTORY_MESSAGES
+    assert p4src.MAX_JOBS >= 16
+    assert p4src.MAX_RANKS >= 32
+
+
+def test_codes_are_the_same_in_p4_and_python() -> None:
+    p4 = constants(P4_HEADERS)
+    assert p4["AGGREGATION_MAGIC"] == aggregation.MAGIC
+    assert p4["AGGREGATION_VERSION"] == aggregation.VERSION
+    assert [p4[f"OP_{op.name}"] for op in Op] == list(Op)
+    assert [p4["FLAG_RESULT"], p4["FLAG_MISMATCH"]] == [Flags.RESULT, Flags.MISMATCH]
+    assert p4["ROCE_V2_PORT"] == headers.ROCE_V2_PORT
+    for opcode in ("SEND_FIRST", "SEND_MIDDLE", "SEND_LAST", "SEND_ONLY", "ACKNOWLEDGE"):
+        assert p4[opcode] == headers.Opcode[opcode]
+
+
+def documented_header() -> dict[str, tuple[int, int]]:
+    """Offset and size, in bytes, of the fields in docs/protocol.md's table of the aggregation header."""
+    section = PROTOCOL.read_text().split("## Aggregation header", 1)[1].split("\n## ", 1)[0]
+    rows = re.findall(r"^\| (\d+) \| (\d+) \| `(\w+)` \|", section, re.MULTILINE)
+    return {name: (int(offset), int(size)) for offset, size, name in rows}
+
+
+def test_the_aggregation_header_is_one_layout_in_docs_and_python() -> None:
+    """Each field, set alone, shows where the docs say it is."""
+    plain = {"job": 0, "generation": 0, "message": 0, "rank": 0, "op": Op.PASS, "packets": 0}
+    documented = documented_header()
+    for name, (offset, size) in documented.items():
+        value = {"op": Op.MAX, "element_type": ElementType.BFLOAT16, "reduction": Reduction.MIN}.get(name)
+        if name in ("magic", "version"):
+            value = {"magic": aggregation.MAGIC, "version": aggregation.VERSION}[name]
+            packed = AggregationHeader(**plain).pack()
+        else:
+            value = (0xA1B2C3D4 >> 8 * (4 - size)) if value is None else value
+            packed = AggregationHeader(**{**plain, name: value}).pack()
+        assert int.from_bytes(packed[offset : offset + size], "big") == value, name
+    end = max(offset + size for offset, size in documented.values())
+    assert end == aggregation.HEADER_BYTES
+    assert struct.calcsize(aggregation._LAYOUT.format) == end
+
+
+def test_the_aggregation_header_is_one_layout_in_docs_and_p4() -> None:
+    documented = documented_header()
+    text = (p4src.ROOT / "placement.p4").read_text()
+    slices = {
+        name.lower(): (int(high), int(low))
+        for name, high, low in re.findall(r"#define HEAD_(\w+)\s+HEAD\[(\d+):(\d+)\]", text)
+    }
+    signature = slices.pop("signature")
+    assert {"magic", "version", "flags", "job", "generation", "message", "rank", "op", "packets"} == set(
+        slices
+    )
+    bits = 8 * aggregation.CHUNK_BYTES
+    for name, (high, low) in slices.items():
+        offset, size = documented[name]
+        assert (high, low) == (bits - 1 - 8 * offset, bits - 8 * (offset + size)), name
+    assert signature == (bits - 1 - 8 * aggregation.SIGNATURE.start, bits - 8 * aggregation.SIGNATURE.stop)
+    assert documented["op"][0] == aggregation.SIGNATURE.start
+    assert sum(documented["tensor_elements"]) == aggregation.SIGNATURE.stop
