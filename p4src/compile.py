@@ -16,7 +16,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from p4src import BUILD, JSON_PATH, P4INFO_PATH, ROOT, SOURCES_PATH, sources_hash  # noqa: E402
+from p4src import BUILD, JSON_PATH, P4INFO_PATH, ROOT, SOURCES_PATH, sources_hash
 
 COMPILER = "p4c-bm2-ss"
 PROGRAM = "p4reduce.p4"
@@ -27,7 +27,7 @@ class CompileError(Exception):
 
 
 def compile_program(output: Path) -> None:
-    """Write p4reduce.json, p4reduce.p4info.txtpb and sources.json into `output`. CompileError on any warning."""
+    """Write the program, its P4Info and sources.json into `output`. CompileError on any warning."""
     compiler = shutil.which(COMPILER)
     if compiler is None:
         raise CompileError(f"{COMPILER} is not on the PATH: install p4c (https://github.com/p4lang/p4c)")
@@ -61,7 +61,7 @@ def compiler_version(compiler: str = COMPILER) -> str:
 
 
 def _without_paths(value: Any) -> Any:
-    """Source positions keep a file's name relative to p4src/; the compiler's own headers lose their folder."""
+    """Source positions name files relative to p4src/; the compiler's own headers lose their folder."""
     if isinstance(value, dict):
         return {
             key: _file_name(item) if key == "filename" else _without_paths(item)

@@ -7,6 +7,7 @@ import re
 import shutil
 import struct
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -57,8 +58,8 @@ def test_limits_are_those_of_the_program() -> None:
     assert {"MAX_FLOWS", "MAX_SLOTS", "MAX_JOBS", "MAX_RANKS", "MAX_CHUNKS", "HISTORY_MESSAGES"} <= shared
     assert {name: getattr(p4src, name) for name in shared} == {name: sizes[name] for name in shared}
     assert sizes["MAX_FLOWS"] == sizes["MAX_JOBS"] * sizes["MAX_RANKS"]
-    assert (aggregation.CHUNK_BYTES, aggregation.MAX_CHUNKS) == (sizes["CHUNK_BYTES"], sizes["MAX_CHUNKS"])
-    assert aggregation.MAX_RANKS == sizes["MAX_RANKS"]
+    assert (sizes["CHUNK_BYTES"], sizes["MAX_CHUNKS"]) == (aggregation.CHUNK_BYTES, aggregation.MAX_CHUNKS)
+    assert sizes["MAX_RANKS"] == aggregation.MAX_RANKS
 
 
 def test_registers_hold_what_is_promised() -> None:
@@ -90,16 +91,19 @@ def documented_header() -> dict[str, tuple[int, int]]:
 
 def test_the_aggregation_header_is_one_layout_in_docs_and_python() -> None:
     """Each field, set alone, shows where the docs say it is."""
-    plain = {"job": 0, "generation": 0, "message": 0, "rank": 0, "op": Op.PASS, "packets": 0}
+    plain: dict[str, Any] = {"job": 0, "generation": 0, "message": 0, "rank": 0, "op": Op.PASS, "packets": 0}
+    known: dict[str, Any] = {
+        "magic": aggregation.MAGIC,
+        "version": aggregation.VERSION,
+        "op": Op.MAX,
+        "element_type": ElementType.BFLOAT16,
+        "reduction": Reduction.MIN,
+    }
     documented = documented_header()
     for name, (offset, size) in documented.items():
-        value = {"op": Op.MAX, "element_type": ElementType.BFLOAT16, "reduction": Reduction.MIN}.get(name)
-        if name in ("magic", "version"):
-            value = {"magic": aggregation.MAGIC, "version": aggregation.VERSION}[name]
-            packed = AggregationHeader(**plain).pack()
-        else:
-            value = (0xA1B2C3D4 >> 8 * (4 - size)) if value is None else value
-            packed = AggregationHeader(**{**plain, name: value}).pack()
+        value = known.get(name, 0xA1B2C3D4 >> 8 * (4 - size))
+        fields = plain if name in ("magic", "version") else {**plain, name: value}
+        packed = AggregationHeader(**fields).pack()
         assert int.from_bytes(packed[offset : offset + size], "big") == value, name
     end = max(offset + size for offset, size in documented.values())
     assert end == aggregation.HEADER_BYTES
