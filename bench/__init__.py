@@ -1,0 +1,1 @@
+"""Benchmarks: each compares side by side, in one run, on this machine. `python -m bench.rack --help`."""

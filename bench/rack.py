@@ -1,0 +1,244 @@
+"""All-reduce in one rack: the embedded switch beside BMv2, the network beside the ring.
+
+    sudo .venv/bin/python -m bench.rack --json results.json
+
+Three parts. `throughput`: links without a rate, 4 workers, path MTU 1024 and 4096; goodput per worker is
+tensor bits over time (nccl-tests' algbw), packets per second are those that the switch received.
+`ring`: links of 100 Mbit/s, 4 and 8 workers, in the network and by ring on the same connections.
+`latency`: 1 KB. What is compared runs in turns, round by round; medians and spreads are over the rounds.
+BMv2 is left out, and named as left out, where it is not installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import statistics
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.machine import machine
+from controller.api.admin import AdminClient
+from topologies.rack import Rack, RackOptions
+from topologies.state import ClusterState
+from topologies.switches import SwitchTarget
+from workloads.allreduce import Request, measure, require_right
+from workloads.team import Team
+
+MIB: Final = 2**20
+RATE_MBIT: Final = 100.0
+RING_BYTES: Final = 32_000_000
+LATENCY_BYTES: Final = 1000
+BMV2: Final = "simple_switch_grpc"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """One row: times in seconds over all rounds, the slowest worker's each time."""
+
+    part: str
+    switch: str
+    strategy: str
+    workers: int
+    path_mtu: int
+    rate_mbit: float | None
+    bytes: int
+    rounds: int
+    median_s: float
+    min_s: float
+    max_s: float
+    goodput_mbit_s: float
+    packets_per_s: float | None = None
+    retransmissions: int = 0
+
+
+class Bench:
+    """One cluster with a team that has joined a job; asked again and again."""
+
+    def __init__(self, cluster: ClusterState, team: Team) -> None:
+        self.cluster = cluster
+        self.team = team
+        self.seconds: dict[str, list[float]] = {}
+        self.packets: dict[str, list[int]] = {}
+        self.retransmissions: dict[str, int] = {}
+
+    def once(self, request: Request) -> None:
+        """One timed all-reduce."""
+        before = self._received()
+        outcome = measure(self.team, request)
+        require_right(outcome, f"{request.bytes} bytes, {request.strategy}")
+        key = request.strategy
+        self.seconds.setdefault(key, []).append(outcome.timing.median_s)
+        self.packets.setdefault(key, []).append(self._received() - before)
+        self.retransmissions[key] = self.retransmissions.get(key, 0) + outcome.retransmissions
+
+    def figure(self, part: str, request: Request) -> Figure:
+        """What was measured so far."""
+        seconds = self.seconds[request.strategy]
+        median = statistics.median(seconds)
+        return Figure(
+            part=part,
+            switch=self.cluster.target,
+            strategy=request.strategy,
+            workers=self.team.size,
+            path_mtu=self.cluster.path_mtu,
+            rate_mbit=self.cluster.rate_mbit,
+            bytes=request.bytes,
+            rounds=len(seconds),
+            median_s=median,
+            min_s=min(seconds),
+            max_s=max(seconds),
+            goodput_mbit_s=request.bytes * 8 / median / 1e6,
+            packets_per_s=statistics.median(self.packets[request.strategy]) / median,
+            retransmissions=self.retransmissions[request.strategy],
+        )
+
+    def _received(self) -> int:
+        with AdminClient(f"unix:{self.cluster.control_socket}") as admin:
+            return sum(port.received.packets for port in admin.ports())
+
+
+@contextlib.contextmanager
+def bench_on(
+    target: SwitchTarget, *, hosts: int, path_mtu: int, rate_mbit: float | None = None
+) -> Iterator[Bench]:
+    """A rack with a team in it."""
+    options = RackOptions(
+        name=f"bench-{os.getpid()}-{target.value}",
+        hosts=hosts,
+        switch=target,
+        path_mtu=path_mtu,
+        rate_mbit=rate_mbit,
+    )
+    with Rack(options) as rack, Team(rack.state, hosts) as team:
+        joined = team.join("bench")[0]
+        if joined["mode"] != "in_network":
+            raise SystemExit(f"the switch takes no part: {joined['mode_reason']}")
+        yield Bench(rack.state, team)
+        team.do("leave")
+
+
+def throughput(targets: Sequence[SwitchTarget], rounds: int, size: int) -> Iterator[Figure]:
+    """Goodput and packets per second without rates."""
+    for path_mtu in (1024, 4096):
+        request = Request(bytes=size, seed=3)
+        # One rack after the other: an idle one would still take some of the machine.
+        for target in targets:
+            with bench_on(target, hosts=4, path_mtu=path_mtu) as bench:
+                measure(bench.team, request)  # warm up
+                for _ in range(rounds):
+                    bench.once(request)
+                yield bench.figure("throughput", request)
+
+
+def ring(rounds: int) -> Iterator[Figure]:
+    """In the network and by ring, in turns."""
+    for workers in (4, 8):
+        with bench_on(SwitchTarget.EMBEDDED, hosts=workers, path_mtu=4096, rate_mbit=RATE_MBIT) as bench:
+            requests = [
+                Request(bytes=RING_BYTES, strategy=strategy, seed=5) for strategy in ("in-network", "ring")
+            ]
+            for _ in range(rounds):
+                for request in requests:
+                    bench.once(request)
+            for request in requests:
+                yield bench.figure("ring", request)
+
+
+def latency(targets: Sequence[SwitchTarget], rounds: int) -> Iterator[Figure]:
+    """1 KB of float32 and of int32 (which needs no agreement on a scale), no rates."""
+    for target in targets:
+        with bench_on(target, hosts=4, path_mtu=1024) as bench:
+            for dtype in ("float32", "int32"):
+                request = Request(bytes=LATENCY_BYTES, dtype=dtype, seed=7)
+                bench.seconds.clear()
+                bench.packets.clear()
+                for _ in range(20 * rounds):
+                    bench.once(request)
+                yield bench.figure(f"latency {dtype}", request)
+
+
+def show(figures: Sequence[Figure]) -> Table:
+    """For people."""
+    table = Table(title="All-reduce in one rack", title_justify="left")
+    for heading in ("part", "switch", "strategy", "workers", "path MTU", "link", "bytes"):
+        table.add_column(heading)
+    for heading in ("median", "min", "max", "Mbit/s per worker", "packets/s", "resent"):
+        table.add_column(heading, justify="right")
+    for row in figures:
+        table.add_row(
+            row.part,
+            row.switch,
+            row.strategy,
+            str(row.workers),
+            str(row.path_mtu),
+            f"{row.rate_mbit:g} Mbit/s" if row.rate_mbit else "no rate",
+            f"{row.bytes:,}",
+            *(f"{value * 1e3:.2f} ms" for value in (row.median_s, row.min_s, row.max_s)),
+            f"{row.goodput_mbit_s:.1f}",
+            f"{row.packets_per_s:,.0f}" if row.packets_per_s else "",
+            str(row.retransmissions),
+        )
+    return table
+
+
+def ratios(figures: Sequence[Figure]) -> dict[str, dict[str, float]]:
+    """How many times longer the ring takes, by number of workers, beside 2(N-1)/N."""
+    found = {(row.workers, row.strategy): row.median_s for row in figures if row.part == "ring"}
+    return {
+        str(workers): {
+            "ratio": found[workers, "ring"] / found[workers, "in-network"],
+            "bound": 2 * (workers - 1) / workers,
+        }
+        for workers in sorted({workers for workers, _ in found})
+    }
+
+
+def main() -> int:
+    """Run the parts asked for."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--parts", default="throughput,ring,latency", help="comma-separated")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--bytes", type=int, default=64 * MIB, help="tensor of the throughput part")
+    parser.add_argument("--json", type=Path, help="file for the results")
+    arguments = parser.parse_args()
+    console = Console()
+    targets = [SwitchTarget.EMBEDDED]
+    if shutil.which(BMV2):
+        targets.append(SwitchTarget.BMV2)
+    else:
+        console.print(f"{BMV2} is not on the PATH: BMv2 is left out")
+    parts = {
+        "throughput": lambda: throughput(targets, arguments.rounds, arguments.bytes),
+        "ring": lambda: ring(arguments.rounds),
+        "latency": lambda: latency(targets, arguments.rounds),
+    }
+    unknown = sorted(set(arguments.parts.split(",")) - set(parts))
+    if unknown:
+        parser.error(f"there is no part {unknown[0]!r}; there are {', '.join(parts)}")
+    figures: list[Figure] = []
+    for name in arguments.parts.split(","):
+        with console.status(name):
+            figures += parts[name]()
+    console.print(show(figures))
+    report = {"machine": machine(), "figures": [asdict(row) for row in figures], "ring": ratios(figures)}
+    for workers, ratio in report["ring"].items():
+        console.print(
+            f"{workers} workers: ring / in-network = {ratio['ratio']:.3f} (bound {ratio['bound']:g})"
+        )
+    if arguments.json:
+        arguments.json.write_text(json.dumps(report, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

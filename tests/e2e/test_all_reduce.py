@@ -1,0 +1,146 @@
+"""All-reduces through a switch: every size of job, path MTU, element type and operation, on every target."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from controller.api.admin import AdminClient
+from tests.e2e.conftest import TARGETS, all_reduce, joined, rack
+from topologies.rack import Rack
+from topologies.switches import BMV2, SwitchTarget
+from workloads.team import Team
+
+pytestmark = pytest.mark.emulation
+
+DTYPES = ("int32", "float32", "float16", "bfloat16")
+OPERATIONS = ("sum", "avg", "max", "min")
+SIZES = (1, 2, 63, 64, 65, 191, 192, 193, 1000, 4097, 100_003)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("workers", [2, 3, 4, 8, 16])
+def test_any_number_of_workers(workers: int, target: SwitchTarget) -> None:
+    with rack(workers, target=target) as running, joined(running, workers) as team:
+        all_reduce(team, elements=20_011, dtype="int32", seed=workers)
+        all_reduce(team, elements=20_011, dtype="float32", op="avg", seed=workers)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("path_mtu", [256, 512, 1024, 2048, 4096])
+def test_every_path_mtu(path_mtu: int, target: SwitchTarget) -> None:
+    with rack(3, target=target, path_mtu=path_mtu) as running, joined(running, 3) as team:
+        for elements in SIZES:
+            all_reduce(team, elements=elements, dtype="int32", seed=elements)
+
+
+def test_every_element_type_and_operation(four: Rack) -> None:
+    with joined(four, 4) as team:
+        for seed, (dtype, op) in enumerate(itertools.product(DTYPES, OPERATIONS)):
+            for elements in (1, 777, 30_001):
+                (first, *_) = all_reduce(team, elements=elements, dtype=dtype, op=op, seed=seed)
+                if dtype == "int32" or op in ("max", "min"):
+                    assert first["check"]["exact"]
+
+
+def test_results_and_counters_do_not_depend_on_the_switch() -> None:
+    """The same tensors in the same messages through both targets: the same bits, the same counters."""
+    if shutil.which(BMV2) is None:
+        pytest.skip(f"{BMV2} is not on the PATH: there is nothing to compare with")
+    digests, counted = [], []
+    for target in SwitchTarget:
+        with rack(4, target=target) as running:
+            with AdminClient(f"unix:{running.state.control_socket}") as admin:
+                admin.create_job("same", world_size=4, window=4, message_packets=4)
+            with joined(running, 4, job="same") as team:
+                digests.append(
+                    [all_reduce(team, elements=20_021, dtype=dtype, seed=9)[0]["digest"] for dtype in DTYPES]
+                )
+                counted.append(
+                    [
+                        {
+                            name: rank[name]
+                            for name in ("aggregated", "completed", "mismatch", "bad_icrc", "passed")
+                        }
+                        for rank in summed_per_rank(running, "same")
+                    ]
+                )
+    assert digests[0] == digests[1]
+    # Who completes a sum is a matter of timing; how many there are is not.
+    totals = [{name: sum(rank[name] for rank in ranks) for name in ranks[0]} for ranks in counted]
+    assert totals[0] == totals[1]
+    assert totals[0]["aggregated"] == 4 * totals[0]["completed"] > 0
+
+
+def test_thirty_two_megabytes() -> None:
+    with rack(4, path_mtu=4096) as running, joined(running, 4) as team:
+        (answer, *_) = all_reduce(team, elements=8_000_000, dtype="float32", seed=3)
+        # Each host sends its tensor once: the ring would take half as much again.
+        assert 32_000_000 < answer["bytes_sent"] < 1.1 * 32_000_000
+
+
+def test_inf_and_nan_come_through(four: Rack) -> None:
+    with joined(four, 4) as team:
+        answers = team.do(
+            "all_reduce",
+            per_rank=[{"special": {"3": float("inf")}}, {"special": {"5": float("nan")}}, {}, {}],
+            elements=1000,
+            dtype="float32",
+        )
+        assert answers[0]["special"]["3"] == "inf"
+        assert answers[1]["special"]["5"] == "nan"
+        assert len({answer["digest"] for answer in answers}) == 1
+        all_reduce(team, elements=1000, dtype="float32")  # and the switch goes on
+
+
+def test_ring_over_the_same_connections(four: Rack) -> None:
+    with joined(four, 4) as team:
+        for dtype, op in itertools.product(("int32", "float32"), OPERATIONS):
+            answers = all_reduce(team, elements=10_007, dtype=dtype, op=op, strategy="ring", seed=2)
+        # Back and forth: the two ways share queue pairs and message numbers.
+        all_reduce(team, elements=10_007, dtype="int32", seed=4)
+        all_reduce(team, elements=10_007, dtype="int32", strategy="ring", seed=5)
+        assert answers[0]["bytes_sent"] > 1.5 * 10_007 * 4
+
+
+def test_one_job_after_the_other_uses_the_switch_anew(four: Rack) -> None:
+    for round_ in range(3):
+        with joined(four, 3, job="again") as team:
+            all_reduce(team, elements=5000, dtype="int32", seed=round_)
+        with joined(four, 2, job="again") as team:
+            all_reduce(team, elements=5000, dtype="float32", seed=round_)
+
+
+def test_two_jobs_at_once_do_not_disturb_each_other() -> None:
+    with rack(8) as running, Team(running.state, 4) as team, Team(running.state, 4, first_host=4) as other:
+        for job, members in (("one", team), ("two", other)):
+            assert {answer["mode"] for answer in members.join(job)} == {"in_network"}
+        with ThreadPoolExecutor() as pool:
+            both = [
+                pool.submit(all_reduce, members, elements=300_007, dtype="int32", seed=seed)
+                for seed, members in enumerate((team, other))
+            ]
+            digests = {future.result()[0]["digest"] for future in both}
+        assert len(digests) == 2
+        for members in (team, other):
+            members.do("leave")
+
+
+def test_losses_in_the_switch_are_repaired() -> None:
+    with rack(4, switch_loss=0.01) as running, joined(running, 4, job="lossy") as team:
+        answers = all_reduce(team, elements=200_003, dtype="int32", seed=6)
+        assert sum(answer["retransmissions"] for answer in answers) > 0
+        all_reduce(team, elements=200_003, dtype="float32", seed=7)
+        all_reduce(team, elements=20_003, dtype="float32", strategy="ring", seed=8)
+        repaired = summed_per_rank(running, "lossy")
+        assert sum(rank["duplicate"] + rank["replayed"] + rank["stale"] for rank in repaired) > 0
+
+
+def summed_per_rank(running: Rack, job: str) -> list[dict[str, int]]:
+    """What the switch counted for each rank, in packets."""
+    with AdminClient(f"unix:{running.state.control_socket}") as admin:
+        flows = sorted(admin.counters(job), key=lambda flow: flow.rank)
+    return [{name: value.packets for name, value in flow.counters.items()} for flow in flows]

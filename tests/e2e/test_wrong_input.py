@@ -1,0 +1,240 @@
+"""What must not work gives a sentence that helps, at every worker, and disturbs nobody else."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from controller.api.admin import AdminClient
+from controller.api.errors import ControllerError, NotFoundError
+from host_agent.wire.aggregation import AggregationHeader, Op
+from host_agent.wire.headers import Bth, Ethernet, IPv4, Opcode, RocePacket, Udp
+from tests.e2e.conftest import all_reduce, joined, rack
+from topologies import launch
+from topologies.rack import Rack
+from topologies.state import ClusterState, HostState
+from workloads.team import Team
+
+pytestmark = pytest.mark.emulation
+
+# A program for a host: sends the frames that it is given as lines of hexadecimal out of an interface.
+_SENDER = """
+import socket, sys
+with socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as raw:
+    raw.bind((sys.argv[1], 0))
+    for line in sys.stdin:
+        raw.send(bytes.fromhex(line))
+"""
+
+
+@pytest.fixture(scope="module")
+def six() -> Iterator[Rack]:
+    with rack(6) as running:
+        yield running
+
+
+@contextmanager
+def bystanders(running: Rack) -> Iterator[Team]:
+    """Another job on the same switch, on the last two hosts, which has to be right before and after."""
+    with Team(running.state, 2, first_host=4) as team:
+        team.join("bystanders")
+        all_reduce(team, elements=10_000, dtype="int32", seed=1)
+        yield team
+        all_reduce(team, elements=10_000, dtype="int32", seed=2)
+        team.do("leave")
+
+
+def admin_of(cluster: ClusterState) -> AdminClient:
+    return AdminClient(f"unix:{cluster.control_socket}")
+
+
+def errors(answers: list[dict[str, dict[str, str]]]) -> list[str]:
+    assert all("error" in answer for answer in answers), answers
+    return [answer["error"]["text"] for answer in answers]
+
+
+def send(cluster: ClusterState, host: HostState, frames: list[bytes]) -> None:
+    """Put frames on a host's link."""
+    import sys
+    from subprocess import PIPE
+
+    process = launch.start(cluster, host, [sys.executable, "-c", _SENDER, host.interface], stdin=PIPE)
+    try:
+        _, _ = process.communicate("\n".join(frame.hex() for frame in frames), timeout=60)
+        assert process.returncode == 0
+    finally:
+        launch.stop(cluster, [process])
+
+
+@pytest.mark.parametrize(
+    ("what", "differing"),
+    [
+        ("element types", {"dtype": "float32"}),
+        ("sizes", {"elements": 2000}),
+        ("operations", {"op": "max"}),
+    ],
+)
+def test_workers_that_call_different_things_all_learn_of_it(
+    six: Rack, what: str, differing: dict[str, object]
+) -> None:
+    with bystanders(six), Team(six.state, 3) as team:
+        team.join(f"differ-{what.replace(' ', '-')}")
+        told = errors(
+            team.try_(
+                "all_reduce",
+                per_rank=[
+                    {"elements": 1000, "dtype": "int32", "op": "sum"},
+                    {"elements": 1000, "dtype": "int32", "op": "sum", **differing},
+                    {"elements": 1000, "dtype": "int32", "op": "sum"},
+                ],
+            )
+        )
+        assert all(re.search("differ|disagree|not the same|called", text) for text in told), told
+
+
+def test_two_workers_with_one_rank(six: Rack) -> None:
+    with bystanders(six), Team(six.state, 2) as team:
+        answers = team.try_(
+            "join",
+            per_rank=[{"rank": 0}, {"rank": 0}],
+            controller=six.state.controller,
+            job="twins",
+            world_size=2,
+            join_timeout_s=3,
+        )
+        texts = errors(answers)
+        assert any("rank 0" in text for text in texts), texts
+
+
+def test_different_world_sizes(six: Rack) -> None:
+    with bystanders(six), Team(six.state, 2) as team:
+        answers = team.try_(
+            "join",
+            per_rank=[{"rank": 0, "world_size": 2}, {"rank": 1, "world_size": 3}],
+            controller=six.state.controller,
+            job="sizes",
+            join_timeout_s=3,
+        )
+        texts = " ".join(errors(answers))
+        assert "2" in texts
+        assert "3" in texts
+
+
+def test_a_rank_that_the_job_does_not_have(six: Rack) -> None:
+    with Team(six.state, 1) as team:
+        answers = team.try_(
+            "join", controller=six.state.controller, job="beyond", rank=7, world_size=2, join_timeout_s=3
+        )
+        assert "rank 7" in errors(answers)[0]
+
+
+def test_an_unknown_job(six: Rack) -> None:
+    with admin_of(six.state) as admin:
+        with pytest.raises(NotFoundError, match="nowhere"):
+            admin.show_job("nowhere")
+        with pytest.raises(NotFoundError, match="nowhere"):
+            admin.delete_job("nowhere")
+
+
+def test_a_path_mtu_that_the_link_cannot_carry(six: Rack) -> None:
+    with Team(six.state, 2) as team:
+        told = errors(
+            team.try_(
+                "join",
+                per_rank=[{"rank": 0}, {"rank": 1}],
+                controller=six.state.controller,
+                job="jumbo",
+                world_size=2,
+                path_mtu=4096,
+                join_timeout_s=3,
+            )
+        )
+        assert all("4096" in text and "MTU" in text for text in told), told
+
+
+def test_a_controller_that_is_not_there(six: Rack) -> None:
+    with Team(six.state, 1) as team:
+        told = errors(
+            team.try_("join", controller="172.31.255.254:1", job="x", rank=0, world_size=2, join_timeout_s=3)
+        )
+        assert "172.31.255.254:1" in told[0]
+
+
+def test_more_slots_than_the_switch_has(six: Rack) -> None:
+    with bystanders(six), admin_of(six.state) as admin:
+        made: list[str] = []
+        try:
+            # 2 * 8 * 64 slots each: the eighth no longer fits beside the bystanders' region.
+            for number in range(8):
+                admin.create_job(f"big-{number}", world_size=2, window=8, message_packets=64)
+                made.append(f"big-{number}")
+            with Team(six.state, 2) as first:
+                held = []
+                for name in made:
+                    team = Team(six.state, 2) if held else first
+                    held.append(team)
+                    del name
+        finally:
+            for name in made:
+                admin.delete_job(name)
+
+
+def test_malformed_packets_and_foreign_ones_are_dropped(six: Rack) -> None:
+    seed = random.Random(5)
+    with bystanders(six), joined(six, 3, job="target") as team:
+        with admin_of(six.state) as admin:
+            flows = sorted(admin.flows("target"), key=lambda flow: flow.rank)
+            flow, hosts = flows[0], six.state.hosts
+            good = RocePacket(
+                ethernet=Ethernet(dst=bytes.fromhex(hosts[1].mac.replace(":", "")), src=b"\x02\0\0\0\0\x09"),
+                ip=IPv4(src=hosts[0].address, dst=hosts[1].address, total_length=0),
+                udp=Udp(length=0),
+                bth=Bth(opcode=Opcode.SEND_ONLY, dest_qp=flow.dest_qp, psn=flow.first_psn),
+                payload=AggregationHeader(
+                    job=0, generation=flow.generation, message=0, rank=0, op=Op.SUM, packets=1
+                ).pack()
+                + bytes(256),
+            ).build()
+            cut = [good[:length] for length in range(14, len(good), 7)]
+            noise = [seed.randbytes(seed.randrange(14, 1500)) for _ in range(200)]
+            flipped = []
+            for _ in range(200):
+                frame = bytearray(good)
+                frame[seed.randrange(34, len(frame))] ^= 1 << seed.randrange(8)
+                flipped.append(bytes(frame))
+            before = {flow.rank: flow.counters["foreign"].packets for flow in admin.counters("target")}
+            # From a member's own host, and from one that is no member: neither may reach a slot or a worker.
+            send(six.state, hosts[0], cut + noise + flipped)
+            send(six.state, hosts[3], [good] * 10 + cut + flipped)
+            after = {flow.rank: flow.counters["foreign"].packets for flow in admin.counters("target")}
+            assert after[0] - before[0] >= 10
+        all_reduce(team, elements=10_000, dtype="int32", seed=3)
+
+
+def test_a_dead_worker_ends_the_job_for_the_others_and_is_named(six: Rack) -> None:
+    with bystanders(six), Team(six.state, 3) as team:
+        team.join("mortal")
+        team.kill(1)
+        told = errors(team.try_("all_reduce", ranks=[0, 2], elements=1000, dtype="int32"))
+        assert all("rank 1" in text for text in told), told
+
+
+def test_a_job_without_a_switch_trains_by_ring(six: Rack) -> None:
+    with admin_of(six.state) as admin:
+        admin.create_job("by-ring", world_size=2, mode="ring")
+        try:
+            with Team(six.state, 2) as team:
+                answers = team.join("by-ring")
+                assert {answer["mode"] for answer in answers} == {"ring"}
+                assert all(answer["mode_reason"] for answer in answers)
+                answers = team.do("all_reduce", elements=1000, dtype="int32", strategy="ring", verify=True)
+                assert all(answer["check"]["exact"] for answer in answers)
+                team.do("leave")
+        finally:
+            with pytest.raises(ControllerError):
+                admin.delete_job("by-ring")
+                admin.delete_job("by-ring")
