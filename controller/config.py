@@ -141,9 +141,7 @@ def _build(kind: type[_T], values: dict[str, Any], where: str, convert: dict[str
     unknown = sorted(set(values) - set(fields))
     if unknown:
         raise ConfigError(f"{where} has a field {unknown[0]!r}; known are {', '.join(fields)}")
-    missing = [
-        name for name, f in fields.items() if f.default is dataclasses.MISSING and name not in values
-    ]
+    missing = [name for name, f in fields.items() if f.default is dataclasses.MISSING and name not in values]
     if missing:
         raise ConfigError(f"{where} has no {missing[0]!r}")
     built: dict[str, Any] = {}
@@ -209,7 +207,9 @@ def _check(config: Config) -> None:
     names = [switch.name for switch in config.switches]
     for host in config.hosts:
         if host.switch not in names:
-            raise ConfigError(f"host {host.name} is behind switch {host.switch!r}; known are {', '.join(names)}")
+            raise ConfigError(
+                f"host {host.name} is behind switch {host.switch!r}; known are {', '.join(names)}"
+            )
         if not 0 <= host.port < MAX_PORTS or host.port in (CPU_PORT, DROP_PORT):
             raise ConfigError(f"host {host.name}: port {host.port} is the CPU or drop port, or beyond 0..511")
     if config.path_mtu not in PATH_MTUS:

@@ -43,7 +43,9 @@ def key_of(entry: Entry) -> Key:
     return (entry.table, entry.match)
 
 
-def table_entry(table: str, match: dict[str, int | tuple[int, int]], action: str, **params: int) -> TableEntry:
+def table_entry(
+    table: str, match: dict[str, int | tuple[int, int]], action: str, **params: int
+) -> TableEntry:
     """A TableEntry from keyword arguments, in P4Info's order."""
     return TableEntry(table, tuple(match.items()), action, tuple(params.items()))
 

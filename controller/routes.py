@@ -39,9 +39,7 @@ def rack_entries(switch: SwitchConfig, hosts: Iterable[HostConfig]) -> list[Entr
                 dst_mac=mac,
             )
         )
-        entries.append(
-            table_entry(MAC, {"dst_mac": mac}, "SwitchIngress.forward.to_port", port=host.port)
-        )
+        entries.append(table_entry(MAC, {"dst_mac": mac}, "SwitchIngress.forward.to_port", port=host.port))
     entries.append(
         table_entry(MAC, {"dst_mac": _BROADCAST}, "SwitchIngress.forward.flood", group=FLOOD_GROUP)
     )

@@ -91,7 +91,10 @@ class Schema:
             group = entity.packet_replication_engine_entry.multicast_group_entry
             return Group(group.multicast_group_id, tuple(sorted(_replica(r) for r in group.replicas)))
         message = entity.table_entry
-        table, action = self._table_names[message.table_id], self._action_names[message.action.action.action_id]
+        table, action = (
+            self._table_names[message.table_id],
+            self._action_names[message.action.action.action_id],
+        )
         matches = {m.field_id: m for m in message.match}
         params = {p.param_id: p.value for p in message.action.action.params}
         return TableEntry(
@@ -112,11 +115,15 @@ class Schema:
         """The metadata of a packet-in by name."""
         names = {field.id: field.name for field in self._packet_metadata["packet_in"]}
         return {
-            names[m.metadata_id]: int.from_bytes(m.value, "big") for m in message.metadata if m.metadata_id in names
+            names[m.metadata_id]: int.from_bytes(m.value, "big")
+            for m in message.metadata
+            if m.metadata_id in names
         }
 
 
-def _pair(given: Iterable[tuple[str, Any]], fields: list[Field], where: object) -> Iterable[tuple[Any, Field]]:
+def _pair(
+    given: Iterable[tuple[str, Any]], fields: list[Field], where: object
+) -> Iterable[tuple[Any, Field]]:
     values = dict(given)
     if set(values) != {field.name for field in fields}:
         wanted = ", ".join(field.name for field in fields)

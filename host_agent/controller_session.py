@@ -35,7 +35,13 @@ from host_agent.membership import Ended, JoinRequest, Mode, Neighbour, Ready
 _FAREWELL_S: Final = 2.0  # how long closing waits for the controller to take our last words
 _FIRST_RETRY_S: Final = 0.1
 _LONGEST_RETRY_S: Final = 1.0
-_GONE: Final = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.UNKNOWN)
+# The controller went away or restarts, rather than say no. OK: it closed the stream without a word.
+_GONE: Final = (
+    grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.CANCELLED,
+    grpc.StatusCode.UNKNOWN,
+    grpc.StatusCode.OK,
+)
 # The management network is never behind a web proxy, whatever the environment says.
 _CHANNEL_OPTIONS: Final = (("grpc.enable_http_proxy", 0),)
 
@@ -64,7 +70,8 @@ class ControllerSession:
         self._callback: Callable[[Ended], None] | None = None
         self._outgoing: SimpleQueue[pb.WorkerMessage | None] = SimpleQueue()
         self._call: Any = None
-        self._up = self._leaving = self._closing = False
+        self._up = self._leaving = False  # what we have said, to say it again after a break
+        self._aborting: str | None = None
         self._stop = threading.Event()
         self._channel = grpc.insecure_channel(controller, options=_CHANNEL_OPTIONS)
         self._stub = ControllerStub(self._channel)  # type: ignore[no-untyped-call]
@@ -109,7 +116,7 @@ class ControllerSession:
 
     def abort(self, reason: str) -> None:
         """End the job for everybody. Does not wait."""
-        self._closing = True
+        self._aborting = reason
         self._send(pb.WorkerMessage(abort=pb.Abort(reason=reason)))
 
     def leave(self, *, timeout_s: float) -> None:
@@ -121,7 +128,6 @@ class ControllerSession:
 
     def close(self) -> None:
         """End the session; idempotent."""
-        self._closing = True
         self._stop.set()
         self._outgoing.put(None)
         if self._reader.is_alive() and threading.current_thread() is not self._reader:
@@ -161,7 +167,7 @@ class ControllerSession:
         while True:
             error = self._talk(first)
             heard = self._heard
-            if self._closing or heard.left or heard.ended is not None:
+            if self._stop.is_set() or heard.left or heard.ended is not None:
                 return
             if heard.ready is None or error.code() not in _GONE:
                 self._refuse(error)
@@ -215,7 +221,9 @@ class ControllerSession:
         if kind == "resumed":  # what it may not have taken before the connection broke
             if self._up and not self._heard.started:
                 self._send(pb.WorkerMessage(up=pb.Up()))
-            if self._leaving:
+            if self._aborting is not None:
+                self._send(pb.WorkerMessage(abort=pb.Abort(reason=self._aborting)))
+            elif self._leaving:
                 self._send(pb.WorkerMessage(leave=pb.Leave()))
 
     def _refuse(self, error: Any) -> None:
@@ -227,8 +235,8 @@ class ControllerSession:
         with self._changed:
             if error.code() in _GONE:
                 self._heard.refused = ControllerUnreachableError(
-                    f"no session with the controller at {self.controller}: {details}. Is it running, and does "
-                    f"this host reach the management network?"
+                    f"no session with the controller at {self.controller}: {details}. Is it running, and "
+                    f"does this host reach the management network?"
                 )
             else:
                 self._heard.refused = JobRefusedError(details)

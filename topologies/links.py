@@ -66,7 +66,7 @@ def parse_rate_mbit(text: str) -> float | None:
     """`100mbit`, `1gbit`, `1.5Gbit/s`, `800kbit`, a number of Mbit/s, or `none`; in Mbit/s."""
     if text.lower() in ("none", "unlimited", "0"):
         return None
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(?:([kmg])(?:bit)?(?:/s|ps)?)?", text.strip().lower())
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(?:([kmg])(?:b(?:it)?)?(?:/s|ps)?)?", text.strip().lower())
     if match is None or float(match[1]) == 0:
         raise TopologyError(f"{text!r} is no rate: say 100mbit, 1gbit or none")
     return float(match[1]) * {"k": 1e-3, "m": 1.0, "g": 1e3}[match[2] or "m"]

@@ -64,14 +64,15 @@ def enter(path: Path) -> None:
 
 
 @contextmanager
-def entered(name: str) -> Iterator[None]:
-    """The calling thread is in the namespace `name`, and back in its own afterwards."""
+def entered(path: Path) -> Iterator[Path]:
+    """The calling thread is in the namespace behind `path`, and back in its own (which it gets) afterwards."""
     with _OWN.open() as own:
-        enter(NETNS_DIRECTORY / name)
+        home = Path(f"/proc/self/fd/{own.fileno()}")
+        enter(path)
         try:
-            yield
+            yield home
         finally:
-            enter(Path(f"/proc/self/fd/{own.fileno()}"))
+            enter(home)
 
 
 def inhabitants(namespace: Path) -> list[ProcessId]:

@@ -91,6 +91,7 @@ class Rack:
         self._state: ClusterState | None = None
         self._controller: subprocess.Popen[bytes] | None = None
         self._inside = contextlib.ExitStack()
+        self._home: Path | None = None
 
     @property
     def state(self) -> ClusterState:
@@ -115,7 +116,9 @@ class Rack:
         options = self.options
         self._claim()
         self._progress("network namespace")
-        self._inside.enter_context(namespaces.entered(self.state.namespace))
+        self._home = self._inside.enter_context(
+            namespaces.entered(namespaces.NETNS_DIRECTORY / self.state.namespace)
+        )
         if options.delay_ms or options.loss:
             require_netem()
         _disable_ipv6()
@@ -149,6 +152,14 @@ class Rack:
             finally:
                 self._inside.close()
                 cleanup.remove(cluster)
+
+    @contextlib.contextmanager
+    def outside(self) -> Iterator[None]:
+        """The calling thread is back in the namespace that the rack was started from, for a while."""
+        if self._home is None:
+            raise TopologyError("the rack is not up")
+        with namespaces.entered(self._home):
+            yield
 
     def check(self) -> None:
         """TopologyError where the switch or the controller has died."""

@@ -136,9 +136,7 @@ class Bmv2Switch(P4RuntimeSwitch):
     def options(self) -> list[str]:
         if self.settings.losses:
             raise UnsupportedError("BMv2 cannot lose packets on request: use --switch embedded, or --loss")
-        # By default every BMv2 of one device id shares a socket in /tmp, also across network namespaces.
-        notifications = f"ipc://{self.settings.directory}/{self.name}-notifications.ipc"
-        return ["--notifications-addr", notifications, "--log-console", "-L", "warn"]
+        return ["--log-console", "-L", "warn"]
 
 
 TARGETS: Final[dict[SwitchTarget, type[P4RuntimeSwitch]]] = {

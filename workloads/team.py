@@ -20,17 +20,20 @@ DEFAULT_TIMEOUT_S = 300.0
 
 
 class Team:
-    """`workers` processes of `workloads.worker`; rank r runs in host r + 1. A context manager."""
+    """`workers` processes of `workloads.worker`, rank 0 in host `first_host` (from 0). A context manager."""
 
-    def __init__(self, cluster: ClusterState, workers: int) -> None:
-        if not 1 <= workers <= len(cluster.hosts):
+    def __init__(self, cluster: ClusterState, workers: int, *, first_host: int = 0) -> None:
+        if not 1 <= workers <= len(cluster.hosts) - first_host:
+            behind = f" behind the first {first_host}" if first_host else ""
             raise WorkloadError(
-                f"{workers} workers do not fit cluster {cluster.name}, which has {len(cluster.hosts)} hosts"
+                f"{workers} workers do not fit cluster {cluster.name}, which has "
+                f"{len(cluster.hosts) - first_host} hosts{behind}"
             )
         self.cluster = cluster
         self.size = workers
+        self._hosts = cluster.hosts[first_host : first_host + workers]
         self._processes: list[subprocess.Popen[str]] = []
-        self._complaints = [tempfile.TemporaryFile() for _ in range(workers)]
+        self._complaints = [tempfile.TemporaryFile() for _ in range(workers)]  # noqa: SIM115 (`close` does)
 
     def __enter__(self) -> Team:
         try:
@@ -38,7 +41,7 @@ class Team:
                 self._processes.append(
                     launch.start(
                         self.cluster,
-                        self.cluster.hosts[rank],
+                        self._hosts[rank],
                         [sys.executable, "-m", "workloads.worker"],
                         stdin=subprocess.PIPE,
                         stdout=subprocess.PIPE,

@@ -62,11 +62,16 @@ def tensor(*, seed: int, rank: int, elements: int, dtype: np.dtype[Any]) -> Arra
 
 def digest(array: Array) -> str:
     """What two arrays of the same bits share."""
-    return hashlib.blake2b(np.ascontiguousarray(array).view(np.uint8), digest_size=16).hexdigest()
+    return hashlib.blake2b(np.ascontiguousarray(array).view(np.uint8).data, digest_size=16).hexdigest()
 
 
 def check(
-    result: Array, *, seed: int, world_size: int, reduction: Reduction, strategy: Strategy = Strategy.IN_NETWORK
+    result: Array,
+    *,
+    seed: int,
+    world_size: int,
+    reduction: Reduction,
+    strategy: Strategy = Strategy.IN_NETWORK,
 ) -> Check:
     """Compare the reduction of all ranks' tensors with NumPy's.
 

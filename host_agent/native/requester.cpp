@@ -121,7 +121,7 @@ void Requester::on_received(uint32_t received, bool result, int64_t now) {
     // The result of message k holds the successor's contribution, which it sent after the result of k - W:
     // it has everything up to k - W, also when its acknowledgements were lost.
     const uint32_t known = received - 1 - config_.window;
-    while (!sent_.empty() && static_cast<int32_t>(sent_.front().message - known) <= 0) {
+    while (!sent_.empty() && message_diff(sent_.front().message, known) <= 0) {
         counters_.implied_acks++;
         if (!advance(sent_.front().end_psn(), now)) break;
     }
@@ -182,9 +182,10 @@ bool Requester::has_credit(const Work &work) const {
     const bool aggregated = is_aggregated(work.op);
     const uint32_t acked = acked_messages();
     if (next_message_ != 0 && aggregated != last_aggregated_)  // drain before changing the kind
-        return received_ >= next_message_ && acked == next_message_;
-    if (next_message_ >= received_ + config_.window) return false;  // PASS messages may come before ours go
-    return aggregated || next_message_ - acked < config_.window;
+        return message_diff(received_, next_message_) >= 0 && acked == next_message_;
+    const auto window = static_cast<int32_t>(config_.window);
+    if (message_diff(next_message_, received_) >= window) return false;  // negative: theirs came before ours went
+    return aggregated || message_diff(next_message_, acked) < window;
 }
 
 bool Requester::start_message(int64_t now) {

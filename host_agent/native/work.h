@@ -40,6 +40,9 @@ inline MessageShape shape_message(uint32_t elements, uint32_t element_bytes, uin
     return {elements, payload, (payload + path_mtu - 1) / path_mtu};
 }
 
+// How far message number a is ahead of b; they are 32-bit serial numbers.
+inline int32_t message_diff(uint32_t a, uint32_t b) { return static_cast<int32_t>(a - b); }
+
 struct Work {
     p4r_operation op;
     uint64_t id = 0;
@@ -70,8 +73,9 @@ class WorkQueue {
     }
     // The operation that message `message` belongs to, or null if it is complete or not posted.
     Work *find(uint32_t message) {
-        auto after = std::upper_bound(works_.begin(), works_.end(), message,
-                                      [](uint32_t m, const Work &w) { return m < w.first_message; });
+        auto after = std::upper_bound(works_.begin(), works_.end(), message, [](uint32_t m, const Work &w) {
+            return message_diff(m, w.first_message) < 0;
+        });
         if (after == works_.begin()) return nullptr;
         Work &work = *--after;
         return message - work.first_message < work.messages ? &work : nullptr;

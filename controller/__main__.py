@@ -1,0 +1,123 @@
+"""`python -m controller`: read the configuration, take the switches over, serve until SIGTERM or SIGINT."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import logging
+import signal
+import sys
+from collections.abc import Coroutine, Sequence
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from controller.config import Config, ConfigError, read_config
+from controller.fabric import ManagedSwitch
+from controller.registry import Registry
+from controller.routes import rack_entries
+from controller.service import AddressError, ControllerService, make_server
+from controller.store import Store, StoreError
+from controller.switch import Switch
+
+logger = logging.getLogger("controller")
+
+_GRACE_S = 0.2
+_DRAIN_S = 5.0  # what is under way with a switch; the rest is found at the next start
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit status."""
+    options = _parser().parse_args(arguments)
+    logging.basicConfig(
+        level=options.log_level.upper(), format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr
+    )
+    try:
+        config = read_config(options.config)
+        with Store(options.db) as store:
+            asyncio.run(serve(config, store, options.listen))
+    except (ConfigError, StoreError, AddressError) as error:
+        print(f"controller: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+async def serve(config: Config, store: Store, addresses: Sequence[str]) -> None:
+    """Run a controller until a signal comes. StoreError, AddressError."""
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    switches = [
+        Switch(
+            switch,
+            rack_entries(switch, config.hosts_of(switch.name)),
+            on_change=lambda changed: registry.on_switch_change(changed.config.name),
+        )
+        for switch in config.switches
+    ]
+    registry = Registry(config, store, [ManagedSwitch(switch) for switch in switches])
+    registry.load()
+    server: grpc.aio.Server | None = None
+    background = asyncio.create_task(registry.run())
+    try:
+        await _until_stopped(stop, _connect(registry, switches, config.switch_timeout_s))
+        if not stop.is_set():
+            # Not before: an address that takes connections says that the controller is ready.
+            server, bound = make_server(ControllerService(registry), addresses)
+            await server.start()
+            logger.info("listening on %s", ", ".join(bound))
+            await stop.wait()
+    finally:
+        registry.stop()
+        if server is not None:
+            await server.stop(_GRACE_S)
+        background.cancel()
+        await asyncio.gather(background, return_exceptions=True)
+        await asyncio.gather(*(switch.close() for switch in switches))
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(registry.drain(), _DRAIN_S)
+    logger.info("stopped; jobs that run go on for %g s", config.resume_timeout_s)
+
+
+async def _connect(registry: Registry, switches: Sequence[Switch], timeout_s: float) -> None:
+    """Wait until the switches are ready, but not for ever: without, jobs run by ring."""
+    await asyncio.gather(*(switch.start() for switch in switches))
+    waits = [registry.switches[switch.config.name].wait_ready(timeout_s) for switch in switches]
+    for switch, ready in zip(switches, await asyncio.gather(*waits), strict=True):
+        if not ready:
+            logger.warning(
+                "switch %s at %s is not there after %g s, jobs behind it run by ring: %s",
+                *(switch.config.name, switch.config.address, timeout_s, switch.state),
+            )
+
+
+async def _until_stopped(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
+    """Do `work`, unless the signal to stop comes first."""
+    tasks: list[asyncio.Task[Any]] = [asyncio.create_task(work), asyncio.create_task(stop.wait())]
+    done, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in pending:
+        task.cancel()
+    await asyncio.gather(*pending, return_exceptions=True)
+    for task in done:
+        task.result()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m controller", description=__doc__)
+    parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="switches and hosts, JSON")
+    parser.add_argument("--db", type=Path, required=True, metavar="FILE", help="SQLite, survives a restart")
+    parser.add_argument(
+        "--listen",
+        action="append",
+        required=True,
+        metavar="ADDRESS",
+        help="HOST:PORT for agents, or unix:/path; may be given more than once",
+    )
+    parser.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"))
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,115 @@
+"""The command line's client of the controller: one method a request, errors as in `errors.py`."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any
+
+import grpc
+
+from controller.api import controller_pb2 as pb
+from controller.api.controller_pb2_grpc import ControllerStub
+from controller.api.errors import InvalidRequestError, from_status
+
+# The management network is never behind a web proxy, whatever the environment says.
+_OPTIONS = (("grpc.enable_http_proxy", 0), ("grpc.max_receive_message_length", 64 << 20))
+_MODES = {"": pb.MODE_UNSPECIFIED, "in-network": pb.IN_NETWORK, "ring": pb.RING}
+
+
+class AdminClient:
+    """The controller at "unix:/path" or "host:port". Every method raises ControllerErrors."""
+
+    def __init__(self, target: str, *, timeout_s: float = 60.0) -> None:
+        self.target = target
+        self.timeout_s = timeout_s
+        self._channel = grpc.insecure_channel(target, options=_OPTIONS)
+        self._stub = ControllerStub(self._channel)  # type: ignore[no-untyped-call]
+
+    def __enter__(self) -> AdminClient:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection; idempotent."""
+        self._channel.close()
+
+    def create_job(
+        self,
+        name: str,
+        world_size: int,
+        *,
+        mode: str = "",
+        path_mtu: int | None = None,
+        window: int | None = None,
+        message_packets: int | None = None,
+    ) -> pb.JobInfo:
+        """A job that workers may join. `mode`: "in-network", "ring", or whatever is possible."""
+        if mode not in _MODES:
+            raise InvalidRequestError(f"mode {mode!r} is neither 'in-network' nor 'ring'")
+        for what, value in (
+            ("world size", world_size),
+            ("path MTU", path_mtu),
+            ("window", window),
+            ("packets a message", message_packets),
+        ):
+            if value is not None and not 0 <= value < 1 << 32:
+                raise InvalidRequestError(f"job {name}: {what} {value} is not possible")
+        spec = pb.JobSpec(
+            name=name,
+            world_size=world_size,
+            mode=_MODES[mode],
+            path_mtu=path_mtu,
+            window=window,
+            message_packets=message_packets,
+        )
+        info: pb.JobInfo = self._call(self._stub.CreateJob, spec)
+        return info
+
+    def list_jobs(self) -> list[pb.JobInfo]:
+        """The last job of each name, by name."""
+        return list(self._call(self._stub.ListJobs, pb.ListJobsRequest()).jobs)
+
+    def show_job(self, name: str) -> pb.JobInfo:
+        """One job."""
+        info: pb.JobInfo = self._call(self._stub.ShowJob, pb.JobName(name=name))
+        return info
+
+    def delete_job(self, name: str) -> pb.JobInfo:
+        """End a job if it runs, and forget it; what it was."""
+        info: pb.JobInfo = self._call(self._stub.DeleteJob, pb.JobName(name=name))
+        return info
+
+    def flows(self, job: str = "") -> list[pb.Flow]:
+        """The flows of one job, or of all."""
+        return list(self._call(self._stub.ListFlows, pb.FlowsRequest(job=job)).flows)
+
+    def slots(self, job: str = "", *, all: bool = False) -> list[pb.Slot]:
+        """What the slots of one job, or of all, hold; with `all` those too that hold nothing of it."""
+        return list(self._call(self._stub.ListSlots, pb.SlotsRequest(job=job, all=all)).slots)
+
+    def counters(self, job: str = "") -> list[pb.FlowCounters]:
+        """What the switches counted for one job, or for all, by rank."""
+        return list(self._call(self._stub.ListCounters, pb.CountersRequest(job=job)).flows)
+
+    def ports(self) -> list[pb.Port]:
+        """What the switches counted by port."""
+        return list(self._call(self._stub.ListPorts, pb.PortsRequest()).ports)
+
+    def push(self, switch: str = "", *, force: bool = False) -> list[pb.SwitchInfo]:
+        """The program anew into one switch, or all. With `force`, jobs that run there end."""
+        return list(self._call(self._stub.Push, pb.PushRequest(switch=switch, force=force)).switches)
+
+    def status(self) -> pb.Status:
+        """How the controller is."""
+        status: pb.Status = self._call(self._stub.GetStatus, pb.StatusRequest())
+        return status
+
+    def _call(self, method: Any, request: Any) -> Any:
+        try:
+            return method(request, timeout=self.timeout_s)
+        except grpc.RpcError as error:
+            raise from_status(error.code(), error.details() or "", address=self.target) from error

@@ -1,0 +1,136 @@
+"""A switch and what the controller knows of it: whose slots are whose, and whether it has been looked over."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from controller.allocator import SwitchAllocator
+from controller.api.errors import UnreachableError
+from controller.config import SwitchConfig
+from controller.entries import Entry, key_of
+from controller.flows import removal_order
+from controller.queries import SlotContent
+from controller.store import Place
+from controller.switch import AdoptReport, CounterCell
+
+
+class ControlledSwitch(Protocol):
+    """What the jobs need of `controller.switch.Switch`, which says what the methods do."""
+
+    config: SwitchConfig
+
+    @property
+    def connected(self) -> bool: ...
+
+    @property
+    def state(self) -> str: ...
+
+    @property
+    def program_sha256(self) -> str: ...
+
+    async def adopt(self, wanted: Sequence[Entry]) -> AdoptReport: ...
+
+    async def install(self, entries: Sequence[Entry]) -> None: ...
+
+    async def remove(self, entries: Sequence[Entry]) -> None: ...
+
+    async def read_entries(self) -> set[Entry]: ...
+
+    async def flow_counters(self, first: int, count: int) -> dict[str, list[CounterCell]]: ...
+
+    async def port_counters(self) -> dict[str, dict[int, CounterCell]]: ...
+
+    async def reset_flow_counters(self, first: int, count: int) -> None: ...
+
+    async def slots(self, first: int, count: int) -> list[SlotContent]: ...
+
+    async def push(self) -> None: ...
+
+
+class ManagedSwitch:
+    """A switch, its slots, and a lock for whoever writes jobs to it.
+
+    It is ready once it is connected and `adopt` has made it hold what it should; a break in the connection
+    ends that. `settling`: somebody is at it.
+    """
+
+    def __init__(self, switch: ControlledSwitch) -> None:
+        self.switch = switch
+        self.allocator = SwitchAllocator()
+        self.lock = asyncio.Lock()
+        self.settling = False
+        self._ready = asyncio.Event()
+        self._lost_at: float | None = None
+
+    @property
+    def name(self) -> str:
+        """Its name in the configuration."""
+        return self.switch.config.name
+
+    @property
+    def device_id(self) -> int:
+        """P4Runtime's device id."""
+        return self.switch.config.device_id
+
+    @property
+    def ready(self) -> bool:
+        """Whether it can take jobs."""
+        return self._ready.is_set()
+
+    def changed(self, now: float) -> None:
+        """It came or went."""
+        self._ready.clear()
+        self._lost_at = None if self.switch.connected else now
+
+    def lost_for(self, now: float) -> float:
+        """How many seconds it has been away."""
+        return 0.0 if self._lost_at is None else now - self._lost_at
+
+    async def wait_ready(self, timeout_s: float) -> bool:
+        """Whether it is ready within that time."""
+        try:
+            await asyncio.wait_for(self._ready.wait(), timeout_s)
+        except asyncio.TimeoutError:
+            return False
+        return True
+
+    async def require_ready(self, patience_s: float) -> None:
+        """Wait until it is ready; UnreachableError after so many seconds."""
+        if not await self.wait_ready(patience_s):
+            raise UnreachableError(
+                f"switch {self.name} at {self.switch.config.address} cannot be used: {self.switch.state}"
+            )
+
+    # The caller holds the lock. Errors are SwitchErrors.
+
+    async def adopt(self, places: Iterable[tuple[Place, bool]]) -> AdoptReport:
+        """Make it hold these jobs and nothing else: all entries of the live ones, the guards of the others."""
+        wanted: dict[object, Entry] = {}
+        for place, live in sorted(places, key=lambda item: item[1]):
+            entries = place.entries if live else removal_order(place.entries)[1]
+            wanted.update({key_of(entry): entry for entry in entries})
+        report = await self.switch.adopt(list(wanted.values()))
+        if self.switch.connected:
+            self._ready.set()
+        return report
+
+    async def install(self, place: Place, workers: int) -> None:
+        """Write a job's entries, all or none; its counters begin at zero."""
+        await self.switch.reset_flow_counters(place.region.flow(0), workers)
+        await self.switch.install(place.entries)
+
+    async def remove_flows(self, place: Place) -> None:
+        """Remove all of a job but the guards, which drop what its workers still send."""
+        await self.switch.remove(removal_order(place.entries)[0])
+
+    async def remove(self, place: Place) -> None:
+        """Remove all of a job."""
+        flows, guards = removal_order(place.entries)
+        await self.switch.remove([*flows, *guards])
+
+
+def collide(place: Place, entries: Iterable[Entry]) -> bool:
+    """Whether a job's entries and others cannot be on the switch together."""
+    return not {key_of(entry) for entry in place.entries}.isdisjoint(key_of(entry) for entry in entries)

@@ -1,0 +1,418 @@
+"""One job as a state machine: who has joined, who may start, who is missing, when all may leave.
+
+    CREATED ──join──► JOINING ──the last join──► INSTALLING ──planned──► READY ──the last up──► RUNNING
+       ▲                │                            │                     │                       │
+       └─the last one   │                            └──────────┬──────────┴───────────┬───────────┘
+         withdraws ─────┘       abort, a lost worker, `end` ────┴──► ENDED ◄───────────┘ the last leave
+
+Nothing here does I/O or reads a clock: times come in as seconds of any clock that does not go back, and
+what is to be done comes out of `take_effects`. A session that breaks before Ready frees its rank; later,
+the worker may resume until its heartbeats have been missing for too long.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from ipaddress import IPv4Address
+
+from controller.api.errors import ConflictError, InvalidRequestError, NotPossibleError
+
+
+class Phase(IntEnum):
+    """As in controller.proto."""
+
+    CREATED = 1
+    JOINING = 2
+    INSTALLING = 3
+    READY = 4
+    RUNNING = 5
+    ENDED = 6
+
+
+class Mode(IntEnum):
+    """Where the job's sums are made; as in controller.proto."""
+
+    IN_NETWORK = 1
+    RING = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobSpec:
+    """What was asked for. None: whatever is best; then `mode` falls back to RING."""
+
+    name: str
+    world_size: int
+    mode: Mode | None = None
+    path_mtu: int | None = None
+    window: int | None = None
+    message_packets: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Member:
+    """A worker as it joined. `host` is its name in the configuration; `path_mtu_max` in bytes."""
+
+    rank: int
+    mac: str
+    ip: IPv4Address
+    qpn_out: int
+    psn_out: int
+    qpn_in: int
+    hostname: str = ""
+    host: str = ""
+    path_mtu_max: int = 4096
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} ({self.host or self.hostname}, {self.ip})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """How a job runs, on all workers and on the switch. `window` in messages, `path_mtu` in bytes."""
+
+    job_id: int
+    generation: int
+    window: int
+    message_packets: int
+    path_mtu: int
+    mode: Mode
+    mode_reason: str = ""
+
+    @property
+    def slots(self) -> int:
+        """The size of the job's region: of two windows, for the reason in docs/architecture.md."""
+        return 2 * self.window * self.message_packets
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timing:
+    """How long a worker may be silent: between heartbeats, and after a restart of the controller."""
+
+    heartbeat_interval_s: float
+    heartbeat_timeout_s: float
+    resume_timeout_s: float
+
+
+# What a worker is told.
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """These ranks have not joined."""
+
+    missing: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Ready:
+    """All have joined: bring up the connections with the neighbours."""
+
+    plan: Plan
+    successor: Member
+    predecessor: Member
+    token: bytes
+
+
+@dataclass(frozen=True)
+class Start:
+    """Everybody's connections are ready."""
+
+
+@dataclass(frozen=True)
+class Heartbeat:
+    """The controller lives."""
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """The session goes on."""
+
+
+@dataclass(frozen=True)
+class Left:
+    """Everybody has left: the job has ended well."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The job has ended early, and by whose doing (None: no worker's)."""
+
+    reason: str
+    rank: int | None = None
+
+
+Event = Waiting | Ready | Start | Heartbeat | Resumed | Left | Ended
+
+
+# What has to be done.
+
+
+@dataclass(frozen=True)
+class Tell:
+    """Send an event to a worker, which has a session."""
+
+    rank: int
+    event: Event
+
+
+@dataclass(frozen=True)
+class Install:
+    """All have joined: make a plan, write the switch, then call `planned` or `end`."""
+
+
+@dataclass(frozen=True)
+class Started:
+    """All are up: the job runs. Comes before the Start that is told."""
+
+
+@dataclass(frozen=True)
+class Over:
+    """The job has ended: take it off the switch. Comes before the Ended or Left that is told."""
+
+
+Effect = Tell | Install | Started | Over
+
+
+@dataclass
+class Seat:
+    """A worker's standing in its job: last heard of at `heard_at`, lost after `patience_s` of silence."""
+
+    member: Member
+    heard_at: float
+    patience_s: float
+    token: bytes = b""
+    connected: bool = True
+    up: bool = False
+    leaving: bool = False
+    told_end: bool = False
+
+
+@dataclass
+class Job:
+    """See the top of the file. `seats` by rank."""
+
+    spec: JobSpec
+    timing: Timing
+    explicit: bool = False
+    phase: Phase = Phase.CREATED
+    seats: dict[int, Seat] = field(default_factory=dict)
+    plan: Plan | None = None
+    outcome: Left | Ended | None = None
+    _effects: list[Effect] = field(default_factory=list)
+    _beaten_at: float = 0.0
+
+    @classmethod
+    def recovered(
+        cls,
+        spec: JobSpec,
+        timing: Timing,
+        plan: Plan,
+        workers: Sequence[tuple[Member, bytes]],
+        *,
+        explicit: bool,
+        running: bool,
+        now: float,
+    ) -> Job:
+        """A job from before a restart of the controller: it lives if all workers resume in time."""
+        job = cls(spec, timing, explicit, Phase.RUNNING if running else Phase.READY, plan=plan)
+        for member, token in workers:
+            job.seats[member.rank] = Seat(member, now, timing.resume_timeout_s, token, connected=False)
+        return job
+
+    @property
+    def members(self) -> list[Member]:
+        """Those who have joined, by rank: the ring, once all have."""
+        return [self.seats[rank].member for rank in sorted(self.seats)]
+
+    @property
+    def missing(self) -> tuple[int, ...]:
+        """The ranks that have not joined."""
+        return tuple(rank for rank in range(self.spec.world_size) if rank not in self.seats)
+
+    @property
+    def live(self) -> bool:
+        """Not over."""
+        return self.phase is not Phase.ENDED
+
+    def take_effects(self) -> list[Effect]:
+        """What has to be done, in order; each once."""
+        effects, self._effects = self._effects, []
+        return effects
+
+    # What workers do.
+
+    def check(self, member: Member, world_size: int) -> None:
+        """Raise what speaks against taking this worker in: InvalidRequestError, ConflictError."""
+        name, spec = self.spec.name, self.spec
+        if world_size != spec.world_size:
+            raise InvalidRequestError(
+                f"job {name} has a world size of {spec.world_size}, but {member} says {world_size}: "
+                "start all workers with the same"
+            )
+        if not 0 <= member.rank < spec.world_size:
+            raise InvalidRequestError(
+                f"rank {member.rank} is no rank of job {name} with {spec.world_size} workers "
+                f"(0..{spec.world_size - 1})"
+            )
+        if spec.path_mtu is not None and member.path_mtu_max < spec.path_mtu:
+            raise InvalidRequestError(
+                f"job {name} was created with path MTU {spec.path_mtu}, but the link of {member} carries at "
+                f"most {member.path_mtu_max}: raise the link's MTU, or create the job with a smaller path MTU"
+            )
+        taken = self.seats.get(member.rank)
+        if taken is not None:
+            raise ConflictError(
+                f"job {name}: rank {member.rank} is taken by {taken.member.host or taken.member.hostname} "
+                f"({taken.member.ip}), and {member.host or member.hostname} ({member.ip}) asks for it too: "
+                "each worker needs a rank of its own"
+            )
+
+    def join(self, member: Member, world_size: int, now: float) -> None:
+        """Take a worker in; `check` says what is raised."""
+        self.check(member, world_size)
+        self.seats[member.rank] = Seat(member, now, self.timing.heartbeat_timeout_s)
+        if self.missing:
+            self.phase = Phase.JOINING
+            self._tell_all(Waiting(self.missing))
+        else:
+            self.phase = Phase.INSTALLING
+            self._effects.append(Install())
+
+    def heard(self, rank: int, now: float) -> None:
+        """Anything came from a worker, so it lives."""
+        seat = self.seats[rank]
+        seat.heard_at, seat.patience_s = now, self.timing.heartbeat_timeout_s
+
+    def up(self, rank: int, now: float) -> None:
+        """A worker's QPs are ready. NotPossibleError before Ready."""
+        self._require_plan(rank, "ready to start")
+        self.heard(rank, now)
+        self.seats[rank].up = True
+        if self.phase is Phase.RUNNING:  # it lost its session before it heard
+            self._tell(rank, Start())
+        elif self.phase is Phase.READY and all(seat.up for seat in self.seats.values()):
+            self.phase = Phase.RUNNING
+            self._effects.append(Started())
+            self._tell_all(Start())
+
+    def leave(self, rank: int, now: float) -> None:
+        """A worker is done, and stays only for its peers' sake. NotPossibleError before Ready."""
+        self._require_plan(rank, "leaving")
+        self.heard(rank, now)
+        self.seats[rank].leaving = True
+        if self.live and all(seat.leaving for seat in self.seats.values()):
+            self._finish(Left())
+
+    def abort(self, rank: int, reason: str) -> None:
+        """A worker wants the job to end."""
+        self.end(reason or f"{self.seats[rank].member} gave up without saying why", rank=rank)
+
+    def closed(self, rank: int) -> None:
+        """A worker ended its session on purpose, without having left."""
+        if self.phase is Phase.JOINING:
+            self._withdraw(rank)
+        else:
+            self.end(f"{self.seats[rank].member} closed its session before everybody had left", rank=rank)
+
+    def broken(self, rank: int) -> None:
+        """A worker's session broke; before Ready there is no way back for it."""
+        seat = self.seats[rank]
+        seat.connected = False
+        if self.phase is Phase.JOINING:
+            self._withdraw(rank)
+        elif self.phase is Phase.INSTALLING:
+            self.end(f"{seat.member} lost its connection with the controller during set-up", rank=rank)
+
+    def resume(self, rank: int, token: bytes, now: float) -> None:
+        """A worker is back. InvalidRequestError where it is not the one that was here before."""
+        seat = self.seats.get(rank)
+        if seat is None or not seat.token or not hmac.compare_digest(seat.token, token):
+            raise InvalidRequestError(
+                f"job {self.spec.name}: rank {rank} cannot be resumed, the token is not the one it was given"
+            )
+        seat.connected = True
+        self.heard(rank, now)
+        if self.outcome is not None:
+            self._tell(rank, self.outcome)
+        else:
+            self._tell(rank, Resumed())
+
+    # What the controller does.
+
+    def planned(self, plan: Plan, tokens: Mapping[int, bytes], now: float) -> None:
+        """The switch is written. The tokens, by rank, let workers resume."""
+        if self.phase is not Phase.INSTALLING:
+            raise NotPossibleError(f"job {self.spec.name} is {self.phase.name}, nobody waits for its plan")
+        self.plan, self.phase, self._beaten_at = plan, Phase.READY, now
+        ring = self.members
+        for rank, seat in self.seats.items():
+            seat.token = tokens[rank]
+            self.heard(rank, now)
+            self._tell(
+                rank,
+                Ready(
+                    plan, successor=ring[(rank + 1) % len(ring)], predecessor=ring[rank - 1], token=seat.token
+                ),
+            )
+
+    def end(self, reason: str, *, rank: int | None = None) -> None:
+        """End the job early, for all workers; nothing where it has ended."""
+        if self.live:
+            self._finish(Ended(reason, rank))
+
+    def tick(self, now: float) -> None:
+        """Time has passed: heartbeats are due, or overdue."""
+        if self.phase not in (Phase.READY, Phase.RUNNING):
+            return
+        for rank, seat in sorted(self.seats.items()):
+            if now - seat.heard_at > seat.patience_s:
+                self.end(self._silence(seat), rank=rank)
+                return
+        if now - self._beaten_at >= self.timing.heartbeat_interval_s:
+            self._beaten_at = now
+            self._tell_all(Heartbeat())
+
+    def forgive(self, seconds: float) -> None:
+        """The controller itself was stopped for so long: nobody could be heard."""
+        for seat in self.seats.values():
+            seat.heard_at += seconds
+
+    def _silence(self, seat: Seat) -> str:
+        if seat.patience_s != self.timing.heartbeat_timeout_s:
+            return (
+                f"{seat.member} has not come back within {seat.patience_s:g} s after the controller's restart: it "
+                "has died, or cannot reach the controller"
+            )
+        how = "sent no heartbeat" if seat.connected else "has been without a connection to the controller"
+        return f"{seat.member} {how} for {seat.patience_s:g} s: it has died or hangs"
+
+    def _withdraw(self, rank: int) -> None:
+        del self.seats[rank]
+        if self.seats:
+            self._tell_all(Waiting(self.missing))
+        else:
+            self.phase = Phase.CREATED
+
+    def _finish(self, outcome: Left | Ended) -> None:
+        self.phase, self.outcome = Phase.ENDED, outcome
+        self._effects.append(Over())
+        self._tell_all(outcome)
+
+    def _require_plan(self, rank: int, what: str) -> None:
+        if self.plan is None and self.live:
+            raise NotPossibleError(f"{self.seats[rank].member} is {what}, but has not heard Ready")
+
+    def _tell_all(self, event: Event) -> None:
+        for rank in sorted(self.seats):
+            self._tell(rank, event)
+
+    def _tell(self, rank: int, event: Event) -> None:
+        seat = self.seats[rank]
+        if not seat.connected:
+            return
+        if isinstance(event, (Left, Ended)):
+            seat.told_end = True
+        self._effects.append(Tell(rank, event))

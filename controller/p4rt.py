@@ -1,0 +1,430 @@
+"""P4Runtime as a client: the stream and its arbitration, the pipeline, batches of updates, reads, packets.
+
+The messages, the service stub and the reading of batch errors are finsy's. The client above them is ours:
+finsy's gives every request ten seconds, which compiling a program can exceed, and hides the end of the
+stream, by which a controller notices that a switch has restarted, behind a RuntimeError.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+from finsy.p4client import P4RpcStatus
+from finsy.proto import U128, p4r, p4r_grpc
+
+from controller.api.errors import ControllerError, NotPossibleError, UnreachableError
+from controller.entries import Entry
+from controller.schema import Schema
+
+LOG = logging.getLogger(__name__)
+
+REQUEST_TIMEOUT_S = 10.0
+PIPELINE_TIMEOUT_S = 180.0  # the embedded switch compiles a program that it sees for the first time
+MAX_BATCH = 256  # updates in a Write: the errors of all of them must fit into one trailer
+_OPTIONS = [
+    ("grpc.max_receive_message_length", 64 << 20),
+    ("grpc.max_send_message_length", 64 << 20),
+    ("grpc.max_metadata_size", 1 << 20),  # the errors of a batch travel in trailing metadata
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.use_local_subchannel_pool", 1),  # a retry connects at once, not after another channel's backoff
+]
+# gRPC's words for a server that speaks HTTP/1
+_HTTP_1 = ("Failed parsing HTTP/2", "http1.x server")
+_CODES = {code.value[0]: code for code in grpc.StatusCode}
+
+
+class SwitchError(ControllerError):
+    """A switch refused something, or is not in the state for it. The message begins with the switch."""
+
+    def __init__(self, message: str, *, code: grpc.StatusCode | None = None) -> None:
+        super().__init__(message)
+        if code is not None:
+            self.code = code
+
+
+class SwitchUnreachableError(SwitchError, UnreachableError):
+    """There is no switch at the address, it does not answer, or the connection with it broke."""
+
+
+class NotPrimaryError(SwitchError, NotPossibleError):
+    """Another controller is primary on the switch, so that nothing can be written."""
+
+
+class ElectionIdTakenError(NotPrimaryError):
+    """Another live controller has the election id that was claimed with; the stream has ended."""
+
+
+class UpdateKind(enum.Enum):
+    """What a Write does with an entry."""
+
+    INSERT = p4r.Update.INSERT
+    MODIFY = p4r.Update.MODIFY
+    DELETE = p4r.Update.DELETE
+
+
+@dataclass(frozen=True)
+class Update:
+    """One update of a batch."""
+
+    kind: UpdateKind
+    entry: Entry
+
+    def __str__(self) -> str:
+        return f"{self.kind.name} {self.entry}"
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An update that the switch refused, and why."""
+
+    update: Update
+    code: grpc.StatusCode
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.update}: {self.code.name}{': ' if self.message else ''}{self.message}"
+
+
+class WriteError(SwitchError):
+    """Some updates were refused; the others have been applied."""
+
+    def __init__(self, label: str, failures: Sequence[Failure], *, updates: int) -> None:
+        super().__init__(
+            f"{label} refused {len(failures)} of {updates} updates, the first: {failures[0]}",
+            code=failures[0].code,
+        )
+        self.failures = tuple(failures)
+
+
+@dataclass(frozen=True)
+class Role:
+    """What arbitration says: whether we are primary, and the primary's (or the highest) election id."""
+
+    primary: bool
+    vacant: bool
+    election_id: int
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """A switch's forwarding pipeline config as read back."""
+
+    p4info: bytes
+    device_config: bytes
+    cookie: int
+
+
+class P4RuntimeClient:
+    """One connection with one device, from `open` to `close`; all errors are SwitchErrors.
+
+    `on_packet` gets every packet-in. `label` names the switch in errors.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        device_id: int,
+        schema: Schema,
+        label: str | None = None,
+        on_packet: Callable[[p4r.PacketIn], None] | None = None,
+        timeout_s: float = REQUEST_TIMEOUT_S,
+    ) -> None:
+        self.label = label or f"switch at {address}"
+        self._address = address
+        self._device_id = device_id
+        self._schema = schema
+        self._on_packet = on_packet
+        self._timeout_s = timeout_s
+        self._election_id = 0
+        self._roles: asyncio.Queue[Role | SwitchError] = asyncio.Queue()
+        self._channel: grpc.aio.Channel | None = None
+        self._ended: SwitchError | None = None
+        self._reader: asyncio.Task[None] | None = None
+        self._stub: Any = None
+        self._stream: Any = None
+        self._writable = {t.preamble.id for t in schema.p4info.tables if not t.is_const_table}
+
+    # The stream
+
+    async def open(self, election_id: int) -> Role:
+        """Connect and claim to be primary; the role that this got."""
+        self._channel = grpc.aio.insecure_channel(self._address, options=_OPTIONS)
+        self._stub = p4r_grpc.P4RuntimeStub(self._channel)
+        self._stream = self._stub.StreamChannel()
+        self._reader = asyncio.create_task(self._read_stream())
+        return await self.claim(election_id)
+
+    async def claim(self, election_id: int) -> Role:
+        """Claim with an election id, and with the highest one seen where the switch has no primary.
+
+        A switch that follows the specification to the letter waits for that when its primary has left.
+        """
+        role = await self._claim(election_id)
+        if role.vacant and not role.primary:
+            role = await self._claim(max(role.election_id, election_id))
+        return role
+
+    async def next_role(self) -> Role:
+        """Wait for the next word of arbitration; raises what ended the stream."""
+        role = await self._roles.get()
+        if isinstance(role, SwitchError):
+            self._roles.put_nowait(role)  # whoever asks next hears the same
+            raise role
+        return role
+
+    async def send_packet(self, payload: bytes, **metadata: int) -> None:
+        """A packet-out with the program's metadata."""
+        message = p4r.StreamMessageRequest(packet=self._schema.packet_out(payload, **metadata))
+        await self._send(message)
+
+    async def close(self) -> None:
+        """Leave: the switch takes us out of arbitration."""
+        if self._reader is not None:
+            self._reader.cancel()
+            await asyncio.gather(self._reader, return_exceptions=True)
+        if self._stream is not None:
+            self._stream.cancel()
+        if self._channel is not None:
+            await self._channel.close(None)
+
+    async def __aenter__(self) -> P4RuntimeClient:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    # Requests
+
+    async def pipeline(self) -> Pipeline | None:
+        """What runs on the switch; None if it waits for a program."""
+        types = p4r.GetForwardingPipelineConfigRequest
+        config = await self._get_config(types.ALL)
+        if config is None or not (config.p4_device_config or config.HasField("p4info")):
+            return None
+        return Pipeline(
+            config.p4info.SerializeToString(deterministic=True), config.p4_device_config, config.cookie.cookie
+        )
+
+    async def cookie(self) -> int | None:
+        """The cookie of what runs on the switch; None without a program or without a cookie."""
+        config = await self._get_config(p4r.GetForwardingPipelineConfigRequest.COOKIE_ONLY)
+        return config.cookie.cookie if config is not None and config.HasField("cookie") else None
+
+    async def set_pipeline(self, device_config: bytes, *, cookie: int) -> None:
+        """Load a program with the schema's P4Info; all entries are gone then."""
+        actions = p4r.SetForwardingPipelineConfigRequest
+        config = p4r.ForwardingPipelineConfig(p4info=self._schema.p4info, p4_device_config=device_config)
+        config.cookie.cookie = cookie
+        request = p4r.SetForwardingPipelineConfigRequest(
+            device_id=self._device_id,
+            election_id=U128.encode(self._election_id),
+            action=actions.VERIFY_AND_COMMIT,
+            config=config,
+        )
+        await self._call(
+            self._stub.SetForwardingPipelineConfig, request, "the program", timeout_s=PIPELINE_TIMEOUT_S
+        )
+
+    async def write(self, updates: Sequence[Update]) -> None:
+        """Apply updates, which a switch may do in any order. WriteError names every one refused."""
+        failures: list[Failure] = []
+        for first in range(0, len(updates), MAX_BATCH):
+            failures += await self._write_batch(updates[first : first + MAX_BATCH])
+        if failures:
+            raise WriteError(self.label, failures, updates=len(updates))
+
+    async def read_entries(self) -> set[Entry]:
+        """Every entry that a controller can have written: table entries and multicast groups."""
+        wanted = [p4r.Entity(table_entry=p4r.TableEntry(table_id=table)) for table in sorted(self._writable)]
+        groups = p4r.Entity()
+        groups.packet_replication_engine_entry.multicast_group_entry.SetInParent()
+        found: set[Entry] = set()
+        for entity in await self._read([*wanted, groups]):
+            if entity.HasField("table_entry") and entity.table_entry.is_default_action:
+                continue
+            found.add(self._schema.decode(entity))
+        return found
+
+    async def read_counters(self, cells: Iterable[tuple[str, int]]) -> dict[tuple[str, int], tuple[int, int]]:
+        """(packets, bytes) of counter cells, each given by P4Info's name and an index."""
+        ids = self._schema.counters
+        names = {number: name for name, number in ids.items()}
+        request = [
+            p4r.Entity(counter_entry=p4r.CounterEntry(counter_id=ids[name], index=p4r.Index(index=index)))
+            for name, index in cells
+        ]
+        found = {}
+        for entity in await self._read(request):
+            entry = entity.counter_entry
+            values = (entry.data.packet_count, entry.data.byte_count)
+            found[names[entry.counter_id], entry.index.index] = values
+        return found
+
+    async def reset_counters(self, cells: Sequence[tuple[str, int]]) -> None:
+        """Set counter cells to zero."""
+        for first in range(0, len(cells), MAX_BATCH):
+            request = self._write_request()
+            for name, index in cells[first : first + MAX_BATCH]:
+                entry = request.updates.add(type=p4r.Update.MODIFY).entity.counter_entry
+                entry.counter_id = self._schema.counters[name]
+                entry.index.index = index
+                entry.data.SetInParent()
+            await self._call(self._stub.Write, request, "the reset of counters")
+
+    # Inside
+
+    async def _claim(self, election_id: int) -> Role:
+        self._election_id = election_id
+        message = p4r.StreamMessageRequest()
+        message.arbitration.device_id = self._device_id
+        message.arbitration.election_id.CopyFrom(U128.encode(election_id))
+        try:
+            return await asyncio.wait_for(self._ask(message), self._timeout_s)
+        except asyncio.TimeoutError as error:
+            raise SwitchUnreachableError(
+                f"{self.label} did not answer within {self._timeout_s:g} s: check that what listens there is "
+                "a P4Runtime switch"
+            ) from error
+
+    async def _ask(self, message: p4r.StreamMessageRequest) -> Role:
+        await self._send(message)
+        return await self.next_role()
+
+    async def _send(self, message: p4r.StreamMessageRequest) -> None:
+        try:
+            await self._stream.write(message)
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
+            # The stream has ended; why, only the reader is told.
+            if self._reader is not None:
+                await asyncio.wait([self._reader], timeout=self._timeout_s)
+            raise self._ended or SwitchUnreachableError(f"{self.label} takes no messages") from error
+
+    async def _read_stream(self) -> None:
+        """Hand out what the switch says until it stops."""
+        try:
+            while True:
+                message = await self._stream.read()
+                if message is grpc.aio.EOF:  # type: ignore[attr-defined]
+                    break
+                self._take(message)
+            code, details = await self._stream.code(), await self._stream.details()
+            self._ended = self._of_status(code, details or "", "the stream")
+        except grpc.aio.AioRpcError as error:
+            self._ended = self._error(error, "the stream")
+        self._roles.put_nowait(self._ended)
+
+    def _take(self, message: p4r.StreamMessageResponse) -> None:
+        kind = message.WhichOneof("update")
+        if kind == "arbitration":
+            code = _CODES.get(message.arbitration.status.code, grpc.StatusCode.UNKNOWN)
+            self._roles.put_nowait(
+                Role(
+                    primary=code is grpc.StatusCode.OK,
+                    vacant=code is grpc.StatusCode.NOT_FOUND,
+                    election_id=U128.decode(message.arbitration.election_id),
+                )
+            )
+        elif kind == "packet":
+            if self._on_packet is not None:
+                self._on_packet(message.packet)
+        elif kind == "error":
+            LOG.warning("%s refused a stream message: %s", self.label, message.error.message)
+        else:
+            LOG.debug("%s sent %s, which nobody asked for", self.label, kind)
+
+    async def _get_config(self, response_type: Any) -> p4r.ForwardingPipelineConfig | None:
+        request = p4r.GetForwardingPipelineConfigRequest(
+            device_id=self._device_id, response_type=response_type
+        )
+        try:
+            response = await self._call(
+                self._stub.GetForwardingPipelineConfig, request, "to read its program"
+            )
+        except SwitchError as error:
+            # simple_switch_grpc: "No forwarding pipeline config set for this device"
+            if error.code is grpc.StatusCode.FAILED_PRECONDITION:
+                return None
+            raise
+        config: p4r.ForwardingPipelineConfig = response.config
+        return config if response.HasField("config") else None
+
+    def _write_request(self) -> p4r.WriteRequest:
+        return p4r.WriteRequest(device_id=self._device_id, election_id=U128.encode(self._election_id))
+
+    async def _write_batch(self, updates: Sequence[Update]) -> list[Failure]:
+        request = self._write_request()
+        for update in updates:
+            request.updates.add(type=update.kind.value, entity=self._schema.encode(update.entry))
+        try:
+            await self._stub.Write(request, timeout=self._timeout_s)
+        except grpc.aio.AioRpcError as error:
+            failures = [
+                Failure(updates[index], _CODES[detail.canonical_code.value], detail.message)
+                for index, detail in P4RpcStatus.from_rpc_error(error).details.items()
+                if index < len(updates)
+            ]
+            if failures:
+                return failures
+            raise self._error(error, f"a write of {len(updates)} updates, the first {updates[0]}") from error
+        return []
+
+    async def _read(self, entities: Sequence[p4r.Entity]) -> list[p4r.Entity]:
+        if not entities:
+            return []
+        request = p4r.ReadRequest(device_id=self._device_id, entities=entities)
+        found: list[p4r.Entity] = []
+        try:
+            async for response in self._stub.Read(request, timeout=self._timeout_s):
+                found.extend(response.entities)
+        except grpc.aio.AioRpcError as error:
+            raise self._error(error, "a read") from error
+        return found
+
+    async def _call(self, rpc: Any, request: Any, what: str, *, timeout_s: float | None = None) -> Any:
+        try:
+            return await rpc(request, timeout=timeout_s or self._timeout_s)
+        except grpc.aio.AioRpcError as error:
+            raise self._error(error, what) from error
+
+    def _error(self, error: grpc.aio.AioRpcError, what: str) -> SwitchError:
+        status = P4RpcStatus.from_rpc_error(error)
+        details = next((detail.message for detail in status.details.values()), error.details() or "")
+        return self._of_status(error.code(), details, what)
+
+    def _of_status(self, code: grpc.StatusCode, details: str, what: str) -> SwitchError:
+        """The exception for a status; the texts quoted are simple_switch_grpc's and gRPC's."""
+        said = f" ({details})" if details else ""
+        if code is grpc.StatusCode.UNAVAILABLE and any(text in details for text in _HTTP_1):
+            return SwitchUnreachableError(
+                f"{self.label} is no P4Runtime switch: an HTTP server answers there; check the port"
+            )
+        if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.OK):
+            return SwitchUnreachableError(
+                f"{self.label} cannot be reached, or the connection with it broke{said}: check the address "
+                "and that the switch runs"
+            )
+        if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+            return SwitchUnreachableError(f"{self.label} did not answer {what} in time")
+        if code is grpc.StatusCode.UNIMPLEMENTED and what == "the stream":
+            return SwitchError(
+                f"{self.label} is no P4Runtime switch: a gRPC server without that service answers "
+                f"there{said}; check the port",
+                code=grpc.StatusCode.FAILED_PRECONDITION,
+            )
+        # simple_switch_grpc lets any device id become primary, and fails when that shall get a program:
+        # "Error when trying to assign device"
+        if "assign device" in details or (code is grpc.StatusCode.NOT_FOUND and "device" in details):
+            return SwitchError(f"{self.label} has no device id {self._device_id}{said}", code=grpc.StatusCode.NOT_FOUND
+            )
+        if "election id already" in details.lower():
+            return ElectionIdTakenError(f"{self.label}: another controller has our election id{said}")
+        if code is grpc.StatusCode.PERMISSION_DENIED:
+            return NotPrimaryError(f"{self.label}: another controller is primary{said}")
+        return SwitchError(f"{self.label} refused {what}: {code.name}{said}", code=code)

@@ -1,0 +1,139 @@
+"""What a job may ask for, and what it gets: sizes, path MTU, in the network or by ring. No I/O."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from ipaddress import AddressValueError, IPv4Address
+
+from controller.api import controller_pb2 as pb
+from controller.api.errors import InvalidRequestError, NotFoundError
+from controller.config import Config, HostConfig, check_window
+from controller.jobs import JobSpec, Member, Mode
+from p4src import MAX_RANKS, MAX_SLOTS, PATH_MTUS
+
+MAX_WORLD_SIZE = 256  # ranks have 8 bits in the aggregation header
+_FIRST_QPN = 2  # 0 and 1 are management QPs (InfiniBand specification, volume 1, 3.5.3)
+_24_BITS = 1 << 24
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@/+-]{0,127}")
+_MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
+
+
+def check_spec(config: Config, spec: JobSpec) -> None:
+    """InvalidRequestError where the job could never run as it is asked for."""
+    if _NAME.fullmatch(spec.name) is None:
+        raise InvalidRequestError(
+            f"{spec.name!r} is no job name: 1 to 128 letters, digits and . _ : @ / + -, beginning with a "
+            "letter, digit or _"
+        )
+    where = f"job {spec.name}"
+    if not 1 <= spec.world_size <= MAX_WORLD_SIZE:
+        raise InvalidRequestError(
+            f"{where}: a world size of {spec.world_size} is not possible: 1 to {MAX_WORLD_SIZE}"
+        )
+    if spec.mode is Mode.IN_NETWORK and not 1 < spec.world_size <= MAX_RANKS:
+        raise InvalidRequestError(
+            f"{where}: a switch adds up for 2 to {MAX_RANKS} workers, not {spec.world_size}: ask for ring mode, or "
+            "leave the mode open"
+        )
+    if spec.path_mtu is not None:
+        _check_path_mtu(spec.path_mtu, where)
+        if spec.path_mtu > config.path_mtu:
+            raise InvalidRequestError(
+                f"{where}: path MTU {spec.path_mtu} does not fit, this network carries {config.path_mtu} at most"
+            )
+    slots = 2 * (spec.window or 1) * (spec.message_packets or 1)
+    if slots > MAX_SLOTS:
+        raise InvalidRequestError(
+            f"{where} needs {slots} slots (2 x window {spec.window or 1} x {spec.message_packets or 1} packets a "
+            f"message), a switch has {MAX_SLOTS}: ask for a smaller window or fewer packets"
+        )
+    try:
+        check_window(spec.window, spec.message_packets)
+    except ValueError as error:
+        raise InvalidRequestError(f"{where}: {error}") from error
+
+
+def member_from(config: Config, join: pb.Join) -> Member:
+    """The worker that asks to join. InvalidRequestError, NotFoundError where it cannot be one."""
+    worker = join.worker
+    who = f"job {join.job}, rank {worker.rank} ({worker.hostname or worker.ip})"
+    try:
+        ip = IPv4Address(worker.ip)
+    except AddressValueError as error:
+        raise InvalidRequestError(f"{who}: {worker.ip!r} is not an IPv4 address") from error
+    host = _host(config, ip, who)
+    if worker.mac.lower() != host.mac:
+        raise InvalidRequestError(
+            f"{who}: host {host.name} has the MAC {host.mac} in the controller's configuration, the worker says "
+            f"{worker.mac!r}: use the interface that is connected to the switch"
+        )
+    for what, number, least in (
+        ("qpn_out", worker.qpn_out, _FIRST_QPN),
+        ("qpn_in", worker.qpn_in, _FIRST_QPN),
+        ("psn_out", worker.psn_out, 0),
+    ):
+        if not least <= number < _24_BITS:
+            raise InvalidRequestError(f"{who}: {what} {number} is not within {least}..{_24_BITS - 1}")
+    if worker.qpn_out == worker.qpn_in:
+        raise InvalidRequestError(f"{who}: both QPs have the number {worker.qpn_in}")
+    _check_path_mtu(join.path_mtu_max, who)
+    return Member(
+        rank=worker.rank,
+        mac=host.mac,
+        ip=ip,
+        qpn_out=worker.qpn_out,
+        psn_out=worker.psn_out,
+        qpn_in=worker.qpn_in,
+        hostname=worker.hostname,
+        host=host.name,
+        path_mtu_max=join.path_mtu_max,
+    )
+
+
+def path_mtu(config: Config, spec: JobSpec, members: Sequence[Member]) -> int:
+    """The largest that every link carries, unless the job asks for one: `Job.check` has compared that."""
+    return spec.path_mtu or min(config.path_mtu, *(member.path_mtu_max for member in members))
+
+
+def sizes(config: Config, spec: JobSpec, switch: str) -> tuple[int, int]:
+    """Window and packets a message: the job's, else the configuration's, else the switch's."""
+    window, packets = config.switch(switch).defaults()
+    return (
+        spec.window or config.window or window,
+        spec.message_packets or config.message_packets or packets,
+    )
+
+
+def switch_of(config: Config, member: Member) -> str:
+    """The switch that a member is behind."""
+    return config.by_ip[member.ip].switch
+
+
+def why_ring(config: Config, spec: JobSpec, members: Sequence[Member]) -> str:
+    """Why the job cannot be summed by a switch, whatever there is room for; empty if it can."""
+    if spec.mode is Mode.RING:
+        return "the job was created with ring mode"
+    if spec.world_size == 1:
+        return "a job of one worker has nothing to add up"
+    if spec.world_size > MAX_RANKS:
+        return f"a switch adds up for {MAX_RANKS} workers at most, the job has {spec.world_size}"
+    switches = sorted({switch_of(config, member) for member in members})
+    if len(switches) > 1:
+        return f"the workers are behind different switches: {', '.join(switches)}"
+    return ""
+
+
+def _host(config: Config, ip: IPv4Address, who: str) -> HostConfig:
+    host = config.by_ip.get(ip)
+    if host is None:
+        known = ", ".join(f"{h.name} {h.ip}" for h in config.hosts[:4]) + (
+            ", ..." if config.hosts[4:] else ""
+        )
+        raise NotFoundError(f"{who}: {ip} is no host of this network, known are {known}")
+    return host
+
+
+def _check_path_mtu(value: int, where: str) -> None:
+    if value not in PATH_MTUS:
+        raise InvalidRequestError(f"{where}: path MTU {value} is none of {', '.join(map(str, PATH_MTUS))}")

@@ -1,0 +1,206 @@
+"""The program into a switch: pushed, read back, compared."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+
+from controller.api.errors import InvalidRequestError
+from controller.config import Config, SwitchConfig
+from controller.entries import Entry
+from controller.p4rt import (
+    ElectionIdTakenError,
+    REQUEST_TIMEOUT_S,
+    NotPrimaryError,
+    P4RuntimeClient,
+    Pipeline,
+    Role,
+    SwitchError,
+    Update,
+    UpdateKind,
+)
+from controller.recovery import compare, writing_stages
+from controller.routes import rack_entries
+from controller.schema import Schema
+from p4src import JSON_PATH, P4INFO_PATH
+
+# A guest's first claim is below the controller's: who only looks takes no switch from anybody.
+GUEST_ELECTION_ID = 1
+CONTROLLER_ELECTION_ID = 0x7034
+
+
+@dataclass(frozen=True)
+class Program:
+    """A compiled program: what p4c wrote, and the names that tell it from others."""
+
+    device_config: bytes
+    schema: Schema
+    sha256: str  # of the BMv2 JSON, in hexadecimal
+    cookie: int  # of JSON and P4Info; P4Runtime's 64 bits for "which program is this"
+
+    @classmethod
+    def read(cls, json_path: Path = JSON_PATH, p4info_path: Path = P4INFO_PATH) -> Program:
+        """The program in two files, by default p4src/build."""
+        device_config, schema = json_path.read_bytes(), Schema.read(p4info_path)
+        both = hashlib.sha256(device_config + schema.text.encode()).digest()
+        return cls(
+            device_config,
+            schema,
+            sha256=hashlib.sha256(device_config).hexdigest(),
+            cookie=int.from_bytes(both[:8], "big") or 1,
+        )
+
+    def is_in(self, pipeline: Pipeline | None) -> bool:
+        """Whether that is what a switch runs; all of it is compared, not just the cookie."""
+        return pipeline == Pipeline(
+            self.schema.p4info.SerializeToString(deterministic=True), self.device_config, self.cookie
+        )
+
+
+@functools.cache
+def shipped_program() -> Program:
+    """The program that this package came with."""
+    return Program.read()
+
+
+@dataclass(frozen=True)
+class PushResult:
+    """What a push did. `replaced` says in words what ran there before; `entries` were written after it."""
+
+    address: str
+    device_id: int
+    program_sha256: str
+    cookie: int
+    election_id: int
+    replaced: str
+    entries: int
+
+
+async def load(client: P4RuntimeClient, program: Program) -> None:
+    """Push a program and read it back; SwitchError if the switch has something else then."""
+    await client.set_pipeline(program.device_config, cookie=program.cookie)
+    if not program.is_in(await client.pipeline()):
+        raise SwitchError(
+            f"{client.label} took the program but reads back another one: somebody else pushes to it, or "
+            "it does not keep what it is given",
+            code=grpc.StatusCode.ABORTED,
+        )
+
+
+async def write_base(client: P4RuntimeClient, base: Sequence[Entry]) -> None:
+    """Bring base entries in and read them back; the switch has just been pushed to."""
+    for stage in writing_stages(base):
+        await client.write([Update(UpdateKind.INSERT, entry) for entry in stage])
+    missing = compare(await client.read_entries(), base)
+    if missing.insert or missing.modify:
+        first = (missing.insert or missing.modify)[0][0]
+        raise SwitchError(f"{client.label} took its base entries but does not read back {first}")
+
+
+async def push_to(
+    address: str,
+    *,
+    device_id: int = 1,
+    election_id: int | None = None,
+    force: bool = False,
+    config: Config | None = None,
+    program: Program | None = None,
+    timeout_s: float = REQUEST_TIMEOUT_S,
+) -> PushResult:
+    """Push to a running P4Runtime switch, HOST:PORT or unix:PATH; with a config also the rack's entries.
+
+    A switch that has a primary is left alone unless `force`: then a higher election id takes over for as long
+    as the push takes, and the jobs that ran there lose their entries. SwitchError says what went wrong:
+    NotPrimaryError that `force` is needed, SwitchUnreachableError that nothing answers there in `timeout_s`
+    (which loading the program may exceed).
+    """
+    program = program or shipped_program()
+    base = _base_of(config, address, device_id)
+    label = f"switch at {address}"
+    client, role = await _enter(
+        lambda: P4RuntimeClient(
+            address, device_id=device_id, schema=program.schema, label=label, timeout_s=timeout_s
+        ),
+        election_id=election_id,
+        force=force,
+    )
+    async with client:
+        before = await client.pipeline()
+        await load(client, program)
+        await write_base(client, base)
+    return PushResult(
+        address=address,
+        device_id=device_id,
+        program_sha256=program.sha256,
+        cookie=program.cookie,
+        election_id=role.election_id,
+        replaced=_in_words(before, program),
+        entries=len(base),
+    )
+
+
+async def _enter(
+    connect: Callable[[], P4RuntimeClient], *, election_id: int | None, force: bool
+) -> tuple[P4RuntimeClient, Role]:
+    """Become primary: first with an id below every controller's, to see who is there, higher with force."""
+    claim = GUEST_ELECTION_ID
+    while True:
+        client = connect()
+        try:
+            role = await client.open(claim)
+            if not role.primary:
+                if not force:
+                    raise _taken(client.label, role.election_id)
+                role = await client.claim(max(election_id or 0, role.election_id + 1))
+            elif election_id is not None and election_id > role.election_id:
+                role = await client.claim(election_id)
+            if not role.primary:
+                raise _taken(client.label, role.election_id)
+            return client, role
+        except ElectionIdTakenError as error:  # another guest
+            await client.close()
+            if not force:
+                raise _taken(client.label, claim) from error
+            claim += 1
+        except BaseException:
+            await client.close()
+            raise
+
+
+def _taken(label: str, election_id: int) -> NotPrimaryError:
+    return NotPrimaryError(
+        f"{label} has a primary controller (election id {election_id}): stop it, or push with force, which "
+        "takes the entries of its jobs away"
+    )
+
+
+def _base_of(config: Config | None, address: str, device_id: int) -> list[Entry]:
+    if config is None:
+        return []
+    switch = _configured(config, address)
+    if switch.device_id != device_id:
+        raise InvalidRequestError(
+            f"the configuration has device id {switch.device_id} for {address}, asked for is {device_id}"
+        )
+    return rack_entries(switch, config.hosts_of(switch.name))
+
+
+def _configured(config: Config, address: str) -> SwitchConfig:
+    for switch in config.switches:
+        if switch.address == address:
+            return switch
+    known = ", ".join(switch.address for switch in config.switches)
+    raise InvalidRequestError(f"the configuration has no switch at {address}; known are {known}")
+
+
+def _in_words(before: Pipeline | None, program: Program) -> str:
+    if before is None:
+        return "nothing"
+    if program.is_in(before):
+        return "the same program"
+    return f"another program (cookie {before.cookie:#018x})"

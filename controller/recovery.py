@@ -1,0 +1,76 @@
+"""The switch as found against the switch as wanted, and the order in which entries come and go. No I/O.
+
+Updates of one batch may be applied in any order (P4Runtime specification, "Batching and Ordering of
+Updates"), so an order between tables means a batch for each: a stage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from controller.entries import Entry, Group, key_of
+from controller.flows import EMIT, FLOW, MEMBER_QP
+
+Stage = tuple[Entry, ...]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What makes a switch as wanted; `kept` is right already. Stages are written one after the other."""
+
+    kept: frozenset[Entry]
+    insert: tuple[Stage, ...]
+    modify: tuple[Stage, ...]
+    delete: tuple[Stage, ...]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the switch is as wanted."""
+        return not (self.insert or self.modify or self.delete)
+
+
+def compare(found: Iterable[Entry], wanted: Iterable[Entry]) -> Difference:
+    """What turns `found` into `wanted`; entries are the same if their keys are."""
+    there = {key_of(entry): entry for entry in found}
+    want = {key_of(entry): entry for entry in wanted}
+    return Difference(
+        kept=frozenset(entry for key, entry in want.items() if there.get(key) == entry),
+        insert=writing_stages(entry for key, entry in want.items() if key not in there),
+        modify=writing_stages(entry for key, entry in want.items() if key in there and there[key] != entry),
+        delete=deleting_stages(entry for key, entry in there.items() if key not in want),
+    )
+
+
+def writing_stages(entries: Iterable[Entry]) -> tuple[Stage, ...]:
+    """Groups, what their replicas look up, the flows that use them, and the guards of the flows' QPs."""
+    return _stages(entries, _writing_rank)
+
+
+def deleting_stages(entries: Iterable[Entry]) -> tuple[Stage, ...]:
+    """Flows first, groups after what names them; guards last, as they drop what is still under way."""
+    return _stages(entries, _deleting_rank)
+
+
+def _writing_rank(entry: Entry) -> int:
+    if isinstance(entry, Group):
+        return 0
+    return {EMIT: 1, FLOW: 2, MEMBER_QP: 3}.get(entry.table, 1)
+
+
+def _deleting_rank(entry: Entry) -> int:
+    if isinstance(entry, Group):
+        return 2
+    return {FLOW: 0, MEMBER_QP: 3}.get(entry.table, 1)
+
+
+def _stages(entries: Iterable[Entry], rank: Callable[[Entry], int]) -> tuple[Stage, ...]:
+    stages: dict[int, list[Entry]] = {}
+    for entry in entries:
+        stages.setdefault(rank(entry), []).append(entry)
+    return tuple(tuple(stages[number]) for number in sorted(stages))
+
+
+def flatten(stages: Sequence[Stage]) -> tuple[Entry, ...]:
+    """The entries of all stages, in order."""
+    return tuple(entry for stage in stages for entry in stage)

@@ -1,0 +1,235 @@
+"""The gRPC service: requests and sessions to calls of the registry, exceptions to statuses."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import sqlite3
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any, TypeVar
+
+import grpc
+
+from controller import views
+from controller.api import controller_pb2 as pb
+from controller.api import controller_pb2_grpc
+from controller.api.errors import ControllerError, InvalidRequestError
+from controller.jobs import Timing
+from controller.planning import member_from
+from controller.registry import Registry, Running
+from controller.sessions import Session as WorkerSession
+from controller.store import Place
+
+logger = logging.getLogger(__name__)
+
+# A worker's machine that vanishes before its job is ready (after that there are heartbeats).
+_OPTIONS = (
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
+    ("grpc.so_reuseport", 0),  # a second controller at the same address must fail, not share it
+)
+
+_BREAK_S = 0.2
+
+_Request = TypeVar("_Request")
+_Answer = TypeVar("_Answer")
+_Method = Callable[["ControllerService", _Request, Any], Awaitable[_Answer]]
+
+
+class AddressError(Exception):
+    """The service cannot listen where it was told to."""
+
+
+def _answers(method: _Method[_Request, _Answer]) -> _Method[_Request, _Answer]:
+    """Exceptions of a unary method as statuses."""
+
+    @functools.wraps(method)
+    async def call(self: ControllerService, request: _Request, context: Any) -> _Answer:
+        try:
+            return await method(self, request, context)
+        except ControllerError as error:
+            await context.abort(error.code, str(error))
+        except sqlite3.Error as error:
+            logger.error("%s: %s", method.__name__, error)
+            await context.abort(grpc.StatusCode.INTERNAL, f"the controller's database failed: {error}")
+        raise AssertionError("abort raises")
+
+    return call
+
+
+class ControllerService(controller_pb2_grpc.ControllerServicer):
+    """`listening` is for GetStatus."""
+
+    def __init__(self, registry: Registry, *, listening: Sequence[str] = ()) -> None:
+        self.registry = registry
+        self.listening = list(listening)
+        config = registry.config
+        self._timing = Timing(
+            heartbeat_interval_s=config.heartbeat_interval_s,
+            heartbeat_timeout_s=config.heartbeat_timeout_s,
+            resume_timeout_s=config.resume_timeout_s,
+        )
+
+    async def Session(self, requests: AsyncIterator[pb.WorkerMessage], context: Any) -> None:
+        """A worker's session, see controller.proto."""
+        try:
+            session = await self._begin(requests)
+        except ControllerError as error:
+            await context.abort(error.code, str(error))
+        if session is None:
+            return
+        reader = asyncio.ensure_future(_read(requests, session))
+        try:
+            while (event := await session.events.get()) is not None:
+                await context.write(views.event_message(event, self._timing))
+        finally:
+            # Where the worker has gone, this ends its part; where it was told the end, it does nothing.
+            reader.cancel()
+            session.broken()
+        if self.registry.stopping:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "the controller is being stopped")
+        if reader.done() and not reader.cancelled() and (wrong := reader.exception()) is not None:
+            if isinstance(wrong, ControllerError):
+                await context.abort(wrong.code, str(wrong))
+            raise wrong
+
+    async def _begin(self, requests: AsyncIterator[pb.WorkerMessage]) -> WorkerSession | None:
+        """The session that the first message asks for; None where there is no first message."""
+        async for first in requests:
+            kind = first.WhichOneof("message")
+            if kind == "join":
+                member = member_from(self.registry.config, first.join)
+                return self.registry.join(first.join.job, first.join.world_size, member)
+            if kind == "resume":
+                resume = first.resume
+                return self.registry.resume(resume.job, resume.generation, resume.rank, resume.token)
+            raise InvalidRequestError(f"a session begins with join or resume, not with {kind or 'nothing'}")
+        return None
+
+    @_answers
+    async def CreateJob(self, request: pb.JobSpec, context: Any) -> pb.JobInfo:
+        """A job that workers may join."""
+        return views.job_info(self.registry, self.registry.create_job(views.spec_from(request)))
+
+    @_answers
+    async def ListJobs(self, request: pb.ListJobsRequest, context: Any) -> pb.JobList:
+        """All jobs, ended ones too."""
+        return pb.JobList(jobs=[views.job_info(self.registry, running) for running in self.registry.jobs()])
+
+    @_answers
+    async def ShowJob(self, request: pb.JobName, context: Any) -> pb.JobInfo:
+        """One job."""
+        return views.job_info(self.registry, self.registry.job(request.name))
+
+    @_answers
+    async def DeleteJob(self, request: pb.JobName, context: Any) -> pb.JobInfo:
+        """End and forget a job."""
+        return views.job_info(self.registry, self.registry.delete_job(request.name))
+
+    @_answers
+    async def ListFlows(self, request: pb.FlowsRequest, context: Any) -> pb.FlowList:
+        """The flows of jobs that run in the network."""
+        answer = pb.FlowList()
+        found = {}
+        for running, place in self._placed(request.job):
+            if place.switch not in found:
+                found[place.switch] = await self.registry.switches[place.switch].switch.read_entries()
+            answer.flows.extend(views.flow_messages(self.registry, running, place, found[place.switch]))
+        return answer
+
+    @_answers
+    async def ListSlots(self, request: pb.SlotsRequest, context: Any) -> pb.SlotList:
+        """What the slots of jobs hold."""
+        answer = pb.SlotList()
+        for running, place in self._placed(request.job):
+            switch = self.registry.switches[place.switch].switch
+            slots = await switch.slots(place.region.base, place.region.slots)
+            answer.slots.extend(views.slot_messages(running, place, slots, unused=request.all))
+        return answer
+
+    @_answers
+    async def ListCounters(self, request: pb.CountersRequest, context: Any) -> pb.CounterList:
+        """What the switches counted for jobs."""
+        answer = pb.CounterList()
+        for running, place in self._placed(request.job):
+            switch = self.registry.switches[place.switch].switch
+            counters = await switch.flow_counters(place.region.flow(0), len(running.job.members))
+            answer.flows.extend(views.counter_messages(running, place, counters))
+        return answer
+
+    @_answers
+    async def ListPorts(self, request: pb.PortsRequest, context: Any) -> pb.PortList:
+        """What the switches counted by port."""
+        answer = pb.PortList()
+        for switch in self.registry.switches.values():
+            answer.ports.extend(
+                views.port_messages(self.registry, switch, await switch.switch.port_counters())
+            )
+        return answer
+
+    @_answers
+    async def Push(self, request: pb.PushRequest, context: Any) -> pb.PushReport:
+        """The program anew."""
+        pushed = await self.registry.push(request.switch, force=request.force)
+        return pb.PushReport(switches=[views.switch_info(switch) for switch in pushed])
+
+    @_answers
+    async def GetStatus(self, request: pb.StatusRequest, context: Any) -> pb.Status:
+        """How the controller is."""
+        live = [running for running in self.registry.jobs() if running.job.live and running.job.seats]
+        return pb.Status(
+            switches=[views.switch_info(switch) for switch in self.registry.switches.values()],
+            live_jobs=len(live),
+            workers=sum(len(running.sessions) for running in live),
+            listening=self.listening,
+            database=self.registry.store.path,
+        )
+
+    def _placed(self, job: str) -> list[tuple[Running, Place]]:
+        """The live jobs (one, or all) that have slots."""
+        chosen = [self.registry.job(job)] if job else self.registry.jobs()
+        return [(r, r.place) for r in chosen if r.place is not None and r.job.live and r.job.plan is not None]
+
+
+async def _read(requests: AsyncIterator[pb.WorkerMessage], session: WorkerSession) -> None:
+    """What a worker says until it ends its side; ControllerError where it says what it must not."""
+    try:
+        async for message in requests:
+            kind = message.WhichOneof("message")
+            if kind == "heartbeat":
+                session.heartbeat()
+            elif kind == "up":
+                session.up()
+            elif kind == "leave":
+                session.leave()
+            elif kind == "abort":
+                session.abort(message.abort.reason)
+            else:
+                raise InvalidRequestError(f"{kind or 'an empty message'} in the middle of a session")
+        # Requests end when the worker ends its side, and also when the call breaks; then we are cancelled.
+        await asyncio.sleep(_BREAK_S)
+        session.closed()
+    finally:
+        session.events.put_nowait(None)
+
+
+def make_server(service: ControllerService, addresses: Sequence[str]) -> tuple[grpc.aio.Server, list[str]]:
+    """A server bound to "IP:port" and "unix:/path" addresses, not started; port 0 takes a free one.
+
+    AddressError where one cannot be had.
+    """
+    server = grpc.aio.server(options=_OPTIONS)
+    controller_pb2_grpc.add_ControllerServicer_to_server(service, server)  # type: ignore[no-untyped-call]
+    bound = []
+    for address in addresses:
+        try:
+            port = server.add_insecure_port(address)
+        except RuntimeError as error:
+            raise AddressError(
+                f"cannot listen on {address}: it is in use, or no address of this machine"
+            ) from error
+        bound.append(address if address.startswith("unix:") else f"{address.rpartition(':')[0]}:{port}")
+    service.listening = bound
+    return server, bound

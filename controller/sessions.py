@@ -1,0 +1,57 @@
+"""A worker's session as the registry sees it: what it says comes in as calls, what it is told is a queue."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from controller.jobs import Event, Job
+
+if TYPE_CHECKING:
+    from controller.registry import Registry, Running
+
+
+class Session:
+    """One connection of one worker. `events` ends with None; then the session is over for the controller."""
+
+    def __init__(self, registry: Registry, running: Running, rank: int) -> None:
+        self.events: asyncio.Queue[Event | None] = asyncio.Queue()
+        self.rank = rank
+        self._registry = registry
+        self._running = running
+
+    def heartbeat(self) -> None:
+        """The worker lives."""
+        self._do(lambda job, now: job.heard(self.rank, now))
+
+    def up(self) -> None:
+        """Its QPs are ready. NotPossibleError."""
+        self._do(lambda job, now: job.up(self.rank, now))
+
+    def leave(self) -> None:
+        """It wants to leave with the others. NotPossibleError."""
+        self._do(lambda job, now: job.leave(self.rank, now))
+
+    def abort(self, reason: str) -> None:
+        """It wants the job to end."""
+        self._do(lambda job, now: job.abort(self.rank, reason))
+
+    def closed(self) -> None:
+        """It ended the session on purpose."""
+        self._end(lambda job, now: job.closed(self.rank))
+
+    def broken(self) -> None:
+        """The connection is gone."""
+        self._end(lambda job, now: job.broken(self.rank))
+
+    def _do(self, call: Callable[[Job, float], None]) -> None:
+        if self._running.sessions.get(self.rank) is self:
+            self._registry.act(self._running, call)
+
+    def _end(self, call: Callable[[Job, float], None]) -> None:
+        """A session that another one has taken the place of, or that was told the end, ends without effect."""
+        if self._running.sessions.get(self.rank) is self:
+            del self._running.sessions[self.rank]
+            self._registry.act(self._running, call)
+        self.events.put_nowait(None)

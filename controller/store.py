@@ -1,0 +1,297 @@
+"""What must survive a restart of the controller: one SQLite file (WAL), one process at a time.
+
+A generation is never given out twice: the counter goes up in a transaction of its own before the number is
+used. A new file starts it at the time in seconds, so that a lost file does not bring back the generations that
+slots of a switch may still hold (more than one job a second for the file's whole life would).
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from ipaddress import IPv4Address
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from controller.allocator import Region
+from controller.entries import Entry, from_json, to_json
+from controller.jobs import Ended, JobSpec, Left, Member, Mode, Phase, Plan
+
+_VERSION = 1
+_GENERATIONS = 1 << 32
+_KEPT = 100  # ended jobs that are remembered
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS counters (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS specs (name TEXT PRIMARY KEY, spec TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS jobs (
+    generation INTEGER PRIMARY KEY,
+    name TEXT NOT NULL,
+    explicit INTEGER NOT NULL,
+    spec TEXT NOT NULL,
+    plan TEXT NOT NULL,
+    workers TEXT NOT NULL,
+    phase INTEGER NOT NULL,
+    outcome TEXT
+);
+CREATE TABLE IF NOT EXISTS regions (
+    generation INTEGER PRIMARY KEY REFERENCES jobs (generation) ON DELETE CASCADE,
+    switch TEXT NOT NULL,
+    number INTEGER NOT NULL,
+    base INTEGER NOT NULL,
+    slots INTEGER NOT NULL,
+    UNIQUE (switch, number)
+);
+CREATE TABLE IF NOT EXISTS entries (
+    generation INTEGER NOT NULL REFERENCES regions (generation) ON DELETE CASCADE,
+    position INTEGER NOT NULL,
+    entry TEXT NOT NULL,
+    PRIMARY KEY (generation, position)
+) WITHOUT ROWID;
+"""
+
+
+class StoreError(Exception):
+    """The database cannot be used; the message says why."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where a job is on a switch, and its entries there in the order of writing."""
+
+    switch: str
+    region: Region
+    entries: tuple[Entry, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredJob:
+    """A job that has a plan. `place` is None by ring, and once the switch holds nothing of it."""
+
+    spec: JobSpec
+    explicit: bool
+    plan: Plan
+    workers: tuple[tuple[Member, bytes], ...]
+    phase: Phase
+    outcome: Left | Ended | None = None
+    place: Place | None = None
+
+
+class Store:
+    """The open database. Every method is one transaction."""
+
+    def __init__(self, path: Path | str, *, wall_clock: Callable[[], float] = time.time) -> None:
+        self.path = str(path)
+        self._db = _open(self.path, int(wall_clock()))
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file; idempotent."""
+        self._db.close()
+
+    def next_generation(self) -> int:
+        """A number from 1 to 2**32-1 that no job of this database had, or will have. StoreError at the end."""
+        with self._db:
+            self._db.execute("UPDATE counters SET value = value + 1 WHERE name = 'generation'")
+            generation = int(
+                self._db.execute("SELECT value FROM counters WHERE name = 'generation'").fetchone()[0]
+            )
+        if not 0 < generation < _GENERATIONS:
+            raise StoreError(
+                f"{self.path}: all generations are used up; restart the switches and begin a new database"
+            )
+        return generation
+
+    # Jobs that were asked for by name.
+
+    def save_spec(self, spec: JobSpec) -> None:
+        """Remember a job that was created explicitly."""
+        with self._db:
+            self._db.execute(
+                "INSERT OR REPLACE INTO specs VALUES (?, ?)", (spec.name, json.dumps(asdict(spec)))
+            )
+
+    def forget_spec(self, name: str) -> None:
+        """Forget it; nothing where there is none."""
+        with self._db:
+            self._db.execute("DELETE FROM specs WHERE name = ?", (name,))
+
+    def specs(self) -> list[JobSpec]:
+        """All of them."""
+        return [
+            _spec(json.loads(text)) for (text,) in self._db.execute("SELECT spec FROM specs ORDER BY name")
+        ]
+
+    # Jobs that have a plan.
+
+    def save_job(self, job: StoredJob) -> None:
+        """Remember a job and its place, in one transaction: before the switch is written."""
+        generation = job.plan.generation
+        with self._db:
+            self._db.execute("DELETE FROM jobs WHERE generation = ?", (generation,))
+            self._db.execute(
+                "INSERT INTO jobs VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                (
+                    generation,
+                    job.spec.name,
+                    job.explicit,
+                    json.dumps(asdict(job.spec)),
+                    json.dumps(asdict(job.plan)),
+                    json.dumps([_member_to_json(member, token) for member, token in job.workers]),
+                    int(job.phase),
+                    _outcome_to_json(job.outcome),
+                ),
+            )
+            if job.place is not None:
+                region = job.place.region
+                self._db.execute(
+                    "INSERT INTO regions VALUES (?, ?, ?, ?, ?)",
+                    (generation, job.place.switch, region.number, region.base, region.slots),
+                )
+                self._db.executemany(
+                    "INSERT INTO entries VALUES (?, ?, ?)",
+                    [
+                        (generation, i, json.dumps(to_json(entry)))
+                        for i, entry in enumerate(job.place.entries)
+                    ],
+                )
+
+    def save_phase(self, generation: int, phase: Phase, outcome: Left | Ended | None = None) -> None:
+        """A job went on."""
+        with self._db:
+            self._db.execute(
+                "UPDATE jobs SET phase = ?, outcome = ? WHERE generation = ?",
+                (int(phase), _outcome_to_json(outcome), generation),
+            )
+
+    def release(self, generation: int) -> None:
+        """The switch holds nothing of the job any more. Old ended jobs are forgotten on the way."""
+        with self._db:
+            self._db.execute("DELETE FROM regions WHERE generation = ?", (generation,))
+            self._db.execute(
+                "DELETE FROM jobs WHERE phase = ? AND generation NOT IN (SELECT generation FROM regions) "
+                "AND generation NOT IN (SELECT generation FROM jobs ORDER BY generation DESC LIMIT ?)",
+                (int(Phase.ENDED), _KEPT),
+            )
+
+    def forget_job(self, generation: int) -> None:
+        """Forget a job; StoreError where the switch still holds something of it."""
+        with self._db:
+            held = self._db.execute(
+                "SELECT switch FROM regions WHERE generation = ?", (generation,)
+            ).fetchone()
+            if held is not None:
+                raise StoreError(f"generation {generation} still has a region on {held[0]}")
+            self._db.execute("DELETE FROM jobs WHERE generation = ?", (generation,))
+
+    def jobs(self) -> list[StoredJob]:
+        """All of them, oldest first."""
+        rows = self._db.execute(
+            "SELECT generation, explicit, spec, plan, workers, phase, outcome FROM jobs ORDER BY generation"
+        ).fetchall()
+        return [
+            StoredJob(
+                spec=_spec(json.loads(spec)),
+                explicit=bool(explicit),
+                plan=_plan(json.loads(plan)),
+                workers=tuple(_member_from_json(value) for value in json.loads(workers)),
+                phase=Phase(phase),
+                outcome=_outcome_from_json(outcome),
+                place=self._place(generation),
+            )
+            for generation, explicit, spec, plan, workers, phase, outcome in rows
+        ]
+
+    def _place(self, generation: int) -> Place | None:
+        row = self._db.execute(
+            "SELECT switch, number, base, slots FROM regions WHERE generation = ?", (generation,)
+        ).fetchone()
+        if row is None:
+            return None
+        entries = self._db.execute(
+            "SELECT entry FROM entries WHERE generation = ? ORDER BY position", (generation,)
+        )
+        return Place(
+            switch=row[0],
+            region=Region(*row[1:]),
+            entries=tuple(from_json(_tuples(json.loads(text))) for (text,) in entries),
+        )
+
+
+def _open(path: str, first_generation: int) -> sqlite3.Connection:
+    try:
+        db = sqlite3.connect(path, timeout=1.0)
+    except sqlite3.Error as error:
+        raise StoreError(f"cannot open the database {path}: {error}") from error
+    try:
+        db.execute("PRAGMA foreign_keys = ON")
+        db.execute("PRAGMA locking_mode = EXCLUSIVE")  # a second controller would give out the same slots
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("PRAGMA synchronous = FULL")
+        version = db.execute("PRAGMA user_version").fetchone()[0]
+        if version not in (0, _VERSION):
+            raise StoreError(
+                f"the database {path} has format {version}, this controller knows {_VERSION}: use another file"
+            )
+        db.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA user_version = {_VERSION}; COMMIT;")
+        with db:
+            db.execute("INSERT OR IGNORE INTO counters VALUES ('generation', ?)", (first_generation,))
+    except sqlite3.OperationalError as error:
+        db.close()
+        if "locked" in str(error):
+            raise StoreError(f"the database {path} is in use by another controller: stop that one") from error
+        raise StoreError(f"cannot use the database {path}: {error}") from error
+    except sqlite3.DatabaseError as error:
+        db.close()
+        raise StoreError(f"{path} is not a database of this controller: {error}") from error
+    except StoreError:
+        db.close()
+        raise
+    return db
+
+
+def _spec(value: dict[str, Any]) -> JobSpec:
+    mode = value.pop("mode")
+    return JobSpec(**value, mode=None if mode is None else Mode(mode))
+
+
+def _plan(value: dict[str, Any]) -> Plan:
+    return Plan(**{**value, "mode": Mode(value["mode"])})
+
+
+def _member_to_json(member: Member, token: bytes) -> list[Any]:
+    return [asdict(replace(member)) | {"ip": str(member.ip)}, token.hex()]
+
+
+def _member_from_json(value: list[Any]) -> tuple[Member, bytes]:
+    fields, token = value
+    return Member(**{**fields, "ip": IPv4Address(fields["ip"])}), bytes.fromhex(token)
+
+
+def _outcome_to_json(outcome: Left | Ended | None) -> str | None:
+    if outcome is None:
+        return None
+    return json.dumps(asdict(outcome))
+
+
+def _outcome_from_json(text: str | None) -> Left | Ended | None:
+    if text is None:
+        return None
+    fields = json.loads(text)
+    return Ended(**fields) if fields else Left()
+
+
+def _tuples(value: Any) -> Any:
+    """JSON's lists as the tuples that entries are made of."""
+    return tuple(_tuples(item) for item in value) if isinstance(value, list) else value

@@ -1,0 +1,434 @@
+"""One switch under control: kept connected, with our program and base entries in it, written and read.
+
+    start -> connecting -> primary? -> our program there? (pushed if not) -> base entries there? -> connected
+               ^                                                                                        |
+               +---- stream ended, no answer to the poll, another primary, another program -------------+
+
+A task walks this circle for as long as the switch is not closed. What it finds on the way tells whether the
+switch has forgotten what we wrote: `epoch` counts that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import grpc
+from finsy.proto import p4r
+
+from controller.api.errors import InvalidRequestError
+from controller.config import SwitchConfig
+from controller.entries import Entry, Key, key_of
+from controller.flows import COUNTERS
+from controller.p4rt import (
+    ElectionIdTakenError,
+    P4RuntimeClient,
+    Role,
+    SwitchError,
+    SwitchUnreachableError,
+    Update,
+    UpdateKind,
+    WriteError,
+)
+from controller.push import CONTROLLER_ELECTION_ID, Program, load, shipped_program, write_base
+from controller.queries import OP_QUERY_SLOT, SlotContent, SlotQueries
+from controller.recovery import Stage, compare, deleting_stages, flatten, writing_stages
+from p4src import MAX_FLOWS, MAX_PORTS, MAX_SLOTS
+
+LOG = logging.getLogger(__name__)
+
+PORT_COUNTERS = {
+    "port_rx": "SwitchIngress.port_rx",
+    "port_tx": "SwitchEgress.port_tx",
+    "no_route": "SwitchIngress.forward.no_route",
+}
+FIRST_RETRY_S = 0.2
+LAST_RETRY_S = 2.0
+POLL_INTERVAL_S = 3.0  # a switch that hangs, or whose program somebody replaced, does not end the stream
+
+
+@dataclass(frozen=True)
+class CounterCell:
+    """One cell of a counter."""
+
+    packets: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class AdoptReport:
+    """What `adopt` found and did: `kept` was right already, the rest was written, changed or deleted."""
+
+    kept: tuple[Entry, ...]
+    written: tuple[Entry, ...]
+    changed: tuple[Entry, ...]
+    deleted: tuple[Entry, ...]
+
+
+class Switch:
+    """A P4Runtime switch. Errors are SwitchErrors; not connected is a SwitchUnreachableError that says why.
+
+    `base` is there whenever the switch is connected, whatever else comes and goes. `on_change` is called when
+    `connected` has changed.
+    """
+
+    def __init__(
+        self,
+        config: SwitchConfig,
+        base: Sequence[Entry],
+        *,
+        on_change: Callable[[Switch], None],
+        program: Program | None = None,
+        election_id: int = CONTROLLER_ELECTION_ID,
+        poll_interval_s: float = POLL_INTERVAL_S,
+    ) -> None:
+        self.config = config
+        self.epoch = 0  # how often the switch was found without entries that we had written
+        self._base = tuple(base)
+        self._on_change = on_change
+        self._program = program or shipped_program()
+        self._election_id = election_id
+        self._poll_interval_s = poll_interval_s
+        self._label = f"switch {config.name} at {config.address}"
+        self._state = "connecting"
+        self._connected = asyncio.Event()
+        self._client: P4RuntimeClient | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._writing = asyncio.Lock()
+        self._queries = SlotQueries(self._label)
+        self._installed: set[Entry] = set()
+        self._leftover: dict[Key, Entry] = {}  # should be gone, but could not be deleted yet
+
+    # State
+
+    @property
+    def connected(self) -> bool:
+        """Whether we are primary and our program and base entries are in the switch."""
+        return self._connected.is_set()
+
+    @property
+    def state(self) -> str:
+        """A few words for people: "connected", or why not."""
+        return self._state
+
+    @property
+    def program_sha256(self) -> str:
+        """SHA-256 of the BMv2 JSON that the switch runs when it is connected."""
+        return self._program.sha256
+
+    async def start(self) -> None:
+        """Begin to connect, and to connect again for as long as it takes."""
+        if self._task is None:
+            self._task = asyncio.create_task(self._run(), name=f"switch {self.config.name}")
+
+    async def wait_connected(self, timeout_s: float) -> bool:
+        """Whether the switch is connected within that time."""
+        try:
+            await asyncio.wait_for(self._connected.wait(), timeout_s)
+        except asyncio.TimeoutError:
+            return False
+        return True
+
+    async def close(self) -> None:
+        """Leave the switch as it is. `on_change` is not called for this."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+        self._connected.clear()
+        self._state = "closed"
+
+    # Entries
+
+    async def adopt(self, wanted: Sequence[Entry]) -> AdoptReport:
+        """Make the switch hold `wanted` and its base entries and nothing else, touching only what differs."""
+        async with self._writing:
+            client = self._require()
+            everything = {key_of(entry): entry for entry in (*self._base, *wanted)}
+            difference = compare(await client.read_entries(), everything.values())
+            await _apply(client, UpdateKind.DELETE, difference.delete)
+            await _apply(client, UpdateKind.MODIFY, difference.modify)
+            await _apply(client, UpdateKind.INSERT, difference.insert)
+            self._installed = set(everything.values())
+            self._leftover.clear()
+        return AdoptReport(
+            kept=tuple(difference.kept),
+            written=flatten(difference.insert),
+            changed=flatten(difference.modify),
+            deleted=flatten(difference.delete),
+        )
+
+    async def install(self, entries: Sequence[Entry]) -> None:
+        """Write all entries or none: SwitchError names the one refused, and what was written is removed.
+
+        ValueError if two of the entries have the same key.
+        """
+        if len({key_of(entry) for entry in entries}) < len(entries):
+            raise ValueError("two of the entries have the same key")
+        async with self._writing:
+            client = self._require()
+            written: list[Entry] = []
+            for stage in writing_stages(entries):
+                try:
+                    await client.write([Update(UpdateKind.INSERT, entry) for entry in stage])
+                except asyncio.CancelledError:
+                    self._remember_leftover([*written, *stage])
+                    raise
+                except SwitchError as error:
+                    await self._undo(client, [*written, *_perhaps_written(stage, error)])
+                    raise
+                written += stage
+            self._installed |= set(entries)
+            self._forget_leftover(entries)
+
+    async def remove(self, entries: Iterable[Entry]) -> None:
+        """Delete entries, flows first and guards last, whatever their order here; gone already is fine.
+
+        If the switch is not connected, they are deleted as soon as it is, and SwitchUnreachableError says so.
+        """
+        async with self._writing:
+            entries = [entry for entry in entries if entry not in self._base]
+            self._installed -= set(entries)
+            self._remember_leftover(entries)
+            await self._delete(self._require(), entries)
+
+    async def read_entries(self) -> set[Entry]:
+        """Every entry in the switch, base entries too."""
+        return await self._require().read_entries()
+
+    # Counters and slots
+
+    async def flow_counters(self, first: int, count: int) -> dict[str, list[CounterCell]]:
+        """By short name (`aggregated`, `completed`, ...), the cells of flow indexes first..first+count-1."""
+        client, flows = self._require(), _range("flow", first, count, MAX_FLOWS)
+        found = await client.read_counters([(name, flow) for name in COUNTERS.values() for flow in flows])
+        return {
+            short: [CounterCell(*found[name, flow]) for flow in flows] for short, name in COUNTERS.items()
+        }
+
+    async def port_counters(self) -> dict[str, dict[int, CounterCell]]:
+        """`port_rx`, `port_tx` and `no_route`, each for every port number of the program."""
+        client, ports = self._require(), range(MAX_PORTS)
+        found = await client.read_counters(
+            [(name, port) for name in PORT_COUNTERS.values() for port in ports]
+        )
+        return {
+            short: {port: CounterCell(*found[name, port]) for port in ports}
+            for short, name in PORT_COUNTERS.items()
+        }
+
+    async def reset_flow_counters(self, first: int, count: int) -> None:
+        """Zero for flow indexes first..first+count-1."""
+        client, flows = self._require(), _range("flow", first, count, MAX_FLOWS)
+        await client.reset_counters([(name, flow) for name in COUNTERS.values() for flow in flows])
+
+    async def slots(self, first: int, count: int) -> list[SlotContent]:
+        """What slots first..first+count-1 hold."""
+        client = self._require()
+        _range("slot", first, count, MAX_SLOTS)
+
+        async def send(index: int) -> None:
+            await client.send_packet(b"", op=OP_QUERY_SLOT, port=0, index=index)
+
+        return await self._queries.ask(first, count, send)
+
+    # The program
+
+    async def push(self) -> None:
+        """Load the program anew, read it back, write the base entries; every job's entries are gone then."""
+        async with self._writing:
+            await self._fill(self._require())
+
+    # The circle
+
+    async def _run(self) -> None:
+        wait_s = FIRST_RETRY_S
+        while True:
+            was_connected = False
+            try:
+                await self._session()
+            except SwitchError as error:
+                was_connected = self.connected
+                self._change(connected=False, state=self._why(error))
+            except Exception as error:
+                # A defect of ours must not leave the switch without anybody who looks after it.
+                LOG.exception("%s: trying again", self._label)
+                self._change(connected=False, state=f"failed: {error}")
+            wait_s = FIRST_RETRY_S if was_connected else min(2 * wait_s, LAST_RETRY_S)
+            await asyncio.sleep(wait_s)
+
+    async def _session(self) -> None:
+        """From the connection to its end, which is always a SwitchError."""
+        client = P4RuntimeClient(
+            self.config.address,
+            device_id=self.config.device_id,
+            schema=self._program.schema,
+            label=self._label,
+            on_packet=self._packet_in,
+        )
+        async with client:
+            role = await client.open(self._election_id)
+            try:
+                while True:
+                    if role.primary:
+                        await self._prepare(client)
+                        self._client = client
+                        self._change(connected=True, state="connected")
+                    else:
+                        self._change(
+                            connected=False,
+                            state=f"another controller is primary (election id {role.election_id})",
+                        )
+                    role = await self._watch(client, role)
+            finally:
+                self._client = None
+
+    async def _watch(self, client: P4RuntimeClient, role: Role) -> Role:
+        """Wait until the role changes, and look now and then whether the program is still ours."""
+        while True:
+            try:
+                new = await asyncio.wait_for(client.next_role(), self._poll_interval_s)
+            except asyncio.TimeoutError:
+                if role.primary:
+                    await self._look_after(client)
+                continue
+            if new.vacant:
+                new = await client.claim(max(new.election_id, self._election_id))
+            if new.primary != role.primary:
+                return new
+
+    async def _look_after(self, client: P4RuntimeClient) -> None:
+        """What a connected switch needs now and then."""
+        async with self._writing:
+            if await client.cookie() != self._program.cookie:
+                raise SwitchError(f"{self._label}: somebody has replaced its program")
+            await self._tidy(client)
+
+    async def _prepare(self, client: P4RuntimeClient) -> None:
+        """Our program and base entries into a switch that we are primary of, whatever it holds."""
+        async with self._writing:
+            running = await client.pipeline()
+            if not self._program.is_in(running):
+                self._change(
+                    connected=False,
+                    state="loading the program"
+                    if not self._installed
+                    else "restarted: its program and entries are gone, loading the program",
+                )
+                if running is not None:
+                    LOG.warning("%s runs another program, which is replaced", self._label)
+                await self._fill(client)
+                return
+            found = await client.read_entries()
+            if not self._installed <= found:
+                LOG.warning("%s has lost %d entries", self._label, len(self._installed - found))
+                self.epoch += 1
+                self._installed &= found
+            difference = compare(found, self._base)
+            await _apply(client, UpdateKind.MODIFY, difference.modify)
+            await _apply(client, UpdateKind.INSERT, difference.insert)
+            self._installed |= set(self._base)
+            await self._tidy(client)
+
+    async def _fill(self, client: P4RuntimeClient) -> None:
+        if self._installed:
+            self.epoch += 1
+        self._installed.clear()
+        self._leftover.clear()
+        await load(client, self._program)
+        await write_base(client, self._base)
+        self._installed |= set(self._base)
+
+    def _change(self, *, connected: bool, state: str) -> None:
+        if state != self._state:
+            LOG.info("%s: %s", self._label, state)
+        changed = connected != self.connected
+        self._state = state
+        if connected:
+            self._connected.set()
+        else:
+            self._connected.clear()
+            self._client = None
+        if not changed:
+            return
+        try:
+            self._on_change(self)
+        except Exception:
+            LOG.exception("%s: who is told of changes failed", self._label)
+
+    # Inside
+
+    def _require(self) -> P4RuntimeClient:
+        if self._client is None or not self.connected:
+            raise SwitchUnreachableError(f"{self._label} is not connected: {self._state}")
+        return self._client
+
+    def _why(self, error: SwitchError) -> str:
+        reason = str(error).removeprefix(self._label).lstrip(": ")
+        if isinstance(error, SwitchUnreachableError):
+            return f"unreachable: {reason}"
+        if isinstance(error, ElectionIdTakenError):
+            return f"another controller is primary: {reason}"
+        return reason
+
+    def _packet_in(self, message: p4r.PacketIn) -> None:
+        self._queries.answer(self._program.schema.packet_in(message))
+
+    async def _undo(self, client: P4RuntimeClient, entries: Sequence[Entry]) -> None:
+        """Take back half an installation; what cannot be taken back now is when the switch is there again."""
+        self._remember_leftover(entries)
+        await self._tidy(client)
+
+    async def _tidy(self, client: P4RuntimeClient) -> None:
+        """Delete what should be gone; what cannot be now stays on the list."""
+        if not self._leftover:
+            return
+        try:
+            await self._delete(client, list(self._leftover.values()))
+        except SwitchError as error:
+            LOG.warning("%s still has %d entries too many: %s", self._label, len(self._leftover), error)
+
+    def _remember_leftover(self, entries: Iterable[Entry]) -> None:
+        self._leftover.update((key_of(entry), entry) for entry in entries)
+
+    def _forget_leftover(self, entries: Iterable[Entry]) -> None:
+        for entry in entries:
+            self._leftover.pop(key_of(entry), None)
+
+    async def _delete(self, client: P4RuntimeClient, entries: Iterable[Entry]) -> None:
+        for stage in deleting_stages(entries):
+            try:
+                await client.write([Update(UpdateKind.DELETE, entry) for entry in stage])
+            except WriteError as error:
+                if any(failure.code is not grpc.StatusCode.NOT_FOUND for failure in error.failures):
+                    raise
+            self._forget_leftover(stage)
+
+
+async def _apply(client: P4RuntimeClient, kind: UpdateKind, stages: Iterable[Stage]) -> None:
+    for stage in stages:
+        await client.write([Update(kind, entry) for entry in stage])
+
+
+def _perhaps_written(stage: Stage, error: SwitchError) -> list[Entry]:
+    """The entries of a stage that may be in the switch after its batch has failed."""
+    refused = {failure.update.entry for failure in error.failures} if isinstance(error, WriteError) else set()
+    return [entry for entry in stage if entry not in refused]
+
+
+def _range(what: str, first: int, count: int, limit: int) -> range:
+    if first < 0 or count < 0 or first + count > limit:
+        raise InvalidRequestError(f"{what}s {first}..{first + count - 1} are not within 0..{limit - 1}")
+    return range(first, first + count)
+
+
+__all__ = [
+    "AdoptReport",
+    "CounterCell",
+    "SlotContent",
+    "Switch",
+    "SwitchError",
+    "SwitchUnreachableError",
+]

@@ -1,0 +1,59 @@
+"""The `p4reduce` command: its groups, and where every error ends."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import sys
+from collections.abc import Sequence
+
+import typer
+
+from p4reduce.commands import allreduce, demo, job, push, rack, shell, show
+from p4reduce.failing import guarded
+
+app = typer.Typer(
+    help="All-reduce inside the network: a P4 switch adds up the gradients of RoCE v2 workers.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command("demo")(demo.demo)
+app.add_typer(rack.app, name="up")
+app.command("down")(rack.down)
+app.command("push")(push.push)
+app.command("shell")(shell.shell)
+app.add_typer(job.app, name="job")
+app.add_typer(show.app, name="show")
+app.command("allreduce")(allreduce.allreduce)
+
+_DEBUG = "--debug"
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"p4reduce {importlib.metadata.version('p4reduce')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    debug: bool = typer.Option(False, _DEBUG, help="Show the traceback of an error."),
+    version: bool = typer.Option(
+        False, "--version", callback=_version, is_eager=True, help="Show the version."
+    ),
+) -> None:
+    """Options of every command."""
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line (without the program's name); its exit code. `--debug` may stand anywhere."""
+    words = [word for word in arguments if word != _DEBUG]
+    return guarded(
+        lambda: app(args=words, prog_name="p4reduce"),
+        debug=len(words) < len(arguments),
+    )
+
+
+def main() -> None:
+    """The console script."""
+    sys.exit(run(sys.argv[1:]))

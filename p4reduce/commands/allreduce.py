@@ -1,0 +1,53 @@
+"""`p4reduce allreduce`: one timed all-reduce on the running cluster."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Annotated
+
+import typer
+
+from p4reduce import output
+from p4reduce.failing import ending_on_signals
+from p4reduce.options import ClusterOption, JsonFile, parse_bytes
+from topologies import state
+
+
+class Summing(str, Enum):
+    """Where the sums are made."""
+
+    IN_NETWORK = "in-network"
+    RING = "ring"
+
+
+def allreduce(
+    size: Annotated[
+        str, typer.Option("--bytes", "-b", metavar="SIZE", help="Tensor: 4096, 64K, 32M.")
+    ] = "1M",
+    dtype: Annotated[str, typer.Option(help="int32, float32, float16 or bfloat16.")] = "float32",
+    op: Annotated[str, typer.Option(help="sum, avg, max or min.")] = "sum",
+    verify: Annotated[bool, typer.Option("--verify", help="Compare the result with NumPy's.")] = False,
+    strategy: Annotated[
+        Summing, typer.Option(help="Sums by the switch, or by ring all-reduce between the workers.")
+    ] = Summing.IN_NETWORK,
+    repeat: Annotated[int, typer.Option(min=1, help="How often; the median counts.")] = 1,
+    workers: Annotated[
+        int | None, typer.Option(min=2, max=32, help="Workers; one a host if not given.")
+    ] = None,
+    cluster: ClusterOption = None,
+    json: JsonFile = None,
+) -> None:
+    """Reduce random data over all workers of the running cluster, and time it."""
+    from workloads.allreduce import Request, run
+    from workloads.report import allreduce_table
+
+    output.require_writable(json)
+    request = Request(
+        bytes=parse_bytes(size), dtype=dtype, op=op, strategy=strategy.value, repeat=repeat, verify=verify
+    )
+    with ending_on_signals():
+        result = run(state.running(cluster), request, workers=workers)
+    if json is not None:
+        output.write_json(json, result)
+    if str(json) != "-":
+        output.show(allreduce_table(result))

@@ -1,0 +1,38 @@
+"""`p4reduce demo`: the main job."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from p4reduce import output
+from p4reduce.failing import ending_on_signals
+from p4reduce.options import JsonFile, parse_bytes
+from topologies.switches import SwitchTarget
+
+
+def demo(
+    json: JsonFile = None,
+    workers: Annotated[int, typer.Option(min=2, max=32, help="Workers, each on a host of its own.")] = 4,
+    switch: Annotated[SwitchTarget, typer.Option(help="What runs the P4 program.")] = SwitchTarget.EMBEDDED,
+    steps: Annotated[int, typer.Option(min=1, help="Training steps.")] = 150,
+    race_bytes: Annotated[
+        str, typer.Option("--bytes", metavar="SIZE", help="Tensor of the race against ring all-reduce.")
+    ] = "32M",
+    cluster: Annotated[str, typer.Option(metavar="NAME", help="Name of the rack.")] = "demo",
+) -> None:
+    """Train a network on an emulated rack whose switch adds up the gradients, then race it against a ring."""
+    from workloads.demo import DemoOptions, run
+    from workloads.report import demo_tables
+
+    output.require_writable(json)
+    options = DemoOptions(
+        cluster=cluster, switch=switch, workers=workers, steps=steps, race_bytes=parse_bytes(race_bytes)
+    )
+    with ending_on_signals(), output.progress() as progress:
+        report = run(options, progress=progress)
+    if json is not None:
+        output.write_json(json, report.as_json())
+    if str(json) != "-":
+        output.show(demo_tables(report))

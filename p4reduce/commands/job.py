@@ -1,0 +1,174 @@
+"""`p4reduce job`: jobs at the running cluster's controller."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Annotated, Any
+
+import typer
+
+from controller.api import controller_pb2 as pb
+from controller.api.admin import AdminClient
+from p4reduce import output
+from p4reduce.options import ClusterOption, JsonFlag
+from p4reduce.output import Column, Row
+from topologies import state
+
+app = typer.Typer(no_args_is_help=True, help="Jobs at the controller: create, list, show, delete.")
+
+Name = Annotated[str, typer.Argument(metavar="JOB", help="The job's name.")]
+
+
+class JobMode(str, Enum):
+    """How a job's sums are to be made."""
+
+    AUTO = "auto"
+    IN_NETWORK = "in-network"
+    RING = "ring"
+
+
+_MODES = {JobMode.AUTO: pb.MODE_UNSPECIFIED, JobMode.IN_NETWORK: pb.IN_NETWORK, JobMode.RING: pb.RING}
+
+
+def _if_any(value: int | str | None) -> str:
+    """Nothing for what is not known before all workers have joined."""
+    return str(value or "")
+
+
+JOBS = (
+    Column("name", "job"),
+    Column("phase", "phase"),
+    Column("workers", "workers", lambda workers: str(len(workers)), right=True),
+    Column("world_size", "of", right=True),
+    Column("mode", "sums by"),
+    Column("generation", "generation", _if_any, right=True),
+    Column("path_mtu", "path MTU", _if_any, right=True),
+    Column("window", "window", _if_any, right=True),
+    Column("slots", "slots", _if_any, right=True),
+    Column("ended", "ended because", _if_any),
+)
+WORKERS = (
+    Column("rank", "rank", right=True),
+    Column("host", "host"),
+    Column("ip", "IP"),
+    Column("port", "switch port", right=True),
+    Column("qpn_out", "QP out", hex, right=True),
+    Column("qpn_in", "QP in", hex, right=True),
+    Column("connected", "connected", lambda yes: "yes" if yes else "no"),
+    Column("heard_s_ago", "heard", lambda seconds: f"{seconds:.1f} s ago", right=True),
+)
+
+
+@app.callback()
+def group() -> None:
+    """Jobs at the controller: create, list, show, delete."""
+
+
+@app.command("create")
+def create(
+    name: Name,
+    world_size: Annotated[int, typer.Option("--world-size", "-n", min=1, help="Workers that will join.")],
+    mode: Annotated[
+        JobMode, typer.Option(help="auto: in the network if possible, else ring.")
+    ] = JobMode.AUTO,
+    path_mtu: Annotated[int | None, typer.Option(help="Path MTU in bytes (default: the cluster's).")] = None,
+    window: Annotated[int | None, typer.Option(help="Messages in flight: 1, 2, 4 or 8.")] = None,
+    message_packets: Annotated[int | None, typer.Option(help="Packets a message: a power of two.")] = None,
+    cluster: ClusterOption = None,
+    json: JsonFlag = False,
+) -> None:
+    """Create a job before its workers join (joining alone does it too, with the cluster's settings)."""
+    with client(cluster) as admin:
+        job = admin.create_job(
+            name,
+            world_size,
+            mode="" if mode is JobMode.AUTO else mode.value,
+            path_mtu=path_mtu,
+            window=window,
+            message_packets=message_packets,
+        )
+    _show(job_row(job), as_json=json)
+
+
+@app.command("list")
+def list_(cluster: ClusterOption = None, json: JsonFlag = False) -> None:
+    """All jobs, ended ones too."""
+    with client(cluster) as admin:
+        rows = [job_row(job) for job in admin.list_jobs()]
+    output.show_rows(rows, JOBS, title="Jobs", as_json=json)
+
+
+@app.command("show")
+def show(name: Name, cluster: ClusterOption = None, json: JsonFlag = False) -> None:
+    """One job and its workers."""
+    with client(cluster) as admin:
+        job = admin.show_job(name)
+    _show(job_row(job), as_json=json)
+
+
+@app.command("delete")
+def delete(name: Name, cluster: ClusterOption = None) -> None:
+    """End a job if it runs (its workers are told), free its slots, and forget it."""
+    with client(cluster) as admin:
+        admin.delete_job(name)
+    output.say(f"job {name}: deleted")
+
+
+def client(cluster: str | None) -> AdminClient:
+    """The controller of the running cluster."""
+    return AdminClient(f"unix:{state.running(cluster).control_socket}")
+
+
+def job_row(job: Any) -> Row:
+    """A JobInfo as JSON has it."""
+    asked = job.spec
+    return {
+        "name": asked.name,
+        "phase": pb.Phase.Name(job.phase).lower(),
+        "explicit": job.explicit,
+        "world_size": asked.world_size,
+        "mode": _mode(job.mode or asked.mode),
+        "mode_reason": job.mode_reason,
+        "job_id": job.job_id,
+        "generation": job.generation,
+        "window": job.window,
+        "message_packets": job.message_packets,
+        "path_mtu": job.path_mtu,
+        "switch": job.switch,
+        "first_slot": job.first_slot if job.HasField("first_slot") else None,
+        "slots": job.slots,
+        "ended": job.ended.reason if job.HasField("ended") else None,
+        "workers": [_worker_row(worker) for worker in job.workers],
+    }
+
+
+def _worker_row(info: Any) -> Row:
+    worker = info.worker
+    return {
+        "rank": worker.rank,
+        "host": info.host,
+        "hostname": worker.hostname,
+        "ip": worker.ip,
+        "mac": worker.mac,
+        "port": info.port,
+        "qpn_out": worker.qpn_out,
+        "psn_out": worker.psn_out,
+        "qpn_in": worker.qpn_in,
+        "connected": info.connected,
+        "heard_s_ago": info.heard_s_ago,
+    }
+
+
+def _mode(mode: int) -> str:
+    return next(name.value for name, value in _MODES.items() if value == mode)
+
+
+def _show(job: Row, *, as_json: bool) -> None:
+    if as_json:
+        output.say_json(job)
+        return
+    output.show_rows([job], JOBS, title=f"Job {job['name']}", as_json=False)
+    if job["mode_reason"]:
+        output.say(f"sums are not made in the network: {job['mode_reason']}")
+    if job["workers"]:
+        output.show_rows(job["workers"], WORKERS, title="Workers", as_json=False)

@@ -1,0 +1,63 @@
+"""`p4reduce push`: the P4 program into switches."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+import typer
+
+from controller.push import push_to
+from p4reduce import output
+from p4reduce.commands.job import client
+from p4reduce.options import ClusterOption, JsonFlag
+from p4reduce.output import Column, Row
+
+SWITCHES = (
+    Column("name", "switch"),
+    Column("address", "P4Runtime"),
+    Column("device_id", "device", right=True),
+    Column("target", "target"),
+    Column("state", "state"),
+    Column("program_sha256", "program", lambda digest: digest[:12]),
+)
+
+
+def push(
+    target: Annotated[
+        str | None,
+        typer.Argument(metavar="[CLUSTER|HOST:PORT]", help="A cluster, or any running P4Runtime switch."),
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="End jobs that run there; take over from another controller.")
+    ] = False,
+    device_id: Annotated[int, typer.Option(help="P4Runtime device id, with HOST:PORT.")] = 1,
+    cluster: ClusterOption = None,
+    json: JsonFlag = False,
+) -> None:
+    """Load the P4 program and its configuration, read it back and compare."""
+    if target is not None and ":" in target:
+        rows = [_push_to(target, device_id=device_id, force=force)]
+    else:
+        with client(target or cluster) as admin:
+            rows = [switch_row(switch) for switch in admin.push(force=force)]
+    output.show_rows(rows, SWITCHES, title="Pushed, read back and equal", as_json=json)
+
+
+def switch_row(switch: object) -> Row:
+    """A SwitchInfo as JSON has it."""
+    names = ("name", "address", "device_id", "target", "connected", "state", "program_sha256")
+    return {name: getattr(switch, name) for name in names}
+
+
+def _push_to(address: str, *, device_id: int, force: bool) -> Row:
+    result = asyncio.run(push_to(address, device_id=device_id, force=force))
+    return {
+        "name": "",
+        "address": address,
+        "device_id": device_id,
+        "target": "",
+        "connected": True,
+        "state": "connected",
+        "program_sha256": result.program_sha256,
+    }

@@ -1,0 +1,146 @@
+"""`p4reduce show`: what the running cluster's switches hold and count."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated, Any
+
+import typer
+
+from p4reduce import output
+from p4reduce.commands.job import client
+from p4reduce.options import ClusterOption, JsonFlag
+from p4reduce.output import Column, Row
+
+app = typer.Typer(no_args_is_help=True, help="What the switches hold: flows, slots, counters, ports.")
+
+JobOption = Annotated[str, typer.Option("--job", metavar="JOB", help="Only this job's.")]
+
+FLOWS = (
+    Column("job", "job"),
+    Column("rank", "rank", right=True),
+    Column("switch", "switch"),
+    Column("index", "flow", right=True),
+    Column("ingress_port", "from port", right=True),
+    Column("src_ip", "from"),
+    Column("egress_port", "to port", right=True),
+    Column("dst_ip", "to"),
+    Column("dest_qp", "QP", hex, right=True),
+    Column("first_psn", "first PSN", right=True),
+    Column("on_switch", "on the switch", lambda yes: "yes" if yes else "NO"),
+)
+SLOTS = (
+    Column("switch", "switch"),
+    Column("index", "slot", right=True),
+    Column("job", "job"),
+    Column("generation", "generation", right=True),
+    Column("message", "message", right=True),
+    Column("ranks", "contributed", lambda ranks: " ".join(map(str, ranks))),
+    Column("chunks", "chunks", right=True),
+)
+PORTS = (
+    Column("switch", "switch"),
+    Column("port", "port", right=True),
+    Column("host", "host"),
+    Column("ip", "IP"),
+    Column("received_packets", "received", right=True),
+    Column("received_bytes", "bytes", right=True),
+    Column("sent_packets", "sent", right=True),
+    Column("sent_bytes", "bytes", right=True),
+    Column("no_route_packets", "no route", right=True),
+)
+
+
+@app.callback()
+def group() -> None:
+    """What the switches hold: flows, slots, counters, ports."""
+
+
+@app.command("flows")
+def flows(job: JobOption = "", cluster: ClusterOption = None, json: JsonFlag = False) -> None:
+    """The RoCE connections that the switches aggregate."""
+    with client(cluster) as admin:
+        rows = [flow_row(flow) for flow in admin.flows(job)]
+    output.show_rows(rows, FLOWS, title="Flows", as_json=json)
+
+
+@app.command("slots")
+def slots(
+    job: JobOption = "",
+    unused: Annotated[bool, typer.Option("--all", help="Unused slots too.")] = False,
+    cluster: ClusterOption = None,
+    json: JsonFlag = False,
+) -> None:
+    """The aggregators: which message each holds, and who has contributed."""
+    with client(cluster) as admin:
+        rows = [slot_row(slot) for slot in admin.slots(job, all=unused)]
+    output.show_rows(rows, SLOTS, title="Slots", as_json=json)
+
+
+@app.command("counters")
+def counters(job: JobOption = "", cluster: ClusterOption = None, json: JsonFlag = False) -> None:
+    """What the switches did with each flow's packets."""
+    with client(cluster) as admin:
+        rows = [counters_row(flow) for flow in admin.counters(job)]
+    output.show_rows(rows, _counter_columns(rows), title="Packets", as_json=json)
+
+
+@app.command("ports")
+def ports(cluster: ClusterOption = None, json: JsonFlag = False) -> None:
+    """The switches' ports, who is behind them, and what went through."""
+    with client(cluster) as admin:
+        rows = [port_row(port) for port in admin.ports()]
+    output.show_rows(rows, PORTS, title="Ports", as_json=json)
+
+
+def flow_row(flow: Any) -> Row:
+    """A Flow as JSON has it."""
+    names = (
+        *("job", "generation", "rank", "switch", "index", "ingress_port", "egress_port"),
+        *("src_ip", "dst_ip", "dest_qp", "ack_qp", "first_psn", "on_switch"),
+    )
+    return {name: getattr(flow, name) for name in names}
+
+
+def slot_row(slot: Any) -> Row:
+    """A Slot as JSON has it."""
+    names = ("switch", "index", "job", "generation", "message", "chunks", "flags")
+    return {**{name: getattr(slot, name) for name in names}, "ranks": list(slot.ranks)}
+
+
+def counters_row(flow: Any) -> Row:
+    """A flow's counters as JSON has them."""
+    return {
+        "job": flow.job,
+        "generation": flow.generation,
+        "rank": flow.rank,
+        "switch": flow.switch,
+        "counters": {
+            name: {"packets": value.packets, "bytes": value.bytes}
+            for name, value in sorted(flow.counters.items())
+        },
+    }
+
+
+def port_row(port: Any) -> Row:
+    """A Port as JSON has it."""
+    row: Row = {name: getattr(port, name) for name in ("switch", "port", "host", "ip", "mac")}
+    for way in ("received", "sent", "no_route"):
+        value = getattr(port, way)
+        row |= {f"{way}_packets": value.packets, f"{way}_bytes": value.bytes}
+    return row
+
+
+def _counter_columns(rows: list[Row]) -> list[Column]:
+    """A column for each counter that counted anything."""
+    names = dict.fromkeys(name for row in rows for name, value in row["counters"].items() if value["packets"])
+    return [
+        Column("job", "job"),
+        Column("rank", "rank", right=True),
+        Column("switch", "switch"),
+        *(Column("counters", name.replace("_", " "), partial(_packets, name), right=True) for name in names),
+    ]
+
+
+def _packets(name: str, values: dict[str, Any]) -> str:
+    return str(values.get(name, {"packets": 0})["packets"])

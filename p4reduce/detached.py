@@ -1,0 +1,64 @@
+"""A rack that runs on in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+
+from topologies import state
+from topologies.errors import TopologyError
+from topologies.rack import RackOptions
+
+_ERROR = "p4reduce: "
+
+
+def start_detached(options: RackOptions, *, progress: Callable[[str], None]) -> None:
+    """Start it and wait until it is ready. TopologyError with what it complained about."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "p4reduce", "up", "rack", "--hold", *_arguments(options)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    complaint = ""
+    try:
+        for line in process.stderr or ():  # until it is ready and lets go of stderr, or ends
+            if line.startswith(_ERROR):
+                complaint = line.removeprefix(_ERROR).strip()
+            else:
+                progress(f"bringing up cluster {options.name}: {line.strip()}")
+    except BaseException:
+        process.terminate()
+        process.wait()
+        raise
+    cluster = state.load(options.name)
+    if complaint or cluster is None or not cluster.ready:
+        process.wait()
+        raise TopologyError(
+            complaint or f"cluster {options.name} ended while it came up (exit code {process.returncode})"
+        )
+
+
+def let_go() -> None:
+    """In that process: tell whoever waits that the rack is ready."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, sys.stderr.fileno())
+    os.close(null)
+
+
+def _arguments(options: RackOptions) -> list[str]:
+    arguments = [
+        *("--cluster", options.name),
+        *("--hosts", str(options.hosts)),
+        *("--switch", options.switch.value),
+        *("--mtu", str(options.path_mtu)),
+        *("--rate", "none" if options.rate_mbit is None else f"{options.rate_mbit!r}mbit"),
+        *("--delay-ms", repr(options.delay_ms)),
+        *("--loss", repr(options.loss)),
+        *("--switch-loss", repr(options.switch_loss)),
+    ]
+    return arguments if options.pcap is None else [*arguments, "--pcap", str(options.pcap)]

@@ -1,0 +1,71 @@
+"""Errors for people: one sentence on stderr and an exit code; a traceback only where it was asked for."""
+
+from __future__ import annotations
+
+import signal
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from controller.api.errors import ControllerError
+from controller.config import ConfigError
+from host_agent.errors import CommunicatorError
+from p4reduce.output import complain
+from topologies.errors import TopologyError
+from workloads.errors import WorkloadError
+
+EXIT_ERROR = 1
+EXIT_BUG = 70  # EX_SOFTWARE of sysexits.h
+EXIT_INTERRUPTED = 130  # as shells report SIGINT
+
+EXPECTED = (TopologyError, WorkloadError, ControllerError, ConfigError, CommunicatorError)
+
+
+def guarded(command: Callable[[], object], *, debug: bool) -> int:
+    """Run `command`, turn whatever it raises into a sentence, and return its exit code."""
+    try:
+        command()
+    except SystemExit as end:
+        return _exit_code(end)
+    except KeyboardInterrupt:
+        complain("interrupted")
+        return EXIT_INTERRUPTED
+    except EXPECTED as error:
+        _trace(debug)
+        complain(str(error))
+        return EXIT_ERROR
+    except Exception as error:  # noqa: BLE001 (the outermost frame; --debug shows where it comes from)
+        _trace(debug)
+        complain(f"this is a bug: {type(error).__name__}: {error} (--debug shows where)")
+        return EXIT_BUG
+    return 0
+
+
+@contextmanager
+def ending_on_signals() -> Iterator[None]:
+    """SIGTERM and SIGHUP end what runs as an exception does, so that everything is cleaned up."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    old = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)
+
+
+def _trace(debug: bool) -> None:
+    if debug:
+        traceback.print_exc()
+
+
+def _exit_code(end: SystemExit) -> int:
+    if end.code is None:
+        return 0
+    if isinstance(end.code, int):
+        return end.code
+    complain(str(end.code))
+    return EXIT_ERROR

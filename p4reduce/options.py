@@ -1,0 +1,40 @@
+"""Options that several commands take, and the values that have a syntax of their own."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from topologies.errors import TopologyError
+from topologies.links import parse_rate_mbit
+
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
+
+ClusterOption = Annotated[
+    str | None,
+    typer.Option("--cluster", envvar="P4REDUCE_CLUSTER", help="Which cluster; the only one if not given."),
+]
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+JsonFile = Annotated[
+    Path | None,
+    typer.Option("--json", metavar="FILE", help="Write the result as JSON to FILE (-: stdout)."),
+]
+
+
+def parse_bytes(text: str) -> int:
+    """`4096`, `64K`, `32M`, `1G`, also with B or iB behind; the units are powers of 1024."""
+    match = re.fullmatch(r"(\d+)\s*([KMG]?)(?:I?B)?", text.strip().upper())
+    if match is None:
+        raise typer.BadParameter(f"{text!r} is no size: say 4096, 64K or 32M")
+    return int(match[1]) * _UNITS[match[2]]
+
+
+def parse_rate(text: str) -> float | None:
+    """A link rate in Mbit/s; None: unlimited."""
+    try:
+        return parse_rate_mbit(text)
+    except TopologyError as error:
+        raise typer.BadParameter(str(error)) from error

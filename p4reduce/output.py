@@ -1,0 +1,141 @@
+"""What commands print: tables and progress for people, JSON for programs."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console, RenderableType
+from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from topologies.errors import TopologyError
+
+_PIPE_WIDTH = 200  # a pipe has no width: tables are not to be cut at 80 columns
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column: the key of a row's value, its heading, and how people see the value."""
+
+    key: str
+    heading: str
+    show: Callable[[Any], str] = str
+    right: bool = False
+
+
+def complain(text: str) -> None:
+    """An error, on stderr."""
+    _console(stderr=True).print(
+        f"p4reduce: {text}", style="red", markup=False, highlight=False, soft_wrap=True
+    )
+
+
+def say(text: str) -> None:
+    """A sentence on stdout."""
+    _console().print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def note(text: str) -> None:
+    """A remark that is not what was asked for, on stderr."""
+    _console(stderr=True).print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def show(renderable: RenderableType) -> None:
+    """Something of Rich on stdout."""
+    _console().print(renderable)
+
+
+def show_rows(rows: Sequence[Row], columns: Sequence[Column], *, title: str, as_json: bool) -> None:
+    """A table, or as JSON the list of its rows with all their keys."""
+    if as_json:
+        say_json(list(rows))
+        return
+    if not rows:
+        say(f"{title}: none")
+        return
+    table = Table(title=title, title_justify="left")
+    for column in columns:
+        table.add_column(column.heading, justify="right" if column.right else "left")
+    for row in rows:
+        table.add_row(*(column.show(row[column.key]) for column in columns))
+    show(table)
+
+
+def say_json(value: Any) -> None:
+    """JSON on stdout."""
+    print(json.dumps(value, indent=2))
+
+
+def write_json(path: Path, value: Any) -> None:
+    """JSON into a file; `-` is stdout."""
+    if str(path) == "-":
+        say_json(value)
+        return
+    try:
+        path.write_text(json.dumps(value, indent=2) + "\n")
+    except OSError as error:
+        raise TopologyError(f"cannot write {path}: {error.strerror}") from error
+
+
+def require_writable(path: Path | None) -> None:
+    """Say before a long run that its result could not be written."""
+    if path is None or str(path) == "-":
+        return
+    directory = path.absolute().parent
+    if path.is_dir() or not directory.is_dir() or not os.access(directory, os.W_OK):
+        raise TopologyError(f"cannot write {path}: give --json the name of a file in a directory that exists")
+
+
+@contextmanager
+def progress() -> Iterator[Callable[[str], None]]:
+    """What is going on, on stderr: a line a phase. "phase: detail" stays one line."""
+    console = _console(stderr=True)
+    if not console.is_terminal:
+        yield note
+        return
+    with Progress(
+        SpinnerColumn(finished_text="✓"),
+        TextColumn("{task.description}"),
+        TimeElapsedColumn(),
+        console=console,
+    ) as bar:
+        phases = _Phases(bar)
+        yield phases.enter
+        phases.finish()
+
+
+class _Phases:
+    """Phases one after the other, a task each."""
+
+    def __init__(self, bar: Progress) -> None:
+        self._bar = bar
+        self._phase = ""
+        self._task: TaskID | None = None
+
+    def enter(self, text: str) -> None:
+        phase = text.partition(":")[0]
+        if self._task is not None and phase == self._phase:
+            self._bar.update(self._task, description=text)
+            return
+        self.finish()
+        self._phase = phase
+        self._task = self._bar.add_task(text, total=1)
+
+    def finish(self) -> None:
+        if self._task is not None:
+            self._bar.update(self._task, completed=1, description=self._phase)
+
+
+def _console(*, stderr: bool = False) -> Console:
+    """Made anew, so that it writes to what is stdout now."""
+    stream = sys.stderr if stderr else sys.stdout
+    return Console(stderr=stderr, width=None if stream.isatty() or "COLUMNS" in os.environ else _PIPE_WIDTH)

@@ -1,0 +1,117 @@
+"""Real switches without interfaces, as processes of a test session, and a job's entries to write to them."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from ipaddress import IPv4Address
+from pathlib import Path
+
+from controller.allocator import Region
+from controller.config import HostConfig, SwitchConfig, Target
+from controller.entries import Entry
+from controller.flows import Ring, job_entries
+from controller.jobs import Member, Mode, Plan
+from controller.routes import rack_entries
+from p4src import CPU_PORT
+
+DEVICE_ID = 1
+START_S = 30.0
+HOSTS = tuple(
+    HostConfig(
+        name=f"h{n}",
+        ip=IPv4Address(f"10.0.0.{n}"),
+        mac=f"02:00:00:00:00:{n:02x}",
+        switch="s1",
+        port=n,
+    )
+    for n in range(1, 5)
+)
+
+
+def free_port() -> int:
+    """A TCP port that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class RunningSwitch:
+    """A switch process that waits for a program at a fixed address."""
+
+    def __init__(self, target: Target, directory: Path) -> None:
+        self.target = target
+        self.port = free_port()
+        self.address = f"127.0.0.1:{self.port}"
+        self._directory = directory
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def config(self) -> SwitchConfig:
+        return SwitchConfig(name="s1", device_id=DEVICE_ID, address=self.address, target=self.target)
+
+    @property
+    def base(self) -> list[Entry]:
+        return rack_entries(self.config, HOSTS)
+
+    def start(self) -> None:
+        """Start, and wait until it listens."""
+        own = ["--grpc-server-addr", self.address, "--cpu-port", str(CPU_PORT)]
+        common = ["--no-p4", "--device-id", str(DEVICE_ID)]
+        if self.target is Target.BMV2:
+            notifications = f"ipc://{self._directory}/notifications.ipc"
+            executable = shutil.which("simple_switch_grpc") or "simple_switch_grpc"
+            command = [executable, *common, "-L", "off", "--notifications-addr", notifications, "--", *own]
+        else:
+            command = [sys.executable, "-m", "soft_switch", *common, *own]
+        log = self._directory / "log"
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(command, stdout=output, stderr=output, cwd=self._directory)
+        deadline = time.monotonic() + START_S
+        while True:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1.0):
+                return
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"{command} did not start: {log.read_text()}")
+            time.sleep(0.05)
+
+    def stop(self) -> None:
+        """End it at once, as a crash would: its program and entries are gone."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def restart(self) -> None:
+        self.stop()
+        self.start()
+
+
+def job(number: int = 0, *, ranks: int = 3, generation: int = 1) -> list[Entry]:
+    """The entries of a job of the first hosts, in the order to write them."""
+    members = [
+        Member(
+            rank=rank,
+            mac=HOSTS[rank].mac,
+            ip=HOSTS[rank].ip,
+            qpn_out=0x100 + 64 * number + 2 * rank,
+            psn_out=7,
+            qpn_in=0x101 + 64 * number + 2 * rank,
+        )
+        for rank in range(ranks)
+    ]
+    plan = Plan(
+        job_id=number + 1,
+        generation=generation,
+        window=4,
+        message_packets=4,
+        path_mtu=1024,
+        mode=Mode.IN_NETWORK,
+    )
+    ring = Ring(members, {rank: HOSTS[rank].port for rank in range(ranks)}, DEVICE_ID)
+    return job_entries(ring, plan, Region(number, number * plan.slots, plan.slots), check_icrc=True)

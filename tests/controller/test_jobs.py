@@ -1,0 +1,348 @@
+"""The state machine of a job, by itself and against a model that throws everything at it in any order."""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Address
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from controller.api.errors import ConflictError, InvalidRequestError, NotPossibleError
+from controller.jobs import (
+    Ended,
+    Event,
+    Heartbeat,
+    Install,
+    Job,
+    JobSpec,
+    Left,
+    Member,
+    Mode,
+    Over,
+    Phase,
+    Plan,
+    Ready,
+    Resumed,
+    Start,
+    Started,
+    Tell,
+    Timing,
+    Waiting,
+)
+
+TIMING = Timing(heartbeat_interval_s=1.0, heartbeat_timeout_s=5.0, resume_timeout_s=30.0)
+PLAN = Plan(job_id=5, generation=77, window=8, message_packets=16, path_mtu=1024, mode=Mode.IN_NETWORK)
+
+
+def member(rank: int, *, path_mtu_max: int = 4096) -> Member:
+    return Member(
+        rank=rank,
+        mac=f"02:00:00:00:00:{rank + 1:02x}",
+        ip=IPv4Address(f"10.0.0.{rank + 1}"),
+        qpn_out=0x100 + rank,
+        psn_out=rank,
+        qpn_in=0x200 + rank,
+        host=f"h{rank + 1}",
+        path_mtu_max=path_mtu_max,
+    )
+
+
+def token(rank: int) -> bytes:
+    return b"token of %d" % rank
+
+
+def told(job: Job, *, quiet: bool = True) -> list[tuple[int, Event]]:
+    """What workers were told since the last call; heartbeats only if asked for."""
+    tells = [effect for effect in job.take_effects() if isinstance(effect, Tell)]
+    return [(t.rank, t.event) for t in tells if not (quiet and isinstance(t.event, Heartbeat))]
+
+
+def joined(size: int) -> Job:
+    job = Job(JobSpec(name="train", world_size=size), TIMING)
+    for rank in range(size):
+        job.join(member(rank), size, now=0.0)
+    return job
+
+
+def ready(size: int, now: float = 0.0) -> Job:
+    job = joined(size)
+    job.planned(PLAN, {rank: token(rank) for rank in range(size)}, now)
+    job.take_effects()
+    return job
+
+
+def running(size: int, now: float = 0.0) -> Job:
+    job = ready(size, now)
+    for rank in range(size):
+        job.up(rank, now)
+    job.take_effects()
+    return job
+
+
+def test_workers_that_wait_are_told_who_is_missing() -> None:
+    job = Job(JobSpec(name="train", world_size=3), TIMING)
+    job.join(member(2), 3, now=0.0)
+    assert told(job) == [(2, Waiting((0, 1)))]
+    job.join(member(0), 3, now=0.0)
+    assert told(job) == [(0, Waiting((1,))), (2, Waiting((1,)))]
+    job.broken(2)
+    assert told(job) == [(0, Waiting((1, 2)))]
+    job.join(member(2), 3, now=0.0)
+    job.take_effects()
+    job.join(member(1), 3, now=0.0)
+    assert job.take_effects() == [Install()]
+
+
+def test_everyone_learns_its_neighbours_on_the_ring() -> None:
+    job = joined(3)
+    job.take_effects()
+    job.planned(PLAN, {rank: token(rank) for rank in range(3)}, 0.0)
+    assert told(job) == [
+        (rank, Ready(PLAN, member((rank + 1) % 3), member((rank + 2) % 3), token(rank))) for rank in range(3)
+    ]
+
+
+def test_a_job_of_one_is_its_own_neighbour() -> None:
+    job = joined(1)
+    job.take_effects()
+    job.planned(PLAN, {0: token(0)}, 0.0)
+    assert told(job) == [(0, Ready(PLAN, member(0), member(0), token(0)))]
+
+
+@pytest.mark.parametrize(
+    ("newcomer", "world_size", "error", "text"),
+    [
+        (member(0), 4, InvalidRequestError, r"world size of 3, but rank 0 \(h1, 10.0.0.1\) says 4"),
+        (member(3), 3, InvalidRequestError, r"rank 3 is no rank of job train with 3 workers \(0..2\)"),
+        (member(1), 3, ConflictError, r"rank 1 is taken by h2 \(10.0.0.2\), and h2 .* asks for it too"),
+        (member(0, path_mtu_max=512), 3, InvalidRequestError, r"path MTU 1024, but the link .* at most 512"),
+    ],
+    ids=["world size", "rank range", "rank taken", "MTU"],
+)
+def test_who_does_not_fit_is_refused_and_nobody_else_notices(
+    newcomer: Member, world_size: int, error: type[Exception], text: str
+) -> None:
+    job = Job(JobSpec(name="train", world_size=3, path_mtu=1024), TIMING)
+    job.join(member(1), 3, now=0.0)
+    job.take_effects()
+    with pytest.raises(error, match=text):
+        job.join(newcomer, world_size, now=0.0)
+    assert job.take_effects() == []
+    assert job.missing == (0, 2)
+
+
+def test_nobody_can_be_up_before_it_has_heard_ready() -> None:
+    with pytest.raises(NotPossibleError, match=r"rank 1 .* has not heard Ready"):
+        joined(3).up(1, 0.0)
+
+
+def test_silence_ends_the_job_and_names_the_worker() -> None:
+    job = running(3, now=100.0)
+    for now in (101.0, 104.0):
+        job.heard(0, now)
+        job.heard(2, now)
+        job.tick(now)
+    assert told(job) == []
+    job.tick(105.1)
+    ended = Ended("rank 1 (h2, 10.0.0.2) sent no heartbeat for 5 s: it has died or hangs", 1)
+    assert told(job) == [(rank, ended) for rank in range(3)]
+
+
+def test_a_break_that_is_shorter_than_the_timeout_is_no_matter() -> None:
+    job = running(2, now=0.0)
+    job.broken(1)
+    job.heard(0, 4.0)
+    job.tick(4.0)
+    job.resume(1, token(1), 4.5)
+    job.tick(8.0)
+    assert told(job) == [(1, Resumed())]
+    with pytest.raises(InvalidRequestError, match="token"):
+        job.resume(1, b"another's", 5.0)
+
+
+def test_time_in_which_the_controller_itself_was_stopped_counts_for_nobody() -> None:
+    job = running(2, now=0.0)
+    job.forgive(60.0)
+    job.tick(64.0)
+    assert job.phase is Phase.RUNNING
+
+
+def test_an_abort_is_passed_on_as_it_is() -> None:
+    job = running(2)
+    job.abort(1, "the workers disagree: rank 1 called all_reduce")
+    assert {event for _, event in told(job)} == {Ended("the workers disagree: rank 1 called all_reduce", 1)}
+
+
+def test_after_a_restart_all_workers_have_to_come_back() -> None:
+    workers = [(member(rank), token(rank)) for rank in range(2)]
+    job = Job.recovered(
+        JobSpec(name="train", world_size=2), TIMING, PLAN, workers, explicit=False, running=True, now=0.0
+    )
+    job.resume(0, token(0), 1.0)
+    job.leave(0, 29.0)
+    job.tick(30.0)
+    assert told(job) == [(0, Resumed())]
+    job.tick(30.1)
+    ((rank, event),) = told(job)
+    assert rank == 0
+    assert isinstance(event, Ended)
+    assert "rank 1 (h2, 10.0.0.2) has not come back within 30 s" in event.reason
+
+
+def test_a_worker_that_was_away_when_everybody_left_hears_it_when_it_is_back() -> None:
+    job = running(2)
+    job.leave(0, 1.0)
+    job.leave(1, 1.0)
+    job.take_effects()
+    job.broken(1)
+    job.resume(1, token(1), 2.0)
+    assert told(job) == [(1, Left())]
+
+
+class Worker:
+    """What one worker has said and heard in its life; `session` is whether it has one."""
+
+    def __init__(self) -> None:
+        self.session = True
+        self.heard: list[Event] = []
+        self.up = self.leaving = self.gone = False
+
+    def has(self, kind: type[Event]) -> bool:
+        return any(isinstance(event, kind) for event in self.heard)
+
+    @property
+    def is_over(self) -> bool:
+        return self.has(Ended) or self.has(Left)
+
+
+class JobMachine(RuleBasedStateMachine):
+    """Workers join, talk, vanish and come back in any order. A worker that heard of the end goes away."""
+
+    SIZE = 3
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0.0
+        self.job = Job(JobSpec(name="train", world_size=self.SIZE), TIMING)
+        self.workers: dict[int, Worker] = {}
+        self.installing = False
+        self.starts = self.overs = 0
+        self.over_seen = False
+
+    def settle(self) -> None:
+        """Do what the job asks for, and check the promises at the very moment."""
+        for effect in self.job.take_effects():
+            if isinstance(effect, Install):
+                assert sorted(self.workers) == list(range(self.SIZE))
+                self.installing = True
+            elif isinstance(effect, Started):
+                self.starts += 1
+            elif isinstance(effect, Over):
+                self.overs += 1
+            elif isinstance(effect, Tell):
+                worker = self.workers[effect.rank]
+                assert worker.session, "told a worker that has no session"
+                assert not worker.is_over, "told something after the end"
+                worker.heard.append(effect.event)
+                if isinstance(effect.event, Start):
+                    assert all(w.up for w in self.workers.values()), "started before all were up"
+                if isinstance(effect.event, Left):
+                    assert all(w.leaving for w in self.workers.values()), "left before all wanted to"
+                if worker.is_over:
+                    assert self.overs == 1, "the end was told before it was acted on"
+                    worker.session = False
+
+    def some(self, data: st.DataObject, **wanted: bool) -> int | None:
+        ranks = [r for r, w in self.workers.items() if all(getattr(w, k) == v for k, v in wanted.items())]
+        return data.draw(st.sampled_from(ranks)) if ranks else None
+
+    @precondition(lambda self: self.job.phase in (Phase.CREATED, Phase.JOINING))
+    @rule(data=st.data())
+    def join(self, data: st.DataObject) -> None:
+        rank = data.draw(st.sampled_from(self.job.missing))
+        self.workers[rank] = Worker()
+        self.job.join(member(rank), self.SIZE, self.now)
+        self.settle()
+
+    @precondition(lambda self: self.installing and self.job.live)
+    @rule()
+    def plan(self) -> None:
+        self.installing = False
+        self.job.planned(PLAN, {rank: token(rank) for rank in range(self.SIZE)}, self.now)
+        self.settle()
+
+    @rule(data=st.data(), what=st.sampled_from(["up", "leave", "heard"]))
+    def say(self, data: st.DataObject, what: str) -> None:
+        rank = self.some(data, session=True)
+        if rank is None or not self.workers[rank].has(Ready):
+            return
+        worker = self.workers[rank]
+        worker.up |= what == "up"
+        worker.leaving |= what == "leave"
+        getattr(self.job, what)(rank, self.now)
+        self.settle()
+
+    @rule(data=st.data(), how=st.sampled_from(["broken", "broken", "broken", "closed", "abort"]))
+    def fail(self, data: st.DataObject, how: str) -> None:
+        rank = self.some(data, session=True)
+        if rank is None:
+            return
+        worker = self.workers[rank]
+        withdraws = self.job.phase is Phase.JOINING and how != "abort"
+        if how == "abort":
+            self.job.abort(rank, "no more")
+        else:
+            worker.session = False
+            worker.gone = how == "closed"
+            if how == "closed":  # as the registry does: its session is the one thing it has no more
+                self.job.seats[rank].connected = False
+            getattr(self.job, how)(rank)
+        if withdraws:
+            del self.workers[rank]
+        self.settle()
+
+    @rule(data=st.data())
+    def resume(self, data: st.DataObject) -> None:
+        rank = self.some(data, session=False, is_over=False, gone=False)
+        if rank is None or not self.workers[rank].has(Ready):
+            return
+        self.workers[rank].session = True
+        self.job.resume(rank, token(rank), self.now)
+        self.settle()
+
+    @rule(seconds=st.sampled_from([0.5, 2.0, 5.5]))
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+        self.job.tick(self.now)
+        self.settle()
+
+    @rule()
+    def delete(self) -> None:
+        self.job.end("it was deleted")
+        self.settle()
+
+    @invariant()
+    def one_end(self) -> None:
+        assert self.starts <= 1
+        assert self.overs == (0 if self.job.live else 1)
+        if not self.job.live:
+            for worker in self.workers.values():
+                assert not worker.session, "a worker with a session was not told the end"
+                assert sum(isinstance(event, (Ended, Left)) for event in worker.heard) <= 1
+
+    def teardown(self) -> None:
+        """However it stands: after the end, everybody who can come back hears of it, once."""
+        self.job.end("the test is over")
+        self.settle()
+        for rank, worker in self.workers.items():
+            if not worker.is_over and not worker.gone and worker.has(Ready):
+                worker.session = True
+                self.job.resume(rank, token(rank), self.now)
+                self.settle()
+                assert worker.is_over
+        ends = {event for w in self.workers.values() for event in w.heard if isinstance(event, (Ended, Left))}
+        assert len(ends) <= 1, "workers were told different ends"
+
+
+TestJobMachine = JobMachine.TestCase

@@ -1,0 +1,497 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import grpc
+import pytest
+from finsy.proto import U128, p4r, p4r_grpc
+
+from controller.api.errors import InvalidRequestError, UnreachableError
+from controller.config import SwitchConfig, Target
+from controller.entries import Entry, Group, TableEntry, table_entry
+from controller.flows import COUNTERS, FLOW, MEMBER_QP
+from controller.p4rt import P4RuntimeClient, Update, UpdateKind, WriteError
+from controller.push import Program, load, push_to, shipped_program
+from controller.queries import SlotContent
+from controller.routes import MAC
+from controller.switch import CounterCell, Switch, SwitchError, SwitchUnreachableError
+from p4src import MAX_PORTS, MAX_SLOTS
+from tests.controller.running_switch import DEVICE_ID, RunningSwitch, free_port, job
+
+PATIENCE_S = 60.0
+
+
+class Observed(Switch):
+    """A switch whose changes can be waited for."""
+
+    def __init__(self, config: SwitchConfig, base: list[Entry], program: Program | None = None) -> None:
+        self.changes: list[bool] = []
+        self._changed = asyncio.Event()
+        super().__init__(config, base, on_change=self._note, program=program, poll_interval_s=0.1)
+
+    def _note(self, switch: Switch) -> None:
+        self.changes.append(switch.connected)
+        self._changed.set()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async def wait() -> None:
+            while not condition():
+                await self._changed.wait()
+                self._changed.clear()
+
+        await asyncio.wait_for(wait(), PATIENCE_S)
+
+    async def until_state(self, text: str) -> None:
+        async def wait() -> None:
+            while text not in self.state:
+                await asyncio.sleep(0.01)
+
+        await asyncio.wait_for(wait(), PATIENCE_S)
+
+
+@asynccontextmanager
+async def started(process: RunningSwitch, config: SwitchConfig | None = None) -> AsyncIterator[Observed]:
+    switch = Observed(config or process.config, process.base)
+    await switch.start()
+    try:
+        yield switch
+    finally:
+        await switch.close()
+
+
+@asynccontextmanager
+async def connected(process: RunningSwitch) -> AsyncIterator[Observed]:
+    """A connected switch that holds its base entries and nothing else."""
+    async with started(process) as switch:
+        assert await switch.wait_connected(PATIENCE_S), switch.state
+        await switch.adopt([])
+        yield switch
+
+
+@asynccontextmanager
+async def guest(process: RunningSwitch, election_id: int) -> AsyncIterator[P4RuntimeClient]:
+    async with P4RuntimeClient(
+        process.address, device_id=DEVICE_ID, schema=shipped_program().schema
+    ) as client:
+        assert (await client.open(election_id)).primary
+        yield client
+
+
+def set_cell(process: RunningSwitch, entity: p4r.Entity) -> None:
+    """Write a counter or register cell as a primary of its own."""
+    with grpc.insecure_channel(process.address) as channel:
+        stub = p4r_grpc.P4RuntimeStub(channel)
+        hello = p4r.StreamMessageRequest()
+        hello.arbitration.device_id = DEVICE_ID
+        hello.arbitration.election_id.CopyFrom(U128.encode(1 << 20))
+        stream = stub.StreamChannel(iter([hello]))
+        next(stream)
+        request = p4r.WriteRequest(device_id=DEVICE_ID, election_id=U128.encode(1 << 20))
+        request.updates.add(type=p4r.Update.MODIFY, entity=entity)
+        stub.Write(request)
+        stream.cancel()
+
+
+def run(process: RunningSwitch, test: Callable[[Observed], Awaitable[None]]) -> None:
+    async def main() -> None:
+        async with connected(process) as switch:
+            await test(switch)
+
+    asyncio.run(main())
+
+
+# Connecting
+
+
+def test_an_empty_switch_gets_program_and_base_entries(switch_process: RunningSwitch) -> None:
+    switch_process.restart()
+
+    async def main() -> None:
+        async with started(switch_process) as switch:
+            assert not switch.connected
+            assert await switch.wait_connected(PATIENCE_S)
+            assert switch.state == "connected"
+            assert switch.program_sha256 == shipped_program().sha256
+            assert await switch.read_entries() == set(switch_process.base)
+            assert switch.changes == [True]
+            assert switch.epoch == 0
+        assert not switch.connected
+        assert switch.changes == [True], "closing is no change of the switch"
+
+    asyncio.run(main())
+
+
+def test_another_program_is_replaced(switch_process: RunningSwitch) -> None:
+    shipped = shipped_program()
+    other = Program(shipped.device_config + b"\n", shipped.schema, "0" * 64, 0x1234)
+
+    async def test(switch: Observed) -> None:
+        assert await switch.read_entries() == set(switch_process.base)
+
+    asyncio.run(push_to(switch_process.address, program=other))
+    run(switch_process, test)
+
+
+def test_an_unreachable_switch_is_tried_until_it_is_there(switch_process: RunningSwitch) -> None:
+    switch_process.stop()
+
+    async def main() -> None:
+        async with started(switch_process) as switch:
+            await switch.until_state("unreachable: cannot be reached")
+            assert not await switch.wait_connected(0.01)
+            for call in (
+                switch.install(job()),
+                switch.remove(job()),
+                switch.adopt([]),
+                switch.read_entries(),
+                switch.flow_counters(0, 1),
+                switch.port_counters(),
+                switch.reset_flow_counters(0, 1),
+                switch.slots(0, 1),
+                switch.push(),
+            ):
+                with pytest.raises(
+                    SwitchUnreachableError,
+                    match=f"^switch s1 at {switch_process.address} is not connected: unreachable",
+                ) as refused:
+                    await call
+                assert isinstance(refused.value, UnreachableError)
+            switch_process.start()
+            assert await switch.wait_connected(PATIENCE_S)
+
+    asyncio.run(main())
+
+
+def test_a_wrong_device_id_is_said(switch_process: RunningSwitch) -> None:
+    wrong = SwitchConfig(name="s1", device_id=77, address=switch_process.address)
+
+    async def main() -> None:
+        async with started(switch_process, wrong) as switch:
+            await switch.until_state("has no device id 77")
+            assert not switch.connected
+
+    asyncio.run(main())
+
+
+def test_close_while_nobody_answers() -> None:
+    async def main() -> None:
+        config = SwitchConfig(name="s1", device_id=1, address=f"127.0.0.1:{free_port()}")
+        switch = Observed(config, [])
+        await switch.start()
+        await switch.close()
+        assert switch.state == "closed"
+
+    asyncio.run(main())
+
+
+# Others at the switch
+
+
+def test_another_primary_is_waited_for_and_its_damage_repaired(switch_process: RunningSwitch) -> None:
+    async def test(switch: Observed) -> None:
+        await switch.install(job())
+        async with guest(switch_process, 1 << 20) as other:
+            await switch.until(lambda: not switch.connected)
+            assert switch.state == f"another controller is primary (election id {1 << 20})"
+            with pytest.raises(SwitchUnreachableError, match="another controller is primary"):
+                await switch.install(job(1))
+            await other.write([Update(UpdateKind.DELETE, switch_process.base[-1])])
+        await switch.until(lambda: switch.connected)
+        assert await switch.read_entries() == {*switch_process.base, *job()}
+        assert switch.changes == [True, False, True]
+        assert switch.epoch == 1
+
+    run(switch_process, test)
+
+
+def test_a_visitor_that_changes_nothing_loses_nothing(switch_process: RunningSwitch) -> None:
+    async def test(switch: Observed) -> None:
+        await switch.install(job())
+        async with guest(switch_process, 1 << 20):
+            await switch.until(lambda: not switch.connected)
+        await switch.until(lambda: switch.connected)
+        assert switch.epoch == 0
+        assert await switch.read_entries() == {*switch_process.base, *job()}
+
+    run(switch_process, test)
+
+
+def test_a_forced_push_from_elsewhere_is_noticed(switch_process: RunningSwitch) -> None:
+    async def test(switch: Observed) -> None:
+        await switch.install(job())
+        await push_to(switch_process.address, force=True)
+        await switch.until(lambda: switch.changes == [True, False, True])
+        assert switch.epoch == 1
+        assert await switch.read_entries() == set(switch_process.base)
+
+    run(switch_process, test)
+
+
+def test_our_election_id_in_use(switch_process: RunningSwitch) -> None:
+    async def test(switch: Observed) -> None:
+        async with started(switch_process) as second:
+            await second.until_state("another controller is primary")
+            assert switch.connected
+            await switch.close()
+            assert await second.wait_connected(PATIENCE_S)
+
+    run(switch_process, test)
+
+
+# Restarts
+
+
+def test_a_restarted_switch_is_filled_again_and_its_jobs_are_lost(switch_process: RunningSwitch) -> None:
+    async def test(switch: Observed) -> None:
+        await switch.install(job())
+        switch_process.restart()
+        await switch.until(lambda: switch.changes == [True, False, True])
+        assert switch.epoch == 1
+        assert await switch.read_entries() == set(switch_process.base)
+        await switch.install(job())
+        assert await switch.read_entries() == {*switch_process.base, *job()}
+
+    run(switch_process, test)
+
+
+def test_a_switch_that_dies_during_an_installation(switch_process: RunningSwitch) -> None:
+    async def test(switch: Observed) -> None:
+        switch_process.stop()
+        with pytest.raises(SwitchError):
+            await switch.install(job())
+        switch_process.start()
+        await switch.until(lambda: switch.changes == [True, False, True])
+        assert await switch.read_entries() == set(switch_process.base)
+
+    run(switch_process, test)
+
+
+def test_a_restarted_controller_adopts_what_it_wants_and_deletes_the_rest(
+    switch_process: RunningSwitch,
+) -> None:
+    kept, lost, stale = job(0), job(1), job(2)
+    changed = job(0, generation=2)
+
+    async def main() -> None:
+        async with connected(switch_process) as before:
+            await before.install(kept)
+            await before.install(stale)
+        async with started(switch_process) as after:
+            assert await after.wait_connected(PATIENCE_S)
+            assert await after.read_entries() == {*switch_process.base, *kept, *stale}
+            report = await after.adopt([*kept, *lost])
+            assert set(report.kept) == {*switch_process.base, *kept}
+            assert set(report.written) == set(lost)
+            assert set(report.deleted) == set(stale)
+            assert report.changed == ()
+            assert await after.read_entries() == {*switch_process.base, *kept, *lost}
+            report = await after.adopt(changed)
+            assert set(report.changed) == set(changed) - set(kept) != set()
+            assert set(report.deleted) == set(lost)
+            assert await after.read_entries() == {*switch_process.base, *changed}
+            assert after.epoch == 0
+
+    asyncio.run(main())
+
+
+# Entries
+
+
+def test_install_and_remove(switch_process: RunningSwitch) -> None:
+    async def test(switch: Observed) -> None:
+        await switch.install(job(0))
+        await switch.install(job(1))
+        assert await switch.read_entries() == {*switch_process.base, *job(0), *job(1)}
+        await switch.remove(job(0))
+        assert await switch.read_entries() == {*switch_process.base, *job(1)}
+        await switch.remove([*job(0), *job(1)])
+        await switch.remove(job(1))
+        assert await switch.read_entries() == set(switch_process.base)
+
+    run(switch_process, test)
+
+
+def test_guards_may_stay_behind_the_flows(switch_process: RunningSwitch) -> None:
+    guards = [e for e in job() if isinstance(e, TableEntry) and e.table == MEMBER_QP]
+
+    async def test(switch: Observed) -> None:
+        await switch.install(job())
+        await switch.remove([entry for entry in job() if entry not in guards])
+        assert await switch.read_entries() == {*switch_process.base, *guards}
+        await switch.remove(job())
+        assert await switch.read_entries() == set(switch_process.base)
+
+    run(switch_process, test)
+
+
+def test_base_entries_are_not_removed(switch_process: RunningSwitch) -> None:
+    async def test(switch: Observed) -> None:
+        await switch.remove(switch_process.base)
+        assert await switch.read_entries() == set(switch_process.base)
+
+    run(switch_process, test)
+
+
+def test_an_installation_is_all_or_nothing_and_names_what_was_refused(switch_process: RunningSwitch) -> None:
+    there = next(e for e in job(0) if isinstance(e, TableEntry) and e.table == FLOW)
+
+    async def test(switch: Observed) -> None:
+        await switch.install([there])
+        with pytest.raises(WriteError, match="ALREADY_EXISTS") as refused:
+            await switch.install(job(0))
+        assert str(refused.value).startswith(f"switch s1 at {switch_process.address} refused 1 of 6 updates")
+        assert str(there) in str(refused.value)
+        assert await switch.read_entries() == {*switch_process.base, there}
+        await switch.remove([there])
+        await switch.install(job(0))
+
+    run(switch_process, test)
+
+
+def test_entries_with_one_key_are_a_defect_of_the_caller(switch_process: RunningSwitch) -> None:
+    async def test(switch: Observed) -> None:
+        with pytest.raises(ValueError, match="same key"):
+            await switch.install([Group(9, ((1, 1),)), Group(9, ((2, 1),))])
+        assert await switch.read_entries() == set(switch_process.base)
+
+    run(switch_process, test)
+
+
+def test_a_full_table_leaves_no_half_job(switch_process: RunningSwitch) -> None:
+    macs: list[Entry] = [
+        table_entry(MAC, {"dst_mac": number}, "SwitchIngress.forward.drop") for number in range(1, 5000)
+    ]
+
+    async def test(switch: Observed) -> None:
+        with pytest.raises(WriteError, match="RESOURCE_EXHAUSTED|full"):
+            await switch.install(macs)
+        assert await switch.read_entries() == set(switch_process.base)
+
+    run(switch_process, test)
+
+
+def test_a_cancelled_installation_is_cleaned_up(switch_process: RunningSwitch) -> None:
+    async def test(switch: Observed) -> None:
+        task = asyncio.create_task(switch.install(job()))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+        async def until_clean() -> None:
+            while await switch.read_entries() != set(switch_process.base) or switch._leftover:
+                await asyncio.sleep(0.02)
+
+        await asyncio.wait_for(until_clean(), PATIENCE_S)
+        await switch.install(job())
+
+    run(switch_process, test)
+
+
+def test_push_forgets_the_jobs(switch_process: RunningSwitch) -> None:
+    async def test(switch: Observed) -> None:
+        await switch.install(job())
+        await switch.push()
+        assert await switch.read_entries() == set(switch_process.base)
+        assert switch.changes == [True]
+        await switch.install(job())
+
+    run(switch_process, test)
+
+
+# Counters and slots
+
+
+def test_flow_counters_by_name_and_flow(switch_process: RunningSwitch) -> None:
+    async def test(switch: Observed) -> None:
+        cell = p4r.CounterEntry(counter_id=shipped_program().schema.counters[COUNTERS["duplicate"]])
+        cell.index.index = 33
+        cell.data.packet_count, cell.data.byte_count = 7, 7000
+        await asyncio.to_thread(set_cell, switch_process, p4r.Entity(counter_entry=cell))
+        await switch.until(lambda: switch.changes == [True, False, True])
+        found = await switch.flow_counters(32, 3)
+        assert set(found) == set(COUNTERS)
+        zero = CounterCell(0, 0)
+        assert found["duplicate"] == [zero, CounterCell(7, 7000), zero]
+        assert found["completed"] == [zero] * 3
+        await switch.reset_flow_counters(32, 32)
+        assert (await switch.flow_counters(33, 1))["duplicate"] == [zero]
+
+    run(switch_process, test)
+
+
+def test_port_counters(switch_process: RunningSwitch) -> None:
+    async def test(switch: Observed) -> None:
+        before = await switch.port_counters()
+        assert set(before) == {"port_rx", "port_tx", "no_route"}
+        assert all(set(cells) == set(range(MAX_PORTS)) for cells in before.values())
+        await switch.slots(0, 10)
+        after = await switch.port_counters()
+        assert after["port_tx"][255].packets == before["port_tx"][255].packets + 10
+
+    run(switch_process, test)
+
+
+def test_slots_are_read_in_order(switch_process: RunningSwitch) -> None:
+    async def test(switch: Observed) -> None:
+        found = await switch.slots(MAX_SLOTS - 100, 100)
+        assert [slot.index for slot in found] == list(range(MAX_SLOTS - 100, MAX_SLOTS))
+        assert await switch.slots(5, 0) == []
+
+    run(switch_process, test)
+
+
+def test_all_slots_of_a_switch(switch_process: RunningSwitch) -> None:
+    async def test(switch: Observed) -> None:
+        assert len(await switch.slots(0, MAX_SLOTS)) == MAX_SLOTS
+
+    run(switch_process, test)
+
+
+def test_what_a_slot_holds(switch_process: RunningSwitch) -> None:
+    if switch_process.target is not Target.EMBEDDED:
+        pytest.skip("simple_switch_grpc has no registers over P4Runtime to put it there")
+    register = next(
+        r for r in shipped_program().schema.p4info.registers if r.preamble.alias.endswith("slot_state")
+    )
+
+    async def test(switch: Observed) -> None:
+        entry = p4r.RegisterEntry(register_id=register.preamble.id)
+        entry.index.index = 1234
+        entry.data.bitstring = bytes.fromhex("00000102 00000304 80000001 10 01")
+        await asyncio.to_thread(set_cell, switch_process, p4r.Entity(register_entry=entry))
+        await switch.until(lambda: switch.changes == [True, False, True])
+        assert await switch.slots(1234, 1) == [
+            SlotContent(
+                index=1234, generation=0x102, message=0x304, bitmap=0x80000001, chunks=0x10, flags=1
+            )
+        ]
+
+    run(switch_process, test)
+
+
+@pytest.mark.parametrize(("first", "count"), [(-1, 1), (0, -1), (MAX_SLOTS, 1), (MAX_SLOTS - 1, 2)])
+def test_what_is_not_there_is_not_asked_for(switch_process: RunningSwitch, first: int, count: int) -> None:
+    async def test(switch: Observed) -> None:
+        with pytest.raises(InvalidRequestError, match=r"slots .* are not within 0..8191"):
+            await switch.slots(first, count)
+        with pytest.raises(InvalidRequestError, match=r"flows .* are not within 0..1023"):
+            await switch.flow_counters(first, count)
+
+    run(switch_process, test)
+
+
+def test_load_is_what_connects(switch_process: RunningSwitch) -> None:
+    """A switch that was pushed to by hand is taken as it is, without another push."""
+
+    async def main() -> None:
+        async with guest(switch_process, 1) as client:
+            await load(client, shipped_program())
+            await client.write([Update(UpdateKind.INSERT, job()[0])])
+        async with started(switch_process) as switch:
+            assert await switch.wait_connected(PATIENCE_S)
+            assert await switch.read_entries() == {*switch_process.base, job()[0]}
+
+    asyncio.run(main())

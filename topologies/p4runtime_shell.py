@@ -1,0 +1,79 @@
+"""p4runtime-shell on a running switch.
+
+Release 0.0.6 pins protobuf below 3.21 and p4runtime 1.4.1, so it gets a virtual environment of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from topologies.errors import TopologyError
+from topologies.namespaces import NETNS_DIRECTORY
+from topologies.state import ClusterState, SwitchState
+
+# pkg_resources, which its dependencies import, left setuptools with release 82.
+_REQUIREMENTS: Final = ("p4runtime-shell==0.0.6", "setuptools<81")
+_COMPLETE: Final = "complete"
+
+
+def environment(*, progress: Callable[[str], None] = lambda text: None) -> Path:
+    """The interpreter of the shell's environment; made on first use."""
+    home = _home()
+    python = home / "bin" / "python"
+    if (home / _COMPLETE).exists():
+        return python
+    progress("installing p4runtime-shell, once")
+    shutil.rmtree(home, ignore_errors=True)  # half made
+    home.parent.mkdir(parents=True, exist_ok=True)
+    _must(sys.executable, "-m", "venv", str(home))
+    # The pure Python protobuf that the shell pins has wheels for every interpreter.
+    _must(str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *_REQUIREMENTS)
+    (home / _COMPLETE).touch()
+    return python
+
+
+def run(
+    python: Path, cluster: ClusterState, switch: SwitchState, *, election_id: int, script: str | None = None
+) -> int:
+    """Open the shell in the cluster's namespace, on this terminal; its exit code.
+
+    `script` is run in it first, and ends it.
+    """
+    connect = (
+        "import p4runtime_sh.shell as sh\n"
+        f"sh.setup(device_id={switch.device_id}, grpc_addr={switch.address!r}, "
+        f"election_id=(0, {election_id}))\n"
+        "from p4runtime_sh.shell import *\n"
+    )
+    command = [str(python), "-c", f"{connect}{script}\nsh.teardown()"]
+    if script is None:
+        options = ("--grpc-addr", switch.address, "--device-id", str(switch.device_id))
+        command = [str(python), "-m", "p4runtime_sh", *options, "--election-id", f"0,{election_id}"]
+    inside = ["nsenter", f"--net={NETNS_DIRECTORY / cluster.namespace}", "--"]
+    return subprocess.run(
+        [*inside, *command],
+        env={**os.environ, "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION": "python"},
+        check=False,
+    ).returncode
+
+
+def _home() -> Path:
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    return cache / "p4reduce" / f"p4runtime-shell-0.0.6-python{version}"
+
+
+def _must(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        lines = (done.stderr or done.stdout).strip().splitlines()
+        raise TopologyError(
+            f"p4runtime-shell cannot be installed: {' / '.join(lines[-3:])} (it comes from Python's package "
+            "index: check the network, and that python3-venv is installed)"
+        )

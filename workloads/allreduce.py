@@ -1,0 +1,166 @@
+"""One timed all-reduce of random data on a running cluster."""
+
+from __future__ import annotations
+
+import secrets
+import statistics
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from controller.api.admin import AdminClient
+from topologies.state import ClusterState
+from workloads.errors import VerificationError, WorkloadError
+from workloads.team import Answer, Team
+from workloads.tensors import dtype_of, operation_of
+
+Counters = dict[str, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timing:
+    """All-reduces of one kind: the tensor's size, the slowest worker's median, a host's bytes on the wire."""
+
+    bytes: int
+    median_s: float
+    goodput_mbit_s: float
+    bytes_sent_per_host: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What a group of workers measured: `checks` of those that verified, `equal` where all bits agree."""
+
+    timing: Timing
+    equal: bool
+    checks: list[dict[str, Any]]
+    retransmissions: int
+    duplicates: int
+
+    @property
+    def passed(self) -> bool | None:
+        """Whether the result was right; None where nobody looked."""
+        return all(check["passed"] for check in self.checks) if self.checks else None
+
+    @property
+    def exact(self) -> bool | None:
+        """Whether the result was equal to NumPy's; None where nobody looked."""
+        return all(check["exact"] for check in self.checks) if self.checks else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What to reduce. `strategy` is "in-network" or "ring"."""
+
+    bytes: int
+    dtype: str = "float32"
+    op: str = "sum"
+    strategy: str = "in-network"
+    repeat: int = 1
+    verify: bool = False
+    seed: int = 1
+
+    def elements(self) -> int:
+        """How many elements that is; WorkloadError where it is none, or not whole."""
+        operation_of(self.op)
+        size = dtype_of(self.dtype).itemsize
+        if self.bytes < size or self.bytes % size:
+            raise WorkloadError(
+                f"{self.bytes} bytes are not a whole number of {self.dtype} elements ({size} bytes each)"
+            )
+        if self.repeat < 1:
+            raise WorkloadError("an all-reduce has to run at least once")
+        return self.bytes // size
+
+
+def measure(team: Team, request: Request) -> Outcome:
+    """Run it on a team that has joined a job. Rank 0 verifies; the others' bits are compared with its."""
+    answers = team.do(
+        "all_reduce",
+        per_rank=[{"verify": request.verify and rank == 0} for rank in range(team.size)],
+        elements=request.elements(),
+        dtype=request.dtype,
+        op=request.op,
+        strategy=request.strategy,
+        seed=request.seed,
+        repeat=request.repeat,
+        timeout_s=900.0,
+    )
+    return outcome(answers, request)
+
+
+def outcome(answers: list[Answer], request: Request) -> Outcome:
+    """The workers' answers together."""
+    slowest = [max(times) for times in zip(*(answer["seconds"] for answer in answers), strict=True)]
+    median = statistics.median(slowest)
+    return Outcome(
+        timing=Timing(
+            bytes=request.bytes,
+            median_s=median,
+            goodput_mbit_s=request.bytes * 8 / median / 1e6,
+            bytes_sent_per_host=round(max(answer["bytes_sent"] for answer in answers)),
+        ),
+        equal=len({answer["digest"] for answer in answers}) == 1,
+        checks=[answer["check"] for answer in answers if "check" in answer],
+        retransmissions=sum(answer["retransmissions"] for answer in answers),
+        duplicates=sum(answer["duplicates"] for answer in answers),
+    )
+
+
+def require_right(result: Outcome, what: str) -> None:
+    """VerificationError where the result was wrong."""
+    if not result.equal:
+        raise VerificationError(f"{what}: the workers' results differ from each other")
+    for check in result.checks:
+        if not check["passed"]:
+            raise VerificationError(
+                f"{what}: off by {check['largest_error']:g}, the bound is {check['bound']:g}"
+            )
+
+
+def switch_counters(cluster: ClusterState, job: str) -> Counters:
+    """What the switches counted for a job, in packets, summed over its flows."""
+    total: Counters = {}
+    with AdminClient(f"unix:{cluster.control_socket}") as admin:
+        for flow in admin.counters(job):
+            for name, value in flow.counters.items():
+                total[name] = total.get(name, 0) + value.packets
+    return dict(sorted(total.items()))
+
+
+def run(cluster: ClusterState, request: Request, *, workers: int | None = None) -> dict[str, Any]:
+    """Start workers, join, reduce, leave; the JSON object of 'p4reduce allreduce'."""
+    request.elements()
+    size = len(cluster.hosts) if workers is None else workers
+    job = f"allreduce-{secrets.token_hex(4)}"
+    with Team(cluster, size) as team:
+        joined = team.join(job)[0]
+        result = measure(team, request)
+        counters = switch_counters(cluster, job)
+        team.do("leave")
+    with AdminClient(f"unix:{cluster.control_socket}") as admin:
+        admin.delete_job(job)  # it has ended, and nobody will ask for it
+    require_right(result, f"all-reduce of {request.bytes} bytes")
+    timing = asdict(result.timing)
+    in_network = request.strategy == "in-network"
+    return {
+        "switch": cluster.target,
+        "workers": size,
+        "dtype": request.dtype,
+        "op": request.op,
+        "strategy": request.strategy,
+        "path_mtu": joined["path_mtu"],
+        "accuracy": None,
+        "reference_accuracy": None,
+        "ranks_bitwise_equal": result.equal,
+        "integer_sum_exact": result.exact if request.dtype == "int32" else None,
+        "verified": result.passed,
+        "checks": result.checks,
+        "in_network": timing if in_network else None,
+        "ring": None if in_network else timing,
+        "ratio": None,
+        "counters": {
+            **counters,
+            "retransmissions": result.retransmissions,
+            "duplicates_received": result.duplicates,
+        },
+    }
