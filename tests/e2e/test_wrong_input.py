@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import random
 import re
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from ipaddress import IPv4Address
+from subprocess import PIPE
 
 import pytest
 
 from controller.api.admin import AdminClient
-from controller.api.errors import ControllerError, NotFoundError
+from controller.api.errors import NotFoundError
 from host_agent.wire.aggregation import AggregationHeader, Op
 from host_agent.wire.headers import Bth, Ethernet, IPv4, Opcode, RocePacket, Udp
 from tests.e2e.conftest import all_reduce, joined, rack
@@ -59,9 +62,6 @@ def errors(answers: list[dict[str, dict[str, str]]]) -> list[str]:
 
 def send(cluster: ClusterState, host: HostState, frames: list[bytes]) -> None:
     """Put frames on a host's link."""
-    import sys
-    from subprocess import PIPE
-
     process = launch.start(cluster, host, [sys.executable, "-c", _SENDER, host.interface], stdin=PIPE)
     try:
         _, _ = process.communicate("\n".join(frame.hex() for frame in frames), timeout=60)
@@ -165,22 +165,26 @@ def test_a_controller_that_is_not_there(six: Rack) -> None:
 
 
 def test_more_slots_than_the_switch_has(six: Rack) -> None:
-    with bystanders(six), admin_of(six.state) as admin:
-        made: list[str] = []
-        try:
-            # 2 * 8 * 64 slots each: the eighth no longer fits beside the bystanders' region.
-            for number in range(8):
-                admin.create_job(f"big-{number}", world_size=2, window=8, message_packets=64)
-                made.append(f"big-{number}")
-            with Team(six.state, 2) as first:
-                held = []
-                for name in made:
-                    team = Team(six.state, 2) if held else first
-                    held.append(team)
-                    del name
-        finally:
-            for name in made:
-                admin.delete_job(name)
+    """A job that finds no room says so and sums by ring; where there is room again, the switch sums."""
+    with bystanders(six), admin_of(six.state) as admin, ExitStack() as holding:
+        modes, reasons = [], []
+        teams = []
+        for number in range(8):
+            team = holding.enter_context(Team(six.state, 2))
+            teams.append(team)
+            # 2 * 8 * 64 of the switch's 8192 slots
+            admin.create_job(f"big-{number}", world_size=2, window=8, message_packets=64)
+            answers = team.join(f"big-{number}")
+            modes.append(answers[0]["mode"])
+            reasons.append(answers[0]["mode_reason"])
+        assert modes[0] == "in_network"
+        assert modes[-1] == "ring"
+        assert "slots" in reasons[-1]
+        all_reduce(teams[-1], elements=1000, dtype="int32", strategy="ring")
+        for team in teams:
+            team.do("leave")
+    with joined(six, 2, job="roomy") as team:
+        all_reduce(team, elements=1000, dtype="int32")
 
 
 def test_malformed_packets_and_foreign_ones_are_dropped(six: Rack) -> None:
@@ -191,7 +195,7 @@ def test_malformed_packets_and_foreign_ones_are_dropped(six: Rack) -> None:
             flow, hosts = flows[0], six.state.hosts
             good = RocePacket(
                 ethernet=Ethernet(dst=bytes.fromhex(hosts[1].mac.replace(":", "")), src=b"\x02\0\0\0\0\x09"),
-                ip=IPv4(src=hosts[0].address, dst=hosts[1].address, total_length=0),
+                ip=IPv4(src=IPv4Address(hosts[0].ip), dst=IPv4Address(hosts[1].ip), total_length=0),
                 udp=Udp(length=0),
                 bth=Bth(opcode=Opcode.SEND_ONLY, dest_qp=flow.dest_qp, psn=flow.first_psn),
                 payload=AggregationHeader(
@@ -226,15 +230,13 @@ def test_a_dead_worker_ends_the_job_for_the_others_and_is_named(six: Rack) -> No
 def test_a_job_without_a_switch_trains_by_ring(six: Rack) -> None:
     with admin_of(six.state) as admin:
         admin.create_job("by-ring", world_size=2, mode="ring")
-        try:
-            with Team(six.state, 2) as team:
-                answers = team.join("by-ring")
-                assert {answer["mode"] for answer in answers} == {"ring"}
-                assert all(answer["mode_reason"] for answer in answers)
-                answers = team.do("all_reduce", elements=1000, dtype="int32", strategy="ring", verify=True)
-                assert all(answer["check"]["exact"] for answer in answers)
-                team.do("leave")
-        finally:
-            with pytest.raises(ControllerError):
-                admin.delete_job("by-ring")
-                admin.delete_job("by-ring")
+        with Team(six.state, 2) as team:
+            answers = team.join("by-ring")
+            assert {answer["mode"] for answer in answers} == {"ring"}
+            assert all(answer["mode_reason"] for answer in answers)
+            answers = team.do("all_reduce", elements=1000, dtype="int32", strategy="ring", verify=True)
+            assert all(answer["check"]["exact"] for answer in answers)
+            team.do("leave")
+        admin.delete_job("by-ring")
+        with pytest.raises(NotFoundError):
+            admin.show_job("by-ring")
