@@ -111,7 +111,7 @@ class FabricIntf(Intf):  # type: ignore[misc]
         """Deliver what this end receives through one processor's queue.
 
         A cable keeps frames in order; a veth's frames wait in the queue of whichever processor sent them, and
-        a shaped link is served by two: its sender's and its timer's. Receive packet steering (where the kernel
+        a shaped link is served by two: its sender's and its timer's. Receive packet steering (where a kernel
         has it) puts them in one queue again. Without it, connections recover, at the price of resent packets.
         """
         processors = sorted(os.sched_getaffinity(0))
