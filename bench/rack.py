@@ -230,8 +230,9 @@ def main() -> int:
         with console.status(name):
             figures += parts[name]()
     console.print(show(figures))
-    report = {"machine": machine(), "figures": [asdict(row) for row in figures], "ring": ratios(figures)}
-    for workers, ratio in report["ring"].items():
+    against_ring = ratios(figures)
+    report = {"machine": machine(), "figures": [asdict(row) for row in figures], "ring": against_ring}
+    for workers, ratio in against_ring.items():
         console.print(
             f"{workers} workers: ring / in-network = {ratio['ratio']:.3f} (bound {ratio['bound']:g})"
         )

@@ -25,6 +25,8 @@ from controller.switch import Switch
 logger = logging.getLogger("controller")
 
 _GRACE_S = 0.2
+_LOADING = "loading the program"  # in Switch.state
+_LOADING_S = 150.0
 _DRAIN_S = 5.0  # what is under way with a switch; the rest is found at the next start
 
 
@@ -84,13 +86,20 @@ async def serve(config: Config, store: Store, addresses: Sequence[str]) -> None:
 async def _connect(registry: Registry, switches: Sequence[Switch], timeout_s: float) -> None:
     """Wait until the switches are ready, but not for ever: without, jobs run by ring."""
     await asyncio.gather(*(switch.start() for switch in switches))
-    waits = [registry.switches[switch.config.name].wait_ready(timeout_s) for switch in switches]
+    waits = [_wait_ready(registry.switches[switch.config.name], timeout_s) for switch in switches]
     for switch, ready in zip(switches, await asyncio.gather(*waits), strict=True):
         if not ready:
             logger.warning(
                 "switch %s at %s is not there after %g s, jobs behind it run by ring: %s",
                 *(switch.config.name, switch.config.address, timeout_s, switch.state),
             )
+
+
+async def _wait_ready(switch: ManagedSwitch, timeout_s: float) -> bool:
+    """Whether it is ready in time; a switch that is there and compiles the program is given longer."""
+    if await switch.wait_ready(timeout_s):
+        return True
+    return _LOADING in switch.switch.state and await switch.wait_ready(max(0.0, _LOADING_S - timeout_s))
 
 
 async def _until_stopped(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:

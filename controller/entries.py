@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Union
+from typing import Any, TypeAlias
 
 
 @dataclass(frozen=True)
 class TableEntry:
-    """A row of a table, by P4Info's full names. An LPM match is (value, prefix length), others are a value."""
+    """A row of a table, by P4Info's names. An LPM match is (value, prefix length), others are a value."""
 
     table: str
     match: tuple[tuple[str, int | tuple[int, int]], ...]
@@ -32,8 +32,8 @@ class Group:
         return f"multicast group {self.group} -> {list(self.replicas)}"
 
 
-Entry = Union[TableEntry, Group]
-Key = tuple[Any, ...]
+Entry: TypeAlias = "TableEntry | Group"
+Key: TypeAlias = tuple[Any, ...]
 
 
 def key_of(entry: Entry) -> Key:
@@ -64,7 +64,7 @@ def from_json(value: list[Any]) -> Entry:
     _, table, match, action, params = value
     return TableEntry(
         table,
-        tuple((name, tuple(v) if isinstance(v, list) else v) for name, v in match),  # type: ignore[misc]
+        tuple((name, tuple(v) if isinstance(v, list) else v) for name, v in match),
         action,
         tuple((name, v) for name, v in params),
     )

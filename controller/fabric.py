@@ -1,4 +1,4 @@
-"""A switch and what the controller knows of it: whose slots are whose, and whether it has been looked over."""
+"""A switch and what the controller knows of it: whose slots are whose, whether it has been looked over."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class ManagedSwitch:
     # The caller holds the lock. Errors are SwitchErrors.
 
     async def adopt(self, places: Iterable[tuple[Place, bool]]) -> AdoptReport:
-        """Make it hold these jobs and nothing else: all entries of the live ones, the guards of the others."""
+        """Make it hold these jobs and nothing else: all of the live ones, the guards of the others."""
         wanted: dict[object, Entry] = {}
         for place, live in sorted(places, key=lambda item: item[1]):
             entries = place.entries if live else removal_order(place.entries)[1]

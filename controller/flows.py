@@ -60,7 +60,9 @@ def removal_order(entries: Sequence[Entry]) -> tuple[list[Entry], list[Entry]]:
     The guards stay until then: without flow entries they drop what is still under way. Forwarded, it would be
     in order at the receiver and be taken for a sum.
     """
-    guards = [entry for entry in entries if isinstance(entry, TableEntry) and entry.table == MEMBER_QP]
+    guards: list[Entry] = [
+        entry for entry in entries if isinstance(entry, TableEntry) and entry.table == MEMBER_QP
+    ]
     rest = [entry for entry in entries if entry not in guards]
     rest.sort(key=_removal_rank)
     return rest, guards

@@ -383,8 +383,8 @@ class Job:
     def _silence(self, seat: Seat) -> str:
         if seat.patience_s != self.timing.heartbeat_timeout_s:
             return (
-                f"{seat.member} has not come back within {seat.patience_s:g} s after the controller's restart: it "
-                "has died, or cannot reach the controller"
+                f"{seat.member} has not come back within {seat.patience_s:g} s after the controller's "
+                "restart: it has died, or cannot reach the controller"
             )
         how = "sent no heartbeat" if seat.connected else "has been without a connection to the controller"
         return f"{seat.member} {how} for {seat.patience_s:g} s: it has died or hangs"

@@ -8,23 +8,33 @@ stream, by which a controller notices that a switch has restarted, behind a Runt
 from __future__ import annotations
 
 import asyncio
-import enum
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 from finsy.p4client import P4RpcStatus
 from finsy.proto import U128, p4r, p4r_grpc
 
-from controller.api.errors import ControllerError, NotPossibleError, UnreachableError
 from controller.entries import Entry
 from controller.schema import Schema
+from controller.updates import (
+    ElectionIdTakenError,
+    Failure,
+    NotPrimaryError,
+    SwitchError,
+    SwitchUnreachableError,
+    Update,
+    UpdateKind,
+    WriteError,
+)
 
 LOG = logging.getLogger(__name__)
+_T = TypeVar("_T")
 
 REQUEST_TIMEOUT_S = 10.0
+LEAVE_TIMEOUT_S = 1.0
 PIPELINE_TIMEOUT_S = 180.0  # the embedded switch compiles a program that it sees for the first time
 MAX_BATCH = 256  # updates in a Write: the errors of all of them must fit into one trailer
 _OPTIONS = [
@@ -37,69 +47,6 @@ _OPTIONS = [
 # gRPC's words for a server that speaks HTTP/1
 _HTTP_1 = ("Failed parsing HTTP/2", "http1.x server")
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
-
-
-class SwitchError(ControllerError):
-    """A switch refused something, or is not in the state for it. The message begins with the switch."""
-
-    def __init__(self, message: str, *, code: grpc.StatusCode | None = None) -> None:
-        super().__init__(message)
-        if code is not None:
-            self.code = code
-
-
-class SwitchUnreachableError(SwitchError, UnreachableError):
-    """There is no switch at the address, it does not answer, or the connection with it broke."""
-
-
-class NotPrimaryError(SwitchError, NotPossibleError):
-    """Another controller is primary on the switch, so that nothing can be written."""
-
-
-class ElectionIdTakenError(NotPrimaryError):
-    """Another live controller has the election id that was claimed with; the stream has ended."""
-
-
-class UpdateKind(enum.Enum):
-    """What a Write does with an entry."""
-
-    INSERT = p4r.Update.INSERT
-    MODIFY = p4r.Update.MODIFY
-    DELETE = p4r.Update.DELETE
-
-
-@dataclass(frozen=True)
-class Update:
-    """One update of a batch."""
-
-    kind: UpdateKind
-    entry: Entry
-
-    def __str__(self) -> str:
-        return f"{self.kind.name} {self.entry}"
-
-
-@dataclass(frozen=True)
-class Failure:
-    """An update that the switch refused, and why."""
-
-    update: Update
-    code: grpc.StatusCode
-    message: str
-
-    def __str__(self) -> str:
-        return f"{self.update}: {self.code.name}{': ' if self.message else ''}{self.message}"
-
-
-class WriteError(SwitchError):
-    """Some updates were refused; the others have been applied."""
-
-    def __init__(self, label: str, failures: Sequence[Failure], *, updates: int) -> None:
-        super().__init__(
-            f"{label} refused {len(failures)} of {updates} updates, the first: {failures[0]}",
-            code=failures[0].code,
-        )
-        self.failures = tuple(failures)
 
 
 @dataclass(frozen=True)
@@ -145,6 +92,7 @@ class P4RuntimeClient:
         self._election_id = 0
         self._roles: asyncio.Queue[Role | SwitchError] = asyncio.Queue()
         self._channel: grpc.aio.Channel | None = None
+        self._greeted = False  # the switch has answered on the stream
         self._ended: SwitchError | None = None
         self._reader: asyncio.Task[None] | None = None
         self._stub: Any = None
@@ -159,7 +107,13 @@ class P4RuntimeClient:
         self._stub = p4r_grpc.P4RuntimeStub(self._channel)
         self._stream = self._stub.StreamChannel()
         self._reader = asyncio.create_task(self._read_stream())
-        return await self.claim(election_id)
+        try:
+            return await self.claim(election_id)
+        except SwitchError as error:
+            if error.code is grpc.StatusCode.INTERNAL:
+                # A write into a stream that the server has just refused hides why; a request is told.
+                await self.cookie()
+            raise
 
     async def claim(self, election_id: int) -> Role:
         """Claim with an election id, and with the highest one seen where the switch has no primary.
@@ -185,8 +139,14 @@ class P4RuntimeClient:
         await self._send(message)
 
     async def close(self) -> None:
-        """Leave: the switch takes us out of arbitration."""
+        """Leave. A switch that answers has taken us out of arbitration when this returns."""
         if self._reader is not None:
+            if self._greeted and not self._reader.done():
+                try:
+                    await asyncio.wait_for(self._alone(self._stream.done_writing), LEAVE_TIMEOUT_S)
+                    await asyncio.wait([self._reader], timeout=LEAVE_TIMEOUT_S)
+                except (asyncio.TimeoutError, asyncio.InvalidStateError, grpc.aio.AioRpcError, SwitchError):
+                    LOG.debug("%s: the stream broke before it was closed", self.label)
             self._reader.cancel()
             await asyncio.gather(self._reader, return_exceptions=True)
         if self._stream is not None:
@@ -299,7 +259,7 @@ class P4RuntimeClient:
 
     async def _send(self, message: p4r.StreamMessageRequest) -> None:
         try:
-            await self._stream.write(message)
+            await self._alone(lambda: self._stream.write(message))
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
             # The stream has ended; why, only the reader is told.
             if self._reader is not None:
@@ -323,6 +283,7 @@ class P4RuntimeClient:
     def _take(self, message: p4r.StreamMessageResponse) -> None:
         kind = message.WhichOneof("update")
         if kind == "arbitration":
+            self._greeted = True
             code = _CODES.get(message.arbitration.status.code, grpc.StatusCode.UNKNOWN)
             self._roles.put_nowait(
                 Role(
@@ -363,7 +324,7 @@ class P4RuntimeClient:
         for update in updates:
             request.updates.add(type=update.kind.value, entity=self._schema.encode(update.entry))
         try:
-            await self._stub.Write(request, timeout=self._timeout_s)
+            await self._alone(lambda: self._stub.Write(request, timeout=self._timeout_s))
         except grpc.aio.AioRpcError as error:
             failures = [
                 Failure(updates[index], _CODES[detail.canonical_code.value], detail.message)
@@ -379,17 +340,42 @@ class P4RuntimeClient:
         if not entities:
             return []
         request = p4r.ReadRequest(device_id=self._device_id, entities=entities)
-        found: list[p4r.Entity] = []
+
+        async def collect() -> list[p4r.Entity]:
+            responses = self._stub.Read(request, timeout=self._timeout_s)
+            return [entity async for response in responses for entity in response.entities]
+
         try:
-            async for response in self._stub.Read(request, timeout=self._timeout_s):
-                found.extend(response.entities)
+            return await self._alone(collect)
         except grpc.aio.AioRpcError as error:
             raise self._error(error, "a read") from error
-        return found
+
+    async def _alone(self, work: Callable[[], Awaitable[_T]]) -> _T:
+        """Await something of grpc.aio in a task of its own.
+
+        When the channel is closed, grpc.aio raises CancelledError in those who wait: our callers would take
+        that for a cancellation of their own.
+        """
+
+        async def await_it() -> _T:
+            return await work()
+
+        task = asyncio.ensure_future(await_it())
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError:
+            task.cancel()
+            raise
+        if task.cancelled():
+            raise SwitchUnreachableError(f"{self.label}: the connection was closed meanwhile")
+        try:
+            return task.result()
+        except grpc.aio.UsageError as error:  # "Channel is closed."
+            raise SwitchUnreachableError(f"{self.label}: the connection is closed") from error
 
     async def _call(self, rpc: Any, request: Any, what: str, *, timeout_s: float | None = None) -> Any:
         try:
-            return await rpc(request, timeout=timeout_s or self._timeout_s)
+            return await self._alone(lambda: rpc(request, timeout=timeout_s or self._timeout_s))
         except grpc.aio.AioRpcError as error:
             raise self._error(error, what) from error
 
@@ -412,19 +398,35 @@ class P4RuntimeClient:
             )
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
             return SwitchUnreachableError(f"{self.label} did not answer {what} in time")
-        if code is grpc.StatusCode.UNIMPLEMENTED and what == "the stream":
+        if code is grpc.StatusCode.UNIMPLEMENTED and not self._greeted:
             return SwitchError(
                 f"{self.label} is no P4Runtime switch: a gRPC server without that service answers "
                 f"there{said}; check the port",
-                code=grpc.StatusCode.FAILED_PRECONDITION,
+                code=code,
             )
         # simple_switch_grpc lets any device id become primary, and fails when that shall get a program:
         # "Error when trying to assign device"
         if "assign device" in details or (code is grpc.StatusCode.NOT_FOUND and "device" in details):
-            return SwitchError(f"{self.label} has no device id {self._device_id}{said}", code=grpc.StatusCode.NOT_FOUND
+            return SwitchError(
+                f"{self.label} has no device id {self._device_id}{said}", code=grpc.StatusCode.NOT_FOUND
             )
         if "election id already" in details.lower():
             return ElectionIdTakenError(f"{self.label}: another controller has our election id{said}")
         if code is grpc.StatusCode.PERMISSION_DENIED:
             return NotPrimaryError(f"{self.label}: another controller is primary{said}")
         return SwitchError(f"{self.label} refused {what}: {code.name}{said}", code=code)
+
+
+__all__ = [
+    "ElectionIdTakenError",
+    "Failure",
+    "NotPrimaryError",
+    "P4RuntimeClient",
+    "Pipeline",
+    "Role",
+    "SwitchError",
+    "SwitchUnreachableError",
+    "Update",
+    "UpdateKind",
+    "WriteError",
+]

@@ -33,20 +33,21 @@ def check_spec(config: Config, spec: JobSpec) -> None:
         )
     if spec.mode is Mode.IN_NETWORK and not 1 < spec.world_size <= MAX_RANKS:
         raise InvalidRequestError(
-            f"{where}: a switch adds up for 2 to {MAX_RANKS} workers, not {spec.world_size}: ask for ring mode, or "
-            "leave the mode open"
+            f"{where}: a switch adds up for 2 to {MAX_RANKS} workers, not {spec.world_size}: ask for "
+            "ring mode, or leave the mode open"
         )
     if spec.path_mtu is not None:
         _check_path_mtu(spec.path_mtu, where)
         if spec.path_mtu > config.path_mtu:
             raise InvalidRequestError(
-                f"{where}: path MTU {spec.path_mtu} does not fit, this network carries {config.path_mtu} at most"
+                f"{where}: path MTU {spec.path_mtu} is too large, this network "
+                f"carries {config.path_mtu} at most"
             )
     slots = 2 * (spec.window or 1) * (spec.message_packets or 1)
     if slots > MAX_SLOTS:
         raise InvalidRequestError(
-            f"{where} needs {slots} slots (2 x window {spec.window or 1} x {spec.message_packets or 1} packets a "
-            f"message), a switch has {MAX_SLOTS}: ask for a smaller window or fewer packets"
+            f"{where} needs {slots} slots (2 x window {spec.window or 1} x {spec.message_packets or 1} "
+            f"packets a message), a switch has {MAX_SLOTS}: ask for a smaller window or fewer packets"
         )
     try:
         check_window(spec.window, spec.message_packets)
@@ -65,8 +66,8 @@ def member_from(config: Config, join: pb.Join) -> Member:
     host = _host(config, ip, who)
     if worker.mac.lower() != host.mac:
         raise InvalidRequestError(
-            f"{who}: host {host.name} has the MAC {host.mac} in the controller's configuration, the worker says "
-            f"{worker.mac!r}: use the interface that is connected to the switch"
+            f"{who}: host {host.name} has the MAC {host.mac} in the controller's configuration, the worker "
+            f"says {worker.mac!r}: use the interface that is connected to the switch"
         )
     for what, number, least in (
         ("qpn_out", worker.qpn_out, _FIRST_QPN),

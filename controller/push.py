@@ -14,8 +14,8 @@ from controller.api.errors import InvalidRequestError
 from controller.config import Config, SwitchConfig
 from controller.entries import Entry
 from controller.p4rt import (
-    ElectionIdTakenError,
     REQUEST_TIMEOUT_S,
+    ElectionIdTakenError,
     NotPrimaryError,
     P4RuntimeClient,
     Pipeline,

@@ -15,14 +15,12 @@ from controller import planning
 from controller.api.errors import (
     ConflictError,
     ControllerError,
-    NoResourcesError,
     NotFoundError,
     NotPossibleError,
-    UnreachableError,
 )
 from controller.config import Config
+from controller.entries import Entry
 from controller.fabric import ManagedSwitch, collide
-from controller.flows import Ring, job_entries
 from controller.jobs import (
     Ended,
     Install,
@@ -30,23 +28,20 @@ from controller.jobs import (
     JobSpec,
     Left,
     Member,
-    Mode,
     Over,
     Phase,
-    Plan,
     Started,
     Tell,
     Timing,
 )
 from controller.sessions import Session
+from controller.setup import Installer, stored
 from controller.store import Place, Store, StoredJob, StoreError
-from controller.switch import SwitchError
 
 logger = logging.getLogger(__name__)
 
 _REMEMBERED = 100  # ended jobs
 _STRAGGLERS_S = 2.0  # how long packets of workers that know of their job's end may still be under way
-_SWITCH_PATIENCE_S = 2.0  # how long a job waits for a switch that is not connected
 _TOKEN_BYTES = 16
 
 
@@ -92,6 +87,7 @@ class Registry:
             heartbeat_timeout_s=config.heartbeat_timeout_s,
             resume_timeout_s=config.resume_timeout_s,
         )
+        self._installer = Installer(config, store, self.switches, make_room=self._make_room)
         self._jobs: dict[str, Running] = {}  # the last one of each name
         self._specs: dict[str, JobSpec] = {}  # made by CreateJob
         self._by_generation: dict[int, Running] = {}
@@ -203,8 +199,8 @@ class Registry:
             return Job(spec, self._timing, explicit=True)
         if not self.config.auto_create:
             raise NotFoundError(
-                f"there is no job {name!r}: create it first (p4reduce job create), this controller makes none "
-                "by itself"
+                f"there is no job {name!r}: create it first (p4reduce job create), this controller makes "
+                "none by itself"
             )
         spec = JobSpec(name=name, world_size=world_size)
         planning.check_spec(self.config, spec)
@@ -229,8 +225,8 @@ class Registry:
         job = running.job
         tokens = {rank: secrets.token_bytes(_TOKEN_BYTES) for rank in job.seats}
         try:
-            plan = await self._set_up(running)
-            self.store.save_job(self._stored(running, plan, tokens, Phase.READY))
+            plan, running.place = await self._installer.set_up(job)
+            self.store.save_job(stored(job, plan, running.place, tokens, Phase.READY))
         except (ControllerError, StoreError, sqlite3.Error) as error:
             reason = f"job {job.spec.name} could not be set up: {error}"
             running.installing = False
@@ -253,69 +249,10 @@ class Registry:
         )
         self.act(running, lambda job, now: job.planned(plan, tokens, now))
 
-    async def _set_up(self, running: Running) -> Plan:
-        """The plan, with the switch written where it says IN_NETWORK."""
-        job = running.job
-        reason = planning.why_ring(self.config, job.spec, job.members)
-        if not reason:
-            try:
-                return await self._set_up_in_network(running)
-            except (NoResourcesError, UnreachableError, SwitchError) as error:
-                reason = str(error)
-        if job.spec.mode is Mode.IN_NETWORK:
-            raise NotPossibleError(f"it must run in the network, but {reason}")
-        return self._plan(job, Mode.RING, reason)
-
-    async def _set_up_in_network(self, running: Running) -> Plan:
-        job = running.job
-        switch = self.switches[planning.switch_of(self.config, job.members[0])]
-        await switch.require_ready(_SWITCH_PATIENCE_S)
-        plan = self._plan(job, Mode.IN_NETWORK)
-        async with switch.lock:
-            ring = self._ring(job.members, switch)
-            region = switch.allocator.allocate(plan.slots)
-            entries = tuple(job_entries(ring, plan, region, check_icrc=self.config.check_icrc))
-            running.place = Place(switch=switch.name, region=region, entries=entries)
-            try:
-                self.store.save_job(self._stored(running, plan, {}, Phase.INSTALLING))
-                for ended in [r for r in self._remains if r.place and collide(r.place, entries)]:
-                    await self._remove(ended, switch)
-                await switch.install(running.place, len(job.members))
-            except BaseException:
-                running.place = None
-                switch.allocator.release(region)
-                self.store.release(plan.generation)
-                self.store.forget_job(plan.generation)
-                raise
-        return plan
-
-    def _plan(self, job: Job, mode: Mode, reason: str = "") -> Plan:
-        members = job.members
-        window, packets = planning.sizes(self.config, job.spec, planning.switch_of(self.config, members[0]))
-        generation = self.store.next_generation()
-        return Plan(
-            job_id=generation & 0xFFFF,
-            generation=generation,
-            window=window,
-            message_packets=packets,
-            path_mtu=planning.path_mtu(self.config, job.spec, members),
-            mode=mode,
-            mode_reason=reason,
-        )
-
-    def _ring(self, members: Sequence[Member], switch: ManagedSwitch) -> Ring:
-        ports = {member.rank: self.config.by_ip[member.ip].port for member in members}
-        return Ring(members, ports, switch.device_id)
-
-    def _stored(self, running: Running, plan: Plan, tokens: dict[int, bytes], phase: Phase) -> StoredJob:
-        return StoredJob(
-            spec=running.job.spec,
-            explicit=running.job.explicit,
-            plan=plan,
-            workers=tuple((member, tokens.get(member.rank, b"")) for member in running.job.members),
-            phase=phase,
-            place=running.place,
-        )
+    async def _make_room(self, switch: ManagedSwitch, entries: Sequence[Entry]) -> None:
+        """Take ended jobs away whose guards are in the way; the switch is locked."""
+        for running in [r for r in self._remains if r.place and collide(r.place, entries)]:
+            await self._remove(running, switch)
 
     def _save_phase(self, running: Running) -> None:
         """The workers are told in any case: a database that fails must not stop them."""
@@ -352,7 +289,7 @@ class Registry:
         running.cleaning = True
         try:
             async with switch.lock:
-                if not switch.ready:
+                if not switch.ready or running.place is None:
                     return
                 if self.clock() >= running.free_at:
                     await self._remove(running, switch)
@@ -437,13 +374,14 @@ class Registry:
             jobs = sorted(r.job.spec.name for r in self._on(switch) if r.job.live)
             if jobs and not force:
                 raise NotPossibleError(
-                    f"switch {switch.name} serves {', '.join(jobs)}: a new program would end them; wait, or force it"
+                    f"switch {switch.name} serves {', '.join(jobs)}: a new program would end that; wait, or "
+                    "force it"
                 )
         for switch in chosen:
             reason = f"switch {switch.name} was loaded with its program anew"
-            for running in self._on(switch):
-                self.act(running, lambda job, now, reason=reason: job.end(reason))  # type: ignore[misc]
             async with switch.lock:
+                for running in self._on(switch):
+                    self.act(running, lambda job, now, reason=reason: job.end(reason))  # type: ignore[misc]
                 await switch.switch.push()
                 for running in [r for r in self._remains if r.place and r.place.switch == switch.name]:
                     self._freed(running, switch)
@@ -460,7 +398,10 @@ class Registry:
         """Until cancelled: keep heartbeats, timeouts and leftovers going."""
         while True:
             await asyncio.sleep(self.config.heartbeat_interval_s / 4)
-            self.tick()
+            try:
+                self.tick()
+            except Exception:  # one job's defect must not silence the heartbeats of all
+                logger.exception("a defect in the controller")
 
     def tick(self) -> None:
         """Time has passed."""
@@ -527,29 +468,29 @@ class Registry:
         for spec in self.store.specs():
             self._specs[spec.name] = spec
             self._jobs[spec.name] = Running(Job(spec, self._timing, explicit=True))
-        for stored in self.store.jobs():
-            self._load(stored, now)
+        for known in self.store.jobs():
+            self._load(known, now)
 
-    def _load(self, stored: StoredJob, now: float) -> None:
+    def _load(self, known: StoredJob, now: float) -> None:
         job = Job.recovered(
-            stored.spec,
+            known.spec,
             self._timing,
-            stored.plan,
-            stored.workers,
-            explicit=stored.explicit,
-            running=stored.phase is Phase.RUNNING,
+            known.plan,
+            known.workers,
+            explicit=known.explicit,
+            running=known.phase is Phase.RUNNING,
             now=now,
         )
-        running = Running(job, stored.place)
-        generation = stored.plan.generation
+        running = Running(job, known.place)
+        generation = known.plan.generation
         self._by_generation[generation] = running
-        if stored.explicit == (stored.spec.name in self._specs):
-            self._jobs[stored.spec.name] = running
-        place = stored.place
+        if known.explicit == (known.spec.name in self._specs):
+            self._jobs[known.spec.name] = running
+        place = known.place
         if place is not None:
             switch = self.switches.get(place.switch)
             if switch is None:
-                logger.warning("job %s was on switch %s, which is gone", stored.spec.name, place.switch)
+                logger.warning("job %s was on switch %s, which is gone", known.spec.name, place.switch)
                 self.store.release(generation)
                 running.place = None
                 job.end(f"switch {place.switch} is no longer in the controller's configuration")
@@ -558,12 +499,12 @@ class Registry:
                     switch.allocator.take(place.region)
                 except ValueError as error:
                     raise StoreError(f"{self.store.path}: generation {generation}: {error}") from error
-        if stored.outcome is not None:
-            job.phase, job.outcome = Phase.ENDED, stored.outcome
+        if known.outcome is not None:
+            job.phase, job.outcome = Phase.ENDED, known.outcome
             if running.place is not None:
                 running.free_at = now + self._timing.resume_timeout_s
                 self._remains.append(running)
             return
-        if stored.phase is Phase.INSTALLING:
+        if known.phase is Phase.INSTALLING:
             job.end("the controller was restarted while the job was set up")
         self.act(running, lambda job, now: None)

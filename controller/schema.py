@@ -17,7 +17,7 @@ from controller.entries import Entry, Group, TableEntry
 
 
 class SchemaError(Exception):
-    """A name or value that the P4Info does not have room for: a defect in the controller or a stale P4Info."""
+    """A name or value that P4Info has no room for: a defect in the controller or a stale P4Info."""
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ class Session:
             self._registry.act(self._running, call)
 
     def _end(self, call: Callable[[Job, float], None]) -> None:
-        """A session that another one has taken the place of, or that was told the end, ends without effect."""
+        """A session that another one has replaced, or that was told the end, ends without effect."""
         if self._running.sessions.get(self.rank) is self:
             del self._running.sessions[self.rank]
             self._registry.act(self._running, call)

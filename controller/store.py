@@ -1,7 +1,7 @@
 """What must survive a restart of the controller: one SQLite file (WAL), one process at a time.
 
 A generation is never given out twice: the counter goes up in a transaction of its own before the number is
-used. A new file starts it at the time in seconds, so that a lost file does not bring back the generations that
+used. A new file starts it at the time in seconds, so that a lost file does not bring back generations that
 slots of a switch may still hold (more than one job a second for the file's whole life would).
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from ipaddress import IPv4Address
 from pathlib import Path
@@ -101,7 +101,7 @@ class Store:
         self._db.close()
 
     def next_generation(self) -> int:
-        """A number from 1 to 2**32-1 that no job of this database had, or will have. StoreError at the end."""
+        """A number from 1 to 2**32-1 that no job of this database has ever had. StoreError at the end."""
         with self._db:
             self._db.execute("UPDATE counters SET value = value + 1 WHERE name = 'generation'")
             generation = int(
@@ -242,7 +242,7 @@ def _open(path: str, first_generation: int) -> sqlite3.Connection:
         version = db.execute("PRAGMA user_version").fetchone()[0]
         if version not in (0, _VERSION):
             raise StoreError(
-                f"the database {path} has format {version}, this controller knows {_VERSION}: use another file"
+                f"the database {path} has format {version}, this controller knows {_VERSION}: use another"
             )
         db.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA user_version = {_VERSION}; COMMIT;")
         with db:

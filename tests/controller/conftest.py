@@ -19,14 +19,23 @@ _NO_BMV2 = pytest.mark.skipif(
     scope="session",
     params=[
         pytest.param(Target.EMBEDDED, id="embedded"),
-        pytest.param(Target.BMV2, id="bmv2", marks=[pytest.mark.bmv2, _NO_BMV2]),
+        pytest.param(Target.BMV2, id="bmv2", marks=[pytest.mark.bmv2, pytest.mark.slow, _NO_BMV2]),
     ],
 )
-def switch_process(
+def session_switch(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[RunningSwitch]:
-    """A switch that runs for the session; what is in it is whatever the test before left there."""
+    """A switch for the session."""
     process = RunningSwitch(request.param, tmp_path_factory.mktemp("switch"))
-    process.start()
-    yield process
-    process.stop()
+    try:
+        process.start()
+        yield process
+    finally:
+        process.stop()
+
+
+@pytest.fixture
+def switch_process(session_switch: RunningSwitch) -> RunningSwitch:
+    """A running switch; what is in it is whatever the test before left there."""
+    session_switch.ensure_runs()
+    return session_switch

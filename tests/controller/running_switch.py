@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import random
 import shutil
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Coroutine
 from ipaddress import IPv4Address
 from pathlib import Path
+from typing import Any, TypeVar
 
 from controller.allocator import Region
 from controller.config import HostConfig, SwitchConfig, Target
@@ -21,6 +25,8 @@ from p4src import CPU_PORT
 
 DEVICE_ID = 1
 START_S = 30.0
+_LOOP = asyncio.new_event_loop()
+_T = TypeVar("_T")
 HOSTS = tuple(
     HostConfig(
         name=f"h{n}",
@@ -33,12 +39,18 @@ HOSTS = tuple(
 )
 
 
+def run_async(main: Coroutine[Any, Any, _T]) -> _T:
+    """Run it on the event loop that all tests share: grpc.aio logs errors about loops that are closed."""
+    return _LOOP.run_until_complete(main)
+
+
 def free_port() -> int:
-    """A TCP port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A TCP port that was free a moment ago, from where the kernel takes none for outgoing connections."""
+    while True:
+        port = random.randrange(20000, 32000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 class RunningSwitch:
@@ -66,7 +78,8 @@ class RunningSwitch:
         if self.target is Target.BMV2:
             notifications = f"ipc://{self._directory}/notifications.ipc"
             executable = shutil.which("simple_switch_grpc") or "simple_switch_grpc"
-            command = [executable, *common, "-L", "off", "--notifications-addr", notifications, "--", *own]
+            common += ["-L", "off", "--notifications-addr", notifications, "--thrift-port", str(free_port())]
+            command = [executable, *common, "--", *own]
         else:
             command = [sys.executable, "-m", "soft_switch", *common, *own]
         log = self._directory / "log"
@@ -86,6 +99,11 @@ class RunningSwitch:
             self._process.kill()
             self._process.wait()
             self._process = None
+
+    def ensure_runs(self) -> None:
+        """Start it if the test before left it dead."""
+        if self._process is None or self._process.poll() is not None:
+            self.start()
 
     def restart(self) -> None:
         self.stop()

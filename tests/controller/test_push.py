@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import asyncio
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -24,7 +23,7 @@ from controller.p4rt import (
 from controller.push import Program, load, push_to, shipped_program
 from controller.schema import Schema
 from p4src import JSON_PATH, P4INFO_PATH
-from tests.controller.running_switch import DEVICE_ID, HOSTS, RunningSwitch, free_port
+from tests.controller.running_switch import DEVICE_ID, HOSTS, RunningSwitch, free_port, run_async
 
 
 def client(process: RunningSwitch) -> P4RuntimeClient:
@@ -63,7 +62,7 @@ def test_push_replaces_what_was_there_and_says_what_it_was(switch_process: Runni
             assert await reader.cookie() == again.cookie
             assert await reader.read_entries() == set()
 
-    asyncio.run(run())
+    run_async(run())
 
 
 def test_push_with_a_config_writes_the_rack(switch_process: RunningSwitch) -> None:
@@ -77,7 +76,7 @@ def test_push_with_a_config_writes_the_rack(switch_process: RunningSwitch) -> No
             await reader.open(1)
             assert await reader.read_entries() == set(switch_process.base)
 
-    asyncio.run(run())
+    run_async(run())
 
 
 def test_a_primary_is_only_taken_over_from_by_force(switch_process: RunningSwitch) -> None:
@@ -98,7 +97,7 @@ def test_a_primary_is_only_taken_over_from_by_force(switch_process: RunningSwitc
             roles = [(await controller.next_role()).primary for _ in range(4)]
             assert roles == [False, True, False, True]
 
-    asyncio.run(run())
+    run_async(run())
 
 
 def test_two_guests_with_one_election_id(switch_process: RunningSwitch) -> None:
@@ -109,23 +108,23 @@ def test_two_guests_with_one_election_id(switch_process: RunningSwitch) -> None:
                 await push_to(switch_process.address)
             assert (await push_to(switch_process.address, force=True)).election_id == 2
 
-    asyncio.run(run())
+    run_async(run())
 
 
 def test_an_election_id_asked_for_is_used(switch_process: RunningSwitch) -> None:
-    assert asyncio.run(push_to(switch_process.address, election_id=7)).election_id == 7
+    assert run_async(push_to(switch_process.address, election_id=7)).election_id == 7
 
 
 def test_a_wrong_device_id(switch_process: RunningSwitch) -> None:
-    with pytest.raises(SwitchError, match="77"):
-        asyncio.run(push_to(switch_process.address, device_id=77))
+    with pytest.raises(SwitchError, match="has no device id 77"):
+        run_async(push_to(switch_process.address, device_id=77))
 
 
 def test_a_program_that_the_switch_cannot_run(switch_process: RunningSwitch) -> None:
     broken = Program(b"{}", shipped_program().schema, "0" * 64, 1)
     # simple_switch_grpc takes it, and refuses what comes next.
     with pytest.raises(SwitchError, match=f"^switch at {switch_process.address} refused"):
-        asyncio.run(push_to(switch_process.address, program=broken))
+        run_async(push_to(switch_process.address, program=broken))
     switch_process.restart()
 
 
@@ -145,7 +144,7 @@ def test_a_program_that_reads_back_differently_is_an_error(switch_process: Runni
             with pytest.raises(SwitchError, match="reads back another"):
                 await load(switch, shipped_program())
 
-    asyncio.run(run())
+    run_async(run())
 
 
 def test_the_config_must_know_the_switch() -> None:
@@ -153,9 +152,9 @@ def test_the_config_must_know_the_switch() -> None:
     host = HostConfig(name="h", ip=IPv4Address("10.0.0.1"), mac="02:00:00:00:00:01", switch="s1", port=1)
     config = Config(switches=(known,), hosts=(host,))
     with pytest.raises(InvalidRequestError, match=r"no switch at 127.0.0.1:2; known are 127.0.0.1:1"):
-        asyncio.run(push_to("127.0.0.1:2", config=config))
-    with pytest.raises(InvalidRequestError, match="device id 1 .* asked for is 2"):
-        asyncio.run(push_to("127.0.0.1:1", config=config, device_id=2))
+        run_async(push_to("127.0.0.1:2", config=config))
+    with pytest.raises(InvalidRequestError, match=r"device id 1 .* asked for is 2"):
+        run_async(push_to("127.0.0.1:1", config=config, device_id=2))
 
 
 # Ports where no P4Runtime switch is
@@ -164,14 +163,14 @@ def test_the_config_must_know_the_switch() -> None:
 def test_nothing_listens() -> None:
     port = free_port()
     with pytest.raises(SwitchUnreachableError, match=f"^switch at 127.0.0.1:{port} cannot be reached"):
-        asyncio.run(push_to(f"127.0.0.1:{port}"))
+        run_async(push_to(f"127.0.0.1:{port}"))
 
 
 def test_something_listens_and_says_nothing() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         with pytest.raises(SwitchUnreachableError, match=r"did not answer within 0.5 s: check that"):
-            asyncio.run(push_to(f"127.0.0.1:{port}", timeout_s=0.5))
+            run_async(push_to(f"127.0.0.1:{port}", timeout_s=0.5))
 
 
 def test_a_web_server_listens() -> None:
@@ -179,7 +178,7 @@ def test_a_web_server_listens() -> None:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         try:
             with pytest.raises(SwitchError, match="no P4Runtime switch: an HTTP server"):
-                asyncio.run(push_to(f"127.0.0.1:{server.server_port}"))
+                run_async(push_to(f"127.0.0.1:{server.server_port}"))
         finally:
             server.shutdown()
 
@@ -190,6 +189,6 @@ def test_a_grpc_server_of_something_else_listens() -> None:
     server.start()
     try:
         with pytest.raises(SwitchError, match="no P4Runtime switch: a gRPC server without that service"):
-            asyncio.run(push_to(f"127.0.0.1:{port}"))
+            run_async(push_to(f"127.0.0.1:{port}"))
     finally:
         server.stop(None)

@@ -57,7 +57,7 @@ def test_what_is_lost_is_asked_again() -> None:
 def test_a_slot_that_is_never_answered_is_named() -> None:
     async def run() -> None:
         queries = SlotQueries("switch s1", timeout_s=0.01, tries=2)
-        with pytest.raises(SwitchUnreachableError, match="^switch s1 .* slot 7 .*asked 2 times"):
+        with pytest.raises(SwitchUnreachableError, match=r"^switch s1 .* slot 7 .*asked 2 times"):
             await queries.ask(7, 2, LossySwitch(queries, losses=9).send)
         assert await queries.ask(7, 1, LossySwitch(queries).send) == [content(7)]
 
@@ -78,8 +78,8 @@ def test_two_who_ask_take_turns() -> None:
     async def run() -> None:
         queries = SlotQueries("switch s1")
         switch = LossySwitch(queries)
-        both = await asyncio.gather(queries.ask(0, 20, switch.send), queries.ask(0, 20, switch.send))
-        assert both == [[content(index) for index in range(20)]] * 2
+        one, two = await asyncio.gather(queries.ask(0, 20, switch.send), queries.ask(0, 20, switch.send))
+        assert one == two == [content(index) for index in range(20)]
         assert switch.most_outstanding <= MAX_OUTSTANDING
 
     asyncio.run(run())

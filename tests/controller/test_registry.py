@@ -1,0 +1,540 @@
+"""Jobs, slots, switches and the database together, on a switch in memory and a clock that the tests turn."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from ipaddress import IPv4Address
+from pathlib import Path
+
+import pytest
+
+from controller.api.errors import ConflictError, InvalidRequestError, NotFoundError, NotPossibleError
+from controller.config import Config, HostConfig, SwitchConfig
+from controller.fabric import ManagedSwitch
+from controller.flows import FLOW, MEMBER_QP
+from controller.jobs import (
+    Ended,
+    Event,
+    Heartbeat,
+    JobSpec,
+    Left,
+    Member,
+    Mode,
+    Ready,
+    Resumed,
+    Start,
+    Waiting,
+)
+from controller.registry import Registry
+from controller.sessions import Session
+from controller.store import Store
+from controller.switch import SwitchError
+from p4src import MAX_JOBS
+from tests.controller.fake_switch import FakeSwitch
+
+CONFIG = Config(
+    switches=(SwitchConfig(name="s1", device_id=1, address="127.0.0.1:1"),),
+    hosts=tuple(
+        HostConfig(
+            name=f"h{i}",
+            ip=IPv4Address(f"10.0.0.{i}"),
+            mac=f"02:00:00:00:00:{i:02x}",
+            switch="s1",
+            port=i,
+        )
+        for i in range(1, 41)
+    ),
+    path_mtu=2048,
+)
+
+
+def member(rank: int, *, qp: int = 0x100, path_mtu_max: int = 4096) -> Member:
+    host = CONFIG.hosts[rank]
+    return Member(
+        rank=rank,
+        mac=host.mac,
+        ip=host.ip,
+        qpn_out=qp,
+        psn_out=rank,
+        qpn_in=qp + 1,
+        host=host.name,
+        path_mtu_max=path_mtu_max,
+    )
+
+
+class Bench:
+    """A controller that can be restarted; the switch and the database stay."""
+
+    def __init__(self, path: Path, config: Config = CONFIG) -> None:
+        self.path = path
+        self.config = config
+        self.now = 1000.0
+        self.switch = FakeSwitch(config.switches[0])
+        self.registry = self._start()
+        self.qp = 0x100
+
+    def _start(self) -> Registry:
+        self.store = Store(self.path, wall_clock=lambda: 1e6)
+        registry = Registry(self.config, self.store, [ManagedSwitch(self.switch)], clock=lambda: self.now)
+        registry.load()
+        return registry
+
+    async def settled(self) -> None:
+        """The controller has looked over its switch, and done what was to be done."""
+        for switch in self.registry.switches.values():
+            if self.switch.connected:
+                await self.registry.settle(switch)
+        await self.registry.drain()
+
+    async def restart(self) -> None:
+        self.registry.stop()
+        await self.registry.drain()
+        self.store.close()
+        self.registry = self._start()
+        await self.settled()
+
+    async def pass_time(self, seconds: float, *alive: Session) -> None:
+        """Time goes by in steps; these workers send heartbeats meanwhile."""
+        for _ in range(round(seconds * 2)):
+            self.now += 0.5
+            for session in alive:
+                session.heartbeat()
+            self.registry.tick()
+            await self.registry.drain()
+
+    async def join(self, name: str, size: int, **member_fields: int) -> list[Session]:
+        self.qp += 2
+        sessions = [
+            self.registry.join(name, size, member(rank, qp=self.qp, **member_fields)) for rank in range(size)
+        ]
+        await self.registry.drain()
+        return sessions
+
+    async def run_job(self, name: str, size: int, **member_fields: int) -> list[Session]:
+        sessions = await self.join(name, size, **member_fields)
+        for session in sessions:
+            session.up()
+        return sessions
+
+    @property
+    def used(self) -> int:
+        return self.registry.switches["s1"].allocator.used
+
+    def tables(self) -> set[str]:
+        return {getattr(entry, "table", "group") for entry in self.switch.entries.values()}
+
+
+def heard(session: Session) -> list[Event | None]:
+    """What a session was told since the last call, without waiting and heartbeats."""
+    events: list[Event | None] = []
+    while not session.events.empty():
+        event = session.events.get_nowait()
+        if not isinstance(event, (Waiting, Heartbeat)):
+            events.append(event)
+    return events
+
+
+def ready_of(session: Session) -> Ready:
+    (first, *_) = heard(session)
+    assert isinstance(first, Ready)
+    return first
+
+
+def ended_of(session: Session) -> Ended:
+    *_, event, last = heard(session)
+    assert isinstance(event, Ended)
+    assert last is None
+    return event
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Callable[..., None]:
+    """Run a test's coroutine with a Bench."""
+
+    def run(test: Callable[[Bench], Awaitable[None]], config: Config = CONFIG) -> None:
+        async def body() -> None:
+            bench = Bench(tmp_path / "c.db", config)
+            await bench.settled()
+            await test(bench)
+            await bench.registry.drain()
+            bench.store.close()
+
+        asyncio.run(body())
+
+    return run
+
+
+Run = Callable[..., None]
+
+
+def test_a_job_from_join_to_left(bench: Run) -> None:
+    async def test(b: Bench) -> None:
+        sessions = await b.join("train", 4)
+        readies = [ready_of(session) for session in sessions]
+        assert {r.plan for r in readies} == {readies[0].plan}
+        plan = readies[0].plan
+        assert (plan.mode, plan.window, plan.message_packets, plan.path_mtu) == (Mode.IN_NETWORK, 8, 16, 2048)
+        assert [r.successor.rank for r in readies] == [1, 2, 3, 0]
+        assert len(b.switch.entries) == 1 + 5 * 4  # a group; emit, two flows and two guards a rank
+        for session in sessions:
+            session.up()
+        assert [heard(session) for session in sessions] == [[Start()]] * 4
+        for session in sessions:
+            assert b.used == 256
+            session.leave()
+        await b.registry.drain()
+        assert [heard(session) for session in sessions] == [[Left(), None]] * 4
+        assert b.switch.entries == {}
+        assert b.used == 0
+
+    bench(test)
+
+
+def test_the_smallest_link_sets_the_path_mtu(bench: Run) -> None:
+    async def test(b: Bench) -> None:
+        first = b.registry.join("train", 2, member(0))
+        b.registry.join("train", 2, member(1, path_mtu_max=512))
+        await b.registry.drain()
+        assert ready_of(first).plan.path_mtu == 512
+
+    bench(test)
+
+
+def test_generations_go_up_and_survive_restarts(bench: Run) -> None:
+    async def test(b: Bench) -> None:
+        seen = []
+        for i in range(4):
+            sessions = await b.run_job("train", 2)
+            seen.append(ready_of(sessions[0]).plan.generation)
+            for session in sessions:
+                session.leave()
+            await b.registry.drain()
+            if i % 2:
+                await b.restart()
+        assert seen == sorted(set(seen))
+
+    bench(test)
+
+
+@pytest.mark.parametrize(
+    ("size", "reason"),
+    [(1, "a job of one worker has nothing to add up"), (33, "32 workers at most, the job has 33")],
+)
+def test_what_a_switch_cannot_add_up_runs_by_ring(bench: Run, size: int, reason: str) -> None:
+    async def test(b: Bench) -> None:
+        plan = ready_of((await b.join("train", size))[0]).plan
+        assert plan.mode is Mode.RING
+        assert reason in plan.mode_reason
+        assert b.switch.entries == {}
+
+    bench(test)
+
+
+def test_without_free_slots_a_job_runs_by_ring_and_with_them_in_the_network_again(bench: Run) -> None:
+    async def test(b: Bench) -> None:
+        jobs = [await b.run_job(f"job{i}", 2) for i in range(MAX_JOBS)]
+        plan = ready_of((await b.join("late", 2))[0]).plan
+        assert plan.mode is Mode.RING
+        assert "the switch already serves 32 jobs" in plan.mode_reason
+        for session in jobs[7]:
+            session.leave()
+        await b.registry.drain()
+        assert ready_of((await b.join("later", 2))[0]).plan.mode is Mode.IN_NETWORK
+
+    bench(test)
+
+
+def test_a_job_that_must_run_in_the_network_ends_with_the_reason_if_it_cannot(bench: Run) -> None:
+    async def test(b: Bench) -> None:
+        b.registry.create_job(JobSpec(name="must", world_size=2, mode=Mode.IN_NETWORK))
+        b.switch.fails = SwitchError("switch s1 refused 1 of 5 updates: the table is full")
+        sessions = await b.join("must", 2)
+        for session in sessions:
+            assert "it must run in the network, but switch s1 refused" in ended_of(session).reason
+        assert b.used == 0
+
+    bench(test)
+
+
+def test_a_switch_that_refuses_leaves_the_job_to_the_ring(bench: Run) -> None:
+    async def test(b: Bench) -> None:
+        b.switch.fails = SwitchError("switch s1 refused 1 of 5 updates: the table is full")
+        plan = ready_of((await b.join("train", 2))[0]).plan
+        assert (plan.mode, plan.mode_reason) == (
+            Mode.RING,
+            "switch s1 refused 1 of 5 updates: the table is full",
+        )
+        assert b.used == 0
+
+    bench(test)
+
+
+def test_guards_outlive_a_dead_job_until_nobody_can_send_any_more(bench: Run) -> None:
+    async def test(b: Bench) -> None:
+        one, two, three = await b.run_job("train", 3)
+        two.broken()
+        await b.pass_time(6.0, one, three)
+        for session in (one, three):
+            ended = ended_of(session)
+            assert ended.rank == 1
+            assert "rank 1 (h2, 10.0.0.2) has been without a connection" in ended.reason
+        assert b.tables() == {MEMBER_QP}
+        await b.pass_time(CONFIG.resume_timeout_s - 5)
+        assert b.tables() == {MEMBER_QP}
+        await b.pass_time(7.0)
+        assert b.switch.entries == {}
+        assert b.used == 0
+
+    bench(test)
+
+
+def test_guards_go_soon_when_all_workers_know(bench: Run) -> None:
+    async def test(b: Bench) -> None:
+        sessions = await b.run_job("train", 3)
+        sessions[1].abort("the workers disagree")
+        await b.registry.drain()
+        assert [ended_of(session) for session in sessions] == [Ended("the workers disagree", 1)] * 3
+        assert b.tables() == {MEMBER_QP}
+        await b.pass_time(3.0)
+        assert b.switch.entries == {}
+
+    bench(test)
+
+
+def test_the_same_qps_may_be_used_again_at_once(bench: Run) -> None:
+    async def test(b: Bench) -> None:
+        (first, _) = await b.run_job("train", 2)
+        first.abort("again")
+        b.qp -= 2
+        plan = ready_of((await b.join("train", 2))[0]).plan
+        assert plan.mode is Mode.IN_NETWORK
+
+    bench(test)
+
+
+def test_a_qp_belongs_to_one_job(bench: Run) -> None:
+    async def test(b: Bench) -> None:
+        await b.run_job("train", 2)
+        with pytest.raises(ConflictError, match=r"QP 0x103 of host h1 .* belongs to rank 0 .* of job train"):
+            b.registry.join("other", 2, member(0, qp=0x103))
+        with pytest.raises(NotFoundError):
+            b.registry.job("other")
+
+    bench(test)
+
+
+def test_other_jobs_do_not_notice_when_one_dies(bench: Run) -> None:
+    async def test(b: Bench) -> None:
+        well = await b.run_job("well", 3)
+        ill = await b.run_job("ill", 3)
+        before = b.registry.job("well").place
+        ill[0].abort("no more")
+        await b.pass_time(40.0, *well)
+        assert b.registry.job("well").place == before
+        assert before is not None
+        assert set(b.switch.entries.values()) == set(before.entries)
+        assert [heard(session)[-1] for session in well] == [Start()] * 3
+
+    bench(test)
+
+
+def test_running_jobs_carry_on_after_a_restart_of_the_controller(bench: Run) -> None:
+    async def test(b: Bench) -> None:
+        sessions = await b.run_job("train", 3)
+        readies = [ready_of(session) for session in sessions]
+        entries = dict(b.switch.entries)
+        await b.restart()
+        assert b.switch.entries == entries
+        generation = readies[0].plan.generation
+        with pytest.raises(InvalidRequestError, match="token"):
+            b.registry.resume("train", generation, 0, readies[1].token)
+        back = [b.registry.resume("train", generation, rank, readies[rank].token) for rank in range(3)]
+        assert [heard(session) for session in back] == [[Resumed()]] * 3
+        await b.pass_time(40.0, *back)
+        other = await b.run_job("other", 2)
+        assert ready_of(other[0]).plan.mode is Mode.IN_NETWORK
+        for session in back:
+            session.leave()
+        await b.registry.drain()
+        assert [heard(session) for session in back] == [[Left(), None]] * 3
+
+    bench(test)
+
+
+def test_a_worker_that_does_not_come_back_after_a_restart_ends_the_job(bench: Run) -> None:
+    async def test(b: Bench) -> None:
+        sessions = await b.run_job("train", 2)
+        ready = ready_of(sessions[0])
+        await b.restart()
+        back = b.registry.resume("train", ready.plan.generation, 0, ready.token)
+        await b.pass_time(CONFIG.resume_timeout_s + 1, back)
+        assert ended_of(back).rank == 1
+        await b.pass_time(CONFIG.resume_timeout_s + 1)
+        assert b.switch.entries == {}
+
+    bench(test)
+
+
+def test_what_a_dead_controller_left_half_done_is_cleaned_up(bench: Run) -> None:
+    async def test(b: Bench) -> None:
+        await b.join("train", 2)
+        generation = b.registry.job("train").generation
+        assert generation is not None
+        b.store._db.execute("UPDATE jobs SET phase = 3")
+        b.store._db.commit()
+        await b.restart()
+        await b.pass_time(CONFIG.resume_timeout_s + 1)
+        assert b.switch.entries == {}
+        assert b.used == 0
+
+    bench(test)
+
+
+def test_how_a_job_ended_is_known_after_a_restart(bench: Run) -> None:
+    async def test(b: Bench) -> None:
+        sessions = await b.run_job("train", 2)
+        readies = [ready_of(session) for session in sessions]
+        sessions[1].broken()
+        sessions[0].abort("out of memory")
+        await b.registry.drain()
+        await b.restart()
+        assert b.tables() == {MEMBER_QP}
+        late = b.registry.resume("train", readies[1].plan.generation, 1, readies[1].token)
+        assert ended_of(late) == Ended("out of memory", 0)
+
+    bench(test)
+
+
+def test_a_switch_that_restarted_ends_its_jobs_and_takes_new_ones(bench: Run) -> None:
+    async def test(b: Bench) -> None:
+        sessions = await b.run_job("train", 2)
+        b.switch.connected = False
+        b.registry.on_switch_change("s1")
+        await b.pass_time(3.0, *sessions)
+        b.switch.restart()
+        b.switch.connected = True
+        b.registry.on_switch_change("s1")
+        await b.registry.drain()
+        for session in sessions:
+            assert ended_of(session) == Ended("switch s1 was restarted, and has forgotten the job's sums")
+        assert FLOW not in b.tables()
+        assert ready_of((await b.join("next", 2))[0]).plan.mode is Mode.IN_NETWORK
+
+    bench(test)
+
+
+def test_a_connection_that_breaks_for_a_moment_ends_nothing(bench: Run) -> None:
+    async def test(b: Bench) -> None:
+        sessions = await b.run_job("train", 2)
+        entries = dict(b.switch.entries)
+        for connected in (False, True):
+            b.switch.connected = connected
+            b.registry.on_switch_change("s1")
+            await b.pass_time(3.0, *sessions)
+        assert b.switch.entries == entries
+        assert [heard(session)[-1] for session in sessions] == [Start()] * 2
+
+    bench(test)
+
+
+def test_a_switch_that_stays_away_ends_its_jobs(bench: Run) -> None:
+    async def test(b: Bench) -> None:
+        sessions = await b.run_job("train", 2)
+        b.switch.connected = False
+        b.registry.on_switch_change("s1")
+        await b.pass_time(CONFIG.switch_timeout_s + 1, *sessions)
+        assert "switch s1 has been away for more than 30 s" in ended_of(sessions[0]).reason
+
+    bench(test)
+
+
+def test_jobs_that_were_created_may_run_more_than_once_and_have_their_own_sizes(bench: Run) -> None:
+    async def test(b: Bench) -> None:
+        b.registry.create_job(JobSpec(name="mine", world_size=2, window=2, message_packets=4, path_mtu=256))
+        with pytest.raises(ConflictError, match="there is a job mine already"):
+            b.registry.create_job(JobSpec(name="mine", world_size=2))
+        await b.restart()
+        for _ in range(2):
+            sessions = await b.run_job("mine", 2)
+            plan = ready_of(sessions[0]).plan
+            assert (plan.window, plan.message_packets, plan.path_mtu) == (2, 4, 256)
+            assert b.used == 16
+            for session in sessions:
+                session.leave()
+            await b.registry.drain()
+        b.registry.delete_job("mine")
+        await b.restart()
+        with pytest.raises(NotFoundError):
+            b.registry.job("mine")
+
+    bench(test)
+
+
+@pytest.mark.parametrize(
+    ("spec", "text"),
+    [
+        (JobSpec(name="", world_size=2), "no job name"),
+        (JobSpec(name="a", world_size=0), "world size of 0"),
+        (JobSpec(name="a", world_size=257), "world size of 257"),
+        (JobSpec(name="a", world_size=33, mode=Mode.IN_NETWORK), "2 to 32 workers"),
+        (JobSpec(name="a", world_size=2, path_mtu=1000), "path MTU 1000 is none of"),
+        (JobSpec(name="a", world_size=2, path_mtu=4096), "carries 2048 at most"),
+        (JobSpec(name="a", world_size=2, window=16), "a window of 16 messages is not possible"),
+        (JobSpec(name="a", world_size=2, message_packets=3), "3 packets a message are not possible"),
+        (JobSpec(name="a", world_size=2, window=128, message_packets=64), "16384 slots .* a switch has 8192"),
+    ],
+)
+def test_what_can_never_run_is_refused_when_it_is_asked_for(bench: Run, spec: JobSpec, text: str) -> None:
+    async def test(b: Bench) -> None:
+        with pytest.raises(InvalidRequestError, match=text):
+            b.registry.create_job(spec)
+        assert b.registry.jobs() == []
+
+    bench(test)
+
+
+def test_unknown_jobs_are_refused_where_jobs_have_to_be_created(bench: Run) -> None:
+    async def test(b: Bench) -> None:
+        with pytest.raises(NotFoundError, match="there is no job 'train': create it first"):
+            b.registry.join("train", 2, member(0))
+
+    bench(test, replace(CONFIG, auto_create=False))
+
+
+def test_a_push_needs_force_while_jobs_run_and_ends_them(bench: Run) -> None:
+    async def test(b: Bench) -> None:
+        sessions = await b.run_job("train", 2)
+        with pytest.raises(NotPossibleError, match="switch s1 serves train"):
+            await b.registry.push("", force=False)
+        await b.registry.push("s1", force=True)
+        await b.registry.drain()
+        assert "loaded with its program anew" in ended_of(sessions[1]).reason
+        assert (b.switch.pushes, b.used) == (1, 0)
+        with pytest.raises(NotFoundError, match="no switch 's9'"):
+            await b.registry.push("s9", force=True)
+
+    bench(test)
+
+
+def test_a_worker_that_dies_while_the_switch_is_written_ends_the_job_cleanly(bench: Run) -> None:
+    async def test(b: Bench) -> None:
+        one = b.registry.join("train", 2, member(0))
+        b.registry.join("train", 2, member(1)).broken()
+        await b.registry.drain()
+        assert ended_of(one).rank == 1
+        await b.pass_time(1.0)
+        assert (b.switch.entries, b.used) == ({}, 0)
+
+    bench(test)
+
+
+def test_everybody_who_withdraws_leaves_no_job_behind(bench: Run) -> None:
+    async def test(b: Bench) -> None:
+        session = b.registry.join("train", 2, member(0))
+        session.closed()
+        assert b.registry.jobs() == []
+        assert heard(session) == [None]
+
+    bench(test)

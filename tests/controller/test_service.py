@@ -1,0 +1,383 @@
+"""The service over loopback, with the agents' and the command line's own clients."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import grpc
+import pytest
+
+from controller.api import controller_pb2 as pb
+from controller.api.admin import AdminClient
+from controller.api.controller_pb2_grpc import ControllerStub
+from controller.api.errors import (
+    ConflictError,
+    InvalidRequestError,
+    NotFoundError,
+    NotPossibleError,
+    UnreachableError,
+)
+from controller.fabric import ManagedSwitch
+from controller.queries import SlotContent
+from controller.registry import Registry
+from controller.service import AddressError, ControllerService, make_server
+from controller.store import Store
+from host_agent.controller_session import ControllerSession
+from host_agent.errors import JobEndedError, JobRefusedError, WorkerLostError
+from host_agent.membership import Ended, JoinRequest, Mode, Ready
+from tests.controller.fake_switch import FakeSwitch
+from tests.controller.test_registry import CONFIG as SLOW
+
+CONFIG = replace(SLOW, heartbeat_interval_s=0.1, heartbeat_timeout_s=1.0, resume_timeout_s=5.0)
+
+
+def request_of(place: int, *, job: str = "train", size: int = 3, **fields: Any) -> JoinRequest:
+    host = CONFIG.hosts[place]
+    request = JoinRequest(
+        job=job,
+        world_size=size,
+        rank=place,
+        mac=host.mac,
+        ip=host.ip,
+        qpn_out=0x100 + place,
+        psn_out=0xFFFFFF - place,
+        qpn_in=0x200 + place,
+        path_mtu_max=1024,
+        hostname="machine",
+    )
+    return replace(request, **fields)
+
+
+@dataclass
+class Served:
+    """A controller in a thread of its own; `address` stays over restarts."""
+
+    database: Path
+    switch: FakeSwitch
+    address: str = "127.0.0.1:0"
+    registry: Registry | None = None
+
+    def start(self) -> None:
+        self._ready: queue.Queue[Exception | None] = queue.Queue()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
+        self._thread.start()
+        error = self._ready.get(timeout=10)
+        if error is not None:
+            raise error
+
+    def stop(self) -> None:
+        self.loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(10)
+        assert not self._thread.is_alive()
+
+    async def _serve(self) -> None:
+        self._stop = asyncio.Event()
+        self.loop = asyncio.get_running_loop()
+        with Store(self.database) as store:
+            managed = ManagedSwitch(self.switch)
+            registry = self.registry = Registry(CONFIG, store, [managed])
+            registry.load()
+            await registry.settle(managed)
+            unix = f"unix:{self.database.parent / 'c.sock'}"
+            server, (self.address, self.unix) = make_server(ControllerService(registry), [self.address, unix])
+            await server.start()
+            ticking = asyncio.create_task(registry.run())
+            self._ready.put(None)
+            await self._stop.wait()
+            registry.stop()
+            await server.stop(0.1)
+            ticking.cancel()
+            await asyncio.gather(ticking, return_exceptions=True)
+            await registry.drain()
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
+    controller = Served(tmp_path / "c.db", FakeSwitch(CONFIG.switches[0]))
+    controller.start()
+    yield controller
+    controller.stop()
+
+
+@pytest.fixture
+def admin(served: Served) -> Iterator[AdminClient]:
+    with AdminClient(served.unix, timeout_s=10) as client:
+        yield client
+
+
+class HasAddress(Protocol):
+    """Where a controller is."""
+
+    address: str
+
+
+class Workers:
+    """Sessions in threads."""
+
+    def __init__(self, served: HasAddress) -> None:
+        self.served = served
+        self.pool = ThreadPoolExecutor(16)
+        self.sessions: list[ControllerSession] = []
+
+    def session(self) -> ControllerSession:
+        self.sessions.append(ControllerSession(self.served.address))
+        return self.sessions[-1]
+
+    def each(self, call: Callable[[ControllerSession], Any], sessions: list[ControllerSession]) -> list[Any]:
+        futures: list[Future[Any]] = [self.pool.submit(call, session) for session in sessions]
+        return [future.result(timeout=20) for future in futures]
+
+    def run(self, size: int = 3, job: str = "train") -> tuple[list[ControllerSession], list[Ready]]:
+        """A job that has started."""
+        sessions = [self.session() for _ in range(size)]
+
+        def begin(session: ControllerSession) -> Ready:
+            request = request_of(sessions.index(session), job=job, size=size)
+            ready = session.join(request, timeout_s=10)
+            session.up(timeout_s=10)
+            return ready
+
+        return sessions, self.each(begin, sessions)
+
+    def leave(self, sessions: list[ControllerSession]) -> None:
+        self.each(lambda session: session.leave(timeout_s=10), sessions)
+
+
+@pytest.fixture
+def workers(served: Served) -> Iterator[Workers]:
+    made = Workers(served)
+    yield made
+    for session in made.sessions:
+        session.close()
+    made.pool.shutdown()
+
+
+def test_a_job_over_the_wire(workers: Workers, served: Served, admin: AdminClient) -> None:
+    sessions, readies = workers.run(3)
+    first = readies[0]
+    assert {(r.job_id, r.generation, r.window, r.path_mtu, r.mode) for r in readies} == {
+        (first.job_id, first.generation, 8, 1024, Mode.IN_NETWORK)
+    }
+    assert [(r.successor.qpn_in, r.predecessor.psn_out) for r in readies] == [
+        (0x201, 0xFFFFFD),
+        (0x202, 0xFFFFFF),
+        (0x200, 0xFFFFFE),
+    ]
+    (job,) = admin.list_jobs()
+    assert (job.spec.name, job.phase, job.mode, job.slots) == ("train", pb.RUNNING, pb.IN_NETWORK, 256)
+    assert [(w.host, w.port, w.connected) for w in job.workers] == [
+        ("h1", 1, True),
+        ("h2", 2, True),
+        ("h3", 3, True),
+    ]
+    workers.leave(sessions)
+    assert admin.show_job("train").phase == pb.ENDED
+    assert admin.status().workers == 0
+
+
+def test_the_switch_seen_through_the_service(workers: Workers, served: Served, admin: AdminClient) -> None:
+    _, (ready, *_) = workers.run(2)
+    served.switch.slot_content[5] = SlotContent(5, ready.generation, 9, 0b10, 4, 0)
+    served.switch.slot_content[6] = SlotContent(6, ready.generation - 1, 9, 0b11, 4, 0)
+    flows = admin.flows("train")
+    assert [(f.rank, f.ingress_port, f.egress_port, f.dest_qp, f.on_switch) for f in flows] == [
+        (0, 1, 2, 0x201, True),
+        (1, 2, 1, 0x200, True),
+    ]
+    (slot,) = admin.slots("train")
+    assert (slot.index, slot.message, list(slot.ranks), slot.chunks) == (5, 9, [1], 4)
+    assert len(admin.slots(all=True)) == 256
+    assert [(f.job, f.rank, f.counters["aggregated"].packets) for f in admin.counters()] == [
+        ("train", 0, 0),
+        ("train", 1, 1),
+    ]
+    ports = admin.ports()
+    assert (ports[0].host, ports[0].received.packets, ports[0].sent.bytes) == ("h1", 3, 300)
+    (switch,) = admin.status().switches
+    assert (switch.name, switch.connected, switch.slots_used, switch.jobs) == ("s1", True, 256, 1)
+    served.switch.restart()
+    assert [flow.on_switch for flow in admin.flows()] == [False, False]
+
+
+def test_what_the_command_line_is_refused(workers: Workers, admin: AdminClient) -> None:
+    admin.create_job("mine", 2, mode="ring", window=2)
+    with pytest.raises(ConflictError, match="there is a job mine already"):
+        admin.create_job("mine", 2)
+    with pytest.raises(InvalidRequestError, match="neither 'in-network' nor 'ring'"):
+        admin.create_job("other", 2, mode="magic")
+    with pytest.raises(InvalidRequestError, match=r"16384 slots .* a switch has 8192"):
+        admin.create_job("other", 2, window=128, message_packets=64)
+    with pytest.raises(InvalidRequestError, match="world size -1"):
+        admin.create_job("other", -1)
+    with pytest.raises(NotFoundError, match="there is no job 'other'"):
+        admin.show_job("other")
+    with pytest.raises(NotFoundError, match="there is no job 'other'"):
+        admin.counters("other")
+    workers.run(2)
+    with pytest.raises(NotPossibleError, match="switch s1 serves train"):
+        admin.push()
+
+
+def test_an_explicit_job_runs_as_it_was_created(workers: Workers, admin: AdminClient) -> None:
+    admin.create_job("train", 2, mode="ring", path_mtu=512, window=2, message_packets=4)
+    _, readies = workers.run(2)
+    assert {(r.mode, r.mode_reason, r.path_mtu, r.window, r.message_packets) for r in readies} == {
+        (Mode.RING, "the job was created with ring mode", 512, 2, 4)
+    }
+    assert admin.counters("train") == []
+    assert admin.delete_job("train").ended.reason == "job train was deleted"
+    assert admin.list_jobs() == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"rank": 0, "qpn_out": 0x900}, r"rank 0 is taken by h1 \(10.0.0.1\), and h2"),
+        ({"world_size": 4}, "world size of 3, but .* says 4"),
+        ({"rank": 3}, r"rank 3 is no rank of job train with 3 workers \(0..2\)"),
+        ({"ip": "10.9.9.9"}, "10.9.9.9 is no host of this network, known are h1 10.0.0.1"),
+        ({"mac": "02:00:00:00:00:99"}, "host h2 has the MAC 02:00:00:00:00:02"),
+        ({"qpn_in": 0x101}, "both QPs have the number 257"),
+        ({"qpn_in": 1 << 24}, "qpn_in 16777216 is not within"),
+        ({"path_mtu_max": 1500}, "path MTU 1500 is none of"),
+        ({"job": "two words"}, "is no job name"),
+        ({"ip": CONFIG.hosts[0].ip, "mac": CONFIG.hosts[0].mac, "qpn_in": 0x200}, "QP 0x200 of host h1"),
+    ],
+)
+def test_a_worker_that_does_not_fit_is_told_why_and_the_job_goes_on(
+    workers: Workers, fields: dict[str, Any], text: str
+) -> None:
+    first = workers.session()
+    joined = workers.pool.submit(first.join, request_of(0), timeout_s=20)
+    while not first._heard.missing_ranks:  # it has taken its place
+        threading.Event().wait(0.01)
+    with pytest.raises(JobRefusedError, match=text):
+        workers.session().join(request_of(1, **fields), timeout_s=10)
+    others = [workers.session() for _ in range(2)]
+    workers.each(lambda s: s.join(request_of(1 + others.index(s)), timeout_s=10), others)
+    assert joined.result(timeout=10).mode is Mode.IN_NETWORK
+
+
+def test_a_worker_that_gives_up_waiting_frees_its_rank(workers: Workers, admin: AdminClient) -> None:
+    session = workers.session()
+    with pytest.raises(JobRefusedError, match="ranks 1, 2 have not joined"):
+        session.join(request_of(0), timeout_s=0.5)
+    session.close()
+    sessions, _ = workers.run(3)
+    workers.leave(sessions)
+
+
+def test_everybody_hears_why_the_job_ended(workers: Workers) -> None:
+    sessions, _ = workers.run(3)
+    told: queue.Queue[Ended] = queue.Queue()
+    for session in sessions:
+        session.on_ended(told.put)
+    sessions[2].abort("the workers disagree: rank 2 called barrier")
+    ends = [told.get(timeout=10) for _ in sessions]
+    assert ends == [Ended(reason="the workers disagree: rank 2 called barrier", rank=2)] * 3
+    with pytest.raises(WorkerLostError, match="called barrier"):
+        sessions[0].leave(timeout_s=10)
+    assert told.empty()
+
+
+def test_a_worker_that_closes_without_leaving_ends_the_job(workers: Workers) -> None:
+    sessions, _ = workers.run(2)
+    sessions[1].close()
+    with pytest.raises(WorkerLostError, match=r"rank 1 \(h2, 10.0.0.2\) closed its session before everybody"):
+        sessions[0].leave(timeout_s=10)
+
+
+def test_a_worker_that_dies_is_missed(workers: Workers) -> None:
+    sessions, _ = workers.run(2)
+    sessions[1]._stop.set()  # no heartbeats, no second call: as if the process was killed
+    sessions[1]._call.cancel()
+    with pytest.raises(
+        WorkerLostError, match=r"rank 1 \(h2, 10.0.0.2\) has been without a connection .* 1 s"
+    ):
+        sessions[0].leave(timeout_s=10)
+
+
+def test_a_deleted_job_is_no_workers_doing(workers: Workers, admin: AdminClient) -> None:
+    sessions, _ = workers.run(2)
+    admin.delete_job("train")
+    for session in sessions:
+        with pytest.raises(JobEndedError, match="job train was deleted") as caught:
+            session.leave(timeout_s=10)
+        assert caught.value.rank is None
+
+
+def test_a_broken_connection_and_a_restarted_controller_do_not_matter(
+    workers: Workers, served: Served
+) -> None:
+    sessions, readies = workers.run(3)
+    sessions[0]._call.cancel()
+    entries = dict(served.switch.entries)
+    served.stop()
+    served.start()
+    workers.leave(sessions)
+    assert entries
+    assert served.registry is not None
+    assert served.registry.job("train").generation == readies[0].generation
+
+
+def test_leaving_workers_of_two_jobs_do_not_wait_for_each_other(workers: Workers) -> None:
+    one, _ = workers.run(2)
+    sessions = [workers.session(), workers.session()]
+    more = [
+        request_of(rank, job="two", size=2, qpn_in=0x400 + rank, qpn_out=0x500 + rank) for rank in range(2)
+    ]
+    workers.each(lambda s: s.join(more[sessions.index(s)], timeout_s=10), sessions)
+    workers.leave(one)
+
+
+@pytest.mark.parametrize(
+    ("messages", "code", "text"),
+    [
+        (
+            [pb.WorkerMessage(up=pb.Up())],
+            grpc.StatusCode.INVALID_ARGUMENT,
+            "begins with join or resume, not with up",
+        ),
+        ([pb.WorkerMessage()], grpc.StatusCode.INVALID_ARGUMENT, "not with nothing"),
+        (
+            [pb.WorkerMessage(resume=pb.Resume(job="train", generation=9))],
+            grpc.StatusCode.NOT_FOUND,
+            "no job 'train' with generation 9",
+        ),
+    ],
+)
+def test_sessions_that_begin_wrong_are_refused(
+    served: Served, messages: list[pb.WorkerMessage], code: grpc.StatusCode, text: str
+) -> None:
+    with grpc.insecure_channel(served.address) as channel:
+        stub = ControllerStub(channel)  # type: ignore[no-untyped-call]
+        with pytest.raises(grpc.RpcError) as caught:
+            list(stub.Session(iter(messages), timeout=10))
+    assert caught.value.code() is code
+    assert text in str(caught.value.details())
+
+
+def test_no_controller_is_said_in_a_sentence(tmp_path: Path) -> None:
+    with (
+        AdminClient(f"unix:{tmp_path}/nobody.sock") as client,
+        pytest.raises(UnreachableError, match="check the address"),
+    ):
+        client.status()
+
+
+def test_an_address_in_use_is_said_in_a_sentence(served: Served) -> None:
+    assert served.registry is not None
+    service = ControllerService(served.registry)
+
+    async def second() -> None:
+        make_server(service, [served.address])
+
+    with pytest.raises(AddressError, match=r"cannot listen on 127\.0\.0\.1"):
+        asyncio.run(second())

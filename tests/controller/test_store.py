@@ -1,0 +1,136 @@
+"""What is written comes back from a file that was closed, and from one whose process died."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from ipaddress import IPv4Address
+from pathlib import Path
+
+import pytest
+
+from controller.allocator import Region
+from controller.entries import Group, table_entry
+from controller.jobs import Ended, JobSpec, Left, Member, Mode, Phase, Plan
+from controller.store import Place, Store, StoredJob, StoreError
+
+PLACE = Place(
+    switch="s1",
+    region=Region(number=3, base=512, slots=256),
+    entries=(
+        Group(5, ((1, 1), (2, 2))),
+        table_entry("route", {"dst_ip": (0x0A000001, 32)}, "next_hop", port=1, src_mac=0x2700001),
+        table_entry("flow", {"ingress_port": 1, "dest_qp": 0x123456}, "data_flow", flow=96),
+    ),
+)
+PLAN = Plan(
+    job_id=7, generation=7, window=8, message_packets=16, path_mtu=1024, mode=Mode.RING, mode_reason="full"
+)
+JOB = StoredJob(
+    spec=JobSpec(name="train", world_size=1, mode=Mode.IN_NETWORK, window=4),
+    explicit=True,
+    plan=PLAN,
+    workers=(
+        (
+            Member(
+                rank=0, mac="02:00:00:00:00:01", ip=IPv4Address("10.0.0.1"), qpn_out=2, psn_out=0, qpn_in=3
+            ),
+            b"\x00token",
+        ),
+    ),
+    phase=Phase.INSTALLING,
+    place=PLACE,
+)
+
+
+def store(path: Path) -> Store:
+    return Store(path, wall_clock=lambda: 100.0)
+
+
+def test_everything_comes_back(tmp_path: Path) -> None:
+    spec = JobSpec(name="mine", world_size=4, path_mtu=512)
+    with store(tmp_path / "db") as db:
+        db.save_spec(spec)
+        db.save_job(JOB)
+    with store(tmp_path / "db") as db:
+        assert db.specs() == [spec]
+        assert db.jobs() == [JOB]
+
+
+@pytest.mark.parametrize("outcome", [Left(), Ended("rank 0 died", 0), Ended("deleted")])
+def test_how_a_job_ended_comes_back(tmp_path: Path, outcome: Left | Ended) -> None:
+    with store(tmp_path / "db") as db:
+        db.save_job(JOB)
+        db.save_phase(7, Phase.RUNNING)
+        db.save_phase(7, Phase.ENDED, outcome)
+        db.release(7)
+        assert db.jobs() == [replace(JOB, phase=Phase.ENDED, outcome=outcome, place=None)]
+
+
+def test_what_was_written_is_there_after_the_process_died(tmp_path: Path) -> None:
+    db = store(tmp_path / "db")
+    db.save_job(JOB)
+    generation = db.next_generation()
+    for file in tmp_path.glob("db*"):  # as the disk is at this moment
+        shutil.copy(file, tmp_path / file.name.replace("db", "copy"))
+    db.close()
+    with store(tmp_path / "copy") as copy:
+        assert copy.jobs() == [JOB]
+        assert copy.next_generation() == generation + 1
+
+
+def test_generations_are_never_given_out_twice(tmp_path: Path) -> None:
+    seen = []
+    for _ in range(3):
+        with store(tmp_path / "db") as db:
+            seen += [db.next_generation() for _ in range(3)]
+    assert seen == list(range(101, 110))
+
+
+def test_a_new_file_begins_where_no_old_one_has_been(tmp_path: Path) -> None:
+    with Store(tmp_path / "new", wall_clock=lambda: 1.8e9) as db:
+        assert db.next_generation() == 1_800_000_001
+
+
+def test_generations_end_with_an_error_and_not_with_zero(tmp_path: Path) -> None:
+    with Store(tmp_path / "db", wall_clock=lambda: 2**32 - 2) as db:
+        assert db.next_generation() == 2**32 - 1
+        with pytest.raises(StoreError, match="all generations are used up"):
+            db.next_generation()
+
+
+def test_only_old_ended_jobs_are_forgotten(tmp_path: Path) -> None:
+    with store(tmp_path / "db") as db:
+        for generation in range(1, 121):
+            phase = Phase.RUNNING if generation == 1 else Phase.ENDED
+            db.save_job(replace(JOB, plan=replace(PLAN, generation=generation), phase=phase, place=None))
+        db.release(120)
+        assert [job.plan.generation for job in db.jobs()] == [1, *range(21, 121)]
+
+
+def test_a_job_with_a_region_is_not_forgotten(tmp_path: Path) -> None:
+    with store(tmp_path / "db") as db:
+        db.save_job(JOB)
+        with pytest.raises(StoreError, match="generation 7 still has a region on s1"):
+            db.forget_job(7)
+        db.release(7)
+        db.forget_job(7)
+        assert db.jobs() == []
+
+
+def test_two_controllers_cannot_use_one_file(tmp_path: Path) -> None:
+    with store(tmp_path / "db"), pytest.raises(StoreError, match="in use by another controller"):
+        store(tmp_path / "db")
+
+
+@pytest.mark.parametrize("content", [b"something else, and long enough to be no header " * 4])
+def test_a_file_that_is_no_database_is_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "db").write_bytes(content)
+    with pytest.raises(StoreError, match="db is not a database of this controller"):
+        store(tmp_path / "db")
+    assert (tmp_path / "db").read_bytes() == content
+
+
+def test_a_directory_that_is_not_there_is_said(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="cannot open the database"):
+        store(tmp_path / "nowhere" / "db")

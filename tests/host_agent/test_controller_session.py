@@ -1,0 +1,350 @@
+"""A worker's session, against a gRPC server that says what the test has written down."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from concurrent import futures
+from ipaddress import IPv4Address
+from typing import Any
+
+import grpc
+import pytest
+
+from controller.api import controller_pb2 as pb
+from controller.api import controller_pb2_grpc
+from host_agent.controller_session import ControllerSession
+from host_agent.errors import ControllerUnreachableError, JobEndedError, JobRefusedError, WorkerLostError
+from host_agent.membership import Ended, JoinRequest, Mode
+
+REQUEST = JoinRequest(
+    job="train",
+    world_size=3,
+    rank=1,
+    mac="02:00:00:00:01:02",
+    ip=IPv4Address("10.1.0.2"),
+    qpn_out=0x101,
+    psn_out=0xFFFFFF,
+    qpn_in=0x201,
+    path_mtu_max=4096,
+    hostname="h2",
+)
+READY = pb.Ready(
+    job_id=5,
+    generation=77,
+    window=8,
+    message_packets=16,
+    path_mtu=1024,
+    mode=pb.IN_NETWORK,
+    successor=pb.Worker(rank=2, mac="02:00:00:00:01:03", ip="10.1.0.3", qpn_in=0x202, hostname="h3"),
+    predecessor=pb.Worker(rank=0, mac="02:00:00:00:01:01", ip="10.1.0.1", qpn_out=0x100, psn_out=9),
+    heartbeat_interval_s=0.05,
+    heartbeat_timeout_s=30,
+    resume_timeout_s=30,
+    resume_token=b"secret",
+)
+
+Script = Callable[["Conversation"], Iterator[pb.ControllerMessage]]
+
+
+class Conversation:
+    """One call of Session, as the server sees it. Heartbeats are left out of `expect`."""
+
+    def __init__(self, requests: Iterator[pb.WorkerMessage], context: grpc.ServicerContext) -> None:
+        self.requests = requests
+        self.context = context
+        self.heartbeats = 0
+
+    def expect(self, kind: str) -> Any:
+        for message in self.requests:
+            found = message.WhichOneof("message")
+            if found == "heartbeat" != kind:
+                self.heartbeats += 1
+                continue
+            assert found == kind, f"the worker sent {found} instead of {kind}"
+            return getattr(message, kind)
+        raise AssertionError(f"the worker ended the session without {kind}")
+
+    def drop(self) -> None:
+        """Break the connection."""
+        self.context.abort(grpc.StatusCode.UNAVAILABLE, "the controller is restarting")
+
+
+class Controller(controller_pb2_grpc.ControllerServicer):
+    """Plays one script a call, in turn; what went wrong in one is in `problems`."""
+
+    def __init__(self, *scripts: Script) -> None:
+        self.scripts = iter(scripts)
+        self.problems: queue.SimpleQueue[Exception] = queue.SimpleQueue()
+        self.finished = threading.Event()
+        self.server = grpc.server(futures.ThreadPoolExecutor(max_workers=4))
+        controller_pb2_grpc.add_ControllerServicer_to_server(self, self.server)  # type: ignore[no-untyped-call]
+        self.address = f"127.0.0.1:{self.server.add_insecure_port('127.0.0.1:0')}"
+        self.server.start()
+
+    def Session(
+        self, requests: Iterator[pb.WorkerMessage], context: grpc.ServicerContext
+    ) -> Iterator[pb.ControllerMessage]:
+        script = next(self.scripts)
+        try:
+            yield from script(Conversation(requests, context))
+        except AssertionError as problem:
+            self.problems.put(problem)
+            raise
+        finally:
+            self.finished.set()
+
+
+@pytest.fixture
+def play() -> Iterator[Callable[..., ControllerSession]]:
+    """Start a controller with these scripts, and a session at it; both end with the test."""
+    started: list[tuple[Controller, ControllerSession]] = []
+
+    def start(*scripts: Script) -> ControllerSession:
+        controller = Controller(*scripts)
+        started.append((controller, ControllerSession(controller.address)))
+        return started[-1][1]
+
+    yield start
+    for controller, session in started:
+        session.close()
+        controller.server.stop(grace=None).wait()
+        if not controller.problems.empty():
+            raise controller.problems.get()
+
+
+def ready(talk: Conversation) -> Iterator[pb.ControllerMessage]:
+    """The usual beginning, up to Start."""
+    talk.expect("join")
+    yield pb.ControllerMessage(ready=READY)
+    talk.expect("up")
+    yield pb.ControllerMessage(start=pb.Start())
+
+
+def test_joining_tells_the_controller_everything_and_brings_back_the_neighbours(play: Any) -> None:
+    joins: list[pb.Join] = []
+
+    def script(talk: Conversation) -> Iterator[pb.ControllerMessage]:
+        joins.append(talk.expect("join"))
+        yield pb.ControllerMessage(waiting=pb.Waiting(missing_ranks=[0, 2]))
+        yield pb.ControllerMessage(ready=READY)
+        talk.expect("up")
+        yield pb.ControllerMessage(start=pb.Start())
+        talk.expect("leave")
+        yield pb.ControllerMessage(left=pb.Left())
+
+    session = play(script)
+    answer = session.join(REQUEST, timeout_s=10)
+    session.up(timeout_s=10)
+    session.leave(timeout_s=10)
+    worker = pb.Worker(
+        rank=1,
+        mac="02:00:00:00:01:02",
+        ip="10.1.0.2",
+        qpn_out=0x101,
+        psn_out=0xFFFFFF,
+        qpn_in=0x201,
+        hostname="h2",
+    )
+    assert joins == [pb.Join(job="train", world_size=3, worker=worker, path_mtu_max=4096)]
+    assert (answer.job_id, answer.generation, answer.mode) == (5, 77, Mode.IN_NETWORK)
+    assert (answer.window, answer.message_packets, answer.path_mtu) == (8, 16, 1024)
+    assert (answer.successor.ip, answer.successor.qpn_in) == (IPv4Address("10.1.0.3"), 0x202)
+    assert (answer.predecessor.qpn_out, answer.predecessor.psn_out) == (0x100, 9)
+
+
+def test_a_refusal_comes_with_the_controllers_sentence(play: Any) -> None:
+    def script(talk: Conversation) -> Iterator[pb.ControllerMessage]:
+        talk.expect("join")
+        talk.context.abort(grpc.StatusCode.ALREADY_EXISTS, "job train: rank 1 is taken by host h7")
+        yield pb.ControllerMessage()
+
+    with pytest.raises(JobRefusedError, match="rank 1 is taken by host h7"):
+        play(script).join(REQUEST, timeout_s=10)
+
+
+def test_no_controller_at_the_address_is_said_at_once() -> None:
+    session = ControllerSession("127.0.0.1:1")
+    with pytest.raises(
+        ControllerUnreachableError, match=r"no session with the controller at 127.0.0.1:1: .*running"
+    ):
+        session.join(REQUEST, timeout_s=20)
+    session.close()
+
+
+def test_waiting_too_long_names_the_ranks_that_are_missing(play: Any) -> None:
+    def script(talk: Conversation) -> Iterator[pb.ControllerMessage]:
+        talk.expect("join")
+        yield pb.ControllerMessage(waiting=pb.Waiting(missing_ranks=[0, 2]))
+        talk.expect("abort")
+
+    session = play(script)
+    with pytest.raises(JobRefusedError, match=r"still waits for 3 workers after 0.2 s: ranks 0, 2"):
+        session.join(REQUEST, timeout_s=0.2)
+    session.abort("gave up")
+
+
+def test_heartbeats_go_out_as_often_as_the_controller_asked(play: Any) -> None:
+    beaten = threading.Event()
+
+    def script(talk: Conversation) -> Iterator[pb.ControllerMessage]:
+        yield from ready(talk)
+        for _ in range(3):
+            talk.expect("heartbeat")
+        beaten.set()
+        talk.expect("leave")
+        yield pb.ControllerMessage(left=pb.Left())
+
+    session = play(script)
+    session.join(REQUEST, timeout_s=10)
+    session.up(timeout_s=10)
+    assert beaten.wait(10)
+    session.leave(timeout_s=10)
+
+
+@pytest.mark.parametrize("early", [True, False], ids=["before", "after"])
+def test_the_end_of_the_job_is_told_once_whenever_one_asks(play: Any, early: bool) -> None:
+    go = threading.Event()
+
+    def script(talk: Conversation) -> Iterator[pb.ControllerMessage]:
+        yield from ready(talk)
+        go.wait(10)
+        yield pb.ControllerMessage(ended=pb.Ended(reason="rank 2 (h3) died", rank=2))
+
+    session = play(script)
+    session.join(REQUEST, timeout_s=10)
+    session.up(timeout_s=10)
+    told: queue.Queue[Ended] = queue.Queue()
+    if early:
+        go.set()
+        with pytest.raises(WorkerLostError, match=r"rank 2 \(h3\) died"):
+            session.leave(timeout_s=10)
+    session.on_ended(told.put)
+    go.set()
+    assert told.get(timeout=10) == Ended(reason="rank 2 (h3) died", rank=2)
+    assert told.empty()
+
+
+def test_a_job_that_ends_while_its_workers_come_up_is_an_error_there(play: Any) -> None:
+    def script(talk: Conversation) -> Iterator[pb.ControllerMessage]:
+        talk.expect("join")
+        yield pb.ControllerMessage(ready=READY)
+        talk.expect("up")
+        yield pb.ControllerMessage(ended=pb.Ended(reason="job train was deleted"))
+
+    session = play(script)
+    session.join(REQUEST, timeout_s=10)
+    with pytest.raises(JobEndedError, match="was deleted"):
+        session.up(timeout_s=10)
+
+
+def test_an_abort_reaches_the_controller_even_if_the_session_is_closed_right_after(play: Any) -> None:
+    reasons: queue.Queue[str] = queue.Queue()
+
+    def script(talk: Conversation) -> Iterator[pb.ControllerMessage]:
+        yield from ready(talk)
+        reasons.put(talk.expect("abort").reason)
+        yield pb.ControllerMessage(ended=pb.Ended(reason="rank 1: no", rank=1))
+
+    session = play(script)
+    session.join(REQUEST, timeout_s=10)
+    session.up(timeout_s=10)
+    session.abort("rank 1: no")
+    session.close()
+    assert reasons.get(timeout=10) == "rank 1: no"
+
+
+def test_a_broken_session_is_taken_up_again_and_what_was_said_is_said_again(play: Any) -> None:
+    resumed: list[pb.Resume] = []
+
+    def breaks_before_start(talk: Conversation) -> Iterator[pb.ControllerMessage]:
+        talk.expect("join")
+        yield pb.ControllerMessage(ready=READY)
+        talk.expect("up")
+        talk.drop()
+
+    def breaks_on_leave(talk: Conversation) -> Iterator[pb.ControllerMessage]:
+        resumed.append(talk.expect("resume"))
+        yield pb.ControllerMessage(resumed=pb.Resumed())
+        talk.expect("up")
+        yield pb.ControllerMessage(start=pb.Start())
+        talk.expect("leave")
+        talk.drop()
+
+    def ends_well(talk: Conversation) -> Iterator[pb.ControllerMessage]:
+        resumed.append(talk.expect("resume"))
+        yield pb.ControllerMessage(resumed=pb.Resumed())
+        talk.expect("leave")
+        yield pb.ControllerMessage(left=pb.Left())
+
+    session = play(breaks_before_start, breaks_on_leave, ends_well)
+    session.join(REQUEST, timeout_s=10)
+    session.up(timeout_s=10)
+    session.leave(timeout_s=10)
+    assert resumed == [pb.Resume(job="train", generation=77, rank=1, token=b"secret")] * 2
+
+
+def test_a_controller_that_stays_away_ends_the_job(play: Any) -> None:
+    def script(talk: Conversation) -> Iterator[pb.ControllerMessage]:
+        talk.expect("join")
+        short = pb.Ready()
+        short.CopyFrom(READY)
+        short.resume_timeout_s = 0.2
+        yield pb.ControllerMessage(ready=short)
+        talk.drop()
+
+    def away(talk: Conversation) -> Iterator[pb.ControllerMessage]:
+        talk.drop()
+        yield pb.ControllerMessage()
+
+    session = play(script, *[away] * 20)
+    told: queue.Queue[Ended] = queue.Queue()
+    session.on_ended(told.put)
+    session.join(REQUEST, timeout_s=10)
+    ended = told.get(timeout=20)
+    assert ended.rank is None
+    assert "was unreachable for 0.2 s" in ended.reason
+
+
+def test_a_controller_that_forgot_the_job_ends_it(play: Any) -> None:
+    def script(talk: Conversation) -> Iterator[pb.ControllerMessage]:
+        yield from ready(talk)
+        talk.drop()
+
+    def forgot(talk: Conversation) -> Iterator[pb.ControllerMessage]:
+        talk.expect("resume")
+        talk.context.abort(grpc.StatusCode.NOT_FOUND, "there is no job train with generation 77")
+        yield pb.ControllerMessage()
+
+    session = play(script, forgot)
+    told: queue.Queue[Ended] = queue.Queue()
+    session.on_ended(told.put)
+    session.join(REQUEST, timeout_s=10)
+    session.up(timeout_s=10)
+    assert "there is no job train with generation 77" in told.get(timeout=10).reason
+
+
+def test_a_silent_controller_is_given_up_and_called_again(play: Any) -> None:
+    """TCP may not notice for minutes that the other side is gone; missing heartbeats show it."""
+    again = threading.Event()
+    done = threading.Event()
+
+    def script(talk: Conversation) -> Iterator[pb.ControllerMessage]:
+        talk.expect("join")
+        short = pb.Ready()
+        short.CopyFrom(READY)
+        short.heartbeat_timeout_s = 0.2
+        yield pb.ControllerMessage(ready=short)
+        done.wait(20)
+
+    def second(talk: Conversation) -> Iterator[pb.ControllerMessage]:
+        talk.expect("resume")
+        yield pb.ControllerMessage(resumed=pb.Resumed())
+        again.set()
+        done.wait(20)
+
+    session = play(script, second, second, second)
+    session.join(REQUEST, timeout_s=10)
+    assert again.wait(20)
+    done.set()
