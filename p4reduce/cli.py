@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import typer
 
 from p4reduce.commands import allreduce, demo, job, push, rack, shell, show
-from p4reduce.failing import guarded
+from p4reduce.failing import Signalled, guarded
 
 app = typer.Typer(
     help="All-reduce inside the network: a P4 switch adds up the gradients of RoCE v2 workers.",
@@ -48,10 +48,11 @@ def options(
 def run(arguments: Sequence[str]) -> int:
     """Run one command line (without the program's name); its exit code. `--debug` may stand anywhere."""
     words = [word for word in arguments if word != _DEBUG]
-    return guarded(
-        lambda: app(args=words, prog_name="p4reduce"),
-        debug=len(words) < len(arguments),
-    )
+    debug = len(words) < len(arguments)
+    try:
+        return guarded(lambda: app(args=words, prog_name="p4reduce"), debug=debug)
+    except Signalled as end:
+        return end.exit_code
 
 
 def main() -> None:

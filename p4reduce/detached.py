@@ -22,6 +22,8 @@ def start_detached(options: RackOptions, *, progress: Callable[[str], None]) -> 
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
+        cwd="/",  # `python -m` looks for modules where it starts
+        env={**os.environ, "P4REDUCE_STATE_DIR": str(state.root())},
         start_new_session=True,
     )
     complaint = ""

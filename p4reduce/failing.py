@@ -22,8 +22,16 @@ EXIT_INTERRUPTED = 130  # as shells report SIGINT
 EXPECTED = (TopologyError, WorkloadError, ControllerError, ConfigError, CommunicatorError)
 
 
+class Signalled(BaseException):
+    """SIGTERM or SIGHUP has come: everything is to be cleaned up."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.exit_code = 128 + number
+
+
 def guarded(command: Callable[[], object], *, debug: bool) -> int:
-    """Run `command`, turn whatever it raises into a sentence, and return its exit code."""
+    """Run `command`, turn whatever it raises (but Signalled) into a sentence, and return its exit code."""
     try:
         command()
     except SystemExit as end:
@@ -44,10 +52,10 @@ def guarded(command: Callable[[], object], *, debug: bool) -> int:
 
 @contextmanager
 def ending_on_signals() -> Iterator[None]:
-    """SIGTERM and SIGHUP end what runs as an exception does, so that everything is cleaned up."""
+    """SIGTERM and SIGHUP raise Signalled meanwhile."""
 
     def end(number: int, frame: FrameType | None) -> None:
-        raise SystemExit(128 + number)
+        raise Signalled(number)
 
     old = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:

@@ -44,6 +44,7 @@ def start(
         stdout=stdout,
         stderr=stderr,
         text=True,
+        cwd=cluster.directory,  # `python -m` looks for modules where it starts
         start_new_session=True,
     )
     cluster.workers.mkdir(exist_ok=True)

@@ -65,7 +65,7 @@ def enter(path: Path) -> None:
 
 @contextmanager
 def entered(path: Path) -> Iterator[Path]:
-    """The calling thread is in the namespace behind `path`, and back in its own (which it gets) afterwards."""
+    """The calling thread is in the namespace behind `path`, and back in its own (as given) afterwards."""
     with _OWN.open() as own:
         home = Path(f"/proc/self/fd/{own.fileno()}")
         enter(path)

@@ -21,6 +21,25 @@ from topologies.state import ClusterState, SwitchState
 _REQUIREMENTS: Final = ("p4runtime-shell==0.0.6", "setuptools<81")
 _COMPLETE: Final = "complete"
 
+# The shell itself, with a script in IPython's place.
+_RUN_SCRIPT: Final = """
+import sys, traceback
+from p4runtime_sh import shell
+
+script, failed = sys.argv.pop(), []
+
+def run(user_ns, **_):
+    try:
+        exec(script, user_ns)
+    except BaseException:
+        traceback.print_exc()
+        failed.append(True)
+
+shell.start_ipython = run
+shell.main()
+sys.exit(bool(failed))
+"""
+
 
 def environment(*, progress: Callable[[str], None] = lambda text: None) -> Path:
     """The interpreter of the shell's environment; made on first use."""
@@ -43,18 +62,16 @@ def run(
 ) -> int:
     """Open the shell in the cluster's namespace, on this terminal; its exit code.
 
-    `script` is run in it first, and ends it.
+    With `script` it runs that instead of asking for commands.
     """
-    connect = (
-        "import p4runtime_sh.shell as sh\n"
-        f"sh.setup(device_id={switch.device_id}, grpc_addr={switch.address!r}, "
-        f"election_id=(0, {election_id}))\n"
-        "from p4runtime_sh.shell import *\n"
-    )
-    command = [str(python), "-c", f"{connect}{script}\nsh.teardown()"]
-    if script is None:
-        options = ("--grpc-addr", switch.address, "--device-id", str(switch.device_id))
-        command = [str(python), "-m", "p4runtime_sh", *options, "--election-id", f"0,{election_id}"]
+    options = [
+        *("--grpc-addr", switch.address),
+        *("--device-id", str(switch.device_id)),
+        *("--election-id", f"0,{election_id}"),
+    ]
+    command = [str(python), "-m", "p4runtime_sh", *options]
+    if script is not None:
+        command = [str(python), "-c", _RUN_SCRIPT, *options, script]
     inside = ["nsenter", f"--net={NETNS_DIRECTORY / cluster.namespace}", "--"]
     return subprocess.run(
         [*inside, *command],

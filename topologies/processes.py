@@ -11,6 +11,7 @@ from pathlib import Path
 
 _STARTTIME = 22 - 3  # field 22 of /proc/PID/stat (proc(5)), counted from the one behind the command
 _STATE = 0
+_THREADS = 20 - 3
 _POLL_S = 0.02
 
 
@@ -30,9 +31,11 @@ class ProcessId:
         return cls(pid, int(fields[_STARTTIME]))
 
     def alive(self) -> bool:
-        """Whether it still runs (a zombie does not)."""
+        """Whether it still runs (a zombie does not, once its threads have ended too)."""
         fields = _stat(self.pid)
-        return fields is not None and int(fields[_STARTTIME]) == self.started and fields[_STATE] not in "ZX"
+        if fields is None or int(fields[_STARTTIME]) != self.started:
+            return False
+        return fields[_STATE] not in "ZX" or int(fields[_THREADS]) > 1
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal, if it still runs."""

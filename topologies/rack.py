@@ -293,6 +293,7 @@ class Rack:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
+                cwd=cluster.directory,  # `python -m` looks for modules where it starts
                 start_new_session=True,
             )
         controller = self._controller

@@ -97,7 +97,7 @@ class ClusterState:
 
 def root() -> Path:
     """Where clusters keep their state."""
-    return Path(os.environ.get("P4REDUCE_STATE_DIR", "/run/p4reduce"))
+    return Path(os.environ.get("P4REDUCE_STATE_DIR", "/run/p4reduce")).absolute()
 
 
 def directory_of(name: str) -> Path:

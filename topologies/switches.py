@@ -82,7 +82,12 @@ class P4RuntimeSwitch(Switch):  # type: ignore[misc]
         """Start the process and wait until it serves P4Runtime."""
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                self.command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                self.command(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self.settings.directory,  # `python -m` looks for modules where it starts
+                start_new_session=True,
             )
         host, _, port = self.settings.address.rpartition(":")
         served = wait_until(

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from workloads.demo import Report
 
+_MIN_WIDTH = 70  # titles wrap at a table's width
 _COUNTERS = {
     "aggregated": "packets added up by the switch",
     "completed": "sums completed",
@@ -106,7 +107,7 @@ def _verdict(report: Report) -> str:
 
 
 def _table(title: str) -> Table:
-    table = Table(title=title, title_justify="left", show_header=False)
+    table = Table(title=title, title_justify="left", show_header=False, min_width=_MIN_WIDTH)
     table.add_column()
     table.add_column(justify="right")
     return table

@@ -45,8 +45,10 @@ def allreduce(
     request = Request(
         bytes=parse_bytes(size), dtype=dtype, op=op, strategy=strategy.value, repeat=repeat, verify=verify
     )
-    with ending_on_signals():
-        result = run(state.running(cluster), request, workers=workers)
+    running = state.running(cluster)
+    with ending_on_signals(), output.progress() as progress:
+        progress(f"all-reduce on cluster {running.name}")
+        result = run(running, request, workers=workers)
     if json is not None:
         output.write_json(json, result)
     if str(json) != "-":

@@ -20,6 +20,9 @@ def demo(
     race_bytes: Annotated[
         str, typer.Option("--bytes", metavar="SIZE", help="Tensor of the race against ring all-reduce.")
     ] = "32M",
+    repeat: Annotated[
+        int | None, typer.Option(min=1, help="How often to race; the median counts (default: 3, BMv2: 1).")
+    ] = None,
     cluster: Annotated[str, typer.Option(metavar="NAME", help="Name of the rack.")] = "demo",
 ) -> None:
     """Train a network on an emulated rack whose switch adds up the gradients, then race it against a ring."""
@@ -28,7 +31,12 @@ def demo(
 
     output.require_writable(json)
     options = DemoOptions(
-        cluster=cluster, switch=switch, workers=workers, steps=steps, race_bytes=parse_bytes(race_bytes)
+        cluster=cluster,
+        switch=switch,
+        workers=workers,
+        steps=steps,
+        race_bytes=parse_bytes(race_bytes),
+        repeat=repeat,
     )
     with ending_on_signals(), output.progress() as progress:
         report = run(options, progress=progress)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from controller.config import read_config
 from controller.push import push_to
 from p4reduce import output
 from p4reduce.commands.job import client
@@ -32,12 +34,16 @@ def push(
         bool, typer.Option("--force", help="End jobs that run there; take over from another controller.")
     ] = False,
     device_id: Annotated[int, typer.Option(help="P4Runtime device id, with HOST:PORT.")] = 1,
+    config: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="A controller's configuration: its routes too, with HOST:PORT."),
+    ] = None,
     cluster: ClusterOption = None,
     json: JsonFlag = False,
 ) -> None:
     """Load the P4 program and its configuration, read it back and compare."""
     if target is not None and ":" in target:
-        rows = [_push_to(target, device_id=device_id, force=force)]
+        rows = [_push_to(target, device_id=device_id, force=force, config=config)]
     else:
         with client(target or cluster) as admin:
             rows = [switch_row(switch) for switch in admin.push(force=force)]
@@ -50,14 +56,17 @@ def switch_row(switch: object) -> Row:
     return {name: getattr(switch, name) for name in names}
 
 
-def _push_to(address: str, *, device_id: int, force: bool) -> Row:
-    result = asyncio.run(push_to(address, device_id=device_id, force=force))
+def _push_to(address: str, *, device_id: int, force: bool, config: Path | None) -> Row:
+    known = None if config is None else read_config(config)
+    result = asyncio.run(push_to(address, device_id=device_id, force=force, config=known))
     return {
         "name": "",
         "address": address,
         "device_id": device_id,
         "target": "",
         "connected": True,
-        "state": "connected",
+        "state": f"connected, {result.replaced}",
+        "replaced": result.replaced,
+        "entries": result.entries,
         "program_sha256": result.program_sha256,
     }

@@ -1,0 +1,111 @@
+# make demo   set up what is missing, then run the main job      (JSON=FILE writes its result there)
+# make test   the same set-up, then all tests
+# make check  what a contributor runs: format, lint, types, quick tests
+# make wheel  dist/*.whl                make setup / make clean
+#
+# Variables: VENV (.venv), DEMO and TEST (options for `p4reduce demo` and pytest).
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.PHONY: demo test check wheel clean setup
+
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMPS := $(VENV)/p4reduce-stamps
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+
+NATIVE_SOURCES := $(wildcard host_agent/native/*) setup.py
+
+# command:package, as Debian and Ubuntu name them
+NEEDED := mnexec:mininet ip:iproute2 tc:iproute2 ethtool:ethtool nsenter:util-linux ping:iputils-ping gcc:gcc g++:g++
+NEEDED_BY_TESTS := tshark:tshark tcpdump:tcpdump
+
+demo: $(STAMPS)/native
+	@$(BIN)/p4reduce demo $(if $(JSON),--json "$(JSON)") $(DEMO)
+
+test: $(STAMPS)/test $(STAMPS)/native
+	@$(BIN)/python -m pytest $(TEST)
+
+check: $(STAMPS)/dev $(STAMPS)/native
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy .
+	@$(BIN)/python -m pytest -q -m "not emulation and not slow" $(TEST)
+
+wheel: $(STAMPS)/venv
+	@echo "== building the wheel"
+	@$(PIP) wheel --no-deps --wheel-dir dist .
+	@ls dist/*.whl
+
+setup: $(STAMPS)/native
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info host_agent/*.so .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -prune -exec rm -rf {} +
+
+# ---- set-up: each stamp is one step, done once
+
+# Installs the packages of those commands of $(1) that this machine has not, and those of $(2).
+define install_missing
+	missing="$(if $(2), $(2))"; \
+	for pair in $(1); do \
+	    command -v "$${pair%%:*}" >/dev/null || missing+=" $${pair#*:}"; \
+	done; \
+	if [ -n "$${missing// }" ]; then \
+	    echo "== installing with apt-get:$$missing"; \
+	    [ "$$(id -u)" = 0 ] || { echo "This needs root: run it again with sudo." >&2; exit 1; }; \
+	    export DEBIAN_FRONTEND=noninteractive; \
+	    apt-get -qq update; \
+	    apt-get -qq -y --no-install-recommends install $$missing >/dev/null; \
+	fi
+endef
+
+# A Python that can do it: the first of these of version 3.10 or later that can make environments.
+define find_python
+	python=; \
+	for candidate in $(PYTHON) python3 python3.12 python3.11 python3.10 /usr/bin/python3; do \
+	    if "$$candidate" -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then \
+	        python="$$candidate"; break; \
+	    fi; \
+	done
+endef
+
+$(STAMPS)/system:
+	@$(call install_missing,$(NEEDED))
+	@mkdir -p $(@D) && touch $@
+
+$(STAMPS)/system-test: | $(STAMPS)/system
+	@$(call install_missing,$(NEEDED_BY_TESTS))
+	@touch $@
+
+$(STAMPS)/venv: | $(STAMPS)/system
+	@$(find_python); \
+	if [ -z "$$python" ]; then $(call install_missing,,python3 python3-venv); fi
+	@$(find_python); \
+	[ -n "$$python" ] || { echo "There is no Python 3.10 or later here." >&2; exit 1; }; \
+	if [ ! -x $(BIN)/python ]; then \
+	    echo "== making the virtual environment $(VENV)"; \
+	    "$$python" -m venv $(VENV); \
+	fi
+	@touch $@
+
+$(STAMPS)/run: setup.cfg pyproject.toml | $(STAMPS)/venv
+	@echo "== installing p4reduce and what it needs into $(VENV), building its native parts"
+	@$(PIP) install --editable .
+	@touch $@
+
+$(STAMPS)/test: setup.cfg pyproject.toml | $(STAMPS)/run $(STAMPS)/system-test
+	@echo "== installing what the tests need into $(VENV)"
+	@$(PIP) install --editable '.[test]'
+	@touch $@
+
+$(STAMPS)/dev: setup.cfg pyproject.toml | $(STAMPS)/test
+	@echo "== installing what 'make check' needs into $(VENV)"
+	@$(PIP) install --editable '.[dev]'
+	@touch $@
+
+# setuptools builds only what is older than its sources.
+$(STAMPS)/native: $(NATIVE_SOURCES) | $(STAMPS)/run
+	@$(BIN)/python setup.py --quiet build_ext --inplace
+	@touch $@

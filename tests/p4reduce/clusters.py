@@ -1,0 +1,103 @@
+"""Real clusters for tests: the command line in a process, and what a cluster may leave behind."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from topologies import namespaces, state
+from topologies.processes import ProcessId, wait_until
+from topologies.state import ClusterState
+
+UP_TIMEOUT_S = 120.0
+_P4REDUCE = (sys.executable, "-m", "p4reduce")
+
+
+def p4reduce(*arguments: str, timeout_s: float = UP_TIMEOUT_S) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end."""
+    return subprocess.run(
+        [*_P4REDUCE, *arguments],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        cwd="/",
+        check=False,
+    )
+
+
+def must(*arguments: str) -> str:
+    """What a command printed; it has to succeed."""
+    done = p4reduce(*arguments)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@contextmanager
+def started(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """A command that runs meanwhile; killed at the end if it still does."""
+    process = subprocess.Popen(
+        [*_P4REDUCE, *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd="/",
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def ready(name: str) -> ClusterState:
+    """Wait until a cluster is up."""
+
+    def is_ready() -> bool:
+        found = state.load(name)
+        return found is not None and found.ready
+
+    assert wait_until(is_ready, timeout_s=UP_TIMEOUT_S), f"{name} does not come up"
+    found = state.load(name)
+    assert found is not None
+    return found
+
+
+@dataclass(frozen=True)
+class Traces:
+    """Everything of a running cluster that must be gone later."""
+
+    cluster: ClusterState
+    processes: tuple[ProcessId, ...]
+
+    @classmethod
+    def of(cls, cluster: ClusterState) -> Traces:
+        """All that runs in the cluster's namespaces now, and was recorded."""
+        inside = namespaces.inhabitants(namespaces.NETNS_DIRECTORY / cluster.namespace)
+        for host in cluster.hosts:
+            inside += namespaces.inhabitants(Path(f"/proc/{host.process.pid}/ns/net"))
+        found = {*inside, cluster.owner, *(host.process for host in cluster.hosts)}
+        found |= {switch.process for switch in cluster.switches}
+        if cluster.controller_process is not None:
+            found.add(cluster.controller_process)
+        assert len(found) >= 3 + len(cluster.hosts)
+        return cls(cluster, tuple(found))
+
+    def left(self) -> list[str]:
+        """What is still there."""
+        processes = [str(process) for process in self.processes if process.alive()]
+        directory = [str(self.cluster.directory)] if self.cluster.directory.exists() else []
+        namespace = [self.cluster.namespace] if namespaces.exists(self.cluster.namespace) else []
+        return [*processes, *directory, *namespace]
+
+
+def own_interfaces() -> set[str]:
+    """The interfaces of the machine itself."""
+    return set(os.listdir("/sys/class/net"))

@@ -1,0 +1,200 @@
+"""Clusters up and down: they come up, work side by side, and leave nothing, however they end."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.p4reduce.clusters import Traces, must, own_interfaces, p4reduce, ready, started
+from topologies.processes import wait_until
+
+pytestmark = pytest.mark.emulation
+
+
+@pytest.fixture(autouse=True)
+def _own_state(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Clusters of this test only, and none left. Not tmp_path: a socket's path is short."""
+    directory = tempfile.mkdtemp(prefix="p4r-")
+    monkeypatch.setenv("P4REDUCE_STATE_DIR", directory)
+    interfaces = own_interfaces()
+    yield
+    p4reduce("down", "--all")
+    assert os.listdir(directory) == []
+    assert own_interfaces() == interfaces
+    shutil.rmtree(directory)
+
+
+@pytest.fixture
+def name() -> str:
+    """A cluster name that nobody else has."""
+    return f"t{os.getpid()}"
+
+
+def test_up_work_and_down(name: str, tmp_path: Path) -> None:
+    must("up", "rack", "--hosts", "3", "--cluster", name, "--detach")
+    traces = Traces.of(ready(name))
+    result = tmp_path / "result.json"
+    printed = must("allreduce", "--bytes", "100000", "--dtype", "int32", "--verify", "--json", str(result))
+    assert "equal to NumPy's" in printed
+    found = json.loads(result.read_text())
+    assert found["integer_sum_exact"]
+    assert found["ranks_bitwise_equal"]
+    assert found["workers"] == 3
+    assert found["counters"]["aggregated"] > 0
+    assert found["in_network"]["bytes"] == 100000
+    hosts = [port["host"] for port in json.loads(must("show", "ports", "--json"))]
+    assert hosts == ["h1", "h2", "h3"]
+    must("down")
+    assert traces.left() == []
+
+
+def test_two_at_once(name: str) -> None:
+    first, second = f"{name}a", f"{name}b"
+    must("up", "rack", "--hosts", "2", "--cluster", first, "--detach")
+    must("up", "rack", "--hosts", "3", "--cluster", second, "--detach")
+    one, two = Traces.of(ready(first)), Traces.of(ready(second))
+    for cluster, workers in ((first, 2), (second, 3)):
+        printed = must("allreduce", "--cluster", cluster, "--bytes", "64K", "--verify", "--json", "-")
+        assert json.loads(printed)["workers"] == workers
+    unclear = p4reduce("job", "list")
+    assert unclear.returncode == 1
+    assert f"({first}, {second}): say which with --cluster" in unclear.stderr
+    must("down", "--cluster", first)
+    assert one.left() == []
+    assert all(process.alive() for process in two.processes)
+    must("allreduce", "--bytes", "64K", "--verify")
+    must("down")
+    assert two.left() == []
+
+
+def test_the_same_name_twice(name: str) -> None:
+    must("up", "rack", "--hosts", "2", "--cluster", name, "--detach")
+    again = p4reduce("up", "rack", "--hosts", "2", "--cluster", name, "--detach")
+    assert again.returncode == 1
+    assert f"cluster {name} is running already" in again.stderr
+    assert "Traceback" not in again.stderr
+    must("allreduce", "--bytes", "64K", "--verify")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_the_demo_and_leaves_nothing(name: str, number: signal.Signals) -> None:
+    with started("demo", "--cluster", name, "--workers", "2") as demo:
+        cluster = ready(name)
+        assert wait_until(lambda: cluster.workers.is_dir() and any(cluster.workers.iterdir()), timeout_s=60)
+        traces = Traces.of(cluster)
+        demo.send_signal(number)
+        _, complaint = demo.communicate(timeout=60)
+    assert demo.returncode == 128 + number
+    assert "Traceback" not in complaint
+    assert traces.left() == []
+
+
+def test_down_after_a_kill(name: str) -> None:
+    with started("demo", "--cluster", name, "--workers", "2") as demo:
+        cluster = ready(name)
+        assert wait_until(lambda: cluster.workers.is_dir() and any(cluster.workers.iterdir()), timeout_s=60)
+        traces = Traces.of(cluster)
+        demo.kill()
+        demo.wait()
+    assert traces.left()  # else the test shows nothing
+    assert f"cluster {name}: removed what was left" in must("down")
+    assert traces.left() == []
+    assert "no cluster is running" in must("down")
+
+
+def test_the_next_run_cleans_up_too(name: str) -> None:
+    with started("up", "rack", "--hosts", "2", "--cluster", name) as rack:
+        traces = Traces.of(ready(name))
+        rack.kill()
+        rack.wait()
+    must("up", "rack", "--hosts", "2", "--cluster", name, "--detach")
+    assert not any(process.alive() for process in traces.processes)
+    must("allreduce", "--bytes", "64K", "--verify")
+
+
+def test_a_rack_with_its_prompt(name: str) -> None:
+    commands = (
+        "allreduce --bytes 64K --dtype int32 --verify\n"
+        "allreduce --bytes 7\n"
+        "job create early -n 2\n"
+        "job list --json\n"
+        "exit\n"
+    )
+    with started("up", "rack", "--hosts", "2", "--cluster", name, "--rate", "100mbit") as rack:
+        printed, complaint = rack.communicate(commands, timeout=120)
+    assert rack.returncode == 0
+    assert "2 hosts, embedded switch, 100 Mbit/s links, path MTU 1024" in printed
+    assert "equal to NumPy's" in printed
+    assert '"name": "early"' in printed
+    assert "p4reduce: 7 bytes are not a whole number of float32 elements" in complaint
+
+
+def test_a_switch_that_dies_is_named(name: str) -> None:
+    with started("up", "rack", "--hosts", "2", "--cluster", name) as rack:
+        switch = ready(name).switches[0].process
+        switch.signal(signal.SIGKILL)
+        assert wait_until(lambda: not switch.alive(), timeout_s=10)
+        _, complaint = rack.communicate("help\n", timeout=60)
+    assert "p4reduce: switch s1 has ended" in complaint
+
+
+def test_captures(name: str, tmp_path: Path) -> None:
+    must("up", "rack", "--hosts", "2", "--cluster", name, "--pcap", str(tmp_path), "--detach")
+    must("allreduce", "--bytes", "64K")
+    must("down")
+    captures = sorted(path for path in tmp_path.iterdir())
+    assert len(captures) == 2  # a link each
+    assert all(path.stat().st_size > 65536 for path in captures)
+
+
+def test_losses_of_the_switch_are_made_good(name: str) -> None:
+    must("up", "rack", "--hosts", "3", "--cluster", name, "--switch-loss", "0.01", "--detach")
+    found = json.loads(must("allreduce", "--bytes", "1M", "--dtype", "int32", "--verify", "--json", "-"))
+    assert found["integer_sum_exact"]
+    assert found["ranks_bitwise_equal"]
+    assert found["counters"]["retransmissions"] > 0
+
+
+def test_a_delay_that_the_kernel_cannot_make(name: str) -> None:
+    done = p4reduce("up", "rack", "--hosts", "2", "--cluster", name, "--delay-ms", "1", "--detach")
+    if done.returncode == 0:
+        pytest.skip("this kernel has netem")
+    assert "this kernel has no netem" in done.stderr
+    assert "--switch-loss" in done.stderr
+
+
+def test_modules_in_the_working_directory_are_not_ours(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    for module in ("controller", "soft_switch", "workloads", "topologies"):
+        (tmp_path / f"{module}.py").write_text("raise SystemExit('the wrong module')\n")
+    monkeypatch.chdir(tmp_path)
+    code = "import sys; sys.path.pop(0); from p4reduce.cli import main; main()"
+    for words in (
+        ["up", "rack", "--hosts", "2", "--cluster", name, "--detach"],
+        ["allreduce", "--bytes", "64K", "--verify"],
+    ):
+        done = subprocess.run(
+            [sys.executable, "-c", code, *words], capture_output=True, text=True, timeout=120, check=False
+        )
+        assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow  # installs p4runtime-shell where that has not been done
+def test_shell_reads_the_running_switch(name: str) -> None:
+    must("up", "rack", "--hosts", "2", "--cluster", name, "--detach")
+    count = "print(len(list(TableEntry('SwitchIngress.forward.route').read())))"
+    assert must("shell", "s1", "--command", count).splitlines()[-1] == "2"  # a route a host
+    wrong = p4reduce("shell", "s1", "--command", "TableEntry('nix')")
+    assert wrong.returncode == 1
+    must("allreduce", "--bytes", "64K", "--verify")  # the controller is still primary

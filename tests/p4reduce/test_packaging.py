@@ -1,0 +1,107 @@
+"""The wheel carries the compiled P4 program and the native parts: installed elsewhere, it works."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import p4reduce
+
+REPOSITORY = Path(__file__).parents[2]
+_IMPORTS = """
+import p4reduce, p4src, workloads.demo, host_agent.transport.native, soft_switch.dataplane, controller.service
+from pathlib import Path
+assert Path(p4reduce.__file__).is_relative_to({environment!r}), p4reduce.__file__
+assert p4src.JSON_PATH.exists() and p4src.P4INFO_PATH.exists()
+assert p4src.built_from()["sources_sha256"] == p4src.sources_hash()
+"""
+
+
+def test_the_names_a_user_imports() -> None:
+    for name in p4reduce.__all__:
+        assert getattr(p4reduce, name).__name__ == name
+
+
+def _run(*command: str, cwd: Path, **environment: str) -> str:
+    # The new environment must not see this one, nor the working copy.
+    env = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=cwd, env=env | environment, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built from the working copy as it is."""
+    directory = tmp_path_factory.mktemp("wheel")
+    source = directory / "source"
+    listed = _run("git", "ls-files", "-co", "--exclude-standard", "-z", cwd=REPOSITORY)
+    for name in filter(None, listed.split("\0")):
+        if (REPOSITORY / name).is_file():
+            (source / name).parent.mkdir(parents=True, exist_ok=True)
+            (source / name).write_bytes((REPOSITORY / name).read_bytes())
+    _run(
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "-q",
+        "--no-deps",
+        "-w",
+        str(directory),
+        str(source),
+        cwd=directory,
+    )
+    (built,) = directory.glob("*.whl")
+    return built
+
+
+@pytest.mark.slow
+def test_what_is_in_the_wheel(wheel: Path) -> None:
+    names = set(zipfile.ZipFile(wheel).namelist())
+    for name in (
+        "p4src/build/p4reduce.json",
+        "p4src/build/p4reduce.p4info.txtpb",
+        "p4src/build/sources.json",
+        "p4src/p4reduce.p4",
+        "p4src/include/headers.p4",
+        "host_agent/_native.so",
+        "soft_switch/native/engine.cpp",
+        "controller/api/controller.proto",
+        "p4reduce/commands/demo.py",
+        "workloads/worker.py",
+        "p4reduce/py.typed",
+    ):
+        assert name in names
+    assert not [name for name in names if name.startswith(("tests/", "bench/", "docs/"))]
+    assert wheel.name.startswith("p4reduce-")
+    assert "-py3-none-linux" in wheel.name  # one wheel for every Python 3
+
+
+@pytest.mark.slow
+@pytest.mark.emulation
+@pytest.mark.timeout(600)
+def test_installed_in_an_empty_environment(wheel: Path, tmp_path: Path) -> None:
+    environment = tmp_path / "venv"
+    _run(sys.executable, "-m", "venv", str(environment), cwd=tmp_path)
+    python, command = environment / "bin" / "python", environment / "bin" / "p4reduce"
+    _run(str(python), "-m", "pip", "install", "-q", str(wheel), cwd=tmp_path)
+    _run(str(python), "-c", _IMPORTS.format(environment=str(environment)), cwd=tmp_path)
+    assert "demo" in _run(str(command), "--help", cwd=tmp_path)
+    state = tmp_path / "s"
+    printed = _run(
+        *(str(command), "demo", "--cluster", f"w{os.getpid()}", "--workers", "2", "--steps", "3"),
+        *("--bytes", "1M", "--repeat", "1"),
+        cwd=tmp_path,
+        P4REDUCE_STATE_DIR=str(state),
+        XDG_CACHE_HOME=str(tmp_path / "cache"),
+    )
+    assert "all ranks bitwise equal" in printed
+    assert os.listdir(state) == []

@@ -1,0 +1,124 @@
+"""What the demo prints and writes, from figures that are given."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from topologies.switches import SwitchTarget
+from workloads.allreduce import Outcome, Timing
+from workloads.demo import DemoOptions, Report, Training
+from workloads.report import allreduce_table, demo_tables
+from workloads.training import Reference
+
+
+def _outcome(seconds: float, sent: int, *, equal: bool = True) -> Outcome:
+    return Outcome(
+        timing=Timing(
+            bytes=2**25, median_s=seconds, goodput_mbit_s=2**28 / seconds / 1e6, bytes_sent_per_host=sent
+        ),
+        equal=equal,
+        checks=[{"exact": True, "passed": True, "largest_error": 0.0, "bound": 0.0}],
+        retransmissions=0,
+        duplicates=0,
+    )
+
+
+def _report(**changes: Any) -> Report:
+    fields: dict[str, Any] = {
+        "switch": "embedded",
+        "workers": 4,
+        "rate_mbit": 100.0,
+        "path_mtu": 1024,
+        "training": Training(
+            steps=150,
+            accuracy=0.975,
+            equal=True,
+            reference=Reference(accuracy=0.975, worst_share=0.5, parameter_distance=1e-8),
+            step_s=0.007,
+            bytes=40_000,
+            bytes_sent_per_host=42_000,
+        ),
+        "integers": _outcome(1.0, 1),
+        "in_network": _outcome(3.0, 36_000_000),
+        "ring": _outcome(4.5, 54_000_000),
+        "counters": {"aggregated": 1000, "completed": 250, "bad_icrc": 0, "unplaced": 3},
+    }
+    return Report(**{**fields, **changes})
+
+
+def _text(renderable: Any) -> str:
+    console = Console(width=200, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    console.print(renderable)
+    return console.export_text()
+
+
+def test_json_has_what_readers_rely_on() -> None:
+    found = json.loads(json.dumps(_report().as_json()))
+    assert found["switch"] == "embedded"
+    assert found["workers"] == 4
+    assert found["accuracy"] == found["reference_accuracy"] == 0.975
+    assert found["ranks_bitwise_equal"] is True
+    assert found["integer_sum_exact"] is True
+    assert found["ratio"] == 1.5
+    assert found["counters"]["aggregated"] == 1000
+    for way, seconds in (("in_network", 3.0), ("ring", 4.5)):
+        assert found[way]["bytes"] == 2**25
+        assert found[way]["median_s"] == seconds
+        assert found[way]["goodput_mbit_s"] == pytest.approx(2**28 / seconds / 1e6)
+        assert found[way]["bytes_sent_per_host"] > 0
+
+
+def test_one_rank_that_differs_shows() -> None:
+    report = _report(ring=_outcome(4.5, 1, equal=False))
+    assert report.as_json()["ranks_bitwise_equal"] is False
+    assert "NO" in _text(demo_tables(report))
+
+
+def test_the_tables_say_it_all() -> None:
+    text = _text(demo_tables(_report()))
+    for part in (
+        "97.50%",
+        "within the bound: yes (largest error 50.0% of it)",
+        "7.00 ms",
+        "41.02 KiB for 39.06 KiB of gradient (ring: 58.59 KiB",  # 2·3/4
+        "3.00 s",
+        "4.50 s",
+        "packets added up by the switch",
+        "1,000",
+        "duplicates dropped by the switch",
+        "packets resent by the hosts",
+        "unplaced",
+        "The ring takes 1.50 times as long (2(N-1)/N = 1.50)",
+    ):
+        assert part in text
+    assert "bad icrc" not in text  # nothing to see
+
+
+def test_one_all_reduce() -> None:
+    result = {
+        "switch": "embedded",
+        "workers": 2,
+        "dtype": "int32",
+        "op": "sum",
+        "strategy": "ring",
+        "ranks_bitwise_equal": True,
+        "verified": True,
+        "checks": [{"exact": True, "largest_error": 0.0, "bound": 0.0}],
+        "in_network": None,
+        "ring": {"bytes": 1024, "median_s": 0.001, "goodput_mbit_s": 8.192, "bytes_sent_per_host": 1100},
+        "counters": {},
+    }
+    text = _text(allreduce_table(result))
+    assert "all-reduce of 1 KiB int32, sum, 2 workers, ring" in text
+    assert "8.2 Mbit/s" in text
+    assert "equal to NumPy's" in text
+
+
+def test_races_are_as_many_as_time_allows() -> None:
+    assert DemoOptions().races == 3
+    assert DemoOptions(switch=SwitchTarget.BMV2).races == 1
+    assert DemoOptions(switch=SwitchTarget.BMV2, repeat=2).races == 2

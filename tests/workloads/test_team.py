@@ -1,0 +1,63 @@
+"""Workers as processes, without a network: commands, errors, deaths."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.topologies.states import cluster_state
+from topologies import launch
+from topologies.state import HostState
+from workloads.errors import WorkerFailedError, WorkloadError
+from workloads.team import Team
+
+
+@pytest.fixture
+def team(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Team]:
+    """Two workers that run in this namespace."""
+
+    def nowhere(host: HostState) -> list[str]:
+        return []
+
+    monkeypatch.setenv("P4REDUCE_STATE_DIR", str(tmp_path))
+    monkeypatch.setattr(launch, "namespace_command", nowhere)
+    cluster = cluster_state("c1")
+    cluster.directory.mkdir()
+    with Team(cluster, 2) as workers:
+        assert len(list(cluster.workers.iterdir())) == 2
+        yield workers
+    assert list(cluster.workers.iterdir()) == []
+
+
+def test_a_worker_that_has_not_joined(team: Team) -> None:
+    with pytest.raises(WorkerFailedError, match="worker 0: this worker has not joined a job") as caught:
+        team.do("statistics")
+    assert (caught.value.rank, caught.value.kind) == (0, "WorkloadError")
+
+
+def test_errors_are_answers(team: Team) -> None:
+    (answer,) = team.try_("dance", ranks=[1])
+    assert answer["error"]["text"] == "there is no command 'dance'"
+
+
+def test_leaving_without_having_joined(team: Team) -> None:
+    assert team.do("leave") == [{}, {}]
+
+
+def test_a_killed_worker(team: Team) -> None:
+    team.kill(1)
+    with pytest.raises(WorkloadError, match=r"worker 1 (has )?ended"):
+        team.do("leave")
+
+
+def test_a_silent_worker(team: Team) -> None:
+    with pytest.raises(WorkloadError, match="'leave': no answer from worker 0, 1 in time"):
+        team.do("leave", timeout_s=0.0)
+
+
+@pytest.mark.parametrize("workers", [0, 3])
+def test_workers_that_do_not_fit(workers: int) -> None:
+    with pytest.raises(WorkloadError, match=f"{workers} workers do not fit cluster c1, which has 2 hosts"):
+        Team(cluster_state("c1"), workers)

@@ -1,0 +1,100 @@
+"""Seeded tensors, and the check of their reductions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from host_agent.collectives.plan import Strategy
+from host_agent.wire.aggregation import Reduction
+from workloads.errors import WorkloadError
+from workloads.tensors import DTYPES, OPERATIONS, Array, check, digest, dtype_of, operation_of, tensor
+
+
+def _tensors(dtype: str, *, elements: int, world_size: int, seed: int = 4) -> list[Array]:
+    return [
+        tensor(seed=seed, rank=rank, elements=elements, dtype=DTYPES[dtype]) for rank in range(world_size)
+    ]
+
+
+def test_tensors_differ_between_ranks_and_seeds_only() -> None:
+    one, two = _tensors("float32", elements=100, world_size=2)
+    again, _ = _tensors("float32", elements=100, world_size=2)
+    other, _ = _tensors("float32", elements=100, world_size=2, seed=5)
+    assert digest(one) == digest(again)
+    assert len({digest(array) for array in (one, two, other)}) == 3
+
+
+def test_a_tensor_does_not_depend_on_how_it_is_cut() -> None:
+    """Long tensors are made in parts of a million elements."""
+    long = tensor(seed=1, rank=0, elements=(1 << 20) + 5, dtype=DTYPES["int32"])
+    assert long.size == (1 << 20) + 5
+    assert digest(long[:1000]) == digest(
+        tensor(seed=1, rank=0, elements=1 << 20, dtype=DTYPES["int32"])[:1000]
+    )
+
+
+def test_digest_sees_every_bit() -> None:
+    array = np.zeros(9, np.float32)
+    changed = array.copy()
+    changed[8] = -0.0
+    assert digest(array) != digest(changed)
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    st.sampled_from(sorted(DTYPES)),
+    st.sampled_from(sorted(OPERATIONS)),
+    st.integers(1, 300),
+    st.integers(1, 5),
+)
+def test_numpys_own_result_passes(dtype: str, op: str, elements: int, world_size: int) -> None:
+    arrays = _tensors(dtype, elements=elements, world_size=world_size)
+    reduction = OPERATIONS[op]
+    result = _reduce(arrays, reduction)
+    outcome = check(result, seed=4, world_size=world_size, reduction=reduction)
+    assert outcome.passed
+    if dtype == "int32" or op in ("max", "min"):
+        assert outcome.exact
+
+
+def _reduce(arrays: list[Array], reduction: Reduction) -> Array:
+    """By another way than the check's: one after the other, in Python's integers or 64-bit floats."""
+    dtype = arrays[0].dtype
+    columns = zip(*(array.tolist() for array in arrays), strict=True)
+    found: list[Any] = []
+    for column in columns:
+        if reduction is Reduction.MAX:
+            found.append(max(column))
+        elif reduction is Reduction.MIN:
+            found.append(min(column))
+        elif dtype == np.int32:
+            total = (sum(column) + 2**31) % 2**32 - 2**31
+            found.append(int(total / len(column)) if reduction is Reduction.AVG else total)
+        else:
+            found.append(sum(column) / (len(column) if reduction is Reduction.AVG else 1))
+    return np.array(found).astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", sorted(DTYPES))
+@pytest.mark.parametrize("strategy", list(Strategy))
+def test_a_wrong_element_fails(dtype: str, strategy: Strategy) -> None:
+    arrays = _tensors(dtype, elements=50, world_size=3)
+    result = _reduce(arrays, Reduction.SUM)
+    result[17] = result[17] + np.asarray(2).astype(result.dtype)
+    outcome = check(result, seed=4, world_size=3, reduction=Reduction.SUM, strategy=strategy)
+    assert not outcome.exact
+    assert not outcome.passed
+
+
+def test_names() -> None:
+    assert dtype_of("int32") == np.int32
+    assert operation_of("Sum") is Reduction.SUM
+    with pytest.raises(WorkloadError, match="'float64' is no element type; there are int32, float32"):
+        dtype_of("float64")
+    with pytest.raises(WorkloadError, match="'xor' is no operation; there are sum, avg, max, min"):
+        operation_of("xor")
