@@ -31,7 +31,7 @@ check: $(STAMPS)/dev $(STAMPS)/native
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy .
-	@$(BIN)/python -m pytest -q -m "not emulation and not slow" $(TEST)
+	@$(BIN)/python -m pytest -q -m "not emulation and not slow" -n auto --dist loadfile $(TEST)
 
 wheel: $(STAMPS)/venv
 	@echo "== building the wheel"

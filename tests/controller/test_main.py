@@ -22,6 +22,8 @@ from host_agent.membership import Mode
 from tests.controller.running_switch import HOSTS, RunningSwitch, free_port
 from tests.controller.test_service import Workers
 
+pytestmark = pytest.mark.slow  # switch processes come and go
+
 _START_S = 60.0
 
 

@@ -25,6 +25,8 @@ from controller.schema import Schema
 from p4src import JSON_PATH, P4INFO_PATH
 from tests.controller.running_switch import DEVICE_ID, HOSTS, RunningSwitch, free_port, run_async
 
+pytestmark = pytest.mark.slow  # switch processes come and go
+
 
 def client(process: RunningSwitch) -> P4RuntimeClient:
     return P4RuntimeClient(process.address, device_id=DEVICE_ID, schema=shipped_program().schema)

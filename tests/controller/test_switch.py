@@ -19,6 +19,8 @@ from controller.switch import CounterCell, Switch, SwitchError, SwitchUnreachabl
 from p4src import MAX_PORTS, MAX_SLOTS
 from tests.controller.running_switch import DEVICE_ID, RunningSwitch, free_port, job, run_async
 
+pytestmark = pytest.mark.slow  # switch processes come and go
+
 PATIENCE_S = 60.0
 
 

@@ -32,6 +32,7 @@ def test_the_output_holds_no_path_of_the_machine_that_made_it() -> None:
     assert '"/' not in p4src.JSON_PATH.read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.p4c
 @pytest.mark.skipif(shutil.which(COMPILER) is None, reason=f"{COMPILER} is not on the PATH")
 def test_compiling_again_gives_the_committed_output(tmp_path: Path) -> None:
