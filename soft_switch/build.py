@@ -2,6 +2,8 @@
 
 A library's name is a hash of everything that made it: source, headers, flags, compiler and processor.
 It appears under its name only when complete, and processes that want the same one wait for the first.
+Behind it in its file is its SHA-256 (which the loader ignores): a damaged file is made again, because
+opening it could kill the process.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ FLAGS = (
     "-w",
 )
 COMPILE_TIMEOUT_S = 300.0
+DIGEST_BYTES = hashlib.sha256().digest_size
 
 
 def cache_directory() -> Path:
@@ -57,13 +60,13 @@ def _build(source: str, kind: str) -> Path:
         digest.update(b"\0")
     directory = cache_directory()
     library = directory / f"{kind}-{digest.hexdigest()[:32]}.so"
-    if library.exists():
+    if _intact(library):
         return library
     try:
         directory.mkdir(parents=True, exist_ok=True)
         with (library.with_suffix(".lock")).open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            if not library.exists():
+            if not _intact(library):
                 _compile(compiler, source, library)
     except OSError as error:
         raise ProgramError(
@@ -71,6 +74,14 @@ def _build(source: str, kind: str) -> Path:
             "set XDG_CACHE_HOME to a directory that can be written"
         ) from error
     return library
+
+
+def _intact(library: Path) -> bool:
+    try:
+        content = library.read_bytes()
+    except FileNotFoundError:
+        return False
+    return hashlib.sha256(content[:-DIGEST_BYTES]).digest() == content[-DIGEST_BYTES:]
 
 
 def _compile(compiler: str, source: str, library: Path) -> None:
@@ -92,6 +103,8 @@ def _compile(compiler: str, source: str, library: Path) -> None:
             raise ProgramError(
                 f"{compiler} does not compile {text}, which is a bug in soft_switch:\n{done.stderr}"
             )
+        with output.open("ab") as stream:
+            stream.write(hashlib.sha256(output.read_bytes()).digest())
         file.replace(text)  # for whoever wants to read it or profile
         output.replace(library)
 
@@ -106,7 +119,10 @@ def _compiler() -> str:
 
 @functools.cache
 def _version(compiler: str) -> str:
-    return subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True).stdout
+    try:
+        return subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise ProgramError(f"{compiler} does not work as a C++ compiler ({error}): set CXX to one") from error
 
 
 @functools.cache

@@ -136,12 +136,12 @@ class DataPlane:
         """The running program's description."""
         return None if self._loaded is None else self._loaded.compiled.program.description
 
-    def load(self, program_json: bytes) -> None:
+    def load(self, program_json: bytes, *, optimise: bool = True) -> None:
         """Compile a BMv2 JSON and run it instead of the program before; ports and multicast groups stay.
 
         Raises UnsupportedConstruct or ProgramError; the program before then keeps running.
         """
-        compiled = compile_program(read_program(program_json))
+        compiled = compile_program(read_program(program_json), optimise=optimise)
         with self._control:
             loaded = LoadedProgram(compiled, self._host)
             function = ctypes.cast(loaded.library.p4_process, ctypes.c_void_p)

@@ -29,6 +29,7 @@ from soft_switch.bmv2.syntax import (
     Unary,
     Valid,
     is_bool,
+    operands,
 )
 from soft_switch.errors import ProgramError, Source, UnsupportedConstruct
 
@@ -64,6 +65,7 @@ class SyntaxReader:
 
     def __init__(self, names: Names) -> None:
         self._names = names
+        self._unique: dict[object, Operand] = {}
 
     def expression(self, value: Json, source: Source | None) -> Expression:
         """An expression that yields a number or a truth value."""
@@ -96,7 +98,15 @@ class SyntaxReader:
         return Field(reference, name)
 
     def operand(self, value: Json, source: Source | None) -> Operand:
-        """Whatever a primitive can take."""
+        """Whatever a primitive can take. Equal expressions are one object."""
+        operand = self._operand(value, source)
+        key: object = operand
+        if isinstance(operand, (Unary, Binary, Mux)):
+            parts = tuple(id(part) for part in operands(operand))
+            key = (type(operand), getattr(operand, "op", None), parts)
+        return self._unique.setdefault(key, operand)
+
+    def _operand(self, value: Json, source: Source | None) -> Operand:
         kind, inner = value["type"], value["value"]
         if kind == "expression":
             return self._operation(inner, source) if "op" in inner else self.operand(inner, source)

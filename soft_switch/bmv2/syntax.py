@@ -148,6 +148,21 @@ def is_bool(expression: Expression) -> bool:
             return False
 
 
+def operands(expression: Expression) -> tuple[Expression, ...]:
+    """The expressions that an expression is made of."""
+    match expression:
+        case Unary(_, operand):
+            return (operand,)
+        case Binary(_, left, right):
+            return left, right
+        case Mux(condition, left, right):
+            return condition, left, right
+        case Field(StackElement(_, index), _) | Valid(StackElement(_, index)):
+            return (index,)
+        case _:
+            return ()
+
+
 @dataclass(frozen=True)
 class Stack:
     """A header stack as an operand."""

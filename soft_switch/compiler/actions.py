@@ -21,13 +21,12 @@ from soft_switch.bmv2.syntax import (
 )
 from soft_switch.compiler.bounds import words
 from soft_switch.compiler.code import Code, comment, string
+from soft_switch.compiler.effects import ENDING
 from soft_switch.compiler.expressions import Constants, ExpressionWriter
 from soft_switch.compiler.hashes import Calculations
 from soft_switch.compiler.layout import HeaderPlace, Layout, Place
 from soft_switch.compiler.standard_metadata import StandardMetadata
 from soft_switch.errors import ProgramError, Source, UnsupportedConstruct
-
-ENDING = frozenset({"exit", "assert", "assume"})
 
 
 def param_words(widths: Sequence[int]) -> list[tuple[int, int]]:
@@ -80,6 +79,7 @@ class Primitives:
         if method is None:
             raise UnsupportedConstruct(f"primitive {call.op}", call.source)
         writer.source = call.source
+        writer.begin(*_roots(call))
         try:
             method(call, writer)
         except (IndexError, KeyError) as error:
@@ -99,7 +99,8 @@ class Primitives:
     @staticmethod
     def _copy_header(write: ExpressionWriter, to: HeaderPlace, source: HeaderPlace) -> None:
         if to.valid is None or source.valid is None:
-            write.out(f"{to.text} = {source.text};")
+            for item in to.type.fields:
+                write.store(write.layout.field(to, item.name), write.layout.field(source, item.name))
             return
         write.out(f"if ({source.valid}) {to.text} = {source.text};\n{to.valid} = {source.valid};")
 
@@ -152,9 +153,17 @@ class Primitives:
     def _register_read(self, call: Primitive, write: ExpressionWriter) -> None:
         number, register = self._registers[_name(call.operands[1], call.source)]
         index = write.hoist(_expression(call.operands[2], call.source), 1)
+        target = write.place(_lvalue(call.operands[0], call.source))
         with write.out.block(f"if ({index} < {register.size}u)"):
-            cell = Place(f"g.r{number}[{index}]", register.width, False)
-            write.assign(_lvalue(call.operands[0], call.source), cell)
+            write.store(target, Place(f"g.r{number}[{index}]", register.width, False))
+        self._otherwise_zero(call, write, target)
+
+    @staticmethod
+    def _otherwise_zero(call: Primitive, write: ExpressionWriter, target: Place) -> None:
+        """Where the target is left alone: what nothing has set must not show what another packet left."""
+        if id(call) in write.layout.first_writes:
+            with write.out.block("else"):
+                write.store(target, Const(0))
 
     def _register_write(self, call: Primitive, write: ExpressionWriter) -> None:
         number, register = self._registers[_name(call.operands[0], call.source)]
@@ -189,10 +198,12 @@ class Primitives:
     def _random(self, call: Primitive, write: ExpressionWriter) -> None:
         low = write.hoist(_expression(call.operands[1], call.source), 1)
         high = write.hoist(_expression(call.operands[2], call.source), 1)
+        target = write.place(_lvalue(call.operands[0], call.source))
         with write.out.block(f"if ({low} <= {high})"):
             result = write.out.name()
             write.out(f"const uint64_t {result} = g.random.between({low}, {high});")
-            write.assign(_lvalue(call.operands[0], call.source), Place(result, 64, False))
+            write.store(target, Place(result, 64, False))
+        self._otherwise_zero(call, write, target)
 
     def _log(self, call: Primitive, write: ExpressionWriter) -> None:
         text, values = call.operands
@@ -278,10 +289,23 @@ class Actions:
         if call.op == "_jump":
             writer.out(f"goto L{_jump_target(call)};")
         elif call.op == "_jump_if_zero":
+            writer.begin(*_roots(call))
             condition = writer.boolean(_expression(call.operands[0], call.source))
             writer.out(f"if (!{condition}) goto L{_jump_target(call)};")
         else:
             self._primitives.write(call, writer)
+
+
+def _roots(call: Primitive) -> list[Expression]:
+    roots: list[Expression] = []
+    for operand in call.operands:
+        if isinstance(operand, tuple):
+            roots += operand
+        elif isinstance(operand, StackElement):
+            roots.append(operand.index)
+        elif not isinstance(operand, (Header, Stack, Named)):
+            roots.append(operand)
+    return roots
 
 
 def _jump_target(call: Primitive) -> int:

@@ -43,8 +43,8 @@ class Code:
 
 
 def word(value: int) -> str:
-    """A 64-bit constant."""
-    return f"{value}u" if value < 10 else f"0x{value:X}u"
+    """A 64-bit constant; a shorter one would make `~` and `-` of constants compute with fewer bits."""
+    return f"{value}ull" if value < 10 else f"0x{value:X}ull"
 
 
 def comment(text: str) -> str:

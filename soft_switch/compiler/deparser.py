@@ -39,7 +39,10 @@ class DeparserWriter:
         self._deparse()
 
     def _condition(self, item: Checksum) -> str:
-        return "true" if item.condition is None else self._write.boolean(item.condition)
+        if item.condition is None:
+            return "true"
+        self._write.begin(item.condition)
+        return self._write.boolean(item.condition)
 
     def _verify(self, item: Checksum) -> None:
         out = self._out

@@ -1,7 +1,10 @@
 """What statements read and write, as far as it matters for metadata.
 
-A variable is a field of a metadata instance: p4c puts every local variable of a P4 program there. Only writes that
-happen whenever the statement is reached count as writes.
+A variable is a field of a metadata instance: p4c puts every local variable of a P4 program there. Only
+writes that happen whenever the statement is reached count as writes.
+
+`register.read` beyond the end and `random` without a range leave their target alone. Where nothing can have
+written it before, it stays zero, which counts as a write: the generated code sets it to zero.
 """
 
 from __future__ import annotations
@@ -28,10 +31,10 @@ from soft_switch.bmv2.syntax import (
     Unary,
     Valid,
 )
+from soft_switch.compiler.flow import JUMPS, Variable, first_writes
 
-Variable = tuple[str, str]  # instance and field
-
-JUMPS = frozenset({"_jump", "_jump_if_zero"})
+# Primitives that can end the pipeline.
+ENDING = frozenset({"exit", "assert", "assume"})
 # Primitives whose first operand is a field they write.
 FIELD_WRITERS = frozenset(
     {
@@ -43,6 +46,10 @@ FIELD_WRITERS = frozenset(
     }
 )
 HEADER_WRITERS = frozenset({"assign_header", "copy_header"})
+# Primitives that can leave their first operand as it is.
+UNCERTAIN_WRITERS = frozenset({"register_read", "modify_field_rng_uniform"})
+# What mark_to_drop writes.
+DROP_WRITES = frozenset({("standard_metadata", "egress_spec"), ("standard_metadata", "mcast_grp")})
 
 
 @dataclass(frozen=True)
@@ -51,9 +58,6 @@ class Effects:
 
     reads: frozenset[Variable]
     writes: frozenset[Variable]
-
-
-NOTHING = Effects(frozenset(), frozenset())
 
 
 def sequence(parts: Iterable[Effects]) -> Effects:
@@ -72,14 +76,34 @@ class EffectsFinder:
     def __init__(self, program: Bmv2Program) -> None:
         self._program = program
         self._metadata = {name for name, item in program.header_instances.items() if item.metadata}
-        self._cache: dict[int, frozenset[Variable]] = {}
+        self._cache: dict[int, tuple[Expression, frozenset[Variable]]] = {}  # by identity, kept alive
+        self.standard = frozenset(program.aliases.values()) | {
+            (name, field.name)
+            for name, item in program.header_instances.items()
+            if name == "standard_metadata"
+            for field in item.type.fields
+        }
+        # Calls (by id) before which nothing can have written their target.
+        self.first_writes = first_writes(program, self.targets)
+
+    def targets(self, call: Primitive) -> frozenset[Variable]:
+        """What a primitive call can write."""
+        if call.op in ("mark_to_drop", "drop"):
+            return DROP_WRITES
+        target = call.operands[0] if call.operands else None
+        if call.op in FIELD_WRITERS and isinstance(target, Field) and isinstance(target.header, Header):
+            written = target.header.name in self._metadata
+            return frozenset({(target.header.name, target.field)}) if written else frozenset()
+        if call.op in HEADER_WRITERS and isinstance(target, Header):
+            return frozenset(self._fields(target.name))
+        return frozenset()
 
     def variables(self, expression: Expression) -> frozenset[Variable]:
         """What an expression reads."""
         key = id(expression)
         if key not in self._cache:
-            self._cache[key] = frozenset(self._variables(expression))
-        return self._cache[key]
+            self._cache[key] = expression, frozenset(self._variables(expression))
+        return self._cache[key][1]
 
     def _variables(self, expression: Expression) -> Iterator[Variable]:
         match expression:
@@ -99,8 +123,10 @@ class EffectsFinder:
             case Valid(header):
                 yield from self._reference(header)
             case HeadersEqual(first, second):
-                yield from self._reference(first)
-                yield from self._reference(second)
+                for header in (first, second):
+                    yield from self._reference(header)
+                    if isinstance(header, Header):
+                        yield from self._fields(header.name)
             case _:
                 pass
 
@@ -142,25 +168,20 @@ class EffectsFinder:
     def primitive(self, call: Primitive) -> Effects:
         """The effects of one primitive call."""
         if call.op in ("mark_to_drop", "drop"):
-            return NOTHING  # standard_metadata is always cleared
+            return Effects(frozenset(), DROP_WRITES)
         reads: set[Variable] = set()
-        writes: set[Variable] = set()
+        writes = self.targets(call)
+        if call.op in UNCERTAIN_WRITERS:
+            writes = (writes if id(call) in self.first_writes else frozenset()) - self.standard
         target, rest = (call.operands[0], call.operands[1:]) if call.operands else (None, ())
         for operand in rest:
             reads |= self.operand(operand)
         if call.op in FIELD_WRITERS and isinstance(target, (Field, LastField)):
             if isinstance(target, Field):
                 reads.update(self._reference(target.header))
-                writes |= {
-                    (target.header.name, target.field)
-                    for _ in [0]
-                    if isinstance(target.header, Header) and target.header.name in self._metadata
-                }
-        elif call.op in HEADER_WRITERS and isinstance(target, Header):
-            writes.update(self._fields(target.name))
-        elif target is not None:
+        elif target is not None and not (call.op in HEADER_WRITERS and isinstance(target, Header)):
             reads |= self.operand(target)
-        return Effects(frozenset(reads), frozenset(writes))
+        return Effects(frozenset(reads), writes)
 
     def action(self, action: Action) -> Effects:
         """The effects of an action; behind a jump nothing is certain."""

@@ -8,6 +8,7 @@ comparisons, shifts to the right, division and saturation get their operands exa
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Union
 
@@ -28,6 +29,7 @@ from soft_switch.bmv2.syntax import (
     Unary,
     Valid,
     is_bool,
+    operands,
 )
 from soft_switch.compiler import bounds as b
 from soft_switch.compiler.bounds import Bounds
@@ -40,6 +42,7 @@ WORD_PARALLEL = frozenset({"&", "|", "^"})
 
 # What can be computed: an expression of the program, or something the generated code has stored.
 Value = Union[Expression, Place]  # noqa: UP007
+COMPOSITE = (Binary, Unary, Mux)
 
 
 class Constants:
@@ -70,6 +73,20 @@ class ExpressionWriter:
         self.source: Source | None = None
         self._constants = constants
         self._params = params  # (first word, width) of each action parameter
+        self._uses: Counter[int] = Counter()
+        self._shared: dict[tuple[int, int], str] = {}
+        self._known: dict[int, tuple[Value, Bounds]] = {}  # by identity, kept alive
+
+    def begin(self, *roots: Expression) -> None:
+        """Start a statement. What occurs more than once in its expressions will be computed once."""
+        self._uses.clear()
+        self._shared.clear()
+        pending = list(roots)
+        while pending:
+            node = pending.pop()
+            self._uses[id(node)] += 1
+            if self._uses[id(node)] == 1:
+                pending += operands(node)
 
     # Places
 
@@ -110,6 +127,14 @@ class ExpressionWriter:
 
     def bounds(self, expression: Value) -> Bounds:
         """The values an expression that yields a number can have."""
+        if not isinstance(expression, COMPOSITE):
+            return self._bounds(expression)
+        known = self._known.get(id(expression))
+        if known is None:
+            known = self._known[id(expression)] = expression, self._bounds(expression)
+        return known[1]
+
+    def _bounds(self, expression: Value) -> Bounds:
         match expression:
             case Const(value):
                 return b.constant(value)
@@ -227,7 +252,19 @@ class ExpressionWriter:
 
     def value(self, expression: Value, count: int) -> str:
         """A C++ expression for the value modulo 2^(64 count): uint64_t for one word, else Wide<count>."""
-        return self._narrow(expression) if count == 1 else self._wide(expression, count)
+        key = (id(expression), count)
+        if key in self._shared:
+            return self._shared[key]
+        text = self._narrow(expression) if count == 1 else self._wide(expression, count)
+        if not self._is_shared(expression):
+            return text
+        name = self.out.name("s")
+        self.out(f"const {'uint64_t' if count == 1 else f'Wide<{count}>'} {name} = {text};")
+        self._shared[key] = name
+        return name
+
+    def _is_shared(self, expression: Value) -> bool:
+        return isinstance(expression, COMPOSITE) and self._uses[id(expression)] > 1
 
     def hoist(self, expression: Value, count: int) -> str:
         """The value in a local variable (or where it is stored), so that it is computed once."""
@@ -316,7 +353,7 @@ class ExpressionWriter:
             case Binary("two_comp_mod", left, right):
                 return self._wrap(left, self._width_operand(right), count)
             case Binary() | Unary("~", _) | Mux():
-                return f"each<{count}>([&](int i) {{ return {self.word(expression, count)}; }})"
+                return f"each<{count}>([&](int i) {{ return {self._word(expression, count)}; }})"
             case _:
                 return f"from_unsigned<{count}>({self.boolean(expression)})"
 
@@ -341,6 +378,11 @@ class ExpressionWriter:
 
     def word(self, expression: Value, count: int) -> str:
         """Word i of the value modulo 2^(64 count), as C++ inside a loop over i."""
+        if self._is_shared(expression):
+            return f"{self.value(expression, count)}.w[i]"
+        return self._word(expression, count)
+
+    def _word(self, expression: Value, count: int) -> str:
         match expression:
             case Const(value):
                 parts = {value >> (64 * i) & b.WORD_MASK for i in range(count)}
@@ -469,8 +511,6 @@ class ExpressionWriter:
         count = place.words
         bounds = self.bounds(expression)
         fits = not bounds.negative and bounds.maybe & ~b.ones(place.width) == 0
-        if place.dirty is not None:
-            self.out(f"p.dirty[{place.dirty // 64}] |= uint64_t(1) << {place.dirty % 64};")
         if count == 1:
             text = self.value(expression, 1)
             if place.width not in (8, 16, 32, 64) and not fits:

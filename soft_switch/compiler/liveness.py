@@ -1,8 +1,8 @@
 """Which metadata has to be cleared for a packet, and which has to follow its replicas.
 
-Most metadata is p4c's: locals of P4 controls that are written before they are read. Clearing and copying them for
-every packet would cost more than the program itself. A field needs clearing only if on some way through the
-program it is read before it is written, and copying only if egress reads it before it writes it.
+Most metadata is p4c's: locals of P4 controls that are written before they are read. Clearing and copying
+them for every packet would cost more than the program itself. A field needs clearing only if on some way
+through the program it is read before it is written, and copying only if egress reads it before it writes it.
 """
 
 from __future__ import annotations
@@ -10,20 +10,24 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from soft_switch.bmv2.program import ActionCallNode, Bmv2Program, Conditional, KeySource, Pipeline, Table
-from soft_switch.bmv2.syntax import Field, Valid
-from soft_switch.compiler.actions import ENDING
-from soft_switch.compiler.effects import Effects, EffectsFinder, Variable, sequence
+from soft_switch.bmv2.program import Bmv2Program, ParserState, Pipeline
+from soft_switch.bmv2.syntax import Field
+from soft_switch.compiler.effects import ENDING, Effects, EffectsFinder, sequence
+from soft_switch.compiler.flow import Variable, edges
 
 END = None
 
 
 @dataclass(frozen=True)
 class Liveness:
-    """Variables that are read before they are written: anywhere, and in egress."""
+    """Variables that are read before they are written: anywhere, and in egress.
+
+    `first_writes` are the ids of calls before which nothing writes their target; see `effects`.
+    """
 
     cleared: frozenset[Variable]
     copied: frozenset[Variable]
+    first_writes: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,17 @@ class _Way:
 
     effects: Effects
     following: str | None
+
+
+def everything(program: Bmv2Program) -> Liveness:
+    """What needs no analysis: clear and copy all."""
+    variables = frozenset(
+        (name, field.name)
+        for name, item in program.header_instances.items()
+        if item.metadata
+        for field in item.type.fields
+    )
+    return Liveness(variables, variables)
 
 
 def find_liveness(program: Bmv2Program) -> Liveness:
@@ -45,14 +60,11 @@ def find_liveness(program: Bmv2Program) -> Liveness:
     egress = _ways(program, finder, program.pipelines["egress"])
     copied = _live(program.pipelines["egress"].first, egress, update)
     needed = _live(program.pipelines["ingress"].first, ingress, copied)
-    # An exit or an error can lead past anything; what is wanted there is wanted from the start.
-    return Liveness(frozenset(cleared | verify | needed), copied)
+    needed |= cleared | verify | finder.standard
+    return Liveness(needed, copied | finder.standard, finder.first_writes)
 
 
-def _parser_effects(finder: EffectsFinder, state: object) -> Iterator[Effects]:
-    from soft_switch.bmv2.program import ParserState
-
-    assert isinstance(state, ParserState)
+def _parser_effects(finder: EffectsFinder, state: ParserState) -> Iterator[Effects]:
     for op in state.ops:
         reads: set[Variable] = set()
         writes: frozenset[Variable] = frozenset()
@@ -85,41 +97,27 @@ def _ways(program: Bmv2Program, finder: EffectsFinder, pipeline: Pipeline) -> Ma
     """The ways through each node of a pipeline."""
     effects = {number: finder.action(action) for number, action in program.actions.items()}
     ends = {n for n, action in program.actions.items() if any(c.op in ENDING for c in action.primitives)}
+    reads: dict[str, frozenset[Variable]] = {}
+    for conditional in pipeline.conditionals:
+        reads[conditional.name] = finder.variables(conditional.condition)
+    for table in pipeline.tables:
+        reads[table.info.name] = frozenset().union(*(finder.variables(key.value) for key in table.keys))
     nodes: dict[str, list[_Way]] = {}
-
-    def run(ways: list[_Way], before: Effects, action_id: int, following: str | None) -> None:
+    for node, action_id, following in edges(program, pipeline):
+        before = Effects(reads.get(node, frozenset()), frozenset())
+        ways = nodes.setdefault(node, [])
+        if action_id is None:
+            ways.append(_Way(before, following))
+            continue
         ways.append(_Way(sequence([before, effects[action_id]]), following))
         if action_id in ends:
-            ways.append(_Way(Effects(sequence([before, effects[action_id]]).reads, frozenset()), END))
-
-    for conditional in pipeline.conditionals:
-        before = Effects(finder.variables(conditional.condition), frozenset())
-        nodes[conditional.name] = [_Way(before, conditional.true_next), _Way(before, conditional.false_next)]
-    for call in pipeline.action_calls:
-        nodes[call.name] = []
-        run(nodes[call.name], Effects(frozenset(), frozenset()), call.action_id, call.next_node)
-    for table in pipeline.tables:
-        reads = frozenset().union(*(_key_reads(finder, key) for key in table.keys))
-        before = Effects(reads, frozenset())
-        ways = nodes[table.info.name] = []
-        numbers = [*table.action_ids, *([] if table.default_action_id is None else [table.default_action_id])]
-        for number in numbers:
-            name = program.actions[number].info.name
-            successors = [table.next_hit, table.next_miss] if table.by_hit else [
-                table.next_by_action.get(name, table.base_next)
-            ]
-            for following in successors:
-                run(ways, before, number, following)
-        ways.append(_Way(before, table.next_miss if table.by_hit else table.base_next))  # no action at all
+            ways.append(_Way(Effects(ways[-1].effects.reads, frozenset()), END))
     return nodes
 
 
-def _key_reads(finder: EffectsFinder, key: KeySource) -> frozenset[Variable]:
-    value: Field | Valid = key.value
-    return finder.variables(value)
-
-
-def _live(first: str | None, nodes: Mapping[str, list[_Way]], at_end: frozenset[Variable]) -> frozenset[Variable]:
+def _live(
+    first: str | None, nodes: Mapping[str, list[_Way]], at_end: frozenset[Variable]
+) -> frozenset[Variable]:
     """What is live at the start, given what is live at the end."""
     live: dict[str, frozenset[Variable]] = {name: frozenset() for name in nodes}
 
@@ -129,13 +127,10 @@ def _live(first: str | None, nodes: Mapping[str, list[_Way]], at_end: frozenset[
     changed = True
     while changed:
         changed = False
-        for name, ways in reversed(nodes.items()):
+        for name, ways in reversed(list(nodes.items())):
             value = frozenset().union(
                 *(way.effects.reads | (at(way.following) - way.effects.writes) for way in ways)
             )
             if value != live[name]:
                 live[name], changed = value, True
     return at(first)
-
-
-_ = (ActionCallNode, Conditional, Table)

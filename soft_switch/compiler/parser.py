@@ -77,6 +77,7 @@ class ParserWriter:
 
     def _op(self, op: ParserOp) -> None:
         out = self._out
+        self._write.begin(*([] if op.value is None else [op.value]))
         if op.primitive is not None:
             self._primitives.write(op.primitive, self._write)
         elif op.op == "extract" and isinstance(op.target, Stack):
@@ -114,6 +115,7 @@ class ParserWriter:
     def _transitions(self, state: ParserState) -> None:
         """The key is compared component by component; in the JSON each is padded to whole bytes."""
         out, write = self._out, self._write
+        write.begin(*state.key)
         default = next((t.next_state for t in state.transitions if t.value is None), None)
         keys: list[tuple[str, int, int]] = []  # C++ text, words, padded width
         if any(t.value is not None for t in state.transitions):

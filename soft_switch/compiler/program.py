@@ -13,8 +13,10 @@ from soft_switch.compiler.deparser import DeparserWriter
 from soft_switch.compiler.expressions import Constants, ExpressionWriter
 from soft_switch.compiler.hashes import Calculations
 from soft_switch.compiler.layout import Layout, c_type
+from soft_switch.compiler.liveness import everything, find_liveness
 from soft_switch.compiler.packing import declare_codecs
 from soft_switch.compiler.parser import ParserExpressionWriter, ParserWriter
+from soft_switch.compiler.propagate import propagate_copies
 from soft_switch.compiler.standard_metadata import StandardMetadata
 from soft_switch.compiler.tables import PipelineWriter, TableLayout, lay_out
 
@@ -33,15 +35,20 @@ class CompiledProgram:
     registers: Mapping[str, int]
 
 
-def compile_program(program: Bmv2Program) -> CompiledProgram:
-    """Translate a program; UnsupportedConstruct names what cannot be done and where the P4 source has it."""
-    return _Compiler(program).compile()
+def compile_program(program: Bmv2Program, *, optimise: bool = True) -> CompiledProgram:
+    """Translate a program; UnsupportedConstruct names what cannot be done and where the P4 source has it.
+
+    Without `optimise` every copy is made, and all metadata is cleared and follows replicas: to test against.
+    """
+    return _Compiler(program, optimise=optimise).compile()
 
 
 class _Compiler:
-    def __init__(self, program: Bmv2Program) -> None:
+    def __init__(self, program: Bmv2Program, *, optimise: bool) -> None:
+        if optimise:
+            program = propagate_copies(program)
         self.program = program
-        self.layout = Layout(program)
+        self.layout = Layout(program, find_liveness(program) if optimise else everything(program))
         self.constants = Constants()
         self.calculations = Calculations(self.layout, list(program.calculations.values()))
         self.standard = StandardMetadata(program, self.layout)

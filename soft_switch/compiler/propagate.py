@@ -1,8 +1,8 @@
 """Copies that need not be made.
 
-p4c assigns every argument of an extern to a variable first: for a hash over a packet's payload that is a copy of
-the payload. Inside an action without jumps, a variable that is written once, with a field or a constant that
-does not change until the end, and read nowhere else, is replaced by what it holds.
+p4c assigns every argument of an extern to a variable first: for a hash over a packet's payload that is a
+copy of the payload. Inside an action without jumps, a variable that is written once, with a field or a
+constant that does not change until the end, and read nowhere else, is replaced by what it holds.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from soft_switch.bmv2.syntax import (
     Expression,
     Field,
     Header,
+    HeaderRef,
+    HeadersEqual,
     Mux,
     Named,
     Operand,
@@ -25,8 +27,11 @@ from soft_switch.bmv2.syntax import (
     Stack,
     StackElement,
     Unary,
+    Valid,
+    operands,
 )
-from soft_switch.compiler.effects import FIELD_WRITERS, JUMPS, EffectsFinder, Variable
+from soft_switch.compiler.effects import FIELD_WRITERS, EffectsFinder
+from soft_switch.compiler.flow import JUMPS, Variable
 
 Substitution = dict[Variable, Field | Const]
 
@@ -35,7 +40,8 @@ def propagate_copies(program: Bmv2Program) -> Bmv2Program:
     """The program without these copies."""
     finder = EffectsFinder(program)
     readers = _readers(program, finder)
-    calls = Counter(
+    calls = Counter(checksum.calculation for checksum in program.checksums)
+    calls.update(
         operand.name
         for action in program.actions.values()
         for call in action.primitives
@@ -115,14 +121,34 @@ class _Propagation:
         written = Counter(variable for call in calls for variable in self._finder.primitive(call).writes)
         known: Substitution = {}
         result: list[Primitive] = []
-        for index, call in enumerate(calls):
-            call = self._substitute(call, known)
+        read: set[Variable] = set()
+        whole = set(self._whole_headers(calls))
+        for index, original in enumerate(calls):
+            call = self._substitute(original, known)
             held = self._copy(call, written, calls[index + 1 :])
-            if held is None:
+            read |= self._finder.primitive(original).reads
+            if held is None or held[0] in read or held[0][0] in whole:
                 result.append(call)
             else:
                 known[held[0]] = held[1]
         return replace(self._action, primitives=tuple(result))
+
+    def _whole_headers(self, calls: tuple[Primitive, ...]) -> Iterator[str]:
+        """Instances that something reads or writes as a whole: their fields cannot be replaced one by one."""
+        pending: list[object] = [operand for call in calls for operand in call.operands]
+        while pending:
+            item = pending.pop()
+            match item:
+                case Header(name):
+                    yield name
+                case Named("calculation", name):
+                    pending += [part.value for part in self._program.calculations[name].inputs]
+                case HeadersEqual(left, right):
+                    pending += [left, right]
+                case tuple():
+                    pending += item
+                case Unary() | Binary() | Mux() | Field() | Valid():
+                    pending += operands(item)
 
     def _straight(self, calls: tuple[Primitive, ...]) -> bool:
         """A calculation that others use too cannot be changed for this action."""
@@ -145,7 +171,7 @@ class _Propagation:
             return None
         (variable,) = variables
         here = {self._action.info.id}
-        if written[variable] != 1 or variable[0] == "standard_metadata":
+        if written[variable] != 1 or variable in self._finder.standard:
             return None
         if not self._readers.get(variable, set()) <= here:
             return None
@@ -168,6 +194,8 @@ class _Propagation:
         assert isinstance(field.header, Header)
         stacks = {s.name for s in self._program.stacks.values() if field.header.name in s.headers}
         for call in later:
+            if (field.header.name, field.field) in self._finder.targets(call):
+                return True
             if not call.operands:
                 continue
             target = call.operands[0]
@@ -190,16 +218,18 @@ class _Propagation:
         if not known:
             return call
         first = 1 if call.op in FIELD_WRITERS else 0
-        operands = [*call.operands[:first], *(self._operand(item, known) for item in call.operands[first:])]
-        if first and isinstance(operands[0], Field):
-            operands[0] = self._target(operands[0], known)
-        return replace(call, operands=tuple(operands))
+        changed = [*call.operands[:first], *(self._operand(item, known) for item in call.operands[first:])]
+        if first and isinstance(changed[0], Field):
+            changed[0] = self._target(changed[0], known)
+        return replace(call, operands=tuple(changed))
 
     def _target(self, field: Field, known: Substitution) -> Field:
-        if isinstance(field.header, StackElement):
-            header = replace(field.header, index=self._expression(field.header.index, known))
-            return replace(field, header=header)
-        return field
+        return replace(field, header=self._reference(field.header, known))
+
+    def _reference(self, header: HeaderRef, known: Substitution) -> HeaderRef:
+        if isinstance(header, StackElement):
+            return replace(header, index=self._expression(header.index, known))
+        return header
 
     def _operand(self, operand: Operand, known: Substitution) -> Operand:
         match operand:
@@ -230,6 +260,10 @@ class _Propagation:
             case Mux(condition, left, right):
                 parts = (self._expression(part, known) for part in (condition, left, right))
                 return Mux(*parts)
+            case Valid(header):
+                return Valid(self._reference(header, known))
+            case HeadersEqual(left, right):
+                return HeadersEqual(self._reference(left, known), self._reference(right, known))
             case _:
                 return expression
 

@@ -35,6 +35,12 @@ def veth_pair(*, mtu: int = 9000) -> Iterator[list[str]]:
         for rank, name in enumerate(names):
             run(f"ip -n {name} link set roce0 address {mac(rank)} mtu {mtu} up")
             run(f"ip -n {name} address add {address(rank)}/24 dev roce0")
+            # In order, as on a cable: all that arrives goes through one processor's queue.
+            steering = "/sys/class/net/roce0/queues/rx-0/rps_cpus"
+            subprocess.run(
+                ["ip", "netns", "exec", name, "sh", "-c", f"[ ! -e {steering} ] || echo 1 > {steering}"],
+                check=True,
+            )
         yield names
     finally:
         for name in names:

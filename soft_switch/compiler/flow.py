@@ -1,0 +1,97 @@
+"""The ways through a pipeline, and which statements are the first on every way to write their target."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from soft_switch.bmv2.program import Action, Bmv2Program, Pipeline
+from soft_switch.bmv2.syntax import Const, Field, Header, Primitive
+
+Variable = tuple[str, str]  # instance and field
+Edge = tuple[str, int | None, str | None]  # a node, the action it runs on that way, the node after it
+
+JUMPS = frozenset({"_jump", "_jump_if_zero"})
+
+
+def edges(program: Bmv2Program, pipeline: Pipeline) -> Iterator[Edge]:
+    """All ways out of all nodes; None is the end of the pipeline."""
+    for item in pipeline.conditionals:
+        yield item.name, None, item.true_next
+        yield item.name, None, item.false_next
+    for call in pipeline.action_calls:
+        yield call.name, call.action_id, call.next_node
+    for table in pipeline.tables:
+        default = [] if table.default_action_id is None else [table.default_action_id]
+        for number in dict.fromkeys([*table.action_ids, *default]):
+            if table.by_hit:
+                yield table.info.name, number, table.next_hit
+                yield table.info.name, number, table.next_miss
+            else:
+                name = program.actions[number].info.name
+                yield table.info.name, number, table.next_by_action.get(name, table.base_next)
+        yield table.info.name, None, table.next_miss if table.by_hit else table.base_next
+
+
+def first_writes(program: Bmv2Program, targets: Callable[[Primitive], frozenset[Variable]]) -> frozenset[int]:
+    """The `id` of each primitive call before which no way through the program writes what it writes.
+
+    `targets` says what a call can write; the parser counts as if it wrote everything it can write.
+    """
+    written = set(_parser_writes(program, targets))
+    in_action = {
+        number: frozenset().union(*(targets(call) for call in action.primitives))
+        for number, action in program.actions.items()
+    }
+    before: dict[int, set[Variable]] = {number: set() for number in program.actions}
+    for name in ("ingress", "egress"):
+        pipeline = program.pipelines[name]
+        ways = list(edges(program, pipeline))
+        at: dict[str | None, set[Variable]] = {node: set(written) for node, _, _ in ways}
+        at[None] = set(written)
+        changed = True
+        while changed:
+            changed = False
+            for node, action, following in ways:
+                after = at[node] | (frozenset() if action is None else in_action[action])
+                if not after <= at[following]:
+                    at[following] |= after
+                    changed = True
+        for node, action, _ in ways:
+            if action is not None:
+                before[action] |= at[node]
+                written |= in_action[action]  # an exit can lead to the next pipeline from anywhere
+    found: set[int] = set()
+    for number, item in program.actions.items():
+        found.update(_first_in_action(item, before[number], targets))
+    return frozenset(found)
+
+
+def _first_in_action(
+    action: Action, before: set[Variable], targets: Callable[[Primitive], frozenset[Variable]]
+) -> Iterator[int]:
+    if any(_jumps_back(call, index) for index, call in enumerate(action.primitives)):
+        return
+    written = set(before)
+    for call in action.primitives:
+        writes = targets(call)
+        if writes and not writes & written:
+            yield id(call)
+        written |= writes
+
+
+def _jumps_back(call: Primitive, index: int) -> bool:
+    if call.op not in JUMPS:
+        return False
+    target = call.operands[-1]
+    return not isinstance(target, Const) or target.value <= index
+
+
+def _parser_writes(
+    program: Bmv2Program, targets: Callable[[Primitive], frozenset[Variable]]
+) -> Iterator[Variable]:
+    for state in program.parser_states.values():
+        for op in state.ops:
+            if op.primitive is not None:
+                yield from targets(op.primitive)
+            elif op.op == "set" and isinstance(op.target, Field) and isinstance(op.target.header, Header):
+                yield op.target.header.name, op.target.field
