@@ -79,7 +79,7 @@ def _build(source: str, kind: str) -> Path:
 def _intact(library: Path) -> bool:
     try:
         content = library.read_bytes()
-    except FileNotFoundError:
+    except OSError:  # it is not there, or making it says what is wrong
         return False
     return hashlib.sha256(content[:-DIGEST_BYTES]).digest() == content[-DIGEST_BYTES:]
 

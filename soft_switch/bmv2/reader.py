@@ -30,6 +30,7 @@ from soft_switch.bmv2.syntax import (
     Const,
     Field,
     Header,
+    Named,
     Valid,
 )
 from soft_switch.description import (
@@ -152,6 +153,9 @@ class _Reader:
                 )
         states = {item["name"]: self._parser_state(item) for item in parsers["parser"]["parse_states"]}
         name = str(root.get("program", ""))
+        calculations = {item["name"]: self._calculation(item) for item in root.get("calculations", ())}
+        checksums = tuple(self._checksum(item) for item in root.get("checksums", ()))
+        self._check_calculations(calculations, checksums)
         return Bmv2Program(
             name=name,
             header_instances=self.instances,
@@ -165,8 +169,8 @@ class _Reader:
             ),
             actions=self.actions,
             pipelines=pipelines,
-            calculations={item["name"]: self._calculation(item) for item in root.get("calculations", ())},
-            checksums=tuple(self._checksum(item) for item in root.get("checksums", ())),
+            calculations=calculations,
+            checksums=checksums,
             aliases={alias: (field[0], field[1]) for alias, field in root.get("field_aliases", ())},
             description=self._description(name, pipelines),
         )
@@ -357,6 +361,17 @@ class _Reader:
             if isinstance(header, Header):
                 return CalcInput(kind, header, self.instances[header.name].type.width)
         raise UnsupportedConstruct(f"calculation over {kind}", place)
+
+    def _check_calculations(
+        self, calculations: Mapping[str, Calculation], checksums: Sequence[Checksum]
+    ) -> None:
+        wanted = {item.calculation for item in checksums}
+        for action in self.actions.values():
+            for call in action.primitives:
+                parts = [part for part in call.operands if isinstance(part, Named)]
+                wanted |= {part.name for part in parts if part.kind == "calculation"}
+        for name in sorted(wanted - calculations.keys()):
+            raise ProgramError(f"the program uses a calculation {name} that it does not define")
 
     def _checksum(self, item: Json) -> Checksum:
         place = read_source(item)

@@ -54,7 +54,7 @@ P4_API uint32_t engine_next_event(Engine* engine, int timeout_ms, uint8_t* data,
     engine->next_event(event, timeout_ms);
     *length = uint32_t(event.data.size());
     *level = event.level;
-    std::memcpy(data, event.data.data(), event.data.size());
+    if (!event.data.empty()) std::memcpy(data, event.data.data(), event.data.size());
     return event.kind;
 }
 P4_API void engine_close_events(Engine* engine) { engine->close_events(); }

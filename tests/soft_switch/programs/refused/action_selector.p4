@@ -1,0 +1,50 @@
+// Refused by this switch: an action selector.
+#include <core.p4>
+#include <v1model.p4>
+
+header byte_t {
+    bit<8> value;
+}
+
+struct headers_t {
+    byte_t byte;
+}
+
+struct metadata_t {
+    @field_list(1)
+    bit<8> kept;
+}
+
+parser TestParser(packet_in packet, out headers_t hdr, inout metadata_t meta, inout standard_metadata_t std) {
+    state start {
+        packet.extract(hdr.byte);
+        transition accept;
+    }
+}
+
+control Verify(inout headers_t hdr, inout metadata_t meta) { apply {} }
+control Update(inout headers_t hdr, inout metadata_t meta) { apply {} }
+
+control TestIngress(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t std) {
+    action nothing() {}
+    table spread {
+        key = { hdr.byte.value : exact; meta.kept : selector; }
+        actions = { nothing; }
+        @name("selector") implementation = action_selector(HashAlgorithm.crc16, 16, 8);
+    }
+
+    apply {
+        std.egress_spec = 1;
+        spread.apply();
+    }
+}
+
+control TestEgress(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t std) { apply {} }
+
+control TestDeparser(packet_out packet, in headers_t hdr) {
+    apply {
+        packet.emit(hdr.byte);
+    }
+}
+
+V1Switch(TestParser(), Verify(), TestIngress(), TestEgress(), Update(), TestDeparser()) main;

@@ -1,0 +1,332 @@
+"""A switch of either kind in a namespace, its entries over P4Runtime, wires to its ports. Needs root."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import grpc
+from finsy.proto import U128, p4i, p4r, p4r_grpc
+from google.protobuf import text_format
+
+from soft_switch.dataplane import Exact, Lpm, Match, Range, Ternary
+from tests.host_agent.transport.namespaces import inside, run
+
+TIMEOUT_S = 20.0
+MTU = 9200
+EVERY_PROTOCOL = 0x0003
+SO_RCVBUFFORCE = 33
+PACKET_OUTGOING = 4
+BMV2 = shutil.which("simple_switch_grpc")
+
+
+@contextmanager
+def namespace(name: str, pairs: Sequence[tuple[str, str]]) -> Iterator[str]:
+    """A namespace with veth pairs, all up, where the kernel itself says nothing."""
+    try:
+        run(f"ip netns add {name}")
+        for setting in ("all", "default"):
+            run(f"ip netns exec {name} sysctl -qw net.ipv6.conf.{setting}.disable_ipv6=1")
+        run(f"ip -n {name} link set lo up")
+        for one, other in pairs:
+            add_veth(name, one, other)
+        yield name
+    finally:
+        subprocess.run(["ip", "netns", "delete", name], capture_output=True, check=False)
+
+
+def add_veth(name: str, one: str, other: str) -> None:
+    """A veth pair inside a namespace, both ends up."""
+    run(f"ip -n {name} link add {one} type veth peer name {other}")
+    for end in (one, other):
+        run(f"ip -n {name} link set {end} mtu {MTU} up")
+
+
+class Wire:
+    """The far end of a port's veth."""
+
+    def __init__(self, name: str, interface: str) -> None:
+        def body() -> socket.socket:
+            made = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(EVERY_PROTOCOL))
+            made.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 16 << 20)
+            made.bind((interface, EVERY_PROTOCOL))
+            made.setblocking(False)
+            return made
+
+        self.socket = inside(name, body)
+
+    def send(self, frame: bytes) -> None:
+        self.socket.send(frame)
+
+    def received(self) -> Iterator[bytes]:
+        """What has arrived so far."""
+        while True:
+            try:
+                frame, address = self.socket.recvfrom(1 << 16)
+            except BlockingIOError:
+                return
+            if address[2] != PACKET_OUTGOING:
+                yield frame
+
+    def close(self) -> None:
+        self.socket.close()
+
+
+def wait_for(wires: Sequence[Wire], timeout_s: float) -> None:
+    """Wait until some wire has something to receive, or the time is over."""
+    select.select([wire.socket for wire in wires], [], [], timeout_s)
+
+
+class Switch:
+    """A running switch process and the primary controller's connection to it."""
+
+    def __init__(self, name: str, command: Sequence[str], address: str, log: Path) -> None:
+        with log.open("wb") as file:
+            self.process = subprocess.Popen(
+                ["ip", "netns", "exec", name, *command], stdout=file, stderr=subprocess.STDOUT
+            )
+        self.log = log
+        self.channel = grpc.insecure_channel(address)
+        try:
+            grpc.channel_ready_future(self.channel).result(timeout=TIMEOUT_S)
+        except grpc.FutureTimeoutError:
+            self.stop()
+            raise RuntimeError(f"the switch does not answer: {log.read_text()}") from None
+        self.stub = p4r_grpc.P4RuntimeStub(self.channel)
+        self.info = p4i.P4Info()
+        self._requests: list[p4r.StreamMessageRequest] = []
+        arbitration = p4r.MasterArbitrationUpdate(device_id=0, election_id=U128.encode(1))
+        self._done = False
+
+        def requests() -> Iterator[p4r.StreamMessageRequest]:
+            yield p4r.StreamMessageRequest(arbitration=arbitration)
+            while not self._done:
+                time.sleep(0.05)
+
+        self._stream = self.stub.StreamChannel(requests())
+        next(iter(self._stream))
+
+    def stop(self) -> int:
+        """Ask it to end; its exit code."""
+        self._done = True
+        self.channel.close()
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            return self.process.wait(TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            return self.process.wait()
+
+    def push(self, json: bytes, p4info: str) -> None:
+        """Load a program."""
+        self.info = text_format.Parse(p4info, p4i.P4Info())
+        config = p4r.ForwardingPipelineConfig(p4info=self.info, p4_device_config=json)
+        self.stub.SetForwardingPipelineConfig(
+            p4r.SetForwardingPipelineConfigRequest(
+                device_id=0,
+                election_id=U128.encode(1),
+                action=p4r.SetForwardingPipelineConfigRequest.VERIFY_AND_COMMIT,
+                config=config,
+            ),
+            timeout=60,
+        )
+
+    def _write(self, entity: p4r.Entity) -> None:
+        update = p4r.Update(type=p4r.Update.INSERT, entity=entity)
+        request = p4r.WriteRequest(device_id=0, election_id=U128.encode(1), updates=[update])
+        self.stub.Write(request, timeout=TIMEOUT_S)
+
+    def insert(
+        self, table: str, match: Sequence[Match], *, priority: int, action: str, params: Sequence[int]
+    ) -> int:
+        """An entry, as `DataPlane.insert` takes it; fields that match everything are left out."""
+        t = next(item for item in self.info.tables if item.preamble.name == table)
+        a = next(item for item in self.info.actions if item.preamble.name == action)
+        fields = [
+            wire
+            for f, m in zip(t.match_fields, match, strict=True)
+            if (wire := field_match(f, m)) is not None
+        ]
+        arguments = [
+            p4r.Action.Param(param_id=p.id, value=shortest(value))
+            for p, value in zip(a.params, params, strict=True)
+        ]
+        entry = p4r.TableEntry(
+            table_id=t.preamble.id,
+            match=fields,
+            priority=priority,
+            action=p4r.TableAction(action=p4r.Action(action_id=a.preamble.id, params=arguments)),
+        )
+        self._write(p4r.Entity(table_entry=entry))
+        return 0
+
+    def multicast_set(self, group: int, replicas: Sequence[tuple[int, int]]) -> None:
+        """A new multicast group: (egress port, instance)."""
+        entry = p4r.MulticastGroupEntry(
+            multicast_group_id=group,
+            replicas=[p4r.Replica(egress_port=port, instance=instance) for port, instance in replicas],
+        )
+        engine = p4r.PacketReplicationEngineEntry(multicast_group_entry=entry)
+        self._write(p4r.Entity(packet_replication_engine_entry=engine))
+
+    def counters(self) -> dict[str, list[tuple[int, int]]]:
+        """All indexed counters: (packets, bytes) by index."""
+        result = {}
+        for counter in self.info.counters:
+            entity = p4r.Entity(counter_entry=p4r.CounterEntry(counter_id=counter.preamble.id))
+            values: dict[int, tuple[int, int]] = {}
+            for response in self.stub.Read(
+                p4r.ReadRequest(device_id=0, entities=[entity]), timeout=TIMEOUT_S
+            ):
+                for item in response.entities:
+                    entry = item.counter_entry
+                    values[entry.index.index] = (entry.data.packet_count, entry.data.byte_count)
+            result[counter.preamble.name] = [value for _, value in sorted(values.items())]
+        return result
+
+
+def shortest(value: int) -> bytes:
+    return value.to_bytes(max(1, -(-value.bit_length() // 8)), "big")
+
+
+def field_match(field: p4i.MatchField, match: Match) -> p4r.FieldMatch | None:
+    """A match as P4Runtime has it; None for one that matches everything."""
+    made = p4r.FieldMatch(field_id=field.id)
+    match match:
+        case Exact(value):
+            made.exact.value = shortest(value)
+        case Lpm(value, length):
+            if length == 0:
+                return None
+            made.lpm.value, made.lpm.prefix_len = shortest(value), length
+        case Ternary(value, mask):
+            if mask == 0:
+                return None
+            made.ternary.value, made.ternary.mask = shortest(value), shortest(mask)
+        case Range(low, high):
+            if (low, high) == (0, (1 << field.bitwidth) - 1):
+                return None
+            made.range.low, made.range.high = shortest(low), shortest(high)
+        case _:
+            raise NotImplementedError(match)
+    return made
+
+
+@contextmanager
+def running(
+    name: str, ports: dict[int, str], *, bmv2: bool = False, options: Sequence[str] = ()
+) -> Iterator[Switch]:
+    """A switch without a program, on these interfaces of a namespace."""
+    interfaces = [text for port, interface in ports.items() for text in ("-i", f"{port}@{interface}")]
+    with tempfile.TemporaryDirectory(prefix="p4sw") as folder:
+        address = f"unix:{folder}/p4rt"
+        target = ["--grpc-server-addr", address, "--cpu-port", "255"]
+        common = [*interfaces, "--no-p4", "--device-id", "0", *options]
+        if bmv2:
+            assert BMV2 is not None
+            quiet = ["--log-console", "-L", "error", "--notifications-addr", f"ipc://{folder}/notify"]
+            command = [BMV2, *common, *quiet, "--", *target]
+        else:
+            command = [sys.executable, "-m", "soft_switch", *common, "--log-console", "--", *target]
+        switch = Switch(name, command, address, Path(folder, "log"))
+        try:
+            yield switch
+        finally:
+            switch.stop()
+
+
+def unique(prefix: str) -> str:
+    """A name for a namespace that nobody else uses."""
+    return f"{prefix}{os.getpid()}x{next(_numbers)}"
+
+
+_numbers = iter(range(1 << 30))
+
+
+class Bench:
+    """Sends frames through a switch in an order that does not depend on its speed.
+
+    Behind the frames of a port goes a fence, a packet that the program forwards to a known port: when it has
+    come out there, the switch has decided on all that came in before it.
+    """
+
+    def __init__(self, wires: dict[int, Wire], fence: Fence) -> None:
+        self.wires = wires
+        self.fence = fence
+        self.left: dict[int, list[bytes]] = {port: [] for port in wires}
+        self.targets = list(wires)
+        self._serial = 0
+
+    def play(self, frames: Sequence[tuple[int, bytes]], *, batch: int) -> dict[int, list[bytes]]:
+        """Send frames; what came out of each port, in order."""
+        at = 0
+        while at < len(frames):
+            port = frames[at][0]
+            count = 0
+            while count < batch and at < len(frames) and frames[at][0] == port:
+                self.wires[port].send(frames[at][1])
+                at, count = at + 1, count + 1
+            self._pass(port, self.fence.port)
+        first = next(iter(self.wires))
+        for port in self.targets:  # every port's queue is empty when its fence is out
+            self._pass(first, port)
+        left, self.left = self.left, {port: [] for port in self.wires}
+        return left
+
+    def _pass(self, source: int, target: int) -> None:
+        self._serial += 1
+        mark = b"fence" + struct.pack(">QI", self._serial, target)
+        self.wires[source].send(self.fence.frame(target) + mark)
+        deadline = time.monotonic() + TIMEOUT_S
+        while time.monotonic() < deadline:
+            wait_for(list(self.wires.values()), 0.5)
+            for port, wire in self.wires.items():
+                for frame in wire.received():
+                    if frame.endswith(mark):
+                        assert port == target
+                        return self._rest()
+                    if b"fence" not in frame[-17:]:
+                        self.left[port].append(frame)
+        raise AssertionError(f"the fence from port {source} did not leave port {target}")
+
+    def _rest(self) -> None:
+        for port, wire in self.wires.items():
+            for frame in wire.received():
+                assert b"fence" not in frame[-17:]
+                self.left[port].append(frame)
+
+    def close(self) -> None:
+        for wire in self.wires.values():
+            with contextlib.suppress(OSError):
+                wire.close()
+
+
+class Fence:
+    """What a program needs to forward a fence to a port: a frame, of any content behind."""
+
+    port = 1
+
+    def frame(self, port: int) -> bytes:
+        """An IPv4 packet for 10.99.0.PORT, to UDP port 9."""
+        address = bytes([10, 99, 0, port])
+        size = 20 + 8 + 17
+        head = struct.pack(">BBHHHBBH", 0x45, 0, size, 1, 0, 64, 17, 0) + bytes([10, 98, 0, 1]) + address
+        total = sum(struct.unpack(">10H", head))
+        total = (total & 0xFFFF) + (total >> 16)
+        checksum = ~((total & 0xFFFF) + (total >> 16)) & 0xFFFF
+        head = head[:10] + struct.pack(">H", checksum) + head[12:]
+        ethernet = bytes.fromhex("020000000001020000000002") + b"\x08\x00"
+        return ethernet + head + struct.pack(">HHHH", 7, 9, 25, 0)

@@ -1,0 +1,243 @@
+"""This switch and BMv2's simple_switch_grpc: same program, entries and packets, equal bytes out."""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from soft_switch.dataplane import DataPlane, Exact, Lpm, Match, Range, Ternary
+from tests.p4src.rack import CompiledRack, mac
+from tests.p4src.test_against_model import Pair
+from tests.soft_switch import bits
+from tests.soft_switch.aggregation_frames import NoPlane, p4reduce_frames
+from tests.soft_switch.programs import p4info, program
+from tests.soft_switch.switches import BMV2, Bench, Fence, Switch, Wire, namespace, running, unique
+from tests.soft_switch.test_compiler_parser import labels_frame
+from tests.soft_switch.test_compiler_state import COMMAND
+
+pytestmark = [
+    pytest.mark.emulation,
+    pytest.mark.bmv2,
+    pytest.mark.skipif(BMV2 is None, reason="simple_switch_grpc is not on the PATH"),
+    pytest.mark.timeout(180),
+]
+
+PORTS = (1, 2, 3, 4)
+P4REDUCE = Path(__file__).parents[2] / "p4src" / "build"
+Frames = Sequence[tuple[int, bytes]]
+Both = tuple[list[Switch], list[Bench]]
+
+
+@pytest.fixture
+def both() -> Iterator[Both]:
+    """This switch and BMv2 in one namespace, each with four ports."""
+    names = {kind: {p: (f"{kind}w{p}", f"{kind}s{p}") for p in PORTS} for kind in "ab"}
+    with ExitStack() as stack:
+        space = stack.enter_context(
+            namespace(unique("p4cmp"), [p for n in names.values() for p in n.values()])
+        )
+        benches = []
+        for pairs in names.values():
+            wires = {port: Wire(space, far) for port, (far, _) in pairs.items()}
+            benches.append(Bench(wires, Fence()))
+            stack.callback(benches[-1].close)
+        switches = [
+            stack.enter_context(running(space, {p: near for p, (_, near) in pairs.items()}, bmv2=kind == "b"))
+            for kind, pairs in names.items()
+        ]
+        yield switches, benches
+
+
+def assert_alike(both: Both, frames: Frames, *, batch: int = 1) -> dict[int, list[bytes]]:
+    """What leaves, after asserting that it is the same for both."""
+    switches, benches = both
+    ours, theirs = (bench.play(frames, batch=batch) for bench in benches)
+    for port in PORTS:
+        for number, (a, b) in enumerate(zip(ours[port], theirs[port], strict=False)):
+            assert a.hex() == b.hex(), f"frame {number} that left port {port}"
+        assert len(ours[port]) == len(theirs[port])
+    assert switches[0].counters() == switches[1].counters()
+    return ours
+
+
+def l3_entries(switch: Switch, chance: random.Random) -> None:
+    insert = switch.insert
+
+    def route(address: int, length: int, action: str, params: Sequence[int]) -> None:
+        match = [Lpm(address, length)]
+        insert("RouterIngress.routes", match, priority=0, action=f"RouterIngress.{action}", params=params)
+
+    for port in PORTS:
+        route(ip(10, 99, 0, port), 32, "to_host", [port])
+        route(ip(10, port, 0, 0), 16, "next_hop", [ip(10, 0, 0, port), port])
+        for address in (ip(10, 99, 0, port), ip(10, 0, 0, port)):
+            insert(
+                "RouterIngress.neighbours",
+                [Exact(address)],
+                priority=0,
+                action="RouterIngress.set_dst",
+                params=[0x020000000100 + port],
+            )
+    route(ip(10, 1, 2, 0), 24, "next_hop", [ip(10, 0, 0, 3), 3])
+    route(ip(10, 1, 2, 3), 32, "drop", [])
+    route(0, 0, "next_hop", [ip(10, 0, 0, 4), 4])
+    for priority in range(1, 20):
+        match: list[Match] = [
+            Ternary(*chance.choice([(0, 0), (ip(10, 1, 0, 0), 0xFFFF0000), (1, 1)])),
+            Ternary(*chance.choice([(0, 0), (6, 0xFF), (17, 0xFF)])),
+            Range(
+                *chance.choice([(20 * priority, 20 * priority + 15), (100, 200), (1 << 15, (1 << 16) - 1)])
+            ),
+        ]
+        action, params = chance.choice([("drop", []), ("mark", [priority])])
+        insert(
+            "RouterIngress.access", match, priority=priority, action=f"RouterIngress.{action}", params=params
+        )
+    flood = ("RouterIngress.flood", [7])
+    for address in (0xFFFFFFFFFFFF, 0x010203040506):
+        insert("RouterIngress.others", [Exact(address)], priority=0, action=flood[0], params=flood[1])
+    switch.multicast_set(7, [(port, port) for port in PORTS])
+
+
+def ip(*parts: int) -> int:
+    return int.from_bytes(bytes(parts), "big")
+
+
+def checksum(head: bytes) -> int:
+    total: int = sum(struct.unpack(f">{len(head) // 2}H", head))
+    while total >> 16:
+        total = (total & 0xFFFF) + (total >> 16)
+    return ~total & 0xFFFF
+
+
+def l3_frame(chance: random.Random) -> bytes:
+    """Mostly good, often with one thing wrong: checksum, version, length of the header, TTL, cut anywhere."""
+    dst = chance.choice([0x020000000001, 0xFFFFFFFFFFFF, 0x010203040506, 0x0A0B0C0D0E0F])
+    ethernet = dst.to_bytes(6, "big") + bytes.fromhex("020000000099")
+    if chance.random() < 0.15:
+        return ethernet + struct.pack(">H", chance.choice([0x0806, 0x1234, 0x0800])) + chance.randbytes(40)
+    if chance.random() < 0.2:
+        ethernet += struct.pack(">HH", 0x8100, chance.getrandbits(16))
+    version, ihl = chance.choice([4] * 8 + [6]), chance.choice([5] * 8 + [6, 0, 15])
+    to = ip(10, chance.choice([1, 1, 2, 3, 4, 5]), chance.choice([0, 2]), chance.choice([3, 4, 250]))
+    head = struct.pack(
+        ">BBHHHBBHII",
+        version << 4 | ihl,
+        chance.getrandbits(8),
+        chance.getrandbits(16),
+        chance.getrandbits(16),
+        chance.choice([0, 0, 0x4000, 5]),
+        chance.choice([64, 64, 64, 2, 1, 0, 255]),
+        chance.choice([6, 17, 17, 1]),
+        0,
+        chance.choice([ip(10, 1, 7, 7), ip(10, 2, 1, 1), chance.getrandbits(32)]),
+        to,
+    )
+    wrong = chance.choice([0] * 6 + [1])
+    head = head[:10] + struct.pack(">H", checksum(head) ^ wrong) + head[12:]
+    ports = struct.pack(">HH", chance.getrandbits(16), chance.choice([25, 45, 100, 150, 1 << 15, 65535]))
+    frame = ethernet + b"\x08\x00" + head + ports + chance.randbytes(chance.choice([0, 1, 20, 700, 3000]))
+    return frame[: chance.randint(14, len(frame))] if chance.random() < 0.2 else frame
+
+
+def test_router(both: Both) -> None:
+    chance = random.Random(1)
+    for switch in both[0]:
+        switch.push(program("l3"), p4info("l3"))
+        l3_entries(switch, random.Random(2))
+    frames = [(chance.choice(PORTS), l3_frame(chance)) for _ in range(1500)]
+    frames.sort(key=lambda item: item[0])  # so that there are batches
+    left = assert_alike(both, frames, batch=10)
+    assert all(len(frames) > 30 for frames in left.values())
+
+
+class BeforeParser(Fence):
+    """For programs that do not look at IP: any frame whose first bytes say `forward to port 1`."""
+
+    def __init__(self, head: bytes) -> None:
+        self.head = head
+
+    def frame(self, port: int) -> bytes:
+        return self.head
+
+
+def test_parser(both: Both) -> None:
+    """`stacks.p4` sends everything to port 1, with what its parser found."""
+    for switch in both[0]:
+        switch.push(program("stacks"), p4info("stacks"))
+    for bench in both[1]:
+        bench.fence = BeforeParser(bytes([2, 0]))
+        bench.targets = [1]
+    chance, frames = random.Random(3), []
+    for number in range(600):
+        frame = labels_frame(chance)
+        if number % 2:
+            kind = chance.choice([0, 1, 2, 9, 10, 0x40, 0x7F, 0x80, 0xFC, 0xFD, 0xFF, chance.getrandbits(8)])
+            frame = bytes([kind, chance.choice([0, 1, 3, 4, 5, 7, 15, 16, 127, 128, 255])])
+        frame += chance.randbytes(chance.randrange(1, 12))
+        frames.append((1, frame if len(frame) >= 14 else frame + chance.randbytes(14 - len(frame))))
+    left = assert_alike(both, frames, batch=10)
+    assert len(left[1]) == len(frames)
+
+
+def test_state(both: Both) -> None:
+    """Registers, hashes and replicas; not `random`, and not a failing assert, which ends BMv2."""
+    for switch in both[0]:
+        switch.push(program("state"), p4info("state"))
+        switch.multicast_set(5, [(1, 1), (2, 2), (3, 3), (4, 4)])  # the order of two on one port is open
+    for bench in both[1]:
+        bench.fence = BeforeParser(bytes(bits.size(COMMAND)))  # op 0 goes to port 4
+        bench.fence.port = 4
+        bench.targets = [4]
+    chance, frames = random.Random(4), []
+    for _ in range(900):
+        command = {
+            "op": chance.choice([0, 1, 2, 3, 4, 5, 6, 8, 8, 9, 10, 11, 12, 13, 14]),
+            "index": chance.choice([0, 1, 3, 4, 5, 5, 7, 8, 20, 63, 64, 300, chance.getrandbits(32)]),
+            "value": chance.getrandbits(32),
+            "wide": chance.getrandbits(2048),
+        }
+        frame = bits.pack(COMMAND, command) + chance.randbytes(chance.randrange(60))
+        short = command["op"] != 10 and chance.random() < 0.1
+        frames.append((1, frame[: chance.randrange(14, len(frame))] if short else frame))
+    left = assert_alike(both, frames, batch=5)
+    assert len(left[4]) > 300
+    assert all(len(left[port]) > 10 for port in (1, 2, 4))
+    assert not left[3]  # instance 3 is dropped in egress
+
+
+def test_aggregation(both: Both) -> None:
+    pair = Pair(cast(CompiledRack, NoPlane()), world_size=4, window=4, check_icrc=True)
+    for switch in both[0]:
+        switch.push(
+            (P4REDUCE / "p4reduce.json").read_bytes(), (P4REDUCE / "p4reduce.p4info.txtpb").read_text()
+        )
+        rack = CompiledRack.__new__(CompiledRack)
+        rack.plane, rack.handles = cast(DataPlane, switch), []
+        rack.install(pair.job, 0, check_icrc=True)
+        for flow in pair.job.flows:
+            rack.insert(
+                "SwitchIngress.forward.route",
+                [Lpm(int(flow.dst_ip), 32)],
+                "SwitchIngress.forward.next_hop",
+                [flow.dst_port, 5, mac(flow.dst_mac)],
+            )
+        for port in PORTS:
+            rack.insert(
+                "SwitchIngress.forward.route",
+                [Lpm(ip(10, 99, 0, port), 32)],
+                "SwitchIngress.forward.next_hop",
+                [port, 1, 2],
+            )
+    frames = list(p4reduce_frames(pair, random.Random(5), 900))
+    left = assert_alike(both, frames, batch=8)
+    assert sum(len(frames) for frames in left.values()) > 500
+    counters = both[0][0].counters()
+    for name in ("completed", "duplicate", "replayed"):
+        assert sum(packets for packets, _ in counters[f"SwitchIngress.slots.{name}"]) > 0

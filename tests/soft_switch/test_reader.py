@@ -1,0 +1,123 @@
+"""What is not a program for this switch is refused at load, by name and place."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import Any
+
+import pytest
+
+from soft_switch.bmv2.reader import read_program
+from soft_switch.compiler import compile_program
+from soft_switch.dataplane import DataPlane
+from soft_switch.errors import ProgramError, UnsupportedConstruct
+from tests.soft_switch.bits import pack
+from tests.soft_switch.bmv2_json import assign, call, const, field, operation
+from tests.soft_switch.bmv2_json import program as made
+from tests.soft_switch.programs import NAMES, REFUSED, program
+
+# What the message says, and the line in the P4 source where p4c's JSON has one.
+CONSTRUCTS = {
+    "action_profile": ("action profile or selector profile", 33),
+    "action_selector": ("action profile or selector selector", 33),
+    "clone": ("primitive clone_ingress_pkt_to_egress", 31),
+    "digest": ("digest learn_t", None),
+    "direct_meter": ("meter TestIngress.rate", 29),
+    "header_union": ("header union either", None),
+    "meter": ("meter TestIngress.rate", 29),
+    "recirculate": ("primitive recirculate", 36),
+    "resubmit": ("primitive resubmit", 31),
+    "value_set": ("parser value set TestParser.kinds", None),
+    "varbit": ("varbit field byte_t.value", None),
+}
+
+
+def compiled(text: bytes) -> str:
+    return compile_program(read_program(text)).source
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused_with_name_and_line(name: str) -> None:
+    construct, line = CONSTRUCTS[name]
+    with pytest.raises(UnsupportedConstruct) as caught:
+        compiled(program(f"refused/{name}"))
+    assert caught.value.construct == construct
+    assert f"{construct} is not supported" in str(caught.value)
+    assert (caught.value.source.line if caught.value.source else None) == line
+    if line is not None:
+        assert f"{name}.p4:{line}" in str(caught.value)
+
+
+def test_a_refused_program_leaves_the_one_before_running() -> None:
+    plane = DataPlane()
+    plane.load(program("stacks"))
+    before = plane.process(1, bytes(20))
+    with pytest.raises(UnsupportedConstruct):
+        plane.load(program("refused/clone"))
+    assert plane.process(1, bytes(20)) == before
+    plane.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"", "not JSON"),
+        (b"\xff\xfe", "not JSON"),
+        (b"{", "not JSON"),
+        (b"[]", "no 'pipelines'"),
+        (b'{"pipelines": 3}', "not the BMv2 JSON"),
+        (b'{"pipelines": []}', "not the BMv2 JSON"),
+        (b'{"pipelines": [], "__meta__": {"version": [3, 0]}}', "version 3.0"),
+    ],
+)
+def test_not_a_program(text: bytes, message: str) -> None:
+    with pytest.raises(ProgramError, match=message):
+        read_program(text)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_program_with_a_part_missing_is_an_error_not_a_crash(name: str) -> None:
+    """Whatever part is left out: a ProgramError, or a program that does without it."""
+    root = json.loads(program(name))
+    for key in list(root):
+        broken: dict[str, Any] = {k: v for k, v in root.items() if k != key}
+        with contextlib.suppress(ProgramError):
+            compiled(json.dumps(broken).encode())
+
+
+def small(*statements: dict[str, Any], **more: Any) -> bytes:
+    return made(header={"a": 32}, metadata={"v": 32}, actions=[list(statements)], **more)
+
+
+@pytest.mark.parametrize(
+    ("text", "construct"),
+    [
+        (small(call("generate_digest", const(1), line=12)), "primitive generate_digest"),
+        (small(call("assign", field("h", "a"), operation("#", const(1), const(2)), line=12)), "operator #"),
+        (
+            small(call("assign", field("h", "a"), {"type": "regular_expression", "value": "x"}, line=12)),
+            "operand type regular_expression",
+        ),
+    ],
+)
+def test_unknown_statements(text: bytes, construct: str) -> None:
+    with pytest.raises(UnsupportedConstruct) as caught:
+        compiled(text)
+    assert caught.value.construct == construct
+    assert caught.value.source is not None
+    assert caught.value.source.line == 12
+
+
+def test_unknown_hash() -> None:
+    calculation = {"name": "calc", "id": 0, "algo": "sha3", "input": []}
+    with pytest.raises(UnsupportedConstruct, match="hash algorithm sha3"):
+        compiled(small(calculations=[calculation]))
+
+
+def test_names_from_the_program_cannot_break_out_of_a_comment() -> None:
+    text = small(assign(field("h", "a"), const(5))).replace(b'"action0"', rb'"x\\\n#error\n*/"')
+    plane = DataPlane()
+    plane.load(text)
+    assert plane.process(1, pack({"a": 32}, {})) == [(0, pack({"a": 32}, {"a": 5}))]
+    plane.close()
