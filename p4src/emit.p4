@@ -55,6 +55,7 @@ control Emit(inout headers_t hdr, inout metadata_t meta, in standard_metadata_t 
         if (meta.verdict == EMIT_GROUP) {
             emit.apply();
         }
+        hdr.bth.reserved = BTH_SUMMED;
         if (meta.index == 0) {
             stamp();
         }

@@ -98,7 +98,10 @@ control Placement(inout headers_t hdr, inout metadata_t meta) {
 
     apply {
         read_flow();
-        if (hdr.bth.opcode == SEND_FIRST || hdr.bth.opcode == SEND_ONLY) {
+        if (hdr.bth.reserved != 0) {
+            /* Only the switch may mark a packet as summed. */
+            meta.placed = false;
+        } else if (hdr.bth.opcode == SEND_FIRST || hdr.bth.opcode == SEND_ONLY) {
             read_head();
             if (HEAD_MAGIC == AGGREGATION_MAGIC && HEAD_VERSION == AGGREGATION_VERSION && HEAD_FLAGS == 0
                     && HEAD_JOB == meta.job && HEAD_GENERATION == meta.generation && HEAD_RANK == meta.rank

@@ -11,6 +11,7 @@ namespace {
 constexpr size_t kIp = kEthernetBytes, kUdp = kIp + kIpBytes, kBth = kUdp + kUdpBytes;
 
 constexpr uint8_t kAckRequestBit = 0x80;
+constexpr uint8_t kSummedBit = 0x40;
 
 }  // namespace
 
@@ -42,6 +43,7 @@ Parsed parse_frame(const uint8_t *frame, size_t length, bool check_icrc, Packet 
     packet->opcode = bth[0];
     packet->destination_qpn = load_be24(bth + 5);
     packet->ack_request = (bth[8] & kAckRequestBit) != 0;
+    packet->summed = (bth[8] & kSummedBit) != 0;
     packet->psn = load_be24(bth + 9);
     packet->payload = bth + kBthBytes;
     packet->payload_bytes = 0;

@@ -52,6 +52,7 @@ struct Packet {
     uint32_t psn;
     uint8_t opcode;
     bool ack_request;
+    bool summed;              // by a switch: BTH's reserved bits say so on each packet of a result
     uint8_t syndrome;         // of an acknowledgement
     uint32_t payload_bytes;   // of a SEND
     const uint8_t *payload;

@@ -91,6 +91,11 @@ bool Responder::accept(const Packet &packet, int64_t now) {
             return true;
         }
     }
+    if (work_ != nullptr && is_aggregated(work_->op) && !packet.summed)
+        return fail(P4R_NOT_A_RESULT, nullptr,
+                    "PSN %u of message %u has not been summed: no switch on the path aggregated it (was it restarted, "
+                    "or is the P4 program no longer loaded?)",
+                    packet.psn, accepted_);
     if (!check_length(packet, last)) return false;
     if (work_ != nullptr) {
         deliver(*work_, accepted_ - work_->first_message, offset_, packet.payload, packet.payload_bytes);

@@ -20,6 +20,9 @@ MAX_RANKS: Final = 32
 MAGIC: Final = 0x50345244  # "P4RD"
 VERSION: Final = 1
 
+# Among BTH's reserved bits, which receivers ignore: on every packet that the switch made, on no other.
+SUMMED_BIT: Final = 0x40
+
 # The bytes that have to be equal on all ranks: from `op` to the end of `tensor_elements`.
 SIGNATURE: Final = slice(17, 36)
 FLAGS_OFFSET: Final = 5

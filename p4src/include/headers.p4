@@ -36,6 +36,10 @@ const bit<8> OP_PASS = 0;        /* forward untouched: ring phases */
 const bit<8> OP_SUM  = 1;
 const bit<8> OP_MAX  = 2;
 
+/* In BTH's reserved bits, which receivers ignore: set on every packet of a result, so that our own hosts never take
+ * another packet for one, whatever path it came. */
+const bit<7> BTH_SUMMED = 0x40;
+
 const bit<8> FLAG_RESULT   = 0x01;
 const bit<8> FLAG_MISMATCH = 0x02;
 

@@ -29,6 +29,7 @@ from host_agent.wire.aggregation import (
     RANK_OFFSET,
     REDUCTION_OFFSET,
     SIGNATURE,
+    SUMMED_BIT,
     AggregationHeader,
     Flags,
     NotAnAggregationHeader,
@@ -186,7 +187,7 @@ class SwitchModel:
             return job.drop("unplaced")
         if self.check_icrc and not packet.icrc_ok():
             return job.drop("bad_icrc")
-        record = place(job, flow, packet)
+        record = None if bth.reserved else place(job, flow, packet)
         if record is None:
             return job.drop("unplaced")
         if record.op == Op.PASS:
@@ -276,7 +277,7 @@ class SwitchModel:
             ethernet=Ethernet(dst=flow.dst_mac, src=flow.src_mac),
             ip=replace(packet.ip, src=flow.src_ip, dst=flow.dst_ip, ttl=(packet.ip.ttl - 1) & 0xFF),
             udp=replace(packet.udp, src_port=flow.udp_src_port),
-            bth=replace(packet.bth, dest_qp=flow.dst_qp, psn=psn),
+            bth=replace(packet.bth, dest_qp=flow.dst_qp, psn=psn, reserved=SUMMED_BIT),
             payload=b"".join(chunks),
         )
         return flow.dst_port, out.build()

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from host_agent.transport import ElementType, Endpoint, Failure, Operation, SwitchOp, TransportConfig
-from host_agent.wire.aggregation import CHUNK_BYTES, AggregationHeader, Flags, Reduction
+from host_agent.wire.aggregation import CHUNK_BYTES, SUMMED_BIT, AggregationHeader, Flags, Reduction
 from host_agent.wire.headers import (
     ACK_SYNDROME,
     NAK_SEQUENCE_ERROR,
@@ -117,15 +117,27 @@ class Peer:
         self.acknowledge(RNR_NAK_SYNDROME | timer, psn)
 
     def data(
-        self, psn: int, payload: bytes, *, opcode: Opcode = Opcode.SEND_ONLY, ack_req: bool = True
+        self,
+        psn: int,
+        payload: bytes,
+        *,
+        opcode: Opcode = Opcode.SEND_ONLY,
+        ack_req: bool = True,
+        summed: bool = True,
     ) -> bytes:
-        """A frame of the predecessor's flow."""
+        """A frame of the predecessor's flow, as a switch makes it (`summed`) or as the predecessor does."""
         config = self.config
         return RocePacket(
             ethernet=Ethernet(dst=parse_mac(config.mac), src=parse_mac(config.predecessor.mac)),
             ip=IPv4(src=config.predecessor.ip, dst=config.ip, total_length=0),
             udp=Udp(length=0),
-            bth=Bth(opcode=opcode, dest_qp=config.qpn_in, psn=psn, ack_req=ack_req),
+            bth=Bth(
+                opcode=opcode,
+                dest_qp=config.qpn_in,
+                psn=psn,
+                ack_req=ack_req,
+                reserved=SUMMED_BIT if summed else 0,
+            ),
             payload=payload,
         ).build()
 
