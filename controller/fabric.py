@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from controller.allocator import SwitchAllocator
@@ -20,6 +20,7 @@ class ControlledSwitch(Protocol):
     """What the jobs need of `controller.switch.Switch`, which says what the methods do."""
 
     config: SwitchConfig
+    guards: Callable[[], Sequence[Entry]]
 
     @property
     def connected(self) -> bool: ...
@@ -129,6 +130,14 @@ class ManagedSwitch:
         """Remove all of a job."""
         flows, guards = removal_order(place.entries)
         await self.switch.remove([*flows, *guards])
+
+
+def guards_of(places: Iterable[tuple[Place, bool]]) -> list[Entry]:
+    """The guards of jobs, each with whether it is live: of two for the same QP, the live one's."""
+    guards: dict[object, Entry] = {}
+    for place, _ in sorted(places, key=lambda item: item[1]):
+        guards.update({key_of(entry): entry for entry in removal_order(place.entries)[1]})
+    return list(guards.values())
 
 
 def collide(place: Place, entries: Iterable[Entry]) -> bool:

@@ -95,6 +95,15 @@ class Timing:
     heartbeat_timeout_s: float
     resume_timeout_s: float
 
+    @property
+    def patience_s(self) -> float:
+        """How long a worker that hears nothing any more may go on with its job.
+
+        It notices after a heartbeat's timeout, tries to come back for the resume's, and the last try may take
+        another heartbeat's.
+        """
+        return self.resume_timeout_s + 2 * (self.heartbeat_timeout_s + self.heartbeat_interval_s)
+
 
 # What a worker is told.
 
@@ -178,7 +187,10 @@ Effect = Tell | Install | Started | Over
 
 @dataclass
 class Seat:
-    """A worker's standing in its job: last heard of at `heard_at`, lost after `patience_s` of silence."""
+    """A worker's standing in its job: last heard of at `heard_at`, lost after `patience_s` of silence.
+
+    `knows_end`: it has acted on the job's end, and sends nothing more.
+    """
 
     member: Member
     heard_at: float
@@ -187,7 +199,7 @@ class Seat:
     connected: bool = True
     up: bool = False
     leaving: bool = False
-    told_end: bool = False
+    knows_end: bool = False
 
 
 @dataclass
@@ -326,6 +338,11 @@ class Job:
         elif self.phase is Phase.INSTALLING:
             self.end(f"{seat.member} lost its connection with the controller during set-up", rank=rank)
 
+    def heard_end(self, rank: int) -> None:
+        """A worker ended its session after it was told that the job is over."""
+        if not self.live and rank in self.seats:
+            self.seats[rank].knows_end = True
+
     def resume(self, rank: int, token: bytes, now: float) -> None:
         """A worker is back. InvalidRequestError where it is not the one that was here before."""
         seat = self.seats.get(rank)
@@ -413,6 +430,4 @@ class Job:
         seat = self.seats[rank]
         if not seat.connected:
             return
-        if isinstance(event, (Left, Ended)):
-            seat.told_end = True
         self._effects.append(Tell(rank, event))

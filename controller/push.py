@@ -12,7 +12,8 @@ import grpc
 
 from controller.api.errors import InvalidRequestError
 from controller.config import Config, SwitchConfig
-from controller.entries import Entry
+from controller.entries import Entry, TableEntry
+from controller.flows import MEMBER_QP
 from controller.p4rt import (
     REQUEST_TIMEOUT_S,
     ElectionIdTakenError,
@@ -57,9 +58,15 @@ class Program:
 
     def is_in(self, pipeline: Pipeline | None) -> bool:
         """Whether that is what a switch runs; all of it is compared, not just the cookie."""
-        return pipeline == Pipeline(
-            self.schema.p4info.SerializeToString(deterministic=True), self.device_config, self.cookie
-        )
+        return pipeline == Pipeline(self._p4info, self.device_config, self.cookie)
+
+    def has_tables_of(self, pipeline: Pipeline | None) -> bool:
+        """Whether the entries of a switch that runs this are what this program's tables hold."""
+        return pipeline is not None and pipeline.p4info == self._p4info
+
+    @property
+    def _p4info(self) -> bytes:
+        return self.schema.p4info.SerializeToString(deterministic=True)
 
 
 @functools.cache
@@ -93,7 +100,7 @@ async def load(client: P4RuntimeClient, program: Program) -> None:
 
 
 async def write_base(client: P4RuntimeClient, base: Sequence[Entry]) -> None:
-    """Bring base entries in and read them back; the switch has just been pushed to."""
+    """Bring base entries and guards in, routes last, and read them back; the switch has just been loaded."""
     for stage in writing_stages(base):
         await client.write([Update(UpdateKind.INSERT, entry) for entry in stage])
     missing = compare(await client.read_entries(), base)
@@ -115,9 +122,11 @@ async def push_to(
     """Push to a running P4Runtime switch, HOST:PORT or unix:PATH; with a config also the rack's entries.
 
     A switch that has a primary is left alone unless `force`: then a higher election id takes over for as long
-    as the push takes, and the jobs that ran there lose their entries. SwitchError says what went wrong:
-    NotPrimaryError that `force` is needed, SwitchUnreachableError that nothing answers there in `timeout_s`
-    (which loading the program may exceed).
+    as the push takes, and the jobs that ran there lose their entries. With a config, the guards among them
+    come back before the rack's routes do, unless the program that was there has other tables.
+
+    SwitchError says what went wrong: NotPrimaryError that `force` is needed, SwitchUnreachableError that
+    nothing answers there in `timeout_s` (which loading the program may exceed).
     """
     program = program or shipped_program()
     base = _base_of(config, address, device_id)
@@ -131,8 +140,10 @@ async def push_to(
     )
     async with client:
         before = await client.pipeline()
+        # Without routes nothing is forwarded, and who writes them later writes guards first.
+        guards = await _guards_in(client) if base and program.has_tables_of(before) else []
         await load(client, program)
-        await write_base(client, base)
+        await write_base(client, [*guards, *base])
     return PushResult(
         address=address,
         device_id=device_id,
@@ -140,8 +151,13 @@ async def push_to(
         cookie=program.cookie,
         election_id=role.election_id,
         replaced=_in_words(before, program),
-        entries=len(base),
+        entries=len(base) + len(guards),
     )
+
+
+async def _guards_in(client: P4RuntimeClient) -> list[Entry]:
+    found = await client.read_entries()
+    return [entry for entry in found if isinstance(entry, TableEntry) and entry.table == MEMBER_QP]
 
 
 async def _enter(

@@ -43,7 +43,11 @@ def compare(found: Iterable[Entry], wanted: Iterable[Entry]) -> Difference:
 
 
 def writing_stages(entries: Iterable[Entry]) -> tuple[Stage, ...]:
-    """Groups, what their replicas look up, the flows that use them, and the guards of the flows' QPs."""
+    """Groups, what their replicas look up, the flows that use them, the guards of the flows' QPs, routes.
+
+    A switch that lost everything forwards nothing without routes: so no packet gets past a guard that is not
+    there yet.
+    """
     return _stages(entries, _writing_rank)
 
 
@@ -55,7 +59,7 @@ def deleting_stages(entries: Iterable[Entry]) -> tuple[Stage, ...]:
 def _writing_rank(entry: Entry) -> int:
     if isinstance(entry, Group):
         return 0
-    return {EMIT: 1, FLOW: 2, MEMBER_QP: 3}.get(entry.table, 1)
+    return {EMIT: 1, FLOW: 2, MEMBER_QP: 3}.get(entry.table, 4)
 
 
 def _deleting_rank(entry: Entry) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import secrets
 import sqlite3
@@ -20,7 +21,7 @@ from controller.api.errors import (
 )
 from controller.config import Config
 from controller.entries import Entry
-from controller.fabric import ManagedSwitch, collide
+from controller.fabric import ManagedSwitch, collide, guards_of
 from controller.jobs import (
     Ended,
     Install,
@@ -95,6 +96,8 @@ class Registry:
         self._tasks: set[asyncio.Task[None]] = set()
         self._ticked_at: float | None = None
         self.stopping = False
+        for switch in switches:
+            switch.switch.guards = functools.partial(self._guards, switch)
 
     # Jobs.
 
@@ -190,6 +193,7 @@ class Registry:
             return
         session.events.put_nowait(effect.event)
         if isinstance(effect.event, (Left, Ended)):
+            session.told = effect.event
             session.events.put_nowait(None)
             del running.sessions[effect.rank]
 
@@ -226,19 +230,17 @@ class Registry:
         tokens = {rank: secrets.token_bytes(_TOKEN_BYTES) for rank in job.seats}
         try:
             plan, running.place = await self._installer.set_up(job)
+            job.plan = plan  # from here on there is something to take away
             self.store.save_job(stored(job, plan, running.place, tokens, Phase.READY))
         except (ControllerError, StoreError, sqlite3.Error) as error:
-            reason = f"job {job.spec.name} could not be set up: {error}"
-            running.installing = False
-            if job.live:
-                self.act(running, lambda job, now: job.end(reason))
-            else:
-                self._over(running)
+            self._not_installed(running, str(error))
             return
-        finally:
-            running.installing = False
+        except Exception as error:
+            logger.exception("job %s: a defect in the controller", job.spec.name)
+            self._not_installed(running, f"a defect in the controller, its log says more: {error!r}")
+            return
+        running.installing = False
         if not job.live:  # a worker died meanwhile
-            job.plan = plan
             self._over(running)
             return
         self._by_generation[plan.generation] = running
@@ -248,6 +250,14 @@ class Registry:
             f" ({plan.mode_reason})" if plan.mode_reason else "",
         )
         self.act(running, lambda job, now: job.planned(plan, tokens, now))
+
+    def _not_installed(self, running: Running, why: str) -> None:
+        running.installing = False
+        if running.job.live:
+            reason = f"job {running.job.spec.name} could not be set up: {why}"
+            self.act(running, lambda job, now: job.end(reason))
+        else:
+            self._over(running)
 
     async def _make_room(self, switch: ManagedSwitch, entries: Sequence[Entry]) -> None:
         """Take ended jobs away whose guards are in the way; the switch is locked."""
@@ -276,10 +286,15 @@ class Registry:
             logger.info("job %s: all workers have left", job.spec.name)
         if running.place is not None:
             never_sent = isinstance(job.outcome, Left) or not any(seat.token for seat in job.seats.values())
-            running.free_at = self.clock() + (0.0 if never_sent else self._timing.resume_timeout_s)
+            running.free_at = self.clock() + (0.0 if never_sent else self._guarding_s)
             self._remains.append(running)
             self._spawn(self._clean(running))
         self._forget_old()
+
+    @property
+    def _guarding_s(self) -> float:
+        """How long an ended job has guards where not all workers are known to know."""
+        return self._timing.patience_s + _STRAGGLERS_S
 
     async def _clean(self, running: Running) -> None:
         """Take an ended job off its switch as far as its workers allow; `tick` comes back to the rest."""
@@ -296,7 +311,7 @@ class Registry:
                 elif not running.flows_removed:
                     await switch.remove_flows(running.place)
                     running.flows_removed = True
-        except ControllerError as error:
+        except (ControllerError, sqlite3.Error) as error:
             logger.warning("job %s is not off switch %s yet: %s", running.job.spec.name, switch.name, error)
         finally:
             running.cleaning = False
@@ -312,12 +327,13 @@ class Registry:
         """The switch holds nothing of the job any more."""
         assert running.place is not None
         assert running.generation is not None
-        switch.allocator.release(running.place.region)
-        running.place = None
-        self._remains.remove(running)
+        # First the database: what it still has must not be given to another job.
         self.store.release(running.generation)
         if running.deleted:
             self.store.forget_job(running.generation)
+        switch.allocator.release(running.place.region)
+        running.place = None
+        self._remains.remove(running)
 
     def _forget_old(self) -> None:
         ended = [g for g, running in self._by_generation.items() if not running.job.live]
@@ -353,13 +369,7 @@ class Registry:
                     ):
                         reason = f"switch {switch.name} was restarted, and has forgotten the job's sums"
                         self.act(running, lambda job, now, reason=reason: job.end(reason))  # type: ignore[misc]
-                await switch.adopt(
-                    [
-                        (running.place, running.job.live)
-                        for running in self._on(switch)
-                        if running.place is not None
-                    ]
-                )
+                await switch.adopt(self._places(switch))
         except ControllerError as error:
             logger.warning("switch %s: %s", switch.name, error)
         finally:
@@ -383,9 +393,19 @@ class Registry:
                 for running in self._on(switch):
                     self.act(running, lambda job, now, reason=reason: job.end(reason))  # type: ignore[misc]
                 await switch.switch.push()
-                for running in [r for r in self._remains if r.place and r.place.switch == switch.name]:
-                    self._freed(running, switch)
+                await switch.adopt(self._places(switch))  # guards stay until no worker can send any more
+                for running in self._remains:
+                    if running.place is not None and running.place.switch == switch.name:
+                        running.flows_removed = True
         return chosen
+
+    def _places(self, switch: ManagedSwitch) -> list[tuple[Place, bool]]:
+        """What jobs have on a switch, and which are live."""
+        return [(r.place, r.job.live) for r in self._on(switch) if r.place is not None]
+
+    def _guards(self, switch: ManagedSwitch) -> list[Entry]:
+        """What a switch must hold before it has routes, so that no sum's parts reach a worker."""
+        return guards_of(self._places(switch))
 
     def _on(self, switch: ManagedSwitch) -> list[Running]:
         """All jobs with a place on a switch."""
@@ -419,7 +439,7 @@ class Registry:
             elif switch.lost_for(now) > self.config.switch_timeout_s:
                 self._give_up(switch)
         for running in self._remains:
-            if all(seat.told_end for seat in running.job.seats.values()):
+            if all(seat.knows_end for seat in running.job.seats.values()):
                 running.free_at = min(running.free_at, now + _STRAGGLERS_S)
             if self._on_ready_switch(running) and (now >= running.free_at or not running.flows_removed):
                 self._spawn(self._clean(running))
@@ -502,7 +522,7 @@ class Registry:
         if known.outcome is not None:
             job.phase, job.outcome = Phase.ENDED, known.outcome
             if running.place is not None:
-                running.free_at = now + self._timing.resume_timeout_s
+                running.free_at = now + self._guarding_s
                 self._remains.append(running)
             return
         if known.phase is Phase.INSTALLING:

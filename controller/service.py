@@ -15,7 +15,7 @@ from controller import views
 from controller.api import controller_pb2 as pb
 from controller.api import controller_pb2_grpc
 from controller.api.errors import ControllerError, InvalidRequestError
-from controller.jobs import Timing
+from controller.jobs import Ended, Timing
 from controller.planning import member_from
 from controller.registry import Registry, Running
 from controller.sessions import Session as WorkerSession
@@ -32,6 +32,7 @@ _OPTIONS = (
 )
 
 _BREAK_S = 0.2
+FIRST_MESSAGE_S = 10.0  # who opens a session and says nothing is shown out
 
 _Request = TypeVar("_Request")
 _Answer = TypeVar("_Answer")
@@ -40,6 +41,12 @@ _Method = Callable[["ControllerService", _Request, Any], Awaitable[_Answer]]
 
 class AddressError(Exception):
     """The service cannot listen where it was told to."""
+
+
+class SilentError(ControllerError):
+    """Somebody opened a session and said nothing."""
+
+    code = grpc.StatusCode.DEADLINE_EXCEEDED
 
 
 def _answers(method: _Method[_Request, _Answer]) -> _Method[_Request, _Answer]:
@@ -53,10 +60,14 @@ def _answers(method: _Method[_Request, _Answer]) -> _Method[_Request, _Answer]:
             await context.abort(error.code, str(error))
         except sqlite3.Error as error:
             logger.error("%s: %s", method.__name__, error)
-            await context.abort(grpc.StatusCode.INTERNAL, f"the controller's database failed: {error}")
+            await context.abort(grpc.StatusCode.INTERNAL, _database_failed(error))
         raise AssertionError("abort raises")
 
     return call
+
+
+def _database_failed(error: sqlite3.Error) -> str:
+    return f"the controller's database failed: {error}"
 
 
 class ControllerService(controller_pb2_grpc.ControllerServicer):
@@ -78,12 +89,17 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
             session = await self._begin(requests)
         except ControllerError as error:
             await context.abort(error.code, str(error))
+        except sqlite3.Error as error:
+            logger.error("a session is refused: %s", error)
+            await context.abort(grpc.StatusCode.INTERNAL, _database_failed(error))
         if session is None:
             return
         reader = asyncio.ensure_future(_read(requests, session))
         try:
             while (event := await session.events.get()) is not None:
                 await context.write(views.event_message(event, self._timing))
+            if isinstance(session.told, Ended):
+                await self._farewell(session, reader)
         finally:
             # Where the worker has gone, this ends its part; where it was told the end, it does nothing.
             reader.cancel()
@@ -93,20 +109,38 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         if reader.done() and not reader.cancelled() and (wrong := reader.exception()) is not None:
             if isinstance(wrong, ControllerError):
                 await context.abort(wrong.code, str(wrong))
+            if isinstance(wrong, sqlite3.Error):  # the worker comes back, and says it again
+                logger.error("a session is interrupted: %s", wrong)
+                await context.abort(grpc.StatusCode.UNAVAILABLE, _database_failed(wrong))
             raise wrong
+
+    async def _farewell(self, session: WorkerSession, reader: asyncio.Future[None]) -> None:
+        """Wait until the worker, having heard that its job ended, ends its side: then it sends no more.
+
+        That a message was written says nothing: the worker may be out of reach.
+        """
+        await asyncio.wait({reader}, timeout=self._timing.heartbeat_timeout_s)
+        if reader.done() and not reader.cancelled() and reader.exception() is None:
+            session.took_end()
 
     async def _begin(self, requests: AsyncIterator[pb.WorkerMessage]) -> WorkerSession | None:
         """The session that the first message asks for; None where there is no first message."""
-        async for first in requests:
-            kind = first.WhichOneof("message")
-            if kind == "join":
-                member = member_from(self.registry.config, first.join)
-                return self.registry.join(first.join.job, first.join.world_size, member)
-            if kind == "resume":
-                resume = first.resume
-                return self.registry.resume(resume.job, resume.generation, resume.rank, resume.token)
-            raise InvalidRequestError(f"a session begins with join or resume, not with {kind or 'nothing'}")
-        return None
+        try:
+            first = await asyncio.wait_for(_next(requests), FIRST_MESSAGE_S)
+        except asyncio.TimeoutError:
+            raise SilentError(
+                f"a session begins with join or resume, but nothing came within {FIRST_MESSAGE_S:g} s"
+            ) from None
+        if first is None:
+            return None
+        kind = first.WhichOneof("message")
+        if kind == "join":
+            member = member_from(self.registry.config, first.join)
+            return self.registry.join(first.join.job, first.join.world_size, member)
+        if kind == "resume":
+            resume = first.resume
+            return self.registry.resume(resume.job, resume.generation, resume.rank, resume.token)
+        raise InvalidRequestError(f"a session begins with join or resume, not with {kind or 'nothing'}")
 
     @_answers
     async def CreateJob(self, request: pb.JobSpec, context: Any) -> pb.JobInfo:
@@ -191,6 +225,13 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         """The live jobs (one, or all) that have slots."""
         chosen = [self.registry.job(job)] if job else self.registry.jobs()
         return [(r, r.place) for r in chosen if r.place is not None and r.job.live and r.job.plan is not None]
+
+
+async def _next(requests: AsyncIterator[pb.WorkerMessage]) -> pb.WorkerMessage | None:
+    """The next message; None where the worker has ended its side."""
+    async for message in requests:
+        return message
+    return None
 
 
 async def _read(requests: AsyncIterator[pb.WorkerMessage], session: WorkerSession) -> None:

@@ -6,18 +6,22 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from controller.jobs import Event, Job
+from controller.jobs import Ended, Event, Job, Left
 
 if TYPE_CHECKING:
     from controller.registry import Registry, Running
 
 
 class Session:
-    """One connection of one worker. `events` ends with None; then the session is over for the controller."""
+    """One connection of one worker. `events` ends with None; then the session is over for the controller.
+
+    `told`: how the job ended, once that is among the events.
+    """
 
     def __init__(self, registry: Registry, running: Running, rank: int) -> None:
         self.events: asyncio.Queue[Event | None] = asyncio.Queue()
         self.rank = rank
+        self.told: Left | Ended | None = None
         self._registry = registry
         self._running = running
 
@@ -40,6 +44,10 @@ class Session:
     def closed(self) -> None:
         """It ended the session on purpose."""
         self._end(lambda job, now: job.closed(self.rank))
+
+    def took_end(self) -> None:
+        """It ended the session after it was told that the job is over."""
+        self._registry.act(self._running, lambda job, now: job.heard_end(self.rank))
 
     def broken(self) -> None:
         """The connection is gone."""

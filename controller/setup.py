@@ -59,12 +59,17 @@ class Installer:
             place = Place(switch=switch.name, region=region, entries=tuple(entries))
             try:
                 self._store.save_job(stored(job, plan, place, {}, Phase.INSTALLING))
+            except BaseException:
+                switch.allocator.release(region)
+                raise
+            try:
                 await self._make_room(switch, place.entries)
                 await switch.install(place, len(job.members))
             except BaseException:
-                switch.allocator.release(region)
+                # If the database fails here, the region stays taken, as it is there, until the next start.
                 self._store.release(plan.generation)
                 self._store.forget_job(plan.generation)
+                switch.allocator.release(region)
                 raise
         return plan, place
 

@@ -1,6 +1,6 @@
 """One switch under control: kept connected, with our program and base entries in it, written and read.
 
-    start -> connecting -> primary? -> our program there? (pushed if not) -> base entries there? -> connected
+    start -> connecting -> primary? -> our program there? (pushed if not) -> guards, base entries -> connected
                ^                                                                                        |
                +---- stream ended, no answer to the poll, another primary, another program -------------+
 
@@ -71,7 +71,8 @@ class Switch:
     """A P4Runtime switch. Errors are SwitchErrors; not connected is a SwitchUnreachableError that says why.
 
     `base` is there whenever the switch is connected, whatever else comes and goes. `on_change` is called when
-    `connected` has changed.
+    `connected` has changed. `guards`, set by whoever writes jobs, says which guards a switch that has lost
+    its entries must have before it gets routes again.
     """
 
     def __init__(
@@ -85,6 +86,7 @@ class Switch:
         poll_interval_s: float = POLL_INTERVAL_S,
     ) -> None:
         self.config = config
+        self.guards: Callable[[], Sequence[Entry]] = tuple
         self.epoch = 0  # how often the switch was found without entries that we had written
         self._base = tuple(base)
         self._on_change = on_change
@@ -237,7 +239,7 @@ class Switch:
     # The program
 
     async def push(self) -> None:
-        """Load the program anew, read it back, write the base entries; every job's entries are gone then."""
+        """Load the program anew, read it back, write guards and base entries; no job has its flows then."""
         async with self._writing:
             await self._fill(self._require())
 
@@ -326,10 +328,11 @@ class Switch:
                 LOG.warning("%s has lost %d entries", self._label, len(self._installed - found))
                 self.epoch += 1
                 self._installed &= found
-            difference = compare(found, self._base)
+            needed = (*self.guards(), *self._base)
+            difference = compare(found, needed)
             await _apply(client, UpdateKind.MODIFY, difference.modify)
             await _apply(client, UpdateKind.INSERT, difference.insert)
-            self._installed |= set(self._base)
+            self._installed |= set(needed)
             await self._tidy(client)
 
     async def _fill(self, client: P4RuntimeClient) -> None:
@@ -338,8 +341,9 @@ class Switch:
         self._installed.clear()
         self._leftover.clear()
         await load(client, self._program)
-        await write_base(client, self._base)
-        self._installed |= set(self._base)
+        needed = (*self.guards(), *self._base)
+        await write_base(client, needed)
+        self._installed |= set(needed)
 
     def _change(self, *, connected: bool, state: str) -> None:
         if state != self._state:

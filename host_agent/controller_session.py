@@ -40,10 +40,18 @@ _GONE: Final = (
     grpc.StatusCode.UNAVAILABLE,
     grpc.StatusCode.CANCELLED,
     grpc.StatusCode.UNKNOWN,
+    grpc.StatusCode.DEADLINE_EXCEEDED,
     grpc.StatusCode.OK,
 )
 # The management network is never behind a web proxy, whatever the environment says.
-_CHANNEL_OPTIONS: Final = (("grpc.enable_http_proxy", 0),)
+# A controller that is back is found within about a second; gRPC by itself would soon wait for minutes between
+# two attempts. "min" is, in spite of its name, how long one attempt may take.
+_CHANNEL_OPTIONS: Final = (
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 2000),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+)
 
 
 @dataclass
@@ -70,6 +78,7 @@ class ControllerSession:
         self._callback: Callable[[Ended], None] | None = None
         self._outgoing: SimpleQueue[pb.WorkerMessage | None] = SimpleQueue()
         self._call: Any = None
+        self._called_at = 0.0
         self._up = self._leaving = False  # what we have said, to say it again after a break
         self._aborting: str | None = None
         self._stop = threading.Event()
@@ -190,10 +199,12 @@ class ControllerSession:
 
     def _talk(self, first: pb.WorkerMessage) -> Any:
         """One call, from its first message to the error that it ends with."""
-        self._outgoing.put(None)  # the last call's sender, if it still waits, ends
-        self._outgoing = SimpleQueue()
-        self._outgoing.put(first)
-        self._call = self._stub.Session(_until_none(self._outgoing))
+        outgoing: SimpleQueue[pb.WorkerMessage | None] = SimpleQueue()
+        outgoing.put(first)  # before anybody else can put something there
+        last, self._outgoing = self._outgoing, outgoing
+        last.put(None)  # the last call's sender, if it still waits, ends
+        self._called_at = time.monotonic()
+        self._call = self._stub.Session(_until_none(outgoing))
         try:
             for message in self._call:
                 self._take(message)
@@ -206,6 +217,7 @@ class ControllerSession:
         if kind == "ended":
             rank = message.ended.rank if message.ended.HasField("rank") else None
             self._end(Ended(reason=message.ended.reason, rank=rank))
+            self._outgoing.put(None)  # this says that nothing more will be sent to the other workers
             return
         with self._changed:
             self._heard.at = time.monotonic()
@@ -259,8 +271,9 @@ class ControllerSession:
         assert ready is not None
         while not self._stop.wait(ready.heartbeat_interval_s):
             self._send(pb.WorkerMessage(heartbeat=pb.Heartbeat()))
-            if time.monotonic() - self._heard.at > ready.heartbeat_timeout_s:
-                self._call.cancel()  # it is dead, and TCP has not noticed: the reader takes it up again
+            call = self._call  # first of all, so that it is no newer than the time that it is judged by
+            if time.monotonic() - max(self._heard.at, self._called_at) > ready.heartbeat_timeout_s:
+                call.cancel()  # it is dead, and TCP has not noticed: the reader takes it up again
 
 
 def _until_none(messages: SimpleQueue[pb.WorkerMessage | None]) -> Iterator[pb.WorkerMessage]:

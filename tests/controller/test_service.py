@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import queue
+import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -25,8 +26,10 @@ from controller.api.errors import (
     UnreachableError,
 )
 from controller.fabric import ManagedSwitch
+from controller.flows import MEMBER_QP
 from controller.queries import SlotContent
 from controller.registry import Registry
+from controller.routes import rack_entries
 from controller.service import AddressError, ControllerService, make_server
 from controller.store import Store
 from host_agent.controller_session import ControllerSession
@@ -100,7 +103,9 @@ class Served:
 
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[Served]:
-    controller = Served(tmp_path / "c.db", FakeSwitch(CONFIG.switches[0]))
+    controller = Served(
+        tmp_path / "c.db", FakeSwitch(CONFIG.switches[0], rack_entries(CONFIG.switches[0], CONFIG.hosts))
+    )
     controller.start()
     yield controller
     controller.stop()
@@ -318,7 +323,7 @@ def test_a_broken_connection_and_a_restarted_controller_do_not_matter(
 ) -> None:
     sessions, readies = workers.run(3)
     sessions[0]._call.cancel()
-    entries = dict(served.switch.entries)
+    entries = dict(served.switch.of_jobs)
     served.stop()
     served.start()
     workers.leave(sessions)
@@ -381,3 +386,95 @@ def test_an_address_in_use_is_said_in_a_sentence(served: Served) -> None:
 
     with pytest.raises(AddressError, match=r"cannot listen on 127\.0\.0\.1"):
         asyncio.run(second())
+
+
+# Who has said nothing, or has not said that it heard
+
+
+def guards_of(served: Served) -> set[str]:
+    return {getattr(entry, "table", "group") for entry in served.switch.of_jobs.values()}
+
+
+def test_a_job_is_off_the_switch_soon_when_all_workers_have_heard_that_it_ended(
+    workers: Workers, served: Served
+) -> None:
+    sessions, _ = workers.run(3)
+    sessions[1].abort("no more")
+    for session in sessions:
+        with pytest.raises(JobEndedError):
+            session.leave(timeout_s=10)
+    assert served.registry is not None
+    seats = served.registry.job("train").job.seats.values()
+    for _ in range(500):
+        if all(seat.knows_end for seat in seats):
+            break
+        threading.Event().wait(0.01)
+    assert all(seat.knows_end for seat in seats)
+
+
+def test_a_worker_that_is_out_of_reach_has_not_heard_that_its_job_ended(
+    workers: Workers, served: Served
+) -> None:
+    def messages() -> Iterator[pb.WorkerMessage]:
+        host = CONFIG.hosts[1]
+        worker = pb.Worker(rank=1, mac=host.mac, ip=str(host.ip), qpn_out=0x101, psn_out=1, qpn_in=0x201)
+        yield pb.WorkerMessage(join=pb.Join(job="train", world_size=2, worker=worker, path_mtu_max=1024))
+        ended.wait(20)  # it keeps its side open, as if nothing reached it
+        while not stop.wait(0.05):
+            pass
+
+    ended, stop = threading.Event(), threading.Event()
+    one = workers.session()
+    joined = workers.pool.submit(one.join, request_of(0, size=2), timeout_s=10)
+    with grpc.insecure_channel(served.address) as channel:
+        call = ControllerStub(channel).Session(messages(), timeout=20)  # type: ignore[no-untyped-call]
+        joined.result(timeout=10)
+        one.abort("no more")
+        kinds = [message.WhichOneof("message") for message in call]
+        assert kinds[-1] == "ended"
+        stop.set()
+        ended.set()
+    assert served.registry is not None
+    seats = served.registry.job("train").job.seats
+    assert (seats[0].knows_end, seats[1].knows_end) == (True, False)
+    assert guards_of(served) == {MEMBER_QP}
+
+
+def test_a_session_in_which_nothing_is_said_ends(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("controller.service.FIRST_MESSAGE_S", 0.2)
+    silent = threading.Event()
+
+    def nothing() -> Iterator[pb.WorkerMessage]:
+        silent.wait(20)
+        yield from ()
+
+    with grpc.insecure_channel(served.address) as channel:
+        call = ControllerStub(channel).Session(nothing(), timeout=10)  # type: ignore[no-untyped-call]
+        with pytest.raises(grpc.RpcError) as caught:
+            list(call)
+        silent.set()
+    assert "nothing came within 0.2 s" in str(caught.value.details())
+
+
+def test_a_database_that_fails_is_said_to_who_joins(
+    workers: Workers, served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise sqlite3.OperationalError("disk I/O error")
+
+    monkeypatch.setattr(served.registry, "join", fail)
+    with pytest.raises(JobRefusedError, match="the controller's database failed: disk I/O error"):
+        workers.session().join(request_of(0), timeout_s=10)
+
+
+def test_a_database_that_fails_in_the_middle_ends_no_job(
+    workers: Workers, served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sessions, _ = workers.run(2)
+
+    def fail(session: object) -> None:
+        monkeypatch.undo()
+        raise sqlite3.OperationalError("disk I/O error")
+
+    monkeypatch.setattr("controller.sessions.Session.leave", fail)
+    workers.leave(sessions)

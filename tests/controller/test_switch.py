@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
@@ -14,7 +14,7 @@ from controller.flows import COUNTERS, FLOW, MEMBER_QP
 from controller.p4rt import P4RuntimeClient, Update, UpdateKind, WriteError
 from controller.push import Program, load, push_to, shipped_program
 from controller.queries import SlotContent
-from controller.routes import MAC
+from controller.routes import MAC, ROUTE
 from controller.switch import CounterCell, Switch, SwitchError, SwitchUnreachableError
 from p4src import MAX_PORTS, MAX_SLOTS
 from tests.controller.running_switch import DEVICE_ID, RunningSwitch, free_port, job, run_async
@@ -248,6 +248,31 @@ def test_a_restarted_switch_is_filled_again_and_its_jobs_are_lost(switch_process
         await switch.install(job())
         assert await switch.read_entries() == {*switch_process.base, *job()}
 
+    run(switch_process, test)
+
+
+def test_a_restarted_switch_has_the_guards_of_known_jobs_before_routes(
+    switch_process: RunningSwitch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guards = [e for e in job() if isinstance(e, TableEntry) and e.table == MEMBER_QP]
+    written: list[Entry] = []
+
+    class Noting(P4RuntimeClient):
+        async def write(self, updates: Sequence[Update]) -> None:
+            written.extend(update.entry for update in updates)
+            await super().write(updates)
+
+    async def test(switch: Observed) -> None:
+        await switch.install(job())
+        switch.guards = lambda: guards
+        written.clear()
+        switch_process.restart()
+        await switch.until(lambda: switch.changes == [True, False, True])
+        assert await switch.read_entries() == {*switch_process.base, *guards}
+        first_route = next(i for i, e in enumerate(written) if isinstance(e, TableEntry) and e.table == ROUTE)
+        assert set(guards) <= set(written[:first_route])
+
+    monkeypatch.setattr("controller.switch.P4RuntimeClient", Noting)
     run(switch_process, test)
 
 

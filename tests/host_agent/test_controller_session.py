@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import queue
+import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent import futures
 from ipaddress import IPv4Address
@@ -97,9 +99,14 @@ class Controller(controller_pb2_grpc.ControllerServicer):
 
 
 @pytest.fixture
-def play() -> Iterator[Callable[..., ControllerSession]]:
+def started() -> list[tuple[Controller, ControllerSession]]:
+    """What `play` has started."""
+    return []
+
+
+@pytest.fixture
+def play(started: list[tuple[Controller, ControllerSession]]) -> Iterator[Callable[..., ControllerSession]]:
     """Start a controller with these scripts, and a session at it; both end with the test."""
-    started: list[tuple[Controller, ControllerSession]] = []
 
     def start(*scripts: Script) -> ControllerSession:
         controller = Controller(*scripts)
@@ -348,3 +355,106 @@ def test_a_silent_controller_is_given_up_and_called_again(play: Any) -> None:
     session.join(REQUEST, timeout_s=10)
     assert again.wait(20)
     done.set()
+
+
+def test_a_call_that_takes_the_session_up_again_is_given_time(play: Any) -> None:
+    """What the last call did not bring says nothing about the next one."""
+
+    def silent(talk: Conversation) -> Iterator[pb.ControllerMessage]:
+        talk.expect("join")
+        short = pb.Ready()
+        short.CopyFrom(READY)
+        short.heartbeat_timeout_s = 1.0
+        yield pb.ControllerMessage(ready=short)
+        done.wait(20)
+
+    def slow(talk: Conversation) -> Iterator[pb.ControllerMessage]:
+        talk.expect("resume")
+        for _ in range(5):  # several times the interval, much less than the timeout
+            talk.expect("heartbeat")
+        yield pb.ControllerMessage(resumed=pb.Resumed())
+        talk.expect("leave")
+        yield pb.ControllerMessage(left=pb.Left())
+
+    done = threading.Event()
+    session = play(silent, slow)
+    session.join(REQUEST, timeout_s=10)
+    session.leave(timeout_s=10)
+    done.set()
+
+
+def test_nothing_is_said_before_the_word_that_takes_a_session_up_again(
+    play: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Crowded(queue.SimpleQueue[Any]):
+        """Somebody else speaks whenever a session is to begin."""
+
+        def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
+            if item is not None and item.WhichOneof("message") == "resume":
+                session._send(pb.WorkerMessage(leave=pb.Leave()))
+            super().put(item, block, timeout)
+
+    def breaks(talk: Conversation) -> Iterator[pb.ControllerMessage]:
+        yield from ready(talk)
+        talk.drop()
+
+    def resumes(talk: Conversation) -> Iterator[pb.ControllerMessage]:
+        first.append(next(talk.requests).WhichOneof("message"))
+        yield pb.ControllerMessage(resumed=pb.Resumed())
+        talk.expect("leave")
+        yield pb.ControllerMessage(left=pb.Left())
+
+    first: list[str | None] = []
+    monkeypatch.setattr("host_agent.controller_session.SimpleQueue", Crowded)
+    session = play(breaks, resumes)
+    session.join(REQUEST, timeout_s=10)
+    session.up(timeout_s=10)
+    session.leave(timeout_s=10)
+    assert first == ["resume"]
+
+
+def test_who_heard_that_its_job_ended_ends_its_side(play: Any) -> None:
+    """The controller takes that for the word that this worker sends nothing more to the others."""
+    told = threading.Event()
+    in_time: list[bool] = []
+
+    def script(talk: Conversation) -> Iterator[pb.ControllerMessage]:
+        yield from ready(talk)
+        yield pb.ControllerMessage(ended=pb.Ended(reason="no more"))
+        for message in talk.requests:
+            assert message.WhichOneof("message") == "heartbeat"
+        in_time.append(told.is_set())
+        over.set()
+
+    over = threading.Event()
+    session = play(script)
+    session.on_ended(lambda ended: told.set())
+    session.join(REQUEST, timeout_s=10)
+    session.up(timeout_s=10)
+    assert over.wait(10)
+    assert in_time == [True], "its driver was stopped first"
+
+
+def test_a_controller_that_is_away_is_tried_about_every_second(
+    play: Any, started: list[tuple[Controller, ControllerSession]]
+) -> None:
+    """By itself, gRPC would double the time between two attempts up to two minutes."""
+
+    def script(talk: Conversation) -> Iterator[pb.ControllerMessage]:
+        yield from ready(talk)
+        gone.wait(20)
+
+    gone = threading.Event()
+    session = play(script)
+    session.join(REQUEST, timeout_s=10)
+    session.up(timeout_s=10)
+    ((controller, _),) = started
+    port = int(controller.address.rpartition(":")[2])
+    gone.set()
+    controller.server.stop(grace=None).wait()
+    with socket.create_server(("127.0.0.1", port)) as busy:
+        until = time.monotonic() + 9.0  # what gRPC by itself does takes at least 12 s
+        for _ in range(6):
+            busy.settimeout(until - time.monotonic())
+            connection, _ = busy.accept()
+            connection.close()
