@@ -36,13 +36,15 @@ def require_addable(array: Array) -> None:
 
 
 def result_array(out: Array | None, like: Array) -> Array:
-    """`out`, or a new array shaped like `like`."""
+    """`out`, or a new array shaped like `like`, which it may be but not overlap: both are contiguous."""
     if out is None:
         return np.empty_like(like)
     if out.shape != like.shape or out.dtype != like.dtype:
         raise UsageError(f"out is {out.dtype}{list(out.shape)}, the result {like.dtype}{list(like.shape)}")
     if not out.flags.c_contiguous or not out.flags.writeable:
         raise UsageError("out has to be C-contiguous and writeable")
+    if np.may_share_memory(out, like) and out.ctypes.data != like.ctypes.data:
+        raise UsageError("out overlaps the array in part; it has to be the array itself or other memory")
     return out
 
 

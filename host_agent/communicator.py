@@ -55,7 +55,8 @@ class Communicator:
     operations; where they differ, every worker gets a MismatchError. Results have the same bits on all
     ranks. Calls raise CommunicatorError; after any but a UsageError the communicator is unusable and the job
     has ended for all. `all_reduce` and its kin wait; `..._async` return a Future and run in the order of the
-    calls. Arrays that are given to `..._async` must not be changed before the future is done.
+    calls; a future's callbacks may call only these. Arrays that are given to `..._async` must not be changed
+    before the future is done.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class Communicator:
         ready: Ready,
         link: Link,
         membership: Membership,
-        timeout_s: float = 60.0,
+        timeout_s: float | None = None,
         strategy: Strategy | str = Strategy.AUTO,
     ) -> None:
         self.rank = rank
@@ -97,16 +98,17 @@ class Communicator:
         interface: str | None = None,
         path_mtu: int | None = None,
         strategy: Strategy | str = Strategy.AUTO,
-        timeout_s: float = 60.0,
+        timeout_s: float | None = None,
         join_timeout_s: float = 60.0,
         retry_limit: int = 0,
     ) -> Communicator:
         """Join `job` at the controller ("host:port"); waits until all `world_size` workers have joined.
 
         `interface` carries RoCE (None: the only one that can). `path_mtu` caps the job's path MTU (None:
-        what the link carries). `timeout_s`: how long a collective may see no progress; `retry_limit`:
-        timeouts in a row before a connection fails (0: retry while the job lives). Errors: InterfaceError,
-        JobRefusedError, ControllerUnreachableError.
+        what the link carries). A collective waits for slow workers for as long as the job lives: the
+        controller ends it when a worker dies. `timeout_s` ends it also after so long without progress
+        (CollectiveTimeoutError), `retry_limit` after so many retransmission timeouts in a row on a connection
+        (0: never). Errors: InterfaceError, JobRefusedError, ControllerUnreachableError.
         """
         strategy = strategy_of(strategy)
         place = joining.join(
@@ -139,9 +141,9 @@ class Communicator:
     ) -> Array:
         """The element-wise SUM, AVG, MAX or MIN over all ranks, of int32, float32, float16 or bfloat16.
 
-        All ranks give one shape. `out` (C-contiguous, may be `array` itself) takes the result. int32 wraps
-        like NumPy's and AVG rounds towards zero; floats are within `quantisation.error_bound` of the exact
-        sum.
+        All ranks give one shape. `out` (C-contiguous) takes the result; it may be `array` itself, but not
+        overlap it in part. int32 wraps like NumPy's and AVG rounds towards zero; floats are within
+        `quantisation.error_bound` of the exact sum.
         """
         return self._execution.now(self._all_reduce(array, op, out, strategy))
 
@@ -257,6 +259,7 @@ class Communicator:
         """
         if self._left:
             return
+        self._execution.require_other_thread("leave")
         self._left = True
         self._execution.close()
         try:

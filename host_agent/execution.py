@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -15,6 +15,7 @@ from host_agent.errors import (
     CommunicatorError,
     JobEndedError,
     MismatchError,
+    UsageError,
     WorkerLostError,
 )
 from host_agent.membership import Ended, Membership
@@ -73,21 +74,28 @@ class Execution:
     def __post_init__(self) -> None:
         self._order = threading.Lock()  # hands out collective numbers and places in the queue
         self._running = threading.Lock()  # held by the collective that is on the link
-        self._queue = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"p4reduce-rank{self.rank}")
+        self._queue = ThreadPoolExecutor(
+            max_workers=1, thread_name_prefix=f"p4reduce-rank{self.rank}", initializer=self._note_thread
+        )
+        self._queue_thread: int | None = None
         self._queued = 0
         self._next_collective = 0
         self._closed = False
         self.membership.on_ended(self._on_ended)
 
     def now(self, task: Task) -> Array:
-        """Run in this thread, or wait for it where something queued has to go first."""
+        """Run in this thread, or wait for it where something queued has to go first.
+
+        Interrupted (Ctrl-C), it fails: when the exception leaves here, nothing uses the arrays any more.
+        """
+        self.require_other_thread(task.what)
         with self._order:
             call = self._admit(task)
             future = self._enqueue(task, call, lambda result: result) if self._queued else None
             if future is None:
                 self._running.acquire()
         if future is not None:
-            return future.result()
+            return self._result(future)
         try:
             return self._run(task, call)
         finally:
@@ -100,16 +108,43 @@ class Execution:
 
     def fail(self, error: BaseException, reason: str) -> None:
         """No collective runs after this; the job ends for everybody, with `reason`."""
-        if self.failure is None and self.ended is None:
+        news = self.failure is None and self.ended is None
+        if news:
             self.failure = error
+        self.runner.link.abort(reason)  # first: it does not block, and lets go of the arrays
+        if news:
             self.membership.abort(reason)
-        self.runner.link.abort(reason)
 
     def close(self) -> None:
         """Finish what is queued and take no more."""
         with self._order:
             self._closed = True
         self._queue.shutdown(wait=True)
+
+    def require_other_thread(self, what: str) -> None:
+        """UsageError in a future's callback: what waits there for the queue waits for itself."""
+        if threading.get_ident() == self._queue_thread:
+            raise UsageError(
+                f"{what}: called in a future's callback, where it would wait for itself; call the _async "
+                f"variant, or call it in another thread"
+            )
+
+    def _note_thread(self) -> None:
+        self._queue_thread = threading.get_ident()
+
+    def _result(self, future: Future[Array]) -> Array:
+        try:
+            return future.result()
+        except BaseException as error:
+            if not future.done():  # not the collective's: an interrupt of this thread
+                self.fail(error, self._reason(error))
+                if not future.cancel():
+                    wait([future])
+            raise
+
+    def _reason(self, error: BaseException) -> str:
+        """What the others are told."""
+        return f"rank {self.rank}: {error if isinstance(error, CommunicatorError) else repr(error)}"
 
     def _admit(self, task: Task) -> Call:
         if self._closed:
@@ -142,10 +177,12 @@ class Execution:
         except TransportClosedError as error:
             self._require_no_failure(task.what)
             closed = CommunicatorClosedError(f"{what}: {error}")
-            self.fail(closed, f"rank {self.rank}: {closed}")
+            self.fail(closed, self._reason(closed))
             raise closed from error
+        except UsageError:  # nothing was sent, and the other workers' calls are refused alike
+            raise
         except BaseException as error:
-            self.fail(error, f"rank {self.rank}: {error}")
+            self.fail(error, self._reason(error))
             raise
         self.tally.add(task, switched=switched, seconds=time.monotonic() - started)
         return task.result

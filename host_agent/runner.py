@@ -15,6 +15,7 @@ from host_agent.errors import (
     MismatchError,
     NotAggregatedError,
     RetryExceededError,
+    UsageError,
 )
 from host_agent.transport.errors import (
     ProtocolError,
@@ -38,7 +39,7 @@ class Link(Protocol):
     """What the layers above use of `RcDriver`; simulations have their own."""
 
     def post(self, operation: Operation) -> int:
-        """Queue an operation; its id."""
+        """Queue an operation; its id. ValueError: it cannot be sent, and nothing was."""
         ...
 
     def wait(
@@ -48,7 +49,7 @@ class Link(Protocol):
         ...
 
     def abort(self, reason: str) -> None:
-        """Make every wait raise TransportClosedError."""
+        """Make every wait raise TransportClosedError, and let go of all arrays. Does not block."""
         ...
 
     def counters(self) -> Counters:
@@ -92,10 +93,15 @@ class Alone:
 
 
 class Runner:
-    """Runs one collective after the other on `link`; gives up where nothing moves for `timeout_s`."""
+    """Runs one collective after the other on `link`; gives up where nothing moves for `timeout_s`, if set."""
 
     def __init__(
-        self, link: Link, *, rank: int, timeout_s: float, clock: Callable[[], float] = time.monotonic
+        self,
+        link: Link,
+        *,
+        rank: int,
+        timeout_s: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.link = link
         self.rank = rank
@@ -105,9 +111,16 @@ class Runner:
     def run(self, steps: Steps[T], what: str) -> T:
         """The collective's result. `what` names it in errors: "all_reduce(SUM) of 8 float32"."""
         try:
-            step = next(steps)
+            step, posted = next(steps), False
             while True:
-                step = steps.send(self._do(step, what))
+                try:
+                    done = self._do(step, what)
+                except ValueError as error:
+                    if posted:  # the other workers wait for the rest
+                        raise
+                    raise UsageError(f"{what} cannot be sent: {error}") from error
+                posted = True
+                step = steps.send(done)
         except StopIteration as end:
             result: T = end.value
             return result
@@ -123,6 +136,9 @@ class Runner:
     def _do(self, step: Operation | Wait, what: str) -> int:
         if isinstance(step, Operation):
             return self.link.post(step)
+        if self.timeout_s is None:
+            self.link.wait(step.op_id, until=step.until)
+            return 0
         seen = _position(self.link.progress())
         deadline = self._clock() + self.timeout_s
         while True:
@@ -134,9 +150,9 @@ class Runner:
                 if _position(progress) != seen:
                     seen, deadline = _position(progress), self._clock() + self.timeout_s
                 elif self._clock() >= deadline:
-                    self._give_up(progress, what)
+                    self._give_up(progress, what, self.timeout_s)
 
-    def _give_up(self, progress: Progress, what: str) -> NoReturn:
+    def _give_up(self, progress: Progress, what: str, timeout_s: float) -> NoReturn:
         first = progress.received_messages
         if progress.sent_messages <= first:
             own = "this worker has not sent it yet"
@@ -145,7 +161,7 @@ class Runner:
         else:
             own = "this worker's own packets are acknowledged"
         raise CollectiveTimeoutError(
-            f"{what}: rank {self.rank} saw no progress for {self.timeout_s:g} s. The first message without a "
+            f"{what}: rank {self.rank} saw no progress for {timeout_s:g} s. The first message without a "
             f"result is {first} of {progress.posted_messages} posted; {own}. Either a worker has not called "
             f"this collective, or the path to it is broken: `p4reduce show slots` tells which ranks are "
             f"missing"

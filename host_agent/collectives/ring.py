@@ -7,6 +7,7 @@ part in one place only, and copied from there: results have the same bits on all
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -19,6 +20,7 @@ from host_agent.transport.events import EventType
 from host_agent.transport.operation import Arrival, Operation, SwitchOp
 from host_agent.wire.aggregation import ElementType, Reduction
 
+_RAW_SIZES = (1, 2, 4, 8)  # bytes an element
 _ARRIVALS = {
     Reduction.SUM: Arrival.SUM,
     Reduction.AVG: Arrival.SUM,
@@ -46,6 +48,7 @@ def reduce_scatter(call: Call, array: Array, out: Array) -> Steps[None]:
 
 def all_gather(call: Call, array: Array, out: Array) -> Steps[None]:
     """Leave all ranks' flat `array`s in `out`, in order of rank; all have one size."""
+    array, out = _sendable(array), _sendable(out)
     parts = ring_parts(out.size, call.world_size)
     _copy(array, out[parts[call.rank]])
     yield from _gather_parts(call, out, parts, owned=call.rank, sent=[])
@@ -112,6 +115,12 @@ def _pass(call: Call, work: Array, send: slice, receive: slice, arrival: Arrival
         arrival=arrival,
         cut_elements=-(-work.size // call.world_size),
     )
+
+
+def _sendable(array: Array) -> Array:
+    """`array`, viewed as smaller words where its elements have a size that no operation takes."""
+    size = array.dtype.itemsize
+    return array if size in _RAW_SIZES else array.view(f"u{math.gcd(size, max(_RAW_SIZES))}")
 
 
 def _copy(source: Array, target: Array) -> None:

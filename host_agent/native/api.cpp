@@ -79,6 +79,8 @@ size_t p4r_endpoint_poll(p4r_endpoint *endpoint, int64_t now, uint8_t *buffer, s
 
 int64_t p4r_endpoint_next_timeout(const p4r_endpoint *endpoint) { return endpoint->machine.next_timeout(); }
 
+void p4r_endpoint_halt(p4r_endpoint *endpoint) { endpoint->machine.halt(); }
+
 int p4r_endpoint_event(p4r_endpoint *endpoint, p4r_event *event) {
     return endpoint->machine.next_event(event) ? 1 : 0;
 }
@@ -94,6 +96,8 @@ void p4r_endpoint_progress(const p4r_endpoint *endpoint, p4r_progress *progress)
 p4r_driver *p4r_driver_new(const p4r_config *config, const char *interface, char *error, size_t error_size) {
     return make<p4r_driver>(config, error, error_size, interface);
 }
+
+void p4r_driver_stop(p4r_driver *driver) { driver->machine.stop(); }
 
 void p4r_driver_free(p4r_driver *driver) { delete driver; }
 

@@ -36,7 +36,8 @@ int64_t monotonic_ns() {
 }
 
 Driver::Driver(const p4r_config &config, const std::string &interface)
-    : config_(config), socket_(config, interface, ring_slots(config)), wakeup_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+    : config_(config), socket_(std::make_unique<RawSocket>(config, interface, ring_slots(config))),
+      wakeup_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       endpoint_(config) {
     if (wakeup_ < 0) throw std::runtime_error(std::string("cannot make an eventfd: ") + strerror(errno));
     const size_t stride = aligned(endpoint_.frame_bytes());
@@ -59,12 +60,20 @@ Driver::Driver(const p4r_config &config, const std::string &interface)
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
-Driver::~Driver() {
+Driver::~Driver() { stop(); }
+
+void Driver::stop() {
+    const std::lock_guard<std::mutex> stopping(stopping_);
+    if (!thread_.joinable()) return;
     abort();
     stop_ = true;
     wake();
     thread_.join();
+    const std::lock_guard<std::mutex> lock(mutex_);
+    ring_drops_ += socket_->take_ring_drops();
+    socket_.reset();
     close(wakeup_);
+    wakeup_ = -1;
 }
 
 void Driver::wake() {
@@ -73,15 +82,12 @@ void Driver::wake() {
 }
 
 uint64_t Driver::post(const p4r_operation &op, const char **wrong) {
-    uint64_t id = 0;
-    {
-        const std::lock_guard<std::mutex> lock(mutex_);
-        *wrong = endpoint_.check(op);
-        if (*wrong != nullptr) return 0;
-        id = endpoint_.post(op, monotonic_ns());
-        take_events();
-    }
-    wake();
+    const std::lock_guard<std::mutex> lock(mutex_);
+    *wrong = endpoint_.check(op);
+    if (*wrong != nullptr) return 0;
+    const uint64_t id = endpoint_.post(op, monotonic_ns());
+    take_events();
+    if (!aborted_) wake();
     return id;
 }
 
@@ -109,6 +115,7 @@ uint64_t Driver::done(bool completed) {
 void Driver::abort() {
     const std::lock_guard<std::mutex> lock(mutex_);
     aborted_ = true;
+    endpoint_.halt();
     changed_.notify_all();
 }
 
@@ -122,7 +129,7 @@ bool Driver::failure(p4r_event *event) {
 p4r_counters Driver::counters() {
     const std::lock_guard<std::mutex> lock(mutex_);
     p4r_counters counters = endpoint_.counters();
-    ring_drops_ += socket_.take_ring_drops();
+    if (socket_ != nullptr) ring_drops_ += socket_->take_ring_drops();
     counters.frames_blocked = frames_blocked_;
     counters.send_errors = send_errors_;
     counters.ring_drops = ring_drops_;
@@ -161,10 +168,10 @@ void Driver::run() {
 size_t Driver::receive_batch(int64_t now) {
     size_t received = 0, length = 0;
     while (received < kReceiveBatch) {
-        const uint8_t *frame = socket_.next(&length);
+        const uint8_t *frame = socket_->next(&length);
         if (frame == nullptr) break;
         endpoint_.receive(frame, length, now);
-        socket_.release();
+        socket_->release();
         received++;
     }
     return received;
@@ -183,7 +190,7 @@ void Driver::take_events() {
 void Driver::send_batch() {
     blocked_ = false;
     if (batch_sent_ == batch_) return;
-    switch (socket_.send(messages_.data(), batch_, &batch_sent_, &queue_full_)) {
+    switch (socket_->send(messages_.data(), batch_, &batch_sent_, &queue_full_)) {
         case RawSocket::Sent::kAll:
             return;
         case RawSocket::Sent::kFull: {
@@ -208,10 +215,10 @@ void Driver::sleep(int64_t deadline) {
     if (blocked_ && queue_full_) wait = kQueueFullWaitNs;
     if (wait <= 0) return;
     const short writable = blocked_ && !queue_full_ ? POLLOUT : 0;
-    pollfd files[2] = {{socket_.fd(), static_cast<short>(POLLIN | writable), 0}, {wakeup_, POLLIN, 0}};
+    pollfd files[2] = {{socket_->fd(), static_cast<short>(POLLIN | writable), 0}, {wakeup_, POLLIN, 0}};
     const timespec timeout = {wait / 1'000'000'000, wait % 1'000'000'000};
     if (ppoll(files, 2, &timeout, nullptr) <= 0) return;
-    if (files[0].revents & POLLERR) socket_.clear_error();
+    if (files[0].revents & POLLERR) socket_->clear_error();
     uint64_t count = 0;
     if ((files[1].revents & POLLIN) && read(wakeup_, &count, sizeof count) < 0) return;
 }

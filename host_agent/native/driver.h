@@ -4,6 +4,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -27,7 +28,8 @@ class Driver {
     uint64_t post(const p4r_operation &op, const char **wrong);  // 0: refused
     int wait(uint64_t op_id, bool completed, int64_t timeout_ns);  // P4R_WAIT_*
     uint64_t done(bool completed);
-    void abort();
+    void abort();  // once it returns, the operations' buffers are neither read nor written
+    void stop();   // abort, end the thread, close the sockets
     bool failure(p4r_event *event);
     p4r_counters counters();
     p4r_progress progress();
@@ -41,8 +43,9 @@ class Driver {
     void wake();
 
     const p4r_config config_;
-    RawSocket socket_;
-    int wakeup_;  // eventfd
+    std::mutex stopping_;  // taken before mutex_
+    std::unique_ptr<RawSocket> socket_;  // the thread's own while it runs
+    int wakeup_;                         // eventfd, the same
 
     std::mutex mutex_;  // guards what follows, up to the blank line
     std::condition_variable changed_;

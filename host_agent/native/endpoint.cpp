@@ -60,13 +60,13 @@ uint64_t Endpoint::post(const p4r_operation &op, int64_t now) {
     const uint64_t messages = (op.cut_elements + work.message_elements - 1) / work.message_elements;
     work.messages = std::max<uint32_t>(1, static_cast<uint32_t>(messages));
     works_.push(work);
-    if (!failed_ && !responder_.on_post()) fail_responder();
+    if (!dead() && !responder_.on_post()) fail_responder();
     after_receiving(now);
     return work.id;
 }
 
 void Endpoint::receive(const uint8_t *frame, size_t length, int64_t now) {
-    if (failed_) return;
+    if (dead()) return;
     Packet packet;
     switch (parse_frame(frame, length, config_.check_icrc != 0, &packet)) {
         case Parsed::kOk:
@@ -141,7 +141,7 @@ void Endpoint::complete_works() {
 }
 
 size_t Endpoint::poll(int64_t now, uint8_t *buffer, size_t stride, uint32_t *lengths, size_t max_frames) {
-    if (failed_) return 0;
+    if (dead()) return 0;
     responder_.on_time(now);
     if (!requester_.on_time(now)) {
         char text[200];
@@ -172,7 +172,7 @@ size_t Endpoint::poll(int64_t now, uint8_t *buffer, size_t stride, uint32_t *len
 }
 
 int64_t Endpoint::next_timeout() const {
-    if (failed_) return P4R_NEVER;
+    if (dead()) return P4R_NEVER;
     return std::min(requester_.next_timeout(), responder_.next_timeout());
 }
 

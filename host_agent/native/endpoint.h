@@ -25,6 +25,7 @@ class Endpoint {
     void receive(const uint8_t *frame, size_t length, int64_t now);
     size_t poll(int64_t now, uint8_t *buffer, size_t stride, uint32_t *lengths, size_t max_frames);
     int64_t next_timeout() const;
+    void halt() { halted_ = true; }  // from now on nothing is sent, and no buffer is read or written
     bool next_event(p4r_event *event);
 
     size_t frame_bytes() const { return kFrameOverhead + config_.path_mtu; }
@@ -35,6 +36,7 @@ class Endpoint {
     uint64_t completed_op() const { return completed_op_; }  // the last one that is acknowledged as well
 
    private:
+    bool dead() const { return failed_ || halted_; }
     void on_acknowledge(const Packet &packet, int64_t now);
     void after_receiving(int64_t now);
     void complete_works();
@@ -50,7 +52,7 @@ class Endpoint {
     uint64_t next_op_ = 1;
     uint64_t received_op_ = 0, completed_op_ = 0;
     uint16_t identification_ = 0;
-    bool failed_ = false;
+    bool failed_ = false, halted_ = false;
 };
 
 }  // namespace p4r

@@ -127,6 +127,7 @@ P4R_EXPORT size_t p4r_endpoint_frame_bytes(const p4r_endpoint *);  // the larges
 P4R_EXPORT size_t p4r_endpoint_poll(p4r_endpoint *, int64_t now, uint8_t *buffer, size_t stride,
                                     uint32_t *lengths, size_t max_frames);
 P4R_EXPORT int64_t p4r_endpoint_next_timeout(const p4r_endpoint *);
+P4R_EXPORT void p4r_endpoint_halt(p4r_endpoint *);  // no more frames; the operations' buffers are let go
 P4R_EXPORT int p4r_endpoint_event(p4r_endpoint *, p4r_event *);  // 1: one was there
 P4R_EXPORT void p4r_endpoint_counters(const p4r_endpoint *, p4r_counters *);
 P4R_EXPORT void p4r_endpoint_progress(const p4r_endpoint *, p4r_progress *);
@@ -136,12 +137,15 @@ typedef struct p4r_driver p4r_driver;
 enum { P4R_WAIT_OK = 0, P4R_WAIT_TIMEOUT = 1, P4R_WAIT_FAILED = 2, P4R_WAIT_CLOSED = 3 };
 P4R_EXPORT p4r_driver *p4r_driver_new(const p4r_config *, const char *interface, char *error,
                                       size_t error_size);
-P4R_EXPORT void p4r_driver_free(p4r_driver *);  // stops the thread first
+// Aborts, ends the thread, closes the sockets; waits return CLOSED. Idempotent; other calls are still allowed.
+P4R_EXPORT void p4r_driver_stop(p4r_driver *);
+P4R_EXPORT void p4r_driver_free(p4r_driver *);  // stops it first; no other call may be under way
 P4R_EXPORT uint64_t p4r_driver_post(p4r_driver *, const p4r_operation *, char *error, size_t error_size);
 // until: P4R_EVENT_RECEIVED or P4R_EVENT_COMPLETED
 P4R_EXPORT int p4r_driver_wait(p4r_driver *, uint64_t op_id, int until, int64_t timeout_ns);
 P4R_EXPORT uint64_t p4r_driver_done(p4r_driver *, int until);  // id of the last operation that is done
-P4R_EXPORT void p4r_driver_abort(p4r_driver *);  // all waits return CLOSED from now on
+// All waits return CLOSED from now on, nothing is sent, and no operation's buffer is read or written any more.
+P4R_EXPORT void p4r_driver_abort(p4r_driver *);
 P4R_EXPORT int p4r_driver_failure(p4r_driver *, p4r_event *);  // 1: it failed
 P4R_EXPORT void p4r_driver_counters(p4r_driver *, p4r_counters *);
 P4R_EXPORT void p4r_driver_progress(p4r_driver *, p4r_progress *);

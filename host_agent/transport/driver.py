@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
 import time
+import weakref
 from types import TracebackType
 from typing import Final
 
@@ -24,29 +26,53 @@ _SLICE_NS: Final = 100_000_000  # a native wait lasts this long, then signals ge
 _OK, _TIMEOUT, _FAILED, _CLOSED = range(4)
 
 
+class _Connection:
+    """A native driver, stopped when nobody refers to it any more, at the latest when the interpreter exits.
+
+    Whoever is inside a call holds a reference, so that the memory outlives the call.
+    """
+
+    def __init__(self, lib: ctypes.CDLL, handle: int) -> None:
+        self.handle = handle
+        self.operations: dict[int, Operation] = {}  # keeps the arrays alive that the native thread uses
+        weakref.finalize(self, _release, lib, handle, self.operations, weakref.ref(self), os.getpid())
+
+
+def _release(
+    lib: ctypes.CDLL,
+    handle: int,
+    operations: dict[int, Operation],
+    connection: weakref.ref[_Connection],
+    process: int,
+) -> None:
+    if os.getpid() != process:
+        return  # a fork has the memory, but not the thread that would have to end
+    lib.p4r_driver_stop(handle)
+    operations.clear()
+    if connection() is None:  # not so at exit, where other threads may still wait
+        lib.p4r_driver_free(handle)
+
+
 class RcDriver:
     """Runs one endpoint on `interface` (needs CAP_NET_RAW). Safe to use from several threads.
 
-    Keeps answering its neighbours until `close`: a peer may still need an acknowledgement, so close only
-    after the job's Leave barrier.
+    Keeps answering its neighbours until `close` or `abort`: a peer may still need an acknowledgement, so
+    close only after the job's Leave barrier. One that is dropped without is closed, at exit as well.
     """
 
     def __init__(self, config: TransportConfig, interface: str) -> None:
         self.config = config
         self.interface = interface
         self._lib = native.library()
-        self._handle: int | None = None
         self._lock = threading.Lock()  # guards what follows
-        self._waiting = 0  # threads inside a native wait; the handle outlives them
-        self._idle = threading.Condition(self._lock)
-        self._operations: dict[int, Operation] = {}  # keeps the arrays alive
+        self._connection: _Connection | None = None
         self._ended = "the connection is not started"
 
     def start(self) -> None:
         """Open the sockets and start the thread. TransportError names the interface and the reason."""
         error = ctypes.create_string_buffer(native.ERROR_BYTES)
         with self._lock:
-            if self._handle is not None:
+            if self._connection is not None:
                 return
             handle = self._lib.p4r_driver_new(
                 native.native_config(self.config), self.interface.encode(), error, len(error)
@@ -55,20 +81,25 @@ class RcDriver:
                 raise TransportError(
                     f"cannot start RoCE v2 on interface {self.interface}: {error.value.decode()}"
                 )
-            self._handle = handle
+            self._connection = _Connection(self._lib, handle)
             self._ended = ""
 
     def post(self, operation: Operation) -> int:
-        """Queue an operation behind those posted before; its id (counts up from 1). Does not block."""
+        """Queue an operation behind those posted before; its id (counts up from 1). Does not block.
+
+        ValueError: it cannot be sent as it is. TransportClosedError: not after `abort` or `close`.
+        """
         error = ctypes.create_string_buffer(native.ERROR_BYTES)
         raw = native.native_operation(operation)
         with self._lock:
-            handle = self._open()
-            op_id = int(self._lib.p4r_driver_post(handle, raw, error, len(error)))
+            connection = self._open()
+            if self._ended:
+                raise TransportClosedError(self._ended)
+            op_id = int(self._lib.p4r_driver_post(connection.handle, raw, error, len(error)))
             if op_id == 0:
                 raise ValueError(error.value.decode())
-            self._operations[op_id] = operation
-            self._forget(handle)
+            connection.operations[op_id] = operation
+            self._forget(connection)
         return op_id
 
     def wait(
@@ -81,20 +112,15 @@ class RcDriver:
         """
         deadline = None if timeout_s is None else time.monotonic_ns() + round(timeout_s * 1e9)
         with self._lock:
-            handle = self._open()
-            self._waiting += 1
-        try:
-            while True:
-                left = _SLICE_NS if deadline is None else deadline - time.monotonic_ns()
-                result = self._lib.p4r_driver_wait(handle, op_id, until, max(0, min(left, _SLICE_NS)))
-                if result != _TIMEOUT:
-                    break
-                if timeout_s is not None and left <= _SLICE_NS:
-                    raise TransportTimeoutError(self._what_is_missing(op_id, timeout_s))
-        finally:
-            with self._lock:
-                self._waiting -= 1
-                self._idle.notify_all()
+            connection = self._open()
+        while True:
+            left = _SLICE_NS if deadline is None else deadline - time.monotonic_ns()
+            slice_ns = max(0, min(left, _SLICE_NS))
+            result = self._lib.p4r_driver_wait(connection.handle, op_id, until, slice_ns)
+            if result != _TIMEOUT:
+                break
+            if timeout_s is not None and left <= _SLICE_NS:
+                raise TransportTimeoutError(self._what_is_missing(op_id, timeout_s))
         if result == _FAILED:
             self._raise_failure()
         if result == _CLOSED:
@@ -103,12 +129,12 @@ class RcDriver:
     def done(self, op_id: int, *, until: EventType = EventType.RECEIVED) -> bool:
         """Whether the operation is RECEIVED or COMPLETED; never blocks, never raises its failure."""
         with self._lock:
-            return bool(self._lib.p4r_driver_done(self._open(), until) >= op_id)
+            return bool(self._lib.p4r_driver_done(self._open().handle, until) >= op_id)
 
     def drain(self, *, timeout_s: float | None = None) -> None:
         """Block until every posted operation is COMPLETED."""
         with self._lock:
-            last = max(self._operations, default=0)
+            last = max(self._open().operations, default=0)
         if last:
             self.wait(last, timeout_s=timeout_s, until=EventType.COMPLETED)
 
@@ -116,38 +142,40 @@ class RcDriver:
         """The fatal event, if the connection failed."""
         raw = native.NativeEvent()
         with self._lock:
-            if not self._lib.p4r_driver_failure(self._open(), raw):
+            if not self._lib.p4r_driver_failure(self._open().handle, raw):
                 return None
         return native.failure_of(raw, self.config)
 
     def abort(self, reason: str) -> None:
-        """Make every `wait` for what is not done, now and later, raise TransportClosedError(reason)."""
+        """Make every `wait` for what is not done, now and later, raise TransportClosedError(reason).
+
+        Once it returns, nothing reads or writes the arrays of any operation; nothing is sent any more.
+        """
         with self._lock:
-            if self._handle is not None:
+            if self._connection is not None:
                 self._ended = self._ended or reason
-                self._lib.p4r_driver_abort(self._handle)
+                self._lib.p4r_driver_abort(self._connection.handle)
 
     def counters(self) -> Counters:
         """Counts since `start`."""
         with self._lock:
-            handle = self._open()
+            handle = self._open().handle
             return native.read_counters(lambda out: self._lib.p4r_driver_counters(handle, out))
 
     def progress(self) -> Progress:
         """Where it stands."""
         with self._lock:
-            handle = self._open()
+            handle = self._open().handle
             return native.read_progress(lambda out: self._lib.p4r_driver_progress(handle, out))
 
     def close(self) -> None:
-        """Stop the thread and close the sockets; waits in other threads end first. Idempotent."""
+        """Stop the thread and close the sockets; waits in other threads end. Idempotent."""
         self.abort("the connection was closed")
-        with self._idle:
-            self._idle.wait_for(lambda: self._waiting == 0)
-            handle, self._handle = self._handle, None
-            if handle is not None:
-                self._lib.p4r_driver_free(handle)
-                self._operations.clear()
+        with self._lock:
+            connection, self._connection = self._connection, None
+        if connection is not None:
+            self._lib.p4r_driver_stop(connection.handle)
+            connection.operations.clear()
 
     def __enter__(self) -> RcDriver:
         self.start()
@@ -158,18 +186,18 @@ class RcDriver:
     ) -> None:
         self.close()
 
-    def _open(self) -> int:
-        if self._handle is None:
+    def _open(self) -> _Connection:
+        if self._connection is None:
             raise TransportClosedError(self._ended or "the connection was closed")
-        return self._handle
+        return self._connection
 
-    def _forget(self, handle: int) -> None:
+    def _forget(self, connection: _Connection) -> None:
         """Let go of the arrays of operations that are completed (ids are in order of completion)."""
-        completed = self._lib.p4r_driver_done(handle, EventType.COMPLETED)
-        for op_id in list(self._operations):
+        completed = self._lib.p4r_driver_done(connection.handle, EventType.COMPLETED)
+        for op_id in list(connection.operations):
             if op_id > completed:
                 break
-            del self._operations[op_id]
+            del connection.operations[op_id]
 
     def _raise_failure(self) -> None:
         failure = self.failure()

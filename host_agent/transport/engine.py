@@ -63,6 +63,10 @@ class Endpoint:
         deadline = int(self._lib.p4r_endpoint_next_timeout(self._open()))
         return None if deadline == native.NEVER else deadline
 
+    def halt(self) -> None:
+        """Send nothing and touch no operation's array from now on; frames are ignored."""
+        self._lib.p4r_endpoint_halt(self._open())
+
     def events(self) -> list[Event]:
         """What happened since the last call."""
         events = []

@@ -152,7 +152,9 @@ class SimulatedLink:
         return False
 
     def abort(self, reason: str) -> None:
-        self.aborted = self.aborted or reason
+        with self.fabric.lock:
+            self.aborted = self.aborted or reason
+            self.worker.endpoint.halt()
 
     def counters(self) -> Counters:
         with self.fabric.lock:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import warnings
+from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from host_agent.errors import (
 from host_agent.membership import Mode
 from host_agent.quantisation import BFLOAT16, error_bound
 from host_agent.runner import Alone
+from host_agent.transport import Operation
 from tests.host_agent.fakes import FakeController, FakeMembership, FakeRack, ready_of
 from tests.host_agent.sim import Faults, configs
 
@@ -111,6 +113,21 @@ def test_broadcast_with_different_roots_is_an_error_on_every_worker(rack: FakeRa
     for error in rack.run(lambda c: c.broadcast(ramp(c.rank), root=int(c.rank == 1))):
         assert isinstance(error, (MismatchError, WorkerLostError)), error
         assert "different roots" in str(error)
+
+
+STRUCT = np.dtype([("a", "i4"), ("b", "i8")])
+
+
+@pytest.mark.parametrize(
+    "dtype", [np.complex64, np.complex128, np.longdouble, "S5", "U3", "V7", "M8[s]", STRUCT], ids=str
+)
+def test_all_gather_takes_any_element_of_a_fixed_size(rack: FakeRack, dtype: Any) -> None:
+    size = np.dtype(dtype).itemsize
+    sent = [np.frombuffer(bytes([rank + 1]) * size * 6, dtype).reshape(2, 3) for rank in range(3)]
+    for result in rack.run(lambda c: c.all_gather(sent[c.rank])):
+        assert result.dtype == sent[0].dtype
+        assert result.shape == (3, 2, 3)
+        assert result.tobytes() == b"".join(array.tobytes() for array in sent)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.int64, BFLOAT16], ids=str)
@@ -246,6 +263,14 @@ def test_one_worker_needs_no_network() -> None:
             r"out is float32\[4\]",
         ),
         (lambda c: c.all_reduce(np.zeros(3, np.float32), out=np.zeros(6, np.float32)[::2]), "C-contiguous"),
+        (
+            lambda c: c.all_reduce((both := np.zeros(12, np.int32))[:8], out=both[4:]),
+            "out overlaps the array in part",
+        ),
+        (
+            lambda c: c.broadcast((both := np.zeros(12, np.uint8))[4:], out=both[:8]),
+            "out overlaps the array in part",
+        ),
         (lambda c: c.broadcast(np.zeros(3), root=3), "root 3 is no rank of a job of 3 workers"),
         (lambda c: c.broadcast(np.array([None])), "dtype object cannot be sent"),
         (lambda c: c.reduce_scatter(np.zeros((4, 3), np.float32)), "not a multiple of 3 workers"),
@@ -378,3 +403,119 @@ def test_bad_links_show_in_the_statistics_and_not_in_the_sums() -> None:
     for result, statistics in results:
         np.testing.assert_array_equal(result, expected)
         assert statistics.retransmissions > 0
+
+
+def test_neighbouring_parts_of_one_array_do_not_overlap(rack: FakeRack) -> None:
+    def work(c: Communicator) -> Any:
+        both = np.concatenate([ramp(c.rank, 100, np.int32), np.zeros(100, np.int32)])
+        return c.all_reduce(both[:100], out=both[100:])
+
+    for result in rack.run(work):
+        np.testing.assert_array_equal(result, sum(ramp(rank, 100, np.int32) for rank in range(3)))
+
+
+def test_a_waiting_call_in_a_callback_is_refused_and_an_async_one_is_not() -> None:
+    rack = FakeRack(2)
+
+    def work(c: Communicator) -> Any:
+        errors: list[BaseException] = []
+        second: Future[Any] = Future()
+        gate = threading.Event()
+
+        def callback(_: Future[Any]) -> None:
+            for call in (lambda: c.all_reduce(ramp(0)), c.barrier, c.leave):
+                try:
+                    call()
+                except UsageError as error:
+                    errors.append(error)
+            second.set_result(c.all_reduce_async(np.ones(1, np.int32)))
+
+        def hold(_: Future[Any]) -> None:
+            gate.wait(20)
+
+        first = c.barrier_async()
+        first.add_done_callback(hold)
+        first.add_done_callback(callback)
+        gate.set()
+        total = second.result(20).result(20)
+        return [str(error) for error in errors], int(total[0]), c.all_reduce(np.ones(1, np.int32))[0]
+
+    for errors, total, after in rack.run(work):
+        assert len(errors) == 3
+        assert all("in a future's callback" in error for error in errors)
+        assert total == 2
+        assert after == 2
+
+
+def interrupt(*_: Any, **__: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def test_an_interrupted_collective_lets_go_of_the_arrays_before_anything_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rack = FakeRack(2)
+    aborted_first: list[bool] = []
+    tell = rack.memberships[0].abort
+
+    def abort(reason: str) -> None:
+        aborted_first.append(rack.links[0].aborted is not None)
+        tell(reason)
+
+    monkeypatch.setattr(rack.memberships[0], "abort", abort)
+    monkeypatch.setattr(rack.links[0], "wait", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        rack.communicators[0].all_reduce(ramp(0))
+    assert aborted_first == [True]
+    with pytest.raises(WorkerLostError, match="rank 0: KeyboardInterrupt"):
+        rack.communicators[1].all_reduce(ramp(0))
+
+
+@pytest.mark.parametrize("running", [False, True])
+def test_an_interrupt_while_waiting_for_the_queue_ends_the_collective(
+    monkeypatch: pytest.MonkeyPatch, running: bool
+) -> None:
+    """The queue would go on to write into `out`. Running: the call is at the head of the queue."""
+    rack = FakeRack(2)
+    c, link = rack.communicators[0], rack.links[0]
+    posted, post = threading.Event(), link.post
+
+    def note(operation: Operation) -> int:
+        op_id = post(operation)
+        posted.set()
+        return op_id
+
+    def interrupted(_: Future[Any], timeout: float | None = None) -> None:
+        assert posted.wait(20)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(link, "post", note)
+        patch.setattr(Future, "result", interrupted)
+        if running:
+            patch.setattr(c._execution, "_queued", 1)  # as if the one before had just ended
+        else:
+            c.all_reduce_async(ramp(0))
+        with pytest.raises(KeyboardInterrupt):
+            c.all_reduce(ramp(0), out=np.zeros(1000, np.float32))
+    assert link.aborted is not None
+    if running:
+        assert rack.fabric.waiting == 0
+    with pytest.raises(WorkerLostError, match="rank 0: KeyboardInterrupt"):
+        rack.communicators[1].all_reduce(ramp(0))
+    c.leave()
+
+
+def test_what_the_connection_refuses_leaves_the_job_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    rack = FakeRack(2)
+
+    def refuse(operation: Operation) -> int:
+        raise ValueError("more than 2^32 - 1 elements")
+
+    with monkeypatch.context() as patch:
+        for link in rack.links:
+            patch.setattr(link, "post", refuse)
+        for error in rack.run(lambda c: c.all_gather(ramp(0))):
+            assert isinstance(error, UsageError)
+            assert "more than 2^32 - 1 elements" in str(error)
+    assert all(r.tolist() == [2] for r in rack.run(lambda c: c.all_reduce(np.ones(1, np.int32))))

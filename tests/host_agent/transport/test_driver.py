@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import select
 import socket
+import subprocess
+import sys
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -197,6 +201,93 @@ def test_ending_a_job_wakes_who_waits(namespaces: list[str]) -> None:
         assert [str(error) for error in errors] == ["rank 1 died"]
         with pytest.raises(TransportClosedError, match="rank 1 died"):
             driver.wait(op_id)
+
+
+def test_after_abort_the_arrays_are_the_callers_again(namespaces: list[str]) -> None:
+    with drivers(namespaces, ring_configs(2, path_mtu=1024, window=4, message_packets=4)) as pair:
+        target = np.zeros(1000, np.uint8)
+        op_id = pair[0].post(passing(np.ones(1000, np.uint8), target))
+        pair[0].abort("given up")
+        target[:] = 7
+        pair[1].post(passing(np.full(1000, 99, np.uint8), np.zeros(1000, np.uint8)))
+        while pair[1].counters().timeouts < 2:  # it was sent more than once, and is not acknowledged
+            time.sleep(0.001)
+        assert (target == 7).all()
+        with pytest.raises(TransportClosedError, match="given up"):
+            pair[0].wait(op_id)
+        with pytest.raises(TransportClosedError, match="given up"):
+            pair[0].post(passing(None, target))
+
+
+def test_closing_while_others_wait(namespaces: list[str]) -> None:
+    with drivers(namespaces[:1], [ring_configs(2)[0]]) as (driver,):
+        op_id = driver.post(passing(np.zeros(10, np.uint8), None))
+        errors: list[TransportClosedError] = []
+        waiting = threading.Barrier(9)
+
+        def wait() -> None:
+            waiting.wait()
+            try:
+                driver.wait(op_id)
+            except TransportClosedError as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=wait) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        waiting.wait()
+        driver.close()
+        for thread in threads:
+            thread.join(PATIENCE_S)
+        assert [str(error) for error in errors] == ["the connection was closed"] * 8
+
+
+def test_a_driver_that_is_dropped_stops_and_lets_go(namespaces: list[str]) -> None:
+    def resources() -> tuple[int, int]:
+        return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
+
+    before = resources()
+    driver = RcDriver(ring_configs(2)[0], "roce0")
+    inside(namespaces[0], driver.start)
+    arrays = [np.ones(100_000, np.uint8) for _ in range(2)]
+    driver.post(passing(*arrays))
+    alive = [weakref.ref(array) for array in arrays]
+    del driver, arrays
+    gc.collect()
+    assert [array() for array in alive] == [None, None]
+    assert resources() == before
+
+
+AN_EXIT_WITHOUT_CLOSE = """
+import sys, threading
+import numpy as np
+from host_agent.transport import RcDriver
+from tests.host_agent.transport.fabric import ring_configs
+from tests.host_agent.transport.namespaces import inside
+from tests.host_agent.transport.peer import passing
+
+pair = []
+for name, config in zip(sys.argv[2:], ring_configs(2, path_mtu=4096, window=8, message_packets=64)):
+    driver = RcDriver(config, "roce0")
+    inside(name, driver.start)
+    driver.post(passing(np.ones(64 << 20, np.uint8), np.zeros(64 << 20, np.uint8)))
+    if sys.argv[1] == "waiting":
+        threading.Thread(target=driver.wait, args=(1,), daemon=True).start()
+    pair.append(driver)
+print("done")
+"""
+
+
+@pytest.mark.parametrize("thread", ["waiting", "none"])
+def test_a_process_that_exits_without_closing_does_not_crash(namespaces: list[str], thread: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", AN_EXIT_WITHOUT_CLOSE, thread, *namespaces],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
 
 
 def test_closing_leaves_nothing_behind(namespaces: list[str]) -> None:

@@ -288,3 +288,30 @@ def test_frames_for_others_are_counted(peer: Peer) -> None:
         unchecked.give(bytes(other))
     assert unchecked.endpoint.counters().foreign == 3
     assert unchecked.endpoint.counters().data_packets_received == 0
+
+
+def test_after_halt_a_result_is_ignored(peer: Peer) -> None:
+    """Its owner has the arrays back."""
+    result = expect_sum(peer)
+    frames = result_of(peer)
+    peer.give(frames[0])
+    peer.give(frames[1])
+    result[:] = 7
+    peer.endpoint.halt()
+    for frame in frames[2:]:
+        peer.give(frame)
+    peer.now += 10_000 * MS
+    assert (result == 7).all()
+    assert peer.poll() == []
+    assert peer.endpoint.next_timeout_ns() is None
+    assert peer.endpoint.events() == []
+
+
+def test_after_halt_what_came_early_is_not_delivered(peer: Peer) -> None:
+    for frame in passed(peer, 0, b"x" * 300):
+        peer.give(frame)
+    peer.endpoint.halt()
+    target = np.full(300, 7, np.uint8)
+    peer.endpoint.post(passing(np.zeros(300, np.uint8), target), peer.now)
+    assert (target == 7).all()
+    assert peer.poll() == []

@@ -1,0 +1,94 @@
+"""Patience, and operations that the connection does not take."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import fields
+
+import numpy as np
+import pytest
+
+from host_agent.collectives.plan import Steps, Wait
+from host_agent.communicator import Communicator
+from host_agent.errors import CollectiveTimeoutError, UsageError
+from host_agent.runner import Alone, Runner
+from host_agent.transport import EventType, Operation, Progress, SwitchOp, TransportTimeoutError
+
+
+class SlowLink(Alone):
+    """Every wait takes 100 s or what it is given; the result is there after an hour."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def post(self, operation: Operation) -> int:
+        return 1
+
+    def wait(
+        self, op_id: int, *, timeout_s: float | None = None, until: EventType = EventType.RECEIVED
+    ) -> None:
+        self.now += 3600 if timeout_s is None else timeout_s
+        if self.now < 3600:
+            raise TransportTimeoutError("not yet")
+
+    def progress(self) -> Progress:
+        return Progress(**{field.name: 0 for field in fields(Progress)})  # type: ignore[arg-type]
+
+
+class PickyLink(SlowLink):
+    """Refuses the operation with sequence number `refused`."""
+
+    def __init__(self, refused: int) -> None:
+        super().__init__()
+        self.refused = refused
+
+    def post(self, operation: Operation) -> int:
+        if operation.collective == self.refused:
+            raise ValueError("more than 2^32 - 1 elements")
+        return 1
+
+
+def operation(number: int) -> Operation:
+    return Operation(
+        switch_op=SwitchOp.SUM,
+        send=np.zeros(1, np.int32),
+        receive=None,
+        element_type=1,
+        reduction=1,
+        collective=number,
+        total_elements=1,
+    )
+
+
+def two_operations() -> Steps[str]:
+    for number in range(2):
+        yield Wait((yield operation(number)))
+    return "done"
+
+
+def test_without_a_timeout_a_straggler_is_waited_for() -> None:
+    link = SlowLink()
+    assert Runner(link, rank=0, clock=lambda: link.now).run(two_operations(), "all_reduce") == "done"
+
+
+def test_with_a_timeout_it_is_not() -> None:
+    link = SlowLink()
+    with pytest.raises(CollectiveTimeoutError, match="rank 0 saw no progress for 60 s"):
+        Runner(link, rank=0, timeout_s=60, clock=lambda: link.now).run(two_operations(), "all_reduce")
+
+
+@pytest.mark.parametrize("make", [Communicator, Communicator.join])
+def test_by_default_the_controller_decides_who_is_dead(make: object) -> None:
+    assert inspect.signature(make).parameters["timeout_s"].default is None  # type: ignore[arg-type]
+
+
+def test_what_cannot_be_sent_at_all_is_the_users_error() -> None:
+    with pytest.raises(UsageError, match=r"all_gather cannot be sent: more than 2\^32 - 1 elements"):
+        Runner(PickyLink(0), rank=0).run(two_operations(), "all_gather")
+
+
+def test_what_cannot_be_finished_is_not() -> None:
+    """The others wait for the rest: the communicator is not usable any more."""
+    with pytest.raises(ValueError, match="more than") as caught:
+        Runner(PickyLink(1), rank=0).run(two_operations(), "all_gather")
+    assert not isinstance(caught.value, UsageError)
