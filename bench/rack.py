@@ -213,7 +213,7 @@ def main() -> int:
     )
     parser.add_argument("--json", type=Path, help="file for the results")
     arguments = parser.parse_args()
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else 180)  # a pipe has no width
     targets = [SwitchTarget.EMBEDDED]
     if shutil.which(BMV2):
         targets.append(SwitchTarget.BMV2)

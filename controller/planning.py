@@ -47,7 +47,7 @@ def check_spec(config: Config, spec: JobSpec) -> None:
     if slots > MAX_SLOTS:
         raise InvalidRequestError(
             f"{where} needs {slots} slots (2 x window {spec.window or 1} x {spec.message_packets or 1} "
-            f"packets a message), a switch has {MAX_SLOTS}: ask for a smaller window or fewer packets"
+            f"packets a message), a switch has {MAX_SLOTS}: ask for a window of at most 8, 64 packets at most"
         )
     try:
         check_window(spec.window, spec.message_packets)

@@ -85,7 +85,8 @@ def find_interface(name: str | None = None, *, controller: str | None = None) ->
     if not candidates:
         raise InterfaceError(
             "no network interface for RoCE: none is up with an IPv4 address (loopback and the one that leads "
-            "to the controller do not count); name one with interface="
+            "to the controller do not count). A worker of an emulated cluster runs in one of its hosts "
+            "('p4reduce exec h1 -- ...'); elsewhere, name one with interface="
         )
     names = ", ".join(f"{i.name} ({i.ip})" for i in candidates)
     raise InterfaceError(

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import typer
 
-from p4reduce.commands import allreduce, demo, job, push, rack, shell, show
+from p4reduce.commands import allreduce, demo, execute, job, push, rack, shell, show
 from p4reduce.failing import Signalled, guarded
 
 app = typer.Typer(
@@ -22,6 +22,11 @@ app.add_typer(rack.app, name="up")
 app.command("down")(rack.down)
 app.command("push")(push.push)
 app.command("shell")(shell.shell)
+app.command(
+    "exec",
+    # Options behind the host's name are the command's own.
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+)(execute.execute)
 app.add_typer(job.app, name="job")
 app.add_typer(show.app, name="show")
 app.command("allreduce")(allreduce.allreduce)

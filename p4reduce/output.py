@@ -54,13 +54,15 @@ def show(renderable: RenderableType) -> None:
     _console().print(renderable)
 
 
-def show_rows(rows: Sequence[Row], columns: Sequence[Column], *, title: str, as_json: bool) -> None:
-    """A table, or as JSON the list of its rows with all their keys."""
+def show_rows(
+    rows: Sequence[Row], columns: Sequence[Column], *, title: str, as_json: bool, hint: str = ""
+) -> None:
+    """A table, or as JSON the list of its rows with all their keys. `hint`: why there may be none."""
     if as_json:
         say_json(list(rows))
         return
     if not rows:
-        say(f"{title}: none")
+        say(f"{title}: none{hint}")
         return
     table = Table(title=title, title_justify="left")
     for column in columns:

@@ -77,6 +77,14 @@ class ClusterState:
         names = ", ".join(switch.name for switch in self.switches)
         raise TopologyError(f"cluster {self.name} has no switch {name!r}, it has {names}")
 
+    def host(self, name: str) -> HostState:
+        """A host by name; TopologyError names those there are."""
+        for host in self.hosts:
+            if host.name == name:
+                return host
+        names = ", ".join(host.name for host in self.hosts)
+        raise TopologyError(f"cluster {self.name} has no host {name!r}, it has {names}")
+
     def alive(self) -> bool:
         """Whether the process that runs it does."""
         return self.owner.alive()
@@ -129,6 +137,12 @@ def all_clusters() -> list[ClusterState]:
     return [state for name in names if (state := load(name)) is not None]
 
 
+def require_root() -> None:
+    """TopologyError for anybody but root, whose namespaces, processes and sockets a cluster's are."""
+    if os.geteuid() != 0:
+        raise TopologyError("clusters belong to root: run it again with sudo")
+
+
 def running(name: str | None = None) -> ClusterState:
     """The running cluster `name`, or the only one. TopologyError says how to start or name one."""
     if name is not None:
@@ -146,6 +160,7 @@ def running(name: str | None = None) -> ClusterState:
 
 
 def _ready(state: ClusterState) -> ClusterState:
+    require_root()
     if not state.ready:
         raise TopologyError(f"cluster {state.name} is still coming up: try again in a moment")
     return state

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import statistics
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from controller.api.admin import AdminClient
@@ -14,6 +15,8 @@ from workloads.team import Answer, Team
 from workloads.tensors import dtype_of, operation_of
 
 Counters = dict[str, int]
+_MAX_BYTES = 2**32
+_TENSORS_A_WORKER = 3  # the tensor, its parts while it is made, the result
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,9 +70,25 @@ class Request:
             raise WorkloadError(
                 f"{self.bytes} bytes are not a whole number of {self.dtype} elements ({size} bytes each)"
             )
+        if self.bytes >= _MAX_BYTES:
+            raise WorkloadError(f"{self.bytes} bytes are too many for one all-reduce: less than 4 GiB")
         if self.repeat < 1:
             raise WorkloadError("an all-reduce has to run at least once")
         return self.bytes // size
+
+
+def _require_memory(request: Request, workers: int) -> None:
+    """WorkloadError where the workers' tensors, which all are on this machine, would not fit its memory."""
+    needed = _TENSORS_A_WORKER * request.bytes * workers
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            free = int(line.split()[1]) * 1024
+            if needed > free:
+                raise WorkloadError(
+                    f"{workers} workers with tensors of {request.bytes} bytes need about "
+                    f"{needed / 2**30:.1f} GiB of this machine's memory, {free / 2**30:.1f} GiB are free: "
+                    "ask for fewer bytes"
+                )
 
 
 def measure(team: Team, request: Request) -> Outcome:
@@ -131,6 +150,7 @@ def run(cluster: ClusterState, request: Request, *, workers: int | None = None) 
     """Start workers, join, reduce, leave; the JSON object of 'p4reduce allreduce'."""
     request.elements()
     size = len(cluster.hosts) if workers is None else workers
+    _require_memory(request, size)
     job = f"allreduce-{secrets.token_hex(4)}"
     with Team(cluster, size) as team:
         joined = team.join(job)[0]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import selectors
+import signal
 import subprocess
 import sys
 import tempfile
@@ -142,6 +144,9 @@ class Team:
         return [answers[rank] for rank in ranks]
 
     def _last_words(self, rank: int) -> str:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            if self._processes[rank].wait(timeout=1.0) == -signal.SIGKILL:
+                return "it was killed (SIGKILL); the machine may have run out of memory"
         file = self._complaints[rank]
         file.seek(0)
         lines = file.read().decode(errors="replace").strip().splitlines()

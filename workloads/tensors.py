@@ -42,9 +42,9 @@ class Check:
 
 def dtype_of(name: str) -> np.dtype[Any]:
     """An element type by name; WorkloadError lists them."""
-    if name not in DTYPES:
+    if name.lower() not in DTYPES:
         raise WorkloadError(f"{name!r} is no element type; there are {', '.join(DTYPES)}")
-    return DTYPES[name]
+    return DTYPES[name.lower()]
 
 
 def operation_of(name: str) -> Reduction:

@@ -82,6 +82,11 @@ def from_status(code: grpc.StatusCode, details: str, *, address: str) -> Control
     """The exception that a status from the controller at `address` stands for."""
     if code is grpc.StatusCode.UNAVAILABLE and not details.startswith("switch "):
         # gRPC's own, not the controller's: its text names sockets, not what to do.
+        if address.startswith("unix:"):
+            return UnreachableError(
+                f"the controller behind {address} has died ({details}): its log is beside that socket; "
+                "take the cluster down and up again ('p4reduce down')"
+            )
         return UnreachableError(
             f"there is no controller at {address}, or the connection with it broke ({details}): "
             "check the address and that `python -m controller` runs there"

@@ -39,9 +39,15 @@ def allreduce(
 ) -> None:
     """Reduce random data over all workers of the running cluster, and time it."""
     from workloads.allreduce import Request, run
+    from workloads.errors import WorkloadError
     from workloads.report import allreduce_table
+    from workloads.tensors import dtype_of, operation_of
 
     output.require_writable(json)
+    try:
+        dtype_of(dtype), operation_of(op)
+    except WorkloadError as error:
+        raise typer.BadParameter(str(error)) from error
     request = Request(
         bytes=parse_bytes(size), dtype=dtype, op=op, strategy=strategy.value, repeat=repeat, verify=verify
     )

@@ -33,7 +33,9 @@ def push(
     force: Annotated[
         bool, typer.Option("--force", help="End jobs that run there; take over from another controller.")
     ] = False,
-    device_id: Annotated[int, typer.Option(help="P4Runtime device id, with HOST:PORT.")] = 1,
+    device_id: Annotated[
+        int, typer.Option(min=0, max=2**64 - 1, help="P4Runtime device id, with HOST:PORT.")
+    ] = 1,
     config: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="A controller's configuration: its routes too, with HOST:PORT."),
@@ -57,6 +59,9 @@ def switch_row(switch: object) -> Row:
 
 
 def _push_to(address: str, *, device_id: int, force: bool, config: Path | None) -> Row:
+    host, _, port = address.rpartition(":")
+    if not host or not (port.isascii() and port.isdigit() and 1 <= int(port) <= 65535):
+        raise typer.BadParameter(f"{address!r} is no HOST:PORT with a port from 1 to 65535")
     known = None if config is None else read_config(config)
     result = asyncio.run(push_to(address, device_id=device_id, force=force, config=known))
     return {

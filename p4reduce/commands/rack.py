@@ -81,11 +81,15 @@ def down(
     everything: Annotated[bool, typer.Option("--all", help="All clusters.")] = False,
 ) -> None:
     """Take a cluster down, and remove what killed ones left: processes, namespaces, veths, files."""
+    if state.all_clusters():
+        state.require_root()
     for name in cleanup.remove_dead():
         output.say(f"cluster {name}: removed what was left")
     if cluster is not None:
         found = state.load(cluster)
-        chosen = [] if found is None else [found]
+        if found is None:
+            raise TopologyError(f"there is no cluster {cluster!r} to take down")
+        chosen = [found]
     else:
         chosen = state.all_clusters()
         if len(chosen) > 1 and not everything:
@@ -95,4 +99,4 @@ def down(
         cleanup.take_down(one)
         output.say(f"cluster {one.name}: down")
     if not chosen:
-        output.say("no cluster is running" if cluster is None else f"no cluster {cluster} is running")
+        output.say("no cluster is running")

@@ -16,7 +16,11 @@ def shell(
     switch: Annotated[str, typer.Argument(metavar="SWITCH", help="The switch's name, s1 for instance.")],
     election_id: Annotated[
         int,
-        typer.Option(min=1, help="1 reads beside the controller; above the controller's: takes its place."),
+        typer.Option(
+            min=1,
+            max=2**64 - 1,
+            help="1 reads beside the controller; above the controller's: takes its place.",
+        ),
     ] = 1,
     script: Annotated[
         str | None, typer.Option("--command", "-c", help="Run this Python code in the shell, then exit.")

@@ -14,6 +14,7 @@ from p4reduce.output import Column, Row
 
 app = typer.Typer(no_args_is_help=True, help="What the switches hold: flows, slots, counters, ports.")
 
+_NO_JOB = " (only jobs that run have any; 'p4reduce show ports' has what went through so far)"
 JobOption = Annotated[str, typer.Option("--job", metavar="JOB", help="Only this job's.")]
 
 FLOWS = (
@@ -61,7 +62,7 @@ def flows(job: JobOption = "", cluster: ClusterOption = None, json: JsonFlag = F
     """The RoCE connections that the switches aggregate."""
     with client(cluster) as admin:
         rows = [flow_row(flow) for flow in admin.flows(job)]
-    output.show_rows(rows, FLOWS, title="Flows", as_json=json)
+    output.show_rows(rows, FLOWS, title="Flows", as_json=json, hint=_NO_JOB)
 
 
 @app.command("slots")
@@ -74,7 +75,7 @@ def slots(
     """The aggregators: which message each holds, and who has contributed."""
     with client(cluster) as admin:
         rows = [slot_row(slot) for slot in admin.slots(job, all=unused)]
-    output.show_rows(rows, SLOTS, title="Slots", as_json=json)
+    output.show_rows(rows, SLOTS, title="Slots", as_json=json, hint=_NO_JOB)
 
 
 @app.command("counters")
@@ -82,7 +83,7 @@ def counters(job: JobOption = "", cluster: ClusterOption = None, json: JsonFlag 
     """What the switches did with each flow's packets."""
     with client(cluster) as admin:
         rows = [counters_row(flow) for flow in admin.counters(job)]
-    output.show_rows(rows, _counter_columns(rows), title="Packets", as_json=json)
+    output.show_rows(rows, _counter_columns(rows), title="Packets", as_json=json, hint=_NO_JOB)
 
 
 @app.command("ports")

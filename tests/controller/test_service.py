@@ -372,7 +372,7 @@ def test_sessions_that_begin_wrong_are_refused(
 def test_no_controller_is_said_in_a_sentence(tmp_path: Path) -> None:
     with (
         AdminClient(f"unix:{tmp_path}/nobody.sock") as client,
-        pytest.raises(UnreachableError, match="check the address"),
+        pytest.raises(UnreachableError, match="take the cluster down and up again"),
     ):
         client.status()
 

@@ -170,6 +170,8 @@ def test_wrong_command_lines(words: list[str], message: str, said: Said) -> None
         (["allreduce", "--json", "/nowhere/x.json"], "cannot write /nowhere/x.json"),
         (["up", "rack", "--mtu", "1500", "--detach"], "path MTU 1500 is none of RoCE's"),
         (["up", "rack", "--cluster", "../x"], "'../x' is no cluster name"),
+        (["down", "--cluster", "c9"], "there is no cluster 'c9'"),
+        (["exec", "h1", "--", "true"], "there is no running cluster"),
         (["push", "127.0.0.1:1", "--config", "/nowhere/c.json"], "cannot read /nowhere/c.json"),
     ],
 )
@@ -182,6 +184,32 @@ def test_errors_are_one_sentence(
     assert complaint.startswith("p4reduce: ")
     assert message in complaint
     assert "\n" not in complaint
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["push", "127.0.0.1:85313"], "is no HOST:PORT with a port from 1 to 65535"),
+        (["push", "127.0.0.1:"], "is no HOST:PORT with a port from 1 to 65535"),
+        (["push", "127.0.0.1:9559", "--device-id", "-1"], "Invalid value for '--device-id'"),
+        (["shell", "s1", "--election-id", str(2**64)], "Invalid value for '--election-id'"),
+        (["allreduce", "--dtype", "float8"], "'float8' is no element type; there are int32"),
+        (["allreduce", "--op", "mul"], "'mul' is no operation; there are sum"),
+    ],
+)
+def test_wrong_usage_exits_with_2(words: list[str], message: str, said: Said) -> None:
+    assert cli.run(words) == 2
+    assert message in " ".join(said()[1].replace("│", " ").split())
+
+
+def test_a_cluster_is_roots(said: Said, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("P4REDUCE_STATE_DIR", str(tmp_path))
+    (tmp_path / "c1").mkdir()
+    cluster_state("c1").save()
+    monkeypatch.setattr("os.geteuid", lambda: 65534)
+    for words in (["down"], ["show", "ports"], ["allreduce"], ["exec", "h1", "true"]):
+        assert cli.run(words) == 1
+        assert said()[1] == "p4reduce: clusters belong to root: run it again with sudo\n"
 
 
 def _broken() -> None:

@@ -98,6 +98,17 @@ def test_a_signal_ends_the_demo_and_leaves_nothing(name: str, number: signal.Sig
     assert traces.left() == []
 
 
+def test_a_command_in_a_host(name: str) -> None:
+    must("up", "rack", "--hosts", "2", "--cluster", name, "--detach")
+    try:
+        assert "10.0.0.2/24" in must("exec", "--cluster", name, "h2", "--", "ip", "-4", "addr", "show")
+        assert p4reduce("exec", "--cluster", name, "h1", "--", "sh", "-c", "exit 7").returncode == 7
+        unknown = p4reduce("exec", "--cluster", name, "h9", "true")
+        assert (unknown.returncode, "has no host 'h9', it has h1, h2" in unknown.stderr) == (1, True)
+    finally:
+        must("down", "--cluster", name)
+
+
 def test_down_after_a_kill(name: str) -> None:
     with started("demo", "--cluster", name, "--workers", "2") as demo:
         cluster = ready(name)

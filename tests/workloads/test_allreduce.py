@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from workloads.allreduce import Request, outcome, require_right
+from tests.topologies.states import cluster_state, host_state
+from workloads.allreduce import Request, outcome, require_right, run
 from workloads.errors import VerificationError, WorkloadError
 
 
@@ -30,6 +31,7 @@ def _answer(**changes: Any) -> dict[str, Any]:
         ({"dtype": "float64"}, "no element type"),
         ({"op": "xor"}, "no operation"),
         ({"repeat": 0}, "at least once"),
+        ({"bytes": 2**32}, "less than 4 GiB"),
     ],
 )
 def test_requests_that_cannot_be(changes: dict[str, Any], message: str) -> None:
@@ -68,3 +70,17 @@ def test_a_wrong_result() -> None:
     assert found.passed is False
     with pytest.raises(VerificationError, match=r"the sum: off by 0\.5, the bound is 0\.125"):
         require_right(found, "the sum")
+
+
+def test_tensors_that_memory_does_not_hold_are_refused_before_anything_starts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def start(*_: object, **__: object) -> None:
+        raise AssertionError("a worker was started")
+
+    monkeypatch.setattr("topologies.launch.start", start)
+    cluster = cluster_state("c1", hosts=[host_state(index) for index in range(1, 4097)])
+    with pytest.raises(
+        WorkloadError, match=r"4096 workers .* need about .* GiB are free: ask for fewer bytes"
+    ):
+        run(cluster, Request(bytes=2**32 - 4))

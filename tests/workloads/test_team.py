@@ -61,3 +61,9 @@ def test_a_silent_worker(team: Team) -> None:
 def test_workers_that_do_not_fit(workers: int) -> None:
     with pytest.raises(WorkloadError, match=f"{workers} workers do not fit cluster c1, which has 2 hosts"):
         Team(cluster_state("c1"), workers)
+
+
+def test_a_worker_that_the_kernel_kills_is_said_to_be(team: Team) -> None:
+    team.kill(1)
+    with pytest.raises(WorkloadError, match="may have run out of memory"):
+        team.do("statistics")
