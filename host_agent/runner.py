@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import fields
-from typing import NoReturn, Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from host_agent.collectives.plan import Disagreement, Steps, Wait
 from host_agent.errors import (
@@ -28,6 +29,8 @@ from host_agent.transport.operation import Operation
 from host_agent.wire.aggregation import AggregationHeader, NotAnAggregationHeader
 
 T = TypeVar("T")
+_LOG = logging.getLogger(__name__)
+_NOTICE_S: Final = 60.0  # without a time limit, how often a collective that does not move says so
 
 # Other workers recognise by this why a job ended: the controller passes reasons on as text.
 MISMATCH_MARK = "the workers disagree"
@@ -93,7 +96,7 @@ class Alone:
 
 
 class Runner:
-    """Runs one collective after the other on `link`; gives up where nothing moves for `timeout_s`, if set."""
+    """Runs one collective after the other on `link`; gives up, or says so, where nothing moves."""
 
     def __init__(
         self,
@@ -136,23 +139,26 @@ class Runner:
     def _do(self, step: Operation | Wait, what: str) -> int:
         if isinstance(step, Operation):
             return self.link.post(step)
-        if self.timeout_s is None:
-            self.link.wait(step.op_id, until=step.until)
-            return 0
+        patience = _NOTICE_S if self.timeout_s is None else self.timeout_s
         seen = _position(self.link.progress())
-        deadline = self._clock() + self.timeout_s
+        deadline = self._clock() + patience
         while True:
             try:
-                self.link.wait(step.op_id, timeout_s=min(1.0, self.timeout_s), until=step.until)
+                self.link.wait(step.op_id, timeout_s=min(1.0, patience), until=step.until)
                 return 0
             except TransportTimeoutError:
                 progress = self.link.progress()
                 if _position(progress) != seen:
-                    seen, deadline = _position(progress), self._clock() + self.timeout_s
+                    seen, deadline = _position(progress), self._clock() + patience
                 elif self._clock() >= deadline:
-                    self._give_up(progress, what, self.timeout_s)
+                    stall = self._stall(progress, what, patience)
+                    if self.timeout_s is not None:
+                        raise CollectiveTimeoutError(stall) from None
+                    _LOG.warning("%s; waiting on, as no timeout_s is set", stall)
+                    deadline = self._clock() + patience
 
-    def _give_up(self, progress: Progress, what: str, timeout_s: float) -> NoReturn:
+    def _stall(self, progress: Progress, what: str, patience: float) -> str:
+        """What is missing, for people."""
         first = progress.received_messages
         if progress.sent_messages <= first:
             own = "this worker has not sent it yet"
@@ -160,8 +166,8 @@ class Runner:
             own = f"this worker has sent it and had {progress.timeouts_in_a_row} timeouts in a row"
         else:
             own = "this worker's own packets are acknowledged"
-        raise CollectiveTimeoutError(
-            f"{what}: rank {self.rank} saw no progress for {timeout_s:g} s. The first message without a "
+        return (
+            f"{what}: rank {self.rank} saw no progress for {patience:g} s. The first message without a "
             f"result is {first} of {progress.posted_messages} posted; {own}. Either a worker has not called "
             f"this collective, or the path to it is broken: `p4reduce show slots` tells which ranks are "
             f"missing"

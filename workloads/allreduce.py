@@ -6,7 +6,7 @@ import secrets
 import statistics
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from controller.api.admin import AdminClient
 from topologies.state import ClusterState
@@ -15,6 +15,7 @@ from workloads.team import Answer, Team
 from workloads.tensors import dtype_of, operation_of
 
 Counters = dict[str, int]
+STALL_S: Final = 60.0  # all workers call at once: who sees no progress for longer has lost its way
 _MAX_BYTES = 2**32
 _TENSORS_A_WORKER = 3  # the tensor, its parts while it is made, the result
 
@@ -153,7 +154,7 @@ def run(cluster: ClusterState, request: Request, *, workers: int | None = None) 
     _require_memory(request, size)
     job = f"allreduce-{secrets.token_hex(4)}"
     with Team(cluster, size) as team:
-        joined = team.join(job)[0]
+        joined = team.join(job, timeout_s=STALL_S)[0]
         result = measure(team, request)
         counters = switch_counters(cluster, job)
         team.do("leave")

@@ -12,7 +12,7 @@ from typing import Any, Final
 from topologies.rack import Rack, RackOptions
 from topologies.state import ClusterState
 from topologies.switches import SwitchTarget
-from workloads.allreduce import Outcome, Request, measure, require_right, switch_counters
+from workloads.allreduce import STALL_S, Outcome, Request, measure, require_right, switch_counters
 from workloads.errors import VerificationError, WorkloadError
 from workloads.team import Team
 from workloads.training import Reference, compare
@@ -138,7 +138,7 @@ def run(options: DemoOptions, *, progress: Progress = lambda text: None) -> Repo
 def _on(cluster: ClusterState, options: DemoOptions, progress: Progress) -> Report:
     with Team(cluster, options.workers) as team, tempfile.TemporaryDirectory() as scratch:
         progress("workers join the job")
-        joined = team.join(_JOB)[0]
+        joined = team.join(_JOB, timeout_s=STALL_S)[0]
         if joined["mode"] != "in_network":
             raise WorkloadError(f"the switch takes no part in the job: {joined['mode_reason']}")
         progress("summing integers")

@@ -27,7 +27,7 @@ class SlowLink(Alone):
     def wait(
         self, op_id: int, *, timeout_s: float | None = None, until: EventType = EventType.RECEIVED
     ) -> None:
-        self.now += 3600 if timeout_s is None else timeout_s
+        self.now += timeout_s if timeout_s is not None else 3600
         if self.now < 3600:
             raise TransportTimeoutError("not yet")
 
@@ -66,9 +66,14 @@ def two_operations() -> Steps[str]:
     return "done"
 
 
-def test_without_a_timeout_a_straggler_is_waited_for() -> None:
+def test_without_a_timeout_a_straggler_is_waited_for_but_not_in_silence(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     link = SlowLink()
     assert Runner(link, rank=0, clock=lambda: link.now).run(two_operations(), "all_reduce") == "done"
+    assert 50 <= len(caplog.messages) <= 60  # an hour of it
+    assert "rank 0 saw no progress for 60 s" in caplog.text
+    assert "waiting on" in caplog.text
 
 
 def test_with_a_timeout_it_is_not() -> None:
