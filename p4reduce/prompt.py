@@ -78,8 +78,6 @@ class Prompt:
 
     def _read(self, prompt: str) -> str | None:
         """The next line; None at the end of input. Ctrl-C gives up the line, as in a shell."""
-        if sys.stdin.isatty():
-            pass
         while True:
             try:
                 return input(prompt if sys.stdin.isatty() else "")
