@@ -13,6 +13,14 @@ from typing import Any, TypeVar
 
 from p4src import CPU_PORT, DROP_PORT, MAX_MESSAGE_PACKETS, MAX_PORTS, MAX_WINDOW, PATH_MTUS
 
+# InfiniBand's encodings (specification, volume 1, 9.7.5.2.8 and 9.9.2.1), and what is no use to us.
+_RC_LIMITS = (
+    ("rc_timeout", 1, 31, "4.096 us * 2^timeout; 0 would mean that a lost packet is never sent again"),
+    ("rc_retry_count", 0, 7, "a number of 3 bits"),
+    ("rc_rnr_retry", 0, 7, "a number of 3 bits, 7 is for ever"),
+    ("rc_min_rnr_timer", 0, 31, "a code of 5 bits, 12 is 0.64 ms"),
+    ("straggler_rnr_timer", 0, 31, "a code of 5 bits, 24 is 40.96 ms"),
+)
 _MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
 
 
@@ -65,7 +73,11 @@ class HostConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """All of it. Times in seconds, path MTU in bytes."""
+    """All of it. Times in seconds, path MTU in bytes.
+
+    `rc_*` is what RDMA devices bring their queue pairs up with, and `straggler_rnr_timer` what the switch's
+    RNR NAKs ask them to wait, in InfiniBand's encodings (docs/protocol.md, "Ordinary NICs").
+    """
 
     switches: tuple[SwitchConfig, ...]
     hosts: tuple[HostConfig, ...]
@@ -78,6 +90,11 @@ class Config:
     heartbeat_timeout_s: float = 5.0
     resume_timeout_s: float = 30.0
     switch_timeout_s: float = 30.0
+    rc_timeout: int = 16
+    rc_retry_count: int = 7
+    rc_rnr_retry: int = 7
+    rc_min_rnr_timer: int = 12
+    straggler_rnr_timer: int = 24
     by_ip: dict[IPv4Address, HostConfig] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -220,6 +237,10 @@ def _check(config: Config) -> None:
         raise ConfigError(str(error)) from error
     if not 0 < config.heartbeat_interval_s < config.heartbeat_timeout_s:
         raise ConfigError("heartbeat_interval_s must be above 0 and below heartbeat_timeout_s")
+    for name, least, most, meaning in _RC_LIMITS:
+        value = getattr(config, name)
+        if not least <= value <= most:
+            raise ConfigError(f"{name} {value} is not within {least}..{most}: {meaning}")
 
 
 def check_window(window: int | None, packets: int | None) -> None:

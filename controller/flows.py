@@ -14,10 +14,12 @@ FLOW = "SwitchIngress.membership.flow"
 MEMBER_QP = "SwitchIngress.membership.member_qp"
 EMIT = "SwitchEgress.emit.emit"
 
+RNR_NAK = 0x20  # AETH syndrome, with a timer in the lower five bits
+
 COUNTERS = {
     **{
         name: f"SwitchIngress.slots.{name}"
-        for name in ("aggregated", "completed", "duplicate", "replayed", "stale", "mismatch")
+        for name in ("aggregated", "completed", "duplicate", "replayed", "stale", "mismatch", "not_ready")
     },
     **{name: f"SwitchIngress.{name}" for name in ("bad_icrc", "unplaced", "passed")},
     **{name: f"SwitchIngress.membership.{name}" for name in ("foreign", "acks")},
@@ -37,8 +39,11 @@ class Ring:
         return self.members[(rank + 1) % len(self.members)]
 
 
-def job_entries(ring: Ring, plan: Plan, region: Region, *, check_icrc: bool) -> list[Entry]:
-    """All entries of a job in the order to write them; `removal_order` takes them away."""
+def job_entries(ring: Ring, plan: Plan, region: Region, *, check_icrc: bool, rnr_timer: int) -> list[Entry]:
+    """All entries of a job in the order to write them; `removal_order` takes them away.
+
+    `rnr_timer`: what RNR NAKs to members that want them ask them to wait, 5 bits.
+    """
     members = ring.members
     group = Group(
         region.group,
@@ -47,8 +52,11 @@ def job_entries(ring: Ring, plan: Plan, region: Region, *, check_icrc: bool) -> 
     entries: list[Entry] = [group]
     entries += [_emit(ring, member, region) for member in members]
     for member in members:
-        entries.append(_data_flow(ring, member, plan, region, check_icrc=check_icrc))
-        entries.append(_ack_flow(ring, member, region))
+        rnr_syndrome = RNR_NAK | rnr_timer if member.rnr_nak else 0
+        entries.append(
+            _data_flow(ring, member, plan, region, check_icrc=check_icrc, rnr_syndrome=rnr_syndrome)
+        )
+        entries.append(_ack_flow(ring, member, plan, region))
     for member in members:
         entries += _guards(ring, member, region)
     return entries
@@ -74,7 +82,9 @@ def _removal_rank(entry: Entry) -> int:
     return 0 if entry.table == FLOW else 1
 
 
-def _data_flow(ring: Ring, member: Member, plan: Plan, region: Region, *, check_icrc: bool) -> TableEntry:
+def _data_flow(
+    ring: Ring, member: Member, plan: Plan, region: Region, *, check_icrc: bool, rnr_syndrome: int
+) -> TableEntry:
     successor = ring.successor(member.rank)
     return table_entry(
         FLOW,
@@ -97,10 +107,13 @@ def _data_flow(ring: Ring, member: Member, plan: Plan, region: Region, *, check_
         psn_shift=8 * member.rank,
         group=region.group,
         check_icrc=int(check_icrc),
+        first_psn=member.psn_out,
+        ack_qp=member.qpn_out,
+        rnr_syndrome=rnr_syndrome,
     )
 
 
-def _ack_flow(ring: Ring, member: Member, region: Region) -> TableEntry:
+def _ack_flow(ring: Ring, member: Member, plan: Plan, region: Region) -> TableEntry:
     successor = ring.successor(member.rank)
     return table_entry(
         FLOW,
@@ -112,6 +125,8 @@ def _ack_flow(ring: Ring, member: Member, region: Region) -> TableEntry:
         },
         "SwitchIngress.membership.ack_flow",
         flow=region.flow(member.rank),
+        generation=plan.generation,
+        track=int(member.rnr_nak),
     )
 
 

@@ -53,7 +53,10 @@ class JobSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class Member:
-    """A worker as it joined. `host` is its name in the configuration; `path_mtu_max` in bytes."""
+    """A worker as it joined. `host` is its name in the configuration; `path_mtu_max` in bytes.
+
+    `rnr_nak`: its NIC repeats by itself, and wants RNR NAKs for what it sends too early.
+    """
 
     rank: int
     mac: str
@@ -64,6 +67,7 @@ class Member:
     hostname: str = ""
     host: str = ""
     path_mtu_max: int = 4096
+    rnr_nak: bool = False
 
     def __str__(self) -> str:
         return f"rank {self.rank} ({self.host or self.hostname}, {self.ip})"

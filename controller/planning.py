@@ -89,6 +89,7 @@ def member_from(config: Config, join: pb.Join) -> Member:
         hostname=worker.hostname,
         host=host.name,
         path_mtu_max=join.path_mtu_max,
+        rnr_nak=join.rnr_nak,
     )
 
 

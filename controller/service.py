@@ -77,6 +77,7 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         self.registry = registry
         self.listening = list(listening)
         config = registry.config
+        self._rc = views.rc_parameters(config)
         self._timing = Timing(
             heartbeat_interval_s=config.heartbeat_interval_s,
             heartbeat_timeout_s=config.heartbeat_timeout_s,
@@ -97,7 +98,7 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         reader = asyncio.ensure_future(_read(requests, session))
         try:
             while (event := await session.events.get()) is not None:
-                await context.write(views.event_message(event, self._timing))
+                await context.write(views.event_message(event, self._timing, self._rc))
             if isinstance(session.told, Ended):
                 await self._farewell(session, reader)
         finally:

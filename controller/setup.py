@@ -54,7 +54,11 @@ class Installer:
             plan = self._plan(job, Mode.IN_NETWORK)
             region = switch.allocator.allocate(plan.slots)
             entries = job_entries(
-                self._ring(job.members, switch), plan, region, check_icrc=self._config.check_icrc
+                self._ring(job.members, switch),
+                plan,
+                region,
+                check_icrc=self._config.check_icrc,
+                rnr_timer=self._config.straggler_rnr_timer,
             )
             place = Place(switch=switch.name, region=region, entries=tuple(entries))
             try:

@@ -21,7 +21,8 @@ from controller.allocator import Region
 from controller.entries import Entry, from_json, to_json
 from controller.jobs import Ended, JobSpec, Left, Member, Mode, Phase, Plan
 
-_VERSION = 1
+_VERSION = 2
+_BEFORE_RNR_NAKS = 1  # differs in the parameters of flow entries
 _GENERATIONS = 1 << 32
 _KEPT = 100  # ended jobs that are remembered
 
@@ -240,6 +241,8 @@ def _open(path: str, first_generation: int) -> sqlite3.Connection:
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = FULL")
         version = db.execute("PRAGMA user_version").fetchone()[0]
+        if version == _BEFORE_RNR_NAKS and not db.execute("SELECT 1 FROM entries LIMIT 1").fetchone():
+            version = _VERSION
         if version not in (0, _VERSION):
             raise StoreError(
                 f"the database {path} has format {version}, this controller knows {_VERSION}: use another"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from controller.api import controller_pb2 as pb
+from controller.config import Config
 from controller.entries import Entry
 from controller.fabric import ManagedSwitch
 from controller.flows import FLOW
@@ -52,12 +53,12 @@ def spec_from(message: pb.JobSpec) -> JobSpec:
     )
 
 
-def event_message(event: Event, timing: Timing) -> pb.ControllerMessage:
+def event_message(event: Event, timing: Timing, rc: pb.RcParameters) -> pb.ControllerMessage:
     """What a worker is told."""
     if isinstance(event, Waiting):
         return pb.ControllerMessage(waiting=pb.Waiting(missing_ranks=event.missing))
     if isinstance(event, Ready):
-        return pb.ControllerMessage(ready=_ready(event, timing))
+        return pb.ControllerMessage(ready=_ready(event, timing, rc))
     if isinstance(event, Start):
         return pb.ControllerMessage(start=pb.Start())
     if isinstance(event, Heartbeat):
@@ -67,6 +68,16 @@ def event_message(event: Event, timing: Timing) -> pb.ControllerMessage:
     if isinstance(event, Left):
         return pb.ControllerMessage(left=pb.Left())
     return pb.ControllerMessage(ended=_ended(event))
+
+
+def rc_parameters(config: Config) -> pb.RcParameters:
+    """What all workers' RDMA devices are told."""
+    return pb.RcParameters(
+        timeout=config.rc_timeout,
+        retry_count=config.rc_retry_count,
+        rnr_retry=config.rc_rnr_retry,
+        min_rnr_timer=config.rc_min_rnr_timer,
+    )
 
 
 def job_info(registry: Registry, running: Running) -> pb.JobInfo:
@@ -230,7 +241,7 @@ def _is_of_flow(entry: Entry, index: int, rank: int) -> bool:
     return params.get("rank") == rank
 
 
-def _ready(event: Ready, timing: Timing) -> pb.Ready:
+def _ready(event: Ready, timing: Timing, rc: pb.RcParameters) -> pb.Ready:
     plan = event.plan
     return pb.Ready(
         job_id=plan.job_id,
@@ -246,6 +257,7 @@ def _ready(event: Ready, timing: Timing) -> pb.Ready:
         heartbeat_timeout_s=timing.heartbeat_timeout_s,
         resume_timeout_s=timing.resume_timeout_s,
         resume_token=event.token,
+        rc=rc,
     )
 
 

@@ -30,7 +30,7 @@ from host_agent.errors import (
     JobRefusedError,
     WorkerLostError,
 )
-from host_agent.membership import Ended, JoinRequest, Mode, Neighbour, Ready
+from host_agent.membership import Ended, JoinRequest, Mode, Neighbour, RcParameters, Ready
 
 _FAREWELL_S: Final = 2.0  # how long closing waits for the controller to take our last words
 _FIRST_RETRY_S: Final = 0.1
@@ -292,7 +292,11 @@ def _join(request: JoinRequest) -> pb.Join:
         hostname=request.hostname,
     )
     return pb.Join(
-        job=request.job, world_size=request.world_size, worker=worker, path_mtu_max=request.path_mtu_max
+        job=request.job,
+        world_size=request.world_size,
+        worker=worker,
+        path_mtu_max=request.path_mtu_max,
+        rnr_nak=request.rnr_nak,
     )
 
 
@@ -314,6 +318,16 @@ def _ready(ready: pb.Ready) -> Ready:
         successor=_neighbour(ready.successor),
         predecessor=_neighbour(ready.predecessor),
         heartbeat_s=ready.heartbeat_interval_s,
+        rc=_rc(ready.rc) if ready.HasField("rc") else RcParameters(),
+    )
+
+
+def _rc(rc: pb.RcParameters) -> RcParameters:
+    return RcParameters(
+        timeout=rc.timeout,
+        retry_count=rc.retry_count,
+        rnr_retry=rc.rnr_retry,
+        min_rnr_timer=rc.min_rnr_timer,
     )
 
 

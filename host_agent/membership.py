@@ -30,6 +30,9 @@ class JoinRequest:
     qpn_in: int
     path_mtu_max: int
     hostname: str
+    rnr_nak: bool = (
+        False  # a NIC repeats by itself: the switch shall answer what meets a straggler with RNR NAKs
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +49,16 @@ class Neighbour:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RcParameters:
+    """What an RDMA device's queue pairs are brought up with, in the encodings of ibv_modify_qp."""
+
+    timeout: int = 16  # 5 bits: 4.096 us * 2^timeout until an unacknowledged packet is sent again; 0 is never
+    retry_count: int = 7  # 3 bits: how often in a row, before the queue pair gives up
+    rnr_retry: int = 7  # 3 bits: the same for RNR NAKs; 7 is for ever
+    min_rnr_timer: int = 12  # 5 bits: how long our own RNR NAKs ask a sender to wait; 12 is 0.64 ms
+
+
+@dataclass(frozen=True, kw_only=True)
 class Ready:
     """The job as the controller has set it up: same on all workers, but for the neighbours."""
 
@@ -59,6 +72,7 @@ class Ready:
     successor: Neighbour
     predecessor: Neighbour
     heartbeat_s: float
+    rc: RcParameters = RcParameters()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,6 +30,7 @@ control PacketDeparser(packet_out packet, in headers_t hdr) {
         packet.emit(hdr.ipv4);
         packet.emit(hdr.udp);
         packet.emit(hdr.bth);
+        packet.emit(hdr.aeth);
         packet.emit(hdr.chunk);
         packet.emit(hdr.icrc);
     }

@@ -4,14 +4,11 @@
 
 #include <v1model.p4>
 #include "include/headers.p4"
-#include "icrc.p4"
 
 /* All of the first chunk but its bytes 5 and 16. */
 #define KEPT_BY_STAMP 2048w0xffffffffff00ffffffffffffffffffff00ffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff
 
 control Emit(inout headers_t hdr, inout metadata_t meta, in standard_metadata_t standard_metadata) {
-    Icrc() icrc;
-
     /* Flow of rank `rank`: as its own packet would look, had it carried the sum. */
     action to_flow(bit<8> rank,
                    bit<8> psn_shift,
@@ -58,8 +55,15 @@ control Emit(inout headers_t hdr, inout metadata_t meta, in standard_metadata_t 
         hdr.bth.reserved = BTH_SUMMED;
         if (meta.index == 0) {
             stamp();
+            if (meta.result_flags & FLAG_MISMATCH != 0) {
+                /* All there will be of this message: a NIC hands over whole ones only. */
+                hdr.bth.opcode = SEND_ONLY;
+            }
         }
-        icrc.apply(hdr, meta, hdr.icrc.value);
+        /* NICs differ in where they ask for acknowledgements, and this packet is one rank's: nobody waits in vain. */
+        if (hdr.bth.opcode == SEND_LAST || hdr.bth.opcode == SEND_ONLY) {
+            hdr.bth.ack_req = 1;
+        }
     }
 }
 

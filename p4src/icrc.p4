@@ -1,7 +1,7 @@
 /* The invariant CRC of a RoCE v2 packet: CRC-32 over eight bytes of ones (in place of the LRH) and the packet from the IP header
  * on, with the fields that routers may change as ones (InfiniBand spec, annex A17.3.3). It is sent least significant byte first.
  *
- * A field list is fixed when the program is compiled, so there is one action for every number of chunks.
+ * A field list is fixed when the program is compiled, so there is one action for every number of chunks, and one for an AETH.
  */
 #ifndef ICRC_P4
 #define ICRC_P4
@@ -40,8 +40,12 @@
         hash(crc, HashAlgorithm.crc32, 32w0, { ICRC_HEADERS, ICRC_CHUNKS_ ## n }, 33w0x100000000); \
     }
 
-control Icrc(in headers_t hdr, in metadata_t meta, out bit<32> icrc) {
+control Icrc(in headers_t hdr, in bit<8> chunks, out bit<32> icrc) {
     bit<32> crc = 0;
+
+    action over_aeth() {
+        hash(crc, HashAlgorithm.crc32, 32w0, { ICRC_HEADERS, hdr.aeth.syndrome, hdr.aeth.msn }, 33w0x100000000);
+    }
 
     ICRC_OVER(1)
     ICRC_OVER(2)
@@ -61,8 +65,9 @@ control Icrc(in headers_t hdr, in metadata_t meta, out bit<32> icrc) {
     ICRC_OVER(16)
 
     table by_chunks {
-        key = { meta.chunks: exact @name("chunks"); }
+        key = { chunks: exact @name("chunks"); }
         actions = {
+            over_aeth;
             over_1;
             over_2;
             over_3;
@@ -83,6 +88,7 @@ control Icrc(in headers_t hdr, in metadata_t meta, out bit<32> icrc) {
         }
         const default_action = NoAction;
         const entries = {
+            0: over_aeth();
             1: over_1();
             2: over_2();
             3: over_3();

@@ -30,7 +30,10 @@ control Membership(inout headers_t hdr,
                      bit<8> packets_shift,
                      bit<8> psn_shift,
                      bit<16> group,
-                     bit<1> check_icrc) {
+                     bit<1> check_icrc,
+                     psn_t first_psn,
+                     qpn_t ack_qp,
+                     bit<8> rnr_syndrome) {
         meta.member = DATA_FLOW;
         meta.flow = flow;
         meta.job = job;
@@ -44,12 +47,17 @@ control Membership(inout headers_t hdr,
         meta.psn_shift = psn_shift;
         meta.group = group;
         meta.check_icrc = check_icrc;
+        meta.first_psn = first_psn;
+        meta.ack_qp = ack_qp;
+        meta.rnr_syndrome = rnr_syndrome;
     }
 
     /* Acknowledgements of flow `flow`, from the successor back. They pass through untouched. */
-    action ack_flow(flow_index_t flow) {
+    action ack_flow(flow_index_t flow, generation_t generation, bit<1> track) {
         meta.member = ACK_FLOW;
         meta.flow = flow;
+        meta.generation = generation;
+        meta.track = track;
     }
 
     table flow {

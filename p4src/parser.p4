@@ -1,5 +1,5 @@
-/* Ethernet / IPv4 / UDP 4791 / BTH / 0..16 chunks of 256 bytes / ICRC. Only SENDs whose payload is made of whole chunks are
- * parsed further than the BTH: nothing else can carry gradients, and everything else is forwarded as it is. */
+/* Ethernet / IPv4 / UDP 4791 / BTH / AETH or 0..16 chunks of 256 bytes / ICRC. Only Acknowledges and SENDs whose payload is
+ * made of whole chunks are parsed further than the BTH: nothing else is ours, and everything else is forwarded as it is. */
 #ifndef PARSER_P4
 #define PARSER_P4
 
@@ -8,8 +8,6 @@
 
 /* The CPU port is chosen when a switch starts (--cpu-port); ours all start with this one. */
 #define CPU_PORT 255
-
-const bit<16> ROCE_OVERHEAD = 8 + 12 + 4; /* UDP, BTH, ICRC */
 
 parser PacketParser(packet_in packet,
                     out headers_t hdr,
@@ -65,8 +63,22 @@ parser PacketParser(packet_in packet,
             SEND_MIDDLE: check_payload;
             SEND_LAST:   check_payload;
             SEND_ONLY:   check_payload;
+            ACKNOWLEDGE: check_aeth;
             default:     accept;
         }
+    }
+
+    state check_aeth {
+        transition select(payload, hdr.ipv4.total_length - hdr.udp.length) {
+            (AETH_BYTES, 20): parse_aeth;
+            default:          accept;
+        }
+    }
+
+    state parse_aeth {
+        packet.extract(hdr.aeth);
+        packet.extract(hdr.icrc);
+        transition accept;
     }
 
     state check_payload {

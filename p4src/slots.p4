@@ -2,9 +2,11 @@
  *
  *   tag older than m             1  claim it: tag m, bitmap {r}, accumulators = payload
  *   tag = m, r not in bitmap     2  add, set the bit; all there: emit the sum on every flow
- *   tag = m, r in, incomplete    3  a duplicate: drop
+ *   tag = m, r in, incomplete    3  a duplicate: drop, or answer "not ready"
  *   tag = m, complete            4  answer on flow r alone with the stored sum
  *   tag newer than m             5  forward unmodified; the receiver only acknowledges again
+ *
+ * Once the ranks' headers disagree, nothing but the first packet of that message goes on: it says so to everybody.
  */
 #ifndef SLOTS_P4
 #define SLOTS_P4
@@ -77,10 +79,15 @@ control Accumulator(inout chunk_t chunk, in slot_t slot, in chunk_op_t op) {
 #define SLOT_CHUNKS(s)     s[15:8]
 #define SLOT_FLAGS(s)      s[7:0]
 
-control Slots(inout headers_t hdr, inout metadata_t meta, register<bit<112>> slot_state) {
+control Slots(inout headers_t hdr,
+              inout metadata_t meta,
+              inout standard_metadata_t standard_metadata,
+              register<bit<112>> slot_state,
+              register<bit<AWAITED_BITS>> awaited_psns) {
     counter(MAX_FLOWS, CounterType.packets_and_bytes) aggregated; /* rules 1 and 2 */
     counter(MAX_FLOWS, CounterType.packets_and_bytes) completed;  /* rule 2, by the flow whose packet completed the slot */
-    counter(MAX_FLOWS, CounterType.packets_and_bytes) duplicate;  /* rule 3 */
+    counter(MAX_FLOWS, CounterType.packets_and_bytes) duplicate;  /* rule 3: dropped */
+    counter(MAX_FLOWS, CounterType.packets_and_bytes) not_ready;  /* rule 3: answered with an RNR NAK */
     counter(MAX_FLOWS, CounterType.packets_and_bytes) replayed;   /* rule 4 */
     counter(MAX_FLOWS, CounterType.packets_and_bytes) stale;      /* rule 5 */
     counter(MAX_FLOWS, CounterType.packets_and_bytes) mismatch;   /* the ranks' headers or lengths disagree */
@@ -104,6 +111,7 @@ control Slots(inout headers_t hdr, inout metadata_t meta, register<bit<112>> slo
 
     slot_t slot = 0;
     bit<112> state = 0;
+    bit<112> head = 0;           /* of the message's first packet */
     chunk_op_t op = CHUNK_LOAD;
     chunk_op_t head_op = CHUNK_LOAD;
     rank_set_t bitmap = 0;
@@ -111,6 +119,7 @@ control Slots(inout headers_t hdr, inout metadata_t meta, register<bit<112>> slo
     bit<8> flags = 0;
     bit<32> ahead = 0;           /* of the slot's tag, in messages */
     bool touched = false;
+    bit<AWAITED_BITS> awaited = 0;
 
     action find_slot() {
         slot = meta.region + ((meta.message & meta.window_mask) << meta.packets_shift) + (bit<32>)meta.index;
@@ -121,13 +130,29 @@ control Slots(inout headers_t hdr, inout metadata_t meta, register<bit<112>> slo
         ahead = meta.message - SLOT_MESSAGE(state);
     }
 
+    action find_head() {
+        slot_state.read(head, meta.region + ((meta.message & meta.window_mask) << meta.packets_shift));
+    }
+
+    /* The PSN before which the receiver has acknowledged everything. */
+    action find_awaited() {
+        awaited_psns.read(awaited, (bit<32>)meta.flow);
+    }
+
     action store_state() {
         slot_state.write(slot, meta.generation ++ meta.message ++ bitmap ++ chunks ++ flags);
     }
 
     apply {
         find_slot();
-        if (SLOT_GENERATION(state) != meta.generation || (ahead != 0 && ahead[31:31] == 0)) {
+        if (meta.index != 0) {
+            find_head();
+        }
+        if (SLOT_FLAGS(head) & FLAG_MISMATCH != 0 && SLOT_MESSAGE(head) == meta.message
+                && SLOT_GENERATION(head) == meta.generation) {
+            mismatch.count((bit<32>)meta.flow);
+            meta.verdict = DISCARD;
+        } else if (SLOT_GENERATION(state) != meta.generation || (ahead != 0 && ahead[31:31] == 0)) {
             /* 1: all that was stored here has reached everybody */
             bitmap = meta.rank_bit;
             chunks = meta.chunks;
@@ -152,8 +177,18 @@ control Slots(inout headers_t hdr, inout metadata_t meta, register<bit<112>> slo
             meta.verdict = EMIT_ALONE;
         } else if (bitmap & meta.rank_bit != 0) {
             /* 3 */
-            duplicate.count((bit<32>)meta.flow);
-            meta.verdict = DISCARD;
+            find_awaited();
+            if (AWAITED_GENERATION(awaited) != meta.generation) {
+                awaited = meta.generation ++ meta.first_psn;
+            }
+            if (meta.rnr_syndrome != 0 && hdr.bth.psn == AWAITED_PSN(awaited)) {
+                not_ready.count((bit<32>)meta.flow);
+                meta.verdict = NOT_READY;
+                standard_metadata.egress_spec = standard_metadata.ingress_port;
+            } else {
+                duplicate.count((bit<32>)meta.flow);
+                meta.verdict = DISCARD;
+            }
         } else {
             /* 2 */
             bitmap = bitmap | meta.rank_bit;

@@ -50,16 +50,18 @@ class WorkerMessage(_message.Message):
     def __init__(self, join: _Optional[_Union[Join, _Mapping]] = ..., resume: _Optional[_Union[Resume, _Mapping]] = ..., up: _Optional[_Union[Up, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ...) -> None: ...
 
 class Join(_message.Message):
-    __slots__ = ("job", "world_size", "worker", "path_mtu_max")
+    __slots__ = ("job", "world_size", "worker", "path_mtu_max", "rnr_nak")
     JOB_FIELD_NUMBER: _ClassVar[int]
     WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
     PATH_MTU_MAX_FIELD_NUMBER: _ClassVar[int]
+    RNR_NAK_FIELD_NUMBER: _ClassVar[int]
     job: str
     world_size: int
     worker: Worker
     path_mtu_max: int
-    def __init__(self, job: _Optional[str] = ..., world_size: _Optional[int] = ..., worker: _Optional[_Union[Worker, _Mapping]] = ..., path_mtu_max: _Optional[int] = ...) -> None: ...
+    rnr_nak: bool
+    def __init__(self, job: _Optional[str] = ..., world_size: _Optional[int] = ..., worker: _Optional[_Union[Worker, _Mapping]] = ..., path_mtu_max: _Optional[int] = ..., rnr_nak: _Optional[bool] = ...) -> None: ...
 
 class Worker(_message.Message):
     __slots__ = ("rank", "mac", "ip", "qpn_out", "psn_out", "qpn_in", "hostname")
@@ -134,7 +136,7 @@ class Waiting(_message.Message):
     def __init__(self, missing_ranks: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Ready(_message.Message):
-    __slots__ = ("job_id", "generation", "window", "message_packets", "path_mtu", "mode", "mode_reason", "successor", "predecessor", "heartbeat_interval_s", "heartbeat_timeout_s", "resume_timeout_s", "resume_token")
+    __slots__ = ("job_id", "generation", "window", "message_packets", "path_mtu", "mode", "mode_reason", "successor", "predecessor", "heartbeat_interval_s", "heartbeat_timeout_s", "resume_timeout_s", "resume_token", "rc")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     WINDOW_FIELD_NUMBER: _ClassVar[int]
@@ -148,6 +150,7 @@ class Ready(_message.Message):
     HEARTBEAT_TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
     RESUME_TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
     RESUME_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    RC_FIELD_NUMBER: _ClassVar[int]
     job_id: int
     generation: int
     window: int
@@ -161,7 +164,20 @@ class Ready(_message.Message):
     heartbeat_timeout_s: float
     resume_timeout_s: float
     resume_token: bytes
-    def __init__(self, job_id: _Optional[int] = ..., generation: _Optional[int] = ..., window: _Optional[int] = ..., message_packets: _Optional[int] = ..., path_mtu: _Optional[int] = ..., mode: _Optional[_Union[Mode, str]] = ..., mode_reason: _Optional[str] = ..., successor: _Optional[_Union[Worker, _Mapping]] = ..., predecessor: _Optional[_Union[Worker, _Mapping]] = ..., heartbeat_interval_s: _Optional[float] = ..., heartbeat_timeout_s: _Optional[float] = ..., resume_timeout_s: _Optional[float] = ..., resume_token: _Optional[bytes] = ...) -> None: ...
+    rc: RcParameters
+    def __init__(self, job_id: _Optional[int] = ..., generation: _Optional[int] = ..., window: _Optional[int] = ..., message_packets: _Optional[int] = ..., path_mtu: _Optional[int] = ..., mode: _Optional[_Union[Mode, str]] = ..., mode_reason: _Optional[str] = ..., successor: _Optional[_Union[Worker, _Mapping]] = ..., predecessor: _Optional[_Union[Worker, _Mapping]] = ..., heartbeat_interval_s: _Optional[float] = ..., heartbeat_timeout_s: _Optional[float] = ..., resume_timeout_s: _Optional[float] = ..., resume_token: _Optional[bytes] = ..., rc: _Optional[_Union[RcParameters, _Mapping]] = ...) -> None: ...
+
+class RcParameters(_message.Message):
+    __slots__ = ("timeout", "retry_count", "rnr_retry", "min_rnr_timer")
+    TIMEOUT_FIELD_NUMBER: _ClassVar[int]
+    RETRY_COUNT_FIELD_NUMBER: _ClassVar[int]
+    RNR_RETRY_FIELD_NUMBER: _ClassVar[int]
+    MIN_RNR_TIMER_FIELD_NUMBER: _ClassVar[int]
+    timeout: int
+    retry_count: int
+    rnr_retry: int
+    min_rnr_timer: int
+    def __init__(self, timeout: _Optional[int] = ..., retry_count: _Optional[int] = ..., rnr_retry: _Optional[int] = ..., min_rnr_timer: _Optional[int] = ...) -> None: ...
 
 class Start(_message.Message):
     __slots__ = ()

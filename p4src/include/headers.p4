@@ -28,6 +28,15 @@ const bit<8> SEND_LAST   = 0x02;
 const bit<8> SEND_ONLY   = 0x04;
 const bit<8> ACKNOWLEDGE = 0x11;
 
+const bit<16> ROCE_OVERHEAD = 8 + 12 + 4; /* UDP, BTH, ICRC */
+const bit<16> AETH_BYTES = 4;
+
+/* AETH syndromes: what the three upper bits say, and one with all its bits (InfiniBand spec vol. 1, 9.7.5.2). */
+const bit<8> AETH_KIND = 0xe0;
+const bit<8> AETH_ACK = 0x00;
+const bit<8> AETH_RNR_NAK = 0x20;
+const bit<8> AETH_NAK_SEQUENCE_ERROR = 0x60;
+
 const bit<32> AGGREGATION_MAGIC = 0x50345244; /* "P4RD" */
 const bit<8>  AGGREGATION_VERSION = 1;
 
@@ -87,6 +96,12 @@ header bth_t {
     psn_t   psn;
 }
 
+/* Of an Acknowledge, after the BTH. */
+header aeth_t {
+    bit<8>  syndrome;
+    bit<24> msn;                 /* messages that the receiver has completed */
+}
+
 header chunk_t {
     lanes_t lanes;
 }
@@ -122,16 +137,18 @@ struct headers_t {
     ipv4_header_t       ipv4;
     udp_t               udp;
     bth_t               bth;
+    aeth_t              aeth;
     chunk_t[MAX_CHUNKS] chunk;
     icrc_t              icrc;
 }
 
 /* What becomes of a packet after ingress. */
-typedef bit<2> verdict_t;
+typedef bit<3> verdict_t;
 const verdict_t FORWARD    = 0;  /* as any router would */
 const verdict_t DISCARD    = 1;  /* dropped, and counted where that was decided */
 const verdict_t EMIT_ALONE = 2;  /* forwarded with the stored sum in place of its payload */
 const verdict_t EMIT_GROUP = 3;  /* the sum, to every flow of the job */
+const verdict_t NOT_READY  = 4;  /* back to its sender, as an RNR NAK */
 
 /* Who a RoCE v2 packet belongs to. */
 typedef bit<2> member_t;
@@ -145,6 +162,7 @@ struct metadata_t {
     member_t     member;
     bool         flood;
     bool         whole_chunks;   /* the payload was parsed into chunks and an ICRC */
+    bool         corrupted;      /* the ICRC was checked, and is wrong */
     bit<8>       chunks;
     bit<8>       chunks_left;
     /* from the flow table */
@@ -160,6 +178,10 @@ struct metadata_t {
     bit<8>       psn_shift;      /* 8 * rank */
     bit<16>      group;          /* multicast group: one replica a flow, with rid rank + 1 */
     bit<1>       check_icrc;
+    psn_t        first_psn;      /* of the flow's QP: awaited before anything was acknowledged */
+    qpn_t        ack_qp;         /* the sender's QP */
+    bit<8>       rnr_syndrome;   /* RNR NAK and timer for what comes too early; 0: its sender wants none */
+    bit<1>       track;          /* remember what the acknowledgement says */
     /* from placement: which packet of which message this is */
     bool         placed;
     message_t    message;

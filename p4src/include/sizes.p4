@@ -13,6 +13,7 @@
 #define HISTORY_MESSAGES 16      /* 2W messages remembered per flow, so W <= 8 */
 #define FIRST_PSNS_BITS 768      /* MAX_RANKS * 24: read and written as one word */
 #define RECORD_BITS 104          /* generation 32, message 32, PSN 24, packets 8, op 8 */
+#define AWAITED_BITS 56          /* generation 32, PSN 24 */
 #define ROUTE_ENTRIES 4096
 #define MAX_PORTS 512
 

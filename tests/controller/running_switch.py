@@ -120,6 +120,7 @@ def job(number: int = 0, *, ranks: int = 3, generation: int = 1) -> list[Entry]:
             qpn_out=0x100 + 64 * number + 2 * rank,
             psn_out=7,
             qpn_in=0x101 + 64 * number + 2 * rank,
+            rnr_nak=rank == 1,
         )
         for rank in range(ranks)
     ]
@@ -132,4 +133,6 @@ def job(number: int = 0, *, ranks: int = 3, generation: int = 1) -> list[Entry]:
         mode=Mode.IN_NETWORK,
     )
     ring = Ring(members, {rank: HOSTS[rank].port for rank in range(ranks)}, DEVICE_ID)
-    return job_entries(ring, plan, Region(number, number * plan.slots, plan.slots), check_icrc=True)
+    return job_entries(
+        ring, plan, Region(number, number * plan.slots, plan.slots), check_icrc=True, rnr_timer=24
+    )

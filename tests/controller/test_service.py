@@ -6,7 +6,7 @@ import asyncio
 import queue
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,8 +25,9 @@ from controller.api.errors import (
     NotPossibleError,
     UnreachableError,
 )
+from controller.entries import Entry, TableEntry
 from controller.fabric import ManagedSwitch
-from controller.flows import MEMBER_QP
+from controller.flows import FLOW, MEMBER_QP
 from controller.queries import SlotContent
 from controller.registry import Registry
 from controller.routes import rack_entries
@@ -34,11 +35,19 @@ from controller.service import AddressError, ControllerService, make_server
 from controller.store import Store
 from host_agent.controller_session import ControllerSession
 from host_agent.errors import JobEndedError, JobRefusedError, WorkerLostError
-from host_agent.membership import Ended, JoinRequest, Mode, Ready
+from host_agent.membership import Ended, JoinRequest, Mode, RcParameters, Ready
 from tests.controller.fake_switch import FakeSwitch
 from tests.controller.test_registry import CONFIG as SLOW
 
-CONFIG = replace(SLOW, heartbeat_interval_s=0.1, heartbeat_timeout_s=1.0, resume_timeout_s=5.0)
+CONFIG = replace(
+    SLOW,
+    heartbeat_interval_s=0.1,
+    heartbeat_timeout_s=1.0,
+    resume_timeout_s=5.0,
+    rc_timeout=17,
+    rc_min_rnr_timer=14,
+    straggler_rnr_timer=23,
+)
 
 
 def request_of(place: int, *, job: str = "train", size: int = 3, **fields: Any) -> JoinRequest:
@@ -54,6 +63,7 @@ def request_of(place: int, *, job: str = "train", size: int = 3, **fields: Any) 
         qpn_in=0x200 + place,
         path_mtu_max=1024,
         hostname="machine",
+        rnr_nak=place == 1,
     )
     return replace(request, **fields)
 
@@ -170,6 +180,9 @@ def test_a_job_over_the_wire(workers: Workers, served: Served, admin: AdminClien
     assert {(r.job_id, r.generation, r.window, r.path_mtu, r.mode) for r in readies} == {
         (first.job_id, first.generation, 8, 1024, Mode.IN_NETWORK)
     }
+    assert [r.rc for r in readies] == 3 * [
+        RcParameters(timeout=17, retry_count=7, rnr_retry=7, min_rnr_timer=14)
+    ]
     assert [(r.successor.qpn_in, r.predecessor.psn_out) for r in readies] == [
         (0x201, 0xFFFFFD),
         (0x202, 0xFFFFFF),
@@ -324,12 +337,23 @@ def test_a_broken_connection_and_a_restarted_controller_do_not_matter(
     sessions, readies = workers.run(3)
     sessions[0]._call.cancel()
     entries = dict(served.switch.of_jobs)
+    assert rnr_syndromes(entries.values()) == {0: 0, 1: 0x20 | 23, 2: 0}
     served.stop()
     served.start()
-    workers.leave(sessions)
-    assert entries
+    assert served.switch.of_jobs == entries
     assert served.registry is not None
+    place = served.registry.job("train").place
+    assert place is not None
+    assert set(place.entries) == set(entries.values())
+    assert [m.rnr_nak for m in served.registry.job("train").job.members] == [False, True, False]
+    workers.leave(sessions)
     assert served.registry.job("train").generation == readies[0].generation
+
+
+def rnr_syndromes(entries: Iterable[Entry]) -> dict[int, int]:
+    """By rank, what the switch answers to what comes too early."""
+    flows = [dict(e.params) for e in entries if isinstance(e, TableEntry) and e.table == FLOW]
+    return {params["rank"]: params["rnr_syndrome"] for params in flows if "rank" in params}
 
 
 def test_leaving_workers_of_two_jobs_do_not_wait_for_each_other(workers: Workers) -> None:

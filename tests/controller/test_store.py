@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
 from dataclasses import replace
 from ipaddress import IPv4Address
 from pathlib import Path
@@ -33,7 +34,13 @@ JOB = StoredJob(
     workers=(
         (
             Member(
-                rank=0, mac="02:00:00:00:00:01", ip=IPv4Address("10.0.0.1"), qpn_out=2, psn_out=0, qpn_in=3
+                rank=0,
+                mac="02:00:00:00:00:01",
+                ip=IPv4Address("10.0.0.1"),
+                qpn_out=2,
+                psn_out=0,
+                qpn_in=3,
+                rnr_nak=True,
             ),
             b"\x00token",
         ),
@@ -116,6 +123,33 @@ def test_a_job_with_a_region_is_not_forgotten(tmp_path: Path) -> None:
         db.release(7)
         db.forget_job(7)
         assert db.jobs() == []
+
+
+def make_older(path: Path) -> None:
+    """A file of the format whose flow entries knew nothing of RNR NAKs, nor their members."""
+    with sqlite3.connect(path) as db:
+        db.execute("PRAGMA user_version = 1")
+        db.execute("UPDATE jobs SET workers = replace(workers, ', \"rnr_nak\": true', '')")
+    db.close()
+
+
+def test_a_file_of_the_format_before_is_taken_if_it_holds_no_entries(tmp_path: Path) -> None:
+    with store(tmp_path / "db") as db:
+        db.save_job(replace(JOB, place=None))
+        generation = db.next_generation()
+    make_older(tmp_path / "db")
+    with store(tmp_path / "db") as db:
+        (((member, _),),) = [job.workers for job in db.jobs()]
+        assert not member.rnr_nak
+        assert db.next_generation() == generation + 1
+
+
+def test_a_file_of_the_format_before_with_entries_is_refused(tmp_path: Path) -> None:
+    with store(tmp_path / "db") as db:
+        db.save_job(JOB)
+    make_older(tmp_path / "db")
+    with pytest.raises(StoreError, match="has format 1, this controller knows 2"):
+        store(tmp_path / "db")
 
 
 def test_two_controllers_cannot_use_one_file(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from controller.api import controller_pb2 as pb
 from controller.api import controller_pb2_grpc
 from host_agent.controller_session import ControllerSession
 from host_agent.errors import ControllerUnreachableError, JobEndedError, JobRefusedError, WorkerLostError
-from host_agent.membership import Ended, JoinRequest, Mode
+from host_agent.membership import Ended, JoinRequest, Mode, RcParameters
 
 REQUEST = JoinRequest(
     job="train",
@@ -31,6 +31,7 @@ REQUEST = JoinRequest(
     qpn_in=0x201,
     path_mtu_max=4096,
     hostname="h2",
+    rnr_nak=True,
 )
 READY = pb.Ready(
     job_id=5,
@@ -45,6 +46,7 @@ READY = pb.Ready(
     heartbeat_timeout_s=30,
     resume_timeout_s=30,
     resume_token=b"secret",
+    rc=pb.RcParameters(timeout=18, retry_count=0, rnr_retry=6, min_rnr_timer=1),
 )
 
 Script = Callable[["Conversation"], Iterator[pb.ControllerMessage]]
@@ -154,11 +156,12 @@ def test_joining_tells_the_controller_everything_and_brings_back_the_neighbours(
         qpn_in=0x201,
         hostname="h2",
     )
-    assert joins == [pb.Join(job="train", world_size=3, worker=worker, path_mtu_max=4096)]
+    assert joins == [pb.Join(job="train", world_size=3, worker=worker, path_mtu_max=4096, rnr_nak=True)]
     assert (answer.job_id, answer.generation, answer.mode) == (5, 77, Mode.IN_NETWORK)
     assert (answer.window, answer.message_packets, answer.path_mtu) == (8, 16, 1024)
     assert (answer.successor.ip, answer.successor.qpn_in) == (IPv4Address("10.1.0.3"), 0x202)
     assert (answer.predecessor.qpn_out, answer.predecessor.psn_out) == (0x100, 9)
+    assert answer.rc == RcParameters(timeout=18, retry_count=0, rnr_retry=6, min_rnr_timer=1)
 
 
 def test_a_refusal_comes_with_the_controllers_sentence(play: Any) -> None:

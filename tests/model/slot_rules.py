@@ -38,8 +38,11 @@ from host_agent.wire.aggregation import (
 from host_agent.wire.headers import (
     DEFAULT_UDP_SOURCE_PORT,
     ETHERTYPE_IPV4,
+    NAK_SEQUENCE_ERROR,
     PROTOCOL_UDP,
+    RNR_NAK_SYNDROME,
     ROCE_V2_PORT,
+    Aeth,
     Bth,
     Ethernet,
     IPv4,
@@ -53,11 +56,13 @@ from host_agent.wire.headers import (
 Out = tuple[int, bytes]  # port, frame
 
 FIRSTS = (Opcode.SEND_FIRST, Opcode.SEND_ONLY)
+ENDS = (Opcode.SEND_LAST, Opcode.SEND_ONLY)
 SENDS = (*FIRSTS, Opcode.SEND_MIDDLE, Opcode.SEND_LAST)
 COUNTERS = (
     "aggregated",  # a contribution was added (rules 1 and 2)
     "completed",  # it was the last one: the sum went out on every flow
-    "duplicate",  # rule 3
+    "duplicate",  # rule 3: dropped
+    "not_ready",  # rule 3: answered with an RNR NAK
     "replayed",  # rule 4
     "stale",  # rule 5
     "passed",  # of a PASS message: forwarded
@@ -71,7 +76,10 @@ COUNTERS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Flow:
-    """Rank `rank`'s connection to its successor: data goes src → dst_qp, ACKs come back to src_qp."""
+    """Rank `rank`'s connection to its successor: data goes src → dst_qp, ACKs come back to src_qp.
+
+    `first_psn` is src_qp's; `rnr_syndrome`: its NIC wants RNR NAKs with that timer (0: it wants none).
+    """
 
     rank: int
     port: int
@@ -83,6 +91,8 @@ class Flow:
     dst_ip: IPv4Address
     dst_qp: int
     udp_src_port: int = DEFAULT_UDP_SOURCE_PORT
+    first_psn: int = 0
+    rnr_syndrome: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,6 +143,7 @@ class Job:
         self.slots = [Slot() for _ in range(self.messages * self.packets)]
         self.records: list[dict[int, Record]] = [{} for _ in self.flows]
         self.latest: list[Record | None] = [None for _ in self.flows]
+        self.awaited: list[int | None] = [None for _ in self.flows]  # all before it is acknowledged
         self.first_psns = [[0] * self.messages for _ in self.flows]
         self.counters: Counter[str] = Counter(dict.fromkeys(COUNTERS, 0))
 
@@ -181,6 +192,8 @@ class SwitchModel:
             return job.drop("foreign")
         if not is_data:
             job.counters["acks"] += 1
+            if flow.rnr_syndrome:
+                note_acknowledgement(job, flow, frame)
             return self.forward(port, frame)
         packet = whole_chunks(frame)
         if packet is None:
@@ -214,6 +227,9 @@ class SwitchModel:
         index = psn_math.distance(record.psn, packet.bth.psn)
         slot = job.slots[record.message % job.messages * job.packets + index]
         tag = (job.generation, record.message)
+        head = job.slots[record.message % job.messages * job.packets]
+        if index > 0 and head.tag == tag and head.mismatch:  # everybody is told by the first packet
+            return job.drop("mismatch")
         if index == 0:
             job.first_psns[flow.rank][record.message % job.messages] = packet.bth.psn
         lanes = np.frombuffer(packet.payload, ">i4").astype(np.int32).reshape(-1, CHUNK_BYTES // LANE_BYTES)
@@ -238,7 +254,11 @@ class SwitchModel:
             alone = replace(alone, udp_src_port=packet.udp.src_port)
             return [self.emit(slot, alone, index, packet, packet.bth.psn)]
         elif flow.rank in slot.ranks:  # 3: a duplicate
-            return job.drop("duplicate")
+            awaited = job.awaited[flow.rank]
+            if packet.bth.psn != (flow.first_psn if awaited is None else awaited) or not flow.rnr_syndrome:
+                return job.drop("duplicate")
+            job.counters["not_ready"] += 1
+            return [self.not_ready(flow, record, packet)]
         else:  # 2: add
             if index == 0 and (
                 packet.payload[SIGNATURE] != slot.header[SIGNATURE] or len(lanes) != slot.count
@@ -256,6 +276,27 @@ class SwitchModel:
         firsts = [psns[record.message % job.messages] for psns in job.first_psns]
         return [self.emit(slot, q, index, packet, psn_math.add(firsts[q.rank], index)) for q in job.flows]
 
+    def not_ready(self, flow: Flow, record: Record, packet: RocePacket) -> Out:
+        """What its peer would say to `packet` if it had not posted a receive: go on, but later."""
+        bth = Bth(
+            opcode=Opcode.ACKNOWLEDGE,
+            dest_qp=flow.src_qp,
+            psn=packet.bth.psn,
+            mig_req=packet.bth.mig_req,
+            transport_version=packet.bth.transport_version,
+            pkey=packet.bth.pkey,
+        )
+        answer = replace(
+            packet,
+            ethernet=replace(packet.ethernet, dst=packet.ethernet.src, src=packet.ethernet.dst),
+            ip=replace(packet.ip, src=packet.ip.dst, dst=packet.ip.src, ttl=64),
+            udp=replace(packet.udp, checksum=0),
+            bth=bth,
+            aeth=Aeth(syndrome=flow.rnr_syndrome, msn=record.message & psn_math.PSN_MASK),
+            payload=b"",
+        )
+        return flow.port, answer.build()
+
     def claim(self, job: Job, slot: Slot, tag: tuple[int, int]) -> None:
         """Rule 1: the slot's older message is forgotten."""
         slot.tag, slot.ranks, slot.mismatch = tag, set(), False
@@ -265,19 +306,28 @@ class SwitchModel:
         chunks = [
             values.astype(">i4").tobytes() for values in slot.chunks[: len(packet.payload) // CHUNK_BYTES]
         ]
+        opcode = packet.bth.opcode
         if index == 0:
             header = bytearray(slot.header)
-            header[FLAGS_OFFSET] = Flags.RESULT | (
-                Flags.MISMATCH if slot.mismatch or len(chunks) != slot.count else Flags.NONE
-            )
+            mismatch = slot.mismatch or len(chunks) != slot.count
+            header[FLAGS_OFFSET] = Flags.RESULT | (Flags.MISMATCH if mismatch else Flags.NONE)
             header[RANK_OFFSET] = flow.rank
+            if mismatch:  # nothing else of the message will come
+                opcode = Opcode.SEND_ONLY
             chunks[0] = bytes(header)
         out = replace(
             packet,
             ethernet=Ethernet(dst=flow.dst_mac, src=flow.src_mac),
             ip=replace(packet.ip, src=flow.src_ip, dst=flow.dst_ip, ttl=(packet.ip.ttl - 1) & 0xFF),
             udp=replace(packet.udp, src_port=flow.udp_src_port),
-            bth=replace(packet.bth, dest_qp=flow.dst_qp, psn=psn, reserved=SUMMED_BIT),
+            bth=replace(
+                packet.bth,
+                opcode=opcode,
+                dest_qp=flow.dst_qp,
+                psn=psn,
+                reserved=SUMMED_BIT,
+                ack_req=packet.bth.ack_req or opcode in ENDS,
+            ),
             payload=b"".join(chunks),
         )
         return flow.dst_port, out.build()
@@ -304,6 +354,26 @@ def whole_chunks(frame: bytes) -> RocePacket | None:
         return None
     chunks, rest = divmod(len(packet.payload), CHUNK_BYTES)
     return packet if packet.bth.opcode in SENDS and 1 <= chunks <= MAX_CHUNKS and rest == 0 else None
+
+
+def note_acknowledgement(job: Job, flow: Flow, frame: bytes) -> None:
+    """Remember which PSN the receiver of a flow awaits, if this says it and is whole."""
+    try:
+        packet = RocePacket.parse(frame)
+    except MalformedPacket:
+        return
+    if packet.aeth is None or packet.payload or not packet.icrc_ok():
+        return
+    kind = packet.aeth.syndrome & 0xE0
+    if kind == 0:
+        awaits = psn_math.add(packet.bth.psn, 1)
+    elif kind == RNR_NAK_SYNDROME or packet.aeth.syndrome == NAK_SEQUENCE_ERROR:
+        awaits = packet.bth.psn
+    else:
+        return
+    known = job.awaited[flow.rank]
+    if known is None or psn_math.compare(awaits, known) > 0:
+        job.awaited[flow.rank] = awaits
 
 
 def place(job: Job, flow: Flow, packet: RocePacket) -> Record | None:

@@ -16,7 +16,7 @@ JSON = Path(__file__).parents[2] / "p4src" / "build" / "p4reduce.json"
 COUNTER_NAMES = {
     **{
         name: f"SwitchIngress.slots.{name}"
-        for name in ("aggregated", "completed", "duplicate", "replayed", "stale", "mismatch")
+        for name in ("aggregated", "completed", "duplicate", "replayed", "stale", "mismatch", "not_ready")
     },
     **{name: f"SwitchIngress.{name}" for name in ("bad_icrc", "unplaced", "passed")},
     **{name: f"SwitchIngress.membership.{name}" for name in ("foreign", "acks")},
@@ -98,13 +98,16 @@ class CompiledRack:
                     8 * flow.rank,
                     group,
                     int(check_icrc),
+                    flow.first_psn,
+                    flow.src_qp,
+                    flow.rnr_syndrome,
                 ],
             )
             self.insert(
                 "SwitchIngress.membership.flow",
                 [Exact(flow.dst_port), Exact(int(flow.dst_ip)), Exact(int(flow.src_ip)), Exact(flow.src_qp)],
                 "SwitchIngress.membership.ack_flow",
-                [index],
+                [index, job.generation, int(flow.rnr_syndrome != 0)],
             )
             for ip, qp in ((flow.dst_ip, flow.dst_qp), (flow.src_ip, flow.src_qp)):
                 self.insert(

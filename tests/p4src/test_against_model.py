@@ -44,7 +44,10 @@ def comparable(leaving: tuple[int, bytes]) -> tuple[int, bytes]:
 
 
 class Pair:
-    """A rack of `world_size` workers on the model and on the compiled program."""
+    """A rack of `world_size` workers on the model and on the compiled program.
+
+    `rnr_ranks`: bit r, rank r wants RNR NAKs; each with a timer of its own.
+    """
 
     generation = 0
 
@@ -56,13 +59,21 @@ class Pair:
         window: int,
         check_icrc: bool,
         generation: int | None = None,
+        rnr_ranks: int = 0,
     ) -> None:
         Pair.generation += 1
         psns = [0xFFFFF0 + 5 * rank for rank in range(world_size)]
         self.configs = configs(
             world_size, window=window, packets=PACKETS, path_mtu=4096, psns=[p % 2**24 for p in psns]
         )
-        self.job: Job = job_of(self.configs)
+        job: Job = job_of(self.configs)
+        flows = [
+            replace(
+                f, first_psn=c.psn_out, rnr_syndrome=(0x20 | (24 + f.rank) % 32) * (rnr_ranks >> f.rank & 1)
+            )
+            for f, c in zip(job.flows, self.configs, strict=True)
+        ]
+        self.job = replace(job, flows=tuple(flows))
         self.job.generation = generation or Pair.generation  # registers keep what older ones left
         routes = routes_of(self.configs)
         self.model = SwitchModel([self.job], routes, check_icrc=check_icrc)
@@ -122,6 +133,23 @@ class Pair:
             payload=payload,
         )
 
+    def acknowledgement(self, rank: int, psn: int, syndrome: int = 0x1F, **bth: Any) -> RocePacket:
+        """What rank's successor says to it; `bth`: other fields of that header."""
+        flow = self.job.flows[rank]
+        return RocePacket(
+            ethernet=Ethernet(dst=flow.src_mac, src=flow.dst_mac),
+            ip=IPv4(src=flow.dst_ip, dst=flow.src_ip, total_length=0),
+            udp=Udp(length=0),
+            bth=Bth(opcode=Opcode.ACKNOWLEDGE, dest_qp=flow.src_qp, psn=psn % 2**24, **bth),
+            aeth=Aeth(syndrome=syndrome, msn=1),
+        )
+
+    def acknowledge(self, rank: int, psn: int, syndrome: int = 0x1F) -> None:
+        """Through both switches, where it has to pass."""
+        flow = self.job.flows[rank]
+        ((port, _),) = self.both(flow.dst_port, self.acknowledgement(rank, psn, syndrome).build())
+        assert port == flow.port
+
     def both(self, port: int, frame: bytes) -> list[tuple[int, bytes]]:
         """What leaves, after asserting that both agree on it to the byte."""
         expected = self.model.process(port, frame)
@@ -131,6 +159,15 @@ class Pair:
         )
         return actual
 
+    def send(self, rank: int, index: int, message: int = 0) -> list[tuple[int, bytes]]:
+        """A packet as always, of two chunks."""
+        return self.both(rank + 1, self.packet(rank, message, index, 16 * message + index, 2).build())
+
+    def counted(self, *names: str) -> tuple[int, ...]:
+        """Of the compiled program."""
+        counters = self.compiled.counted(self.job)
+        return tuple(counters[name] for name in names)
+
     def assert_counters_agree(self) -> None:
         assert self.compiled.counted(self.job) == dict(self.job.counters)
 
@@ -138,11 +175,21 @@ class Pair:
 EVENTS = st.tuples(
     st.sampled_from(
         ["next"] * 8
-        + ["again", "again", "skip", "corrupt", "port", "address", "opcode", "ack", "chunks"]
+        + ["again", "again", "skip", "corrupt", "port", "address", "opcode", "chunks"]
+        + ["acknowledge", "acknowledge", "damaged ack", "straggle", "straggle", "straggle"]
         + ["generation", "rank", "job", "elements", "flags", "op", "packets", "psn", "cut"]
     ),
     st.integers(0, 2**32 - 1),
 )
+
+
+def said(pair: Pair, rank: int, psn: int, seed: int) -> RocePacket:
+    """An acknowledgement around `psn` of any kind: credits, timers, error codes, what is reserved."""
+    syndrome = (0x1F, 0x00, 0x60, 0x20, 0x3F, 0x61, 0x64, 0x40, 0x5F, 0x7F, 0x80, 0x9F, 0xA0, 0xE0)[seed % 14]
+    offset = (-1, 0, 0, -1, -2, 1, 3, -9, 2**23 - 1, 2**23, 2**23 + 1, seed >> 8)[(seed >> 4) % 12]
+    if offset > 3 and seed >> 28:  # such a jump ends the tracking: rarely
+        offset = -1
+    return pair.acknowledgement(rank, psn + offset, syndrome, ack_req=bool(seed & 64), resv8a=seed & 128)
 
 
 @settings(max_examples=60, deadline=None, phases=[Phase.explicit, Phase.generate])
@@ -150,17 +197,23 @@ EVENTS = st.tuples(
     world_size=st.integers(2, 5),
     window=st.sampled_from([1, 2, 4, 8]),
     check_icrc=st.booleans(),
+    rnr_ranks=st.sampled_from([0, 0b11111, 0b00101]),
     events=st.lists(EVENTS, min_size=20, max_size=120),
 )
 def test_any_schedule_of_packets_is_decided_alike(
-    compiled: CompiledRack, world_size: int, window: int, check_icrc: bool, events: list[tuple[str, int]]
+    compiled: CompiledRack,
+    world_size: int,
+    window: int,
+    check_icrc: bool,
+    rnr_ranks: int,
+    events: list[tuple[str, int]],
 ) -> None:
-    pair = Pair(compiled, world_size=world_size, window=window, check_icrc=check_icrc)
+    pair = Pair(compiled, world_size=world_size, window=window, check_icrc=check_icrc, rnr_ranks=rnr_ranks)
     place = [(0, 0)] * world_size  # what each rank sends next: message, index
     for kind, seed in events:
         rank = seed % world_size
         message, index = place[rank]
-        if kind in ("again", "opcode", "elements") and message + index:
+        if kind in ("again", "opcode", "elements", "straggle") and message + index:
             back = (seed >> 4) % (3 * window)  # beyond the 2W messages that are remembered, too
             message = max(0, message - back)
             index = (seed >> 8) % pair.packets_of(message)
@@ -188,16 +241,13 @@ def test_any_schedule_of_packets_is_decided_alike(
             packet = replace(
                 packet, bth=replace(packet.bth, psn=psn_math.add(packet.bth.psn, (seed >> 6) % 9))
             )
-        elif kind == "ack":
-            port = flow.dst_port
-            packet = RocePacket(
-                ethernet=Ethernet(dst=flow.src_mac, src=flow.dst_mac),
-                ip=IPv4(src=flow.dst_ip, dst=flow.src_ip, total_length=0),
-                udp=Udp(length=0),
-                bth=Bth(opcode=Opcode.ACKNOWLEDGE, dest_qp=flow.src_qp, psn=5),
-                aeth=Aeth(syndrome=0x1F, msn=1),
-            )
+        elif kind in ("acknowledge", "damaged ack"):
+            port, packet = flow.dst_port, said(pair, rank, packet.bth.psn, seed)
+        elif kind == "straggle":  # all before it is acknowledged, and it comes again
+            pair.acknowledge(rank, packet.bth.psn - 1)
         frame = bytearray(packet.build())
+        if kind == "damaged ack":
+            frame[42 + (seed >> 3) % (len(frame) - 42)] ^= 1 << (seed >> 16) % 8
         if kind == "corrupt" and check_icrc:
             frame[54 + (seed >> 3) % (len(frame) - 58)] ^= 1 << (seed >> 16) % 8
         elif kind == "cut":
@@ -262,3 +312,104 @@ def test_a_slots_state_is_answered_to_the_controller(compiled: CompiledRack) -> 
     )
     beyond = bytes([1]) + (0).to_bytes(2, "big") + (1 << 20).to_bytes(4, "big")
     assert compiled.plane.process(255, beyond) == []
+
+
+# What rank 0 gets for the second of `too_early`.
+RNR_NAK = bytes.fromhex(
+    "02 00 00 00 01 01 02 00 00 00 01 02 08 00 "  # Ethernet: back
+    "45 1a 00 30 be ef 40 00 40 11 67 af 0a 01 00 02 0a 01 00 01 "  # IPv4: back, 48 bytes, TTL 64
+    "d0 0d 12 b7 00 1c 00 00 "  # UDP: 28 bytes
+    "11 00 ff ff 00 00 01 00 00 ff ff f0 "  # BTH: Acknowledge, rank 0's QP_out, the packet's PSN
+    "38 00 00 00 "  # AETH: RNR NAK with timer 24, no message completed
+    "90 65 b8 e3"  # ICRC
+)
+
+
+def too_early(pair: Pair) -> list[tuple[int, bytes]]:
+    """Rank 0's first packet, twice, and with nothing in its headers left at what is usual."""
+    packet = pair.packet(0, 0, 0, 0, 1)
+    packet = replace(
+        packet,
+        ip=replace(packet.ip, tos=0x1A, identification=0xBEEF, ttl=3),
+        udp=replace(packet.udp, src_port=0xD00D, checksum=0x1234),
+        bth=replace(packet.bth, resv8a=0x80, ack_req=True, solicited=True),
+    )
+    return [(1, packet.build())] * 2
+
+
+@pytest.fixture
+def waiting(compiled: CompiledRack) -> Pair:
+    """Rank 0 and 1 want RNR NAKs. Rank 0 has sent all three packets of message 0; the others are late."""
+    pair = Pair(compiled, world_size=3, window=2, check_icrc=True, rnr_ranks=0b011)
+    for index in range(3):
+        assert pair.send(0, index) == []
+    return pair
+
+
+def test_the_awaited_packet_that_comes_again_is_answered_with_an_rnr_nak(compiled: CompiledRack) -> None:
+    waiting = Pair(compiled, world_size=3, window=2, check_icrc=True, rnr_ranks=0b011)
+    for port, frame in too_early(waiting):
+        answers = waiting.both(port, frame)
+    assert answers == [(1, RNR_NAK)]
+    assert RocePacket.parse(RNR_NAK).icrc_ok()
+
+
+def test_only_who_asks_for_rnr_naks_gets_them(waiting: Pair) -> None:
+    assert waiting.send(2, 0) == []
+    assert waiting.send(2, 0) == []
+    assert waiting.counted("duplicate", "not_ready") == (1, 0)
+
+
+def test_no_other_than_the_awaited_packet_is_answered(waiting: Pair) -> None:
+    """An RNR NAK for index 1 would say that index 0 has been taken, and nobody has."""
+    assert [waiting.send(0, index) for index in (1, 2)] == [[], []]
+    assert waiting.counted("duplicate", "not_ready") == (2, 0)
+    ((_, nak),) = waiting.send(0, 0)
+    assert RocePacket.parse(nak).bth.psn == waiting.psn(0, 0, 0)
+    waiting.acknowledge(0, waiting.psn(0, 0, 0))
+    assert waiting.send(0, 0) == []
+    ((_, nak),) = waiting.send(0, 1)
+    assert RocePacket.parse(nak).bth.psn == waiting.psn(0, 0, 1)
+    assert waiting.counted("duplicate", "not_ready") == (3, 2)
+
+
+@pytest.mark.parametrize(
+    ("syndrome", "awaits"),
+    [(0x1F, 2), (0x00, 2), (0x15, 2), (0x60, 1), (0x20, 1), (0x3F, 1)]
+    + [(code, 0) for code in (0x61, 0x62, 0x63, 0x64, 0x7F, 0x40, 0x5F, 0x80, 0x9F, 0xA0, 0xE0, 0xFF)],
+)
+def test_what_each_syndrome_says(waiting: Pair, syndrome: int, awaits: int) -> None:
+    waiting.acknowledge(0, waiting.psn(0, 0, 1), syndrome)
+    assert [len(waiting.send(0, index)) for index in range(3)] == [index == awaits for index in range(3)]
+
+
+def test_acknowledgements_count_forwards_only_also_where_psns_wrap(waiting: Pair) -> None:
+    """Rank 0's first PSN is 0xfffff0: message 7 crosses the end."""
+    assert waiting.psn(0, 7, 1) == 0x000000
+    for message in range(1, 8):
+        for index in range(waiting.packets_of(message)):
+            waiting.send(0, index, message)
+    waiting.acknowledge(0, 0xFFFFFE)
+    waiting.acknowledge(0, 0xFFFFF3)  # late
+    assert [len(waiting.send(0, index, 7)) for index in range(4)] == [1, 0, 0, 0]
+    waiting.acknowledge(0, 0xFFFFFF)
+    waiting.acknowledge(0, 0xFFFFFE, 0x60)
+    assert [len(waiting.send(0, index, 7)) for index in range(4)] == [0, 1, 0, 0]
+
+
+def test_a_damaged_or_lengthened_acknowledgement_passes_and_says_nothing(waiting: Pair) -> None:
+    packet = waiting.acknowledgement(0, waiting.psn(0, 0, 0))
+    damaged = bytearray(packet.build())
+    damaged[-1] ^= 1
+    assert len(waiting.both(2, bytes(damaged))) == 1
+    assert len(waiting.both(2, replace(packet, payload=bytes(4)).build())) == 1
+    assert len(waiting.send(0, 0)) == 1
+
+
+def test_a_new_generation_awaits_its_own_first_psn(compiled: CompiledRack, waiting: Pair) -> None:
+    waiting.acknowledge(0, waiting.psn(0, 0, 1))
+    again = Pair(compiled, world_size=3, window=2, check_icrc=True, rnr_ranks=0b011)
+    assert [len(again.send(0, index)) for index in range(3)] == [0, 0, 0]
+    assert [len(again.send(0, index)) for index in range(3)] == [1, 0, 0]
+    again.acknowledge(0, again.psn(0, 0, 0))  # behind what the older generation had acknowledged
+    assert [len(again.send(0, index)) for index in range(3)] == [0, 1, 0]

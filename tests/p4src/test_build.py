@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import p4src
+from controller.flows import RNR_NAK
 from host_agent.wire import aggregation, headers
 from host_agent.wire.aggregation import AggregationHeader, ElementType, Flags, Op, Reduction
 from p4src.compile import COMPILER, compile_program, compiler_version
@@ -81,6 +82,9 @@ def test_codes_are_the_same_in_p4_and_python() -> None:
     assert p4["ROCE_V2_PORT"] == headers.ROCE_V2_PORT
     for opcode in ("SEND_FIRST", "SEND_MIDDLE", "SEND_LAST", "SEND_ONLY", "ACKNOWLEDGE"):
         assert p4[opcode] == headers.Opcode[opcode]
+    assert p4["AETH_ACK"] == headers.ACK_SYNDROME & p4["AETH_KIND"]
+    assert p4["AETH_RNR_NAK"] == headers.RNR_NAK_SYNDROME == RNR_NAK
+    assert p4["AETH_NAK_SEQUENCE_ERROR"] == headers.NAK_SEQUENCE_ERROR
 
 
 def documented_header() -> dict[str, tuple[int, int]]:

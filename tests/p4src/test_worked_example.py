@@ -15,6 +15,30 @@ PROTOCOL = Path(__file__).parents[2] / "docs" / "protocol.md"
 CONTRIBUTIONS = ([7, -1, 100], [5, -2, 23])
 
 
+def section(title: str) -> str:
+    return PROTOCOL.read_text().split(f"## {title}", 1)[1].split("\n## ", 1)[0]
+
+
+def test_the_rnr_nak_is_true() -> None:
+    rack = CompiledRack()
+    try:
+        pair = Pair(rack, world_size=2, window=2, check_icrc=True, generation=1, rnr_ranks=0b01)
+        pair.acknowledge(0, 0xFFFFF7)
+        packet = pair.packet(0, 3, 0, 0, 1).build()
+        assert pair.both(1, packet) == []
+        ((port, frame),) = pair.both(1, packet)
+    finally:
+        rack.plane.close()
+    nak = RocePacket.parse(frame)
+    assert nak.aeth is not None
+    assert nak.icrc_ok()
+    line = (
+        f"out  {nak.ip.src} → {nak.ip.dst}  Acknowledge  QPN {nak.bth.dest_qp:#x}  PSN {nak.bth.psn:#x}  "
+        f"AETH {nak.aeth.syndrome:02x} {nak.aeth.msn:06x}  ICRC {nak.icrc.hex()}   to rank 0, port {port}"
+    )
+    assert line in section("Ordinary NICs").splitlines()
+
+
 def test_every_number_of_the_example_is_true() -> None:
     rack = CompiledRack()
     try:
@@ -30,7 +54,7 @@ def test_every_number_of_the_example_is_true() -> None:
                 seen += [RocePacket.parse(frame) for _, frame in pair.both(rank + 1, packet.build())]
     finally:
         rack.plane.close()
-    example = PROTOCOL.read_text().split("## Worked example", 1)[1].split("\n## ", 1)[0]
+    example = section("Worked example")
     assert len(seen) == 4  # two results of each of two packets
     for packet in seen:
         (line,) = [line for line in example.splitlines() if packet.build()[-4:].hex() in line]

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+from host_agent.wire import psn as psn_math
 from tests.p4src.test_against_model import Pair
 
 PORTS = (1, 2, 3, 4)
@@ -30,7 +31,19 @@ def p4reduce_frames(pair: Pair, chance: random.Random, count: int) -> Iterator[t
             else (chance.randrange(ranks))
         )
         message, index = place[rank]
-        kind = chance.choice(["next"] * 8 + ["again", "corrupt", "cut", "port", "stranger", "generation"])
+        kind = chance.choice(
+            ["next"] * 8 + ["again", "corrupt", "cut", "port", "stranger", "generation", "early", "early"]
+        )
+        if kind == "early":  # what is awaited comes again before the others have sent it
+            psn = pair.psn(rank, message, chance.randrange(index + 1))
+            syndrome = chance.choice([0x1F, 0x00, 0x60, 0x33, 0x61, 0x40, 0x80])
+            acknowledgement = bytearray(
+                pair.acknowledgement(rank, psn if syndrome & 0x60 else psn - 1, syndrome).build()
+            )
+            if chance.random() < 0.1:
+                acknowledgement[chance.randrange(14, len(acknowledgement))] ^= 1 << chance.randrange(8)
+            yield pair.job.flows[rank].dst_port, bytes(acknowledgement)
+            index = psn_math.distance(pair.psn(rank, message, 0), psn)
         if kind == "again" and message:
             message = max(0, message - chance.randrange(6))
             index = index % pair.packets_of(message)

@@ -11,9 +11,10 @@ from typing import cast
 
 import pytest
 
+from host_agent.wire.headers import RocePacket
 from soft_switch.dataplane import DataPlane, Exact, Lpm, Match, Range, Ternary
 from tests.p4src.rack import CompiledRack, mac
-from tests.p4src.test_against_model import Pair
+from tests.p4src.test_against_model import RNR_NAK, Pair, too_early
 from tests.soft_switch import bits
 from tests.soft_switch.aggregation_frames import NoPlane, p4reduce_frames
 from tests.soft_switch.programs import p4info, program
@@ -212,9 +213,9 @@ def test_state(both: Both) -> None:
     assert not left[3]  # instance 3 is dropped in egress
 
 
-def test_aggregation(both: Both) -> None:
-    pair = Pair(cast(CompiledRack, NoPlane()), world_size=4, window=4, check_icrc=True)
-    for switch in both[0]:
+def install_aggregation(switches: Sequence[Switch], pair: Pair) -> None:
+    """The program, and the pair's job."""
+    for switch in switches:
         switch.push(
             (P4REDUCE / "p4reduce.json").read_bytes(), (P4REDUCE / "p4reduce.p4info.txtpb").read_text()
         )
@@ -235,9 +236,24 @@ def test_aggregation(both: Both) -> None:
                 "SwitchIngress.forward.next_hop",
                 [port, 1, 2],
             )
+
+
+def test_an_rnr_nak_to_the_byte(both: Both) -> None:
+    pair = Pair(cast(CompiledRack, NoPlane()), world_size=3, window=2, check_icrc=True, rnr_ranks=0b011)
+    install_aggregation(both[0], pair)
+    assert assert_alike(both, too_early(pair)) == {1: [RNR_NAK], 2: [], 3: [], 4: []}
+
+
+def test_aggregation(both: Both) -> None:
+    pair = Pair(cast(CompiledRack, NoPlane()), world_size=4, window=4, check_icrc=True, rnr_ranks=0b0111)
+    install_aggregation(both[0], pair)
     frames = list(p4reduce_frames(pair, random.Random(5), 900))
     left = assert_alike(both, frames, batch=8)
     assert sum(len(frames) for frames in left.values()) > 500
     counters = both[0][0].counters()
-    for name in ("completed", "duplicate", "replayed"):
+    for name in ("completed", "duplicate", "not_ready", "replayed"):
         assert sum(packets for packets, _ in counters[f"SwitchIngress.slots.{name}"]) > 0
+    answers = [frame for port in PORTS for frame in left[port] if len(frame) == 62 and frame[54] >> 5 == 1]
+    mine = [frame for frame in answers if RocePacket.parse(frame).ip.ttl == 64]
+    assert len(mine) == sum(packets for packets, _ in counters["SwitchIngress.slots.not_ready"])
+    assert all(RocePacket.parse(frame).icrc_ok() for frame in mine)

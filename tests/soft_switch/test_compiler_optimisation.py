@@ -269,7 +269,7 @@ def test_a_variable_that_was_set_before_a_read_that_finds_nothing() -> None:
 @pytest.mark.parametrize("check_icrc", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_the_aggregation_program(check_icrc: bool) -> None:
     """A job's packets, repeated, damaged, cut and from strangers: the same leaves, and the same is stored."""
-    pair = Pair(cast(CompiledRack, NoPlane()), world_size=4, window=4, check_icrc=check_icrc)
+    pair = Pair(cast(CompiledRack, NoPlane()), world_size=4, window=4, check_icrc=check_icrc, rnr_ranks=7)
     frames = list(p4reduce_frames(pair, random.Random(7), 1200))
     racks = []
     for optimise in (True, False):
@@ -285,6 +285,7 @@ def test_the_aggregation_program(check_icrc: bool) -> None:
         left += len(out)
     assert left > 500
     assert racks[0].counted(pair.job) == racks[1].counted(pair.job)
+    assert racks[0].counted(pair.job)["not_ready"] > 5
     assert one.program is not None
     for name, register in one.program.registers.items():
         for index in (0, 1, 5, 15, register.size - 1):

@@ -1,0 +1,109 @@
+/* A NIC that repeats by itself gives up after a few timeouts, and behind a straggler nobody acknowledges. So what it
+ * repeats too early is answered with an RNR NAK, after which it waits and goes on for ever (docs/protocol.md).
+ *
+ * An RNR NAK acknowledges all packets before its own. Therefore only the one packet is answered whose predecessors the
+ * receiver has acknowledged, all of them: the awaited one. That is remembered from the acknowledgements that pass.
+ */
+#ifndef STRAGGLERS_P4
+#define STRAGGLERS_P4
+
+#include <v1model.p4>
+#include "include/headers.p4"
+
+/* generation 32 | the PSN that the receiver awaits 24 */
+#define AWAITED_GENERATION(a) a[55:24]
+#define AWAITED_PSN(a)        a[23:0]
+
+/* Ingress, for an acknowledgement whose ICRC is right: remember what it says. */
+control Acknowledged(in headers_t hdr, in metadata_t meta, register<bit<AWAITED_BITS>> awaited_psns) {
+    bit<AWAITED_BITS> awaited = 0;
+    psn_t awaits = 0;
+    psn_t ahead = 0;
+
+    action read() {
+        awaited_psns.read(awaited, (bit<32>)meta.flow);
+        ahead = awaits - AWAITED_PSN(awaited);
+    }
+
+    action store() {
+        awaited_psns.write((bit<32>)meta.flow, meta.generation ++ awaits);
+    }
+
+    apply {
+        if (hdr.aeth.syndrome & AETH_KIND == AETH_ACK
+                || hdr.aeth.syndrome & AETH_KIND == AETH_RNR_NAK
+                || hdr.aeth.syndrome == AETH_NAK_SEQUENCE_ERROR) {
+            awaits = hdr.bth.psn;
+            if (hdr.aeth.syndrome & AETH_KIND == AETH_ACK) {
+                awaits = hdr.bth.psn + 1;
+            }
+            read();
+            /* Late ones say what is known; only forwards. */
+            if (AWAITED_GENERATION(awaited) != meta.generation || (ahead != 0 && ahead[23:23] == 0)) {
+                store();
+            }
+        }
+    }
+}
+
+/* Egress: what was to be added already goes back to its sender, as an RNR NAK from its peer. */
+control NotReady(inout headers_t hdr, in metadata_t meta) {
+    action answer() {
+        mac_t sender = hdr.ethernet.src;
+        hdr.ethernet.src = hdr.ethernet.dst;
+        hdr.ethernet.dst = sender;
+
+        ipv4_t address = hdr.ipv4.src;
+        hdr.ipv4.src = hdr.ipv4.dst;
+        hdr.ipv4.dst = address;
+        hdr.ipv4.total_length = 20 + ROCE_OVERHEAD + AETH_BYTES;
+        hdr.ipv4.ttl = 64;
+        hdr.udp.length = ROCE_OVERHEAD + AETH_BYTES;
+        hdr.udp.checksum = 0;
+
+        /* The PSN stays: it is the one that is awaited. */
+        hdr.bth.opcode = ACKNOWLEDGE;
+        hdr.bth.solicited = 0;
+        hdr.bth.pad_count = 0;
+        hdr.bth.resv8a = 0;
+        hdr.bth.dest_qp = meta.ack_qp;
+        hdr.bth.ack_req = 0;
+        hdr.bth.reserved = 0;
+
+        hdr.aeth.setValid();
+        hdr.aeth.syndrome = meta.rnr_syndrome;
+        hdr.aeth.msn = meta.message[23:0];
+    }
+
+    apply {
+        answer();
+    }
+}
+
+/* Egress, when the ICRC is there: an RNR NAK has no payload. */
+control WithoutPayload(inout headers_t hdr) {
+    action remove() {
+        hdr.chunk[0].setInvalid();
+        hdr.chunk[1].setInvalid();
+        hdr.chunk[2].setInvalid();
+        hdr.chunk[3].setInvalid();
+        hdr.chunk[4].setInvalid();
+        hdr.chunk[5].setInvalid();
+        hdr.chunk[6].setInvalid();
+        hdr.chunk[7].setInvalid();
+        hdr.chunk[8].setInvalid();
+        hdr.chunk[9].setInvalid();
+        hdr.chunk[10].setInvalid();
+        hdr.chunk[11].setInvalid();
+        hdr.chunk[12].setInvalid();
+        hdr.chunk[13].setInvalid();
+        hdr.chunk[14].setInvalid();
+        hdr.chunk[15].setInvalid();
+    }
+
+    apply {
+        remove();
+    }
+}
+
+#endif

@@ -1,0 +1,136 @@
+"""RNR NAKs to a straggler's peers in whole jobs: never for what the receiver lacks, and no harm done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from host_agent.transport import SwitchOp, TransportConfig
+from host_agent.transport.events import FailureCode
+from host_agent.wire import psn as psn_math
+from host_agent.wire.headers import RocePacket
+from tests.host_agent.transport.fabric import (
+    CheckedSwitch,
+    Fabric,
+    Faults,
+    aggregating_switch,
+    ring_configs,
+    routes,
+)
+from tests.host_agent.transport.test_simulation import FAULTS, PSNS, SEEDS, Program, aggregate, gather, run
+from tests.model.slot_rules import Flow, Job, Out, Record
+
+TIMER_10_US = 0x21
+
+
+class JustSwitch(CheckedSwitch):
+    """Holds what makes an RNR NAK safe: its PSN is the one that the receiver waits for."""
+
+    expected_psn: Callable[[int], int]  # of a rank's QP_in
+    answered = 0
+
+    def not_ready(self, flow: Flow, record: Record, packet: RocePacket) -> Out:
+        self.answered += 1
+        receiver = (flow.rank + 1) % self.world_size
+        expected = self.expected_psn(receiver)
+        assert psn_math.compare(expected, packet.bth.psn) >= 0, (
+            f"rank {flow.rank} hears that everything before {packet.bth.psn:#x} has arrived, and rank "
+            f"{receiver} still waits for {expected:#x}"
+        )
+        return super().not_ready(flow, record, packet)
+
+    world_size = 0
+
+
+def rack(
+    ranks: int,
+    *,
+    rnr_ranks: int = -1,
+    faults: Faults | None = None,
+    seed: int = 0,
+    **options: int | list[int],
+) -> tuple[Fabric, JustSwitch]:
+    """Workers of which those in the set `rnr_ranks` (by bit) get RNR NAKs."""
+    configs = ring_configs(ranks, **options)  # type: ignore[arg-type]
+    switch = just_switch(configs, rnr_ranks)
+    fabric = Fabric(configs, switch.process, faults or Faults(), seed)
+    switch.received_messages = lambda: [e.progress().received_messages for e in fabric.endpoints]
+    switch.expected_psn = lambda rank: fabric.endpoints[rank].progress().expected_psn
+    fabric.checked_switch = switch
+    return fabric, switch
+
+
+def just_switch(configs: list[TransportConfig], rnr_ranks: int) -> JustSwitch:
+    plain, *_ = {id(job): job for job, _, _ in aggregating_switch(configs).members.values()}.values()
+    flows = tuple(
+        replace(f, first_psn=c.psn_out, rnr_syndrome=TIMER_10_US * (rnr_ranks >> f.rank & 1))
+        for f, c in zip(plain.flows, configs, strict=True)
+    )
+    job = Job(plain.job, plain.generation, plain.window, plain.packets, flows)
+    switch = JustSwitch([job], routes(configs))
+    switch.world_size = len(configs)
+    return switch
+
+
+@settings(deadline=None, max_examples=80)
+@given(
+    ranks=st.integers(2, 4),
+    rnr_ranks=st.sampled_from([0b1111, 0b0101, 0b0010]),
+    kinds=st.lists(st.sampled_from(["sum", "sum", "max", "gather"]), min_size=1, max_size=4),
+    elements=st.integers(0, 1500),
+    window=st.sampled_from([1, 2, 8]),
+    first_psn=PSNS,
+    late_s=st.sampled_from([0.0, 0.3, 3.0]),
+    faults=FAULTS,
+    seed=SEEDS,
+)
+def test_jobs_with_stragglers_over_bad_links_are_exact_and_no_nak_says_too_much(
+    ranks: int,
+    rnr_ranks: int,
+    kinds: list[str],
+    elements: int,
+    window: int,
+    first_psn: int,
+    late_s: float,
+    faults: Faults,
+    seed: int,
+) -> None:
+    fabric, _ = rack(
+        ranks,
+        rnr_ranks=rnr_ranks,
+        faults=faults,
+        seed=seed,
+        window=window,
+        first_psns=[(first_psn + 3 * rank) % 2**24 for rank in range(ranks)],
+    )
+    programs = [Program(rank) for rank in range(ranks)]
+    for number, kind in enumerate(kinds):
+        if kind == "gather":
+            gather(programs, elements, number)
+        else:
+            aggregate(programs, SwitchOp.SUM if kind == "sum" else SwitchOp.MAX, elements, number)
+    for program in programs[: -1 if late_s else None]:
+        program.advance(fabric)
+    fabric.run_for(late_s)
+    run(fabric, programs)
+
+
+@pytest.mark.parametrize("rnr_ranks", [0b111, 0])
+def test_a_connection_with_a_retry_limit_outlives_a_straggler_of_ten_seconds(rnr_ranks: int) -> None:
+    """Without RNR NAKs, it gives up."""
+    fabric, switch = rack(3, rnr_ranks=rnr_ranks, retry_limit=3)
+    programs = [Program(rank) for rank in range(3)]
+    aggregate(programs, SwitchOp.SUM, 192 * 6, 1)
+    for program in programs[:2]:
+        program.advance(fabric)
+    fabric.run_for(10)
+    if rnr_ranks:
+        assert switch.answered > 10
+        run(fabric, programs)
+    else:
+        failures = [event.failure for event in fabric.events[0] if event.failure is not None]
+        assert [failure.code for failure in failures] == [FailureCode.RETRY_LIMIT]
