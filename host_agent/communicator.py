@@ -18,6 +18,7 @@ from host_agent.arguments import (
     result_array,
     strategy_of,
 )
+from host_agent.carriers import Transport
 from host_agent.collectives import in_network, ring
 from host_agent.collectives.plan import Array, Strategy, choose
 from host_agent.errors import CommunicatorClosedError, UsageError
@@ -34,7 +35,11 @@ class RingFallbackWarning(UserWarning):
 
 @dataclass(frozen=True, kw_only=True)
 class Statistics:
-    """What a communicator has done so far. Bytes are of whole data frames, resent ones included."""
+    """What a communicator has done so far. Bytes are of whole data frames, resent ones included.
+
+    An RDMA device resends by itself and does not tell how much: there, packets and bytes are without what was
+    resent, `retransmissions` is 0, and the rest is what the device's own counters say (see `VerbsLink`).
+    """
 
     collectives: int
     in_network: int
@@ -69,10 +74,12 @@ class Communicator:
         membership: Membership,
         timeout_s: float | None = None,
         strategy: Strategy | str = Strategy.AUTO,
+        transport: Transport = Transport.USERSPACE,
     ) -> None:
         self.rank = rank
         self.world_size = world_size
         self.ready = ready
+        self.transport = transport
         self.strategy = strategy_of(strategy)
         self._link = link
         self._membership = membership
@@ -101,6 +108,8 @@ class Communicator:
         timeout_s: float | None = None,
         join_timeout_s: float = 60.0,
         retry_limit: int = 0,
+        transport: Transport | str = Transport.AUTO,
+        first_psn: int | None = None,
     ) -> Communicator:
         """Join `job` at the controller ("host:port"); waits until all `world_size` workers have joined.
 
@@ -109,6 +118,12 @@ class Communicator:
         controller ends it when a worker dies. `timeout_s` ends it also after so long without progress
         (CollectiveTimeoutError), `retry_limit` after so many retransmission timeouts in a row on a connection
         (0: never). Errors: InterfaceError, JobRefusedError, ControllerUnreachableError.
+
+        `transport`: "userspace" speaks RoCE v2 itself on a raw socket; "verbs" leaves it to the interface's
+        RDMA device (needs pyverbs, see `host_agent.transport.verbs`), with the timeouts and retry counts that
+        the controller hands out in place of `retry_limit`; "auto" is "verbs" where the interface has a device
+        and pyverbs is there. Workers of one job may differ. `first_psn`: of the connection to the next rank
+        (None: random).
         """
         strategy = strategy_of(strategy)
         place = joining.join(
@@ -120,6 +135,8 @@ class Communicator:
             path_mtu=path_mtu,
             timeout_s=join_timeout_s,
             retry_limit=retry_limit,
+            transport=transport,
+            first_psn=first_psn,
         )
         return cls(
             rank=rank,
@@ -129,6 +146,7 @@ class Communicator:
             membership=place.membership,
             timeout_s=timeout_s,
             strategy=strategy,
+            transport=place.transport,
         )
 
     def all_reduce(

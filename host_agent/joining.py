@@ -6,17 +6,14 @@ import secrets
 import socket
 from dataclasses import dataclass
 
+from host_agent.carriers import Carrier, Transport, choose_carrier, transport_of
 from host_agent.controller_session import ControllerSession
 from host_agent.errors import InterfaceError, UsageError
 from host_agent.membership import JoinRequest, Membership, Ready
-from host_agent.netinfo import Interface, find_interface, path_mtu_for, require_path_mtu
+from host_agent.netinfo import Interface, find_interface, require_path_mtu
 from host_agent.runner import Alone, Link
-from host_agent.transport import Predecessor, RcDriver, Successor, TransportConfig, TransportError
+from host_agent.transport import Predecessor, Successor, TransportConfig, TransportError
 from host_agent.wire.psn import PSN_MODULUS
-
-# QPNs 0 and 1 are the management QPs of InfiniBand (spec vol. 1, 3.5.3); real adapters start well above.
-_FIRST_QPN = 0x100
-_LAST_QPN = 0xFFFFFE
 
 
 @dataclass(frozen=True)
@@ -26,6 +23,7 @@ class Place:
     ready: Ready
     link: Link
     membership: Membership
+    transport: Transport = Transport.USERSPACE
 
 
 def join(
@@ -38,26 +36,40 @@ def join(
     path_mtu: int | None,
     timeout_s: float,
     retry_limit: int,
+    transport: Transport | str = Transport.AUTO,
+    first_psn: int | None = None,
 ) -> Place:
     """Join through the controller at "host:port"; see `Communicator.join`."""
     if not 0 <= rank < world_size:
         raise UsageError(f"rank {rank} is no rank of a job of {world_size} workers (0..{world_size - 1})")
+    if first_psn is not None and not 0 <= first_psn < PSN_MODULUS:
+        raise UsageError(f"first_psn {first_psn} is no PSN (0..{PSN_MODULUS - 1})")
+    transport = transport_of(transport)
     link_interface = find_interface(interface, controller=controller)
-    largest = path_mtu_for(link_interface.mtu)
-    request = JoinRequest(
-        job=job,
-        world_size=world_size,
-        rank=rank,
-        mac=link_interface.mac,
-        ip=link_interface.ip,
-        qpn_out=(qpn_out := _random_qpn()),
-        psn_out=secrets.randbelow(PSN_MODULUS),
-        qpn_in=_random_qpn(other_than=qpn_out),
-        path_mtu_max=require_path_mtu(path_mtu, link_interface) if path_mtu else largest,
-        hostname=socket.gethostname(),
-    )
+    if path_mtu is not None:
+        require_path_mtu(path_mtu, link_interface)
+    # Alone, a worker has nobody to talk to: no device is opened for it.
+    carrier = choose_carrier(transport if world_size > 1 else Transport.USERSPACE, link_interface)
+    try:
+        request = JoinRequest(
+            job=job,
+            world_size=world_size,
+            rank=rank,
+            mac=link_interface.mac,
+            ip=link_interface.ip,
+            qpn_out=carrier.qpn_out,
+            psn_out=secrets.randbelow(PSN_MODULUS) if first_psn is None else first_psn,
+            qpn_in=carrier.qpn_in,
+            path_mtu_max=carrier.path_mtu if path_mtu is None else min(path_mtu, carrier.path_mtu),
+            hostname=socket.gethostname(),
+            rnr_nak=carrier.rnr_nak,
+        )
+        membership = ControllerSession(controller)
+    except BaseException:
+        carrier.close()
+        raise
     return take_place(
-        ControllerSession(controller), request, link_interface, timeout_s=timeout_s, retry_limit=retry_limit
+        membership, request, link_interface, carrier, timeout_s=timeout_s, retry_limit=retry_limit
     )
 
 
@@ -65,6 +77,7 @@ def take_place(
     membership: Membership,
     request: JoinRequest,
     interface: Interface,
+    carrier: Carrier,
     *,
     timeout_s: float,
     retry_limit: int,
@@ -75,18 +88,19 @@ def take_place(
         ready = membership.join(request, timeout_s=timeout_s)
         require_path_mtu(ready.path_mtu, interface)
         if request.world_size > 1:
-            driver = RcDriver(transport_config(request, ready, retry_limit=retry_limit), interface.name)
-            link = driver
-            driver.start()
+            config = transport_config(request, ready, retry_limit=retry_limit)
+            link = connection = carrier.link(config, ready.rc)
+            connection.start()
         membership.up(timeout_s=timeout_s)
     except BaseException as error:
         membership.abort(f"rank {request.rank} on {request.hostname} could not start: {error}")
         link.close()
+        carrier.close()
         membership.close()
         if isinstance(error, TransportError):
             raise InterfaceError(str(error)) from error
         raise
-    return Place(ready, link, membership)
+    return Place(ready, link, membership, carrier.transport)
 
 
 def transport_config(request: JoinRequest, ready: Ready, *, retry_limit: int) -> TransportConfig:
@@ -113,10 +127,3 @@ def transport_config(request: JoinRequest, ready: Ready, *, retry_limit: int) ->
         world_size=request.world_size,
         retry_limit=retry_limit,
     )
-
-
-def _random_qpn(*, other_than: int = 0) -> int:
-    while True:
-        qpn = _FIRST_QPN + secrets.randbelow(_LAST_QPN - _FIRST_QPN)
-        if qpn != other_than:
-            return qpn

@@ -163,7 +163,9 @@ class Runner:
         if progress.sent_messages <= first:
             own = "this worker has not sent it yet"
         elif progress.acked_messages <= first:
-            own = f"this worker has sent it and had {progress.timeouts_in_a_row} timeouts in a row"
+            own = "this worker has sent it and waits for its acknowledgement"
+            if progress.timeouts_in_a_row:
+                own += f", after {progress.timeouts_in_a_row} timeouts in a row"
         else:
             own = "this worker's own packets are acknowledged"
         return (

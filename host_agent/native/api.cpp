@@ -9,6 +9,8 @@
 #include "endpoint.h"
 #include "half.h"
 #include "icrc.h"
+#include "messages.h"
+#include "monitor.h"
 #include "p4r.h"
 #include "quantise.h"
 
@@ -20,6 +22,12 @@ struct p4r_endpoint {
 struct p4r_driver {
     p4r_driver(const p4r_config &config, const char *interface) : machine(config, interface) {}
     p4r::Driver machine;
+};
+
+struct p4r_messages {
+    explicit p4r_messages(const p4r_config &config) : machine(config) {}
+    p4r::Messages machine;
+    p4r::Monitor monitor{machine.operations()};
 };
 
 namespace {
@@ -59,7 +67,7 @@ void p4r_endpoint_free(p4r_endpoint *endpoint) { delete endpoint; }
 
 uint64_t p4r_endpoint_post(p4r_endpoint *endpoint, const p4r_operation *op, int64_t now, char *error,
                            size_t error_size) {
-    if (const char *wrong = endpoint->machine.check(*op)) {
+    if (const char *wrong = p4r::Operations::check(*op)) {
         explain(error, error_size, wrong);
         return 0;
     }
@@ -79,10 +87,10 @@ size_t p4r_endpoint_poll(p4r_endpoint *endpoint, int64_t now, uint8_t *buffer, s
 
 int64_t p4r_endpoint_next_timeout(const p4r_endpoint *endpoint) { return endpoint->machine.next_timeout(); }
 
-void p4r_endpoint_halt(p4r_endpoint *endpoint) { endpoint->machine.halt(); }
+void p4r_endpoint_halt(p4r_endpoint *endpoint) { endpoint->machine.operations().halt(); }
 
 int p4r_endpoint_event(p4r_endpoint *endpoint, p4r_event *event) {
-    return endpoint->machine.next_event(event) ? 1 : 0;
+    return endpoint->machine.operations().next_event(event) ? 1 : 0;
 }
 
 void p4r_endpoint_counters(const p4r_endpoint *endpoint, p4r_counters *counters) {
@@ -109,20 +117,93 @@ uint64_t p4r_driver_post(p4r_driver *driver, const p4r_operation *op, char *erro
 }
 
 int p4r_driver_wait(p4r_driver *driver, uint64_t op_id, int until, int64_t timeout_ns) {
-    return driver->machine.wait(op_id, until == P4R_EVENT_COMPLETED, timeout_ns);
+    return driver->machine.monitor().wait(op_id, until == P4R_EVENT_COMPLETED, timeout_ns);
 }
 
-uint64_t p4r_driver_done(p4r_driver *driver, int until) { return driver->machine.done(until == P4R_EVENT_COMPLETED); }
+uint64_t p4r_driver_done(p4r_driver *driver, int until) { return driver->machine.monitor().done(until == P4R_EVENT_COMPLETED); }
 
-void p4r_driver_abort(p4r_driver *driver) { driver->machine.abort(); }
+void p4r_driver_abort(p4r_driver *driver) { driver->machine.monitor().abort(); }
 
-int p4r_driver_failure(p4r_driver *driver, p4r_event *event) { return driver->machine.failure(event) ? 1 : 0; }
+int p4r_driver_failure(p4r_driver *driver, p4r_event *event) { return driver->machine.monitor().failure(event) ? 1 : 0; }
 
 void p4r_driver_counters(p4r_driver *driver, p4r_counters *counters) { *counters = driver->machine.counters(); }
 
 void p4r_driver_progress(p4r_driver *driver, p4r_progress *progress) { *progress = driver->machine.progress(); }
 
 int64_t p4r_driver_now(void) { return p4r::monotonic_ns(); }
+
+p4r_messages *p4r_messages_new(const p4r_config *config, char *error, size_t error_size) {
+    return make<p4r_messages>(config, error, error_size);
+}
+
+void p4r_messages_free(p4r_messages *messages) { delete messages; }
+
+uint64_t p4r_messages_post(p4r_messages *messages, const p4r_operation *op, char *error, size_t error_size) {
+    if (const char *wrong = p4r::Operations::check(*op)) {
+        explain(error, error_size, wrong);
+        return 0;
+    }
+    const std::lock_guard<std::mutex> lock(messages->monitor.mutex());
+    const uint64_t id = messages->machine.post(*op);
+    messages->monitor.take_events();
+    return id;
+}
+
+size_t p4r_messages_bytes(const p4r_messages *messages) { return messages->machine.message_bytes(); }
+
+size_t p4r_messages_next_send(p4r_messages *messages, void *buffer, size_t capacity, int64_t now) {
+    const std::lock_guard<std::mutex> lock(messages->monitor.mutex());
+    return messages->machine.next_send(static_cast<uint8_t *>(buffer), capacity, now);
+}
+
+void p4r_messages_acknowledged(p4r_messages *messages, size_t count) {
+    const std::lock_guard<std::mutex> lock(messages->monitor.mutex());
+    for (size_t i = 0; i < count; i++) messages->machine.acknowledged();
+    messages->monitor.take_events();
+}
+
+int p4r_messages_receive(p4r_messages *messages, const void *payload, size_t bytes, int64_t now) {
+    const std::lock_guard<std::mutex> lock(messages->monitor.mutex());
+    const auto taken = messages->machine.receive(static_cast<const uint8_t *>(payload), bytes, now);
+    messages->monitor.take_events();
+    switch (taken) {
+        case p4r::Messages::Taken::kYes:
+            return P4R_TAKEN;
+        case p4r::Messages::Taken::kNotReady:
+            return P4R_NOT_READY;
+        case p4r::Messages::Taken::kDead:
+            break;
+    }
+    return P4R_DEAD;
+}
+
+void p4r_messages_fail(p4r_messages *messages, uint32_t code, const char *text) {
+    const std::lock_guard<std::mutex> lock(messages->monitor.mutex());
+    messages->machine.fail(code, text);
+    messages->monitor.take_events();
+}
+
+int p4r_messages_wait(p4r_messages *messages, uint64_t op_id, int until, int64_t timeout_ns) {
+    return messages->monitor.wait(op_id, until == P4R_EVENT_COMPLETED, timeout_ns);
+}
+
+uint64_t p4r_messages_done(p4r_messages *messages, int until) {
+    return messages->monitor.done(until == P4R_EVENT_COMPLETED);
+}
+
+void p4r_messages_abort(p4r_messages *messages) { messages->monitor.abort(); }
+
+int p4r_messages_failure(p4r_messages *messages, p4r_event *event) { return messages->monitor.failure(event) ? 1 : 0; }
+
+void p4r_messages_counters(p4r_messages *messages, p4r_counters *counters) {
+    const std::lock_guard<std::mutex> lock(messages->monitor.mutex());
+    *counters = messages->machine.counters();
+}
+
+void p4r_messages_progress(p4r_messages *messages, p4r_progress *progress) {
+    const std::lock_guard<std::mutex> lock(messages->monitor.mutex());
+    *progress = messages->machine.progress();
+}
 
 uint32_t p4r_crc32(uint32_t crc, const void *data, size_t length) {
     return p4r::crc32(crc, static_cast<const uint8_t *>(data), length);

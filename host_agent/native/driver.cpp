@@ -10,7 +10,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <cstring>
 #include <stdexcept>
 
@@ -65,11 +64,11 @@ Driver::~Driver() { stop(); }
 void Driver::stop() {
     const std::lock_guard<std::mutex> stopping(stopping_);
     if (!thread_.joinable()) return;
-    abort();
+    monitor_.abort();
     stop_ = true;
     wake();
     thread_.join();
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const std::lock_guard<std::mutex> lock(monitor_.mutex());
     ring_drops_ += socket_->take_ring_drops();
     socket_.reset();
     close(wakeup_);
@@ -82,52 +81,17 @@ void Driver::wake() {
 }
 
 uint64_t Driver::post(const p4r_operation &op, const char **wrong) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    *wrong = endpoint_.check(op);
+    const std::lock_guard<std::mutex> lock(monitor_.mutex());
+    *wrong = Operations::check(op);
     if (*wrong != nullptr) return 0;
     const uint64_t id = endpoint_.post(op, monotonic_ns());
-    take_events();
-    if (!aborted_) wake();
+    monitor_.take_events();
+    if (!monitor_.aborted()) wake();
     return id;
 }
 
-int Driver::wait(uint64_t op_id, bool completed, int64_t timeout_ns) {
-    std::unique_lock<std::mutex> lock(mutex_);
-    int result = P4R_WAIT_TIMEOUT;
-    const auto decided = [&] {
-        if ((completed ? endpoint_.completed_op() : endpoint_.received_op()) >= op_id)
-            result = P4R_WAIT_OK;
-        else if (endpoint_.failed())
-            result = P4R_WAIT_FAILED;
-        else if (aborted_)
-            result = P4R_WAIT_CLOSED;
-        return result != P4R_WAIT_TIMEOUT;
-    };
-    changed_.wait_for(lock, std::chrono::nanoseconds(timeout_ns), decided);
-    return result;
-}
-
-uint64_t Driver::done(bool completed) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    return completed ? endpoint_.completed_op() : endpoint_.received_op();
-}
-
-void Driver::abort() {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    aborted_ = true;
-    endpoint_.halt();
-    changed_.notify_all();
-}
-
-bool Driver::failure(p4r_event *event) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (failure_.type != P4R_EVENT_FAILED) return false;
-    *event = failure_;
-    return true;
-}
-
 p4r_counters Driver::counters() {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const std::lock_guard<std::mutex> lock(monitor_.mutex());
     p4r_counters counters = endpoint_.counters();
     if (socket_ != nullptr) ring_drops_ += socket_->take_ring_drops();
     counters.frames_blocked = frames_blocked_;
@@ -137,7 +101,7 @@ p4r_counters Driver::counters() {
 }
 
 p4r_progress Driver::progress() {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const std::lock_guard<std::mutex> lock(monitor_.mutex());
     return endpoint_.progress();
 }
 
@@ -148,7 +112,7 @@ void Driver::run() {
         int64_t next = P4R_NEVER;
         bool more = false;
         {
-            const std::lock_guard<std::mutex> lock(mutex_);
+            const std::lock_guard<std::mutex> lock(monitor_.mutex());
             const int64_t now = monotonic_ns();
             received = receive_batch(now);
             if (batch_sent_ == batch_) {
@@ -157,7 +121,7 @@ void Driver::run() {
                 for (size_t i = 0; i < batch_; i++) vectors_[i].iov_len = lengths_[i];
                 more = batch_ == lengths_.size();
             }
-            take_events();
+            monitor_.take_events();
             next = endpoint_.next_timeout();
         }
         send_batch();
@@ -177,16 +141,6 @@ size_t Driver::receive_batch(int64_t now) {
     return received;
 }
 
-void Driver::take_events() {
-    p4r_event event;
-    bool any = false;
-    while (endpoint_.next_event(&event)) {
-        any = true;
-        if (event.type == P4R_EVENT_FAILED) failure_ = event;
-    }
-    if (any) changed_.notify_all();
-}
-
 void Driver::send_batch() {
     blocked_ = false;
     if (batch_sent_ == batch_) return;
@@ -195,12 +149,12 @@ void Driver::send_batch() {
             return;
         case RawSocket::Sent::kFull: {
             blocked_ = true;
-            const std::lock_guard<std::mutex> lock(mutex_);
+            const std::lock_guard<std::mutex> lock(monitor_.mutex());
             frames_blocked_ += batch_ - batch_sent_;
             return;
         }
         case RawSocket::Sent::kError: {  // the interface is down: as good as lost on the wire
-            const std::lock_guard<std::mutex> lock(mutex_);
+            const std::lock_guard<std::mutex> lock(monitor_.mutex());
             send_errors_ += batch_ - batch_sent_;
             batch_sent_ = batch_;
             return;

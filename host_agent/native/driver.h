@@ -2,7 +2,6 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -11,6 +10,7 @@
 #include <vector>
 
 #include "endpoint.h"
+#include "monitor.h"
 #include "p4r.h"
 #include "raw_socket.h"
 
@@ -26,32 +26,26 @@ class Driver {
     Driver &operator=(const Driver &) = delete;
 
     uint64_t post(const p4r_operation &op, const char **wrong);  // 0: refused
-    int wait(uint64_t op_id, bool completed, int64_t timeout_ns);  // P4R_WAIT_*
-    uint64_t done(bool completed);
-    void abort();  // once it returns, the operations' buffers are neither read nor written
-    void stop();   // abort, end the thread, close the sockets
-    bool failure(p4r_event *event);
+    void stop();  // aborts, ends the thread, closes the sockets
+    Monitor &monitor() { return monitor_; }
     p4r_counters counters();
     p4r_progress progress();
 
    private:
     void run();
     size_t receive_batch(int64_t now);
-    void take_events();
     void send_batch();
     void sleep(int64_t deadline);
     void wake();
 
     const p4r_config config_;
-    std::mutex stopping_;  // taken before mutex_
+    std::mutex stopping_;  // taken before the monitor's
     std::unique_ptr<RawSocket> socket_;  // the thread's own while it runs
     int wakeup_;                         // eventfd, the same
 
-    std::mutex mutex_;  // guards what follows, up to the blank line
-    std::condition_variable changed_;
+    // Guarded by the monitor's mutex, up to the blank line.
     Endpoint endpoint_;
-    p4r_event failure_{};
-    bool aborted_ = false;
+    Monitor monitor_{endpoint_.operations()};
     uint64_t frames_blocked_ = 0, send_errors_ = 0, ring_drops_ = 0;
 
     std::atomic<bool> stop_{false};

@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define P4R_ABI_VERSION 1
+#define P4R_ABI_VERSION 2
 #define P4R_NEVER INT64_MAX
 #define P4R_EXPORT __attribute__((visibility("default")))
 
@@ -75,6 +75,7 @@ enum {
     P4R_BAD_SEQUENCE = 7,
     P4R_RETRY_LIMIT = 8,
     P4R_REMOTE_ERROR = 9,
+    P4R_LOCAL_ERROR = 10,
 };
 
 typedef struct p4r_event {
@@ -150,6 +151,28 @@ P4R_EXPORT int p4r_driver_failure(p4r_driver *, p4r_event *);  // 1: it failed
 P4R_EXPORT void p4r_driver_counters(p4r_driver *, p4r_counters *);
 P4R_EXPORT void p4r_driver_progress(p4r_driver *, p4r_progress *);
 P4R_EXPORT int64_t p4r_driver_now(void);  // the driver's clock (CLOCK_MONOTONIC)
+
+// Operations as whole messages, for an RDMA adapter. No I/O, no thread, no clock; thread safe. wait, done, abort,
+// failure, counters, progress: as a driver's.
+typedef struct p4r_messages p4r_messages;
+P4R_EXPORT p4r_messages *p4r_messages_new(const p4r_config *, char *error, size_t error_size);
+P4R_EXPORT void p4r_messages_free(p4r_messages *);  // no other call may be under way
+P4R_EXPORT uint64_t p4r_messages_post(p4r_messages *, const p4r_operation *, char *error, size_t error_size);
+P4R_EXPORT size_t p4r_messages_bytes(const p4r_messages *);  // of the largest message
+// Writes the next message to SEND and returns its bytes; 0: there is none now, or `capacity` is less than the largest.
+P4R_EXPORT size_t p4r_messages_next_send(p4r_messages *, void *buffer, size_t capacity, int64_t now);
+P4R_EXPORT void p4r_messages_acknowledged(p4r_messages *, size_t count);  // the oldest `count` that are not
+enum { P4R_TAKEN = 0, P4R_NOT_READY = 1, P4R_DEAD = 2 };
+// The next message of the predecessor. NOT_READY: nothing was posted for it and enough wait already; give the same one
+// again after the next post. DEAD: failed or aborted, now or before.
+P4R_EXPORT int p4r_messages_receive(p4r_messages *, const void *payload, size_t bytes, int64_t now);
+P4R_EXPORT void p4r_messages_fail(p4r_messages *, uint32_t code, const char *text);  // what the adapter reported
+P4R_EXPORT int p4r_messages_wait(p4r_messages *, uint64_t op_id, int until, int64_t timeout_ns);
+P4R_EXPORT uint64_t p4r_messages_done(p4r_messages *, int until);
+P4R_EXPORT void p4r_messages_abort(p4r_messages *);
+P4R_EXPORT int p4r_messages_failure(p4r_messages *, p4r_event *);
+P4R_EXPORT void p4r_messages_counters(p4r_messages *, p4r_counters *);
+P4R_EXPORT void p4r_messages_progress(p4r_messages *, p4r_progress *);
 
 // Kernels. Lanes are 32-bit big endian, unaligned; element counts, not bytes.
 P4R_EXPORT uint32_t p4r_crc32(uint32_t crc, const void *data, size_t length);  // as zlib's crc32

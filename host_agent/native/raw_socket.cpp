@@ -73,8 +73,10 @@ int open_guard() {
     if (!bound) {
         const int error = errno;
         ::close(fd);
-        if (error == EADDRINUSE) return -1;  // the kernel's own RoCE stack has it, which is as good
         errno = error;
+        if (error == EADDRINUSE)
+            fail("UDP port 4791 is taken, by the kernel's RoCE stack (rdma_rxe) if an RDMA device is on this machine "
+                 "(rdma link): use that device (transport \"verbs\"), or remove it (rdma link delete ...)");
         fail("cannot bind UDP port 4791");
     }
     return fd;

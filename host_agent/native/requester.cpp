@@ -1,9 +1,6 @@
 #include "requester.h"
 
 #include <algorithm>
-#include <cstring>
-
-#include "quantise.h"
 
 namespace p4r {
 namespace {
@@ -25,8 +22,8 @@ constexpr uint32_t kAckEvery = 64;  // packets
 
 Requester::Requester(const p4r_config &config, WorkQueue &works, p4r_counters &counters)
     : config_(config),
-      works_(works),
       counters_(counters),
+      outbox_(config, works, counters),
       template_(config.own_mac, config.own_ip, config.successor_mac, config.successor_ip, config.successor_qpn,
                 source_port(config.qpn_out)),
       una_(config.psn_out),
@@ -64,8 +61,7 @@ void Requester::pop_acked(int64_t now) {
         Sent &oldest = sent_.front();
         if (oldest.packets_sent < oldest.shape.packets || psn_diff(una_, oldest.end_psn()) < 0) return;
         ack_delay_.add(now - oldest.sent_at);
-        oldest.work->acked++;
-        counters_.messages_sent++;
+        outbox_.acknowledged(oldest);
         sent_.pop_front();
     }
 }
@@ -116,7 +112,7 @@ void Requester::on_rnr_nak(uint32_t psn, uint8_t timer_code, int64_t now) {
 }
 
 void Requester::on_received(uint32_t received, bool result, int64_t now) {
-    received_ = received;
+    outbox_.on_received(received);
     if (!result || received < config_.window + 1) return;
     // The result of message k holds the successor's contribution, which it sent after the result of k - W:
     // it has everything up to k - W, also when its acknowledgements were lost.
@@ -178,24 +174,10 @@ int64_t Requester::next_timeout() const {
     return next;
 }
 
-bool Requester::has_credit(const Work &work) const {
-    const bool aggregated = is_aggregated(work.op);
-    const uint32_t acked = acked_messages();
-    if (next_message_ != 0 && aggregated != last_aggregated_)  // drain before changing the kind
-        return message_diff(received_, next_message_) >= 0 && acked == next_message_;
-    const auto window = static_cast<int32_t>(config_.window);
-    if (message_diff(next_message_, received_) >= window) return false;  // negative: theirs came before ours went
-    return aggregated || message_diff(next_message_, acked) < window;
-}
-
 bool Requester::start_message(int64_t now) {
-    Work *work = works_.find(next_message_);
-    if (work == nullptr || !has_credit(*work)) return false;
-    const uint32_t elements = work->send_elements(next_message_ - work->first_message);
-    const MessageShape shape = shape_message(elements, wire_element_bytes(work->op), config_.path_mtu);
-    sent_.push_back({next_message_, next_psn_, shape, work, 0, now});
-    last_aggregated_ = is_aggregated(work->op);
-    next_message_++;
+    Outgoing next;
+    if (!outbox_.start(&next)) return false;
+    sent_.push_back({next, next_psn_, 0, now});
     return true;
 }
 
@@ -231,43 +213,8 @@ size_t Requester::next_frame(uint8_t *frame, int64_t now, uint16_t identificatio
 }
 
 size_t Requester::build(const Sent &sent, uint32_t index, uint8_t *frame, uint16_t identification) const {
-    const p4r_operation &op = sent.work->op;
-    const uint32_t message_index = sent.message - sent.work->first_message;
     const uint32_t bytes = sent.shape.packet_bytes(index, config_.path_mtu);
-    const uint32_t element_bytes = wire_element_bytes(op);
-    uint8_t *target = frame + kHeaderBytes;
-    uint32_t room = bytes, start = 0;  // start: in elements, in this message
-    if (index == 0) {
-        AggregationHeader header;
-        header.job_id = static_cast<uint16_t>(config_.job_id);
-        header.generation = config_.generation;
-        header.message = sent.message;
-        header.rank = static_cast<uint8_t>(config_.rank);
-        header.switch_op = op.switch_op;
-        header.element_type = op.element_type;
-        header.packets = static_cast<uint8_t>(sent.shape.packets);
-        header.reduction = op.reduction;
-        header.elements = sent.shape.elements;
-        header.collective = op.collective;
-        header.total_elements = op.total_elements;
-        write_header(header, target);
-        target += kChunkBytes;
-        room -= kChunkBytes;
-    } else {
-        start = (index * config_.path_mtu - kChunkBytes) / element_bytes;
-    }
-    const uint32_t left = sent.shape.elements > start ? sent.shape.elements - start : 0;
-    const uint32_t count = std::min(room / element_bytes, left);
-    if (count != 0) {
-        const uint64_t first = sent.work->offset(message_index) + start;
-        const auto *source = static_cast<const uint8_t *>(op.send) + first * op.element_size;
-        if (is_aggregated(op))
-            encode_lanes(op.element_type, is_ordered(op), source, count, target, op.exponent, op.invert != 0);
-        else
-            memcpy(target, source, size_t{count} * element_bytes);
-    }
-    memset(target + size_t{count} * element_bytes, 0, room - count * element_bytes);
-
+    outbox_.write(sent, index * config_.path_mtu, bytes, frame + kHeaderBytes);
     const bool last = index + 1 == sent.shape.packets;
     const Opcode opcode = index == 0 ? (last ? kSendOnly : kSendFirst) : (last ? kSendLast : kSendMiddle);
     const bool ack_request = last || (index + 1) % kAckEvery == 0;

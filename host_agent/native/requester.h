@@ -1,4 +1,4 @@
-// RC requester on QP_out: segmentation, credits, cumulative acknowledgement, go-back-N, timeouts.
+// RC requester on QP_out: the outbox's messages as packets, cumulative acknowledgement, go-back-N, timeouts.
 // Pure: the time is passed in.
 #pragma once
 
@@ -6,6 +6,7 @@
 #include <deque>
 
 #include "frame.h"
+#include "outbox.h"
 #include "p4r.h"
 #include "psn.h"
 #include "work.h"
@@ -49,9 +50,7 @@ class Requester {
     // Writes the next data frame; 0: nothing may be sent now.
     size_t next_frame(uint8_t *frame, int64_t now, uint16_t identification);
 
-    // Messages below this are acknowledged as a whole.
-    uint32_t acked_messages() const { return sent_.empty() ? next_message_ : sent_.front().message; }
-    uint32_t next_message() const { return next_message_; }
+    const Outbox &outbox() const { return outbox_; }
     uint32_t first_unacked_psn() const { return una_; }
     uint32_t next_psn() const { return next_psn_; }
     uint32_t timeouts_in_a_row() const { return timeouts_in_a_row_; }
@@ -59,11 +58,8 @@ class Requester {
 
    private:
     // A message of which a packet was sent and not all are acknowledged.
-    struct Sent {
-        uint32_t message;
+    struct Sent : Outgoing {
         uint32_t first_psn;
-        MessageShape shape;
-        Work *work;
         uint32_t packets_sent;
         int64_t sent_at;  // its last packet, first time
 
@@ -83,23 +79,19 @@ class Requester {
     void go_back(uint32_t psn, int64_t now);
     void resend_gently(uint32_t psn, int64_t now);
     uint32_t end_of_messages(uint32_t psn, uint32_t messages) const;
-    bool has_credit(const Work &work) const;
     bool start_message(int64_t now);
     size_t build(const Sent &sent, uint32_t index, uint8_t *frame, uint16_t identification) const;
     int64_t go_back_interval() const;
     void restart_timer(int64_t now) { timer_at_ = now + rto_; }
 
     const p4r_config config_;
-    WorkQueue &works_;
     p4r_counters &counters_;
+    Outbox outbox_;
     FrameTemplate template_;
 
     std::deque<Sent> sent_;
     uint32_t una_;           // first unacknowledged PSN
     uint32_t next_psn_;      // first PSN never sent
-    uint32_t next_message_ = 0;  // first message never started
-    uint32_t received_ = 0;  // messages from the predecessor: the credits
-    bool last_aggregated_ = false;  // the kind of message next_message_ - 1
 
     Resend resend_;
     RecentMinimum ack_delay_;  // from a message's last packet to its acknowledgement

@@ -25,7 +25,8 @@ class FailureCode(IntEnum):
     WRONG_SHAPE = 6  # element count, packets, operation or element type differ from what was posted
     BAD_SEQUENCE = 7  # First/Middle/Last/Only out of order, or a wrong payload length
     RETRY_LIMIT = 8
-    REMOTE_ERROR = 9  # a NAK other than PSN sequence error
+    REMOTE_ERROR = 9  # a NAK other than PSN sequence error or RNR
+    LOCAL_ERROR = 10  # the RDMA device reported an error of its own
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +51,10 @@ class Event:
 
 @dataclass(frozen=True, kw_only=True)
 class Counters:
-    """Counts since the endpoint was made. Times are of the endpoint's clock, nanoseconds, 0 if never."""
+    """Counts since the endpoint was made. Times are of the endpoint's clock, nanoseconds, 0 if never.
+
+    On an RDMA device (`VerbsLink`), what the device does by itself is what its hw_counters say, or 0.
+    """
 
     data_packets_sent: int
     data_bytes_sent: int  # whole frames

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from ipaddress import IPv4Address
 
 import pytest
 
 from host_agent import joining
+from host_agent.carriers import Transport, UserspaceCarrier
 from host_agent.communicator import Communicator
-from host_agent.errors import InterfaceError, JobRefusedError, UsageError
+from host_agent.errors import InterfaceError, JobEndedError, JobRefusedError, UsageError
 from host_agent.joining import take_place, transport_config
-from host_agent.membership import JoinRequest, Ready
+from host_agent.membership import JoinRequest, RcParameters, Ready
 from host_agent.netinfo import Interface
+from host_agent.transport import TransportConfig
+from host_agent.transport.verbs import VerbsLink
 from tests.host_agent.fakes import FakeController, FakeMembership, ready_of
 from tests.host_agent.sim import configs
+from tests.host_agent.transport.verbs_wire import FakeQueuePairs, FakeWire
 
 CONFIG = configs(4, path_mtu=1024)[1]
 INTERFACE = Interface(name="nosuchif0", mac=CONFIG.mac, ip=CONFIG.ip, mtu=1500)
@@ -60,14 +65,14 @@ def test_the_connection_is_what_the_controller_said() -> None:
 def test_a_refusal_reaches_the_user_and_closes_the_session() -> None:
     membership = Scripted(JobRefusedError("job train: rank 1 is taken by host h7"))
     with pytest.raises(JobRefusedError, match="rank 1 is taken by host h7"):
-        take_place(membership, request(), INTERFACE, timeout_s=1, retry_limit=0)
+        take_place(membership, request(), INTERFACE, UserspaceCarrier(INTERFACE), timeout_s=1, retry_limit=0)
     assert membership.closed
 
 
 def test_a_worker_that_cannot_open_its_interface_tells_the_others_why() -> None:
     membership = Scripted(ready_of(CONFIG))
     with pytest.raises(InterfaceError, match="nosuchif0"):
-        take_place(membership, request(), INTERFACE, timeout_s=1, retry_limit=0)
+        take_place(membership, request(), INTERFACE, UserspaceCarrier(INTERFACE), timeout_s=1, retry_limit=0)
     assert membership.closed
     assert not membership.is_up
     ended = membership.controller.ended
@@ -78,13 +83,15 @@ def test_a_worker_that_cannot_open_its_interface_tells_the_others_why() -> None:
 def test_a_job_whose_path_mtu_this_link_cannot_carry_is_not_started() -> None:
     membership = Scripted(ready_of(configs(4, path_mtu=2048)[1]))
     with pytest.raises(InterfaceError, match="path MTU 2048 needs a link MTU of 2092"):
-        take_place(membership, request(), INTERFACE, timeout_s=1, retry_limit=0)
+        take_place(membership, request(), INTERFACE, UserspaceCarrier(INTERFACE), timeout_s=1, retry_limit=0)
     assert membership.closed
 
 
 def test_one_worker_joins_without_opening_an_interface() -> None:
     membership = Scripted(ready_of(CONFIG))
-    place = take_place(membership, request(world_size=1), INTERFACE, timeout_s=1, retry_limit=0)
+    place = take_place(
+        membership, request(world_size=1), INTERFACE, UserspaceCarrier(INTERFACE), timeout_s=1, retry_limit=0
+    )
     assert membership.is_up
     assert place.link.counters().data_packets_sent == 0
 
@@ -113,3 +120,80 @@ def test_qps_and_psns_are_fresh_and_the_path_mtu_is_what_the_link_carries(
     assert (first.path_mtu_max, second.path_mtu_max) == (4096, 512)
     assert first.qpn_in != first.qpn_out
     assert (first.qpn_in, first.qpn_out, first.psn_out) != (second.qpn_in, second.qpn_out, second.psn_out)
+
+
+def test_the_first_psn_can_be_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    membership = Scripted(JobRefusedError("no"))
+    link = Interface(name="h2-eth0", mac=CONFIG.mac, ip=IPv4Address("10.1.0.2"), mtu=1500)
+    monkeypatch.setattr(joining, "ControllerSession", lambda controller: membership)
+    monkeypatch.setattr(joining, "find_interface", lambda name, controller: link)
+    with pytest.raises(JobRefusedError):
+        Communicator.join("c:1", job="train", rank=1, world_size=4, first_psn=2**24 - 3)
+    assert membership.requests[0].psn_out == 2**24 - 3
+    assert not membership.requests[0].rnr_nak
+    for psn in (-1, 2**24):
+        with pytest.raises(UsageError, match="is no PSN"):
+            Communicator.join("c:1", job="train", rank=1, world_size=4, first_psn=psn)
+
+
+def test_a_transport_of_another_name_is_refused() -> None:
+    with pytest.raises(UsageError, match="'tcp' is none of auto, userspace, verbs"):
+        Communicator.join("c:1", job="train", rank=1, world_size=4, transport="tcp")
+
+
+class FakeCarrier:
+    """Queue pairs of a device that does not exist."""
+
+    transport = Transport.VERBS
+    qpn_out, qpn_in, path_mtu, rnr_nak = 0x21, 0x22, 512, True
+
+    def __init__(self, wire: FakeWire) -> None:
+        self.device = FakeQueuePairs(wire, len(wire.devices))
+        self.links: list[VerbsLink] = []
+        self.rc: RcParameters | None = None
+
+    def link(self, config: TransportConfig, rc: RcParameters) -> VerbsLink:
+        self.rc = rc
+        self.links.append(VerbsLink(config, self.device, rc))
+        return self.links[-1]
+
+    def close(self) -> None:
+        self.device.close()
+
+
+def test_a_device_s_queue_pairs_exist_before_joining_and_their_numbers_are_joined_with(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    membership, carrier = Scripted(JobRefusedError("no")), FakeCarrier(FakeWire())
+    link = Interface(name="h2-eth0", mac=CONFIG.mac, ip=IPv4Address("10.1.0.2"), mtu=1500)
+    monkeypatch.setattr(joining, "ControllerSession", lambda controller: membership)
+    monkeypatch.setattr(joining, "find_interface", lambda name, controller: link)
+    monkeypatch.setattr(joining, "choose_carrier", lambda transport, interface: carrier)
+    with pytest.raises(JobRefusedError):
+        Communicator.join("c:1", job="train", rank=1, world_size=4, path_mtu=1024)
+    asked = membership.requests[0]
+    assert (asked.qpn_out, asked.qpn_in, asked.path_mtu_max, asked.rnr_nak) == (0x21, 0x22, 512, True)
+    assert carrier.device.calls == ["close"]
+
+
+def test_the_controller_s_parameters_reach_the_device() -> None:
+    rc = RcParameters(timeout=18, retry_count=6)
+    membership, carrier = Scripted(replace(ready_of(CONFIG), rc=rc)), FakeCarrier(FakeWire())
+    place = take_place(membership, request(), INTERFACE, carrier, timeout_s=1, retry_limit=0)
+    assert membership.is_up
+    assert carrier.rc == carrier.device.rc == rc
+    assert carrier.device.calls == ["connect"]
+    assert place.transport is Transport.VERBS
+    place.link.close()
+
+
+def test_a_job_that_does_not_start_leaves_no_queue_pair(monkeypatch: pytest.MonkeyPatch) -> None:
+    membership, carrier = Scripted(ready_of(CONFIG)), FakeCarrier(FakeWire())
+
+    def up(*, timeout_s: float) -> None:
+        raise JobEndedError("rank 2 could not start")
+
+    monkeypatch.setattr(membership, "up", up)
+    with pytest.raises(JobEndedError):
+        take_place(membership, request(), INTERFACE, carrier, timeout_s=1, retry_limit=0)
+    assert carrier.device.calls[:3] == ["connect", "stop", "close"]

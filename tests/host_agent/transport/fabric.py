@@ -6,7 +6,7 @@ Everything that happens follows from the arguments and the seed.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address
 from random import Random
@@ -21,6 +21,7 @@ from host_agent.transport import (
     TransportConfig,
 )
 from host_agent.wire.headers import parse_mac
+from tests.host_agent.transport.nic import NicEndpoint
 from tests.model.slot_rules import Flow, Job, Route, Slot, SwitchModel
 
 LINK_DELAY_NS = 10_000
@@ -151,10 +152,14 @@ class Fabric:
     faults: Faults = field(default_factory=Faults)
     seed: int = 0
     max_frames: int = 64
+    adapters: Container[int] = ()  # ranks whose packets are a simulated RDMA adapter's
 
     def __post_init__(self) -> None:
         self.random = Random(self.seed)
-        self.endpoints = [Endpoint(config) for config in self.configs]
+        self.endpoints: list[Endpoint | NicEndpoint] = [
+            NicEndpoint(config) if config.rank in self.adapters else Endpoint(config)
+            for config in self.configs
+        ]
         self.events: list[list[Event]] = [[] for _ in self.endpoints]
         self.checked_switch: CheckedSwitch | None = None
         self.asleep: set[int] = set()  # workers that take nothing and send nothing

@@ -322,3 +322,15 @@ def test_two_jobs_on_one_interface(namespaces: list[str]) -> None:
         exchange(one, 100_000)
         exchange(two, 100_000)
         assert all(driver.counters().foreign == 0 for driver in (*one, *two))
+
+
+def test_a_port_that_another_roce_stack_owns_is_an_error(namespaces: list[str]) -> None:
+    """The kernel's (rdma_rxe) does not share UDP port 4791; here a socket plays its part."""
+
+    def start() -> None:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
+            other.bind(("", 4791))
+            RcDriver(ring_configs(2)[0], "roce0").start()
+
+    with pytest.raises(TransportError, match=r"UDP port 4791 is taken.*rdma_rxe.*Address already in use"):
+        inside(namespaces[0], start)

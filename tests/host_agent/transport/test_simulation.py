@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
@@ -44,13 +44,14 @@ def switched(
     window: int = 2,
     message_packets: int = 4,
     first_psns: Sequence[int] | None = None,
+    adapters: Container[int] = (),
 ) -> Fabric:
     """A rack with the switch model, which checks the slot invariant at every claim."""
     configs = ring_configs(
         ranks, path_mtu=path_mtu, window=window, message_packets=message_packets, first_psns=first_psns
     )
     switch = aggregating_switch(configs)
-    fabric = Fabric(configs, switch.process, faults or Faults(), seed)
+    fabric = Fabric(configs, switch.process, faults or Faults(), seed, adapters=adapters)
     switch.received_messages = lambda: [e.progress().received_messages for e in fabric.endpoints]
     fabric.checked_switch = switch
     return fabric

@@ -1,0 +1,139 @@
+"""What can carry RoCE v2 on this machine: our own userspace transport, or an RDMA device."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from enum import Enum
+from typing import Final, Protocol
+
+from host_agent.errors import InterfaceError, UsageError
+from host_agent.membership import RcParameters
+from host_agent.netinfo import Interface, path_mtu_for
+from host_agent.transport import RcDriver, TransportConfig, TransportError
+from host_agent.transport.link import NativeLink
+from host_agent.transport.verbs import QueuePairs, VerbsLink, find_device, pyverbs_missing
+from host_agent.transport.verbs.discovery import SYSFS
+
+_LOG = logging.getLogger(__name__)
+
+# QPNs 0 and 1 are the management QPs of InfiniBand (spec vol. 1, 3.5.3); real adapters start well above.
+_FIRST_QPN: Final = 0x100
+_LAST_QPN: Final = 0xFFFFFE
+
+
+class Transport(Enum):
+    """Who speaks RoCE v2. AUTO: the interface's RDMA device if it has one, else the userspace transport."""
+
+    AUTO = "auto"
+    USERSPACE = "userspace"
+    VERBS = "verbs"
+
+
+def transport_of(transport: Transport | str) -> Transport:
+    """The transport of that name; UsageError lists them."""
+    try:
+        return Transport(transport)
+    except ValueError:
+        names = ", ".join(known.value for known in Transport)
+        raise UsageError(f"transport {transport!r} is none of {names}") from None
+
+
+class Carrier(Protocol):
+    """A worker's two queue pairs before it has joined: they have numbers, but no neighbours yet."""
+
+    transport: Transport  # never AUTO
+
+    @property
+    def qpn_out(self) -> int: ...
+
+    @property
+    def qpn_in(self) -> int: ...
+
+    @property
+    def path_mtu(self) -> int:
+        """The largest that it carries, in bytes."""
+        ...
+
+    @property
+    def rnr_nak(self) -> bool:
+        """Whether the switch shall answer with RNR NAKs what waits for a slow worker."""
+        ...
+
+    def link(self, config: TransportConfig, rc: RcParameters) -> NativeLink:
+        """The connection to the neighbours; not started. It owns the queue pairs from now on."""
+        ...
+
+    def close(self) -> None:
+        """Let go of queue pairs that got no link; idempotent."""
+        ...
+
+
+class UserspaceCarrier:
+    """Queue pairs that are numbers of our own choice."""
+
+    transport = Transport.USERSPACE
+    rnr_nak = False
+
+    def __init__(self, interface: Interface) -> None:
+        self._interface = interface
+        self.path_mtu = path_mtu_for(interface.mtu)
+        self.qpn_out, self.qpn_in = _random_qpns()
+
+    def link(self, config: TransportConfig, rc: RcParameters) -> NativeLink:
+        """A thread on a raw socket. It has no limits to tell it (`rc`): a job's end ends its retries."""
+        return RcDriver(config, self._interface.name)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class VerbsCarrier:
+    """Queue pairs of an RDMA device."""
+
+    transport = Transport.VERBS
+    rnr_nak = True
+
+    def __init__(self, queue_pairs: QueuePairs, interface: Interface) -> None:
+        self._queue_pairs = queue_pairs
+        self.path_mtu = min(queue_pairs.path_mtu, path_mtu_for(interface.mtu))
+        self.qpn_out, self.qpn_in = queue_pairs.qpn_out, queue_pairs.qpn_in
+
+    def link(self, config: TransportConfig, rc: RcParameters) -> NativeLink:
+        """The device's queue pairs, with a thread of their own."""
+        return VerbsLink(config, self._queue_pairs, rc)
+
+    def close(self) -> None:
+        """Destroy the queue pairs."""
+        self._queue_pairs.close()
+
+
+def choose_carrier(transport: Transport, interface: Interface) -> Carrier:
+    """The carrier for `interface`. InterfaceError where the one that was asked for cannot be had."""
+    if transport is Transport.USERSPACE:
+        return UserspaceCarrier(interface)
+    device = find_device(interface.name, interface.ip)
+    if device is None:
+        if transport is Transport.AUTO:
+            return UserspaceCarrier(interface)
+        raise InterfaceError(
+            f"no RDMA device is behind interface {interface.name}: none in {SYSFS} has a RoCE v2 GID of "
+            f"{interface.ip} on it ('rdma link' lists devices; 'rdma link add rxe0 type rxe netdev "
+            f"{interface.name}' makes one in software)"
+        )
+    missing = pyverbs_missing()
+    if missing and transport is Transport.AUTO:
+        _LOG.warning("RDMA device %s on %s is not used: %s", device.name, interface.name, missing)
+        return UserspaceCarrier(interface)
+    try:
+        return VerbsCarrier(QueuePairs(device), interface)
+    except TransportError as error:
+        raise InterfaceError(str(error)) from error
+
+
+def _random_qpns() -> tuple[int, int]:
+    first = _FIRST_QPN + secrets.randbelow(_LAST_QPN - _FIRST_QPN)
+    while True:
+        second = _FIRST_QPN + secrets.randbelow(_LAST_QPN - _FIRST_QPN)
+        if second != first:
+            return first, second

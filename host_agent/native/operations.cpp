@@ -1,0 +1,86 @@
+#include "operations.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+
+namespace p4r {
+
+const char *Operations::check(const p4r_operation &op) {
+    if (op.switch_op > P4R_MAX) return "switch_op is not PASS, SUM or MAX";
+    if (op.element_type > P4R_BFLOAT16) return "the element type is unknown";
+    if (op.arrival > P4R_FOLD_MIN) return "arrival is not STORE, SUM, MAX or MIN";
+    if (op.divisor == 0) return "the divisor is 0";
+    static constexpr uint8_t kSizes[] = {0, 4, 4, 2, 2};
+    if (op.element_type == P4R_RAW) {
+        if (is_aggregated(op)) return "raw bytes cannot be aggregated: the element type is missing";
+        if (op.arrival != P4R_STORE) return "raw bytes cannot be folded: the element type is missing";
+        if (op.element_size != 1 && op.element_size != 2 && op.element_size != 4 && op.element_size != 8)
+            return "the element size is not 1, 2, 4 or 8 bytes";
+    } else if (op.element_size != kSizes[op.element_type]) {
+        return "the element size is not that of the element type";
+    }
+    if (op.cut_elements < op.send_elements || op.cut_elements < op.receive_elements)
+        return "cut_elements is less than what is sent or received";
+    if (is_aggregated(op) && (op.send_elements != op.cut_elements || op.receive_elements != op.cut_elements))
+        return "an aggregated tensor is sent and received whole";
+    if (op.cut_elements > 0xffffffff) return "more than 2^32 - 1 elements";
+    if (op.send_elements != 0 && op.send == nullptr) return "there is no send buffer";
+    return nullptr;
+}
+
+uint64_t Operations::post(const p4r_operation &op) {
+    Work work;
+    work.op = op;
+    work.id = next_op_++;
+    work.first_message = works_.next_message();
+    const uint32_t data_bytes = config_.path_mtu * config_.message_packets - kChunkBytes;
+    work.message_elements = data_bytes / wire_element_bytes(op);
+    const uint64_t messages = (op.cut_elements + work.message_elements - 1) / work.message_elements;
+    work.messages = std::max<uint32_t>(1, static_cast<uint32_t>(messages));
+    works_.push(work);
+    return work.id;
+}
+
+void Operations::report(uint64_t received_op) {
+    while (received_op_ < received_op) add_event(P4R_EVENT_RECEIVED, ++received_op_);
+    while (!works_.empty()) {
+        const Work &work = works_.front();
+        if (work.acked != work.messages || work.received != work.messages) break;
+        completed_op_ = work.id;
+        add_event(P4R_EVENT_COMPLETED, work.id);
+        works_.pop_front();
+    }
+}
+
+void Operations::add_event(uint32_t type, uint64_t id) {
+    p4r_event event{};
+    event.type = type;
+    event.op_id = id;
+    events_.push_back(event);
+}
+
+bool Operations::next_event(p4r_event *event) {
+    if (events_.empty()) return false;
+    *event = events_.front();
+    events_.pop_front();
+    return true;
+}
+
+void Operations::fail(uint32_t code, uint32_t message, uint32_t psn, const char *text, const uint8_t *header) {
+    if (failed_) return;
+    failed_ = true;
+    p4r_event event{};
+    event.type = P4R_EVENT_FAILED;
+    event.code = code;
+    event.message = message;
+    event.psn = psn;
+    snprintf(event.text, sizeof event.text, "%s", text);
+    if (header != nullptr) {
+        event.header_bytes = sizeof event.header;
+        memcpy(event.header, header, sizeof event.header);
+    }
+    events_.push_back(event);
+}
+
+}  // namespace p4r
