@@ -149,6 +149,7 @@ def test_version(said: Said) -> None:
         (["up", "rack", "--hosts", "33"], "'--hosts'"),
         (["up", "rack", "--hosts", "2", "--switch", "tofino"], "tofino"),
         (["up", "rack", "--hosts", "2", "--rate", "fast"], "'fast' is no rate"),
+        (["up", "rack", "--hosts", "2", "--host-kind", "tofu"], "'tofu' is no kind of host"),
         (["allreduce", "--bytes", "many"], "'many' is no size"),
         (["demo", "--workers", "1"], "'--workers'"),
     ],
@@ -169,6 +170,7 @@ def test_wrong_command_lines(words: list[str], message: str, said: Said) -> None
         (["shell", "s1"], "there is no running cluster"),
         (["allreduce", "--json", "/nowhere/x.json"], "cannot write /nowhere/x.json"),
         (["up", "rack", "--mtu", "1500", "--detach"], "path MTU 1500 is none of RoCE's"),
+        (["up", "rack", "--host-kind", "roce", "--detach"], "run 'make roce-image'"),
         (["up", "rack", "--cluster", "../x"], "'../x' is no cluster name"),
         (["down", "--cluster", "c9"], "there is no cluster 'c9'"),
         (["exec", "h1", "--", "true"], "there is no running cluster"),
@@ -179,6 +181,7 @@ def test_errors_are_one_sentence(
     words: list[str], message: str, said: Said, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("P4REDUCE_STATE_DIR", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert cli.run(words) == 1
     complaint = said()[1].strip()
     assert complaint.startswith("p4reduce: ")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 import typer
 
-from p4reduce.options import parse_bytes
+from p4reduce.detached import _arguments
+from p4reduce.options import parse_bytes, parse_host_kinds
+from topologies.rack import RackOptions
 
 
 @pytest.mark.parametrize(
@@ -29,3 +31,30 @@ def test_sizes(text: str, size: int) -> None:
 def test_no_sizes(text: str) -> None:
     with pytest.raises(typer.BadParameter, match="is no size: say 4096, 64K or 32M"):
         parse_bytes(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "kinds"),
+    [
+        ("roce", ("roce",) * 3),
+        ("emulated", ("emulated",) * 3),
+        ("roce, emulated,roce", ("roce", "emulated", "roce")),
+    ],
+)
+def test_kinds_of_hosts(text: str, kinds: tuple[str, ...]) -> None:
+    assert parse_host_kinds(text, hosts=3) == kinds
+    detached = _arguments(RackOptions(name="c1", hosts=3, host_kinds=kinds))
+    assert parse_host_kinds(detached[detached.index("--host-kind") + 1], hosts=3) == kinds
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("tofu", "'tofu' is no kind of host: say emulated or roce"),
+        ("", "'' is no kind of host"),
+        ("roce,roce", "2 kinds of host for 3 hosts: say one, or one for each"),
+    ],
+)
+def test_no_kinds_of_hosts(text: str, message: str) -> None:
+    with pytest.raises(typer.BadParameter, match=message):
+        parse_host_kinds(text, hosts=3)

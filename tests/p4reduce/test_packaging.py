@@ -78,6 +78,7 @@ def test_what_is_in_the_wheel(wheel: Path) -> None:
         "p4reduce/commands/demo.py",
         "workloads/worker.py",
         "p4reduce/py.typed",
+        "topologies/machines/files/init",
     ):
         assert name in names
     assert not [name for name in names if name.startswith(("tests/", "bench/", "docs/"))]

@@ -12,7 +12,7 @@ import pytest
 
 from p4reduce import cli
 from tests.topologies.states import cluster_state
-from topologies.rack import controller_config
+from topologies.controlling import controller_config
 
 pytestmark = pytest.mark.slow  # the program may have to be compiled
 

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from topologies.errors import TopologyError
 from topologies.links import ETHERNET_OVERHEAD, ROCE_OVERHEAD, LinkShape, parse_rate_mbit
 
+_RXE_MAX_HEADER = 80  # RXE_MAX_HDR_LENGTH of the kernel's drivers/infiniband/sw/rxe/rxe_hdr.h
+
 
 @pytest.mark.parametrize(
     ("text", "rate"),
@@ -38,6 +40,7 @@ def test_no_rates(text: str) -> None:
 def test_a_link_carries_its_path_mtu(path_mtu: int) -> None:
     shape = LinkShape(path_mtu=path_mtu)
     assert shape.mtu >= path_mtu + ROCE_OVERHEAD
+    assert shape.mtu - _RXE_MAX_HEADER >= path_mtu  # else rxe takes the next smaller one
     assert shape.mtu >= 1500  # the management of a real network
 
 

@@ -9,8 +9,10 @@ import pytest
 
 from controller.config import parse_config
 from tests.topologies.states import cluster_state
+from topologies.controlling import controller_config
 from topologies.errors import TopologyError
-from topologies.rack import RackOptions, controller_config
+from topologies.machines import machine
+from topologies.rack import RackOptions
 
 
 @pytest.mark.parametrize(
@@ -23,12 +25,25 @@ from topologies.rack import RackOptions, controller_config
         ({"switch_loss": -0.1}, "switch loss of -0.1 is no probability"),
         ({"delay_ms": -1.0}, "delay of -1 ms is negative"),
         ({"pcap": Path("/nowhere/at/all")}, "no directory /nowhere/at/all for captures"),
+        ({"host_kinds": ("roce",) * 3}, "3 kinds of host do not fit 4 hosts"),
+        ({"host_kinds": ("emulated", "tofu") * 2}, "'tofu' is no kind of host, there are emulated, roce"),
     ],
 )
 def test_racks_that_cannot_be(changes: dict[str, Any], message: str) -> None:
     fields: dict[str, Any] = {"name": "c1", "hosts": 4, **changes}
     with pytest.raises(TopologyError, match=message):
         RackOptions(**fields).validate()
+
+
+def test_machines_need_their_image(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(machine, "require_programs", lambda: None)
+    options = RackOptions(name="c1", hosts=2, host_kinds=("emulated", "roce"))
+    with pytest.raises(TopologyError, match=r"has not been built .* run 'make roce-image'"):
+        options.validate()
+    options = RackOptions(name="c1", hosts=2, host_kinds=("emulated",) * 2)
+    options.validate()
+    assert options.kinds == RackOptions(name="c1", hosts=2).kinds
 
 
 def test_the_controller_takes_its_configuration() -> None:

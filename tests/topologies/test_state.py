@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import string
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.topologies.states import GONE, myself
+from tests.topologies.states import GONE, host_state, myself
 from topologies import state
 from topologies.errors import TopologyError
-from topologies.state import ClusterState
+from topologies.state import ClusterState, HostKind
 
 Saved = Callable[..., ClusterState]
 
@@ -21,6 +22,14 @@ Saved = Callable[..., ClusterState]
 def test_a_state_is_read_as_it_was_written(saved: Saved) -> None:
     written = saved("c1", controller_process=myself())
     assert state.load("c1") == written
+
+
+def test_a_machine_is_read_as_it_was_written(saved: Saved) -> None:
+    machine = replace(host_state(1), kind=HostKind.ROCE, machine=myself())
+    written = saved("c1", hosts=[machine, host_state(2)])
+    found = state.load("c1")
+    assert found == written
+    assert [host.kind.value for host in found.hosts] == ["roce", "emulated"]
 
 
 def test_changes_are_saved(saved: Saved) -> None:

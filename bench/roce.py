@@ -1,0 +1,179 @@
+"""Linux's own RoCE v2 stack: through the switch, and between the same machines directly bridged.
+
+    sudo .venv/bin/python -m bench.roce --json results.json      (after `make roce-image`)
+
+Two machines (`p4reduce up rack --host-kind roce`) do in turns, round by round: `ib_send_bw` and a ring
+all-reduce with the switch's ports in a Linux bridge (the switch is stopped meanwhile), both through the
+switch, and an all-reduce that the switch sums. Goodput of an all-reduce is tensor bytes over time
+(nccl-tests' algbw). The machines are emulated in software: what carries over is the ratio of the rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.machine import machine
+from topologies import launch
+from topologies.namespaces import run
+from topologies.rack import Rack, RackOptions
+from topologies.switches import BMV2, SwitchTarget
+from workloads.allreduce import Request, measure, require_right
+from workloads.team import Team
+
+_BRIDGE: Final = "direct0"
+_SEND_BW: Final = ("ib_send_bw", "-d", "rxe0", "-x", "1", "-F")
+_RATE = re.compile(r"^\s*(\d+)\s+(\d+)\s+([\d.]+)\s+([\d.]+)\s+([\d.]+)", re.MULTILINE)
+
+
+@contextlib.contextmanager
+def bridged(rack: Rack) -> Iterator[None]:
+    """The switch is stopped, and its ports are in a bridge: a cable between the machines."""
+    (switch,) = rack.state.switches
+    switch.process.signal(signal.SIGSTOP)
+    try:
+        run("ip", "link", "add", _BRIDGE, "type", "bridge")
+        for interface in switch.interfaces.values():
+            run("ip", "link", "set", interface, "master", _BRIDGE)
+        run("ip", "link", "set", _BRIDGE, "up")
+        yield
+    finally:
+        run("ip", "link", "delete", _BRIDGE)
+        switch.process.signal(signal.SIGCONT)
+
+
+def send_bw(rack: Rack, *, size: int, count: int) -> float:
+    """`ib_send_bw` from h2 to h1, in MB/s (10^6 bytes)."""
+    options = [*_SEND_BW, "-s", str(size), "-n", str(count)]
+    server = launch.start(
+        rack.state, rack.state.host("h1"), options, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    started = [server]
+    try:
+        for _ in range(10):  # refused until the server listens
+            client = launch.start(
+                rack.state,
+                rack.state.host("h2"),
+                [*options, rack.state.host("h1").ip],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+            )
+            started.append(client)
+            report, _ = client.communicate(timeout=120)
+            if client.returncode == 0:
+                break
+            time.sleep(1.0)
+    finally:
+        launch.stop(rack.state, started)
+    found = _RATE.search(report)
+    if found is None:
+        raise SystemExit(f"ib_send_bw failed: {report}")
+    return float(found[4]) * 2**20 / 1e6  # its MB are 2^20 bytes
+
+
+def all_reduce(team: Team, request: Request) -> float:
+    """Tensor bytes over the time of one all-reduce, in MB/s."""
+    outcome = measure(team, request)
+    require_right(outcome, f"{request.bytes} bytes, {request.strategy}")
+    return request.bytes / outcome.timing.median_s / 1e6
+
+
+def compare(target: SwitchTarget, *, path_mtu: int, rounds: int, size: int) -> list[dict[str, Any]]:
+    """All columns on one rack."""
+    options = RackOptions(
+        name=f"bench-{os.getpid()}", hosts=2, switch=target, path_mtu=path_mtu, host_kinds=("roce", "roce")
+    )
+    ring, summed = (Request(bytes=size, strategy=strategy, seed=3) for strategy in ("ring", "in-network"))
+    figures: dict[tuple[str, str], list[float]] = {}
+    with Rack(options) as rack, Team(rack.state, 2) as team:
+        (joined, *_) = team.join("bench")
+        if (joined["mode"], joined["transport"]) != ("in_network", "verbs"):
+            raise SystemExit(f"not what is to be measured: {joined}")
+
+        def turn(path: str, what: str, measured: Callable[[], float]) -> None:
+            figures.setdefault((path, what), []).append(measured())
+
+        for _ in range(rounds):
+            with bridged(rack):
+                turn("bridge", "ib_send_bw", lambda: send_bw(rack, size=65536, count=200))
+                turn("bridge", "ring all-reduce", lambda: all_reduce(team, ring))
+            turn("switch", "ib_send_bw", lambda: send_bw(rack, size=65536, count=200))
+            turn("switch", "ring all-reduce", lambda: all_reduce(team, ring))
+            turn("switch", "in-network all-reduce", lambda: all_reduce(team, summed))
+        team.do("leave")
+    return [
+        {
+            "switch": target.value,
+            "path_mtu": path_mtu,
+            "path": path,
+            "what": what,
+            "rounds": rounds,
+            "median_mb_s": statistics.median(values),
+            "min_mb_s": min(values),
+            "max_mb_s": max(values),
+        }
+        for (path, what), values in figures.items()
+    ]
+
+
+def show(figures: Sequence[dict[str, Any]]) -> Table:
+    """For people."""
+    table = Table(title="rdma_rxe, two machines", title_justify="left")
+    for heading in ("switch", "path MTU", "path", "what"):
+        table.add_column(heading)
+    for heading in ("median MB/s", "min", "max"):
+        table.add_column(heading, justify="right")
+    for row in figures:
+        table.add_row(
+            row["switch"] if row["path"] == "switch" else "(stopped)",
+            str(row["path_mtu"]),
+            row["path"],
+            row["what"],
+            *(f"{row[name]:.2f}" for name in ("median_mb_s", "min_mb_s", "max_mb_s")),
+        )
+    return table
+
+
+def main() -> int:
+    """Run it on each switch that is here."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--path-mtu", type=int, default=1024)
+    parser.add_argument("--bytes", type=int, default=4_000_000, help="tensor of the all-reduces")
+    parser.add_argument("--json", type=Path, help="file for the results")
+    arguments = parser.parse_args()
+    console = Console(width=None if sys.stdout.isatty() else 180)
+    targets = [SwitchTarget.EMBEDDED]
+    if shutil.which(BMV2):
+        targets.append(SwitchTarget.BMV2)
+    else:
+        console.print(f"{BMV2} is not on the PATH: BMv2 is left out")
+    figures: list[dict[str, Any]] = []
+    for target in targets:
+        with console.status(target.value):
+            figures += compare(
+                target, path_mtu=arguments.path_mtu, rounds=arguments.rounds, size=arguments.bytes
+            )
+    console.print(show(figures))
+    if arguments.json:
+        arguments.json.write_text(json.dumps({"machine": machine(), "figures": figures}, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,83 @@
+"""Reading captures of a switch's ports: what tshark makes of each packet, and whether each ICRC is right."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from scapy.contrib.roce import BTH
+from scapy.layers.inet import IP, UDP
+from scapy.layers.l2 import Ether
+from scapy.utils import RawPcapReader
+
+from host_agent.wire.headers import ROCE_V2_PORT
+from host_agent.wire.icrc import frame_icrc_ok
+
+FIELDS = (
+    "frame.protocols",
+    "infiniband.bth.opcode",
+    "infiniband.bth.psn",
+    "infiniband.bth.destqp",
+    "infiniband.aeth.syndrome",
+    "ip.src",
+    "udp.dstport",
+    "_ws.malformed",
+    "_ws.expert.severity",
+)
+
+
+def decode(path: Path) -> list[dict[str, str]]:
+    """tshark's reading of a capture, a row a packet."""
+    command = ["tshark", "-r", str(path), "-T", "fields", "-E", "separator=|", "-E", "occurrence=f"]
+    run = subprocess.run(
+        [*command, *itertools.chain.from_iterable(("-e", field) for field in FIELDS)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return [dict(zip(FIELDS, line.split("|"), strict=True)) for line in run.stdout.splitlines()]
+
+
+def frames_of(path: Path) -> list[bytes]:
+    """The frames of a capture."""
+    with RawPcapReader(str(path)) as reader:
+        return [bytes(frame) for frame, _ in reader]
+
+
+def captured_in(directory: Path) -> list[Path]:
+    """The captures in a directory that hold a packet (a pcap file's header has 24 bytes)."""
+    return sorted(path for path in directory.iterdir() if path.stat().st_size > 24)
+
+
+def require_roce_v2(path: Path, *, scapy_every: int = 1) -> Counter[int]:
+    """Assert that each packet for UDP port 4791 decodes and has the right ICRC; how many there are by opcode.
+
+    scapy computes the ICRC of every `scapy_every`th packet as well; it takes a millisecond for each.
+    """
+    rows, frames = decode(path), frames_of(path)
+    assert len(rows) == len(frames)
+    opcodes: Counter[int] = Counter()
+    for number, (row, frame) in enumerate(zip(rows, frames, strict=True)):
+        if row["udp.dstport"] != str(ROCE_V2_PORT):
+            continue
+        where = f"{path.name}, packet {number + 1}: {row}"
+        assert "infiniband" in row["frame.protocols"], where
+        assert not row["_ws.malformed"], where
+        assert frame_icrc_ok(frame), where
+        if number % scapy_every == 0:
+            assert scapys_icrc(frame) == frame[-4:], where
+        opcodes[int(row["infiniband.bth.opcode"], 0)] += 1
+    return opcodes
+
+
+def scapys_icrc(frame: bytes) -> bytes:
+    """The ICRC that scapy's RoCE layer computes for a frame."""
+    packet: Any = Ether(frame)
+    assert packet.haslayer(BTH), packet.summary()
+    del packet[BTH].icrc
+    assert packet[IP].proto == 17
+    assert packet[UDP].dport == ROCE_V2_PORT
+    return bytes(Ether(bytes(packet)))[-4:]

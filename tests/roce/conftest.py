@@ -1,0 +1,99 @@
+"""Racks whose hosts are machines with Linux's own RoCE v2 stack (rdma_rxe)."""
+
+from __future__ import annotations
+
+import subprocess
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.conftest import TARGETS, rack
+from topologies import launch
+from topologies.rack import Rack
+from workloads.team import Team
+
+MACHINES = 4
+EMULATED = 2
+
+
+@pytest.fixture(scope="package", params=TARGETS)
+def mixed_rack(request: pytest.FixtureRequest) -> Iterator[Rack]:
+    """Four machines (h1 to h4) and two emulated hosts behind one switch, on each target."""
+    kinds = ("roce",) * MACHINES + ("emulated",) * EMULATED
+    with rack(MACHINES + EMULATED, target=request.param, host_kinds=kinds) as running:
+        yield running
+
+
+@contextmanager
+def joined_machines(
+    running: Rack,
+    workers: int,
+    *,
+    first_host: int = 0,
+    kinds: Sequence[str] = (),
+    first_psns: Sequence[int] = (),
+    **arguments: Any,
+) -> Iterator[Team]:
+    """A team in a job that the switch sums, over the verbs transport where `kinds` does not say otherwise."""
+    with Team(running.state, workers, first_host=first_host) as team:
+        own: list[dict[str, Any]] = [{"rank": rank} for rank in range(workers)]
+        for rank, psn in enumerate(first_psns):
+            own[rank]["first_psn"] = psn
+        answers = team.do(
+            "join",
+            per_rank=own,
+            controller=running.state.controller,
+            job="machines",
+            world_size=workers,
+            **arguments,
+        )
+        assert [answer["mode"] for answer in answers] == ["in_network"] * workers, answers[0]["mode_reason"]
+        assert [answer["transport"] for answer in answers] == list(kinds or ("verbs",) * workers)
+        yield team
+        team.do("leave")
+
+
+def run_in(running: Rack, host: str, *command: str, timeout_s: float = 60.0) -> str:
+    """What `command` printed in a host; it has to succeed."""
+    process = launch.start(
+        running.state, running.state.host(host), command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    try:
+        output, _ = process.communicate(timeout=timeout_s)
+    finally:
+        launch.stop(running.state, [process])
+    assert process.returncode == 0, f"{host}: {' '.join(command)}: {output}"
+    return output
+
+
+def queue_pairs(running: Rack, host: str) -> int:
+    """How many queue pairs a machine's RDMA device has."""
+    return len(
+        [line for line in run_in(running, host, "rdma", "resource", "show", "qp").splitlines() if line]
+    )
+
+
+def hardware_counters(running: Rack, host: str) -> dict[str, int]:
+    """The RDMA device's own counters: what the NIC did without asking us."""
+    lines = run_in(running, host, "sh", "-c", "cd /sys/class/infiniband/rxe0/ports/1/hw_counters && grep . *")
+    return {name: int(value) for name, _, value in (line.partition(":") for line in lines.split())}
+
+
+def total_of(counters: Iterable[Mapping[str, int]]) -> Counter[str]:
+    """Their sum, by name."""
+    total: Counter[str] = Counter()
+    for one in counters:
+        total.update(one)
+    return total
+
+
+@pytest.fixture
+def captures(tmp_path: Path) -> Path:
+    """A directory for captures."""
+    directory = tmp_path / "captures"
+    directory.mkdir()
+    return directory

@@ -1,0 +1,21 @@
+"""What tests on RoCE hosts need, and the reason for which they are skipped without it."""
+
+from __future__ import annotations
+
+import pytest
+
+from topologies.errors import TopologyError
+from topologies.machines import image, machine
+
+
+def why_not() -> str:
+    """Why machines cannot be booted here; empty where they can."""
+    try:
+        machine.require_programs()
+        image.require()
+    except TopologyError as error:
+        return str(error)
+    return ""
+
+
+machines = pytest.mark.skipif(why_not() != "", reason=why_not() or "machines can be booted")

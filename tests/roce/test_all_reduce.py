@@ -1,0 +1,81 @@
+"""Linux's own RoCE v2 stack as host: all-reduces through the switch, alone and beside our own agent."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from host_agent.quantisation import from_fixed, max_abs, scale_exponent, to_fixed
+from tests.e2e.conftest import all_reduce
+from tests.roce.conftest import MACHINES, joined_machines, queue_pairs
+from tests.roce.needed import machines
+from topologies.rack import Rack
+from workloads.team import Team
+from workloads.tensors import digest, tensor
+
+pytestmark = [pytest.mark.emulation, pytest.mark.roce, machines]
+
+_FLOAT32 = np.dtype(np.float32)
+_LAST_PSN = 2**24 - 1
+
+
+def fixed_point_sum(*, seed: int, world_size: int, elements: int) -> str:
+    """The digest of the one float32 sum that the protocol allows, by the reference implementation."""
+    tensors = [tensor(seed=seed, rank=rank, elements=elements, dtype=_FLOAT32) for rank in range(world_size)]
+    scale = scale_exponent(float(max(max_abs(one) for one in tensors)), world_size)
+    lanes = np.add.reduce([to_fixed(one, scale) for one in tensors], dtype=np.int32)
+    return digest(from_fixed(lanes, scale, _FLOAT32))
+
+
+@pytest.mark.parametrize("workers", [2, 3, 4])
+def test_machines_all_reduce_exactly(mixed_rack: Rack, workers: int) -> None:
+    with joined_machines(mixed_rack, workers) as team:
+        for elements in (1, 1000, 60_001):
+            (answer, *_) = all_reduce(team, elements=elements, dtype="int32", seed=elements)
+            assert answer["check"]["exact"]
+            (answer, *_) = all_reduce(team, elements=elements, dtype="float32", seed=elements)
+            assert answer["digest"] == fixed_point_sum(seed=elements, world_size=workers, elements=elements)
+
+
+def test_machines_beside_emulated_hosts(mixed_rack: Rack) -> None:
+    with joined_machines(
+        mixed_rack, 4, first_host=MACHINES - 2, kinds=("verbs",) * 2 + ("userspace",) * 2
+    ) as team:
+        for dtype, op in itertools.product(("int32", "float32"), ("sum", "max")):
+            all_reduce(team, elements=30_011, dtype=dtype, op=op, seed=3)
+        (answer, *_) = all_reduce(team, elements=30_011, dtype="float32", seed=4)
+        assert answer["digest"] == fixed_point_sum(seed=4, world_size=4, elements=30_011)
+        # Ring phases use the same connections; their messages pass the switch untouched.
+        all_reduce(team, elements=5003, dtype="int32", strategy="ring", seed=5)
+        all_reduce(team, elements=5003, dtype="int32", seed=6)
+
+
+def test_psns_wrap_inside_a_message(mixed_rack: Rack) -> None:
+    first_psns = [_LAST_PSN - 2, _LAST_PSN - 21, _LAST_PSN - 38]
+    with joined_machines(mixed_rack, 3, first_psns=first_psns) as team:
+        (answer, *_) = all_reduce(team, elements=60_001, dtype="int32", seed=7)
+        assert answer["check"]["exact"]
+
+
+def test_each_job_begins_with_fresh_queue_pairs(mixed_rack: Rack) -> None:
+    hosts = mixed_rack.state.hosts[:2]
+    before = [queue_pairs(mixed_rack, host.name) for host in hosts]
+    with Team(mixed_rack.state, 2) as team:
+        for round_ in range(3):
+            team.join("again", transport="verbs")
+            all_reduce(team, elements=5000, dtype="int32", seed=round_)
+            team.do("leave")
+            assert [queue_pairs(mixed_rack, host.name) for host in hosts] == before
+        # A job that ended badly leaves nothing behind either: the ranks ask for different sizes.
+        team.join("bad", transport="verbs")
+        answers = team.try_(
+            "all_reduce", per_rank=[{"elements": 1000}, {"elements": 2000}], dtype="int32", verify=False
+        )
+        assert [answer["error"]["kind"] for answer in answers] == ["MismatchError"] * 2
+        team.do("leave")
+        assert [queue_pairs(mixed_rack, host.name) for host in hosts] == before
+        team.join("good", transport="verbs")
+        all_reduce(team, elements=5000, dtype="int32", seed=9)
+        team.do("leave")

@@ -1,0 +1,72 @@
+"""RDMA that is not ours crosses the same switch as it is, while a job runs there; every packet is right."""
+
+from __future__ import annotations
+
+import subprocess
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from host_agent.wire.headers import Opcode
+from tests.e2e.captures import captured_in, require_roce_v2
+from tests.e2e.conftest import TARGETS, all_reduce, rack
+from tests.roce.conftest import joined_machines, run_in
+from tests.roce.needed import machines
+from topologies import launch
+from topologies.rack import Rack
+from topologies.switches import SwitchTarget
+
+pytestmark = [pytest.mark.emulation, pytest.mark.roce, machines]
+
+_PERFTEST = ("-d", "rxe0", "-x", "1", "-n", "100", "-s", "16384", "-F", "--timeout", "18")
+_WRITE_FIRST, _READ_REQUEST, _READ_RESPONSE_FIRST = 0x06, 0x0C, 0x0D
+
+
+def between(running: Rack, server: Sequence[str], client: Sequence[str]) -> str:
+    """Run a server in h1 and its client in h2 until both end; what the client printed."""
+    process = launch.start(
+        running.state,
+        running.state.host("h1"),
+        server,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    try:
+        # The client is refused until the server listens.
+        retried = 'for i in 1 2 3 4 5 6 7 8 9 10; do "$@" && exit 0; sleep 1; done; exit 1'
+        output = run_in(running, "h2", "sh", "-c", retried, "client", *client, timeout_s=90)
+        said, _ = process.communicate(timeout=30)
+    finally:
+        launch.stop(running.state, [process])
+    assert process.returncode == 0, said
+    return output
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_plain_rdma_beside_a_job(target: SwitchTarget, captures: Path) -> None:
+    kinds = ("roce", "roce", "emulated")
+    with (
+        rack(3, target=target, host_kinds=kinds, pcap=captures) as running,
+        joined_machines(running, 3, kinds=("verbs", "verbs", "userspace")) as team,
+        ThreadPoolExecutor() as pool,
+    ):
+        h1 = running.state.host("h1").ip
+        for tool in ("ib_send_bw", "ib_write_bw", "ib_read_bw"):
+            job = pool.submit(all_reduce, team, elements=100_003, dtype="int32", seed=1, repeat=2)
+            report = between(running, [tool, *_PERFTEST], [tool, *_PERFTEST, h1])
+            assert "16384" in report, report
+            assert job.result()[0]["check"]["exact"]
+        job = pool.submit(all_reduce, team, elements=100_003, dtype="int32", seed=2, repeat=2)
+        report = between(
+            running, ["rping", "-s", "-a", h1, "-C", "10"], ["rping", "-c", "-a", h1, "-C", "10", "-v", "-V"]
+        )
+        assert report.count("ping data") >= 10, report
+        assert job.result()[0]["check"]["exact"]
+    opcodes: Counter[int] = Counter()
+    for path in captured_in(captures):
+        opcodes += require_roce_v2(path, scapy_every=100)
+    ours = {Opcode.SEND_FIRST, Opcode.SEND_MIDDLE, Opcode.SEND_LAST, Opcode.ACKNOWLEDGE}
+    assert set(opcodes) >= ours | {_WRITE_FIRST, _READ_REQUEST, _READ_RESPONSE_FIRST}

@@ -1,0 +1,158 @@
+"""A machine's command line, what it is told, and what is said where it does not boot; nothing boots here."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.topologies.states import cluster_state, host_state, myself
+from topologies import launch
+from topologies.errors import TopologyError, UnsupportedError
+from topologies.machines import access, fleet, machine
+from topologies.machines.image import Image
+from topologies.machines.machine import Machine, MachineSettings
+from topologies.machines.network import Port
+from topologies.state import ClusterState, HostKind
+
+Saved = Callable[..., ClusterState]
+_IMAGE = Image(Path("/images/1"))
+_PORTS = (Port(tap="h1-tap0", mac="02:00:00:00:00:01"), Port(tap="h1-tap1", mac="02:03:00:00:00:01"))
+
+
+def command_line() -> list[str]:
+    return machine.command_line(_IMAGE, "h1", _PORTS, console=Path("/c,1/h1"), shared=Path("/c,1/m"))
+
+
+def test_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("P4REDUCE_QEMU_ACCEL", raising=False)
+    words = command_line()
+    assert words[words.index("-accel") + 1] == "tcg"
+    assert words[words.index("-kernel") + 1] == "/images/1/vmlinux"
+    assert "file,id=console,path=/c,,1/h1" in words
+    cards = [word for word in words if word.startswith("virtio-net-pci")]
+    assert [card.count("=off") for card in cards] == [9, 9]
+    assert [port.mac in card for port, card in zip(_PORTS, cards, strict=True)] == [True, True]
+    shares = [word for word in words if word.startswith("local,")]
+    assert ["readonly=on" in share for share in shares] == [True, True]
+
+
+def test_the_accelerator_can_be_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("P4REDUCE_QEMU_ACCEL", "kvm")
+    words = command_line()
+    assert words[words.index("-accel") + 1] == "kvm"
+    assert words[words.index("-cpu") + 1] == "host"
+
+
+def test_what_a_machine_is_told(saved: Saved) -> None:
+    cluster = saved()
+    for name in (f"{access.CLIENT_KEY}.pub", access.SERVER_KEY):
+        (cluster.directory / name).write_text(name)
+    settings = MachineSettings(
+        host=cluster.hosts[0],
+        prefix_length=24,
+        management_prefix_length=16,
+        mtu=4224,
+        neighbours=[("10.0.0.2", "02:00:00:00:00:02")],
+        hosts={"h1": "10.0.0.1", "h2": "10.0.0.2"},
+    )
+    directory = cluster.directory / "machines" / "h1"
+    settings.write(directory, cluster.directory)
+    told = {path.name: path.read_text() for path in directory.iterdir()}
+    assert told["settings"].splitlines()[:2] == ["name=h1", "fabric=h1-eth0"]
+    for line in (
+        "link set dev h1-eth0 mtu 4224 txqueuelen 4096 up",
+        "address add 10.0.0.1/24 dev h1-eth0",
+        "address add 172.31.0.1/16 dev h1-mgmt",
+        "neigh replace 10.0.0.2 lladdr 02:00:00:00:00:02 dev h1-eth0 nud permanent",
+    ):
+        assert line in told["network"].splitlines()
+    packages = [Path(line) for line in told["packages"].splitlines()]
+    assert {"host_agent", "workloads", "controller"} <= {path.name for path in packages}
+    assert all((path / "__init__.py").exists() for path in packages)
+    assert told["hosts"].splitlines()[1:] == ["10.0.0.1 h1", "10.0.0.2 h2"]
+
+
+def test_booted_when_it_says_so(saved: Saved) -> None:
+    one = Machine(saved(), host_state(1))
+    one.console.write_bytes(b"Linux\xff\r\n")
+    assert not one.booted()
+    one.console.write_bytes(b"Linux\r\nP4REDUCE-READY\r\n")
+    assert one.booted()
+
+
+def test_a_machine_that_gives_up(saved: Saved) -> None:
+    one = Machine(saved(), host_state(1))
+    one.console.write_text("Linux\r\nP4REDUCE-FAILED there is no RoCE v2 device on h1-eth0\r\n")
+    with pytest.raises(TopologyError, match=r"host h1 does not boot: there is no RoCE v2 device on h1-eth0$"):
+        one.booted()
+
+
+def test_a_qemu_that_does_not_start(saved: Saved, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = saved()
+    access.prepare(cluster.directory)
+    popen = subprocess.Popen
+
+    def qemu(words: list[str], **options: object) -> subprocess.Popen[bytes]:
+        assert words[0] == "nsenter"
+        return popen(["sh", "-c", "echo qemu: no tap h1-tap0 >&2; exit 1"], **options)  # type: ignore[call-overload,no-any-return]
+
+    monkeypatch.setattr(subprocess, "Popen", qemu)
+    one = Machine(cluster, cluster.hosts[0])
+    settings = MachineSettings(
+        host=cluster.hosts[0],
+        prefix_length=24,
+        management_prefix_length=16,
+        mtu=1500,
+        neighbours=[],
+        hosts={},
+    )
+    one.start(_IMAGE, settings, _PORTS)
+    one.processes()[0].wait()
+    with pytest.raises(TopologyError, match="machine of host h1 has ended: qemu: no tap h1-tap0"):
+        one.booted()
+
+
+def test_a_boot_that_takes_too_long(saved: Saved, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = saved()
+    machines = fleet.Fleet(_IMAGE, progress=lambda text: None)
+    one = Machine(cluster, replace(cluster.hosts[0], kind=HostKind.ROCE))
+    one.console.write_text("".join(f"line {number}\r\n" for number in range(20)))
+    machines._machines.append(one)
+    complaint = r"no boot of machines h1 within 0 s; h1: line 15 / .* / line 19"
+    monkeypatch.delenv("P4REDUCE_QEMU_ACCEL", raising=False)
+    with pytest.raises(TopologyError, match=f"{complaint}$"):
+        machines.wait(timeout_s=0.0)
+    monkeypatch.setenv("P4REDUCE_QEMU_ACCEL", "kvm")
+    with pytest.raises(TopologyError, match=complaint + r" \(unset P4REDUCE_QEMU_ACCEL, which is kvm"):
+        machines.wait(timeout_s=0.0)
+
+
+def test_what_machines_need(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(
+        UnsupportedError, match="need qemu-system-x86_64, ssh, ssh-keygen: run 'make roce-image'"
+    ):
+        machine.require_programs()
+
+
+def test_a_command_for_a_machine() -> None:
+    cluster = cluster_state("c1")
+    host = replace(cluster.hosts[0], kind=HostKind.ROCE, machine=myself())
+    words = access.command(cluster, host, ["ls", "a b"], env={"X": "1"}, directory=Path("/etc"))
+    assert words[:3] == ["nsenter", f"--net=/run/netns/{cluster.namespace}", "--"]
+    assert words[3:8] == ["ssh", "-F", "ssh_config", "-T", "h1"]
+    assert words[8].startswith("exec /usr/local/lib/p4reduce-session /host/etc PATH=")
+    assert words[8].endswith(" X=1 -- ls 'a b'")
+    assert launch.python(host) == "/usr/bin/python3"
+    assert launch.python(cluster.hosts[1]) == sys.executable
+
+
+def test_commands_of_a_machine_that_is_gone() -> None:
+    cluster = cluster_state("c1")
+    with pytest.raises(TopologyError, match="the machine of host h1 is gone"):
+        access.command(cluster, replace(cluster.hosts[0], kind=HostKind.ROCE), ["true"])
