@@ -1,5 +1,6 @@
 # make demo   set up what is missing, then run the main job      (JSON=FILE writes its result there)
-# make test   the same set-up, then all tests
+# make test   the same set-up, then all tests but those on RoCE hosts
+# make test-roce   those: what qemu and its image take is set up first (make roce-image: only that)
 # make check  what a contributor runs: format, lint, types, quick tests
 # make wheel  dist/*.whl                make setup / make clean
 #
@@ -8,7 +9,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: demo test check wheel clean setup
+.PHONY: demo test test-roce roce-image roce-system check wheel clean setup
 
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -20,18 +21,28 @@ NATIVE_SOURCES := $(wildcard host_agent/native/*) setup.py
 # command:package, as Debian and Ubuntu name them
 NEEDED := mnexec:mininet ip:iproute2 tc:iproute2 ethtool:ethtool nsenter:util-linux ping:iputils-ping gcc:gcc g++:g++
 NEEDED_BY_TESTS := tshark:tshark tcpdump:tcpdump
+NEEDED_BY_ROCE := qemu-system-x86_64:qemu-system-x86 debootstrap:debootstrap cpio:cpio ssh:openssh-client
+DEBIAN_KEYRING := /usr/share/keyrings/debian-archive-keyring.gpg
 
 demo: $(STAMPS)/native
 	@$(BIN)/p4reduce demo $(if $(JSON),--json "$(JSON)") $(DEMO)
 
 test: $(STAMPS)/test $(STAMPS)/native
-	@$(BIN)/python -m pytest $(TEST)
+	@$(BIN)/python -m pytest -m "not roce" $(TEST)
+
+test-roce: roce-image $(STAMPS)/test
+	@$(BIN)/python -m pytest -m roce $(TEST)
+
+roce-image: $(STAMPS)/system-roce $(STAMPS)/native
+	@$(BIN)/python -m topologies.machines
+
+roce-system: $(STAMPS)/system-roce
 
 check: $(STAMPS)/dev $(STAMPS)/native
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy .
-	@$(BIN)/python -m pytest -q -m "not emulation and not slow" -n auto --dist loadfile $(TEST)
+	@$(BIN)/python -m pytest -q -m "not emulation and not slow and not roce" -n auto --dist loadfile $(TEST)
 
 wheel: $(STAMPS)/venv
 	@echo "== building the wheel"
@@ -77,6 +88,10 @@ $(STAMPS)/system:
 
 $(STAMPS)/system-test: | $(STAMPS)/system
 	@$(call install_missing,$(NEEDED_BY_TESTS))
+	@touch $@
+
+$(STAMPS)/system-roce: | $(STAMPS)/system
+	@$(call install_missing,$(NEEDED_BY_ROCE),$(if $(wildcard $(DEBIAN_KEYRING)),,debian-archive-keyring))
 	@touch $@
 
 $(STAMPS)/venv: | $(STAMPS)/system

@@ -62,5 +62,6 @@ def _arguments(options: RackOptions) -> list[str]:
         *("--delay-ms", repr(options.delay_ms)),
         *("--loss", repr(options.loss)),
         *("--switch-loss", repr(options.switch_loss)),
+        *("--host-kind", ",".join(kind.value for kind in options.kinds)),
     ]
     return arguments if options.pcap is None else [*arguments, "--pcap", str(options.pcap)]

@@ -10,6 +10,7 @@ import typer
 
 from topologies.errors import TopologyError
 from topologies.links import parse_rate_mbit
+from topologies.state import HostKind
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 
@@ -38,3 +39,15 @@ def parse_rate(text: str) -> float | None:
         return parse_rate_mbit(text)
     except TopologyError as error:
         raise typer.BadParameter(str(error)) from error
+
+
+def parse_host_kinds(text: str, *, hosts: int) -> tuple[str, ...]:
+    """The kind of each of `hosts` hosts: one for all, or a list with commas."""
+    kinds = tuple(word.strip() for word in text.split(","))
+    known = [kind.value for kind in HostKind]
+    for kind in kinds:
+        if kind not in known:
+            raise typer.BadParameter(f"{kind!r} is no kind of host: say {' or '.join(known)}")
+    if len(kinds) not in (1, hosts):
+        raise typer.BadParameter(f"{len(kinds)} kinds of host for {hosts} hosts: say one, or one for each")
+    return kinds * hosts if len(kinds) == 1 else kinds

@@ -14,6 +14,7 @@ from p4reduce.failing import guarded
 from p4reduce.output import complain, say
 from topologies.errors import TopologyError
 from topologies.rack import Rack
+from topologies.state import HostKind
 
 _HELP = """\
   show flows|slots|counters|ports     what the switch holds
@@ -95,4 +96,6 @@ class Prompt:
     def _summary(self) -> str:
         state = self._rack.state
         rate = "unlimited links" if state.rate_mbit is None else f"{state.rate_mbit:g} Mbit/s links"
-        return f"{len(state.hosts)} hosts, {state.target} switch, {rate}, path MTU {state.path_mtu}"
+        machines = sum(host.kind is HostKind.ROCE for host in state.hosts)
+        hosts = f"{len(state.hosts)} hosts" + (f" ({machines} of them RoCE machines)" if machines else "")
+        return f"{hosts}, {state.target} switch, {rate}, path MTU {state.path_mtu}"

@@ -53,6 +53,7 @@ def _processes(state: ClusterState) -> list[ProcessId]:
     """All that a cluster started, and what users started from it in its namespaces."""
     found = list(recorded(state.workers))
     found += [host.process for host in state.hosts]
+    found += [host.machine for host in state.hosts if host.machine is not None]
     found += [switch.process for switch in state.switches]
     if state.controller_process is not None:
         found.append(state.controller_process)

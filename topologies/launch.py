@@ -6,14 +6,16 @@ import contextlib
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import IO
 
 from topologies.errors import TopologyError
+from topologies.machines import access
 from topologies.processes import ProcessId, terminate
-from topologies.state import ClusterState, HostState
+from topologies.state import ClusterState, HostKind, HostState
 
 # One thread a worker: a rack shares the machine's cores, and sums must not depend on their number.
 _SINGLE_THREADED = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
@@ -26,6 +28,20 @@ def namespace_command(host: HostState) -> list[str]:
     return ["nsenter", f"--net=/proc/{host.process.pid}/ns/net", "--"]
 
 
+def python(host: HostState) -> str:
+    """The Python in `host` that has this project's packages."""
+    return access.PYTHON if host.kind is HostKind.ROCE else sys.executable
+
+
+def call(cluster: ClusterState, host: HostState, command: Sequence[str]) -> int:
+    """Run `command` in `host`, on our own terminal and in our directory; its exit code."""
+    if host.kind is not HostKind.ROCE:
+        return subprocess.call([*namespace_command(host), *command])
+    terminal = sys.stdin.isatty() and sys.stdout.isatty()
+    words = access.command(cluster, host, command, directory=Path.cwd(), terminal=terminal)
+    return subprocess.call(words, cwd=cluster.directory)
+
+
 def start(
     cluster: ClusterState,
     host: HostState,
@@ -36,9 +52,17 @@ def start(
     stdout: int | IO[bytes] | None = None,
     stderr: int | IO[bytes] | None = None,
 ) -> subprocess.Popen[str]:
-    """Start `command` in `host`, with text pipes. 'p4reduce down' ends it with the cluster."""
+    """Start `command` in `host`, with text pipes. 'p4reduce down' ends it with the cluster.
+
+    In a RoCE host the process is its ssh client: when that ends, for whatever reason, the command is killed.
+    Where a signal ended the command, its exit code is 128 + signal. It has `env`, not our environment.
+    """
+    if host.kind is HostKind.ROCE:
+        words = access.command(cluster, host, command, env={**_SINGLE_THREADED, **(env or {})})
+    else:
+        words = [*namespace_command(host), *command]
     process = subprocess.Popen(
-        [*namespace_command(host), *command],
+        words,
         env={**os.environ, **_SINGLE_THREADED, **(env or {})},
         stdin=stdin,
         stdout=stdout,

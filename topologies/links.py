@@ -16,9 +16,11 @@ from topologies.namespaces import run, run_inside
 # What a RoCE v2 packet adds to its payload from the IP header on: IPv4 20, UDP 8, BTH 12, ICRC 4.
 ROCE_OVERHEAD: Final = 44
 ETHERNET_OVERHEAD: Final = 14
+# rdma_rxe takes 80 bytes off the link's MTU, for any header there could be, before it looks for a path MTU.
+_ROOM_FOR_HEADERS: Final = 128
 WINDOW_PACKETS: Final = 128  # W·P of the largest window: what a worker may have in flight
 _SLACK_BYTES: Final = 256 * 1024  # acknowledgements, resent packets
-_OFFLOADS: Final = ("tx", "rx", "tso", "gso", "gro")
+OFFLOADS: Final = ("tx", "rx", "tso", "gso", "gro")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +38,7 @@ class LinkShape:
     @property
     def mtu(self) -> int:
         """The link's MTU, with room for the management of a real network (at least 1500)."""
-        return max(1500, self.path_mtu + ROCE_OVERHEAD)
+        return max(1500, self.path_mtu + _ROOM_FOR_HEADERS)
 
     @property
     def queue_bytes(self) -> int:
@@ -98,29 +100,30 @@ class FabricIntf(Intf):  # type: ignore[misc]
 
     def _apply(self, shape: LinkShape) -> None:
         self._must("ip", "link", "set", "dev", self.name, "mtu", str(shape.mtu), "txqueuelen", "4096", "up")
-        self._must("ethtool", "-K", self.name, *(word for o in _OFFLOADS for word in (o, "off")))
+        self._must("ethtool", "-K", self.name, *(word for o in OFFLOADS for word in (o, "off")))
         for qdisc in shape.qdiscs():
             self._must("tc", "qdisc", "add", "dev", self.name, *qdisc.split())
-        self._keep_order()
+        keep_order(self.node.pid, self.name)
         features = self._must("ethtool", "-k", self.name)
         for feature in ("tx-checksumming", "tcp-segmentation-offload", "generic-receive-offload"):
             if f"{feature}: off" not in features:
                 raise TopologyError(f"{self.name}: {feature} cannot be turned off")
 
-    def _keep_order(self) -> None:
-        """Deliver what this end receives through one processor's queue.
-
-        A cable keeps frames in order; a veth's frames wait in the queue of whichever processor sent them, and
-        a shaped link is served by two: its sender's and its timer's. Receive packet steering (where a kernel
-        has it) puts them in one queue again. Without it, connections recover, at the price of resent packets.
-        """
-        processors = sorted(os.sched_getaffinity(0))
-        mask = 1 << processors[zlib.crc32(self.name.encode()) % len(processors)]
-        words = f"{mask:x}"
-        words = ",".join(words[max(0, end - 8) : end] for end in range(len(words), 0, -8)[::-1])
-        path = f"/sys/class/net/{self.name}/queues/rx-0/rps_cpus"
-        script = f"mount -t sysfs sysfs /sys && if [ -e {path} ]; then echo {words} > {path}; fi"
-        self._must("unshare", "--mount", "sh", "-c", script)  # a /sys of this network namespace
-
     def _must(self, *command: str) -> str:
         return run_inside(self.node.pid, *command)
+
+
+def keep_order(pid: int, interface: str) -> None:
+    """Deliver what an interface in the namespace of the process `pid` receives through one processor's queue.
+
+    A cable keeps frames in order; a veth's frames wait in the queue of whichever processor sent them, and
+    a shaped link is served by two: its sender's and its timer's. Receive packet steering (where a kernel
+    has it) puts them in one queue again. Without it, connections recover, at the price of resent packets.
+    """
+    processors = sorted(os.sched_getaffinity(0))
+    mask = 1 << processors[zlib.crc32(interface.encode()) % len(processors)]
+    words = f"{mask:x}"
+    words = ",".join(words[max(0, end - 8) : end] for end in range(len(words), 0, -8)[::-1])
+    path = f"/sys/class/net/{interface}/queues/rx-0/rps_cpus"
+    script = f"mount -t sysfs sysfs /sys && if [ -e {path} ]; then echo {words} > {path}; fi"
+    run_inside(pid, "unshare", "--mount", "sh", "-c", script)  # a /sys of this network namespace

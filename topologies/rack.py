@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any, Final
@@ -25,12 +22,15 @@ from mininet.log import setLogLevel
 from mininet.net import Mininet
 
 from topologies import cleanup, namespaces, state
+from topologies.controlling import ControllerProcess
 from topologies.errors import TopologyError
 from topologies.links import FabricIntf, LinkShape, require_netem
+from topologies.machines import image, machine
+from topologies.machines.fleet import Fleet
 from topologies.namespaces import run, run_inside
-from topologies.processes import ProcessId, terminate, wait_until
-from topologies.state import ClusterState, HostState, SwitchState
-from topologies.switches import TARGETS, P4RuntimeSwitch, SwitchSettings, SwitchTarget, accepts, require_bmv2
+from topologies.processes import ProcessId
+from topologies.state import ClusterState, HostKind, HostState, SwitchState
+from topologies.switches import TARGETS, P4RuntimeSwitch, SwitchSettings, SwitchTarget, require_bmv2
 
 FABRIC: Final = IPv4Network("10.0.0.0/24")
 MANAGEMENT: Final = IPv4Network("172.31.0.0/16")
@@ -39,7 +39,6 @@ CONTROLLER_PORT: Final = 50051
 P4RUNTIME_PORT: Final = 9559
 MIN_HOSTS, MAX_HOSTS = 2, 32
 PATH_MTUS: Final = (256, 512, 1024, 2048, 4096)
-_CONTROLLER_TIMEOUT_S: Final = 180.0  # the embedded switch compiles the program at the first push
 _BRIDGE: Final = "mgmt0"
 
 Progress = Callable[[str], None]
@@ -47,7 +46,11 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, kw_only=True)
 class RackOptions:
-    """What a rack is to be. `switch_loss` is the embedded switch's own, on every port, both ways."""
+    """What a rack is to be. `switch_loss` is the embedded switch's own, on every port, both ways.
+
+    `host_kinds` has the kind of each host ("emulated", "roce"); empty: all are emulated. What is in
+    `controller_options` goes into the controller's configuration.
+    """
 
     name: str
     hosts: int
@@ -58,6 +61,20 @@ class RackOptions:
     loss: float = 0.0
     switch_loss: float = 0.0
     pcap: Path | None = None
+    host_kinds: tuple[str, ...] = ()
+    controller_options: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def kinds(self) -> list[HostKind]:
+        """The kind of each host."""
+        return [HostKind(kind) for kind in self.host_kinds] or [HostKind.EMULATED] * self.hosts
+
+    @property
+    def link_shape(self) -> LinkShape:
+        """What each link of the fabric carries."""
+        return LinkShape(
+            path_mtu=self.path_mtu, rate_mbit=self.rate_mbit, delay_ms=self.delay_ms, loss=self.loss
+        )
 
     def validate(self) -> None:
         """TopologyError for what cannot be."""
@@ -74,8 +91,20 @@ class RackOptions:
             raise TopologyError(f"a delay of {self.delay_ms:g} ms is negative")
         if self.pcap is not None and not self.pcap.is_dir():
             raise TopologyError(f"there is no directory {self.pcap} for captures: make it first")
+        self._validate_kinds()
         if self.switch is SwitchTarget.BMV2:
             require_bmv2()
+
+    def _validate_kinds(self) -> None:
+        known = [kind.value for kind in HostKind]
+        for kind in self.host_kinds:
+            if kind not in known:
+                raise TopologyError(f"{kind!r} is no kind of host, there are {', '.join(known)}")
+        if len(self.host_kinds) not in (0, self.hosts):
+            raise TopologyError(f"{len(self.host_kinds)} kinds of host do not fit {self.hosts} hosts")
+        if HostKind.ROCE in self.kinds:
+            machine.require_programs()
+            image.require()
 
 
 class Rack:
@@ -89,7 +118,8 @@ class Rack:
         self.net: Mininet | None = None
         self._progress = progress
         self._state: ClusterState | None = None
-        self._controller: subprocess.Popen[bytes] | None = None
+        self._controller: ControllerProcess | None = None
+        self._fleet: Fleet | None = None
         self._inside = contextlib.ExitStack()
         self._home: Path | None = None
 
@@ -132,11 +162,14 @@ class Rack:
             self._host(index, switch)
         self._neighbours()
         self.net.build()
+        self._start_machines()
         self._progress(f"switch {switch.name} ({options.switch.value})")
         switch.start()
         self._record_switch(switch)
         self._progress("controller, P4 program")
         self._start_controller()
+        if self._fleet is not None:
+            self._fleet.wait()
         self._state = self.state.with_(ready=True)
 
     def stop(self) -> None:
@@ -162,12 +195,14 @@ class Rack:
             yield
 
     def check(self) -> None:
-        """TopologyError where the switch or the controller has died."""
-        if self._controller is not None and self._controller.poll() is not None:
-            raise TopologyError(f"the controller has ended: {self._controller_last_words()}")
+        """TopologyError where the switch, the controller or a machine has died."""
+        if self._controller is not None:
+            self._controller.check()
         for switch in self.net.switches if self.net is not None else ():
             if switch.process_ended():
                 raise TopologyError(f"switch {switch.name} has ended: {switch.last_words()}")
+        if self._fleet is not None:
+            self._fleet.check()
 
     def _claim(self) -> None:
         name, options = self.options.name, self.options
@@ -222,10 +257,12 @@ class Rack:
     def _host(self, index: int, switch: P4RuntimeSwitch) -> None:
         """Host number `index`, its link to the switch port of that number, its management link."""
         options, net = self.options, self._network()
+        kind = options.kinds[index - 1]
+        emulated = kind is HostKind.EMULATED  # a machine has its addresses itself
         name, interface = f"h{index}", f"h{index}-eth0"
         ip, mac = FABRIC[index], _mac(kind=0, index=index)
         management = MANAGEMENT[index]
-        host = net.addHost(name, ip=f"{ip}/{FABRIC.prefixlen}")
+        host = net.addHost(name, ip=f"{ip}/{FABRIC.prefixlen}" if emulated else None)
         entry = HostState(
             name=name,
             ip=str(ip),
@@ -234,34 +271,44 @@ class Rack:
             interface=interface,
             management_ip=str(management),
             process=ProcessId.of(host.pid),
+            kind=kind,
         )
         self._state = self.state.with_(hosts=[*self.state.hosts, entry])
         run_inside(host.pid, "sh", "-c", _NO_IPV6)
-        shape = LinkShape(
-            path_mtu=options.path_mtu,
-            rate_mbit=options.rate_mbit,
-            delay_ms=options.delay_ms,
-            loss=options.loss,
-        )
         net.addLink(
-            host, switch, port1=0, port2=index, addr1=mac, addr2=_mac(kind=1, index=index), shape=shape
+            *(host, switch),
+            port1=0,
+            port2=index,
+            addr1=mac if emulated else _mac(kind=2, index=index),
+            addr2=_mac(kind=1, index=index),
+            shape=options.link_shape,
         )
         outer, inner = f"m{index}", f"h{index}-mgmt"
         run("ip", "link", "add", outer, "type", "veth", "peer", "name", inner, "netns", str(host.pid))
         run("ip", "link", "set", outer, "master", _BRIDGE, "up")
-        run_inside(host.pid, "ip", "address", "add", f"{management}/{MANAGEMENT.prefixlen}", "dev", inner)
+        if emulated:
+            run_inside(host.pid, "ip", "address", "add", f"{management}/{MANAGEMENT.prefixlen}", "dev", inner)
         run_inside(host.pid, "ip", "link", "set", inner, "up")
 
     def _neighbours(self) -> None:
         """Static ARP: the switch answers none."""
         hosts = self.state.hosts
         for host in hosts:
+            if host.kind is not HostKind.EMULATED:
+                continue
             entries = [
                 f"neigh replace {peer.ip} lladdr {peer.mac} dev {host.interface} nud permanent"
                 for peer in hosts
                 if peer is not host
             ]
             run_inside(host.process.pid, "ip", "-batch", "-", stdin="\n".join(entries))
+
+    def _start_machines(self) -> None:
+        if HostKind.ROCE in self.options.kinds:
+            self._fleet = Fleet(image.require(), progress=self._progress)
+            self._state = self._fleet.start(
+                self.state, fabric=FABRIC, management=MANAGEMENT, mtu=self.options.link_shape.mtu
+            )
 
     def _record_switch(self, switch: P4RuntimeSwitch) -> None:
         if switch.process is None:
@@ -278,47 +325,15 @@ class Rack:
         self._state = self.state.with_(switches=[*self.state.switches, entry])
 
     def _start_controller(self) -> None:
-        cluster = self.state
-        config = cluster.directory / "controller.json"
-        config.write_text(json.dumps(controller_config(cluster), indent=1))
-        with self._controller_log.open("ab") as log:
-            self._controller = subprocess.Popen(
-                [
-                    *(sys.executable, "-m", "controller"),
-                    *("--config", str(config)),
-                    *("--db", str(cluster.directory / "controller.db")),
-                    *("--listen", cluster.controller),
-                    *("--listen", f"unix:{cluster.control_socket}"),
-                ],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                cwd=cluster.directory,  # `python -m` looks for modules where it starts
-                start_new_session=True,
-            )
-        controller = self._controller
-        self._state = cluster.with_(controller_process=ProcessId.of(controller.pid))
-        served = wait_until(
-            lambda: controller.poll() is not None or accepts(str(CONTROLLER_IP), CONTROLLER_PORT),
-            timeout_s=_CONTROLLER_TIMEOUT_S,
-        )
-        if not served or controller.poll() is not None:
-            raise TopologyError(f"the controller does not start: {self._controller_last_words()}")
-
-    @property
-    def _controller_log(self) -> Path:
-        return self.state.directory / "controller.log"
-
-    def _controller_last_words(self) -> str:
-        lines = self._controller_log.read_text(errors="replace").strip().splitlines()
-        return " / ".join(lines[-3:]) or "it wrote nothing to its log"
+        self._controller = ControllerProcess(self.state, self.options.controller_options)
+        self._state = self.state.with_(controller_process=self._controller.process_id)
+        self._controller.wait()
 
     def _stop_nodes(self) -> None:
-        if self._controller is not None and self._controller.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                terminate([ProcessId.of(self._controller.pid)])
         if self._controller is not None:
-            self._controller.wait()
+            self._controller.stop()
+        if self._fleet is not None:
+            self._fleet.stop()
         if self.net is not None:
             for switch in self.net.switches:
                 switch.stop(deleteIntfs=False)
@@ -330,25 +345,6 @@ class Rack:
         if self.net is None:
             raise TopologyError("the rack is not up")
         return self.net
-
-
-def controller_config(cluster: ClusterState) -> dict[str, Any]:
-    """What the controller has to know about a cluster."""
-    return {
-        "switches": [
-            {
-                "name": switch.name,
-                "device_id": switch.device_id,
-                "address": switch.address,
-                "target": switch.target,
-            }
-            for switch in cluster.switches
-        ],
-        "hosts": [
-            {"name": host.name, "ip": host.ip, "mac": host.mac, "port": host.port} for host in cluster.hosts
-        ],
-        "path_mtu": cluster.path_mtu,
-    }
 
 
 # Nothing but what a worker sends may appear on a link; a kernel may have no IPv6.
@@ -363,7 +359,7 @@ def _disable_ipv6() -> None:
 
 
 def _mac(*, kind: int, index: int) -> str:
-    """A locally administered address: hosts are of kind 0, switch ports of kind 1."""
+    """A locally administered address: kind 0 are hosts, 1 switch ports, 2 links of machines."""
     return f"02:{kind:02x}:00:00:00:{index:02x}"
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import re
 from dataclasses import asdict, dataclass, field, replace
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,19 @@ from topologies.processes import ProcessId
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
 
 
+class HostKind(str, Enum):
+    """What a host is: a network namespace, or a machine with Linux's own RoCE v2 stack."""
+
+    EMULATED = "emulated"
+    ROCE = "roce"
+
+
 @dataclass(frozen=True, kw_only=True)
 class HostState:
-    """A host: its fabric address, the switch port it is on, and the process that holds its namespace."""
+    """A host: its fabric address, the switch port it is on, and the process that holds its namespace.
+
+    `machine` is the QEMU process of a RoCE host.
+    """
 
     name: str
     ip: str
@@ -26,6 +37,8 @@ class HostState:
     interface: str
     management_ip: str
     process: ProcessId
+    kind: HostKind = HostKind.EMULATED
+    machine: ProcessId | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,7 +184,17 @@ def _process(raw: dict[str, int] | None) -> ProcessId | None:
 
 
 def _decode(raw: dict[str, Any]) -> ClusterState:
-    hosts = [HostState(**{**host, "process": _process(host["process"])}) for host in raw["hosts"]]
+    hosts = [
+        HostState(
+            **{
+                **host,
+                "process": _process(host["process"]),
+                "kind": HostKind(host.get("kind", HostKind.EMULATED)),
+                "machine": _process(host.get("machine")),
+            }
+        )
+        for host in raw["hosts"]
+    ]
     switches = [
         SwitchState(
             **{

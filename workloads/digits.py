@@ -7,7 +7,8 @@ from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.datasets import load_digits
+
+from workloads.errors import WorkloadError
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
@@ -35,6 +36,10 @@ class Samples:
 
 def load(*, seed: int) -> tuple[Samples, Samples]:
     """Shuffled training and test samples; the same for the same seed."""
+    try:
+        from sklearn.datasets import load_digits
+    except ModuleNotFoundError as error:
+        raise WorkloadError("training needs scikit-learn, which RoCE hosts do not have") from error
     images, labels = load_digits(return_X_y=True)
     order = np.random.default_rng(seed).permutation(len(labels))
     images, labels = images[order] / _BRIGHTEST, labels[order].astype(np.int64)

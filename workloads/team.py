@@ -7,7 +7,6 @@ import json
 import selectors
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -44,7 +43,7 @@ class Team:
                     launch.start(
                         self.cluster,
                         self._hosts[rank],
-                        [sys.executable, "-m", "workloads.worker"],
+                        [launch.python(self._hosts[rank]), "-m", "workloads.worker"],
                         stdin=subprocess.PIPE,
                         stdout=subprocess.PIPE,
                         stderr=self._complaints[rank],
@@ -145,7 +144,7 @@ class Team:
 
     def _last_words(self, rank: int) -> str:
         with contextlib.suppress(subprocess.TimeoutExpired):
-            if self._processes[rank].wait(timeout=1.0) == -signal.SIGKILL:
+            if self._processes[rank].wait(timeout=1.0) in (-signal.SIGKILL, 128 + signal.SIGKILL):
                 return "it was killed (SIGKILL); the machine may have run out of memory"
         file = self._complaints[rank]
         file.seek(0)

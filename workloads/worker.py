@@ -71,6 +71,7 @@ class Worker:
             "path_mtu": ready.path_mtu,
             "mode": ready.mode.name.lower(),
             "mode_reason": ready.mode_reason,
+            "transport": self._communicator.transport.value,
         }
 
     def all_reduce(
@@ -84,10 +85,12 @@ class Worker:
         repeat: int = 1,
         verify: bool = False,
         special: dict[str, float] | None = None,
+        late_s: float = 0.0,
     ) -> Answer:
         """Reduce seeded random tensors `repeat` times, a barrier before each, and time it.
 
-        `special` puts values at positions ("index": value) of this rank's tensor.
+        `special` puts values at positions ("index": value) of this rank's tensor. `late_s`: this rank starts
+        so much later than the others, each time.
         """
         communicator = self._joined()
         array = tensor(seed=seed, rank=communicator.rank, elements=elements, dtype=dtype_of(dtype))
@@ -99,6 +102,7 @@ class Worker:
         for _ in range(repeat):
             communicator.barrier()
             before_one = communicator.counters().data_bytes_sent
+            time.sleep(late_s)
             started = time.perf_counter()
             communicator.all_reduce(array, op, out=result, strategy=strategy)
             seconds.append(time.perf_counter() - started)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from typing import Annotated
 
@@ -19,8 +18,8 @@ def execute(
 ) -> None:
     """Run a command in a host of the running cluster (a worker of your own, ip, tcpdump); its exit code."""
     words = command[1:] if command[0] == "--" else command
-    chosen = state.running(cluster).host(host)
+    running = state.running(cluster)
     try:
-        sys.exit(subprocess.call([*launch.namespace_command(chosen), *words]))
+        sys.exit(launch.call(running, running.host(host), words))
     except KeyboardInterrupt:  # the command had it too, and has ended
         sys.exit(130)

@@ -12,11 +12,12 @@ import typer
 from p4reduce import output
 from p4reduce.detached import let_go, start_detached
 from p4reduce.failing import ending_on_signals
-from p4reduce.options import ClusterOption, parse_rate
+from p4reduce.options import ClusterOption, parse_host_kinds, parse_rate
 from p4reduce.prompt import Prompt
 from topologies import cleanup, state
 from topologies.errors import TopologyError
 from topologies.rack import Rack, RackOptions
+from topologies.state import HostKind
 from topologies.switches import SwitchTarget
 
 app = typer.Typer(no_args_is_help=True, help="Bring a cluster up.")
@@ -43,6 +44,13 @@ def rack(
     switch_loss: Annotated[
         float, typer.Option(help="Loss probability in the embedded switch's ports.")
     ] = 0.0,
+    host_kind: Annotated[
+        str,
+        typer.Option(
+            metavar="KIND[,KIND...]",
+            help="emulated, or roce: a machine with Linux's RoCE v2 stack; one for all, or a list.",
+        ),
+    ] = HostKind.EMULATED.value,
     detach: Annotated[bool, typer.Option("--detach", help="Leave it running and return.")] = False,
     hold: Annotated[bool, typer.Option("--hold", hidden=True)] = False,
 ) -> None:
@@ -57,6 +65,7 @@ def rack(
         loss=loss,
         switch_loss=switch_loss,
         pcap=None if pcap is None else pcap.absolute(),
+        host_kinds=parse_host_kinds(host_kind, hosts=hosts),
     )
     if detach:
         options.validate()

@@ -1,0 +1,88 @@
+"""A cluster's controller: its process in the cluster's namespace, and what it is told."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import Any, Final
+
+from topologies.errors import TopologyError
+from topologies.processes import ProcessId, terminate, wait_until
+from topologies.state import ClusterState
+from topologies.switches import accepts
+
+_TIMEOUT_S: Final = 180.0  # the embedded switch compiles the program at the first push
+
+
+class ControllerProcess:
+    """The controller of a cluster. `options` are merged into its configuration."""
+
+    def __init__(self, cluster: ClusterState, options: Mapping[str, Any]) -> None:
+        self._log = cluster.directory / "controller.log"
+        config = cluster.directory / "controller.json"
+        config.write_text(json.dumps({**controller_config(cluster), **options}, indent=1))
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "controller"),
+                    *("--config", str(config)),
+                    *("--db", str(cluster.directory / "controller.db")),
+                    *("--listen", cluster.controller),
+                    *("--listen", f"unix:{cluster.control_socket}"),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=cluster.directory,  # `python -m` looks for modules where it starts
+                start_new_session=True,
+            )
+        self.process_id = ProcessId.of(self._process.pid)
+        self._address = cluster.controller
+
+    def wait(self) -> None:
+        """Until it serves. TopologyError where it does not."""
+        host, _, port = self._address.rpartition(":")
+        served = wait_until(lambda: self._ended() or accepts(host, int(port)), timeout_s=_TIMEOUT_S)
+        if not served or self._ended():
+            raise TopologyError(f"the controller does not start: {self._last_words()}")
+
+    def check(self) -> None:
+        """TopologyError where it has died."""
+        if self._ended():
+            raise TopologyError(f"the controller has ended: {self._last_words()}")
+
+    def stop(self) -> None:
+        """End it."""
+        if not self._ended():
+            with contextlib.suppress(ProcessLookupError):
+                terminate([self.process_id])
+        self._process.wait()
+
+    def _ended(self) -> bool:
+        return self._process.poll() is not None
+
+    def _last_words(self) -> str:
+        lines = self._log.read_text(errors="replace").strip().splitlines()
+        return " / ".join(lines[-3:]) or "it wrote nothing to its log"
+
+
+def controller_config(cluster: ClusterState) -> dict[str, Any]:
+    """What the controller has to know about a cluster."""
+    return {
+        "switches": [
+            {
+                "name": switch.name,
+                "device_id": switch.device_id,
+                "address": switch.address,
+                "target": switch.target,
+            }
+            for switch in cluster.switches
+        ],
+        "hosts": [
+            {"name": host.name, "ip": host.ip, "mac": host.mac, "port": host.port} for host in cluster.hosts
+        ],
+        "path_mtu": cluster.path_mtu,
+    }

@@ -1,0 +1,28 @@
+"""`python -m topologies.machines`: build the image, unless it is in the cache.
+
+Exit code 69 (EX_UNAVAILABLE of sysexits.h): RoCE hosts cannot run here, or packages cannot be fetched.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from topologies.errors import TopologyError, UnsupportedError
+from topologies.machines import image, machine
+
+
+def main() -> int:
+    """One sentence and an exit code where it cannot be built, or machines cannot run here."""
+    try:
+        machine.require_programs()
+        built = image.build(progress=lambda text: print(f"== {text}", flush=True))
+    except TopologyError as error:
+        print(f"p4reduce: {error}", file=sys.stderr)
+        return os.EX_UNAVAILABLE if isinstance(error, UnsupportedError) else 1
+    print(f"== the image of the RoCE hosts is {built.directory}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

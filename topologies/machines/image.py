@@ -1,0 +1,141 @@
+"""The image of the RoCE hosts: made once from Debian packages and Python wheels, kept in the user's cache.
+
+Its directory's name is a hash of all that it is made from. It appears under that name only when it is
+complete; two builds at once do not meet (the second waits, and takes the first one's).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import platform
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from topologies.errors import TopologyError, UnsupportedError
+from topologies.machines import building
+
+FILES: Final = Path(__file__).parent / "files"
+MAKE_TARGET: Final = "make roce-image"
+_PARTS: Final = ("vmlinux", "initrd")
+_KEPT: Final = 3
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Image:
+    """A built image."""
+
+    directory: Path
+
+    @property
+    def kernel(self) -> Path:
+        """Linux, not compressed: software emulation would unpack it for seconds."""
+        return self.directory / "vmlinux"
+
+    @property
+    def initrd(self) -> Path:
+        """The root file system, a cpio archive, not compressed for the same reason."""
+        return self.directory / "initrd"
+
+
+def cache_directory() -> Path:
+    """Where images are kept: $XDG_CACHE_HOME/p4reduce/machines, by default in ~/.cache."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "p4reduce" / "machines"
+
+
+def digest() -> str:
+    """Of all that the image is made from."""
+    content = hashlib.sha256()
+    own = [path for path in FILES.iterdir() if path.is_file()]
+    for path in sorted([*own, Path(building.__file__)], key=lambda path: path.name):
+        content.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return content.hexdigest()[:16]
+
+
+def find() -> Image | None:
+    """The image of this version, if it has been built."""
+    directory = cache_directory() / digest()
+    return Image(directory) if all((directory / part).is_file() for part in _PARTS) else None
+
+
+def require() -> Image:
+    """The image of this version; TopologyError says how it is built."""
+    found = find()
+    if found is None:
+        raise TopologyError(
+            f"the image of the RoCE hosts has not been built (it would be in {cache_directory()}): "
+            f"run '{MAKE_TARGET}'"
+        )
+    return found
+
+
+def build(*, progress: Progress = lambda text: None) -> Image:
+    """The image, built unless it is there. TopologyError says what is missing, or where to look."""
+    found = find()
+    if found is not None:
+        return found
+    if os.geteuid() != 0:
+        raise TopologyError("building the image of the RoCE hosts needs root: run it again with sudo")
+    if platform.machine() != "x86_64":
+        raise UnsupportedError(f"RoCE hosts are x86-64 machines, and this one is {platform.machine()}")
+    building.require_programs()
+    target = cache_directory() / digest()
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with _locked(target.parent / "lock", progress):
+            found = find()
+            if found is None:
+                _remove_unfinished(target.parent)
+                _build(target, progress)
+    except OSError as error:
+        raise TopologyError(
+            f"cannot keep the image in {target.parent} ({error}): set XDG_CACHE_HOME to another directory"
+        ) from error
+    return require()
+
+
+def _build(target: Path, progress: Progress) -> None:
+    scratch = Path(tempfile.mkdtemp(prefix="build-", dir=target.parent))
+    try:
+        result = building.build(scratch, FILES, progress=progress)
+        if target.exists():  # not complete: somebody removed a part of it
+            shutil.rmtree(target)
+        result.rename(target)
+        _remove_old(target)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+@contextmanager
+def _locked(path: Path, progress: Progress) -> Iterator[None]:
+    with path.open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            progress("waiting for another build of the image")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _remove_unfinished(directory: Path) -> None:
+    """What killed builds left; called with the lock, so nobody is building."""
+    for left in directory.glob("build-*"):
+        shutil.rmtree(left, ignore_errors=True)
+
+
+def _remove_old(current: Path) -> None:
+    """All images but the last few: somebody may go to and fro between versions."""
+    images = [
+        path for path in current.parent.iterdir() if path.is_dir() and not path.name.startswith("build-")
+    ]
+    for old in sorted(images, key=lambda path: path.stat().st_mtime)[:-_KEPT]:
+        shutil.rmtree(old, ignore_errors=True)
