@@ -29,6 +29,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.machine import machine
+from controller.api.admin import AdminClient
 from topologies import launch
 from topologies.namespaces import run
 from topologies.rack import Rack, RackOptions
@@ -100,10 +101,13 @@ def compare(target: SwitchTarget, *, path_mtu: int, rounds: int, size: int) -> l
     )
     ring, summed = (Request(bytes=size, strategy=strategy, seed=3) for strategy in ("ring", "in-network"))
     figures: dict[tuple[str, str], list[float]] = {}
-    with Rack(options) as rack, Team(rack.state, 2) as team:
-        (joined, *_) = team.join("bench")
-        if (joined["mode"], joined["transport"]) != ("in_network", "verbs"):
-            raise SystemExit(f"not what is to be measured: {joined}")
+    with Rack(options) as rack, Team(rack.state, 2) as ringing, Team(rack.state, 2) as summing:
+        with AdminClient(f"unix:{rack.state.control_socket}") as admin:
+            admin.create_job("ring", world_size=2, mode="ring")  # its barriers need no switch either
+        for team, job, mode in ((ringing, "ring", "ring"), (summing, "sums", "in_network")):
+            (joined, *_) = team.join(job)
+            if (joined["mode"], joined["transport"]) != (mode, "verbs"):
+                raise SystemExit(f"not what is to be measured: {joined}")
 
         def turn(path: str, what: str, measured: Callable[[], float]) -> None:
             figures.setdefault((path, what), []).append(measured())
@@ -111,11 +115,12 @@ def compare(target: SwitchTarget, *, path_mtu: int, rounds: int, size: int) -> l
         for _ in range(rounds):
             with bridged(rack):
                 turn("bridge", "ib_send_bw", lambda: send_bw(rack, size=65536, count=200))
-                turn("bridge", "ring all-reduce", lambda: all_reduce(team, ring))
+                turn("bridge", "ring all-reduce", lambda: all_reduce(ringing, ring))
             turn("switch", "ib_send_bw", lambda: send_bw(rack, size=65536, count=200))
-            turn("switch", "ring all-reduce", lambda: all_reduce(team, ring))
-            turn("switch", "in-network all-reduce", lambda: all_reduce(team, summed))
-        team.do("leave")
+            turn("switch", "ring all-reduce", lambda: all_reduce(ringing, ring))
+            turn("switch", "in-network all-reduce", lambda: all_reduce(summing, summed))
+        for team in (ringing, summing):
+            team.do("leave")
     return [
         {
             "switch": target.value,
