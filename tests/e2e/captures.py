@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import subprocess
 from collections import Counter
+from dataclasses import dataclass
+from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,8 @@ from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Ether
 from scapy.utils import RawPcapReader
 
-from host_agent.wire.headers import ROCE_V2_PORT
+from host_agent.wire import psn
+from host_agent.wire.headers import RNR_NAK_SYNDROME, ROCE_V2_PORT, MalformedPacket, RocePacket
 from host_agent.wire.icrc import frame_icrc_ok
 
 FIELDS = (
@@ -81,3 +84,35 @@ def scapys_icrc(frame: bytes) -> bytes:
     assert packet[IP].proto == 17
     assert packet[UDP].dport == ROCE_V2_PORT
     return bytes(Ether(bytes(packet)))[-4:]
+
+
+@dataclass(frozen=True)
+class GoBack:
+    """A requester began to send again, from a packet with this opcode; `told`: a NAK had asked for it."""
+
+    opcode: int
+    told: bool
+
+
+def go_backs(path: Path, sender: IPv4Address) -> list[GoBack]:
+    """Where the requesters of one host went back, in the capture of the port that the host is on."""
+    found: list[GoBack] = []
+    highest: dict[int, int] = {}  # PSN, by destination QP
+    previous: dict[int, int] = {}
+    told = False
+    for frame in frames_of(path):
+        try:
+            packet = RocePacket.parse(frame)
+        except MalformedPacket:
+            continue  # not RoCE v2, or not of our opcodes
+        bth = packet.bth
+        if packet.aeth is not None:
+            told = told or (packet.ip.dst == sender and packet.aeth.syndrome >= RNR_NAK_SYNDROME)
+        elif packet.ip.src == sender:
+            if bth.dest_qp not in highest or psn.compare(bth.psn, highest[bth.dest_qp]) > 0:
+                highest[bth.dest_qp] = bth.psn
+            elif bth.psn != psn.add(previous[bth.dest_qp], 1):
+                found.append(GoBack(bth.opcode, told))
+                told = False
+            previous[bth.dest_qp] = bth.psn
+    return found

@@ -75,7 +75,7 @@ def sums_meanwhile(team: Team) -> Iterator[None]:
 def test_plain_rdma_beside_a_job(target: SwitchTarget, captures: Path) -> None:
     kinds = ("roce", "roce", "emulated")
     with (
-        rack(3, target=target, host_kinds=kinds, pcap=captures) as running,
+        rack(3, target=target, path_mtu=4096, host_kinds=kinds, pcap=captures) as running,
         joined_machines(running, 3, kinds=("verbs", "verbs", "userspace")) as team,
     ):
         h1 = running.state.host("h1").ip

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from ipaddress import IPv4Address
 from pathlib import Path
 
 import pytest
 
 from host_agent.wire.headers import Opcode
-from tests.e2e.captures import captured_in, require_roce_v2
+from tests.e2e.captures import captured_in, go_backs, require_roce_v2
 from tests.e2e.conftest import all_reduce, rack
 from tests.roce.conftest import hardware_counters, joined_machines, total_of
 from tests.roce.needed import machines
@@ -27,12 +28,20 @@ def test_losses_on_both_sides_of_the_switch(captures: Path) -> None:
                 (answer, *_) = all_reduce(team, elements=60_001, dtype="int32", seed=seed)
                 assert answer["check"]["exact"]
             all_reduce(team, elements=20_001, dtype="float32", seed=3)
-        counted = total_of(hardware_counters(running, host.name) for host in running.state.hosts)
+        running_hosts = running.state.hosts
+        counted = total_of(hardware_counters(running, host.name) for host in running_hosts)
     # Requesters were told of gaps and went back; responders saw what they had, and what came too early.
     assert counted["rcvd_seq_err"] > 0
     assert counted["out_of_seq_request"] > 0
     assert counted["duplicate_request"] > 0
     assert counted["retry_exceeded_err"] == counted["retry_rnr_exceeded_err"] == 0
+    # They began again in the middle of messages, because of a NAK and because of a timeout.
+    backs = [
+        back
+        for host in running_hosts
+        for back in go_backs(captures / f"s1-eth{host.port}.pcap", IPv4Address(host.ip))
+    ]
+    assert {back.told for back in backs if back.opcode == Opcode.SEND_MIDDLE} == {True, False}, backs
     opcodes: Counter[int] = Counter()
     for path in captured_in(captures):
         opcodes += require_roce_v2(path, scapy_every=50)
