@@ -46,16 +46,24 @@ _RATE = re.compile(r"^\s*(\d+)\s+(\d+)\s+([\d.]+)\s+([\d.]+)\s+([\d.]+)", re.MUL
 def bridged(rack: Rack) -> Iterator[None]:
     """The switch is stopped, and its ports are in a bridge: a cable between the machines."""
     (switch,) = rack.state.switches
-    switch.process.signal(signal.SIGSTOP)
+    run("ip", "link", "add", _BRIDGE, "type", "bridge")
     try:
-        run("ip", "link", "add", _BRIDGE, "type", "bridge")
+        switch.process.signal(signal.SIGSTOP)
         for interface in switch.interfaces.values():
             run("ip", "link", "set", interface, "master", _BRIDGE)
         run("ip", "link", "set", _BRIDGE, "up")
         yield
     finally:
-        run("ip", "link", "delete", _BRIDGE)
-        switch.process.signal(signal.SIGCONT)
+        try:
+            run("ip", "link", "delete", _BRIDGE)
+        finally:
+            switch.process.signal(signal.SIGCONT)
+    # It now forwards what it saw of that, which receivers know already.
+    with AdminClient(f"unix:{rack.state.control_socket}") as admin:
+        before, now = -1, 0
+        while now != before:
+            time.sleep(0.2)
+            before, now = now, sum(port.received.packets for port in admin.ports())
 
 
 def send_bw(rack: Rack, *, size: int, count: int) -> float:

@@ -88,31 +88,33 @@ def scapys_icrc(frame: bytes) -> bytes:
 
 @dataclass(frozen=True)
 class GoBack:
-    """A requester began to send again, from a packet with this opcode; `told`: a NAK had asked for it."""
+    """A requester went back to a packet with this opcode; `told`: a NAK had come since it last went back."""
 
     opcode: int
     told: bool
 
 
 def go_backs(path: Path, sender: IPv4Address) -> list[GoBack]:
-    """Where the requesters of one host went back, in the capture of the port that the host is on."""
+    """Where one host's requesters went back, by the capture of the port that the host is on.
+
+    Of each connection one end sends data and the other NAKs, so that a pair of addresses is a connection.
+    """
     found: list[GoBack] = []
-    highest: dict[int, int] = {}  # PSN, by destination QP
-    previous: dict[int, int] = {}
-    told = False
+    previous: dict[tuple[IPv4Address, int], int] = {}
+    told: set[IPv4Address] = set()
     for frame in frames_of(path):
         try:
             packet = RocePacket.parse(frame)
         except MalformedPacket:
             continue  # not RoCE v2, or not of our opcodes
-        bth = packet.bth
+        bth, peer = packet.bth, packet.ip.dst
         if packet.aeth is not None:
-            told = told or (packet.ip.dst == sender and packet.aeth.syndrome >= RNR_NAK_SYNDROME)
+            if peer == sender and packet.aeth.syndrome >= RNR_NAK_SYNDROME:
+                told.add(packet.ip.src)
         elif packet.ip.src == sender:
-            if bth.dest_qp not in highest or psn.compare(bth.psn, highest[bth.dest_qp]) > 0:
-                highest[bth.dest_qp] = bth.psn
-            elif bth.psn != psn.add(previous[bth.dest_qp], 1):
-                found.append(GoBack(bth.opcode, told))
-                told = False
-            previous[bth.dest_qp] = bth.psn
+            flow = (peer, bth.dest_qp)
+            if psn.compare(bth.psn, previous.get(flow, bth.psn - 1)) <= 0:
+                found.append(GoBack(bth.opcode, peer in told))
+                told.discard(peer)
+            previous[flow] = bth.psn
     return found

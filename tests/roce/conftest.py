@@ -20,7 +20,7 @@ MACHINES = 4
 EMULATED = 2
 
 
-@pytest.fixture(scope="package", params=TARGETS)
+@pytest.fixture(scope="module", params=TARGETS)
 def mixed_rack(request: pytest.FixtureRequest) -> Iterator[Rack]:
     """Four machines (h1 to h4) and two emulated hosts behind one switch, on each target."""
     kinds = ("roce",) * MACHINES + ("emulated",) * EMULATED

@@ -9,16 +9,17 @@ import pytest
 
 from host_agent.quantisation import from_fixed, max_abs, scale_exponent, to_fixed
 from tests.e2e.conftest import all_reduce
-from tests.roce.conftest import MACHINES, joined_machines, queue_pairs
+from tests.roce.conftest import MACHINES, hardware_counters, joined_machines, queue_pairs, total_of
 from tests.roce.needed import machines
 from topologies.rack import Rack
 from workloads.team import Team
 from workloads.tensors import digest, tensor
 
-pytestmark = [pytest.mark.emulation, pytest.mark.roce, machines]
+pytestmark = [pytest.mark.emulation, pytest.mark.roce, pytest.mark.timeout(900), machines]
 
 _FLOAT32 = np.dtype(np.float32)
 _LAST_PSN = 2**24 - 1
+_LATE_S = 10.0
 
 
 def fixed_point_sum(*, seed: int, world_size: int, elements: int) -> str:
@@ -79,3 +80,20 @@ def test_each_job_begins_with_fresh_queue_pairs(mixed_rack: Rack) -> None:
         team.join("good", transport="verbs")
         all_reduce(team, elements=5000, dtype="int32", seed=9)
         team.do("leave")
+
+
+@pytest.mark.parametrize("late", [0, 2])
+def test_a_late_worker_breaks_nobodys_queue_pair(mixed_rack: Rack, late: int) -> None:
+    """Its peers' NICs time out and repeat; the switch answers them with RNR NAKs, and they wait."""
+    peers = [host.name for rank, host in enumerate(mixed_rack.state.hosts[:3]) if rank != late]
+    before = total_of(hardware_counters(mixed_rack, name) for name in peers)
+    with joined_machines(mixed_rack, 3) as team:
+        lateness = [{"late_s": _LATE_S if rank == late else 0.0} for rank in range(3)]
+        answers = team.do(
+            "all_reduce", per_rank=lateness, elements=60_001, dtype="int32", seed=1, verify=True
+        )
+        assert all(answer["check"]["exact"] for answer in answers)
+        all_reduce(team, elements=60_001, dtype="float32", seed=2)
+    after = total_of(hardware_counters(mixed_rack, name) for name in peers)
+    assert after["rcvd_rnr_err"] > before["rcvd_rnr_err"]
+    assert after["retry_exceeded_err"] == before["retry_exceeded_err"]

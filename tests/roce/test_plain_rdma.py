@@ -23,7 +23,7 @@ from topologies.rack import Rack
 from topologies.switches import SwitchTarget
 from workloads.team import Team
 
-pytestmark = [pytest.mark.emulation, pytest.mark.roce, machines]
+pytestmark = [pytest.mark.emulation, pytest.mark.roce, pytest.mark.timeout(900), machines]
 
 _PERFTEST = ("-d", "rxe0", "-x", "1", "-n", "100", "-s", "16384", "-F", "-u", "18")
 _WRITE_FIRST, _READ_REQUEST, _READ_RESPONSE_FIRST = 0x06, 0x0C, 0x0D
