@@ -127,6 +127,7 @@ def _ack_flow(ring: Ring, member: Member, plan: Plan, region: Region) -> TableEn
         flow=region.flow(member.rank),
         generation=plan.generation,
         track=int(member.rnr_nak),
+        first_psn=member.psn_out,
     )
 
 

@@ -53,11 +53,12 @@ control Membership(inout headers_t hdr,
     }
 
     /* Acknowledgements of flow `flow`, from the successor back. They pass through untouched. */
-    action ack_flow(flow_index_t flow, generation_t generation, bit<1> track) {
+    action ack_flow(flow_index_t flow, generation_t generation, bit<1> track, psn_t first_psn) {
         meta.member = ACK_FLOW;
         meta.flow = flow;
         meta.generation = generation;
         meta.track = track;
+        meta.first_psn = first_psn;
     }
 
     table flow {
@@ -92,7 +93,12 @@ control Membership(inout headers_t hdr,
         if (!flow.apply().hit) {
             member_qp.apply();
         }
-        if (meta.member == ACK_FLOW) {
+        if (hdr.bth.opcode == CONGESTION_NOTIFICATION) {
+            /* It says only that a mark was seen, and slows its receiver's NIC down: either way, as in any router. */
+            if (meta.member != FOREIGN) {
+                meta.member = NO_MEMBER;
+            }
+        } else if (meta.member == ACK_FLOW) {
             if (hdr.bth.opcode == ACKNOWLEDGE) {
                 acks.count((bit<32>)meta.flow);
             } else {

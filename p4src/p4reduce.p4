@@ -24,6 +24,7 @@
 control SwitchIngress(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
     register<bit<112>>(MAX_SLOTS) slot_state;
     register<bit<AWAITED_BITS>>(MAX_FLOWS) awaited_psns;
+    register<bit<RECORD_BITS>>(MAX_FLOWS) latest_message;
     counter(MAX_PORTS, CounterType.packets_and_bytes) port_rx;
     counter(MAX_FLOWS, CounterType.packets_and_bytes) bad_icrc;
     counter(MAX_FLOWS, CounterType.packets_and_bytes) unplaced;
@@ -52,7 +53,7 @@ control SwitchIngress(inout headers_t hdr, inout metadata_t meta, inout standard
                 icrc.apply(hdr, meta.chunks, expected_icrc);
                 meta.corrupted = expected_icrc != hdr.icrc.value;
                 if (meta.member == ACK_FLOW && !meta.corrupted) {
-                    acknowledged.apply(hdr, meta, awaited_psns);
+                    acknowledged.apply(hdr, meta, awaited_psns, latest_message);
                 }
             }
             if (meta.member == DATA_FLOW) {
@@ -61,7 +62,7 @@ control SwitchIngress(inout headers_t hdr, inout metadata_t meta, inout standard
                         bad_icrc.count((bit<32>)meta.flow);
                         meta.verdict = DISCARD;
                     } else {
-                        placement.apply(hdr, meta);
+                        placement.apply(hdr, meta, latest_message);
                     }
                 }
                 if (meta.verdict != DISCARD) {

@@ -41,8 +41,7 @@
         locate(); \
     }
 
-control Placement(inout headers_t hdr, inout metadata_t meta) {
-    register<bit<RECORD_BITS>>(MAX_FLOWS) latest_message;
+control Placement(inout headers_t hdr, inout metadata_t meta, register<bit<RECORD_BITS>> latest_message) {
     register<bit<RECORD_BITS>>(MAX_FLOWS * HISTORY_MESSAGES) records;
     register<bit<FIRST_PSNS_BITS>>(MAX_SLOTS) first_psns;
 

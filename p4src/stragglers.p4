@@ -14,15 +14,25 @@
 #define AWAITED_GENERATION(a) a[55:24]
 #define AWAITED_PSN(a)        a[23:0]
 
-/* Ingress, for an acknowledgement whose ICRC is right: remember what it says. */
-control Acknowledged(in headers_t hdr, in metadata_t meta, register<bit<AWAITED_BITS>> awaited_psns) {
+/* Ingress, for an acknowledgement whose ICRC is right: remember what it says, if it is about what was sent. */
+control Acknowledged(in headers_t hdr,
+                     in metadata_t meta,
+                     register<bit<AWAITED_BITS>> awaited_psns,
+                     register<bit<RECORD_BITS>> latest_message) {
     bit<AWAITED_BITS> awaited = 0;
+    bit<RECORD_BITS> latest = 0; /* of the flow's messages */
     psn_t awaits = 0;
-    psn_t ahead = 0;
+    psn_t ahead = 0;             /* of what is known */
+    psn_t open = 0;              /* how much was sent that is not known to be acknowledged */
 
     action read() {
         awaited_psns.read(awaited, (bit<32>)meta.flow);
-        ahead = awaits - AWAITED_PSN(awaited);
+        latest_message.read(latest, (bit<32>)meta.flow);
+    }
+
+    action compare(psn_t known) {
+        ahead = awaits - known;
+        open = RECORD_PSN(latest) + (psn_t)RECORD_PACKETS(latest) - known;
     }
 
     action store() {
@@ -38,8 +48,13 @@ control Acknowledged(in headers_t hdr, in metadata_t meta, register<bit<AWAITED_
                 awaits = hdr.bth.psn + 1;
             }
             read();
-            /* Late ones say what is known; only forwards. */
-            if (AWAITED_GENERATION(awaited) != meta.generation || (ahead != 0 && ahead[23:23] == 0)) {
+            if (AWAITED_GENERATION(awaited) == meta.generation) {
+                compare(AWAITED_PSN(awaited));
+            } else {
+                compare(meta.first_psn);
+            }
+            /* Late ones say what is known, and strays from another job what was never sent. */
+            if (RECORD_GENERATION(latest) == meta.generation && open[23:23] == 0 && ahead != 0 && ahead <= open) {
                 store();
             }
         }

@@ -27,6 +27,7 @@ const bit<8> SEND_MIDDLE = 0x01;
 const bit<8> SEND_LAST   = 0x02;
 const bit<8> SEND_ONLY   = 0x04;
 const bit<8> ACKNOWLEDGE = 0x11;
+const bit<8> CONGESTION_NOTIFICATION = 0x81; /* CNP of RoCE v2 (annex A17) */
 
 const bit<16> ROCE_OVERHEAD = 8 + 12 + 4; /* UDP, BTH, ICRC */
 const bit<16> AETH_BYTES = 4;

@@ -28,6 +28,7 @@ def test_acknowledgements_are_followed_on_the_same_flows() -> None:
     acks = flows("ack_flow")
     assert [(params["flow"], params["track"]) for params in acks] == [(0, 0), (1, 1), (2, 0)]
     assert {params["generation"] for params in acks} == {9}
+    assert {params["first_psn"] for params in acks} == {7}
 
 
 def test_all_of_it_is_what_the_program_takes() -> None:

@@ -56,6 +56,7 @@ from host_agent.wire.headers import (
 Out = tuple[int, bytes]  # port, frame
 
 FIRSTS = (Opcode.SEND_FIRST, Opcode.SEND_ONLY)
+CONGESTION_NOTIFICATION = 0x81  # CNP: RoCE v2's congestion management (annex A17)
 ENDS = (Opcode.SEND_LAST, Opcode.SEND_ONLY)
 SENDS = (*FIRSTS, Opcode.SEND_MIDDLE, Opcode.SEND_LAST)
 COUNTERS = (
@@ -188,6 +189,8 @@ class SwitchModel:
         ip, bth = headers
         job, flow, is_data = member
         peer = (flow.port, flow.src_ip) if is_data else (flow.dst_port, flow.dst_ip)
+        if (port, ip.src) == peer and bth.opcode == CONGESTION_NOTIFICATION:
+            return self.forward(port, frame)
         if (port, ip.src) != peer or (not is_data and bth.opcode != Opcode.ACKNOWLEDGE):
             return job.drop("foreign")
         if not is_data:
@@ -371,9 +374,12 @@ def note_acknowledgement(job: Job, flow: Flow, frame: bytes) -> None:
         awaits = packet.bth.psn
     else:
         return
-    known = job.awaited[flow.rank]
-    if known is None or psn_math.compare(awaits, known) > 0:
-        job.awaited[flow.rank] = awaits
+    known, latest = job.awaited[flow.rank], job.latest[flow.rank]
+    known = flow.first_psn if known is None else known
+    if latest is not None:  # else nothing was sent that it could be about
+        unknown = psn_math.compare(psn_math.add(latest.psn, latest.packets), known)
+        if 0 < psn_math.distance(known, awaits) <= unknown:
+            job.awaited[flow.rank] = awaits
 
 
 def place(job: Job, flow: Flow, packet: RocePacket) -> Record | None:

@@ -107,7 +107,7 @@ class CompiledRack:
                 "SwitchIngress.membership.flow",
                 [Exact(flow.dst_port), Exact(int(flow.dst_ip)), Exact(int(flow.src_ip)), Exact(flow.src_qp)],
                 "SwitchIngress.membership.ack_flow",
-                [index, job.generation, int(flow.rnr_syndrome != 0)],
+                [index, job.generation, int(flow.rnr_syndrome != 0), flow.first_psn],
             )
             for ip, qp in ((flow.dst_ip, flow.dst_qp), (flow.src_ip, flow.src_qp)):
                 self.insert(

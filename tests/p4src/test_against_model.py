@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from ipaddress import IPv4Address
 from typing import Any
 
 import numpy as np
@@ -404,6 +405,30 @@ def test_a_damaged_or_lengthened_acknowledgement_passes_and_says_nothing(waiting
     assert len(waiting.both(2, bytes(damaged))) == 1
     assert len(waiting.both(2, replace(packet, payload=bytes(4)).build())) == 1
     assert len(waiting.send(0, 0)) == 1
+
+
+def test_what_acknowledges_more_than_was_sent_passes_and_says_nothing(compiled: CompiledRack) -> None:
+    """A stray of an older job whose QP had the same number: believed, it could name a packet that is missing."""
+    pair = Pair(compiled, world_size=3, window=2, check_icrc=True, rnr_ranks=0b011)
+    pair.acknowledge(0, pair.psn(0, 0, 0))  # nothing was sent
+    for index in range(3):
+        assert pair.send(0, index) == []
+    for psn in (pair.psn(0, 0, 3), pair.psn(0, 0, 3) + 1000, pair.psn(0, 0, 0) + 2**23 + 5):
+        pair.acknowledge(0, psn)
+    assert [len(pair.send(0, index)) for index in range(3)] == [1, 0, 0]
+
+
+def test_congestion_notifications_pass_both_ways(waiting: Pair) -> None:
+    """CNPs slow a NIC down; they go to the QP that sent the marked packet."""
+    there = waiting.packet(0, 0, 0, 0, 1)
+    for port, packet in ((2, waiting.acknowledgement(0, 0)), (1, there)):
+        bth = replace(packet.bth, opcode=0x81, psn=0, ack_req=False, resv8a=0x40)
+        cnp = replace(packet, bth=bth, aeth=None, payload=bytes(16))
+        ((_, frame),) = waiting.both(port, cnp.build())
+        assert frame[42:] == cnp.build()[42:]
+        strange = replace(cnp, ip=replace(cnp.ip, src=IPv4Address("10.9.9.9")))
+        assert waiting.both(port, strange.build()) == []
+    assert waiting.counted("foreign", "acks", "unplaced") == (2, 0, 0)
 
 
 def test_a_new_generation_awaits_its_own_first_psn(compiled: CompiledRack, waiting: Pair) -> None:

@@ -23,9 +23,9 @@ def test_the_rnr_nak_is_true() -> None:
     rack = CompiledRack()
     try:
         pair = Pair(rack, world_size=2, window=2, check_icrc=True, generation=1, rnr_ranks=0b01)
-        pair.acknowledge(0, 0xFFFFF7)
         packet = pair.packet(0, 3, 0, 0, 1).build()
         assert pair.both(1, packet) == []
+        pair.acknowledge(0, 0xFFFFF7)
         ((port, frame),) = pair.both(1, packet)
     finally:
         rack.plane.close()
