@@ -11,6 +11,7 @@ for longer than it said a session may is the job given up.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -33,6 +34,8 @@ from host_agent.errors import (
 from host_agent.membership import Ended, JoinRequest, Mode, Neighbour, RcParameters, Ready
 
 _FAREWELL_S: Final = 2.0  # how long closing waits for the controller to take our last words
+_LOG = logging.getLogger(__name__)
+_NOTICE_S: Final = 10.0  # a worker that waits for others so long says so
 _FIRST_RETRY_S: Final = 0.1
 _LONGEST_RETRY_S: Final = 1.0
 # The controller went away or restarts, rather than say no. OK: it closed the stream without a word.
@@ -91,7 +94,18 @@ class ControllerSession:
         """Join, and wait for all workers. JobRefusedError, ControllerUnreachableError."""
         self._request = request
         self._reader.start()
-        if not self._wait(lambda: self._heard.ready is not None, timeout_s):
+        notice_s = min(_NOTICE_S, timeout_s)
+        joined = self._wait(lambda: self._heard.ready is not None, notice_s)
+        if not joined and notice_s < timeout_s:
+            _LOG.warning(
+                "job %s: rank %d waits for ranks %s to join, up to %g s",
+                request.job,
+                request.rank,
+                ", ".join(map(str, self._heard.missing_ranks)) or "(the controller has not answered)",
+                timeout_s,
+            )
+            joined = self._wait(lambda: self._heard.ready is not None, timeout_s - notice_s)
+        if not joined:
             missing = ", ".join(map(str, self._heard.missing_ranks))
             if not missing:
                 raise ControllerUnreachableError(

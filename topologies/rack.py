@@ -215,6 +215,7 @@ class Rack:
                     "or give the new one another name with --cluster"
                 )
             cleanup.remove(old)
+        cleanup.remove_leftover(directory)
         namespace = f"p4r-{name}"
         namespaces.delete(namespace)  # nobody's: its state is gone
         directory.mkdir(parents=True, exist_ok=True)
@@ -365,13 +366,17 @@ def _mac(*, kind: int, index: int) -> str:
 
 @contextlib.contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Signals that would end the process wait until this is over."""
+    """Signals that would end the process, and what it starts, are ignored until this is over.
+
+    A mask would not do: it is one thread's, and another's signal interrupts the main thread as well.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    signals = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
-    old = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    old = {number: signal.signal(number, signal.SIG_IGN) for number in signals}
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, old)
+        for number, handler in old.items():
+            signal.signal(number, handler)

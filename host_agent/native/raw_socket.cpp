@@ -76,7 +76,7 @@ int open_guard() {
         errno = error;
         if (error == EADDRINUSE)
             fail("UDP port 4791 is taken, by the kernel's RoCE stack (rdma_rxe) if an RDMA device is on this machine "
-                 "(rdma link): use that device (transport \"verbs\"), or remove it (rdma link delete ...)");
+                 "(rdma link): use that device (transport \"verbs\"), or unload it (modprobe -r rdma_rxe)");
         fail("cannot bind UDP port 4791");
     }
     return fd;

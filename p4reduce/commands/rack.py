@@ -92,13 +92,14 @@ def down(
     """Take a cluster down, and remove what killed ones left: processes, namespaces, veths, files."""
     if state.all_clusters():
         state.require_root()
-    for name in cleanup.remove_dead():
+    dead = cleanup.remove_dead()
+    for name in dead:
         output.say(f"cluster {name}: removed what was left")
     if cluster is not None:
         found = state.load(cluster)
-        if found is None:
+        if found is None and cluster not in dead:
             raise TopologyError(f"there is no cluster {cluster!r} to take down")
-        chosen = [found]
+        chosen = [] if found is None else [found]
     else:
         chosen = state.all_clusters()
         if len(chosen) > 1 and not everything:
@@ -107,5 +108,5 @@ def down(
     for one in chosen:
         cleanup.take_down(one)
         output.say(f"cluster {one.name}: down")
-    if not chosen:
+    if not chosen and not dead:
         output.say("no cluster is running")

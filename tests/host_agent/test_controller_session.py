@@ -183,6 +183,23 @@ def test_no_controller_at_the_address_is_said_at_once() -> None:
     session.close()
 
 
+def test_waiting_for_others_is_said(
+    play: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("host_agent.controller_session._NOTICE_S", 0.1)
+
+    def script(talk: Conversation) -> Iterator[pb.ControllerMessage]:
+        talk.expect("join")
+        yield pb.ControllerMessage(waiting=pb.Waiting(missing_ranks=[0, 2]))
+        talk.expect("abort")
+
+    session = play(script)
+    with pytest.raises(JobRefusedError):
+        session.join(REQUEST, timeout_s=0.3)
+    assert "waits for ranks 0, 2 to join, up to 0.3 s" in caplog.text
+    session.abort("enough")
+
+
 def test_waiting_too_long_names_the_ranks_that_are_missing(play: Any) -> None:
     def script(talk: Conversation) -> Iterator[pb.ControllerMessage]:
         talk.expect("join")

@@ -408,7 +408,7 @@ def test_a_damaged_or_lengthened_acknowledgement_passes_and_says_nothing(waiting
 
 
 def test_what_acknowledges_more_than_was_sent_passes_and_says_nothing(compiled: CompiledRack) -> None:
-    """A stray of an older job whose QP had the same number: believed, it could name a packet that is missing."""
+    """A stray of an older job, whose QP had the same number, could name a packet that is missing."""
     pair = Pair(compiled, world_size=3, window=2, check_icrc=True, rnr_ranks=0b011)
     pair.acknowledge(0, pair.psn(0, 0, 0))  # nothing was sent
     for index in range(3):
