@@ -39,7 +39,7 @@ _MISMATCHES = (FailureCode.MISMATCH, FailureCode.WRONG_SHAPE)
 
 
 class Link(Protocol):
-    """What the layers above use of `RcDriver`; simulations have their own."""
+    """What the layers above use of a transport (`RcDriver`, `VerbsLink`); simulations have their own."""
 
     def post(self, operation: Operation) -> int:
         """Queue an operation; its id. ValueError: it cannot be sent, and nothing was."""

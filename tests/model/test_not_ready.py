@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 import pytest
@@ -50,14 +50,19 @@ def rack(
     ranks: int,
     *,
     rnr_ranks: int = -1,
+    adapters: Collection[int] = (),
+    adapters_retry: int = 0,
     faults: Faults | None = None,
     seed: int = 0,
     **options: int | list[int],
 ) -> tuple[Fabric, JustSwitch]:
-    """Workers of which those in the set `rnr_ranks` (by bit) get RNR NAKs."""
-    configs = ring_configs(ranks, **options)  # type: ignore[arg-type]
+    """Workers of which those in the set `rnr_ranks` (by bit) get RNR NAKs, and some have an RDMA adapter."""
+    configs = [
+        replace(config, retry_limit=adapters_retry) if config.rank in adapters else config
+        for config in ring_configs(ranks, **options)  # type: ignore[arg-type]
+    ]
     switch = just_switch(configs, rnr_ranks)
-    fabric = Fabric(configs, switch.process, faults or Faults(), seed)
+    fabric = Fabric(configs, switch.process, faults or Faults(), seed, adapters=adapters)
     switch.received_messages = lambda: [e.progress().received_messages for e in fabric.endpoints]
     switch.expected_psn = lambda rank: fabric.endpoints[rank].progress().expected_psn
     fabric.checked_switch = switch
@@ -119,10 +124,62 @@ def test_jobs_with_stragglers_over_bad_links_are_exact_and_no_nak_says_too_much(
     run(fabric, programs)
 
 
+@settings(deadline=None, max_examples=40)
+@given(
+    has_adapter=st.lists(st.sampled_from([True, True, True, False]), min_size=2, max_size=4),
+    kinds=st.lists(st.sampled_from(["sum", "sum", "gather"]), min_size=1, max_size=4),
+    elements=st.integers(0, 1500),
+    window=st.sampled_from([1, 2, 8]),
+    first_psn=PSNS,
+    late_rank=st.integers(0, 3),
+    late_s=st.sampled_from([0.1, 0.3]),
+    loss=st.sampled_from([0.0, 0.01, 0.03]),
+    seed=SEEDS,
+)
+def test_adapters_that_retry_seven_times_outlive_stragglers(
+    has_adapter: list[bool],
+    kinds: list[str],
+    elements: int,
+    window: int,
+    first_psn: int,
+    late_rank: int,
+    late_s: float,
+    loss: float,
+    seed: int,
+) -> None:
+    """Beside userspace workers, which get no RNR NAKs; their timeouts (5 ms) are over long before."""
+    ranks = len(has_adapter)
+    adapters = [rank for rank in range(ranks) if has_adapter[rank]]
+    fabric, _ = rack(
+        ranks,
+        rnr_ranks=sum(1 << rank for rank in adapters),
+        adapters=adapters,
+        adapters_retry=7,
+        faults=Faults(loss=loss),
+        seed=seed,
+        window=window,
+        first_psns=[(first_psn + 3 * rank) % 2**24 for rank in range(ranks)],
+    )
+    programs = [Program(rank) for rank in range(ranks)]
+    for number, kind in enumerate(kinds):
+        if kind == "gather":
+            gather(programs, elements, number)
+        else:
+            aggregate(programs, SwitchOp.SUM, elements, number)
+    for program in programs:
+        if program.rank != late_rank % ranks:
+            program.advance(fabric)
+    fabric.run_for(late_s)
+    run(fabric, programs)
+
+
+@pytest.mark.parametrize("adapters", [(), (0, 1, 2)])
 @pytest.mark.parametrize("rnr_ranks", [0b111, 0])
-def test_a_connection_with_a_retry_limit_outlives_a_straggler_of_ten_seconds(rnr_ranks: int) -> None:
+def test_a_connection_with_a_retry_limit_outlives_a_straggler_of_ten_seconds(
+    rnr_ranks: int, adapters: tuple[int, ...]
+) -> None:
     """Without RNR NAKs, it gives up."""
-    fabric, switch = rack(3, rnr_ranks=rnr_ranks, retry_limit=3)
+    fabric, switch = rack(3, rnr_ranks=rnr_ranks, adapters=adapters, adapters_retry=3, retry_limit=3)
     programs = [Program(rank) for rank in range(3)]
     aggregate(programs, SwitchOp.SUM, 192 * 6, 1)
     for program in programs[:2]:

@@ -136,13 +136,22 @@ class _Pump:
         self._stopping = False
         self._free_at_end = False
         pairs.connect(config, rc, slots=slots, slot_bytes=self._slot_bytes)
-        self._waking = threading.Lock()  # guards the life of the wake-up file
-        self._wakeup: int | None = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        # Guards the life of the wake-up file; taken again where the garbage collector calls `stop` meanwhile.
+        self._waking = threading.RLock()
+        self._wakeup: int | None = None
         self._poller = select.poll()
-        for file in (self._wakeup, pairs.completion_fd, pairs.event_fd):
-            self._poller.register(file, select.POLLIN)
         self._thread = threading.Thread(target=self._run, name="p4r-verbs", daemon=True)
-        self._thread.start()
+        try:
+            self._wakeup = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+            for file in (self._wakeup, pairs.completion_fd, pairs.event_fd):
+                self._poller.register(file, select.POLLIN)
+            self._thread.start()
+        except (OSError, RuntimeError) as error:
+            self._close_wakeup()
+            raise TransportError(
+                f"no thread for RDMA device {pairs.device.name}: {error}; are there too many threads "
+                f"(ulimit -u) or open files (ulimit -n)?"
+            ) from error
 
     def wake(self) -> None:
         with self._waking:
@@ -155,7 +164,13 @@ class _Pump:
         self.wake()
 
     def stop(self) -> None:
-        """End the thread, which closes the queue pairs; idempotent."""
+        """End the thread, which closes the queue pairs; idempotent.
+
+        Arrays are let go of first: called in the thread itself, by the garbage collector, this is in the
+        middle of what the thread does, and it goes on a little.
+        """
+        self._lib.p4r_messages_abort(self._handle)
+        self._aborted = True
         self._stopping = True
         self.wake()
         if threading.current_thread() is not self._thread:
@@ -185,11 +200,14 @@ class _Pump:
             if self._free_at_end:
                 self._lib.p4r_messages_free(self._handle)
 
-    def _close(self) -> None:
+    def _close_wakeup(self) -> None:
         with self._waking:
             wakeup, self._wakeup = self._wakeup, None
         if wakeup is not None:
             os.close(wakeup)
+
+    def _close(self) -> None:
+        self._close_wakeup()
         try:
             self._quieten()
         except TransportError as error:  # the device may be gone

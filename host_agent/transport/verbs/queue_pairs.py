@@ -8,6 +8,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import cache
 from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
@@ -47,7 +48,8 @@ class Completion(Protocol):
 class QueuePairs:
     """QP_out and QP_in on a device, in the INIT state until `connect`. One thread at a time.
 
-    Buffers are slots of one message: `slots` to send from, as many to receive into.
+    Buffers are slots of one message: `slots` to send from, as many to receive into. They outlive a fork of
+    the process (ibv_fork_init: without it, older kernels leave the device with pages of the child's).
     """
 
     def __init__(self, device: RoceDevice) -> None:
@@ -66,6 +68,7 @@ class QueuePairs:
             raise
 
     def _open(self) -> None:
+        _prepare_for_forks()
         name = self.device.name
         advice = "is /dev/infiniband there and accessible, and the module ib_uverbs loaded?"
         with self._explained("cannot be opened", advice):
@@ -235,6 +238,19 @@ class QueuePairs:
 
 def _pyverbs(module: str) -> Any:
     return importlib.import_module(f"pyverbs.{module}")
+
+
+@cache
+def _prepare_for_forks() -> None:
+    """Before the process opens its first device."""
+    try:
+        _pyverbs("fork").fork_init()
+    except (ImportError, AttributeError):  # this pyverbs does not have it
+        _LOG.debug("pyverbs has no fork_init")
+    except _pyverbs("pyverbs_error").PyverbsError as error:
+        _LOG.warning(
+            "RDMA buffers may break when this process forks: %s (was other memory registered before?)", error
+        )
 
 
 def _with_event_file(make: Callable[[], T], what: str) -> tuple[T, int]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from host_agent.transport import (
     Counters,
@@ -37,7 +37,9 @@ from host_agent.wire.headers import (
 from host_agent.wire.psn import PSN_MODULUS
 
 TIMEOUT_NS = 5_000_000
+NOT_READY_NS = 10_000_000  # what an RNR NAK has it wait; the timer in it is not looked at
 TAKEN, NOT_READY, DEAD = range(3)
+KIND = 0xE0  # of a syndrome; the rest is credit, a timer or a reason
 
 
 class MessageEngine:
@@ -117,7 +119,10 @@ def ahead(psn: int, other: int) -> int:
 
 
 class NicEndpoint:
-    """An RDMA adapter: 2W receives posted, go-back-N on a NAK and on a timeout, RNR where no receive is."""
+    """An RDMA adapter: 2W receives posted, go-back-N on a NAK and on a timeout, RNR where no receive is.
+
+    With a `retry_limit` it gives up after so many timeouts in a row; an RNR NAK is an answer, without limit.
+    """
 
     def __init__(self, config: TransportConfig) -> None:
         self.config = config
@@ -132,6 +137,8 @@ class NicEndpoint:
         self.answers: list[tuple[int, int]] = []
         self.nak_sent = False
         self.timer: int | None = None
+        self.told_to_wait = False  # the timer is an RNR NAK's
+        self.retries = 0  # timeouts since the last answer
         self.reported = {EventType.RECEIVED: 0, EventType.COMPLETED: 0}
         self.failed = False
 
@@ -144,8 +151,7 @@ class NicEndpoint:
         frames = [self._answer(syndrome, psn) for syndrome, psn in self.answers]
         self.answers.clear()
         if self.timer is not None and now >= self.timer:
-            self._go_back()
-            self.timer = now + TIMEOUT_NS
+            self._on_timeout(now)
         while len(frames) < max_frames:
             if not self.to_send:
                 self._cut(self.engine.next_send(now))
@@ -193,7 +199,7 @@ class NicEndpoint:
         return self.engine.counters()
 
     def progress(self) -> Progress:
-        return self.engine.progress()
+        return replace(self.engine.progress(), expected_psn=self.expected)
 
     def close(self) -> None:
         """Nothing to do."""
@@ -212,18 +218,30 @@ class NicEndpoint:
             self.to_send.append(Segment(self.next_psn, opcode, message[start : start + mtu], last))
             self.next_psn = (self.next_psn + 1) % PSN_MODULUS
 
+    def _on_timeout(self, now: int) -> None:
+        self._go_back()
+        self.timer = now + TIMEOUT_NS
+        if self.told_to_wait:
+            self.told_to_wait = False
+            return
+        self.retries += 1
+        if self.config.retry_limit and self.retries > self.config.retry_limit:
+            self.engine.fail(FailureCode.RETRY_LIMIT, f"no answer after {self.retries - 1} retries")
+            self.to_send.clear()
+            self.timer = None
+
     def _go_back(self) -> None:
         self.to_send.extendleft(reversed(self.sent))
         self.sent.clear()
 
     def _on_answer(self, syndrome: int, psn: int, now: int) -> None:
         # A NAK of either kind acknowledges what is before it.
-        acknowledged = psn if syndrome == ACK_SYNDROME else psn - 1
+        acknowledged = psn if syndrome & KIND == 0 else psn - 1
         outstanding = [*self.sent, *self.to_send]
         if not outstanding or not 0 <= ahead(acknowledged, outstanding[0].psn - 1) <= len(outstanding):
             return
         while outstanding and ahead(outstanding[0].psn, acknowledged) <= 0:
-            self.timer = now + TIMEOUT_NS
+            self.timer, self.told_to_wait, self.retries = now + TIMEOUT_NS, False, 0
             if outstanding.pop(0).last:
                 self.engine.acknowledged()
         sent = sum(segment in outstanding for segment in self.sent)
@@ -233,6 +251,8 @@ class NicEndpoint:
             self.timer = None
         if syndrome == NAK_SEQUENCE_ERROR:
             self._go_back()
+        if syndrome & KIND == RNR_NAK_SYNDROME and outstanding and outstanding[0].psn == psn:
+            self.timer, self.told_to_wait, self.retries = now + NOT_READY_NS, True, 0
 
     def _on_data(self, packet: RocePacket, now: int) -> None:
         distance = ahead(packet.bth.psn, self.expected)

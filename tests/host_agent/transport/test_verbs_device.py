@@ -197,12 +197,25 @@ class Rdma:
             def req_notify(self) -> None:
                 rdma.opened.append("notify")
 
-        kinds = {kind: type(kind, (Resource,), {}) for kind in ("CompChannel", "PD", "MR")}
+            def ack_events(self, count: int) -> None:
+                rdma.opened.append(f"acknowledge {count}")
+
+        class CompChannel(Resource):
+            def get_cq_event(self, cq: Any) -> None:
+                rdma.opened.append("get event")
+
+        def fork_init() -> None:
+            rdma.opened.append("fork_init")
+            if rdma.refused == "fork_init":
+                raise PyverbsError("Failed to init fork support. Errno: 22, Invalid argument")
+
+        kinds = {kind: type(kind, (Resource,), {}) for kind in ("PD", "MR")}
         names: dict[str, dict[str, Any]] = {
             "device": {"Context": Context},
             "pd": {"PD": kinds["PD"]},
             "mr": {"MR": kinds["MR"]},
-            "cq": {"CQ": CQ, "CompChannel": kinds["CompChannel"]},
+            "cq": {"CQ": CQ, "CompChannel": CompChannel},
+            "fork": {"fork_init": fork_init},
             "qp": {
                 "QP": QP,
                 "QPCap": SimpleNamespace,
@@ -238,6 +251,7 @@ def rdma(monkeypatch: pytest.MonkeyPatch) -> Rdma:
         return set(seen)
 
     monkeypatch.setattr(queue_pairs, "_event_files", event_files)
+    queue_pairs._prepare_for_forks.cache_clear()
     return rdma
 
 
@@ -245,10 +259,37 @@ def test_the_queue_pairs_exist_when_the_device_is_open(rdma: Rdma) -> None:
     pairs = QueuePairs(DEVICE)
     assert (pairs.qpn_out, pairs.qpn_in, pairs.path_mtu) == (0x10, 0x11, 1024)
     assert pairs.event_fd != pairs.completion_fd
-    assert rdma.opened == ["Context", "PD", "CompChannel", "CQ", "QP", "QP", "notify"]
+    assert rdma.opened == ["fork_init", "Context", "PD", "CompChannel", "CQ", "QP", "QP", "notify"]
     pairs.close()
     pairs.close()
     assert rdma.closed == ["QP", "QP", "CQ", "CompChannel", "PD", "Context"]
+
+
+def test_forks_are_prepared_for_once(rdma: Rdma) -> None:
+    for _ in range(2):
+        QueuePairs(DEVICE).close()
+    assert rdma.opened.count("fork_init") == 1
+
+
+def test_a_pyverbs_without_fork_init_does(rdma: Rdma, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyverbs.fork", None)
+    QueuePairs(DEVICE).close()
+    assert rdma.opened[0] == "Context"
+
+
+def test_memory_that_was_registered_before_is_warned_about(
+    rdma: Rdma, caplog: pytest.LogCaptureFixture
+) -> None:
+    rdma.refused = "fork_init"
+    QueuePairs(DEVICE).close()
+    assert "when this process forks: Failed to init fork support" in caplog.text
+
+
+def test_an_event_is_taken_and_acknowledged_before_the_next_is_asked_for(rdma: Rdma) -> None:
+    pairs = QueuePairs(DEVICE)
+    rdma.opened.clear()
+    pairs.take_completion_event()
+    assert rdma.opened == ["get event", "acknowledge 1", "notify"]
 
 
 def test_both_queue_pairs_get_what_the_controller_handed_out(rdma: Rdma) -> None:
@@ -294,7 +335,7 @@ def test_what_cannot_be_opened_says_why_and_leaves_nothing_open(rdma: Rdma, refu
     with pytest.raises(TransportError, match=f"RDMA device rxe0.*{text}") as caught:
         QueuePairs(DEVICE)
     assert "Cannot allocate memory" in str(caught.value)
-    assert rdma.closed == [name for name in reversed(rdma.opened) if name != "notify"]
+    assert rdma.closed == [name for name in reversed(rdma.opened) if name not in ("notify", "fork_init")]
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -96,13 +98,56 @@ def test_a_worker_that_posts_late_gets_everything() -> None:
         assert all(np.array_equal(received[rank], sent[rank - 1]) for rank in range(5))
 
 
+def is_send(completion: FakeCompletion) -> bool:
+    return not completion.wr_id & RECEIVE
+
+
+def test_a_slot_is_sent_from_again_when_its_send_is_complete_and_not_before() -> None:
+    """Results may be there before the acknowledgements that the device waits for: 2W SENDs are under way."""
+    window, elements = 8, 192 * 40  # one message has 192
+    values = [np.arange(elements, dtype=np.int32) * (rank + 1) for rank in range(3)]
+    with rack(3, window=window) as (links, devices):
+        devices[0].holds = is_send
+        results = [np.zeros_like(value) for value in values]
+        ids = [link.post(sum_of(v, r)) for link, v, r in zip(links, values, results, strict=True)]
+        eventually(lambda: links[0].progress().received_messages == 2 * window)
+        assert len(devices[0].sends) == links[0].progress().sent_messages == 2 * window
+        assert links[0].progress().acked_messages == 0
+        devices[0].release()
+        for link, op_id, result in zip(links, ids, results, strict=True):
+            link.wait(op_id, timeout_s=PATIENCE_S)
+            link.drain(timeout_s=PATIENCE_S)
+            assert np.array_equal(result, sum(values))
+
+
+def test_more_completions_at_once_than_are_taken_at_a_time() -> None:
+    """There is one event for all of them, and no more events until the neighbours hear of them."""
+    window, size = 8, 768 * 40
+    with rack(window=window) as (links, devices):
+        devices[0].holds = lambda completion: True
+        sent = [np.full(size, rank + 1, np.uint8) for rank in range(2)]
+        received = [np.zeros(size, np.uint8) for _ in links]
+        ids = [link.post(passing(s, r)) for link, s, r in zip(links, sent, received, strict=True)]
+        eventually(lambda: len(devices[0].held) == 3 * window)  # 2W received, and W sent
+        devices[0].release()
+        for link, op_id in zip(links, ids, strict=True):
+            link.wait(op_id, timeout_s=PATIENCE_S)
+            link.drain(timeout_s=PATIENCE_S)
+        assert all(np.array_equal(received[rank], sent[rank - 1]) for rank in range(2))
+
+
 def test_it_sleeps_while_there_is_nothing_to_do() -> None:
-    with waiting() as (link, device, op_id):
-        eventually(lambda: device.sends or device.polls > 0)
-        before = device.polls
-        with pytest.raises(TransportTimeoutError, match="message 0 has not arrived"):
-            link.wait(op_id, timeout_s=0.3)
-        assert device.polls - before <= 3
+    with rack() as (links, devices):
+        for link in links:
+            link.post(passing(np.zeros(9, np.uint8), np.zeros(9, np.uint8)))
+        for link in links:
+            link.drain(timeout_s=PATIENCE_S)
+        op_id = links[0].post(sum_of(np.ones(100, np.int32)))
+        eventually(lambda: devices[0].sends)
+        before = devices[0].polls
+        with pytest.raises(TransportTimeoutError, match="message 1 has not arrived"):
+            links[0].wait(op_id, timeout_s=0.3)
+        assert devices[0].polls - before <= 3
 
 
 ERRORS = [
@@ -256,6 +301,63 @@ def test_a_link_that_the_thread_itself_drops_is_closed() -> None:
     device.report(DeviceEvent.PORT_ACTIVE)
     thread.join(PATIENCE_S)
     assert device.calls == ["connect", "stop", "close"]
+
+
+def test_arrays_are_let_go_of_where_the_thread_drops_a_link_with_messages_at_hand() -> None:
+    """The garbage collector may run while it delivers: nothing is written for the rest of the messages."""
+    size = 768 * 40
+    memory = np.zeros(size, np.uint8)  # stands for what would be given back
+    may_drop = threading.Event()
+    seen: list[tuple[bool, bytes]] = []  # at the drop: whether arrays were let go of, what was received
+    with rack(5) as (links, devices):
+        for rank in range(1, 5):
+            links[rank].post(passing(np.full(size, rank, np.uint8), np.zeros(size, np.uint8)))
+        eventually(lambda: links[0].counters().early_messages == 2 and not devices[0].receives)
+        operation = passing(np.zeros(size, np.uint8), memory.view())
+        posted = weakref.ref(operation)
+        dropped = [links.pop(0)]
+
+        def drop() -> None:
+            if dropped:
+                assert may_drop.wait(PATIENCE_S)
+                dropped.clear()
+                gc.collect()
+                seen.append((posted() is None, memory.tobytes()))
+
+        devices[0].on_post_receive = drop
+        dropped[0].post(operation)
+        del operation
+        may_drop.set()
+        eventually(lambda: "close" in devices[0].calls)
+    assert seen == [(True, memory.tobytes())]
+    assert 0 < np.count_nonzero(memory) < size
+    assert devices[0].calls == ["connect", "stop", "close"]
+
+
+@pytest.mark.parametrize("broken", ["eventfd", "poll", "thread"])
+def test_a_thread_that_cannot_start_leaves_no_file_open(monkeypatch: pytest.MonkeyPatch, broken: str) -> None:
+    class Poll:
+        def register(self, *_: object) -> None:
+            raise OSError(12, "Cannot allocate memory")
+
+    def refuse(*_: object) -> None:
+        raise OSError(24, "Too many open files") if broken == "eventfd" else RuntimeError("can't start new")
+
+    device = FakeQueuePairs(FakeWire(), 0)
+    link = VerbsLink(ring_configs(2)[0], device, RC)
+    where, what = {
+        "eventfd": ("os.eventfd", refuse),
+        "poll": ("select.poll", Poll),
+        "thread": ("threading.Thread.start", refuse),
+    }[broken]
+    before = os.listdir("/proc/self/fd")
+    with monkeypatch.context() as patch:
+        patch.setattr(f"host_agent.transport.verbs.link.{where}", what)
+        with pytest.raises(TransportError, match=r"no thread for RDMA device fake0: .*ulimit -n"):
+            link.start()
+    assert os.listdir("/proc/self/fd") == before
+    link.close()
+    assert device.calls == ["connect", "close"]
 
 
 def test_an_operation_that_cannot_be_sent_is_refused() -> None:
