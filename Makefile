@@ -33,10 +33,12 @@ test: $(STAMPS)/test $(STAMPS)/native
 test-roce: roce-image $(STAMPS)/test
 	@$(BIN)/python -m pytest -m roce $(TEST)
 
-roce-image: $(STAMPS)/system-roce $(STAMPS)/native
+roce-image: roce-system $(STAMPS)/native
 	@$(BIN)/python -m topologies.machines
 
-roce-system: $(STAMPS)/system-roce
+# No stamp: whoever lacks one of these is sent here, so it looks each time.
+roce-system: | $(STAMPS)/system
+	@$(call install_missing,$(NEEDED_BY_ROCE),$(if $(wildcard $(DEBIAN_KEYRING)),,debian-archive-keyring))
 
 check: $(STAMPS)/dev $(STAMPS)/native
 	@$(BIN)/ruff format --check .
@@ -88,10 +90,6 @@ $(STAMPS)/system:
 
 $(STAMPS)/system-test: | $(STAMPS)/system
 	@$(call install_missing,$(NEEDED_BY_TESTS))
-	@touch $@
-
-$(STAMPS)/system-roce: | $(STAMPS)/system
-	@$(call install_missing,$(NEEDED_BY_ROCE),$(if $(wildcard $(DEBIAN_KEYRING)),,debian-archive-keyring))
 	@touch $@
 
 $(STAMPS)/venv: | $(STAMPS)/system

@@ -2,24 +2,59 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import signal
 from pathlib import Path
 from typing import Final
 
 from topologies import namespaces
+from topologies.errors import TopologyError
 from topologies.launch import recorded
 from topologies.processes import ProcessId, terminate, wait_until
-from topologies.state import ClusterState, all_clusters
+from topologies.state import STATE_FILE, ClusterState, all_clusters
 
 _OWNER_GRACE_S: Final = 20.0
+# What a cluster keeps in its directory.
+_OWN_FILE: Final = re.compile(
+    r"cluster\.new|workers|machines|controller\.(json|log|db(-\w+)?|sock)|ssh_\w+(\.pub)?|[hs]\d+\.\w+"
+)
 
 
 def remove(state: ClusterState) -> None:
     """End everything of a cluster whose owner is gone (or is calling), and remove its traces."""
     terminate(_processes(state))
     namespaces.delete(state.namespace)  # and with it its veths and the bridge
-    shutil.rmtree(state.directory, ignore_errors=True)
+    _remove_files(state.directory)
+
+
+def remove_leftover(directory: Path) -> None:
+    """Remove a cluster's directory that has no state. TopologyError where it has what is no cluster's.
+
+    Whatever $P4REDUCE_STATE_DIR names: a directory of somebody else's is never emptied.
+    """
+    if directory.is_symlink() or (directory.exists() and not directory.is_dir()):
+        raise TopologyError(f"{directory} is no directory: remove it, or give the cluster another name")
+    strange = [path for path in _files(directory) if not _OWN_FILE.fullmatch(path.name)]
+    if strange:
+        raise TopologyError(
+            f"{strange[0]} is no cluster's: remove {directory}, or give the cluster another name"
+        )
+    _remove_files(directory)
+
+
+def _remove_files(directory: Path) -> None:
+    """The state goes last: if we are killed meanwhile, the cluster is still known, and removed next time."""
+    for path in sorted(_files(directory), key=lambda path: path.name == STATE_FILE):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+def _files(directory: Path) -> list[Path]:
+    return list(directory.iterdir()) if directory.is_dir() else []
 
 
 def end_workers(state: ClusterState) -> None:

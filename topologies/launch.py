@@ -37,9 +37,19 @@ def call(cluster: ClusterState, host: HostState, command: Sequence[str]) -> int:
     """Run `command` in `host`, on our own terminal and in our directory; its exit code."""
     if host.kind is not HostKind.ROCE:
         return subprocess.call([*namespace_command(host), *command])
-    terminal = sys.stdin.isatty() and sys.stdout.isatty()
+    foreground = _foreground()
+    terminal = foreground is True and sys.stdout.isatty()
     words = access.command(cluster, host, command, directory=Path.cwd(), terminal=terminal)
-    return subprocess.call(words, cwd=cluster.directory)
+    stdin = subprocess.DEVNULL if foreground is False else None  # else ssh reads it, and is stopped
+    return subprocess.call(words, cwd=cluster.directory, stdin=stdin)
+
+
+def _foreground() -> bool | None:
+    """Whether our standard input is our terminal and listens to us; None where it is no terminal of ours."""
+    try:
+        return os.tcgetpgrp(0) == os.getpgrp()
+    except OSError:
+        return None
 
 
 def start(

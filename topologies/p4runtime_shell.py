@@ -81,7 +81,8 @@ def run(
 
 
 def _home() -> Path:
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    cache = base if base.is_absolute() else Path.home() / ".cache"  # as its specification has it
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     return cache / "p4reduce" / f"p4runtime-shell-0.0.6-python{version}"
 

@@ -8,11 +8,12 @@ import re
 from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from topologies.errors import TopologyError
 from topologies.processes import ProcessId
 
+STATE_FILE: Final = "cluster.json"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
 
 
@@ -104,7 +105,7 @@ class ClusterState:
 
     def save(self) -> None:
         """Write it, in one step."""
-        path = self.directory / "cluster.json"
+        path = self.directory / STATE_FILE
         scratch = path.with_suffix(".new")
         scratch.write_text(json.dumps(asdict(self), indent=1))
         scratch.replace(path)
@@ -132,7 +133,7 @@ def directory_of(name: str) -> Path:
 
 def load(name: str) -> ClusterState | None:
     """The state of cluster `name`; None where there is none."""
-    path = directory_of(name) / "cluster.json"
+    path = directory_of(name) / STATE_FILE
     try:
         raw = json.loads(path.read_text())
     except FileNotFoundError:

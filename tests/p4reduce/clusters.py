@@ -11,21 +11,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from topologies import namespaces, state
+from topologies.machines.fleet import BOOT_TIMEOUT_S
 from topologies.processes import ProcessId, wait_until
 from topologies.state import ClusterState
 
 UP_TIMEOUT_S = 120.0
+MACHINES_UP_TIMEOUT_S = UP_TIMEOUT_S + BOOT_TIMEOUT_S  # so that what does not boot says so itself
 _P4REDUCE = (sys.executable, "-m", "p4reduce")
 
 
-def p4reduce(*arguments: str, timeout_s: float = UP_TIMEOUT_S) -> subprocess.CompletedProcess[str]:
+def p4reduce(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run a command to its end."""
     return subprocess.run(
         [*_P4REDUCE, *arguments],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=timeout_s,
+        timeout=MACHINES_UP_TIMEOUT_S if "--host-kind" in arguments else UP_TIMEOUT_S,
         cwd="/",
         check=False,
     )

@@ -16,6 +16,7 @@ import pytest
 from tests.p4reduce.clusters import Traces, must, own_interfaces, p4reduce, ready, started
 from tests.roce.needed import machines
 from topologies import launch, state
+from topologies.machines import access
 from topologies.processes import wait_until
 from topologies.state import ClusterState
 from workloads.errors import WorkloadError
@@ -81,8 +82,10 @@ def test_a_machine_is_its_host(cluster: ClusterState) -> None:
     neighbours = in_machine(cluster, "ip", "neigh", "show", "dev", host.interface).stdout
     assert f"{cluster.host('h2').mac} PERMANENT" in neighbours
     assert in_machine(cluster, "ping", "-c", "1", cluster.controller.partition(":")[0]).returncode == 0
-    modules = "import pyverbs.device, numpy, grpc, ml_dtypes, workloads.worker"
+    modules = "import pyverbs.device, numpy, grpc, ml_dtypes, p4reduce, workloads.worker"
     assert in_machine(cluster, launch.python(host), "-c", modules).stderr == ""
+    protobuf = "from google.protobuf.internal import api_implementation; print(api_implementation.Type())"
+    assert in_machine(cluster, "python3", "-c", protobuf).stdout == "upb\n"
 
 
 def test_exec(cluster: ClusterState) -> None:
@@ -93,7 +96,39 @@ def test_exec(cluster: ClusterState) -> None:
     assert in_machine(cluster, "printf", "%s|", "a b", "$HOME", "'").stdout == "a b|$HOME|'|"
     missing = in_machine(cluster, "no-such-command")
     assert (missing.returncode, missing.stderr) == (127, "no-such-command: command not found\n")
-    assert in_machine(cluster, "touch", "/host/etc/it-is-read-only").returncode != 0
+
+
+def test_this_hosts_files_are_read_only(cluster: ClusterState, directory: Path) -> None:
+    """Whatever the machine's root does: QEMU exports them so."""
+    target = directory / "from-the-machine"
+    assert in_machine(cluster, "mount", "-o", "remount,rw", "/host").returncode == 0
+    try:
+        written = in_machine(cluster, "sh", "-c", f"echo x >/host{target}")
+        assert written.returncode != 0
+        assert "Read-only file system" in written.stderr
+        assert not target.exists()
+    finally:
+        assert in_machine(cluster, "mount", "-o", "remount,ro", "/host").returncode == 0
+
+
+def test_sshd_is_on_the_management_network_only(cluster: ClusterState) -> None:
+    """And carries no connections to elsewhere."""
+    address = f"{cluster.host('h1').management_ip}:22"
+    listening = in_machine(cluster, "ss", "-Hltn").stdout.split()
+    assert [word for word in listening if word.endswith(":22")] == [address]
+    settings = in_machine(cluster, "/usr/sbin/sshd", "-T").stdout
+    assert "allowtcpforwarding no" in settings
+    forwarded = subprocess.run(
+        [*access.client(cluster), "-o", "ControlPath=none", "-W", address, "h1"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=cluster.directory,
+        check=False,
+    )
+    assert (forwarded.returncode, forwarded.stdout) == (255, "")  # what listens there says "SSH-2.0-..."
+    assert "forwarding failed" in forwarded.stderr
 
 
 def test_a_command_dies_with_whoever_started_it(cluster: ClusterState) -> None:

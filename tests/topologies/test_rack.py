@@ -9,10 +9,11 @@ import pytest
 
 from controller.config import parse_config
 from tests.topologies.states import cluster_state
+from topologies import namespaces
 from topologies.controlling import controller_config
 from topologies.errors import TopologyError
 from topologies.machines import machine
-from topologies.rack import RackOptions
+from topologies.rack import Rack, RackOptions
 
 
 @pytest.mark.parametrize(
@@ -44,6 +45,23 @@ def test_machines_need_their_image(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     options = RackOptions(name="c1", hosts=2, host_kinds=("emulated",) * 2)
     options.validate()
     assert options.kinds == RackOptions(name="c1", hosts=2).kinds
+
+
+def test_a_directory_without_a_state_is_no_obstacle(
+    state_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A removal that was killed half way left it: ssh-keygen would ask whether to overwrite."""
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    for change in ("create", "delete"):
+        monkeypatch.setattr(namespaces, change, lambda name: None)
+    left = state_directory / "c1"
+    left.mkdir()
+    (left / "ssh_key").write_text("old")
+    rack = Rack(RackOptions(name="c1", hosts=2))
+    rack._claim()
+    assert [path.name for path in left.iterdir()] == ["cluster.json"]
+    rack.stop()
+    assert list(state_directory.iterdir()) == []
 
 
 def test_the_controller_takes_its_configuration() -> None:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import lzma
+import re
 import shutil
 import struct
 import subprocess
-import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from topologies.errors import TopologyError, UnsupportedError
+from topologies.machines import registries
+from topologies.machines.registries import Reachable
 
 SUITE: Final = "bookworm"
 KEYRING: Final = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
@@ -23,7 +26,10 @@ DEBIAN_PACKAGES: Final = (
 PYTHON_VERSION: Final = "3.11"  # the suite's
 # As setup.cfg has them; generated protobuf code warns on every start under a newer major version.
 PYTHON_PACKAGES: Final = ("grpcio>=1.71", "ml_dtypes>=0.5", "numpy>=1.26", "protobuf>=6.30,<7")
-PLATFORMS: Final = tuple(f"manylinux_2_{minor}_x86_64" for minor in range(36, 16, -1))
+PLATFORMS: Final = (
+    *(f"manylinux_2_{minor}_x86_64" for minor in range(36, 16, -1)),
+    "manylinux2014_x86_64",  # the older name of 2_17, which some wheels have alone
+)
 MODULES: Final = (
     *("virtio_pci", "virtio_net", "9pnet_virtio", "9p", "rdma_rxe", "ib_uverbs", "rdma_ucm"),
     *("crc32_generic", "crc32-pclmul", "crc32c_generic", "crc32c-intel"),
@@ -37,6 +43,7 @@ SESSION: Final = "/usr/local/lib/p4reduce-session"
 
 _PROGRAMS: Final = ("debootstrap", "cpio", "gcc", "apt-get", "dpkg-deb", "chroot", "unshare", "setpriv")
 _STEP_TIMEOUT_S: Final = 1200.0
+_DEBIAN_REACHABLE: Final = partial(registries.debian_reachable, SUITE)
 # debootstrap mounts file systems in what it makes: they, and all that runs, go with the process that builds.
 CONFINED: Final = (
     *("setpriv", "--pdeathsig", "KILL"),
@@ -63,7 +70,8 @@ def require_programs() -> None:
     if missing:
         raise UnsupportedError(
             f"the image of the RoCE hosts cannot be built without {', '.join(missing)}: "
-            "'make roce-image' installs them (on Debian and Ubuntu)"
+            "'make roce-image' installs them (on Debian and Ubuntu; without this project's repository: "
+            "apt-get install debootstrap cpio gcc debian-archive-keyring)"
         )
 
 
@@ -95,12 +103,14 @@ class Steps:
         self._log = log
         self._prefix = prefix
 
-    def fetch(self, *command: str, cwd: Path | None = None) -> None:
-        """`run` for what needs a package registry: UnsupportedError where it fails."""
+    def fetch(self, *command: str, reachable: Reachable, cwd: Path | None = None) -> None:
+        """`run` for what needs a package registry: UnsupportedError where that is out of reach."""
         try:
             self.run(*command, cwd=cwd)
         except TopologyError as error:
-            raise UnsupportedError(f"{error} (are the package registries in reach?)") from error
+            if reachable():
+                raise
+            raise UnsupportedError(f"{error} (its package registry cannot be reached)") from error
 
     def run(self, *command: str, cwd: Path | None = None) -> None:
         """TopologyError with the end of what it said where it fails."""
@@ -131,21 +141,9 @@ class Steps:
 def _bootstrap(steps: Steps, root: Path) -> None:
     steps.fetch(
         *("debootstrap", "--variant=minbase", f"--keyring={KEYRING}"),
-        *(f"--include={','.join(DEBIAN_PACKAGES)}", SUITE, str(root), *debian_mirror()),
+        *(f"--include={','.join(DEBIAN_PACKAGES)}", SUITE, str(root), *registries.debian_mirror()),
+        reachable=_DEBIAN_REACHABLE,
     )
-
-
-def debian_mirror() -> list[str]:
-    """Where this machine's own Debian packages come from; nothing where it is no Debian."""
-    done = subprocess.run(
-        ["apt-get", "indextargets", "--format", "$(ORIGIN)|$(LABEL)|$(REPO_URI)", "Created-By: Packages"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    words = (line.split("|") for line in done.stdout.splitlines() if line.count("|") == 2)
-    mirrors = [uri for origin, label, uri in words if (origin, label) == ("Debian", "Debian")]
-    return [uri for uri in mirrors if uri.startswith(("http:", "https:", "file:"))][:1]  # as debootstrap can
 
 
 def _kernel(steps: Steps, scratch: Path, root: Path, result: Path) -> None:
@@ -166,15 +164,19 @@ def _kernel(steps: Steps, scratch: Path, root: Path, result: Path) -> None:
         "Acquire::Languages": "none",
     }
     apt = [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
-    steps.fetch("apt-get", *apt, "--quiet", "update")
+    steps.fetch("apt-get", *apt, "--quiet", "update", reachable=_DEBIAN_REACHABLE)
     depends = subprocess.run(
         ["apt-cache", *apt, "depends", KERNEL_PACKAGE], capture_output=True, text=True, check=False
     ).stdout.split()
     packages = [word for word in depends if word.startswith("linux-image-") and word != KERNEL_PACKAGE]
     if not packages:
-        raise UnsupportedError(f"Debian {SUITE} has no {KERNEL_PACKAGE} that could be downloaded")
+        raise TopologyError(f"Debian {SUITE} has no {KERNEL_PACKAGE} that could be downloaded")
     version = packages[0].removeprefix("linux-image-")
-    steps.fetch("apt-get", *apt, "--quiet", "download", packages[0], cwd=scratch / "download")
+    steps.fetch(
+        *("apt-get", *apt, "--quiet", "download", packages[0]),
+        reachable=_DEBIAN_REACHABLE,
+        cwd=scratch / "download",
+    )
     (package,) = (scratch / "download").glob("*.deb")
     unpacked = scratch / "kernel"
     steps.run("dpkg-deb", "--extract", str(package), str(unpacked))
@@ -235,16 +237,37 @@ def _wheels(steps: Steps, scratch: Path, root: Path) -> None:
     """Wheels for the image's Python, whatever the host's is."""
     target = root / WHEELS_DIRECTORY[1:]
     steps.fetch(
-        *(sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"),
+        *(*registries.PIP, "install", "--quiet"),
         *("--no-compile", "--only-binary=:all:", "--implementation=cp", f"--python-version={PYTHON_VERSION}"),
         *(f"--platform={platform}" for platform in PLATFORMS),
         *("--target", str(target), *PYTHON_PACKAGES),
+        reachable=registries.python_reachable,
     )
+    require_native(target)
     for path in [*target.rglob("tests"), *target.rglob("*.pyi")]:
         if path.is_dir():
             shutil.rmtree(path)
         else:
             path.unlink(missing_ok=True)
+
+
+def require_native(wheels: Path) -> None:
+    """TopologyError names those of PYTHON_PACKAGES that came in pure Python, which is many times slower."""
+    names = [re.split("[<>=]", requirement)[0] for requirement in PYTHON_PACKAGES]
+    pure = [
+        name
+        for name in names
+        if not any(
+            line.partition(",")[0].endswith(".so")
+            for record in wheels.glob(f"{name}-*.dist-info/RECORD")
+            for line in record.read_text().splitlines()
+        )
+    ]
+    if pure:
+        raise TopologyError(
+            f"the image of the RoCE hosts cannot be built: the wheels of {', '.join(pure)} for "
+            f"Python {PYTHON_VERSION} on x86-64 have no native part"
+        )
 
 
 def _own_files(steps: Steps, root: Path, files: Path) -> None:

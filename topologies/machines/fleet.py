@@ -16,7 +16,7 @@ from topologies.machines.machine import Machine, MachineSettings, hint
 from topologies.processes import ProcessId, terminate, wait_until
 from topologies.state import ClusterState, HostKind, HostState
 
-BOOT_TIMEOUT_S: Final = 300.0
+BOOT_TIMEOUT_S: Final = 180.0
 _FABRIC, _MANAGEMENT = 0, 1
 
 Progress = Callable[[str], None]
@@ -56,12 +56,17 @@ class Fleet:
             hosts = list(cluster.hosts)
             hosts[place] = replace(host, machine=process)
             cluster = cluster.with_(hosts=hosts)
+            machine.go()
         return cluster
 
     def wait(self, *, timeout_s: float = BOOT_TIMEOUT_S) -> None:
         """Until all can be used. TopologyError with the console's last lines where one cannot."""
-        self._until(Machine.booted, "boot", timeout_s=timeout_s)
-        self._until(Machine.reachable, "connection", timeout_s=timeout_s)
+        deadline = time.monotonic() + timeout_s
+        try:
+            self._until(Machine.booted, "boot", deadline, timeout_s=timeout_s)
+            self._until(Machine.reachable, "connection", deadline, timeout_s=timeout_s)
+        except TopologyError as error:
+            raise TopologyError(f"{error}{hint(self._image)}") from error
         self._progress(f"machines are up after {time.monotonic() - self._started:.0f} s")
 
     def check(self) -> None:
@@ -80,10 +85,13 @@ class Fleet:
         terminate(running)
         for process in processes:
             process.wait()
-            if process.stderr is not None:
-                process.stderr.close()
+            for pipe in (process.stdin, process.stderr):
+                if pipe is not None:
+                    pipe.close()
 
-    def _until(self, condition: Callable[[Machine], bool], what: str, *, timeout_s: float) -> None:
+    def _until(
+        self, condition: Callable[[Machine], bool], what: str, deadline: float, *, timeout_s: float
+    ) -> None:
         waiting = list(self._machines)
 
         def all_are() -> bool:
@@ -92,10 +100,10 @@ class Fleet:
 
         if waiting:
             self._progress(f"{what} of machines {_names(waiting)}")
-        if not wait_until(all_are, timeout_s=timeout_s):
+        if not wait_until(all_are, timeout_s=deadline - time.monotonic()):
             raise TopologyError(
                 f"no {what} of machines {_names(waiting)} within {timeout_s:.0f} s; {waiting[0].host.name}: "
-                f"{waiting[0].last_words()}{hint()}"
+                f"{waiting[0].last_words()}"
             )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import json
 import os
 import platform
 import shutil
@@ -23,7 +24,9 @@ from topologies.machines import building
 
 FILES: Final = Path(__file__).parent / "files"
 MAKE_TARGET: Final = "make roce-image"
+HOW: Final = f"run '{MAKE_TARGET}' (or, without this project's repository, 'python -m topologies.machines')"
 _PARTS: Final = ("vmlinux", "initrd")
+_MANIFEST: Final = "sizes"  # of the parts in bytes, a JSON object; written when they are on the disk
 _KEPT: Final = 3
 
 Progress = Callable[[str], None]
@@ -47,9 +50,12 @@ class Image:
 
 
 def cache_directory() -> Path:
-    """Where images are kept: $XDG_CACHE_HOME/p4reduce/machines, by default in ~/.cache."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "p4reduce" / "machines"
+    """Where images are kept: $XDG_CACHE_HOME/p4reduce/machines, by default in ~/.cache.
+
+    A relative path there is ignored, as the XDG Base Directory Specification has it.
+    """
+    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return (base if base.is_absolute() else Path.home() / ".cache") / "p4reduce" / "machines"
 
 
 def digest() -> str:
@@ -62,9 +68,14 @@ def digest() -> str:
 
 
 def find() -> Image | None:
-    """The image of this version, if it has been built."""
+    """The image of this version, if it has been built and is whole."""
     directory = cache_directory() / digest()
-    return Image(directory) if all((directory / part).is_file() for part in _PARTS) else None
+    try:
+        written = json.loads((directory / _MANIFEST).read_bytes())
+        whole = written == {part: (directory / part).stat().st_size for part in _PARTS}
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return None
+    return Image(directory) if whole else None
 
 
 def require() -> Image:
@@ -72,8 +83,7 @@ def require() -> Image:
     found = find()
     if found is None:
         raise TopologyError(
-            f"the image of the RoCE hosts has not been built (it would be in {cache_directory()}): "
-            f"run '{MAKE_TARGET}'"
+            f"the image of the RoCE hosts has not been built (it would be in {cache_directory()}): {HOW}"
         )
     return found
 
@@ -87,6 +97,11 @@ def build(*, progress: Progress = lambda text: None) -> Image:
         raise TopologyError("building the image of the RoCE hosts needs root: run it again with sudo")
     if platform.machine() != "x86_64":
         raise UnsupportedError(f"RoCE hosts are x86-64 machines, and this one is {platform.machine()}")
+    if any(letter.isspace() for letter in str(cache_directory())):
+        raise TopologyError(
+            f"debootstrap cannot work in '{cache_directory()}', a path with blanks: "
+            "set XDG_CACHE_HOME to another directory"
+        )
     building.require_programs()
     target = cache_directory() / digest()
     try:
@@ -107,12 +122,31 @@ def _build(target: Path, progress: Progress) -> None:
     scratch = Path(tempfile.mkdtemp(prefix="build-", dir=target.parent))
     try:
         result = building.build(scratch, FILES, progress=progress)
-        if target.exists():  # not complete: somebody removed a part of it
+        _complete(result)
+        if target.exists():  # not whole
             shutil.rmtree(target)
         result.rename(target)
         _remove_old(target)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _complete(directory: Path) -> None:
+    """Write the manifest once the parts are on the disk, so that a power cut cannot leave it without them."""
+    for part in _PARTS:
+        _sync(directory / part)
+    manifest = directory / _MANIFEST
+    manifest.write_text(json.dumps({part: (directory / part).stat().st_size for part in _PARTS}))
+    _sync(manifest)
+    _sync(directory)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager

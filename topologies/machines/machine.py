@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +16,7 @@ from typing import Final
 from topologies.errors import TopologyError, UnsupportedError
 from topologies.machines import access
 from topologies.machines.building import PACKAGES_DIRECTORY
-from topologies.machines.image import MAKE_TARGET, Image
+from topologies.machines.image import HOW, MAKE_TARGET, Image
 from topologies.machines.network import Port
 from topologies.processes import ProcessId
 from topologies.state import ClusterState, HostState
@@ -46,13 +48,18 @@ _PACKAGES: Final = ("p4src", "soft_switch", "controller", "host_agent", "topolog
 _READY: Final = "P4REDUCE-READY"
 _FAILED: Final = re.compile(r"P4REDUCE-FAILED (.*)")
 _LAST_LINES: Final = 5
+_WHEN_TOLD: Final = 'read -r _ && exec "$@" </dev/null'
+_BETWEEN_TRIES_S: Final = 1.0
 
 
 def require_programs() -> None:
     """UnsupportedError where a program is missing that booting machines takes, or the kernel has no taps."""
     missing = [name for name in (QEMU, "ssh", "ssh-keygen") if shutil.which(name) is None]
     if missing:
-        raise UnsupportedError(f"RoCE hosts need {', '.join(missing)}: run '{MAKE_TARGET}'")
+        raise UnsupportedError(
+            f"RoCE hosts need {', '.join(missing)}: run '{MAKE_TARGET}' (on Debian and Ubuntu; without this "
+            "project's repository: apt-get install qemu-system-x86 openssh-client)"
+        )
     if not Path("/dev/net/tun").exists():
         raise UnsupportedError("RoCE hosts need tap interfaces, and this kernel has none (/dev/net/tun)")
 
@@ -70,7 +77,11 @@ class MachineSettings:
 
     def settings(self) -> str:
         """Read by the machine's first process, as a shell does."""
-        return f"name={self.host.name}\nfabric={self.host.interface}\npackages={PACKAGES_DIRECTORY}\n"
+        host = self.host
+        return (
+            f"name={host.name}\nfabric={host.interface}\nmanagement={host.management_ip}\n"
+            f"packages={PACKAGES_DIRECTORY}\n"
+        )
 
     def network(self) -> str:
         """For `ip -batch`: eth0 is on the fabric, eth1 on the management network."""
@@ -111,6 +122,8 @@ class Machine:
         self.host = host
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: subprocess.Popen[bytes] | None = None
+        self._complaint = ""  # the last connection's
+        self._next_try = 0.0
 
     @property
     def console(self) -> Path:
@@ -118,7 +131,10 @@ class Machine:
         return self.cluster.directory / f"{self.host.name}.console"
 
     def start(self, image: Image, settings: MachineSettings, ports: Sequence[Port]) -> ProcessId:
-        """Start it; it is not ready yet."""
+        """Make its process, which `go` lets go on as QEMU: once it is recorded.
+
+        If we are killed before that, it sees its input end, and ends too: nobody would know of it.
+        """
         shared = self.cluster.directory / "machines" / self.host.name
         settings.write(shared, self.cluster.directory)
         self.console.write_bytes(b"")
@@ -126,15 +142,23 @@ class Machine:
             self._process = subprocess.Popen(
                 [
                     *("nsenter", f"--net=/proc/{self.host.process.pid}/ns/net", "--"),
+                    *("sh", "-c", _WHEN_TOLD, "sh"),
                     *command_line(image, self.host.name, ports, console=self.console, shared=shared),
                 ],
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
                 cwd=self.cluster.directory,
                 start_new_session=True,
             )
         return ProcessId.of(self._process.pid)
+
+    def go(self) -> None:
+        """Let it boot; it is not ready yet."""
+        if self._process is not None and self._process.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):  # it has ended: `check` says why
+                self._process.stdin.write(b"\n")
+                self._process.stdin.close()
 
     def booted(self) -> bool:
         """Whether its first process says that it is ready. TopologyError where it never will be."""
@@ -148,12 +172,15 @@ class Machine:
     def reachable(self) -> bool:
         """Whether commands can be run in it. Opens the connection for them if need be."""
         self.check()
-        if self._connection is None:
-            self._connection = access.connect(self.cluster, self.host)
-        if self._connection.poll() is not None:
+        if self._connection is not None and self._connection.poll() is not None:
             said = b"" if self._connection.stderr is None else self._connection.stderr.read()
-            complaint = said.decode(errors="replace").strip()
-            raise TopologyError(f"the machine of host {self.host.name} cannot be reached: {complaint}")
+            self._complaint = f"it cannot be reached: {said.decode(errors='replace').strip()}"
+            self._close_connection()
+            self._next_try = time.monotonic() + _BETWEEN_TRIES_S
+        if self._connection is None:
+            if time.monotonic() < self._next_try:
+                return False
+            self._connection = access.connect(self.cluster, self.host)
         return access.connection(self.cluster, self.host).exists()
 
     def check(self) -> None:
@@ -162,7 +189,9 @@ class Machine:
             raise TopologyError(f"the machine of host {self.host.name} has ended: {self.last_words()}")
 
     def last_words(self) -> str:
-        """The end of its console, or what QEMU complained about."""
+        """What ssh or QEMU complained about, or the end of its console."""
+        if self._complaint:
+            return self._complaint
         for path in (self._log, self.console):
             lines = path.read_text(errors="replace").strip().splitlines() if path.exists() else []
             if lines:
@@ -172,6 +201,11 @@ class Machine:
     def processes(self) -> list[subprocess.Popen[bytes]]:
         """What has been started for it and is to be waited for."""
         return [process for process in (self._connection, self._process) if process is not None]
+
+    def _close_connection(self) -> None:
+        if self._connection is not None and self._connection.stderr is not None:
+            self._connection.stderr.close()
+        self._connection = None
 
     @property
     def _log(self) -> Path:
@@ -183,10 +217,10 @@ def accelerator() -> str:
     return os.environ.get(ACCELERATION) or _SOFTWARE
 
 
-def hint() -> str:
-    """What to try where machines do not boot; empty where there is nothing."""
+def hint(image: Image) -> str:
+    """What to try where machines do not boot."""
     if accelerator() == _SOFTWARE:
-        return ""
+        return f" (if the image is damaged: remove {image.directory}, then {HOW})"
     return f" (unset {ACCELERATION}, which is {accelerator()}: software emulation works everywhere)"
 
 

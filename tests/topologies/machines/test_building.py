@@ -71,5 +71,38 @@ def test_a_step_that_fails_says_why(tmp_path: Path) -> None:
     steps.run("sh", "-c", "echo nothing of interest")
     with pytest.raises(TopologyError, match=r"sh failed: no such suite$"):
         steps.run("sh", "-c", "echo no such suite >&2; exit 3")
-    with pytest.raises(UnsupportedError, match=r"said nothing.*registries in reach"):
-        steps.fetch("false")
+
+
+@pytest.mark.parametrize(
+    "complaint",
+    ["E: Couldn't find these debs: rdma-cor", "No space left on device", "No matching distribution found"],
+)
+def test_what_fails_beside_a_registry_is_our_fault(tmp_path: Path, complaint: str) -> None:
+    """Else continuous integration would be green without having run a machine."""
+    steps = building.Steps(tmp_path / "log", prefix=())
+    words = ("sh", "-c", 'echo "$0" >&2; exit 1', complaint)
+    with pytest.raises(TopologyError, match=f"sh failed: {complaint}$") as failed:
+        steps.fetch(*words, reachable=lambda: True)
+    assert not isinstance(failed.value, UnsupportedError)
+    with pytest.raises(UnsupportedError, match=f"{complaint} \\(its package registry cannot be reached"):
+        steps.fetch(*words, reachable=lambda: False)
+    steps.fetch("true", reachable=lambda: False)
+
+
+def wheel(wheels: Path, name: str, *files: str) -> None:
+    """What pip leaves of an installed wheel."""
+    directory = wheels / f"{name}-1.0.dist-info"
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "RECORD").write_text("".join(f"{file},sha256=x,1\n" for file in files))
+
+
+def test_wheels_have_native_parts(tmp_path: Path) -> None:
+    names = ["grpcio", "ml_dtypes", "numpy", "protobuf"]
+    for name in names:
+        wheel(tmp_path, name, f"{name}/__init__.py", f"{name}/_native.abi3.so")
+    building.require_native(tmp_path)
+    for name in names:
+        wheel(tmp_path, name, f"{name}/__init__.py")
+        with pytest.raises(TopologyError, match=f"the wheels of {name} for Python 3.11 .* no native part"):
+            building.require_native(tmp_path)
+        wheel(tmp_path, name, f"{name}/_native.so")

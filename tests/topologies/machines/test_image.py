@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -49,6 +51,7 @@ def test_built_once(builds: Builds, cache: Path) -> None:
     assert image.build() == image.require() == image.find() == built
     assert built.initrd.read_text() == "initrd"
     assert len(builds) == 1
+    assert json.loads((built.directory / "sizes").read_text()) == {"vmlinux": 7, "initrd": 6}
     assert sorted(path.name for path in cache.iterdir()) == sorted(["lock", built.directory.name])
 
 
@@ -97,6 +100,63 @@ def test_what_a_killed_build_left_is_removed(builds: Builds, cache: Path) -> Non
     assert not (cache / "build-killed").exists()
 
 
+@pytest.mark.parametrize(
+    ("part", "content"),
+    [
+        ("vmlinux", b""),
+        ("initrd", b"initr"),
+        ("sizes", b""),
+        ("sizes", b"[]"),
+        ("initrd", None),
+        ("sizes", None),
+    ],
+)
+def test_a_damaged_image_is_built_again(builds: Builds, part: str, content: bytes | None) -> None:
+    """A power cut leaves files empty or short."""
+    damaged = image.build().directory / part
+    if content is None:
+        damaged.unlink()
+    else:
+        damaged.write_bytes(content)
+    assert image.find() is None
+    with pytest.raises(TopologyError, match="has not been built"):
+        image.require()
+    assert image.build().initrd.read_text() == "initrd"
+    assert len(builds) == 2
+
+
+def test_the_manifest_is_written_last(monkeypatch: pytest.MonkeyPatch, builds: Builds) -> None:
+    """When all it speaks of is on the disk."""
+    synced = []
+    fsync = os.fsync
+
+    def note(descriptor: int) -> None:
+        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        synced.append((path.name, (builds[0] / "image" / "sizes").exists()))
+        fsync(descriptor)
+
+    monkeypatch.setattr("os.fsync", note)
+    image.build()
+    assert synced == [("vmlinux", False), ("initrd", False), ("sizes", True), ("image", True)]
+
+
+def test_a_relative_cache_is_ignored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for value in ("relative", "", "."):
+        monkeypatch.setenv("XDG_CACHE_HOME", value)
+        assert image.cache_directory() == tmp_path / ".cache" / "p4reduce" / "machines"
+
+
+def test_a_cache_in_a_path_with_blanks(
+    builds: Builds, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "my cache"))
+    with pytest.raises(TopologyError, match="a path with blanks: set XDG_CACHE_HOME to another directory"):
+        image.build()
+    assert builds == []
+    assert not (tmp_path / "my cache").exists()
+
+
 def test_two_builds_at_once(builds: Builds) -> None:
     found: list[image.Image] = []
     threads = [threading.Thread(target=lambda: found.append(image.build())) for _ in range(4)]
@@ -109,7 +169,9 @@ def test_two_builds_at_once(builds: Builds) -> None:
 
 
 def test_an_image_that_is_not_there(cache: Path) -> None:
-    with pytest.raises(TopologyError, match=r"has not been built.*run 'make roce-image'"):
+    with pytest.raises(
+        TopologyError, match=r"has not been built.*run 'make roce-image' .*'python -m topologies.machines'"
+    ):
         image.require()
 
 
@@ -145,3 +207,28 @@ def test_the_command(
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     monkeypatch.setattr(image, "find", lambda: None)
     assert command.main() == 1
+
+
+def test_the_command_interrupted(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def build(scratch: Path, files: Path, *, progress: Callable[[str], None]) -> Path:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(building, "build", build)
+    assert command.main() == 130
+    assert capsys.readouterr().err == "p4reduce: interrupted; nothing of the image is left\n"
+
+
+@pytest.mark.parametrize(("reachable", "code"), [(True, 1), (False, 69)])
+def test_what_continuous_integration_is_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, reachable: bool, code: int
+) -> None:
+    """A debootstrap that fails beside a registry that answers is an error, not "cannot run here"."""
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    (programs / "debootstrap").write_text("#!/bin/sh\necho E: no such package: rdma-cor >&2; exit 1\n")
+    (programs / "debootstrap").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    monkeypatch.setenv("P4REDUCE_DEBIAN_MIRROR", "http://mirror.invalid")
+    monkeypatch.setattr(building, "CONFINED", ())
+    monkeypatch.setattr(building, "_DEBIAN_REACHABLE", lambda: reachable)
+    assert command.main() == code

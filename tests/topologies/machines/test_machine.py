@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +17,8 @@ from topologies.machines import access, fleet, machine
 from topologies.machines.image import Image
 from topologies.machines.machine import Machine, MachineSettings
 from topologies.machines.network import Port
-from topologies.state import ClusterState, HostKind
+from topologies.processes import ProcessId, wait_until
+from topologies.state import ClusterState, HostKind, HostState
 
 Saved = Callable[..., ClusterState]
 _IMAGE = Image(Path("/images/1"))
@@ -48,10 +49,15 @@ def test_the_accelerator_can_be_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     assert words[words.index("-cpu") + 1] == "host"
 
 
-def test_what_a_machine_is_told(saved: Saved) -> None:
-    cluster = saved()
+def with_keys(cluster: ClusterState) -> ClusterState:
+    """Files in the place of those that ssh-keygen makes."""
     for name in (f"{access.CLIENT_KEY}.pub", access.SERVER_KEY):
         (cluster.directory / name).write_text(name)
+    return cluster
+
+
+def test_what_a_machine_is_told(saved: Saved) -> None:
+    cluster = with_keys(saved())
     settings = MachineSettings(
         host=cluster.hosts[0],
         prefix_length=24,
@@ -63,7 +69,7 @@ def test_what_a_machine_is_told(saved: Saved) -> None:
     directory = cluster.directory / "machines" / "h1"
     settings.write(directory, cluster.directory)
     told = {path.name: path.read_text() for path in directory.iterdir()}
-    assert told["settings"].splitlines()[:2] == ["name=h1", "fabric=h1-eth0"]
+    assert told["settings"].splitlines()[:3] == ["name=h1", "fabric=h1-eth0", "management=172.31.0.1"]
     for line in (
         "link set dev h1-eth0 mtu 4224 txqueuelen 4096 up",
         "address add 10.0.0.1/24 dev h1-eth0",
@@ -92,9 +98,89 @@ def test_a_machine_that_gives_up(saved: Saved) -> None:
         one.booted()
 
 
-def test_a_qemu_that_does_not_start(saved: Saved, monkeypatch: pytest.MonkeyPatch) -> None:
+def settings_of(cluster: ClusterState) -> MachineSettings:
+    """Of its first host."""
+    return MachineSettings(
+        host=cluster.hosts[0],
+        prefix_length=24,
+        management_prefix_length=16,
+        mtu=1500,
+        neighbours=[],
+        hosts={},
+    )
+
+
+@pytest.fixture
+def waiting(saved: Saved, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Machine]:
+    """A machine that has been started and not told to go; its QEMU writes a file "runs" when it does."""
+    qemu = tmp_path / "qemu"
+    qemu.write_text("#!/bin/sh\necho $$ >runs.new; mv runs.new runs; exec sleep 1000\n")
+    qemu.chmod(0o755)
+    cluster = with_keys(saved())
+    popen = subprocess.Popen
+
+    def in_no_namespace(words: list[str], **options: object) -> subprocess.Popen[bytes]:
+        return popen(words[words.index("--") + 1 :], **options)  # type: ignore[call-overload,no-any-return]
+
+    monkeypatch.setattr(machine, "QEMU", str(qemu))
+    monkeypatch.setattr(subprocess, "Popen", in_no_namespace)
+    one = Machine(cluster, cluster.hosts[0])
+    one.start(_IMAGE, settings_of(cluster), _PORTS)
+    yield one
+    for process in one.processes():
+        process.kill()
+        process.wait()
+        if process.stdin is not None:
+            process.stdin.close()
+
+
+def test_a_machine_runs_once_it_is_recorded(waiting: Machine) -> None:
+    recorded = ProcessId.of(waiting.processes()[0].pid)
+    runs = waiting.cluster.directory / "runs"
+    assert not runs.exists()
+    waiting.go()
+    assert wait_until(runs.exists, timeout_s=30)
+    assert runs.read_text().strip() == str(recorded.pid)  # what was recorded is QEMU itself
+    assert recorded.alive()
+
+
+def test_a_machine_that_nobody_recorded_never_runs(waiting: Machine) -> None:
+    """Its starter was killed between: the kernel closes the pipe."""
+    process = waiting.processes()[0]
+    assert process.stdin is not None
+    process.stdin.close()
+    assert process.wait(timeout=30) != 0
+    assert not (waiting.cluster.directory / "runs").exists()
+
+
+def test_connections_are_tried_again(saved: Saved, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until the boot timeout, whose complaint is then ssh's."""
     cluster = saved()
-    access.prepare(cluster.directory)
+    attempts: list[str] = []
+
+    def connect(cluster: ClusterState, host: HostState) -> subprocess.Popen[bytes]:
+        attempts.append(host.name)
+        script = "echo Connection reset >&2; exit 255" if len(attempts) < 3 else "sleep 1000"
+        return subprocess.Popen(["sh", "-c", script], stderr=subprocess.PIPE, start_new_session=True)
+
+    monkeypatch.setattr(access, "connect", connect)
+    monkeypatch.setattr(machine, "_BETWEEN_TRIES_S", 0.0)
+    one = Machine(cluster, cluster.hosts[0])
+    one.console.write_text("P4REDUCE-READY\r\n")
+    machines = fleet.Fleet(_IMAGE, progress=lambda text: None)
+    machines._machines.append(one)
+    assert wait_until(lambda: one.reachable() or len(attempts) == 3, timeout_s=30)
+    assert attempts == ["h1"] * 3
+    complaint = "no connection of machines h1 within 0 s; h1: it cannot be reached: Connection reset"
+    with pytest.raises(TopologyError, match=complaint):
+        machines.wait(timeout_s=0.0)
+    access.connection(cluster, cluster.hosts[0]).write_text("")
+    machines.wait(timeout_s=0.0)
+    machines.stop()
+
+
+def test_a_qemu_that_does_not_start(saved: Saved, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = with_keys(saved())
     popen = subprocess.Popen
 
     def qemu(words: list[str], **options: object) -> subprocess.Popen[bytes]:
@@ -103,16 +189,9 @@ def test_a_qemu_that_does_not_start(saved: Saved, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(subprocess, "Popen", qemu)
     one = Machine(cluster, cluster.hosts[0])
-    settings = MachineSettings(
-        host=cluster.hosts[0],
-        prefix_length=24,
-        management_prefix_length=16,
-        mtu=1500,
-        neighbours=[],
-        hosts={},
-    )
-    one.start(_IMAGE, settings, _PORTS)
+    one.start(_IMAGE, settings_of(cluster), _PORTS)
     one.processes()[0].wait()
+    one.go()
     with pytest.raises(TopologyError, match="machine of host h1 has ended: qemu: no tap h1-tap0"):
         one.booted()
 
@@ -125,7 +204,8 @@ def test_a_boot_that_takes_too_long(saved: Saved, monkeypatch: pytest.MonkeyPatc
     machines._machines.append(one)
     complaint = r"no boot of machines h1 within 0 s; h1: line 15 / .* / line 19"
     monkeypatch.delenv("P4REDUCE_QEMU_ACCEL", raising=False)
-    with pytest.raises(TopologyError, match=f"{complaint}$"):
+    damaged = r" \(if the image is damaged: remove /images/1, then run 'make roce-image' .*\)$"
+    with pytest.raises(TopologyError, match=complaint + damaged):
         machines.wait(timeout_s=0.0)
     monkeypatch.setenv("P4REDUCE_QEMU_ACCEL", "kvm")
     with pytest.raises(TopologyError, match=complaint + r" \(unset P4REDUCE_QEMU_ACCEL, which is kvm"):
@@ -135,7 +215,8 @@ def test_a_boot_that_takes_too_long(saved: Saved, monkeypatch: pytest.MonkeyPatc
 def test_what_machines_need(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(
-        UnsupportedError, match="need qemu-system-x86_64, ssh, ssh-keygen: run 'make roce-image'"
+        UnsupportedError,
+        match=r"need qemu-system-x86_64, ssh, ssh-keygen: run 'make roce-image' .*apt-get install",
     ):
         machine.require_programs()
 
