@@ -10,13 +10,15 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import IO
+from typing import IO, Final
 
 from topologies.errors import TopologyError
 from topologies.machines import access
 from topologies.processes import ProcessId, terminate
 from topologies.state import ClusterState, HostKind, HostState
 
+_LOOK_S: Final = 1.0
+_SSH_FAILED: Final = 255
 # One thread a worker: a rack shares the machine's cores, and sums must not depend on their number.
 _SINGLE_THREADED = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
@@ -34,14 +36,44 @@ def python(host: HostState) -> str:
 
 
 def call(cluster: ClusterState, host: HostState, command: Sequence[str]) -> int:
-    """Run `command` in `host`, on our own terminal and in our directory; its exit code."""
+    """Run `command` in `host`, on our own terminal and in our directory; its exit code.
+
+    `python3` is one with this project's packages in hosts of every kind. TopologyError where a machine ends
+    before the command.
+    """
     if host.kind is not HostKind.ROCE:
-        return subprocess.call([*namespace_command(host), *command])
+        path = f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}"
+        return subprocess.call([*namespace_command(host), *command], env={**os.environ, "PATH": path})
     foreground = _foreground()
     terminal = foreground is True and sys.stdout.isatty()
-    words = access.command(cluster, host, command, directory=Path.cwd(), terminal=terminal)
+    words = access.command(cluster, host, command, directory=_directory(), terminal=terminal)
     stdin = subprocess.DEVNULL if foreground is False else None  # else ssh reads it, and is stopped
-    return subprocess.call(words, cwd=cluster.directory, stdin=stdin)
+    with subprocess.Popen(words, cwd=cluster.directory, stdin=stdin) as client:
+        try:
+            return _wait(client, host)
+        except BaseException:
+            client.kill()
+            raise
+
+
+def _wait(client: subprocess.Popen[bytes], host: HostState) -> int:
+    """The exit code of an ssh client, which would itself notice a machine's end after a minute."""
+    while True:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            code = client.wait(timeout=_LOOK_S)
+            if code != _SSH_FAILED:
+                return code
+        if host.machine is None or not host.machine.alive():
+            raise TopologyError(f"the machine of host {host.name} has ended, and the command with it")
+        if client.returncode is not None:
+            return client.returncode
+
+
+def _directory() -> Path | None:
+    try:
+        return Path.cwd()
+    except FileNotFoundError:  # it was removed
+        return None
 
 
 def _foreground() -> bool | None:

@@ -21,7 +21,7 @@ KEYRING: Final = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 KERNEL_PACKAGE: Final = "linux-image-amd64"
 DEBIAN_PACKAGES: Final = (
     *("rdma-core", "ibverbs-providers", "ibverbs-utils", "perftest", "rdmacm-utils"),
-    *("iproute2", "iputils-ping", "kmod", "openssh-server", "python3-minimal", "python3-pyverbs"),
+    *("iproute2", "iputils-ping", "tcpdump", "kmod", "openssh-server", "python3-minimal", "python3-pyverbs"),
 )
 PYTHON_VERSION: Final = "3.11"  # the suite's
 # As setup.cfg has them; generated protobuf code warns on every start under a newer major version.

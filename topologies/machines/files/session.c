@@ -21,8 +21,14 @@
 static void run(char **command)
 {
     execvp(command[0], command);
-    fprintf(stderr, "%s: %s\n", command[0], errno == ENOENT ? "command not found" : strerror(errno));
-    _exit(errno == ENOENT ? 127 : 126);
+    const int error = errno;
+    const char *what = strerror(error);
+    if (error == ENOENT)
+        what = strchr(command[0], '/') == NULL ? "command not found"
+                                               : "not in this machine, or what it links to or is run by is not "
+                                                 "(absolute paths of the host are under /host; Python is python3)";
+    fprintf(stderr, "%s: %s\n", command[0], what);
+    _exit(error == ENOENT ? 127 : 126);
 }
 
 static int watch(pid_t child, int ended)
