@@ -42,9 +42,12 @@ def must(*arguments: str) -> str:
 
 @contextmanager
 def started(*arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """A command that runs meanwhile; killed at the end if it still does."""
+    """A command that runs meanwhile; killed at the end if it still does.
+
+    It hears SIGINT also where the tests run in a shell's background, which ignores it.
+    """
     process = subprocess.Popen(
-        [*_P4REDUCE, *arguments],
+        ["env", "--default-signal=INT", *_P4REDUCE, *arguments],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
