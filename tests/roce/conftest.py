@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.e2e.captures import captured_in, require_roce_v2
 from tests.e2e.conftest import TARGETS, rack
 from topologies import launch
 from topologies.rack import Rack
@@ -21,11 +22,16 @@ EMULATED = 2
 
 
 @pytest.fixture(scope="module", params=TARGETS)
-def mixed_rack(request: pytest.FixtureRequest) -> Iterator[Rack]:
-    """Four machines (h1 to h4) and two emulated hosts behind one switch, on each target."""
+def mixed_rack(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rack]:
+    """Four machines (h1 to h4) and two emulated hosts behind one switch, on each target.
+
+    At the end, every packet that came to a port or left by one has to be right.
+    """
+    captures = tmp_path_factory.mktemp("captures")
     kinds = ("roce",) * MACHINES + ("emulated",) * EMULATED
-    with rack(MACHINES + EMULATED, target=request.param, host_kinds=kinds) as running:
+    with rack(MACHINES + EMULATED, target=request.param, host_kinds=kinds, pcap=captures) as running:
         yield running
+    assert sum((require_roce_v2(path, scapy_every=500) for path in captured_in(captures)), Counter()).total()
 
 
 @contextmanager
