@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import subprocess
 import sys
@@ -10,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from topologies.errors import TopologyError
-from topologies.processes import ProcessId, terminate, wait_until
+from topologies.processes import ProcessId, end, wait_until
 from topologies.state import ClusterState
 from topologies.switches import accepts
 
@@ -56,10 +55,7 @@ class ControllerProcess:
 
     def stop(self) -> None:
         """End it."""
-        if not self._ended():
-            with contextlib.suppress(ProcessLookupError):
-                terminate([self.process_id])
-        self._process.wait()
+        end([self._process])
 
     def _ended(self) -> bool:
         return self._process.poll() is not None

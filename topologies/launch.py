@@ -14,7 +14,7 @@ from typing import IO, Final
 
 from topologies.errors import TopologyError
 from topologies.machines import access
-from topologies.processes import ProcessId, terminate
+from topologies.processes import ProcessId, end
 from topologies.state import ClusterState, HostKind, HostState
 
 _LOOK_S: Final = 1.0
@@ -122,18 +122,8 @@ def start(
 
 def stop(cluster: ClusterState, processes: Sequence[subprocess.Popen[str]]) -> None:
     """End those that still run, and forget them."""
-    running = []
+    end(processes)
     for process in processes:
-        if process.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                running.append(ProcessId.of(process.pid))
-    terminate(running)
-    for process in processes:
-        process.wait()
-        for pipe in (process.stdin, process.stdout, process.stderr):
-            if pipe is not None:
-                with contextlib.suppress(BrokenPipeError):
-                    pipe.close()
         (cluster.workers / f"{process.pid}.json").unlink(missing_ok=True)
 
 

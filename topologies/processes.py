@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 _STARTTIME = 22 - 3  # field 22 of /proc/PID/stat (proc(5)), counted from the one behind the command
 _STATE = 0
@@ -55,6 +58,23 @@ def terminate(processes: Iterable[ProcessId], *, grace_s: float = 3.0) -> None:
         for process in wanted:
             process.signal(signal.SIGKILL)
         wait_until(lambda: not any(p.alive() for p in wanted), timeout_s=grace_s)
+
+
+def end(children: Iterable[subprocess.Popen[Any]]) -> None:
+    """`terminate` processes that we started, take their exit codes, and close their pipes; idempotent."""
+    children = list(children)
+    running = []
+    for child in children:
+        if child.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                running.append(ProcessId.of(child.pid))
+    terminate(running)
+    for child in children:
+        child.wait()
+        for pipe in (child.stdin, child.stdout, child.stderr):
+            if pipe is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    pipe.close()
 
 
 def wait_until(condition: Callable[[], bool], *, timeout_s: float) -> bool:

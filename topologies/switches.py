@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Final
 from mininet.node import Switch
 
 from topologies.errors import TopologyError, UnsupportedError
-from topologies.processes import ProcessId, terminate, wait_until
+from topologies.processes import end, wait_until
 
 CPU_PORT: Final = 255
 _START_TIMEOUT_S: Final = 120.0  # the embedded switch compiles its engine at its first start
@@ -100,9 +100,8 @@ class P4RuntimeSwitch(Switch):  # type: ignore[misc]
 
     def stop(self, deleteIntfs: bool = True) -> None:
         """Stop the process."""
-        if self.process is not None and self.process.poll() is None:
-            terminate([ProcessId.of(self.process.pid)])
-            self.process.wait()
+        if self.process is not None:
+            end([self.process])
         super().stop(deleteIntfs)
 
     def process_ended(self) -> bool:

@@ -24,11 +24,9 @@ FIELDS = (
     "infiniband.bth.opcode",
     "infiniband.bth.psn",
     "infiniband.bth.destqp",
-    "infiniband.aeth.syndrome",
     "ip.src",
     "udp.dstport",
     "_ws.malformed",
-    "_ws.expert.severity",
 )
 
 

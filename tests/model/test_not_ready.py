@@ -81,6 +81,17 @@ def just_switch(configs: list[TransportConfig], rnr_ranks: int) -> JustSwitch:
     return switch
 
 
+def programs_of(ranks: int, kinds: list[str], elements: int) -> list[Program]:
+    """One collective of each kind, one after the other: "sum", "max" or "gather"."""
+    programs = [Program(rank) for rank in range(ranks)]
+    for number, kind in enumerate(kinds):
+        if kind == "gather":
+            gather(programs, elements, number)
+        else:
+            aggregate(programs, SwitchOp.SUM if kind == "sum" else SwitchOp.MAX, elements, number)
+    return programs
+
+
 @settings(deadline=None, max_examples=80)
 @given(
     ranks=st.integers(2, 4),
@@ -112,12 +123,7 @@ def test_jobs_with_stragglers_over_bad_links_are_exact_and_no_nak_says_too_much(
         window=window,
         first_psns=[(first_psn + 3 * rank) % 2**24 for rank in range(ranks)],
     )
-    programs = [Program(rank) for rank in range(ranks)]
-    for number, kind in enumerate(kinds):
-        if kind == "gather":
-            gather(programs, elements, number)
-        else:
-            aggregate(programs, SwitchOp.SUM if kind == "sum" else SwitchOp.MAX, elements, number)
+    programs = programs_of(ranks, kinds, elements)
     for program in programs[: -1 if late_s else None]:
         program.advance(fabric)
     fabric.run_for(late_s)
@@ -160,12 +166,7 @@ def test_adapters_that_retry_seven_times_outlive_stragglers(
         window=window,
         first_psns=[(first_psn + 3 * rank) % 2**24 for rank in range(ranks)],
     )
-    programs = [Program(rank) for rank in range(ranks)]
-    for number, kind in enumerate(kinds):
-        if kind == "gather":
-            gather(programs, elements, number)
-        else:
-            aggregate(programs, SwitchOp.SUM, elements, number)
+    programs = programs_of(ranks, kinds, elements)
     for program in programs:
         if program.rank != late_rank % ranks:
             program.advance(fabric)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -13,7 +12,7 @@ from topologies.errors import TopologyError
 from topologies.machines import access, network
 from topologies.machines.image import Image
 from topologies.machines.machine import Machine, MachineSettings, hint
-from topologies.processes import ProcessId, terminate, wait_until
+from topologies.processes import end, wait_until
 from topologies.state import ClusterState, HostKind, HostState
 
 BOOT_TIMEOUT_S: Final = 180.0
@@ -76,18 +75,7 @@ class Fleet:
 
     def stop(self) -> None:
         """End them."""
-        processes = [process for machine in self._machines for process in machine.processes()]
-        running = []
-        for process in processes:
-            if process.poll() is None:
-                with contextlib.suppress(ProcessLookupError):
-                    running.append(ProcessId.of(process.pid))
-        terminate(running)
-        for process in processes:
-            process.wait()
-            for pipe in (process.stdin, process.stderr):
-                if pipe is not None:
-                    pipe.close()
+        end(process for machine in self._machines for process in machine.processes())
 
     def _until(
         self, condition: Callable[[Machine], bool], what: str, deadline: float, *, timeout_s: float

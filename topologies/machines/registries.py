@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from http.client import HTTPException
+from pathlib import Path
 from typing import Final
 from urllib.error import HTTPError
 from urllib.request import urlopen
@@ -15,7 +18,6 @@ from topologies.errors import TopologyError
 
 MIRROR: Final = "P4REDUCE_DEBIAN_MIRROR"
 PIP: Final = (sys.executable, "-m", "pip", "--disable-pip-version-check")
-_DEFAULT_MIRROR: Final = "http://deb.debian.org/debian"  # debootstrap's
 _AS_DEBOOTSTRAP_CAN: Final = ("http:", "https:", "file:")
 _TIMEOUT_S: Final = 20.0
 # A registry, or a proxy before it, that answers but serves nobody: forbidden, proxy authentication, too many.
@@ -46,8 +48,14 @@ def debian_mirror() -> list[str]:
 
 
 def debian_reachable(suite: str) -> bool:
-    """Whether the mirror answers when it is asked for the first file that debootstrap asks it for."""
-    (mirror,) = debian_mirror() or [_DEFAULT_MIRROR]
+    """Whether the mirror answers when it is asked for the first file that debootstrap asks it for.
+
+    Where nobody knows which one that is, nobody can say that it does not.
+    """
+    mirrors = debian_mirror() or _debootstraps_own()
+    if not mirrors:
+        return True
+    (mirror,) = mirrors
     try:
         with urlopen(f"{mirror.rstrip('/')}/dists/{suite}/InRelease", timeout=_TIMEOUT_S):
             return True
@@ -55,6 +63,13 @@ def debian_reachable(suite: str) -> bool:
         return error.code < 500 and error.code not in _TURNED_AWAY
     except (OSError, HTTPException):
         return False
+
+
+def _debootstraps_own() -> list[str]:
+    """The mirror that debootstrap takes when it is told none: it is a shell script, and says so in itself."""
+    program = shutil.which("debootstrap")
+    text = "" if program is None else Path(program).read_text(errors="replace")
+    return re.findall(r'^DEF_MIRROR="([^"]+)"', text, re.MULTILINE)[:1]
 
 
 def python_reachable() -> bool:

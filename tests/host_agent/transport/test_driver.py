@@ -181,25 +181,34 @@ def test_a_contribution_that_no_switch_summed_is_an_error(namespaces: list[str])
         assert not result.any()
 
 
+@contextmanager
+def waiting(driver: RcDriver, op_id: int, *, threads: int) -> Iterator[list[str]]:
+    """So many threads wait for an operation meanwhile; at the end, what ended their waits."""
+    said: list[str] = []
+    all_here = threading.Barrier(threads + 1)
+
+    def wait() -> None:
+        all_here.wait()
+        try:
+            driver.wait(op_id)
+        except TransportClosedError as error:
+            said.append(str(error))
+
+    waiters = [threading.Thread(target=wait) for _ in range(threads)]
+    for waiter in waiters:
+        waiter.start()
+    all_here.wait()
+    yield said
+    for waiter in waiters:
+        waiter.join(PATIENCE_S)
+
+
 def test_ending_a_job_wakes_who_waits(namespaces: list[str]) -> None:
     with drivers(namespaces[:1], [ring_configs(2)[0]]) as (driver,):
         op_id = driver.post(passing(np.zeros(10, np.uint8), None))
-        errors: list[TransportClosedError] = []
-        waiting = threading.Barrier(2)
-
-        def wait() -> None:
-            waiting.wait()
-            try:
-                driver.wait(op_id)
-            except TransportClosedError as error:
-                errors.append(error)
-
-        thread = threading.Thread(target=wait)
-        thread.start()
-        waiting.wait()
-        driver.abort("rank 1 died")
-        thread.join(PATIENCE_S)
-        assert [str(error) for error in errors] == ["rank 1 died"]
+        with waiting(driver, op_id, threads=1) as said:
+            driver.abort("rank 1 died")
+        assert said == ["rank 1 died"]
         with pytest.raises(TransportClosedError, match="rank 1 died"):
             driver.wait(op_id)
 
@@ -223,24 +232,9 @@ def test_after_abort_the_arrays_are_the_callers_again(namespaces: list[str]) -> 
 def test_closing_while_others_wait(namespaces: list[str]) -> None:
     with drivers(namespaces[:1], [ring_configs(2)[0]]) as (driver,):
         op_id = driver.post(passing(np.zeros(10, np.uint8), None))
-        errors: list[TransportClosedError] = []
-        waiting = threading.Barrier(9)
-
-        def wait() -> None:
-            waiting.wait()
-            try:
-                driver.wait(op_id)
-            except TransportClosedError as error:
-                errors.append(error)
-
-        threads = [threading.Thread(target=wait) for _ in range(8)]
-        for thread in threads:
-            thread.start()
-        waiting.wait()
-        driver.close()
-        for thread in threads:
-            thread.join(PATIENCE_S)
-        assert [str(error) for error in errors] == ["the connection was closed"] * 8
+        with waiting(driver, op_id, threads=8) as said:
+            driver.close()
+        assert said == ["the connection was closed"] * 8
 
 
 def test_a_driver_that_is_dropped_stops_and_lets_go(namespaces: list[str]) -> None:

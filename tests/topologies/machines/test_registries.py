@@ -89,6 +89,21 @@ def test_a_debian_mirror_that_is_gone(nowhere: str, monkeypatch: pytest.MonkeyPa
         assert not registries.debian_reachable("bookworm")
 
 
+@pytest.mark.parametrize(("code", "reachable"), _CODES)
+def test_the_mirror_of_a_machine_that_has_none_is_debootstraps(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: int, reachable: bool
+) -> None:
+    monkeypatch.setattr(registries, "debian_mirror", list)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert registries.debian_reachable("bookworm")  # no debootstrap that could name one
+    script = tmp_path / "debootstrap"
+    script.write_text(f'#!/bin/sh\nDEF_MIRROR="{registry.url}"\nDEF_HTTPS_MIRROR="https://x.invalid"\n')
+    script.chmod(0o755)
+    registry.code = code
+    assert registries.debian_reachable("bookworm") is reachable
+    assert registry.asked == ["/debian/dists/bookworm/InRelease"]
+
+
 def test_the_mirror_can_be_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(MIRROR, "https://mirror.invalid/debian")
     assert registries.debian_mirror() == ["https://mirror.invalid/debian"]
