@@ -29,6 +29,8 @@ control PacketDeparser(packet_out packet, in headers_t hdr) {
         packet.emit(hdr.ethernet);
         packet.emit(hdr.ipv4);
         packet.emit(hdr.udp);
+        packet.emit(hdr.tcp);
+        packet.emit(hdr.tree);
         packet.emit(hdr.bth);
         packet.emit(hdr.aeth);
         packet.emit(hdr.chunk);

@@ -20,11 +20,28 @@ control Forward(inout headers_t hdr, inout metadata_t meta, inout standard_metad
         hdr.ipv4.ttl = hdr.ipv4.ttl - 1;
     }
 
+    /* One of `size` ways, the same for all packets of a connection. */
+    action ecmp(bit<16> group, bit<8> size) {
+        meta.ecmp_group = group;
+        hash(meta.ecmp_index, HashAlgorithm.crc16, 16w0,
+             { hdr.ipv4.src, hdr.ipv4.dst, hdr.ipv4.protocol, meta.l4_ports }, size);
+    }
+
     table route {
         key = { hdr.ipv4.dst: lpm @name("dst_ip"); }
-        actions = { next_hop; drop; }
+        actions = { next_hop; ecmp; drop; }
         const default_action = drop;
         size = ROUTE_ENTRIES;
+    }
+
+    table ecmp_member {
+        key = {
+            meta.ecmp_group:      exact @name("group");
+            meta.ecmp_index[7:0]: exact @name("index");
+        }
+        actions = { next_hop; drop; }
+        const default_action = drop;
+        size = ECMP_ENTRIES;
     }
 
     action to_port(port_t port) {
@@ -49,6 +66,9 @@ control Forward(inout headers_t hdr, inout metadata_t meta, inout standard_metad
             mac.apply();
         } else if (hdr.ipv4.ttl > 1) {
             route.apply();
+            if (meta.ecmp_group != 0) {
+                ecmp_member.apply();
+            }
         } else {
             drop();
         }

@@ -1,6 +1,8 @@
 /* The invariant CRC of a RoCE v2 packet: CRC-32 over eight bytes of ones (in place of the LRH) and the packet from the IP header
  * on, with the fields that routers may change as ones (InfiniBand spec, annex A17.3.3). It is sent least significant byte first.
  *
+ * On a tree packet, the first eight bytes of the tree header take the place of the ones, and the others that of the BTH.
+ *
  * A field list is fixed when the program is compiled, so there is one action for every number of chunks, and one for an AETH.
  */
 #ifndef ICRC_P4
@@ -9,14 +11,14 @@
 #include <v1model.p4>
 #include "include/headers.p4"
 
+#define ICRC_AETH 17 /* in place of a number of chunks */
+
 #define ICRC_HEADERS \
-    64w0xffffffffffffffff, \
+    before, \
     hdr.ipv4.version, hdr.ipv4.ihl, 8w0xff, hdr.ipv4.total_length, hdr.ipv4.identification, \
     hdr.ipv4.reserved, hdr.ipv4.dont_fragment, hdr.ipv4.more_fragments, hdr.ipv4.fragment_offset, \
     8w0xff, hdr.ipv4.protocol, 16w0xffff, hdr.ipv4.src, hdr.ipv4.dst, \
-    hdr.udp.src_port, hdr.udp.dst_port, hdr.udp.length, 16w0xffff, \
-    hdr.bth.opcode, hdr.bth.solicited, hdr.bth.mig_req, hdr.bth.pad_count, hdr.bth.transport_version, \
-    hdr.bth.partition_key, 8w0xff, hdr.bth.dest_qp, hdr.bth.ack_req, hdr.bth.reserved, hdr.bth.psn
+    hdr.udp.src_port, hdr.udp.dst_port, hdr.udp.length, 16w0xffff, transport
 
 #define ICRC_CHUNKS_1 hdr.chunk[0].lanes
 #define ICRC_CHUNKS_2 ICRC_CHUNKS_1, hdr.chunk[1].lanes
@@ -42,6 +44,23 @@
 
 control Icrc(in headers_t hdr, in bit<8> chunks, out bit<32> icrc) {
     bit<32> crc = 0;
+    bit<64> before = 0xffffffffffffffff;
+    bit<96> transport = 0;
+
+    action of_bth() {
+        transport = hdr.bth.opcode ++ hdr.bth.solicited ++ hdr.bth.mig_req ++ hdr.bth.pad_count ++ hdr.bth.transport_version
+                    ++ hdr.bth.partition_key ++ 8w0xff ++ hdr.bth.dest_qp ++ hdr.bth.ack_req ++ hdr.bth.reserved ++ hdr.bth.psn;
+    }
+
+    action of_tree() {
+        before = hdr.tree.version ++ hdr.tree.kind ++ hdr.tree.opcode ++ hdr.tree.op
+                 ++ hdr.tree.index ++ hdr.tree.flags ++ hdr.tree.reserved;
+        transport = hdr.tree.generation ++ hdr.tree.message ++ hdr.tree.reserved_too ++ hdr.tree.psn;
+    }
+
+    action over_0() {
+        hash(crc, HashAlgorithm.crc32, 32w0, { ICRC_HEADERS }, 33w0x100000000);
+    }
 
     action over_aeth() {
         hash(crc, HashAlgorithm.crc32, 32w0, { ICRC_HEADERS, hdr.aeth.syndrome, hdr.aeth.msn }, 33w0x100000000);
@@ -67,6 +86,7 @@ control Icrc(in headers_t hdr, in bit<8> chunks, out bit<32> icrc) {
     table by_chunks {
         key = { chunks: exact @name("chunks"); }
         actions = {
+            over_0;
             over_aeth;
             over_1;
             over_2;
@@ -88,7 +108,7 @@ control Icrc(in headers_t hdr, in bit<8> chunks, out bit<32> icrc) {
         }
         const default_action = NoAction;
         const entries = {
-            0: over_aeth();
+            0: over_0();
             1: over_1();
             2: over_2();
             3: over_3();
@@ -105,10 +125,16 @@ control Icrc(in headers_t hdr, in bit<8> chunks, out bit<32> icrc) {
             14: over_14();
             15: over_15();
             16: over_16();
+            ICRC_AETH: over_aeth();
         }
     }
 
     apply {
+        if (hdr.tree.isValid()) {
+            of_tree();
+        } else if (hdr.bth.isValid()) {
+            of_bth();
+        }
         by_chunks.apply();
         icrc = crc[7:0] ++ crc[15:8] ++ crc[23:16] ++ crc[31:24];
     }

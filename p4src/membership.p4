@@ -18,7 +18,8 @@ control Membership(inout headers_t hdr,
     counter(MAX_FLOWS, CounterType.packets_and_bytes) foreign;
     counter(MAX_FLOWS, CounterType.packets_and_bytes) acks;
 
-    /* Data of rank `rank`, on its way to its successor on the ring. */
+    /* Data of rank `rank`, on its way to its successor on the ring. Its bit and its shift are those of its place among the job's
+     * workers in this rack. */
     action data_flow(flow_index_t flow,
                      bit<16> job,
                      generation_t generation,
@@ -33,7 +34,9 @@ control Membership(inout headers_t hdr,
                      bit<1> check_icrc,
                      psn_t first_psn,
                      qpn_t ack_qp,
-                     bit<8> rnr_syndrome) {
+                     bit<8> rnr_syndrome,
+                     bit<1> two_level,
+                     bit<8> exit_psn_shift) {
         meta.member = DATA_FLOW;
         meta.flow = flow;
         meta.job = job;
@@ -50,6 +53,8 @@ control Membership(inout headers_t hdr,
         meta.first_psn = first_psn;
         meta.ack_qp = ack_qp;
         meta.rnr_syndrome = rnr_syndrome;
+        meta.two_level = two_level;
+        meta.exit_psn_shift = exit_psn_shift;
     }
 
     /* Acknowledgements of flow `flow`, from the successor back. They pass through untouched. */
@@ -61,6 +66,11 @@ control Membership(inout headers_t hdr,
         meta.first_psn = first_psn;
     }
 
+    /* Between a worker in this rack and its peer in another, whose leaf has done what is to be done, or will. */
+    action pass_on() {
+        meta.member = PASSING;
+    }
+
     table flow {
         key = {
             standard_metadata.ingress_port: exact @name("ingress_port");
@@ -68,9 +78,9 @@ control Membership(inout headers_t hdr,
             hdr.ipv4.dst:                   exact @name("dst_ip");
             hdr.bth.dest_qp:                exact @name("dest_qp");
         }
-        actions = { data_flow; ack_flow; NoAction; }
+        actions = { data_flow; ack_flow; pass_on; NoAction; }
         const default_action = NoAction;
-        size = 2 * MAX_FLOWS;
+        size = FLOW_ENTRIES;
     }
 
     /* The QP is a job's, and this packet came from the wrong port or address. */
@@ -86,7 +96,7 @@ control Membership(inout headers_t hdr,
         }
         actions = { not_from_its_peer; NoAction; }
         const default_action = NoAction;
-        size = 2 * MAX_FLOWS;
+        size = MEMBER_QP_ENTRIES;
     }
 
     apply {

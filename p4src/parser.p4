@@ -1,5 +1,6 @@
 /* Ethernet / IPv4 / UDP 4791 / BTH / AETH or 0..16 chunks of 256 bytes / ICRC. Only Acknowledges and SENDs whose payload is
- * made of whole chunks are parsed further than the BTH: nothing else is ours, and everything else is forwarded as it is. */
+ * made of whole chunks are parsed further than the BTH: nothing else is ours, and everything else is forwarded as it is.
+ * Between leaf and spine: Ethernet / IPv4 / UDP 53300 / tree header / 0..16 chunks / ICRC. */
 #ifndef PARSER_P4
 #define PARSER_P4
 
@@ -41,15 +42,43 @@ parser PacketParser(packet_in packet,
         transition select(hdr.ipv4.version, hdr.ipv4.ihl, hdr.ipv4.more_fragments,
                           hdr.ipv4.fragment_offset, hdr.ipv4.protocol) {
             (4, 5, 0, 0, PROTOCOL_UDP): parse_udp;
+            (4, 5, 0, 0, PROTOCOL_TCP): parse_tcp;
             default:                    accept;
         }
     }
 
+    state parse_tcp {
+        packet.extract(hdr.tcp);
+        meta.l4_ports = hdr.tcp.src ++ hdr.tcp.dst;
+        transition accept;
+    }
+
     state parse_udp {
         packet.extract(hdr.udp);
-        transition select(hdr.udp.dst_port) {
-            ROCE_V2_PORT: parse_bth;
-            default:      accept;
+        meta.l4_ports = hdr.udp.src_port ++ hdr.udp.dst_port;
+        transition select(hdr.udp.dst_port, hdr.ipv4.dst[31:16]) {
+            (ROCE_V2_PORT, _):       parse_bth;
+            (TREE_PORT, LINK_LOCAL): check_tree;
+            default:                 accept;
+        }
+    }
+
+    state check_tree {
+        payload = hdr.udp.length - TREE_OVERHEAD;
+        meta.chunks = payload[15:8];
+        meta.chunks_left = payload[15:8];
+        transition select(payload, hdr.ipv4.total_length - hdr.udp.length) {
+            (0x0000 &&& 0xf0ff, 20): parse_tree; /* 0 to 15 chunks */
+            (0x1000, 20):            parse_tree; /* 16 chunks */
+            default:                 accept;     /* no switch of ours sent it: there is no route for it */
+        }
+    }
+
+    state parse_tree {
+        packet.extract(hdr.tree);
+        transition select(meta.chunks) {
+            0:       parse_icrc;
+            default: parse_chunk;
         }
     }
 

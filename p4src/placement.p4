@@ -31,6 +31,12 @@
 #define RECORD_PACKETS(r)    r[15:8]
 #define RECORD_OP(r)         r[7:0]
 
+/* A message's first PSNs with this one at `psn_shift`: 24 * rank bits to the left, in three steps, as BMv2 shifts by 8-bit
+ * amounts. */
+#define WITH_FIRST_PSN(psn) \
+    meta.first_psns = (meta.first_psns & ~(((bit<FIRST_PSNS_BITS>)24w0xffffff) << meta.psn_shift << meta.psn_shift << meta.psn_shift)) \
+                      | (((bit<FIRST_PSNS_BITS>)(psn)) << meta.psn_shift << meta.psn_shift << meta.psn_shift);
+
 /* An older message of the flow, if the PSN lies in it. */
 #define LOOK_AT(k) \
     records.read(candidate, cell + k); \
@@ -41,9 +47,11 @@
         locate(); \
     }
 
-control Placement(inout headers_t hdr, inout metadata_t meta, register<bit<RECORD_BITS>> latest_message) {
+control Placement(inout headers_t hdr,
+                  inout metadata_t meta,
+                  register<bit<RECORD_BITS>> latest_message,
+                  register<bit<FIRST_PSNS_BITS>> first_psns) {
     register<bit<RECORD_BITS>>(MAX_FLOWS * HISTORY_MESSAGES) records;
-    register<bit<FIRST_PSNS_BITS>>(MAX_SLOTS) first_psns;
 
     bit<RECORD_BITS> latest = 0;
     bit<RECORD_BITS> record = 0;
@@ -88,10 +96,8 @@ control Placement(inout headers_t hdr, inout metadata_t meta, register<bit<RECOR
         first_psns.read(meta.first_psns, first_psns_index);
     }
 
-    /* 24 * rank bits to the left, in three steps: BMv2 shifts by 8-bit amounts. */
     action store_first_psn() {
-        meta.first_psns = (meta.first_psns & ~(((bit<FIRST_PSNS_BITS>)24w0xffffff) << meta.psn_shift << meta.psn_shift << meta.psn_shift))
-                          | (((bit<FIRST_PSNS_BITS>)hdr.bth.psn) << meta.psn_shift << meta.psn_shift << meta.psn_shift);
+        WITH_FIRST_PSN(hdr.bth.psn)
         first_psns.write(first_psns_index, meta.first_psns);
     }
 

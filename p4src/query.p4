@@ -8,11 +8,16 @@
 const bit<8> PACKET_OUT_SEND = 0;
 const bit<8> PACKET_OUT_QUERY_SLOT = 1;
 
-control Query(inout headers_t hdr, inout standard_metadata_t standard_metadata, register<bit<112>> slot_state) {
+control Query(inout headers_t hdr,
+              inout standard_metadata_t standard_metadata,
+              register<bit<112>> slot_state,
+              register<bit<48>> claimed_at) {
     bit<112> state = 0;
+    bit<48> claimed = 0;
 
     action answer() {
         slot_state.read(state, hdr.packet_out.index);
+        claimed_at.read(claimed, hdr.packet_out.index);
         hdr.packet_in.setValid();
         hdr.packet_in.op = hdr.packet_out.op;
         hdr.packet_in.index = hdr.packet_out.index;
@@ -21,6 +26,7 @@ control Query(inout headers_t hdr, inout standard_metadata_t standard_metadata, 
         hdr.packet_in.bitmap = state[47:16];
         hdr.packet_in.chunks = state[15:8];
         hdr.packet_in.flags = state[7:0];
+        hdr.packet_in.age = standard_metadata.ingress_global_timestamp - claimed;
         hdr.packet_out.setInvalid();
         standard_metadata.egress_spec = CPU_PORT;
     }

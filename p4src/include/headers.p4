@@ -18,8 +18,13 @@ typedef bit<32> slot_t;
 typedef bit<CHUNK_BITS> lanes_t; /* 64 signed 32-bit lanes, big endian */
 
 const bit<16> ETHERTYPE_IPV4 = 0x0800;
+const bit<8>  PROTOCOL_TCP = 6;
 const bit<8>  PROTOCOL_UDP = 17;
 const bit<16> ROCE_V2_PORT = 4791;
+
+/* Between leaf and spine: link-local addresses (RFC 3927), so that no host's traffic can be meant. */
+const bit<16> TREE_PORT = 53300;
+const bit<16> LINK_LOCAL = 0xa9fe; /* 169.254.0.0/16 */
 
 /* BTH opcodes of the reliable connection service (InfiniBand spec vol. 1, 9.2). */
 const bit<8> SEND_FIRST  = 0x00;
@@ -30,6 +35,8 @@ const bit<8> ACKNOWLEDGE = 0x11;
 const bit<8> CONGESTION_NOTIFICATION = 0x81; /* CNP of RoCE v2 (annex A17) */
 
 const bit<16> ROCE_OVERHEAD = 8 + 12 + 4; /* UDP, BTH, ICRC */
+const bit<16> TREE_OVERHEAD = 8 + 20 + 4; /* UDP, tree header, ICRC */
+const bit<16> TREE_LONGER = 8; /* than a BTH */
 const bit<16> AETH_BYTES = 4;
 
 /* AETH syndromes: what the three upper bits say, and one with all its bits (InfiniBand spec vol. 1, 9.7.5.2). */
@@ -50,8 +57,17 @@ const bit<8> OP_MAX  = 2;
  * another packet for one, whatever path it came. */
 const bit<7> BTH_SUMMED = 0x40;
 
-const bit<8> FLAG_RESULT   = 0x01;
+const bit<8> FLAG_RESULT   = 0x01; /* of a slot: it holds the sum of all workers */
 const bit<8> FLAG_MISMATCH = 0x02;
+const bit<8> FLAG_PSN_VALID = 0x04; /* on a tree packet: its PSN means something */
+
+/* What a tree packet is. */
+const bit<8> TREE_VERSION = 1;
+const bit<8> TREE_PARTIAL      = 1; /* up: the sum of a rack's workers */
+const bit<8> TREE_RESULT       = 2; /* down: the sum of all; up: the same, from a leaf that was asked */
+const bit<8> TREE_ASK          = 3; /* down: who has this? */
+const bit<8> TREE_ECHO_REQUEST = 4; /* from the controller through a link, */
+const bit<8> TREE_ECHO_REPLY   = 5; /* and back */
 
 header ethernet_t {
     mac_t   dst;
@@ -97,6 +113,27 @@ header bth_t {
     psn_t   psn;
 }
 
+/* Leaf to spine and back, in place of the BTH. The ICRC's order is: identity, IPv4, UDP, contents, chunks. */
+header tree_t {
+    bit<8>       version;
+    bit<8>       kind;
+    bit<8>       opcode;         /* BTH's, of the host packet that this stands for */
+    bit<8>       op;             /* OP_SUM or OP_MAX */
+    bit<8>       index;          /* of the packet in its message */
+    bit<8>       flags;
+    bit<16>      reserved;
+    generation_t generation;
+    message_t    message;        /* of an echo: what tells it from others */
+    bit<8>       reserved_too;
+    psn_t        psn;            /* this packet's on the flow that leaves (up) or enters (down) the rack */
+}
+
+/* Source and destination port of TCP. */
+header tcp_ports_t {
+    bit<16> src;
+    bit<16> dst;
+}
+
 /* Of an Acknowledge, after the BTH. */
 header aeth_t {
     bit<8>  syndrome;
@@ -111,6 +148,8 @@ header icrc_t {
     bit<32> value;               /* CRC-32, least significant byte first */
 }
 
+const bit<8> PACKET_IN_ECHO = 2;
+
 /* To the program from the controller: send a frame out of a port (op 0), or answer with the state of a slot (op 1). */
 @controller_header("packet_out")
 header packet_out_t {
@@ -119,7 +158,7 @@ header packet_out_t {
     bit<32> index;
 }
 
-/* From the program to the controller: the answer. */
+/* From the program to the controller: the answer (op 1), or an echo that came back (op 2). */
 @controller_header("packet_in")
 header packet_in_t {
     bit<8>       op;
@@ -129,6 +168,7 @@ header packet_in_t {
     rank_set_t   bitmap;
     bit<8>       chunks;
     bit<8>       flags;
+    bit<48>      age;            /* microseconds since the slot was claimed */
 }
 
 struct headers_t {
@@ -137,6 +177,8 @@ struct headers_t {
     ethernet_t          ethernet;
     ipv4_header_t       ipv4;
     udp_t               udp;
+    tcp_ports_t         tcp;
+    tree_t              tree;
     bth_t               bth;
     aeth_t              aeth;
     chunk_t[MAX_CHUNKS] chunk;
@@ -144,19 +186,35 @@ struct headers_t {
 }
 
 /* What becomes of a packet after ingress. */
-typedef bit<3> verdict_t;
+typedef bit<4> verdict_t;
 const verdict_t FORWARD    = 0;  /* as any router would */
 const verdict_t DISCARD    = 1;  /* dropped, and counted where that was decided */
 const verdict_t EMIT_ALONE = 2;  /* forwarded with the stored sum in place of its payload */
 const verdict_t EMIT_GROUP = 3;  /* the sum, to every flow of the job */
 const verdict_t NOT_READY  = 4;  /* back to its sender, as an RNR NAK */
+const verdict_t SEND_UP    = 5;  /* the slot's sum, to a spine */
+const verdict_t SEND_UP_AND_BACK = 6; /* SEND_UP and NOT_READY */
+const verdict_t ASK_LEAVES = 7;  /* to the leaves that have not contributed */
+const verdict_t REFLECT    = 8;  /* back through the link it came by */
+const verdict_t TO_CPU     = 9;
+
+/* Replicas of SEND_UP_AND_BACK. */
+const bit<16> RID_UP   = 100;
+const bit<16> RID_BACK = 101;
 
 /* Who a RoCE v2 packet belongs to. */
-typedef bit<2> member_t;
+typedef bit<3> member_t;
 const member_t NO_MEMBER = 0;
 const member_t DATA_FLOW = 1;    /* rank r to its successor */
 const member_t ACK_FLOW  = 2;    /* the acknowledgements back */
 const member_t FOREIGN   = 3;    /* aimed at a job's QP, but not from where its peer is */
+const member_t PASSING   = 4;    /* between a member here and its peer in another rack, whose leaf deals with it */
+
+/* What a packet brings to its slot. */
+typedef bit<2> brings_t;
+const brings_t CONTRIBUTION = 0; /* of a rank; on a spine, a rack's partial */
+const brings_t SUM_OF_ALL   = 1;
+const brings_t QUESTION     = 2;
 
 struct metadata_t {
     verdict_t    verdict;
@@ -166,6 +224,10 @@ struct metadata_t {
     bool         corrupted;      /* the ICRC was checked, and is wrong */
     bit<8>       chunks;
     bit<8>       chunks_left;
+    bit<32>      l4_ports;       /* of UDP or TCP: for ECMP */
+    bit<16>      ecmp_group;     /* 0: one way only */
+    bit<16>      ecmp_index;
+    bool         fabric_port;    /* the packet came from another switch */
     /* from the flow table */
     flow_index_t flow;
     bit<16>      job;
@@ -183,6 +245,15 @@ struct metadata_t {
     qpn_t        ack_qp;         /* the sender's QP */
     bit<8>       rnr_syndrome;   /* RNR NAK and timer for what comes too early; 0: its sender wants none */
     bit<1>       track;          /* remember what the acknowledgement says */
+    bit<1>       two_level;      /* the job has workers in other racks */
+    bit<8>       exit_psn_shift; /* 8 * local rank of the flow that leaves the rack */
+    /* of a tree packet */
+    bool         from_leaf;
+    bool         from_spine;
+    brings_t     brings;
+    psn_t        psn;
+    bool         psn_valid;
+    bit<8>       tree_flags;
     /* from placement: which packet of which message this is */
     bool         placed;
     message_t    message;
@@ -193,6 +264,8 @@ struct metadata_t {
     bit<FIRST_PSNS_BITS> first_psns;
     /* from the slot rules */
     bit<8>       result_flags;
+    rank_set_t   bitmap;
+    bit<8>       up_kind;        /* of what is sent up */
     bit<8>       stamp_shift;    /* an eighth of the way to where egress puts flags and rank */
 }
 

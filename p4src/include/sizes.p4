@@ -15,6 +15,10 @@
 #define RECORD_BITS 104          /* generation 32, message 32, PSN 24, packets 8, op 8 */
 #define AWAITED_BITS 56          /* generation 32, PSN 24 */
 #define ROUTE_ENTRIES 4096
+#define FLOW_ENTRIES 8192        /* data and ACKs; what crosses racks needs one for each uplink */
+#define MEMBER_QP_ENTRIES 4096
+#define TREE_ENTRIES 1024        /* jobs that span racks, for each port between switches */
+#define ECMP_ENTRIES 1024
 #define MAX_PORTS 512
 
 #endif
