@@ -57,7 +57,7 @@ control Forward(inout headers_t hdr, inout metadata_t meta, inout standard_metad
     table mac {
         key = { hdr.ethernet.dst: exact @name("dst_mac"); }
         actions = { to_port; flood; drop; }
-        default_action = drop;
+        const default_action = drop;
         size = ROUTE_ENTRIES;
     }
 

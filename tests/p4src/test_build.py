@@ -6,16 +6,29 @@ import json
 import re
 import shutil
 import struct
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import p4src
+from controller import probes
 from controller.flows import RNR_NAK
+from controller.graph import Link
 from host_agent.wire import aggregation, headers
 from host_agent.wire.aggregation import AggregationHeader, ElementType, Flags, Op, Reduction
+from host_agent.wire.headers import Ethernet, IPv4, Udp
 from p4src.compile import COMPILER, compile_program, compiler_version
+from tests.model.tree_packets import (
+    LINK_LOCAL,
+    TREE_PORT,
+    TREE_VERSION,
+    Kind,
+    TreeFlags,
+    TreePacket,
+    switch_address,
+)
 
 P4_SIZES = p4src.ROOT / "include" / "sizes.p4"
 P4_HEADERS = p4src.ROOT / "include" / "headers.p4"
@@ -133,3 +146,56 @@ def test_the_aggregation_header_is_one_layout_in_docs_and_p4() -> None:
     assert signature == (bits - 1 - 8 * aggregation.SIGNATURE.start, bits - 8 * aggregation.SIGNATURE.stop)
     assert documented["op"][0] == aggregation.SIGNATURE.start
     assert sum(documented["tensor_elements"]) == aggregation.SIGNATURE.stop
+
+
+def documented_tree_header() -> dict[str, tuple[int, int]]:
+    """Offset and size of the fields in docs/protocol.md's table of the tree header."""
+    section = PROTOCOL.read_text().split("### Tree packets", 1)[1].split("\n### ", 1)[0]
+    rows = re.findall(r"^\| (\d+) \| (\d+) \| `(\w+)` \|", section, re.MULTILINE)
+    return {name: (int(offset), int(size)) for offset, size, name in rows}
+
+
+def test_the_tree_header_is_one_layout_in_docs_and_p4_and_python() -> None:
+    documented = documented_tree_header()
+    plain = TreePacket(
+        ethernet=Ethernet(dst=bytes(6), src=bytes(6)),
+        ip=IPv4(src=switch_address(1), dst=switch_address(2), total_length=0),
+        udp=Udp(length=0),
+        kind=Kind.RESULT,
+    )
+    fields = re.search(r"header tree_t \{(.*?)\n\}", P4_HEADERS.read_text(), re.DOTALL)
+    assert fields is not None
+    widths = {"generation_t": 32, "message_t": 32, "psn_t": 24}
+    offset, in_p4 = 0, {}
+    for kind, name in re.findall(r"^\s+([\w<>]+)\s+(\w+);", fields[1], re.MULTILINE):
+        width = widths.get(kind) or int(kind[4:-1])
+        in_p4[name] = (offset // 8, width // 8)
+        offset += width
+    assert offset // 8 == len(plain.header()) == 20
+    assert {name: place for name, place in in_p4.items() if not name.startswith("reserved")} == documented
+    for name, (start, size) in documented.items():
+        value = 0x11223344 >> 8 * (4 - size)
+        changed: dict[str, Any] = {name: value}
+        packed = replace(plain, **changed).header()
+        assert int.from_bytes(packed[start : start + size], "big") == value, name
+
+
+def test_the_controllers_probe_is_a_tree_packet() -> None:
+    link = Link(leaf="l1", leaf_port=101, spine="s1", spine_port=1, index=0)
+    frame = probes.echo_request(link, leaf_id=1, spine_id=101, nonce=0x01020304)
+    packet = TreePacket.parse(frame)
+    assert packet is not None
+    assert (packet.kind, packet.message, packet.payload) == (Kind.ECHO_REQUEST, 0x01020304, b"")
+    assert (packet.ip.src, packet.ip.dst) == (switch_address(1), switch_address(101))
+    assert packet.icrc_ok()
+    assert packet.build() == frame
+
+
+def test_codes_of_the_tree_are_the_same_in_p4_and_python() -> None:
+    p4 = constants(P4_HEADERS)
+    assert {f"TREE_{kind.name}": kind.value for kind in Kind}.items() <= p4.items()
+    assert (p4["TREE_PORT"], p4["TREE_VERSION"]) == (TREE_PORT, TREE_VERSION)
+    assert probes.TREE_PORT == TREE_PORT
+    assert p4["LINK_LOCAL"] == int(LINK_LOCAL.network_address) >> 16
+    assert LINK_LOCAL.prefixlen == 16
+    assert [p4["FLAG_MISMATCH"], p4["FLAG_PSN_VALID"]] == [TreeFlags.MISMATCH, TreeFlags.PSN_VALID]
