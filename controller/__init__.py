@@ -2,19 +2,29 @@
 
     api/           the gRPC service that agents join, and the clients of it
     service.py     requests and sessions to calls, exceptions to statuses
-    registry.py    jobs, and what their state machines ask for
-    sessions.py    one worker's connection  views.py    what there is, as messages
-    jobs.py        one job as a state machine without I/O
-    planning.py    what a job may ask for and what it gets
-    setup.py       from joined workers to a plan and entries on a switch
+    registry.py    jobs, and what their state machines ask for; running.py one of them
+    sessions.py    one worker's connection
+    views.py       jobs and switches as messages; inventory.py what switches hold and count
+    jobs.py        one job as a state machine without I/O; moves.py its way between ring and switch
+                   specs.py what it is, events.py what its workers are told and what has to be done
+    planning.py    what a job may ask for and what it gets; setup.py from joined workers to that
+    admission.py   quotas, and whose turn it is; waitlist.py the jobs that wait
+    keeper.py      the registry's half that has to do with switches:
+      places.py    what jobs hold on them, given all or none
+      links.py     which links and spines can be used, with probes.py
+      upkeep.py    routes and trees moved to what can
     fabric.py      a switch, its slots, and whether it is ready for jobs
     allocator.py   who owns which slots, flow indexes and groups of a switch
-    flows.py       a job's entries          routes.py   a rack's entries
+    graph.py       leaves, spines, links    routes.py   a switch's own entries
+    trees.py       a job's racks and ring, its entries on each switch; flows.py those of its connections
     switch.py      one switch under control: connected, written, read
     recovery.py    the switch as found against the switch as wanted
     push.py        the program into a switch
     p4rt.py        P4Runtime                schema.py   entries to its messages and back
     store.py       what must survive a restart
+    configuration.py  documents planned, applied, rolled back; desired.py what they mean (marked.py: with
+                   lines, vocabulary.py: in P4Info's names), drift.py how a switch differs, revisions.py,
+                   reports.py
 
 Started with `python -m controller --config FILE --db FILE --listen HOST:PORT`.
 """

@@ -15,9 +15,11 @@ from typing import Any
 import grpc
 
 from controller.config import Config, ConfigError, read_config
+from controller.configuration import Configuration
 from controller.fabric import ManagedSwitch
 from controller.registry import Registry
-from controller.routes import rack_entries
+from controller.revisions import Revisions
+from controller.routes import base_entries
 from controller.service import AddressError, ControllerService, make_server
 from controller.store import Store, StoreError
 from controller.switch import Switch
@@ -54,20 +56,22 @@ async def serve(config: Config, store: Store, addresses: Sequence[str]) -> None:
     switches = [
         Switch(
             switch,
-            rack_entries(switch, config.hosts_of(switch.name)),
+            base_entries(config, switch),
             on_change=lambda changed: registry.on_switch_change(changed.config.name),
         )
         for switch in config.switches
     ]
     registry = Registry(config, store, [ManagedSwitch(switch) for switch in switches])
     registry.load()
+    configuration = Configuration(registry, Revisions(store.connection))
+    configuration.load()
     server: grpc.aio.Server | None = None
     background = asyncio.create_task(registry.run())
     try:
         await _until_stopped(stop, _connect(registry, switches, config.switch_timeout_s))
         if not stop.is_set():
             # Not before: an address that takes connections says that the controller is ready.
-            server, bound = make_server(ControllerService(registry), addresses)
+            server, bound = make_server(ControllerService(registry, configuration=configuration), addresses)
             await server.start()
             logger.info("listening on %s", ", ".join(bound))
             await stop.wait()

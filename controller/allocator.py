@@ -45,6 +45,7 @@ class SwitchAllocator:
         self.slots = slots
         self.jobs = jobs
         self._taken: list[Region] = []
+        self._next_number = 0
 
     @property
     def regions(self) -> tuple[Region, ...]:
@@ -63,13 +64,16 @@ class SwitchAllocator:
         if slots > self.slots:
             raise NoResourcesError(f"the job needs {slots} slots, a switch has {self.slots}")
         numbers = {region.number for region in self._taken}
-        number = next((n for n in range(self.jobs) if n not in numbers), None)
+        in_turn = [(self._next_number + n) % self.jobs for n in range(self.jobs)]
+        number = next((n for n in in_turn if n not in numbers), None)
         if number is None:
             raise NoResourcesError(f"the switch already serves {self.jobs} jobs, which is all it can")
         for base in range(0, self.slots - slots + 1, slots):
             if all(base >= taken.end or base + slots <= taken.base for taken in self._taken):
                 region = Region(number, base, slots)
                 self.take(region)
+                # A job that comes back must not find what the program remembers of its flows.
+                self._next_number = (number + 1) % self.jobs
                 return region
         raise NoResourcesError(
             f"the job needs {slots} adjacent slots; {self.used} of the switch's {self.slots} are in use by "

@@ -5,13 +5,18 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from ipaddress import AddressValueError, IPv4Address
 from pathlib import Path
 from typing import Any, TypeVar
 
-from p4src import CPU_PORT, DROP_PORT, MAX_MESSAGE_PACKETS, MAX_PORTS, MAX_WINDOW, PATH_MTUS
+from p4src import CPU_PORT, DROP_PORT, MAX_MESSAGE_PACKETS, MAX_PORTS, MAX_RANKS, MAX_WINDOW, PATH_MTUS
+
+MAX_LEAVES = 8
+MAX_SPINES = 4
+_MAX_DEVICE_ID = 0xFFFF  # of switches with links: it is in their MAC and IP addresses there
 
 # InfiniBand's encodings (specification, volume 1, 9.7.5.2.8 and 9.9.2.1), and what is no use to us.
 _RC_LIMITS = (
@@ -26,6 +31,17 @@ _MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
 
 class ConfigError(Exception):
     """The configuration file is wrong; the message says where."""
+
+
+class Spread(str, Enum):
+    """Over the spines: whole jobs, or each job's messages.
+
+    Messages that take several ways overtake each other, and reliable connections repeat what they get out of
+    order (docs/architecture.md has figures): that is for receivers that can do with any order.
+    """
+
+    JOBS = "jobs"
+    MESSAGES = "messages"
 
 
 class Target(str, Enum):
@@ -72,8 +88,28 @@ class HostConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LinkConfig:
+    """A link between a leaf, `a`, and a spine, `b`."""
+
+    a: str
+    a_port: int
+    b: str
+    b_port: int
+
+    @property
+    def name(self) -> str:
+        """As people write it: "l1:s2"."""
+        return f"{self.a}:{self.b}"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Config:
     """All of it. Times in seconds, path MTU in bytes.
+
+    Switches that links lead to from others are spines, all others leaves. A probe goes over each link every
+    `probe_interval_s` (0: none); the link is down after `probe_lost` in a row without an answer, and up again
+    after `probe_found` in a row with one. `spread`: what is shared out among the spines. `quotas` is what
+    controller/admission.py reads.
 
     `rc_*` is what RDMA devices bring their queue pairs up with, and `straggler_rnr_timer` what the switch's
     RNR NAKs ask them to wait, in InfiniBand's encodings (docs/protocol.md, "Ordinary NICs").
@@ -81,6 +117,7 @@ class Config:
 
     switches: tuple[SwitchConfig, ...]
     hosts: tuple[HostConfig, ...]
+    links: tuple[LinkConfig, ...] = ()
     path_mtu: int = 4096
     window: int | None = None
     message_packets: int | None = None
@@ -95,6 +132,11 @@ class Config:
     rc_rnr_retry: int = 7
     rc_min_rnr_timer: int = 12
     straggler_rnr_timer: int = 24
+    probe_interval_s: float = 0.5
+    probe_lost: int = 4
+    probe_found: int = 3
+    spread: Spread = Spread.JOBS
+    quotas: Mapping[str, Any] = field(default_factory=dict)
     by_ip: dict[IPv4Address, HostConfig] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -104,6 +146,22 @@ class Config:
     def switch(self, name: str) -> SwitchConfig:
         """The switch of that name, which the checks have seen to exist."""
         return next(switch for switch in self.switches if switch.name == name)
+
+    @property
+    def spines(self) -> tuple[str, ...]:
+        """The switches between racks, in the order of `switches`."""
+        above = {link.b for link in self.links}
+        return tuple(switch.name for switch in self.switches if switch.name in above)
+
+    @property
+    def leaves(self) -> tuple[str, ...]:
+        """The switches that hosts are behind, or could be."""
+        above = {link.b for link in self.links}
+        return tuple(switch.name for switch in self.switches if switch.name not in above)
+
+    def role(self, switch: str) -> str:
+        """ "leaf" or "spine"."""
+        return "spine" if any(link.b == switch for link in self.links) else "leaf"
 
     def hosts_of(self, switch: str) -> tuple[HostConfig, ...]:
         """The hosts behind a switch."""
@@ -138,8 +196,12 @@ def parse_config(document: Any) -> Config:
         )
         for i, item in enumerate(_list(top, "hosts"))
     )
-    rest = {key: value for key, value in top.items() if key not in ("switches", "hosts")}
-    return _build(Config, {**rest, "switches": switches, "hosts": hosts}, "the configuration", {})
+    links = tuple(
+        _build(LinkConfig, _object(item, f"links[{i}]"), f"links[{i}]", {})
+        for i, item in enumerate(_list(top, "links") if top.get("links", []) != [] else [])
+    )
+    values = {**top, "switches": switches, "hosts": hosts, "links": links}
+    return _build(Config, values, "the configuration", {"quotas": _object, "spread": _spread})
 
 
 _T = TypeVar("_T")
@@ -158,7 +220,11 @@ def _build(kind: type[_T], values: dict[str, Any], where: str, convert: dict[str
     unknown = sorted(set(values) - set(fields))
     if unknown:
         raise ConfigError(f"{where} has a field {unknown[0]!r}; known are {', '.join(fields)}")
-    missing = [name for name, f in fields.items() if f.default is dataclasses.MISSING and name not in values]
+    missing = [
+        name
+        for name, f in fields.items()
+        if f.default is f.default_factory is dataclasses.MISSING and name not in values
+    ]
     if missing:
         raise ConfigError(f"{where} has no {missing[0]!r}")
     built: dict[str, Any] = {}
@@ -185,6 +251,13 @@ def _list(top: dict[str, Any], name: str) -> list[Any]:
     if not isinstance(value, list) or not value:
         raise ConfigError(f"{name!r} must be a list with at least one element")
     return value
+
+
+def _spread(value: Any, where: str) -> Spread:
+    try:
+        return Spread(value)
+    except ValueError as error:
+        raise ConfigError(f"{where} is {value!r}, not one of {', '.join(s.value for s in Spread)}") from error
 
 
 def _target(value: Any, where: str) -> Target:
@@ -227,8 +300,8 @@ def _check(config: Config) -> None:
             raise ConfigError(
                 f"host {host.name} is behind switch {host.switch!r}; known are {', '.join(names)}"
             )
-        if not 0 <= host.port < MAX_PORTS or host.port in (CPU_PORT, DROP_PORT):
-            raise ConfigError(f"host {host.name}: port {host.port} is the CPU or drop port, or beyond 0..511")
+        _check_port(host.port, f"host {host.name}")
+    _check_links(config)
     if config.path_mtu not in PATH_MTUS:
         raise ConfigError(f"path_mtu {config.path_mtu} is not one of {', '.join(map(str, PATH_MTUS))}")
     try:
@@ -237,10 +310,64 @@ def _check(config: Config) -> None:
         raise ConfigError(str(error)) from error
     if not 0 < config.heartbeat_interval_s < config.heartbeat_timeout_s:
         raise ConfigError("heartbeat_interval_s must be above 0 and below heartbeat_timeout_s")
+    if config.probe_interval_s < 0 or config.probe_lost < 1 or config.probe_found < 1:
+        raise ConfigError("probe_interval_s must not be below 0, probe_lost and probe_found not below 1")
     for name, least, most, meaning in _RC_LIMITS:
         value = getattr(config, name)
         if not least <= value <= most:
             raise ConfigError(f"{name} {value} is not within {least}..{most}: {meaning}")
+
+
+def _check_port(port: int, where: str) -> None:
+    if not 0 <= port < MAX_PORTS or port in (CPU_PORT, DROP_PORT):
+        raise ConfigError(f"{where}: port {port} is the CPU or drop port, or beyond 0..{MAX_PORTS - 1}")
+
+
+def _check_links(config: Config) -> None:
+    """Two levels, leaves with hosts and spines with none, and one link at most between two switches."""
+    ids = {switch.name: switch.device_id for switch in config.switches}
+    above = {link.b for link in config.links}
+    used = {(host.switch, host.port): f"host {host.name}" for host in config.hosts}
+    seen: set[str] = set()
+    for i, link in enumerate(config.links):
+        where = f"links[{i}] ({link.name})"
+        for end, name, port in (("a", link.a, link.a_port), ("b", link.b, link.b_port)):
+            if name not in ids:
+                raise ConfigError(f"{where}: {end} is {name!r}; known switches are {', '.join(ids)}")
+            if not 0 <= ids[name] <= _MAX_DEVICE_ID:
+                raise ConfigError(
+                    f"{where}: {name} has device id {ids[name]}, links need 0..{_MAX_DEVICE_ID}"
+                )
+            _check_port(port, f"{where}: {end}_port")
+            other = used.setdefault((name, port), where)
+            if other != where:
+                raise ConfigError(f"{where}: {name} port {port} is taken by {other}")
+        if link.a in above:
+            raise ConfigError(
+                f"{where}: {link.a} is a spine, as other links have it as b: a is always the leaf, and there "
+                "are two levels"
+            )
+        if link.name in seen:
+            raise ConfigError(f"{where} is given twice: one link between two switches")
+        seen.add(link.name)
+    if not config.links:
+        return
+    for host in config.hosts:
+        if host.switch in above:
+            raise ConfigError(f"host {host.name} is behind {host.switch}, which is a spine: links lead to it")
+    numbers = list(ids.values())
+    twice = sorted({number for number in numbers if numbers.count(number) > 1})
+    if twice:
+        raise ConfigError(f"device id {twice[0]} is given twice: addresses between switches are made of it")
+    for leaf in config.leaves:
+        if not any(link.a == leaf for link in config.links):
+            raise ConfigError(f"switch {leaf} has no link to any spine, but other leaves have")
+        hosts = len(config.hosts_of(leaf))
+        if hosts > MAX_RANKS:
+            raise ConfigError(f"switch {leaf} has {hosts} hosts: at most {MAX_RANKS} where leaves have links")
+    for what, names, most in (("leaves", config.leaves, MAX_LEAVES), ("spines", config.spines, MAX_SPINES)):
+        if len(names) > most:
+            raise ConfigError(f"there are {len(names)} {what}, {most} are possible")
 
 
 def check_window(window: int | None, packets: int | None) -> None:

@@ -9,11 +9,12 @@ from typing import Protocol
 from controller.allocator import SwitchAllocator
 from controller.api.errors import UnreachableError
 from controller.config import SwitchConfig
-from controller.entries import Entry, key_of
+from controller.entries import Entry, Key, key_of
 from controller.flows import removal_order
 from controller.queries import SlotContent
 from controller.store import Place
 from controller.switch import AdoptReport, CounterCell
+from controller.updates import Failure, Update
 
 
 class ControlledSwitch(Protocol):
@@ -21,6 +22,8 @@ class ControlledSwitch(Protocol):
 
     config: SwitchConfig
     guards: Callable[[], Sequence[Entry]]
+    base: Callable[[], Sequence[Entry]]
+    on_echo: Callable[[int], None] | None
 
     @property
     def connected(self) -> bool: ...
@@ -31,6 +34,9 @@ class ControlledSwitch(Protocol):
     @property
     def program_sha256(self) -> str: ...
 
+    @property
+    def written(self) -> dict[Key, Entry]: ...
+
     async def adopt(self, wanted: Sequence[Entry]) -> AdoptReport: ...
 
     async def install(self, entries: Sequence[Entry]) -> None: ...
@@ -38,6 +44,12 @@ class ControlledSwitch(Protocol):
     async def remove(self, entries: Sequence[Entry]) -> None: ...
 
     async def read_entries(self) -> set[Entry]: ...
+
+    async def runs_our_program(self) -> bool: ...
+
+    async def write_batch(self, updates: Sequence[Update]) -> list[Failure]: ...
+
+    async def send_frame(self, port: int, frame: bytes) -> None: ...
 
     async def flow_counters(self, first: int, count: int) -> dict[str, list[CounterCell]]: ...
 
@@ -51,7 +63,7 @@ class ControlledSwitch(Protocol):
 
 
 class ManagedSwitch:
-    """A switch, its slots, and a lock for whoever writes jobs to it.
+    """A switch, its slots, and a lock for whoever writes to it.
 
     It is ready once it is connected and `adopt` has made it hold what it should; a break in the connection
     ends that. `settling`: somebody is at it.
@@ -91,6 +103,8 @@ class ManagedSwitch:
 
     async def wait_ready(self, timeout_s: float) -> bool:
         """Whether it is ready within that time."""
+        if self.ready:
+            return True
         try:
             await asyncio.wait_for(self._ready.wait(), timeout_s)
         except asyncio.TimeoutError:
@@ -107,19 +121,15 @@ class ManagedSwitch:
     # The caller holds the lock. Errors are SwitchErrors.
 
     async def adopt(self, places: Iterable[tuple[Place, bool]]) -> AdoptReport:
-        """Make it hold these jobs and nothing else: all of the live ones, the guards of the others."""
-        wanted: dict[object, Entry] = {}
-        for place, live in sorted(places, key=lambda item: item[1]):
-            entries = place.entries if live else removal_order(place.entries)[1]
-            wanted.update({key_of(entry): entry for entry in entries})
-        report = await self.switch.adopt(list(wanted.values()))
+        """Make it hold its base entries, these jobs and nothing else; jobs as `held` says."""
+        report = await self.switch.adopt(held(places))
         if self.switch.connected:
             self._ready.set()
         return report
 
-    async def install(self, place: Place, workers: int) -> None:
-        """Write a job's entries, all or none; its counters begin at zero."""
-        await self.switch.reset_flow_counters(place.region.flow(0), workers)
+    async def install(self, place: Place, flows: int) -> None:
+        """Write a job's entries, all or none; the counters of so many flows begin at zero."""
+        await self.switch.reset_flow_counters(place.region.flow(0), flows)
         await self.switch.install(place.entries)
 
     async def remove_flows(self, place: Place) -> None:
@@ -130,6 +140,18 @@ class ManagedSwitch:
         """Remove all of a job."""
         flows, guards = removal_order(place.entries)
         await self.switch.remove([*flows, *guards])
+
+
+def held(places: Iterable[tuple[Place, bool]]) -> list[Entry]:
+    """What a switch holds of jobs, each with whether it is live: all of the live ones, others' guards.
+
+    Of two guards for the same QP, the live one's.
+    """
+    wanted: dict[object, Entry] = {}
+    for place, live in sorted(places, key=lambda item: item[1]):
+        entries = place.entries if live else removal_order(place.entries)[1]
+        wanted.update({key_of(entry): entry for entry in entries})
+    return list(wanted.values())
 
 
 def guards_of(places: Iterable[tuple[Place, bool]]) -> list[Entry]:

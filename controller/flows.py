@@ -1,4 +1,4 @@
-"""A job's entries on a switch: flow r is the connection rank r -> rank r+1, and the ACKs back."""
+"""A job's entries on a leaf: flow r is the connection from rank r to its successor, and the ACKs back."""
 
 from __future__ import annotations
 
@@ -13,13 +13,19 @@ from controller.routes import mac_number, switch_mac
 FLOW = "SwitchIngress.membership.flow"
 MEMBER_QP = "SwitchIngress.membership.member_qp"
 EMIT = "SwitchEgress.emit.emit"
+TREE_JOB = "SwitchIngress.tree.job"
+UPLINK = "SwitchIngress.up.uplink"
 
 RNR_NAK = 0x20  # AETH syndrome, with a timer in the lower five bits
+BUCKETS = 16  # of messages, by their lower four bits: which spine adds them up
 
 COUNTERS = {
     **{
         name: f"SwitchIngress.slots.{name}"
-        for name in ("aggregated", "completed", "duplicate", "replayed", "stale", "mismatch", "not_ready")
+        for name in (
+            *("aggregated", "completed", "duplicate", "replayed", "stale", "mismatch", "not_ready"),
+            *("partials", "results", "late", "asked"),
+        )
     },
     **{name: f"SwitchIngress.{name}" for name in ("bad_icrc", "unplaced", "passed")},
     **{name: f"SwitchIngress.membership.{name}" for name in ("foreign", "acks")},
@@ -28,37 +34,61 @@ COUNTERS = {
 
 @dataclass(frozen=True)
 class Ring:
-    """A job's members in ring order, and the switch port each is behind (by rank)."""
+    """A job's members behind one switch in the order of the ring, and the port each is behind (by rank).
+
+    Where the ring goes on in other racks, `before` is whom the first receives from, `after` whom the last
+    sends to, and `uplinks` are the ports towards the spines. Bits, shifts and indexes on the switch count by
+    the place among these members, from 0.
+    """
 
     members: Sequence[Member]
     ports: Mapping[int, int]
     device_id: int
+    before: Member | None = None
+    after: Member | None = None
+    uplinks: Sequence[int] = ()
 
-    def successor(self, rank: int) -> Member:
-        """The member that rank sends to."""
-        return self.members[(rank + 1) % len(self.members)]
+    @property
+    def exit(self) -> int:
+        """The place of the member whose flow leaves the rack (in a single rack: goes to the first)."""
+        return len(self.members) - 1
+
+    def successor(self, place: int) -> Member:
+        """The member that the one at a place sends to."""
+        if place < self.exit:
+            return self.members[place + 1]
+        return self.after or self.members[0]
+
+    def is_here(self, member: Member) -> bool:
+        """Whether a member is behind this switch."""
+        return member.rank in self.ports
 
 
-def job_entries(ring: Ring, plan: Plan, region: Region, *, check_icrc: bool, rnr_timer: int) -> list[Entry]:
-    """All entries of a job in the order to write them; `removal_order` takes them away.
+def leaf_entries(ring: Ring, plan: Plan, region: Region, *, check_icrc: bool, rnr_timer: int) -> list[Entry]:
+    """All entries of a job on a leaf in the order to write them, but for the choice of spines.
 
-    `rnr_timer`: what RNR NAKs to members that want them ask them to wait, 5 bits.
+    `removal_order` takes them away. `rnr_timer`: what RNR NAKs to members that want them ask them to wait, 5
+    bits.
     """
-    members = ring.members
-    group = Group(
-        region.group,
-        tuple(sorted((ring.ports[ring.successor(m.rank).rank], m.rank + 1) for m in members)),
-    )
-    entries: list[Entry] = [group]
-    entries += [_emit(ring, member, region) for member in members]
-    for member in members:
+    entries: list[Entry] = [_group(ring, region)]
+    for place, member in enumerate(ring.members):
+        if ring.is_here(ring.successor(place)):
+            entries.append(_emit(ring, place, member, ring.successor(place), region))
+    if ring.before is not None:
+        entries.append(_emit(ring, ring.exit, ring.before, ring.members[0], region))
+        entries += [_from_spine(ring, port, plan, region) for port in ring.uplinks]
+    for place, member in enumerate(ring.members):
         rnr_syndrome = RNR_NAK | rnr_timer if member.rnr_nak else 0
         entries.append(
-            _data_flow(ring, member, plan, region, check_icrc=check_icrc, rnr_syndrome=rnr_syndrome)
+            _data_flow(ring, place, plan, region, check_icrc=check_icrc, rnr_syndrome=rnr_syndrome)
         )
-        entries.append(_ack_flow(ring, member, plan, region))
-    for member in members:
-        entries += _guards(ring, member, region)
+        entries += _ack_flows(ring, place, plan, region)
+    if ring.before is not None:
+        entries += _pass_on(ring, ring.before, ring.members[0])
+    for place, member in enumerate(ring.members):
+        entries += _guards(region.flow(place), member, ring.successor(place))
+    if ring.before is not None:
+        entries += _guards(region.flow(ring.exit), ring.before, ring.members[0])
     return entries
 
 
@@ -71,7 +101,8 @@ def removal_order(entries: Sequence[Entry]) -> tuple[list[Entry], list[Entry]]:
     guards: list[Entry] = [
         entry for entry in entries if isinstance(entry, TableEntry) and entry.table == MEMBER_QP
     ]
-    rest = [entry for entry in entries if entry not in guards]
+    kept = set(guards)
+    rest = [entry for entry in entries if entry not in kept]
     rest.sort(key=_removal_rank)
     return rest, guards
 
@@ -79,87 +110,127 @@ def removal_order(entries: Sequence[Entry]) -> tuple[list[Entry], list[Entry]]:
 def _removal_rank(entry: Entry) -> int:
     if isinstance(entry, Group):
         return 2
-    return 0 if entry.table == FLOW else 1
+    return 0 if entry.table in (FLOW, TREE_JOB) else 1
 
 
-def _data_flow(
-    ring: Ring, member: Member, plan: Plan, region: Region, *, check_icrc: bool, rnr_syndrome: int
-) -> TableEntry:
-    successor = ring.successor(member.rank)
+def _group(ring: Ring, region: Region) -> Group:
+    """One for each flow whose receiver is here; the one that enters has the place of the one that leaves."""
+    replicas = [
+        (ring.ports[ring.successor(place).rank], place + 1)
+        for place in range(len(ring.members))
+        if ring.is_here(ring.successor(place))
+    ]
+    if ring.before is not None:
+        replicas.append((ring.ports[ring.members[0].rank], ring.exit + 1))
+    return Group(region.group, tuple(sorted(replicas)))
+
+
+def _emit(ring: Ring, place: int, sender: Member, receiver: Member, region: Region) -> TableEntry:
     return table_entry(
-        FLOW,
-        {
-            "ingress_port": ring.ports[member.rank],
-            "src_ip": int(member.ip),
-            "dst_ip": int(successor.ip),
-            "dest_qp": successor.qpn_in,
-        },
-        "SwitchIngress.membership.data_flow",
-        flow=region.flow(member.rank),
-        job=plan.job_id,
-        generation=plan.generation,
-        rank=member.rank,
-        rank_bit=1 << member.rank,
+        EMIT,
+        {"group": region.group, "rid": place + 1},
+        "SwitchEgress.emit.to_flow",
+        rank=sender.rank,
+        psn_shift=8 * place,
+        src_mac=switch_mac(ring.device_id, ring.ports[receiver.rank]),
+        dst_mac=mac_number(receiver.mac),
+        src_ip=int(sender.ip),
+        dst_ip=int(receiver.ip),
+        udp_src_port=source_port(sender.qpn_out),
+        dest_qp=receiver.qpn_in,
+    )
+
+
+def _from_spine(ring: Ring, port: int, plan: Plan, region: Region) -> TableEntry:
+    return table_entry(
+        TREE_JOB,
+        {"ingress_port": port, "generation": plan.generation},
+        "SwitchIngress.tree.from_spine",
+        flow=region.flow(ring.exit),
         all_ranks=(1 << len(ring.members)) - 1,
         region=region.base,
         window_mask=2 * plan.window - 1,
         packets_shift=plan.message_packets.bit_length() - 1,
-        psn_shift=8 * member.rank,
+        psn_shift=8 * ring.exit,
+        group=region.group,
+    )
+
+
+def _data_flow(
+    ring: Ring, place: int, plan: Plan, region: Region, *, check_icrc: bool, rnr_syndrome: int
+) -> TableEntry:
+    member, successor = ring.members[place], ring.successor(place)
+    two_level = ring.before is not None
+    return table_entry(
+        FLOW,
+        _key(ring.ports[member.rank], member, successor, successor.qpn_in),
+        "SwitchIngress.membership.data_flow",
+        flow=region.flow(place),
+        job=plan.job_id,
+        generation=plan.generation,
+        rank=member.rank,
+        rank_bit=1 << place,
+        all_ranks=(1 << len(ring.members)) - 1,
+        region=region.base,
+        window_mask=2 * plan.window - 1,
+        packets_shift=plan.message_packets.bit_length() - 1,
+        psn_shift=8 * place,
         group=region.group,
         check_icrc=int(check_icrc),
         first_psn=member.psn_out,
         ack_qp=member.qpn_out,
         rnr_syndrome=rnr_syndrome,
+        two_level=int(two_level),
+        exit_psn_shift=8 * ring.exit if two_level else 0,
     )
 
 
-def _ack_flow(ring: Ring, member: Member, plan: Plan, region: Region) -> TableEntry:
-    successor = ring.successor(member.rank)
-    return table_entry(
-        FLOW,
-        {
-            "ingress_port": ring.ports[successor.rank],
-            "src_ip": int(successor.ip),
-            "dst_ip": int(member.ip),
-            "dest_qp": member.qpn_out,
-        },
-        "SwitchIngress.membership.ack_flow",
-        flow=region.flow(member.rank),
-        generation=plan.generation,
-        track=int(member.rnr_nak),
-        first_psn=member.psn_out,
-    )
+def _ack_flows(ring: Ring, place: int, plan: Plan, region: Region) -> list[Entry]:
+    """From a successor's port; one in another rack may be heard by any uplink."""
+    member, successor = ring.members[place], ring.successor(place)
+    ports = [ring.ports[successor.rank]] if ring.is_here(successor) else ring.uplinks
+    return [
+        table_entry(
+            FLOW,
+            _key(port, successor, member, member.qpn_out),
+            "SwitchIngress.membership.ack_flow",
+            flow=region.flow(place),
+            generation=plan.generation,
+            track=int(member.rnr_nak),
+            first_psn=member.psn_out,
+        )
+        for port in ports
+    ]
 
 
-def _guards(ring: Ring, member: Member, region: Region) -> list[Entry]:
+def _pass_on(ring: Ring, sender: Member, receiver: Member) -> list[Entry]:
+    """The flow that enters the rack, and its ACKs, which leave: the sender's leaf has the flow."""
+    action = "SwitchIngress.membership.pass_on"
+    keys = [_key(port, sender, receiver, receiver.qpn_in) for port in ring.uplinks]
+    keys.append(_key(ring.ports[receiver.rank], receiver, sender, sender.qpn_out))
+    return [table_entry(FLOW, key, action) for key in keys]
+
+
+def _guards(flow: int, sender: Member, receiver: Member) -> list[Entry]:
     """Both QPs of a flow take packets from its two ends only."""
-    successor = ring.successor(member.rank)
     return [
         table_entry(
             MEMBER_QP,
             {"dst_ip": int(ip), "dest_qp": qpn},
             "SwitchIngress.membership.not_from_its_peer",
-            of_flow=region.flow(member.rank),
+            of_flow=flow,
         )
-        for ip, qpn in ((successor.ip, successor.qpn_in), (member.ip, member.qpn_out))
+        for ip, qpn in ((receiver.ip, receiver.qpn_in), (sender.ip, sender.qpn_out))
     ]
 
 
-def _emit(ring: Ring, member: Member, region: Region) -> TableEntry:
-    successor = ring.successor(member.rank)
-    return table_entry(
-        EMIT,
-        {"group": region.group, "rid": member.rank + 1},
-        "SwitchEgress.emit.to_flow",
-        rank=member.rank,
-        psn_shift=8 * member.rank,
-        src_mac=switch_mac(ring.device_id, ring.ports[successor.rank]),
-        dst_mac=mac_number(successor.mac),
-        src_ip=int(member.ip),
-        dst_ip=int(successor.ip),
-        udp_src_port=source_port(member.qpn_out),
-        dest_qp=successor.qpn_in,
-    )
+def _key(port: int, source: Member, destination: Member, qpn: int) -> dict[str, int | tuple[int, int]]:
+    return {
+        "ingress_port": port,
+        "src_ip": int(source.ip),
+        "dst_ip": int(destination.ip),
+        "dest_qp": qpn,
+    }
 
 
 def source_port(qpn: int) -> int:

@@ -5,6 +5,8 @@
        └─the last one   │                            └──────────┬──────────┴───────────┬───────────┘
          withdraws ─────┘       abort, a lost worker, `end` ────┴──► ENDED ◄───────────┘ the last leave
 
+A job that runs may be moved between ring and switch, any number of times (controller/moves.py).
+
 Nothing here does I/O or reads a clock: times come in as seconds of any clock that does not go back, and
 what is to be done comes out of `take_effects`. A session that breaks before Ready frees its rank; later,
 the worker may resume until its heartbeats have been missing for too long.
@@ -14,179 +16,54 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import IntEnum
-from ipaddress import IPv4Address
+from dataclasses import dataclass, field, replace
 
 from controller.api.errors import ConflictError, InvalidRequestError, NotPossibleError
+from controller.events import (
+    Effect,
+    Ended,
+    Event,
+    Heartbeat,
+    Install,
+    Left,
+    Over,
+    Ready,
+    Relocate,
+    Resumed,
+    Start,
+    Started,
+    Stayed,
+    Tell,
+    Waiting,
+)
+from controller.moves import Move, Moved, Step
+from controller.specs import JobSpec, Member, Mode, Phase, Plan, Timing
 
-
-class Phase(IntEnum):
-    """As in controller.proto."""
-
-    CREATED = 1
-    JOINING = 2
-    INSTALLING = 3
-    READY = 4
-    RUNNING = 5
-    ENDED = 6
-
-
-class Mode(IntEnum):
-    """Where the job's sums are made; as in controller.proto."""
-
-    IN_NETWORK = 1
-    RING = 2
-
-
-@dataclass(frozen=True, kw_only=True)
-class JobSpec:
-    """What was asked for. None: whatever is best; then `mode` falls back to RING."""
-
-    name: str
-    world_size: int
-    mode: Mode | None = None
-    path_mtu: int | None = None
-    window: int | None = None
-    message_packets: int | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Member:
-    """A worker as it joined. `host` is its name in the configuration; `path_mtu_max` in bytes.
-
-    `rnr_nak`: its NIC repeats by itself, and wants RNR NAKs for what it sends too early.
-    """
-
-    rank: int
-    mac: str
-    ip: IPv4Address
-    qpn_out: int
-    psn_out: int
-    qpn_in: int
-    hostname: str = ""
-    host: str = ""
-    path_mtu_max: int = 4096
-    rnr_nak: bool = False
-
-    def __str__(self) -> str:
-        return f"rank {self.rank} ({self.host or self.hostname}, {self.ip})"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """How a job runs, on all workers and on the switch. `window` in messages, `path_mtu` in bytes."""
-
-    job_id: int
-    generation: int
-    window: int
-    message_packets: int
-    path_mtu: int
-    mode: Mode
-    mode_reason: str = ""
-
-    @property
-    def slots(self) -> int:
-        """The size of the job's region: of two windows, for the reason in docs/architecture.md."""
-        return 2 * self.window * self.message_packets
-
-
-@dataclass(frozen=True, kw_only=True)
-class Timing:
-    """How long a worker may be silent: between heartbeats, and after a restart of the controller."""
-
-    heartbeat_interval_s: float
-    heartbeat_timeout_s: float
-    resume_timeout_s: float
-
-    @property
-    def patience_s(self) -> float:
-        """How long a worker that hears nothing any more may go on with its job.
-
-        It notices after a heartbeat's timeout, tries to come back for the resume's, and the last try may take
-        another heartbeat's.
-        """
-        return self.resume_timeout_s + 2 * (self.heartbeat_timeout_s + self.heartbeat_interval_s)
-
-
-# What a worker is told.
-
-
-@dataclass(frozen=True)
-class Waiting:
-    """These ranks have not joined."""
-
-    missing: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Ready:
-    """All have joined: bring up the connections with the neighbours."""
-
-    plan: Plan
-    successor: Member
-    predecessor: Member
-    token: bytes
-
-
-@dataclass(frozen=True)
-class Start:
-    """Everybody's connections are ready."""
-
-
-@dataclass(frozen=True)
-class Heartbeat:
-    """The controller lives."""
-
-
-@dataclass(frozen=True)
-class Resumed:
-    """The session goes on."""
-
-
-@dataclass(frozen=True)
-class Left:
-    """Everybody has left: the job has ended well."""
-
-
-@dataclass(frozen=True)
-class Ended:
-    """The job has ended early, and by whose doing (None: no worker's)."""
-
-    reason: str
-    rank: int | None = None
-
-
-Event = Waiting | Ready | Start | Heartbeat | Resumed | Left | Ended
-
-
-# What has to be done.
-
-
-@dataclass(frozen=True)
-class Tell:
-    """Send an event to a worker, which has a session."""
-
-    rank: int
-    event: Event
-
-
-@dataclass(frozen=True)
-class Install:
-    """All have joined: make a plan, write the switch, then call `planned` or `end`."""
-
-
-@dataclass(frozen=True)
-class Started:
-    """All are up: the job runs. Comes before the Start that is told."""
-
-
-@dataclass(frozen=True)
-class Over:
-    """The job has ended: take it off the switch. Comes before the Ended or Left that is told."""
-
-
-Effect = Tell | Install | Started | Over
+__all__ = [
+    "Effect",
+    "Ended",
+    "Event",
+    "Heartbeat",
+    "Install",
+    "Job",
+    "JobSpec",
+    "Left",
+    "Member",
+    "Mode",
+    "Over",
+    "Phase",
+    "Plan",
+    "Ready",
+    "Relocate",
+    "Resumed",
+    "Seat",
+    "Start",
+    "Started",
+    "Stayed",
+    "Tell",
+    "Timing",
+    "Waiting",
+]
 
 
 @dataclass
@@ -217,6 +94,7 @@ class Job:
     seats: dict[int, Seat] = field(default_factory=dict)
     plan: Plan | None = None
     outcome: Left | Ended | None = None
+    move: Move | None = None
     _effects: list[Effect] = field(default_factory=list)
     _beaten_at: float = 0.0
 
@@ -240,7 +118,7 @@ class Job:
 
     @property
     def members(self) -> list[Member]:
-        """Those who have joined, by rank: the ring, once all have."""
+        """Those who have joined, by rank."""
         return [self.seats[rank].member for rank in sorted(self.seats)]
 
     @property
@@ -260,13 +138,18 @@ class Job:
 
     # What workers do.
 
-    def check(self, member: Member, world_size: int) -> None:
+    def check(self, member: Member, world_size: int, tenant: str = "") -> None:
         """Raise what speaks against taking this worker in: InvalidRequestError, ConflictError."""
         name, spec = self.spec.name, self.spec
         if world_size != spec.world_size:
             raise InvalidRequestError(
                 f"job {name} has a world size of {spec.world_size}, but {member} says {world_size}: "
                 "start all workers with the same"
+            )
+        if tenant != spec.tenant and (tenant or not self.explicit):  # who created it need not say it again
+            raise InvalidRequestError(
+                f"job {name} is of tenant {spec.tenant or 'default'}, but {member} says "
+                f"{tenant or 'default'}: start all workers with the same"
             )
         if not 0 <= member.rank < spec.world_size:
             raise InvalidRequestError(
@@ -286,9 +169,9 @@ class Job:
                 "each worker needs a rank of its own"
             )
 
-    def join(self, member: Member, world_size: int, now: float) -> None:
+    def join(self, member: Member, world_size: int, now: float, tenant: str = "") -> None:
         """Take a worker in; `check` says what is raised."""
-        self.check(member, world_size)
+        self.check(member, world_size, tenant)
         self.seats[member.rank] = Seat(member, now, self.timing.heartbeat_timeout_s)
         if self.missing:
             self.phase = Phase.JOINING
@@ -321,6 +204,18 @@ class Job:
         self.seats[rank].leaving = True
         if self.live and all(seat.leaving for seat in self.seats.values()):
             self._finish(Left())
+
+    def paused(self, rank: int, number: int, next_collective: int, now: float) -> None:
+        """A worker starts no collective; the first that it has not started."""
+        self.heard(rank, now)
+        if self.move is not None and self.move.paused(rank, number, next_collective, now):
+            self._tell_all(self.move.saying)
+
+    def held(self, rank: int, number: int, psn: int, now: float) -> None:
+        """A worker has nothing in flight; the next PSN of its QP_out."""
+        self.heard(rank, now)
+        if self.move is not None and self.move.held(rank, number, psn):
+            self._effects.append(Relocate(self.move.mode, dict(self.move.psns)))
 
     def abort(self, rank: int, reason: str) -> None:
         """A worker wants the job to end."""
@@ -358,8 +253,12 @@ class Job:
         self.heard(rank, now)
         if self.outcome is not None:
             self._tell(rank, self.outcome)
-        else:
-            self._tell(rank, Resumed())
+            return
+        self._tell(rank, Resumed())
+        if self.move is not None:
+            self._tell(rank, self.move.saying)
+        elif self.phase is Phase.RUNNING and self.plan is not None:  # it may not have heard how a move ended
+            self._tell(rank, Moved(0, self.plan.mode, self.plan.mode_reason))
 
     # What the controller does.
 
@@ -368,16 +267,55 @@ class Job:
         if self.phase is not Phase.INSTALLING:
             raise NotPossibleError(f"job {self.spec.name} is {self.phase.name}, nobody waits for its plan")
         self.plan, self.phase, self._beaten_at = plan, Phase.READY, now
-        ring = self.members
-        for rank, seat in self.seats.items():
-            seat.token = tokens[rank]
-            self.heard(rank, now)
+        ring = [self.seats[rank].member for rank in plan.ring or sorted(self.seats)]
+        for place, member in enumerate(ring):
+            seat = self.seats[member.rank]
+            seat.token = tokens[member.rank]
+            self.heard(member.rank, now)
             self._tell(
-                rank,
+                member.rank,
                 Ready(
-                    plan, successor=ring[(rank + 1) % len(ring)], predecessor=ring[rank - 1], token=seat.token
+                    plan,
+                    successor=ring[(place + 1) % len(ring)],
+                    predecessor=ring[place - 1],
+                    token=seat.token,
                 ),
             )
+
+    def why_not_move(self) -> str:
+        """Why the job cannot be moved now; empty if it can."""
+        if self.phase is not Phase.RUNNING:
+            return f"it is {self.phase.name.lower()}"
+        if self.move is not None:
+            return "it is being moved already"
+        for rank, seat in sorted(self.seats.items()):
+            if seat.leaving:
+                return f"rank {rank} is leaving"
+            if not seat.connected:
+                return f"rank {rank} is without a connection to the controller"
+        return ""
+
+    def move_to(self, mode: Mode, number: int, now: float) -> None:
+        """Begin to move; `number` tells one move from another. NotPossibleError: `why_not_move`."""
+        if why := self.why_not_move():
+            raise NotPossibleError(f"job {self.spec.name} cannot be moved: {why}")
+        self.move = Move(number, mode, frozenset(self.seats), now)
+        self._tell_all(self.move.saying)
+
+    def moved(self, mode: Mode, reason: str) -> None:
+        """The switches are written, or could not be: all go on, in this mode. Nothing after the job's end."""
+        move, self.move = self.move, None
+        if not self.live or self.plan is None:
+            return
+        self.plan = replace(self.plan, mode=mode, mode_reason=reason)
+        self._tell_all(Moved(move.number if move is not None else 0, mode, reason))
+
+    def call_off(self, reason: str) -> None:
+        """Move no more, unless the switches are being written already."""
+        if self.move is None or self.move.step is Step.WRITING or self.plan is None:
+            return
+        self._effects.append(Stayed(reason))
+        self.moved(self.plan.mode, self.plan.mode_reason)
 
     def end(self, reason: str, *, rank: int | None = None) -> None:
         """End the job early, for all workers; nothing where it has ended."""
@@ -392,6 +330,9 @@ class Job:
             if now - seat.heard_at > seat.patience_s:
                 self.end(self._silence(seat), rank=rank)
                 return
+        if self.move is not None and self.move.is_late(now, self.timing.heartbeat_timeout_s):
+            seat = self.seats[self.move.missing[0]]
+            self.call_off(f"{seat.member} kept the others waiting for {now - self.move.since:.0f} s")
         if now - self._beaten_at >= self.timing.heartbeat_interval_s:
             self._beaten_at = now
             self._tell_all(Heartbeat())
@@ -418,7 +359,7 @@ class Job:
             self.phase = Phase.CREATED
 
     def _finish(self, outcome: Left | Ended) -> None:
-        self.phase, self.outcome = Phase.ENDED, outcome
+        self.phase, self.outcome, self.move = Phase.ENDED, outcome, None
         self._effects.append(Over())
         self._tell_all(outcome)
 

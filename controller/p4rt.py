@@ -196,7 +196,7 @@ class P4RuntimeClient:
         """Apply updates, which a switch may do in any order. WriteError names every one refused."""
         failures: list[Failure] = []
         for first in range(0, len(updates), MAX_BATCH):
-            failures += await self._write_batch(updates[first : first + MAX_BATCH])
+            failures += await self.write_batch(updates[first : first + MAX_BATCH])
         if failures:
             raise WriteError(self.label, failures, updates=len(updates))
 
@@ -319,7 +319,8 @@ class P4RuntimeClient:
     def _write_request(self) -> p4r.WriteRequest:
         return p4r.WriteRequest(device_id=self._device_id, election_id=U128.encode(self._election_id))
 
-    async def _write_batch(self, updates: Sequence[Update]) -> list[Failure]:
+    async def write_batch(self, updates: Sequence[Update]) -> list[Failure]:
+        """Apply updates with one request; those refused. The others have been applied."""
         request = self._write_request()
         for update in updates:
             request.updates.add(type=update.kind.value, entity=self._schema.encode(update.entry))

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from ipaddress import AddressValueError, IPv4Address
 
 from controller.api import controller_pb2 as pb
 from controller.api.errors import InvalidRequestError, NotFoundError
 from controller.config import Config, HostConfig, check_window
+from controller.graph import ALL_UP
 from controller.jobs import JobSpec, Member, Mode
+from controller.trees import Tree
 from p4src import MAX_RANKS, MAX_SLOTS, PATH_MTUS
 
 MAX_WORLD_SIZE = 256  # ranks have 8 bits in the aggregation header
@@ -31,9 +33,11 @@ def check_spec(config: Config, spec: JobSpec) -> None:
         raise InvalidRequestError(
             f"{where}: a world size of {spec.world_size} is not possible: 1 to {MAX_WORLD_SIZE}"
         )
-    if spec.mode is Mode.IN_NETWORK and not 1 < spec.world_size <= MAX_RANKS:
+    most = min(MAX_RANKS * len(config.leaves), MAX_WORLD_SIZE) if config.links else MAX_RANKS
+    if spec.mode is Mode.IN_NETWORK and not 1 < spec.world_size <= most:
+        what = "a fabric of this size" if config.links else "a switch"
         raise InvalidRequestError(
-            f"{where}: a switch adds up for 2 to {MAX_RANKS} workers, not {spec.world_size}: ask for "
+            f"{where}: {what} adds up for 2 to {most} workers, not {spec.world_size}: ask for "
             "ring mode, or leave the mode open"
         )
     if spec.path_mtu is not None:
@@ -98,31 +102,35 @@ def path_mtu(config: Config, spec: JobSpec, members: Sequence[Member]) -> int:
     return spec.path_mtu or min(config.path_mtu, *(member.path_mtu_max for member in members))
 
 
-def sizes(config: Config, spec: JobSpec, switch: str) -> tuple[int, int]:
-    """Window and packets a message: the job's, else the configuration's, else the switch's."""
-    window, packets = config.switch(switch).defaults()
+def sizes(config: Config, spec: JobSpec, switches: Iterable[str]) -> tuple[int, int]:
+    """Window and packets a message: the job's, else the configuration's, else what all its switches take."""
+    defaults = [config.switch(switch).defaults() for switch in switches]
     return (
-        spec.window or config.window or window,
-        spec.message_packets or config.message_packets or packets,
+        spec.window or config.window or min(window for window, _ in defaults),
+        spec.message_packets or config.message_packets or min(packets for _, packets in defaults),
     )
 
 
-def switch_of(config: Config, member: Member) -> str:
-    """The switch that a member is behind."""
-    return config.by_ip[member.ip].switch
+def switches_of(tree: Tree) -> tuple[str, ...]:
+    """The switches that a job may need: its leaves, and all spines that join them."""
+    return (*tree.leaves, *tree.spines(ALL_UP))
 
 
 def why_ring(config: Config, spec: JobSpec, members: Sequence[Member]) -> str:
-    """Why the job cannot be summed by a switch, whatever there is room for; empty if it can."""
+    """Why the job cannot be summed by switches, whatever there is room for; empty if it can."""
     if spec.mode is Mode.RING:
         return "the job was created with ring mode"
     if spec.world_size == 1:
         return "a job of one worker has nothing to add up"
-    if spec.world_size > MAX_RANKS:
-        return f"a switch adds up for {MAX_RANKS} workers at most, the job has {spec.world_size}"
-    switches = sorted({switch_of(config, member) for member in members})
-    if len(switches) > 1:
-        return f"the workers are behind different switches: {', '.join(switches)}"
+    tree = Tree.of(config, members)
+    crowded = next((rack for rack in tree.racks if len(rack.members) > MAX_RANKS), None)
+    if crowded is not None:
+        where = f"{len(crowded.members)} behind {crowded.leaf}" if tree.two_level else f"{spec.world_size}"
+        return f"a switch adds up for {MAX_RANKS} workers at most, the job has {where}"
+    if tree.two_level and not tree.spines(ALL_UP):
+        names = ", ".join(sorted(tree.leaves))
+        joined = "that no spine joins" if config.links else "that are not linked"
+        return f"the workers are behind different switches {joined}: {names}"
     return ""
 
 

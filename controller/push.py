@@ -26,7 +26,7 @@ from controller.p4rt import (
     UpdateKind,
 )
 from controller.recovery import compare, writing_stages
-from controller.routes import rack_entries
+from controller.routes import base_entries
 from controller.schema import Schema
 from p4src import JSON_PATH, P4INFO_PATH
 
@@ -203,7 +203,7 @@ def _base_of(config: Config | None, address: str, device_id: int) -> list[Entry]
         raise InvalidRequestError(
             f"the configuration has device id {switch.device_id} for {address}, asked for is {device_id}"
         )
-    return rack_entries(switch, config.hosts_of(switch.name))
+    return base_entries(config, switch)
 
 
 def _configured(config: Config, address: str) -> SwitchConfig:

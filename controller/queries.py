@@ -8,7 +8,10 @@ from dataclasses import dataclass
 
 from controller.p4rt import SwitchUnreachableError
 
-OP_QUERY_SLOT = 1  # p4src/query.p4
+# p4src/query.p4
+OP_SEND = 0  # packet-out: the payload is a frame to be sent
+OP_QUERY_SLOT = 1  # both ways
+OP_ECHO = 2  # packet-in: a probe of a link came back, `index` is its nonce
 MAX_OUTSTANDING = 16  # simple_switch_grpc holds few packets to and from the controller
 ANSWER_TIMEOUT_S = 0.5
 TRIES = 6
@@ -16,7 +19,10 @@ TRIES = 6
 
 @dataclass(frozen=True)
 class SlotContent:
-    """One slot: its tag, who has contributed (bit r: rank r), chunks of a fragment, result flags."""
+    """One slot: its tag, who has contributed (by local index), chunks of a fragment, RESULT 1 and MISMATCH 2.
+
+    `age_us` since it was claimed, by the switch's clock.
+    """
 
     index: int
     generation: int
@@ -24,6 +30,7 @@ class SlotContent:
     bitmap: int
     chunks: int
     flags: int
+    age_us: int = 0
 
 
 class SlotQueries:
@@ -43,7 +50,8 @@ class SlotQueries:
         waiting = self._waiting.pop(fields["index"], None)
         if waiting is not None and not waiting.done():
             names = ("index", "generation", "message", "bitmap", "chunks", "flags")
-            waiting.set_result(SlotContent(**{name: fields[name] for name in names}))
+            content = SlotContent(**{name: fields[name] for name in names}, age_us=fields.get("age", 0))
+            waiting.set_result(content)
 
     async def ask(self, first: int, count: int, send: Callable[[int], Awaitable[None]]) -> list[SlotContent]:
         """The slots first..first+count-1; `send` sends one question, which may get lost, or its answer."""

@@ -9,10 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from controller.entries import Entry, Group, key_of
-from controller.flows import EMIT, FLOW, MEMBER_QP
+from controller.allocator import FLOOD_GROUP
+from controller.entries import Entry, Group, Key, key_of
+from controller.flows import EMIT, FLOW, MEMBER_QP, TREE_JOB, UPLINK
+from controller.routes import ECMP_MEMBER
+from p4src import MAX_JOBS
 
 Stage = tuple[Entry, ...]
+JOB_TABLES = (FLOW, MEMBER_QP, EMIT, TREE_JOB, UPLINK)
+JOB_GROUPS = range(FLOOD_GROUP + 1, FLOOD_GROUP + 1 + MAX_JOBS)
+
+_WRITTEN = {EMIT: 1, UPLINK: 1, FLOW: 2, TREE_JOB: 2, MEMBER_QP: 3, ECMP_MEMBER: 4}
+_DELETED = {FLOW: 0, TREE_JOB: 0, ECMP_MEMBER: 2, MEMBER_QP: 3}
 
 
 @dataclass(frozen=True)
@@ -42,8 +50,13 @@ def compare(found: Iterable[Entry], wanted: Iterable[Entry]) -> Difference:
     )
 
 
+def of_jobs(key: Key) -> bool:
+    """Whether only jobs have such entries: sums depend on them."""
+    return key[0] in JOB_TABLES or (key[0] == "group" and key[1] in JOB_GROUPS)
+
+
 def writing_stages(entries: Iterable[Entry]) -> tuple[Stage, ...]:
-    """Groups, what their replicas look up, the flows that use them, the guards of the flows' QPs, routes.
+    """Groups, what their replicas look up, the flows that use them, the guards of their QPs, routes last.
 
     A switch that lost everything forwards nothing without routes: so no packet gets past a guard that is not
     there yet.
@@ -59,13 +72,13 @@ def deleting_stages(entries: Iterable[Entry]) -> tuple[Stage, ...]:
 def _writing_rank(entry: Entry) -> int:
     if isinstance(entry, Group):
         return 0
-    return {EMIT: 1, FLOW: 2, MEMBER_QP: 3}.get(entry.table, 4)
+    return _WRITTEN.get(entry.table, 5)
 
 
 def _deleting_rank(entry: Entry) -> int:
     if isinstance(entry, Group):
         return 2
-    return {FLOW: 0, MEMBER_QP: 3}.get(entry.table, 1)
+    return _DELETED.get(entry.table, 1)
 
 
 def _stages(entries: Iterable[Entry], rank: Callable[[Entry], int]) -> tuple[Stage, ...]:

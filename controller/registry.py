@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
 import secrets
 import sqlite3
 import time
-from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from controller import planning
-from controller.api.errors import (
-    ConflictError,
-    ControllerError,
-    NotFoundError,
-    NotPossibleError,
-)
+from controller.admission import Quotas, tenant_of
+from controller.api import controller_pb2 as pb
+from controller.api.errors import ConflictError, ControllerError, NotFoundError
 from controller.config import Config
-from controller.entries import Entry
-from controller.fabric import ManagedSwitch, collide, guards_of
+from controller.fabric import ManagedSwitch
 from controller.jobs import (
     Ended,
     Install,
@@ -29,46 +23,29 @@ from controller.jobs import (
     JobSpec,
     Left,
     Member,
+    Mode,
     Over,
     Phase,
+    Relocate,
     Started,
+    Stayed,
     Tell,
     Timing,
 )
+from controller.keeper import STRAGGLERS_S, Keeper
+from controller.places import stored
+from controller.running import Running
 from controller.sessions import Session
-from controller.setup import Installer, stored
-from controller.store import Place, Store, StoredJob, StoreError
+from controller.store import Store, StoredJob, StoreError
+from controller.waitlist import Waitlist
 
 logger = logging.getLogger(__name__)
 
 _REMEMBERED = 100  # ended jobs
-_STRAGGLERS_S = 2.0  # how long packets of workers that know of their job's end may still be under way
 _TOKEN_BYTES = 16
 
 
-@dataclass(eq=False)
-class Running:
-    """A job, its workers' sessions by rank, and its place on a switch (None: it has none there).
-
-    `free_at`: when the guards of an ended job may go; `installing`: the switch is being written.
-    """
-
-    job: Job
-    place: Place | None = None
-    sessions: dict[int, Session] = field(default_factory=dict)
-    installing: bool = False
-    cleaning: bool = False
-    flows_removed: bool = False
-    free_at: float = 0.0
-    deleted: bool = False
-
-    @property
-    def generation(self) -> int | None:
-        """None before there is a plan."""
-        return self.job.plan.generation if self.job.plan is not None else None
-
-
-class Registry:
+class Registry(Keeper):
     """Call `load`, start the switches, `settle`, and keep `run` running. Not thread-safe: one event loop."""
 
     def __init__(
@@ -79,25 +56,19 @@ class Registry:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.config = config
-        self.store = store
-        self.switches = {switch.name: switch for switch in switches}
-        self.clock = clock
+        super().__init__(config, store, switches, clock=clock)
         self._timing = Timing(
             heartbeat_interval_s=config.heartbeat_interval_s,
             heartbeat_timeout_s=config.heartbeat_timeout_s,
             resume_timeout_s=config.resume_timeout_s,
         )
-        self._installer = Installer(config, store, self.switches, make_room=self._make_room)
+        self.waitlisted: Callable[[Running], pb.Waitlisted | None] = lambda running: None
         self._jobs: dict[str, Running] = {}  # the last one of each name
         self._specs: dict[str, JobSpec] = {}  # made by CreateJob
         self._by_generation: dict[int, Running] = {}
-        self._remains: list[Running] = []  # ended, and not off the switch
-        self._tasks: set[asyncio.Task[None]] = set()
         self._ticked_at: float | None = None
         self.stopping = False
-        for switch in switches:
-            switch.switch.guards = functools.partial(self._guards, switch)
+        self.waitlist = Waitlist(self)
 
     # Jobs.
 
@@ -115,6 +86,7 @@ class Registry:
     def create_job(self, spec: JobSpec) -> Running:
         """Make a job that workers may join any number of times, one run after the other."""
         planning.check_spec(self.config, spec)
+        spec = replace(spec, tenant=tenant_of(spec.tenant))
         known = self._jobs.get(spec.name)
         if known is not None and (known.job.live or spec.name in self._specs):
             raise ConflictError(f"there is a job {spec.name} already: delete it first, or use another name")
@@ -131,22 +103,27 @@ class Registry:
         self.store.forget_spec(name)
         del self._jobs[name]
         running.deleted = True
-        if running.place is None and running.generation is not None:
+        if not running.places and running.generation is not None:
             self.store.forget_job(running.generation)
         return running
 
     # Sessions.
 
-    def join(self, name: str, world_size: int, member: Member) -> Session:
+    def set_quotas(self, quotas: Quotas | None) -> None:
+        """Other quotas of slots (None: the configuration's)."""
+        self.waitlist.set_quotas(quotas)
+
+    def join(self, name: str, world_size: int, member: Member, tenant: str = "") -> Session:
         """Take a worker in. ControllerError says why not; nobody else notices then."""
         running = self._jobs.get(name)
         if running is None or not running.job.live:
-            running = Running(self._new_job(name, world_size))
-        running.job.check(member, world_size)
+            running = Running(self._new_job(name, world_size, tenant))
+        tenant = tenant_of(tenant)
+        running.job.check(member, world_size, tenant)
         self._check_qps(member)
         self._jobs[name] = running
         session = running.sessions[member.rank] = Session(self, running, member.rank)
-        self.act(running, lambda job, now: job.join(member, world_size, now))
+        self.act(running, lambda job, now: job.join(member, world_size, now, tenant))
         return session
 
     def resume(self, name: str, generation: int, rank: int, token: bytes) -> Session:
@@ -168,17 +145,23 @@ class Registry:
 
     def act(self, running: Running, call: Callable[[Job, float], None]) -> None:
         """Call a job's state machine, and do what it asks for."""
+        self.waitlist.touched()
         call(running.job, self.clock())
         for effect in running.job.take_effects():
             if isinstance(effect, Tell):
                 self._tell(running, effect)
             elif isinstance(effect, Install):
                 running.installing = True
-                self._spawn(self._install(running))
+                self.spawn(self._install(running))
             elif isinstance(effect, Started):
                 self._save_phase(running)
+                self.waitlist.started(running)
+            elif isinstance(effect, Relocate):
+                self.spawn(self.waitlist.relocate(running, effect))
+            elif isinstance(effect, Stayed):
+                self.waitlist.stayed(running, effect.reason)
             elif isinstance(effect, Over):
-                self._over(running)
+                self.over(running)
         name = running.job.spec.name
         if (
             running.job.phase is Phase.CREATED
@@ -197,7 +180,7 @@ class Registry:
             session.events.put_nowait(None)
             del running.sessions[effect.rank]
 
-    def _new_job(self, name: str, world_size: int) -> Job:
+    def _new_job(self, name: str, world_size: int, tenant: str) -> Job:
         spec = self._specs.get(name)
         if spec is not None:
             return Job(spec, self._timing, explicit=True)
@@ -206,7 +189,7 @@ class Registry:
                 f"there is no job {name!r}: create it first (p4reduce job create), this controller makes "
                 "none by itself"
             )
-        spec = JobSpec(name=name, world_size=world_size)
+        spec = JobSpec(name=name, world_size=world_size, tenant=tenant_of(tenant))
         planning.check_spec(self.config, spec)
         return Job(spec, self._timing)
 
@@ -229,9 +212,9 @@ class Registry:
         job = running.job
         tokens = {rank: secrets.token_bytes(_TOKEN_BYTES) for rank in job.seats}
         try:
-            plan, running.place = await self._installer.set_up(job)
+            plan = await self.installer.set_up(running)
             job.plan = plan  # from here on there is something to take away
-            self.store.save_job(stored(job, plan, running.place, tokens, Phase.READY))
+            self.store.save_job(stored(job, plan, running.places.values(), Phase.READY, tokens))
         except (ControllerError, StoreError, sqlite3.Error) as error:
             self._not_installed(running, str(error))
             return
@@ -241,7 +224,7 @@ class Registry:
             return
         running.installing = False
         if not job.live:  # a worker died meanwhile
-            self._over(running)
+            self.over(running)
             return
         self._by_generation[plan.generation] = running
         logger.info(
@@ -257,12 +240,7 @@ class Registry:
             reason = f"job {running.job.spec.name} could not be set up: {why}"
             self.act(running, lambda job, now: job.end(reason))
         else:
-            self._over(running)
-
-    async def _make_room(self, switch: ManagedSwitch, entries: Sequence[Entry]) -> None:
-        """Take ended jobs away whose guards are in the way; the switch is locked."""
-        for running in [r for r in self._remains if r.place and collide(r.place, entries)]:
-            await self._remove(running, switch)
+            self.over(running)
 
     def _save_phase(self, running: Running) -> None:
         """The workers are told in any case: a database that fails must not stop them."""
@@ -275,7 +253,8 @@ class Registry:
 
     # Ending.
 
-    def _over(self, running: Running) -> None:
+    def over(self, running: Running) -> None:
+        """A job has ended, or one that has is not being written any more."""
         job = running.job
         if running.installing:
             return  # _install comes back here
@@ -284,56 +263,17 @@ class Registry:
             logger.warning("job %s ended: %s", job.spec.name, job.outcome.reason)
         else:
             logger.info("job %s: all workers have left", job.spec.name)
-        if running.place is not None:
+        if running.places:
             never_sent = isinstance(job.outcome, Left) or not any(seat.token for seat in job.seats.values())
             running.free_at = self.clock() + (0.0 if never_sent else self._guarding_s)
-            self._remains.append(running)
-            self._spawn(self._clean(running))
+            self.spawn(self.places.clean(running))
+        self.waitlist.changed()  # it may have been on its way in
         self._forget_old()
 
     @property
     def _guarding_s(self) -> float:
         """How long an ended job has guards where not all workers are known to know."""
-        return self._timing.patience_s + _STRAGGLERS_S
-
-    async def _clean(self, running: Running) -> None:
-        """Take an ended job off its switch as far as its workers allow; `tick` comes back to the rest."""
-        if running.cleaning or running.place is None:
-            return
-        switch = self.switches[running.place.switch]
-        running.cleaning = True
-        try:
-            async with switch.lock:
-                if not switch.ready or running.place is None:
-                    return
-                if self.clock() >= running.free_at:
-                    await self._remove(running, switch)
-                elif not running.flows_removed:
-                    await switch.remove_flows(running.place)
-                    running.flows_removed = True
-        except (ControllerError, sqlite3.Error) as error:
-            logger.warning("job %s is not off switch %s yet: %s", running.job.spec.name, switch.name, error)
-        finally:
-            running.cleaning = False
-
-    async def _remove(self, running: Running, switch: ManagedSwitch) -> None:
-        """Take all of an ended job off its switch, which is locked."""
-        if running.place is None or running.generation is None:
-            return
-        await switch.remove(running.place)
-        self._freed(running, switch)
-
-    def _freed(self, running: Running, switch: ManagedSwitch) -> None:
-        """The switch holds nothing of the job any more."""
-        assert running.place is not None
-        assert running.generation is not None
-        # First the database: what it still has must not be given to another job.
-        self.store.release(running.generation)
-        if running.deleted:
-            self.store.forget_job(running.generation)
-        switch.allocator.release(running.place.region)
-        running.place = None
-        self._remains.remove(running)
+        return self._timing.patience_s + STRAGGLERS_S
 
     def _forget_old(self) -> None:
         ended = [g for g, running in self._by_generation.items() if not running.job.live]
@@ -343,81 +283,13 @@ class Registry:
         for name in names[:-_REMEMBERED]:
             del self._jobs[name]
 
-    # Switches.
-
-    def on_switch_change(self, name: str) -> None:
-        """A switch came or went."""
-        switch = self.switches[name]
-        switch.changed(self.clock())
-        if switch.switch.connected:
-            self._spawn(self.settle(switch))
-
-    async def settle(self, switch: ManagedSwitch) -> None:
-        """Hold a switch that is connected against what it should have; jobs that it has forgotten end."""
-        if switch.ready or switch.settling:
-            return
-        switch.settling = True
-        try:
-            async with switch.lock:
-                found = await switch.switch.read_entries()
-                for running in self._on(switch):
-                    assert running.place is not None
-                    if (
-                        running.job.live
-                        and not running.installing
-                        and not found.issuperset(running.place.entries)
-                    ):
-                        reason = f"switch {switch.name} was restarted, and has forgotten the job's sums"
-                        self.act(running, lambda job, now, reason=reason: job.end(reason))  # type: ignore[misc]
-                await switch.adopt(self._places(switch))
-        except ControllerError as error:
-            logger.warning("switch %s: %s", switch.name, error)
-        finally:
-            switch.settling = False
-
-    async def push(self, name: str, *, force: bool) -> list[ManagedSwitch]:
-        """The program anew, into one switch or (empty name) all. NotFoundError, NotPossibleError."""
-        if name and name not in self.switches:
-            raise NotFoundError(f"there is no switch {name!r}, known are {', '.join(self.switches)}")
-        chosen = [switch for switch in self.switches.values() if name in ("", switch.name)]
-        for switch in chosen:
-            jobs = sorted(r.job.spec.name for r in self._on(switch) if r.job.live)
-            if jobs and not force:
-                raise NotPossibleError(
-                    f"switch {switch.name} serves {', '.join(jobs)}: a new program would end that; wait, or "
-                    "force it"
-                )
-        for switch in chosen:
-            reason = f"switch {switch.name} was loaded with its program anew"
-            async with switch.lock:
-                for running in self._on(switch):
-                    self.act(running, lambda job, now, reason=reason: job.end(reason))  # type: ignore[misc]
-                await switch.switch.push()
-                await switch.adopt(self._places(switch))  # guards stay until no worker can send any more
-                for running in self._remains:
-                    if running.place is not None and running.place.switch == switch.name:
-                        running.flows_removed = True
-        return chosen
-
-    def _places(self, switch: ManagedSwitch) -> list[tuple[Place, bool]]:
-        """What jobs have on a switch, and which are live."""
-        return [(r.place, r.job.live) for r in self._on(switch) if r.place is not None]
-
-    def _guards(self, switch: ManagedSwitch) -> list[Entry]:
-        """What a switch must hold before it has routes, so that no sum's parts reach a worker."""
-        return guards_of(self._places(switch))
-
-    def _on(self, switch: ManagedSwitch) -> list[Running]:
-        """All jobs with a place on a switch."""
-        live = [running for running in self._jobs.values() if running not in self._remains]
-        return [r for r in [*live, *self._remains] if r.place is not None and r.place.switch == switch.name]
-
     # Time.
 
     async def run(self) -> None:
-        """Until cancelled: keep heartbeats, timeouts and leftovers going."""
+        """Until cancelled: keep heartbeats, timeouts, probes and leftovers going."""
+        steps = (self.config.heartbeat_interval_s / 4, self.config.probe_interval_s / 2)
         while True:
-            await asyncio.sleep(self.config.heartbeat_interval_s / 4)
+            await asyncio.sleep(min(step for step in steps if step > 0))
             try:
                 self.tick()
             except Exception:  # one job's defect must not silence the heartbeats of all
@@ -433,42 +305,8 @@ class Registry:
             if late > 0:
                 running.job.forgive(late)
             self.act(running, lambda job, now: job.tick(now))
-        for switch in self.switches.values():
-            if switch.switch.connected and not switch.ready:
-                self._spawn(self.settle(switch))
-            elif switch.lost_for(now) > self.config.switch_timeout_s:
-                self._give_up(switch)
-        for running in self._remains:
-            if all(seat.knows_end for seat in running.job.seats.values()):
-                running.free_at = min(running.free_at, now + _STRAGGLERS_S)
-            if self._on_ready_switch(running) and (now >= running.free_at or not running.flows_removed):
-                self._spawn(self._clean(running))
-
-    def _on_ready_switch(self, running: Running) -> bool:
-        return running.place is not None and self.switches[running.place.switch].ready
-
-    def _give_up(self, switch: ManagedSwitch) -> None:
-        for running in self._on(switch):
-            reason = (
-                f"switch {switch.name} has been away for more than {self.config.switch_timeout_s:g} s: "
-                f"{switch.switch.state}"
-            )
-            self.act(running, lambda job, now, reason=reason: job.end(reason))  # type: ignore[misc]
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._done)
-
-    def _done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            logger.error("a defect in the controller", exc_info=error)
-
-    async def drain(self) -> None:
-        """Wait until nothing is under way."""
-        while self._tasks:
-            await asyncio.wait(self._tasks)
+        self.tick_switches()
+        self.waitlist.tick()
 
     def stop(self) -> None:
         """End all sessions but no job: workers resume when the controller is back."""
@@ -501,30 +339,38 @@ class Registry:
             running=known.phase is Phase.RUNNING,
             now=now,
         )
-        running = Running(job, known.place)
+        running = Running(job)
         generation = known.plan.generation
         self._by_generation[generation] = running
         if known.explicit == (known.spec.name in self._specs):
             self._jobs[known.spec.name] = running
-        place = known.place
-        if place is not None:
-            switch = self.switches.get(place.switch)
-            if switch is None:
+        places = known.places
+        if known.outcome is None and known.plan.mode is Mode.RING:
+            # It was being moved. Its workers are told to go on by ring, and `settle` takes off what is there.
+            for place in places:
+                self.store.release(generation, place.switch)
+            places = ()
+        here = [place for place in places if place.switch in self.switches]
+        for place in places:
+            if place not in here:
                 logger.warning("job %s was on switch %s, which is gone", known.spec.name, place.switch)
-                self.store.release(generation)
-                running.place = None
-                job.end(f"switch {place.switch} is no longer in the controller's configuration")
-            else:
-                try:
-                    switch.allocator.take(place.region)
-                except ValueError as error:
-                    raise StoreError(f"{self.store.path}: generation {generation}: {error}") from error
+                self.store.release(generation, place.switch)
+                if place.role == "leaf":
+                    job.end(f"switch {place.switch} is no longer in the controller's configuration")
+        for member in job.members:
+            if member.ip not in self.config.by_ip:
+                job.end(f"the host of {member} is no longer in the controller's configuration")
+        try:
+            self.places.take_over(running, here)
+        except ValueError as error:
+            raise StoreError(f"{self.store.path}: generation {generation}: {error}") from error
         if known.outcome is not None:
             job.phase, job.outcome = Phase.ENDED, known.outcome
-            if running.place is not None:
-                running.free_at = now + self._guarding_s
-                self._remains.append(running)
+            running.free_at = now + self._guarding_s
             return
         if known.phase is Phase.INSTALLING:
             job.end("the controller was restarted while the job was set up")
         self.act(running, lambda job, now: None)
+
+
+__all__ = ["Registry", "Running"]

@@ -72,12 +72,14 @@ class Schema:
         fields = _named(self._match, entry.table, "table")
         message = p4r.TableEntry(table_id=self.table_id(entry.table))
         for given, field in _pair(entry.match, fields, entry):
-            match = message.match.add(field_id=field.id)
             if field.lpm:
                 value, prefix = given if isinstance(given, tuple) else (given, field.width)
-                match.lpm.value = _bytes(value, field, entry)
-                match.lpm.prefix_len = prefix
+                if prefix:  # a match on nothing is left out (P4Runtime specification, "Match Format")
+                    match = message.match.add(field_id=field.id)
+                    match.lpm.value = _bytes(value, field, entry)
+                    match.lpm.prefix_len = prefix
             else:
+                match = message.match.add(field_id=field.id)
                 match.exact.value = _bytes(given, field, entry)
         action = message.action.action
         action.action_id = _named(self._actions, entry.action, "action").preamble.id

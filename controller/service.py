@@ -11,15 +11,19 @@ from typing import Any, TypeVar
 
 import grpc
 
-from controller import views
+from controller import inventory, views
 from controller.api import controller_pb2 as pb
 from controller.api import controller_pb2_grpc
-from controller.api.errors import ControllerError, InvalidRequestError
+from controller.api.errors import ControllerError, InvalidRequestError, UnreachableError
+from controller.configuration import Configuration
 from controller.jobs import Ended, Timing
 from controller.planning import member_from
 from controller.registry import Registry, Running
+from controller.reports import report_message, revision_messages
+from controller.revisions import Revisions
 from controller.sessions import Session as WorkerSession
 from controller.store import Place
+from controller.switch import CounterCell
 
 logger = logging.getLogger(__name__)
 
@@ -71,10 +75,17 @@ def _database_failed(error: sqlite3.Error) -> str:
 
 
 class ControllerService(controller_pb2_grpc.ControllerServicer):
-    """`listening` is for GetStatus."""
+    """`listening` is for GetStatus; a `configuration` that is given has been loaded."""
 
-    def __init__(self, registry: Registry, *, listening: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        registry: Registry,
+        *,
+        listening: Sequence[str] = (),
+        configuration: Configuration | None = None,
+    ) -> None:
         self.registry = registry
+        self.configuration = configuration or Configuration(registry, Revisions(registry.store.connection))
         self.listening = list(listening)
         config = registry.config
         self._rc = views.rc_parameters(config)
@@ -137,7 +148,7 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         kind = first.WhichOneof("message")
         if kind == "join":
             member = member_from(self.registry.config, first.join)
-            return self.registry.join(first.join.job, first.join.world_size, member)
+            return self.registry.join(first.join.job, first.join.world_size, member, first.join.tenant)
         if kind == "resume":
             resume = first.resume
             return self.registry.resume(resume.job, resume.generation, resume.rank, resume.token)
@@ -169,9 +180,11 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         answer = pb.FlowList()
         found = {}
         for running, place in self._placed(request.job):
+            if place.role == "spine":
+                continue
             if place.switch not in found:
                 found[place.switch] = await self.registry.switches[place.switch].switch.read_entries()
-            answer.flows.extend(views.flow_messages(self.registry, running, place, found[place.switch]))
+            answer.flows.extend(inventory.flow_messages(self.registry, running, place, found[place.switch]))
         return answer
 
     @_answers
@@ -181,7 +194,9 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         for running, place in self._placed(request.job):
             switch = self.registry.switches[place.switch].switch
             slots = await switch.slots(place.region.base, place.region.slots)
-            answer.slots.extend(views.slot_messages(running, place, slots, unused=request.all))
+            answer.slots.extend(
+                inventory.slot_messages(self.registry, running, place, slots, unused=request.all)
+            )
         return answer
 
     @_answers
@@ -190,19 +205,50 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         answer = pb.CounterList()
         for running, place in self._placed(request.job):
             switch = self.registry.switches[place.switch].switch
-            counters = await switch.flow_counters(place.region.flow(0), len(running.job.members))
-            answer.flows.extend(views.counter_messages(running, place, counters))
+            count = inventory.flow_count(self.registry, running, place)
+            counters = await switch.flow_counters(place.region.flow(0), count)
+            answer.flows.extend(inventory.counter_messages(self.registry, running, place, counters))
         return answer
 
     @_answers
     async def ListPorts(self, request: pb.PortsRequest, context: Any) -> pb.PortList:
-        """What the switches counted by port."""
+        """What the switches counted by port, as far as they are there."""
         answer = pb.PortList()
+        counters = await self._port_counters()
         for switch in self.registry.switches.values():
-            answer.ports.extend(
-                views.port_messages(self.registry, switch, await switch.switch.port_counters())
-            )
+            if switch.name in counters:
+                answer.ports.extend(inventory.port_messages(self.registry, switch, counters[switch.name]))
         return answer
+
+    @_answers
+    async def ListLinks(self, request: pb.LinksRequest, context: Any) -> pb.LinkList:
+        """The links between switches, whether they can be used, and what went over them."""
+        counters = await self._port_counters() if self.registry.config.links else {}
+        return pb.LinkList(links=inventory.link_messages(self.registry, counters))
+
+    @_answers
+    async def Plan(self, request: pb.PlanRequest, context: Any) -> pb.PlanReport:
+        """How the switches differ from a document."""
+        report = await self.configuration.plan(request.document)
+        return report_message(report, self.configuration.vocabulary)
+
+    @_answers
+    async def Apply(self, request: pb.ApplyRequest, context: Any) -> pb.PlanReport:
+        """Make the switches hold what a document says."""
+        report = await self.configuration.apply(request.document)
+        return report_message(report, self.configuration.vocabulary)
+
+    @_answers
+    async def Rollback(self, request: pb.RollbackRequest, context: Any) -> pb.PlanReport:
+        """Make the switches hold what an applied document said."""
+        number = request.revision if request.HasField("revision") else None
+        report = await self.configuration.rollback(number)
+        return report_message(report, self.configuration.vocabulary)
+
+    @_answers
+    async def ListRevisions(self, request: pb.RevisionsRequest, context: Any) -> pb.RevisionList:
+        """What was applied."""
+        return revision_messages(self.configuration.revisions())
 
     @_answers
     async def Push(self, request: pb.PushRequest, context: Any) -> pb.PushReport:
@@ -223,9 +269,27 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         )
 
     def _placed(self, job: str) -> list[tuple[Running, Place]]:
-        """The live jobs (one, or all) that have slots."""
+        """The live jobs (one, or all) that have slots, on each switch that can be asked; a leaf must be."""
         chosen = [self.registry.job(job)] if job else self.registry.jobs()
-        return [(r, r.place) for r in chosen if r.place is not None and r.job.live and r.job.plan is not None]
+        return [
+            (running, place)
+            for running in chosen
+            if running.job.live and running.job.plan is not None
+            for place in sorted(running.places.values(), key=lambda place: (place.role, place.switch))
+            if place.role == "leaf" or self.registry.switches[place.switch].switch.connected
+        ]
+
+    async def _port_counters(self) -> dict[str, dict[str, dict[int, CounterCell]]]:
+        """Of the switches that are there; UnreachableError where none is."""
+        counters, away = {}, None
+        for switch in self.registry.switches.values():
+            try:
+                counters[switch.name] = await switch.switch.port_counters()
+            except UnreachableError as error:
+                away = error
+        if away is not None and not counters:
+            raise away
+        return counters
 
 
 async def _next(requests: AsyncIterator[pb.WorkerMessage]) -> pb.WorkerMessage | None:
@@ -246,6 +310,10 @@ async def _read(requests: AsyncIterator[pb.WorkerMessage], session: WorkerSessio
                 session.up()
             elif kind == "leave":
                 session.leave()
+            elif kind == "paused":
+                session.paused(message.paused.move, message.paused.next_collective)
+            elif kind == "held":
+                session.held(message.held.move, message.held.psn)
             elif kind == "abort":
                 session.abort(message.abort.reason)
             else:

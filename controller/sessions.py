@@ -6,10 +6,14 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from controller.api.errors import InvalidRequestError
 from controller.jobs import Ended, Event, Job, Left
 
 if TYPE_CHECKING:
-    from controller.registry import Registry, Running
+    from controller.registry import Registry
+    from controller.running import Running
+
+_PSNS = 1 << 24
 
 
 class Session:
@@ -36,6 +40,16 @@ class Session:
     def leave(self) -> None:
         """It wants to leave with the others. NotPossibleError."""
         self._do(lambda job, now: job.leave(self.rank, now))
+
+    def paused(self, move: int, next_collective: int) -> None:
+        """It starts no collective; the first that it has not started."""
+        self._do(lambda job, now: job.paused(self.rank, move, next_collective, now))
+
+    def held(self, move: int, psn: int) -> None:
+        """It has nothing in flight; the next PSN of its QP_out. InvalidRequestError where that is none."""
+        if psn >= _PSNS:
+            raise InvalidRequestError(f"rank {self.rank}: {psn} is no PSN (0..{_PSNS - 1})")
+        self._do(lambda job, now: job.held(self.rank, move, psn, now))
 
     def abort(self, reason: str) -> None:
         """It wants the job to end."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from ipaddress import IPv4Address
 from pathlib import Path
@@ -20,15 +20,17 @@ from typing import Any
 from controller.allocator import Region
 from controller.entries import Entry, from_json, to_json
 from controller.jobs import Ended, JobSpec, Left, Member, Mode, Phase, Plan
+from controller.revisions import SCHEMA as _REVISIONS
 
-_VERSION = 2
-_BEFORE_RNR_NAKS = 1  # differs in the parameters of flow entries
+_VERSION = 3
+_OLDER = (1, 2)  # differ in the parameters of flow entries; one switch a job
 _GENERATIONS = 1 << 32
 _KEPT = 100  # ended jobs that are remembered
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS counters (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS specs (name TEXT PRIMARY KEY, spec TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS broken (name TEXT PRIMARY KEY) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS jobs (
     generation INTEGER PRIMARY KEY,
     name TEXT NOT NULL,
@@ -40,20 +42,25 @@ CREATE TABLE IF NOT EXISTS jobs (
     outcome TEXT
 );
 CREATE TABLE IF NOT EXISTS regions (
-    generation INTEGER PRIMARY KEY REFERENCES jobs (generation) ON DELETE CASCADE,
+    generation INTEGER NOT NULL REFERENCES jobs (generation) ON DELETE CASCADE,
     switch TEXT NOT NULL,
+    role TEXT NOT NULL,
     number INTEGER NOT NULL,
     base INTEGER NOT NULL,
     slots INTEGER NOT NULL,
+    PRIMARY KEY (generation, switch),
     UNIQUE (switch, number)
-);
+) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS entries (
-    generation INTEGER NOT NULL REFERENCES regions (generation) ON DELETE CASCADE,
+    generation INTEGER NOT NULL,
+    switch TEXT NOT NULL,
     position INTEGER NOT NULL,
     entry TEXT NOT NULL,
-    PRIMARY KEY (generation, position)
+    PRIMARY KEY (generation, switch, position),
+    FOREIGN KEY (generation, switch) REFERENCES regions (generation, switch) ON DELETE CASCADE
 ) WITHOUT ROWID;
 """
+_DROP_OLDER = "DROP TABLE entries; DROP TABLE regions;"
 
 
 class StoreError(Exception):
@@ -62,16 +69,17 @@ class StoreError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where a job is on a switch, and its entries there in the order of writing."""
+    """Where a job is on a switch, a "leaf" or a "spine", and its entries there in the order of writing."""
 
     switch: str
     region: Region
     entries: tuple[Entry, ...]
+    role: str = "leaf"
 
 
 @dataclass(frozen=True, kw_only=True)
 class StoredJob:
-    """A job that has a plan. `place` is None by ring, and once the switch holds nothing of it."""
+    """A job that has a plan. `places`: on each switch that holds something of it; none by ring."""
 
     spec: JobSpec
     explicit: bool
@@ -79,7 +87,7 @@ class StoredJob:
     workers: tuple[tuple[Member, bytes], ...]
     phase: Phase
     outcome: Left | Ended | None = None
-    place: Place | None = None
+    places: tuple[Place, ...] = ()
 
 
 class Store:
@@ -97,6 +105,11 @@ class Store:
     ) -> None:
         self.close()
 
+    @property
+    def connection(self) -> sqlite3.Connection:
+        """For other tables of the same file."""
+        return self._db
+
     def close(self) -> None:
         """Close the file; idempotent."""
         self._db.close()
@@ -113,6 +126,18 @@ class Store:
                 f"{self.path}: all generations are used up; restart the switches and begin a new database"
             )
         return generation
+
+    # The fabric.
+
+    def save_broken(self, names: Iterable[str]) -> None:
+        """Links and spines that cannot be used, by name: all of them."""
+        with self._db:
+            self._db.execute("DELETE FROM broken")
+            self._db.executemany("INSERT INTO broken VALUES (?)", [(name,) for name in sorted(names)])
+
+    def broken(self) -> frozenset[str]:
+        """What was saved last."""
+        return frozenset(name for (name,) in self._db.execute("SELECT name FROM broken"))
 
     # Jobs that were asked for by name.
 
@@ -137,7 +162,7 @@ class Store:
     # Jobs that have a plan.
 
     def save_job(self, job: StoredJob) -> None:
-        """Remember a job and its place, in one transaction: before the switch is written."""
+        """Remember a job and its places, in one transaction: before switches are written."""
         generation = job.plan.generation
         with self._db:
             self._db.execute("DELETE FROM jobs WHERE generation = ?", (generation,))
@@ -154,19 +179,32 @@ class Store:
                     _outcome_to_json(job.outcome),
                 ),
             )
-            if job.place is not None:
-                region = job.place.region
-                self._db.execute(
-                    "INSERT INTO regions VALUES (?, ?, ?, ?, ?)",
-                    (generation, job.place.switch, region.number, region.base, region.slots),
-                )
-                self._db.executemany(
-                    "INSERT INTO entries VALUES (?, ?, ?)",
-                    [
-                        (generation, i, json.dumps(to_json(entry)))
-                        for i, entry in enumerate(job.place.entries)
-                    ],
-                )
+            for place in job.places:
+                self._insert_place(generation, place)
+
+    def save_places(self, places: Iterable[tuple[int, Place]]) -> None:
+        """Jobs, by generation, have more places, or other entries there."""
+        with self._db:
+            for generation, place in places:
+                self._delete_place(generation, place.switch)
+                self._insert_place(generation, place)
+
+    def _insert_place(self, generation: int, place: Place) -> None:
+        region = place.region
+        self._db.execute(
+            "INSERT INTO regions VALUES (?, ?, ?, ?, ?, ?)",
+            (generation, place.switch, place.role, region.number, region.base, region.slots),
+        )
+        self._db.executemany(
+            "INSERT INTO entries VALUES (?, ?, ?, ?)",
+            [
+                (generation, place.switch, i, json.dumps(to_json(entry)))
+                for i, entry in enumerate(place.entries)
+            ],
+        )
+
+    def _delete_place(self, generation: int, switch: str) -> None:
+        self._db.execute("DELETE FROM regions WHERE generation = ? AND switch = ?", (generation, switch))
 
     def save_phase(self, generation: int, phase: Phase, outcome: Left | Ended | None = None) -> None:
         """A job went on."""
@@ -176,10 +214,11 @@ class Store:
                 (int(phase), _outcome_to_json(outcome), generation),
             )
 
-    def release(self, generation: int) -> None:
-        """The switch holds nothing of the job any more. Old ended jobs are forgotten on the way."""
+    def release(self, generation: int, *switches: str) -> None:
+        """These switches hold nothing of the job any more. Old ended jobs are forgotten on the way."""
         with self._db:
-            self._db.execute("DELETE FROM regions WHERE generation = ?", (generation,))
+            for switch in switches:
+                self._delete_place(generation, switch)
             self._db.execute(
                 "DELETE FROM jobs WHERE phase = ? AND generation NOT IN (SELECT generation FROM regions) "
                 "AND generation NOT IN (SELECT generation FROM jobs ORDER BY generation DESC LIMIT ?)",
@@ -190,7 +229,7 @@ class Store:
         """Forget a job; StoreError where the switch still holds something of it."""
         with self._db:
             held = self._db.execute(
-                "SELECT switch FROM regions WHERE generation = ?", (generation,)
+                "SELECT switch FROM regions WHERE generation = ? ORDER BY switch", (generation,)
             ).fetchone()
             if held is not None:
                 raise StoreError(f"generation {generation} still has a region on {held[0]}")
@@ -209,24 +248,24 @@ class Store:
                 workers=tuple(_member_from_json(value) for value in json.loads(workers)),
                 phase=Phase(phase),
                 outcome=_outcome_from_json(outcome),
-                place=self._place(generation),
+                places=self._places(generation),
             )
             for generation, explicit, spec, plan, workers, phase, outcome in rows
         ]
 
-    def _place(self, generation: int) -> Place | None:
-        row = self._db.execute(
-            "SELECT switch, number, base, slots FROM regions WHERE generation = ?", (generation,)
-        ).fetchone()
-        if row is None:
-            return None
-        entries = self._db.execute(
-            "SELECT entry FROM entries WHERE generation = ? ORDER BY position", (generation,)
-        )
-        return Place(
-            switch=row[0],
-            region=Region(*row[1:]),
-            entries=tuple(from_json(_tuples(json.loads(text))) for (text,) in entries),
+    def _places(self, generation: int) -> tuple[Place, ...]:
+        rows = self._db.execute(
+            "SELECT switch, role, number, base, slots FROM regions WHERE generation = ? ORDER BY switch",
+            (generation,),
+        ).fetchall()
+        entries: dict[str, list[Entry]] = {row[0]: [] for row in rows}
+        for switch, text in self._db.execute(
+            "SELECT switch, entry FROM entries WHERE generation = ? ORDER BY switch, position", (generation,)
+        ):
+            entries[switch].append(from_json(_tuples(json.loads(text))))
+        return tuple(
+            Place(switch=switch, role=role, region=Region(*numbers), entries=tuple(entries[switch]))
+            for switch, role, *numbers in rows
         )
 
 
@@ -241,13 +280,16 @@ def _open(path: str, first_generation: int) -> sqlite3.Connection:
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = FULL")
         version = db.execute("PRAGMA user_version").fetchone()[0]
-        if version == _BEFORE_RNR_NAKS and not db.execute("SELECT 1 FROM entries LIMIT 1").fetchone():
+        if version in _OLDER and not db.execute("SELECT 1 FROM entries LIMIT 1").fetchone():
+            db.executescript(f"BEGIN IMMEDIATE; {_DROP_OLDER} PRAGMA user_version = {_VERSION}; COMMIT;")
             version = _VERSION
         if version not in (0, _VERSION):
+            holds = " and holds jobs' entries on switches" if version in _OLDER else ""
             raise StoreError(
-                f"the database {path} has format {version}, this controller knows {_VERSION}: use another"
+                f"the database {path} has format {version}{holds}, this controller knows {_VERSION}: use "
+                "another"
             )
-        db.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA user_version = {_VERSION}; COMMIT;")
+        db.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} {_REVISIONS} PRAGMA user_version = {_VERSION}; COMMIT;")
         with db:
             db.execute("INSERT OR IGNORE INTO counters VALUES ('generation', ?)", (first_generation,))
     except sqlite3.OperationalError as error:
@@ -270,7 +312,7 @@ def _spec(value: dict[str, Any]) -> JobSpec:
 
 
 def _plan(value: dict[str, Any]) -> Plan:
-    return Plan(**{**value, "mode": Mode(value["mode"])})
+    return Plan(**{**value, "mode": Mode(value["mode"]), "ring": tuple(value.get("ring", ()))})
 
 
 def _member_to_json(member: Member, token: bytes) -> list[Any]:

@@ -11,8 +11,9 @@ switch has forgotten what we wrote: `epoch` counts that.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 
 import grpc
@@ -24,6 +25,7 @@ from controller.entries import Entry, Key, key_of
 from controller.flows import COUNTERS
 from controller.p4rt import (
     ElectionIdTakenError,
+    Failure,
     P4RuntimeClient,
     Role,
     SwitchError,
@@ -33,8 +35,8 @@ from controller.p4rt import (
     WriteError,
 )
 from controller.push import CONTROLLER_ELECTION_ID, Program, load, shipped_program, write_base
-from controller.queries import OP_QUERY_SLOT, SlotContent, SlotQueries
-from controller.recovery import Stage, compare, deleting_stages, flatten, writing_stages
+from controller.queries import OP_ECHO, OP_QUERY_SLOT, OP_SEND, SlotContent, SlotQueries
+from controller.recovery import Stage, compare, deleting_stages, flatten, of_jobs, writing_stages
 from p4src import MAX_FLOWS, MAX_PORTS, MAX_SLOTS
 
 LOG = logging.getLogger(__name__)
@@ -72,7 +74,8 @@ class Switch:
 
     `base` is there whenever the switch is connected, whatever else comes and goes. `on_change` is called when
     `connected` has changed. `guards`, set by whoever writes jobs, says which guards a switch that has lost
-    its entries must have before it gets routes again.
+    its entries must have before it gets routes again; `base` may be set as well, where it changes with time.
+    `on_echo` is called with the nonce of a probe that came back.
     """
 
     def __init__(
@@ -87,8 +90,9 @@ class Switch:
     ) -> None:
         self.config = config
         self.guards: Callable[[], Sequence[Entry]] = tuple
+        self.base: Callable[[], Sequence[Entry]] = functools.partial(tuple, base)
+        self.on_echo: Callable[[int], None] | None = None
         self.epoch = 0  # how often the switch was found without entries that we had written
-        self._base = tuple(base)
         self._on_change = on_change
         self._program = program or shipped_program()
         self._election_id = election_id
@@ -97,6 +101,8 @@ class Switch:
         self._state = "connecting"
         self._connected = asyncio.Event()
         self._client: P4RuntimeClient | None = None
+        self._open: P4RuntimeClient | None = None  # the same, also where we may only read
+        self._was_ours = False  # when we became primary, it had entries that we had written before
         self._task: asyncio.Task[None] | None = None
         self._writing = asyncio.Lock()
         self._queries = SlotQueries(self._label)
@@ -145,11 +151,16 @@ class Switch:
     # Entries
 
     async def adopt(self, wanted: Sequence[Entry]) -> AdoptReport:
-        """Make the switch hold `wanted` and its base entries and nothing else, touching only what differs."""
+        """Make the switch hold `wanted` and its base entries and nothing else, touching only what differs.
+
+        What was changed by hand while somebody else had the switch stays, but for what sums depend on.
+        """
         async with self._writing:
             client = self._require()
-            everything = {key_of(entry): entry for entry in (*self._base, *wanted)}
-            difference = compare(await client.read_entries(), everything.values())
+            everything = {key_of(entry): entry for entry in (*self.base(), *wanted)}
+            found = await client.read_entries()
+            by_hand = self._by_hand(found)
+            difference = compare(_without(found, by_hand), _without(everything.values(), by_hand))
             await _apply(client, UpdateKind.DELETE, difference.delete)
             await _apply(client, UpdateKind.MODIFY, difference.modify)
             await _apply(client, UpdateKind.INSERT, difference.insert)
@@ -191,14 +202,43 @@ class Switch:
         If the switch is not connected, they are deleted as soon as it is, and SwitchUnreachableError says so.
         """
         async with self._writing:
-            entries = [entry for entry in entries if entry not in self._base]
+            base = set(self.base())
+            entries = [entry for entry in entries if entry not in base]
             self._installed -= set(entries)
             self._remember_leftover(entries)
             await self._delete(self._require(), entries)
 
     async def read_entries(self) -> set[Entry]:
-        """Every entry in the switch, base entries too."""
-        return await self._require().read_entries()
+        """Every entry in the switch, base entries too; also while another controller is primary."""
+        return await self._require_open().read_entries()
+
+    @property
+    def written(self) -> dict[Key, Entry]:
+        """What was last written here and not deleted since, base entries too, and what could not be yet."""
+        return {**self._leftover, **{key_of(entry): entry for entry in self._installed}}
+
+    async def runs_our_program(self) -> bool:
+        """Whether the whole pipeline config is ours; also while another controller is primary."""
+        return self._program.is_in(await self._require_open().pipeline())
+
+    async def write_batch(self, updates: Sequence[Update]) -> list[Failure]:
+        """Apply updates with one request, in the order given; those refused. The others have been applied."""
+        if not updates:
+            return []
+        async with self._writing:
+            client = self._require()
+            failures = await client.write_batch(updates)
+            refused = {failure.update for failure in failures}
+            done = [update for update in updates if update not in refused]
+            keys = {key_of(update.entry) for update in done}
+            self._installed = {entry for entry in self._installed if key_of(entry) not in keys}
+            self._installed |= {update.entry for update in done if update.kind is not UpdateKind.DELETE}
+            self._forget_leftover(update.entry for update in done)
+        return failures
+
+    async def send_frame(self, port: int, frame: bytes) -> None:
+        """Send a whole frame out of a port."""
+        await self._require().send_packet(frame, op=OP_SEND, port=port, index=0)
 
     # Counters and slots
 
@@ -272,6 +312,7 @@ class Switch:
         )
         async with client:
             role = await client.open(self._election_id)
+            self._open = client
             try:
                 while True:
                     if role.primary:
@@ -285,7 +326,7 @@ class Switch:
                         )
                     role = await self._watch(client, role)
             finally:
-                self._client = None
+                self._client = self._open = None
 
     async def _watch(self, client: P4RuntimeClient, role: Role) -> Role:
         """Wait until the role changes, and look now and then whether the program is still ours."""
@@ -324,24 +365,30 @@ class Switch:
                 await self._fill(client)
                 return
             found = await client.read_entries()
-            if not self._installed <= found:
-                LOG.warning("%s has lost %d entries", self._label, len(self._installed - found))
+            self._was_ours = not self._installed.isdisjoint(found)
+            by_hand = self._by_hand(found)
+            if by_hand:
+                LOG.warning("%s has %d entries that were changed by hand", self._label, len(by_hand))
+            lost = self._installed - found
+            if lost:
+                LOG.warning("%s has lost %d entries", self._label, len(lost))
                 self.epoch += 1
-                self._installed &= found
-            needed = (*self.guards(), *self._base)
-            difference = compare(found, needed)
+                self._installed -= set(_without(lost, by_hand))
+            needed = {key_of(entry): entry for entry in (*self.guards(), *self.base())}
+            difference = compare(_without(found, by_hand), _without(needed.values(), by_hand))
             await _apply(client, UpdateKind.MODIFY, difference.modify)
             await _apply(client, UpdateKind.INSERT, difference.insert)
-            self._installed |= set(needed)
+            self._installed = {*_without(self._installed, needed), *needed.values()}
             await self._tidy(client)
 
     async def _fill(self, client: P4RuntimeClient) -> None:
+        self._was_ours = False
         if self._installed:
             self.epoch += 1
         self._installed.clear()
         self._leftover.clear()
         await load(client, self._program)
-        needed = (*self.guards(), *self._base)
+        needed = (*self.guards(), *self.base())
         await write_base(client, needed)
         self._installed |= set(needed)
 
@@ -369,6 +416,21 @@ class Switch:
             raise SwitchUnreachableError(f"{self._label} is not connected: {self._state}")
         return self._client
 
+    def _require_open(self) -> P4RuntimeClient:
+        """For what any controller may do."""
+        return self._open if self._open is not None else self._require()
+
+    def _by_hand(self, found: Iterable[Entry]) -> set[Key]:
+        """What others changed while they had the switch, and sums do not depend on: `plan` shows that."""
+        if not self._was_ours:
+            return set()
+        there, written = {key_of(entry): entry for entry in found}, self.written
+        return {
+            key
+            for key in {*there, *written}
+            if there.get(key) != written.get(key) and not of_jobs(key) and key not in self._leftover
+        }
+
     def _why(self, error: SwitchError) -> str:
         reason = str(error).removeprefix(self._label).lstrip(": ")
         if isinstance(error, SwitchUnreachableError):
@@ -378,7 +440,12 @@ class Switch:
         return reason
 
     def _packet_in(self, message: p4r.PacketIn) -> None:
-        self._queries.answer(self._program.schema.packet_in(message))
+        fields = self._program.schema.packet_in(message)
+        if fields.get("op") == OP_ECHO:
+            if self.on_echo is not None:
+                self.on_echo(fields["index"])
+        else:
+            self._queries.answer(fields)
 
     async def _undo(self, client: P4RuntimeClient, entries: Sequence[Entry]) -> None:
         """Take back half an installation; what cannot be taken back now is when the switch is there again."""
@@ -414,6 +481,10 @@ class Switch:
 async def _apply(client: P4RuntimeClient, kind: UpdateKind, stages: Iterable[Stage]) -> None:
     for stage in stages:
         await client.write([Update(kind, entry) for entry in stage])
+
+
+def _without(entries: Iterable[Entry], keys: Container[Key]) -> list[Entry]:
+    return [entry for entry in entries if key_of(entry) not in keys]
 
 
 def _perhaps_written(stage: Stage, error: SwitchError) -> list[Entry]:

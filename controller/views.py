@@ -1,14 +1,10 @@
-"""What the registry and the switches hold, as the service's messages."""
+"""Jobs, sessions and switches as the service's messages."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from controller.api import controller_pb2 as pb
 from controller.config import Config
-from controller.entries import Entry
 from controller.fabric import ManagedSwitch
-from controller.flows import FLOW
 from controller.jobs import (
     Ended,
     Event,
@@ -24,11 +20,9 @@ from controller.jobs import (
     Timing,
     Waiting,
 )
-from controller.queries import SlotContent
+from controller.moves import HoldAt, Moved, Pause
 from controller.registry import Registry, Running
-from controller.store import Place
-from controller.switch import CounterCell
-from p4src import MAX_RANKS
+from controller.trees import Tree
 
 _MODES = {None: pb.MODE_UNSPECIFIED, Mode.IN_NETWORK: pb.IN_NETWORK, Mode.RING: pb.RING}
 _PHASES = {
@@ -50,6 +44,7 @@ def spec_from(message: pb.JobSpec) -> JobSpec:
         path_mtu=message.path_mtu if message.HasField("path_mtu") else None,
         window=message.window if message.HasField("window") else None,
         message_packets=message.message_packets if message.HasField("message_packets") else None,
+        tenant=message.tenant,
     )
 
 
@@ -67,6 +62,14 @@ def event_message(event: Event, timing: Timing, rc: pb.RcParameters) -> pb.Contr
         return pb.ControllerMessage(resumed=pb.Resumed())
     if isinstance(event, Left):
         return pb.ControllerMessage(left=pb.Left())
+    if isinstance(event, Pause):
+        return pb.ControllerMessage(pause=pb.Pause(move=event.move))
+    if isinstance(event, HoldAt):
+        return pb.ControllerMessage(hold_at=pb.HoldAt(move=event.move, collective=event.collective))
+    if isinstance(event, Moved):
+        return pb.ControllerMessage(
+            moved=pb.Moved(move=event.move, mode=_mode(event.mode), mode_reason=event.reason)
+        )
     return pb.ControllerMessage(ended=_ended(event))
 
 
@@ -105,10 +108,20 @@ def job_info(registry: Registry, running: Running) -> pb.JobInfo:
         info.window = job.plan.window
         info.message_packets = job.plan.message_packets
         info.path_mtu = job.plan.path_mtu
-    if running.place is not None and job.live:
-        info.switch = running.place.switch
-        info.first_slot = running.place.region.base
-        info.slots = running.place.region.slots
+        info.ring.extend(job.plan.ring or range(job.spec.world_size))
+    if running.places and job.live:
+        tree = Tree.of(registry.config, job.members)
+        for place in sorted(running.places.values(), key=lambda place: (place.role, place.switch)):
+            info.places.add(
+                switch=place.switch,
+                role=place.role,
+                first_slot=place.region.base,
+                slots=place.region.slots,
+                ranks=[rank for ranks in tree.ranks_by_bit(place.switch) for rank in ranks],
+            )
+    waitlisted = registry.waitlisted(running)
+    if waitlisted is not None:
+        info.waitlisted.CopyFrom(waitlisted)
     return info
 
 
@@ -123,95 +136,6 @@ def worker_message(member: Member) -> pb.Worker:
         qpn_in=member.qpn_in,
         hostname=member.hostname,
     )
-
-
-def flow_messages(registry: Registry, running: Running, place: Place, found: set[Entry]) -> list[pb.Flow]:
-    """A job's flows; `found` is what was read from the switch."""
-    members = running.job.members
-    flows = []
-    for member in members:
-        successor = members[(member.rank + 1) % len(members)]
-        index = place.region.flow(member.rank)
-        entries = [entry for entry in place.entries if _is_of_flow(entry, index, member.rank)]
-        flows.append(
-            pb.Flow(
-                job=running.job.spec.name,
-                generation=running.generation or 0,
-                rank=member.rank,
-                switch=place.switch,
-                index=index,
-                ingress_port=registry.config.by_ip[member.ip].port,
-                egress_port=registry.config.by_ip[successor.ip].port,
-                src_ip=str(member.ip),
-                dst_ip=str(successor.ip),
-                dest_qp=successor.qpn_in,
-                ack_qp=member.qpn_out,
-                first_psn=member.psn_out,
-                on_switch=found.issuperset(entries),
-            )
-        )
-    return flows
-
-
-def slot_messages(
-    running: Running, place: Place, slots: Iterable[SlotContent], *, unused: bool
-) -> list[pb.Slot]:
-    """A job's slots; `unused` ones hold nothing of its generation."""
-    return [
-        pb.Slot(
-            job=running.job.spec.name,
-            switch=place.switch,
-            index=slot.index,
-            generation=slot.generation,
-            message=slot.message,
-            ranks=[rank for rank in range(MAX_RANKS) if slot.bitmap >> rank & 1],
-            chunks=slot.chunks,
-            flags=slot.flags,
-        )
-        for slot in slots
-        if unused or slot.generation == running.generation
-    ]
-
-
-def counter_messages(
-    running: Running, place: Place, counters: dict[str, list[CounterCell]]
-) -> list[pb.FlowCounters]:
-    """A job's counters, one message a rank."""
-    return [
-        pb.FlowCounters(
-            job=running.job.spec.name,
-            generation=running.generation or 0,
-            rank=member.rank,
-            switch=place.switch,
-            counters={name: counter_value(cells[i]) for name, cells in counters.items()},
-        )
-        for i, member in enumerate(running.job.members)
-    ]
-
-
-def port_messages(
-    registry: Registry, switch: ManagedSwitch, counters: dict[str, dict[int, CounterCell]]
-) -> list[pb.Port]:
-    """The ports that hosts are behind."""
-    nothing = CounterCell(0, 0)
-    return [
-        pb.Port(
-            switch=switch.name,
-            port=host.port,
-            host=host.name,
-            ip=str(host.ip),
-            mac=host.mac,
-            received=counter_value(counters["port_rx"].get(host.port, nothing)),
-            sent=counter_value(counters["port_tx"].get(host.port, nothing)),
-            no_route=counter_value(counters["no_route"].get(host.port, nothing)),
-        )
-        for host in sorted(registry.config.hosts_of(switch.name), key=lambda host: host.port)
-    ]
-
-
-def counter_value(cell: CounterCell) -> pb.CounterValue:
-    """One cell of a counter."""
-    return pb.CounterValue(packets=cell.packets, bytes=cell.bytes)
 
 
 def switch_info(switch: ManagedSwitch) -> pb.SwitchInfo:
@@ -231,16 +155,6 @@ def switch_info(switch: ManagedSwitch) -> pb.SwitchInfo:
     )
 
 
-def _is_of_flow(entry: Entry, index: int, rank: int) -> bool:
-    """Whether an entry of a job belongs to one of its flows; the group belongs to all."""
-    params = dict(getattr(entry, "params", ()))
-    if not params:
-        return True
-    if getattr(entry, "table", "") == FLOW or "of_flow" in params:
-        return index in (params.get("flow"), params.get("of_flow"))
-    return params.get("rank") == rank
-
-
 def _ready(event: Ready, timing: Timing, rc: pb.RcParameters) -> pb.Ready:
     plan = event.plan
     return pb.Ready(
@@ -258,6 +172,7 @@ def _ready(event: Ready, timing: Timing, rc: pb.RcParameters) -> pb.Ready:
         resume_timeout_s=timing.resume_timeout_s,
         resume_token=event.token,
         rc=rc,
+        ring=plan.ring,
     )
 
 
@@ -273,6 +188,7 @@ def _spec(spec: JobSpec) -> pb.JobSpec:
         path_mtu=spec.path_mtu,
         window=spec.window,
         message_packets=spec.message_packets,
+        tenant=spec.tenant,
     )
 
 

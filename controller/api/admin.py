@@ -46,6 +46,7 @@ class AdminClient:
         path_mtu: int | None = None,
         window: int | None = None,
         message_packets: int | None = None,
+        tenant: str = "",
     ) -> pb.JobInfo:
         """A job that workers may join. `mode`: "in-network", "ring", or whatever is possible."""
         if mode not in _MODES:
@@ -65,6 +66,7 @@ class AdminClient:
             path_mtu=path_mtu,
             window=window,
             message_packets=message_packets,
+            tenant=tenant,
         )
         info: pb.JobInfo = self._call(self._stub.CreateJob, spec)
         return info
@@ -98,6 +100,29 @@ class AdminClient:
     def ports(self) -> list[pb.Port]:
         """What the switches counted by port."""
         return list(self._call(self._stub.ListPorts, pb.PortsRequest()).ports)
+
+    def links(self) -> list[pb.Link]:
+        """The links between switches."""
+        return list(self._call(self._stub.ListLinks, pb.LinksRequest()).links)
+
+    def plan(self, document: str = "") -> pb.PlanReport:
+        """What `apply` would do; with an empty document, what is not as it was applied last."""
+        report: pb.PlanReport = self._call(self._stub.Plan, pb.PlanRequest(document=document))
+        return report
+
+    def apply(self, document: str = "") -> pb.PlanReport:
+        """Make the switches hold what a document (YAML or JSON) says. Not `applied`: a switch refused it."""
+        report: pb.PlanReport = self._call(self._stub.Apply, pb.ApplyRequest(document=document))
+        return report
+
+    def rollback(self, revision: int | None = None) -> pb.PlanReport:
+        """Back to what was applied last, or to a revision."""
+        report: pb.PlanReport = self._call(self._stub.Rollback, pb.RollbackRequest(revision=revision))
+        return report
+
+    def revisions(self) -> list[pb.Revision]:
+        """What was applied, oldest first."""
+        return list(self._call(self._stub.ListRevisions, pb.RevisionsRequest()).revisions)
 
     def push(self, switch: str = "", *, force: bool = False) -> list[pb.SwitchInfo]:
         """The program anew into one switch, or all. With `force`, jobs that run there end."""

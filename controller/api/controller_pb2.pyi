@@ -34,34 +34,40 @@ RUNNING: Phase
 ENDED: Phase
 
 class WorkerMessage(_message.Message):
-    __slots__ = ("join", "resume", "up", "heartbeat", "leave", "abort")
+    __slots__ = ("join", "resume", "up", "heartbeat", "leave", "abort", "paused", "held")
     JOIN_FIELD_NUMBER: _ClassVar[int]
     RESUME_FIELD_NUMBER: _ClassVar[int]
     UP_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     LEAVE_FIELD_NUMBER: _ClassVar[int]
     ABORT_FIELD_NUMBER: _ClassVar[int]
+    PAUSED_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
     join: Join
     resume: Resume
     up: Up
     heartbeat: Heartbeat
     leave: Leave
     abort: Abort
-    def __init__(self, join: _Optional[_Union[Join, _Mapping]] = ..., resume: _Optional[_Union[Resume, _Mapping]] = ..., up: _Optional[_Union[Up, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ...) -> None: ...
+    paused: Paused
+    held: Held
+    def __init__(self, join: _Optional[_Union[Join, _Mapping]] = ..., resume: _Optional[_Union[Resume, _Mapping]] = ..., up: _Optional[_Union[Up, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ..., paused: _Optional[_Union[Paused, _Mapping]] = ..., held: _Optional[_Union[Held, _Mapping]] = ...) -> None: ...
 
 class Join(_message.Message):
-    __slots__ = ("job", "world_size", "worker", "path_mtu_max", "rnr_nak")
+    __slots__ = ("job", "world_size", "worker", "path_mtu_max", "rnr_nak", "tenant")
     JOB_FIELD_NUMBER: _ClassVar[int]
     WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
     PATH_MTU_MAX_FIELD_NUMBER: _ClassVar[int]
     RNR_NAK_FIELD_NUMBER: _ClassVar[int]
+    TENANT_FIELD_NUMBER: _ClassVar[int]
     job: str
     world_size: int
     worker: Worker
     path_mtu_max: int
     rnr_nak: bool
-    def __init__(self, job: _Optional[str] = ..., world_size: _Optional[int] = ..., worker: _Optional[_Union[Worker, _Mapping]] = ..., path_mtu_max: _Optional[int] = ..., rnr_nak: _Optional[bool] = ...) -> None: ...
+    tenant: str
+    def __init__(self, job: _Optional[str] = ..., world_size: _Optional[int] = ..., worker: _Optional[_Union[Worker, _Mapping]] = ..., path_mtu_max: _Optional[int] = ..., rnr_nak: _Optional[bool] = ..., tenant: _Optional[str] = ...) -> None: ...
 
 class Worker(_message.Message):
     __slots__ = ("rank", "mac", "ip", "qpn_out", "psn_out", "qpn_in", "hostname")
@@ -112,7 +118,7 @@ class Abort(_message.Message):
     def __init__(self, reason: _Optional[str] = ...) -> None: ...
 
 class ControllerMessage(_message.Message):
-    __slots__ = ("waiting", "ready", "start", "heartbeat", "left", "ended", "resumed")
+    __slots__ = ("waiting", "ready", "start", "heartbeat", "left", "ended", "resumed", "pause", "hold_at", "moved")
     WAITING_FIELD_NUMBER: _ClassVar[int]
     READY_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
@@ -120,6 +126,9 @@ class ControllerMessage(_message.Message):
     LEFT_FIELD_NUMBER: _ClassVar[int]
     ENDED_FIELD_NUMBER: _ClassVar[int]
     RESUMED_FIELD_NUMBER: _ClassVar[int]
+    PAUSE_FIELD_NUMBER: _ClassVar[int]
+    HOLD_AT_FIELD_NUMBER: _ClassVar[int]
+    MOVED_FIELD_NUMBER: _ClassVar[int]
     waiting: Waiting
     ready: Ready
     start: Start
@@ -127,7 +136,10 @@ class ControllerMessage(_message.Message):
     left: Left
     ended: Ended
     resumed: Resumed
-    def __init__(self, waiting: _Optional[_Union[Waiting, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., left: _Optional[_Union[Left, _Mapping]] = ..., ended: _Optional[_Union[Ended, _Mapping]] = ..., resumed: _Optional[_Union[Resumed, _Mapping]] = ...) -> None: ...
+    pause: Pause
+    hold_at: HoldAt
+    moved: Moved
+    def __init__(self, waiting: _Optional[_Union[Waiting, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., left: _Optional[_Union[Left, _Mapping]] = ..., ended: _Optional[_Union[Ended, _Mapping]] = ..., resumed: _Optional[_Union[Resumed, _Mapping]] = ..., pause: _Optional[_Union[Pause, _Mapping]] = ..., hold_at: _Optional[_Union[HoldAt, _Mapping]] = ..., moved: _Optional[_Union[Moved, _Mapping]] = ...) -> None: ...
 
 class Waiting(_message.Message):
     __slots__ = ("missing_ranks",)
@@ -136,7 +148,7 @@ class Waiting(_message.Message):
     def __init__(self, missing_ranks: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Ready(_message.Message):
-    __slots__ = ("job_id", "generation", "window", "message_packets", "path_mtu", "mode", "mode_reason", "successor", "predecessor", "heartbeat_interval_s", "heartbeat_timeout_s", "resume_timeout_s", "resume_token", "rc")
+    __slots__ = ("job_id", "generation", "window", "message_packets", "path_mtu", "mode", "mode_reason", "successor", "predecessor", "heartbeat_interval_s", "heartbeat_timeout_s", "resume_timeout_s", "resume_token", "rc", "ring")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     WINDOW_FIELD_NUMBER: _ClassVar[int]
@@ -151,6 +163,7 @@ class Ready(_message.Message):
     RESUME_TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
     RESUME_TOKEN_FIELD_NUMBER: _ClassVar[int]
     RC_FIELD_NUMBER: _ClassVar[int]
+    RING_FIELD_NUMBER: _ClassVar[int]
     job_id: int
     generation: int
     window: int
@@ -165,7 +178,8 @@ class Ready(_message.Message):
     resume_timeout_s: float
     resume_token: bytes
     rc: RcParameters
-    def __init__(self, job_id: _Optional[int] = ..., generation: _Optional[int] = ..., window: _Optional[int] = ..., message_packets: _Optional[int] = ..., path_mtu: _Optional[int] = ..., mode: _Optional[_Union[Mode, str]] = ..., mode_reason: _Optional[str] = ..., successor: _Optional[_Union[Worker, _Mapping]] = ..., predecessor: _Optional[_Union[Worker, _Mapping]] = ..., heartbeat_interval_s: _Optional[float] = ..., heartbeat_timeout_s: _Optional[float] = ..., resume_timeout_s: _Optional[float] = ..., resume_token: _Optional[bytes] = ..., rc: _Optional[_Union[RcParameters, _Mapping]] = ...) -> None: ...
+    ring: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, job_id: _Optional[int] = ..., generation: _Optional[int] = ..., window: _Optional[int] = ..., message_packets: _Optional[int] = ..., path_mtu: _Optional[int] = ..., mode: _Optional[_Union[Mode, str]] = ..., mode_reason: _Optional[str] = ..., successor: _Optional[_Union[Worker, _Mapping]] = ..., predecessor: _Optional[_Union[Worker, _Mapping]] = ..., heartbeat_interval_s: _Optional[float] = ..., heartbeat_timeout_s: _Optional[float] = ..., resume_timeout_s: _Optional[float] = ..., resume_token: _Optional[bytes] = ..., rc: _Optional[_Union[RcParameters, _Mapping]] = ..., ring: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class RcParameters(_message.Message):
     __slots__ = ("timeout", "retry_count", "rnr_retry", "min_rnr_timer")
@@ -178,6 +192,46 @@ class RcParameters(_message.Message):
     rnr_retry: int
     min_rnr_timer: int
     def __init__(self, timeout: _Optional[int] = ..., retry_count: _Optional[int] = ..., rnr_retry: _Optional[int] = ..., min_rnr_timer: _Optional[int] = ...) -> None: ...
+
+class Pause(_message.Message):
+    __slots__ = ("move",)
+    MOVE_FIELD_NUMBER: _ClassVar[int]
+    move: int
+    def __init__(self, move: _Optional[int] = ...) -> None: ...
+
+class Paused(_message.Message):
+    __slots__ = ("move", "next_collective")
+    MOVE_FIELD_NUMBER: _ClassVar[int]
+    NEXT_COLLECTIVE_FIELD_NUMBER: _ClassVar[int]
+    move: int
+    next_collective: int
+    def __init__(self, move: _Optional[int] = ..., next_collective: _Optional[int] = ...) -> None: ...
+
+class HoldAt(_message.Message):
+    __slots__ = ("move", "collective")
+    MOVE_FIELD_NUMBER: _ClassVar[int]
+    COLLECTIVE_FIELD_NUMBER: _ClassVar[int]
+    move: int
+    collective: int
+    def __init__(self, move: _Optional[int] = ..., collective: _Optional[int] = ...) -> None: ...
+
+class Held(_message.Message):
+    __slots__ = ("move", "psn")
+    MOVE_FIELD_NUMBER: _ClassVar[int]
+    PSN_FIELD_NUMBER: _ClassVar[int]
+    move: int
+    psn: int
+    def __init__(self, move: _Optional[int] = ..., psn: _Optional[int] = ...) -> None: ...
+
+class Moved(_message.Message):
+    __slots__ = ("move", "mode", "mode_reason")
+    MOVE_FIELD_NUMBER: _ClassVar[int]
+    MODE_FIELD_NUMBER: _ClassVar[int]
+    MODE_REASON_FIELD_NUMBER: _ClassVar[int]
+    move: int
+    mode: Mode
+    mode_reason: str
+    def __init__(self, move: _Optional[int] = ..., mode: _Optional[_Union[Mode, str]] = ..., mode_reason: _Optional[str] = ...) -> None: ...
 
 class Start(_message.Message):
     __slots__ = ()
@@ -200,20 +254,22 @@ class Ended(_message.Message):
     def __init__(self, reason: _Optional[str] = ..., rank: _Optional[int] = ...) -> None: ...
 
 class JobSpec(_message.Message):
-    __slots__ = ("name", "world_size", "mode", "path_mtu", "window", "message_packets")
+    __slots__ = ("name", "world_size", "mode", "path_mtu", "window", "message_packets", "tenant")
     NAME_FIELD_NUMBER: _ClassVar[int]
     WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
     MODE_FIELD_NUMBER: _ClassVar[int]
     PATH_MTU_FIELD_NUMBER: _ClassVar[int]
     WINDOW_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_PACKETS_FIELD_NUMBER: _ClassVar[int]
+    TENANT_FIELD_NUMBER: _ClassVar[int]
     name: str
     world_size: int
     mode: Mode
     path_mtu: int
     window: int
     message_packets: int
-    def __init__(self, name: _Optional[str] = ..., world_size: _Optional[int] = ..., mode: _Optional[_Union[Mode, str]] = ..., path_mtu: _Optional[int] = ..., window: _Optional[int] = ..., message_packets: _Optional[int] = ...) -> None: ...
+    tenant: str
+    def __init__(self, name: _Optional[str] = ..., world_size: _Optional[int] = ..., mode: _Optional[_Union[Mode, str]] = ..., path_mtu: _Optional[int] = ..., window: _Optional[int] = ..., message_packets: _Optional[int] = ..., tenant: _Optional[str] = ...) -> None: ...
 
 class JobName(_message.Message):
     __slots__ = ("name",)
@@ -226,7 +282,7 @@ class ListJobsRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class JobInfo(_message.Message):
-    __slots__ = ("spec", "phase", "explicit", "workers", "ended", "job_id", "generation", "mode", "mode_reason", "window", "message_packets", "path_mtu", "switch", "first_slot", "slots")
+    __slots__ = ("spec", "phase", "explicit", "workers", "ended", "job_id", "generation", "mode", "mode_reason", "window", "message_packets", "path_mtu", "places", "ring", "waitlisted")
     SPEC_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
     EXPLICIT_FIELD_NUMBER: _ClassVar[int]
@@ -239,9 +295,9 @@ class JobInfo(_message.Message):
     WINDOW_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_PACKETS_FIELD_NUMBER: _ClassVar[int]
     PATH_MTU_FIELD_NUMBER: _ClassVar[int]
-    SWITCH_FIELD_NUMBER: _ClassVar[int]
-    FIRST_SLOT_FIELD_NUMBER: _ClassVar[int]
-    SLOTS_FIELD_NUMBER: _ClassVar[int]
+    PLACES_FIELD_NUMBER: _ClassVar[int]
+    RING_FIELD_NUMBER: _ClassVar[int]
+    WAITLISTED_FIELD_NUMBER: _ClassVar[int]
     spec: JobSpec
     phase: Phase
     explicit: bool
@@ -254,10 +310,34 @@ class JobInfo(_message.Message):
     window: int
     message_packets: int
     path_mtu: int
+    places: _containers.RepeatedCompositeFieldContainer[JobPlace]
+    ring: _containers.RepeatedScalarFieldContainer[int]
+    waitlisted: Waitlisted
+    def __init__(self, spec: _Optional[_Union[JobSpec, _Mapping]] = ..., phase: _Optional[_Union[Phase, str]] = ..., explicit: _Optional[bool] = ..., workers: _Optional[_Iterable[_Union[WorkerInfo, _Mapping]]] = ..., ended: _Optional[_Union[Ended, _Mapping]] = ..., job_id: _Optional[int] = ..., generation: _Optional[int] = ..., mode: _Optional[_Union[Mode, str]] = ..., mode_reason: _Optional[str] = ..., window: _Optional[int] = ..., message_packets: _Optional[int] = ..., path_mtu: _Optional[int] = ..., places: _Optional[_Iterable[_Union[JobPlace, _Mapping]]] = ..., ring: _Optional[_Iterable[int]] = ..., waitlisted: _Optional[_Union[Waitlisted, _Mapping]] = ...) -> None: ...
+
+class JobPlace(_message.Message):
+    __slots__ = ("switch", "role", "first_slot", "slots", "ranks")
+    SWITCH_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    FIRST_SLOT_FIELD_NUMBER: _ClassVar[int]
+    SLOTS_FIELD_NUMBER: _ClassVar[int]
+    RANKS_FIELD_NUMBER: _ClassVar[int]
     switch: str
+    role: str
     first_slot: int
     slots: int
-    def __init__(self, spec: _Optional[_Union[JobSpec, _Mapping]] = ..., phase: _Optional[_Union[Phase, str]] = ..., explicit: _Optional[bool] = ..., workers: _Optional[_Iterable[_Union[WorkerInfo, _Mapping]]] = ..., ended: _Optional[_Union[Ended, _Mapping]] = ..., job_id: _Optional[int] = ..., generation: _Optional[int] = ..., mode: _Optional[_Union[Mode, str]] = ..., mode_reason: _Optional[str] = ..., window: _Optional[int] = ..., message_packets: _Optional[int] = ..., path_mtu: _Optional[int] = ..., switch: _Optional[str] = ..., first_slot: _Optional[int] = ..., slots: _Optional[int] = ...) -> None: ...
+    ranks: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, switch: _Optional[str] = ..., role: _Optional[str] = ..., first_slot: _Optional[int] = ..., slots: _Optional[int] = ..., ranks: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class Waitlisted(_message.Message):
+    __slots__ = ("position", "reason", "waiting_s")
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    WAITING_S_FIELD_NUMBER: _ClassVar[int]
+    position: int
+    reason: str
+    waiting_s: float
+    def __init__(self, position: _Optional[int] = ..., reason: _Optional[str] = ..., waiting_s: _Optional[float] = ...) -> None: ...
 
 class WorkerInfo(_message.Message):
     __slots__ = ("worker", "host", "port", "heard_s_ago", "connected")
@@ -330,7 +410,7 @@ class SlotsRequest(_message.Message):
     def __init__(self, job: _Optional[str] = ..., all: _Optional[bool] = ...) -> None: ...
 
 class Slot(_message.Message):
-    __slots__ = ("job", "switch", "index", "generation", "message", "ranks", "chunks", "flags")
+    __slots__ = ("job", "switch", "index", "generation", "message", "ranks", "chunks", "flags", "missing", "age_s", "bytes", "state", "tenant", "role")
     JOB_FIELD_NUMBER: _ClassVar[int]
     SWITCH_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
@@ -339,6 +419,12 @@ class Slot(_message.Message):
     RANKS_FIELD_NUMBER: _ClassVar[int]
     CHUNKS_FIELD_NUMBER: _ClassVar[int]
     FLAGS_FIELD_NUMBER: _ClassVar[int]
+    MISSING_FIELD_NUMBER: _ClassVar[int]
+    AGE_S_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
     job: str
     switch: str
     index: int
@@ -347,7 +433,13 @@ class Slot(_message.Message):
     ranks: _containers.RepeatedScalarFieldContainer[int]
     chunks: int
     flags: int
-    def __init__(self, job: _Optional[str] = ..., switch: _Optional[str] = ..., index: _Optional[int] = ..., generation: _Optional[int] = ..., message: _Optional[int] = ..., ranks: _Optional[_Iterable[int]] = ..., chunks: _Optional[int] = ..., flags: _Optional[int] = ...) -> None: ...
+    missing: _containers.RepeatedScalarFieldContainer[int]
+    age_s: float
+    bytes: int
+    state: str
+    tenant: str
+    role: str
+    def __init__(self, job: _Optional[str] = ..., switch: _Optional[str] = ..., index: _Optional[int] = ..., generation: _Optional[int] = ..., message: _Optional[int] = ..., ranks: _Optional[_Iterable[int]] = ..., chunks: _Optional[int] = ..., flags: _Optional[int] = ..., missing: _Optional[_Iterable[int]] = ..., age_s: _Optional[float] = ..., bytes: _Optional[int] = ..., state: _Optional[str] = ..., tenant: _Optional[str] = ..., role: _Optional[str] = ...) -> None: ...
 
 class SlotList(_message.Message):
     __slots__ = ("slots",)
@@ -401,7 +493,7 @@ class PortsRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class Port(_message.Message):
-    __slots__ = ("switch", "port", "host", "ip", "mac", "received", "sent", "no_route")
+    __slots__ = ("switch", "port", "host", "ip", "mac", "received", "sent", "no_route", "peer")
     SWITCH_FIELD_NUMBER: _ClassVar[int]
     PORT_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
@@ -410,6 +502,7 @@ class Port(_message.Message):
     RECEIVED_FIELD_NUMBER: _ClassVar[int]
     SENT_FIELD_NUMBER: _ClassVar[int]
     NO_ROUTE_FIELD_NUMBER: _ClassVar[int]
+    PEER_FIELD_NUMBER: _ClassVar[int]
     switch: str
     port: int
     host: str
@@ -418,13 +511,142 @@ class Port(_message.Message):
     received: CounterValue
     sent: CounterValue
     no_route: CounterValue
-    def __init__(self, switch: _Optional[str] = ..., port: _Optional[int] = ..., host: _Optional[str] = ..., ip: _Optional[str] = ..., mac: _Optional[str] = ..., received: _Optional[_Union[CounterValue, _Mapping]] = ..., sent: _Optional[_Union[CounterValue, _Mapping]] = ..., no_route: _Optional[_Union[CounterValue, _Mapping]] = ...) -> None: ...
+    peer: str
+    def __init__(self, switch: _Optional[str] = ..., port: _Optional[int] = ..., host: _Optional[str] = ..., ip: _Optional[str] = ..., mac: _Optional[str] = ..., received: _Optional[_Union[CounterValue, _Mapping]] = ..., sent: _Optional[_Union[CounterValue, _Mapping]] = ..., no_route: _Optional[_Union[CounterValue, _Mapping]] = ..., peer: _Optional[str] = ...) -> None: ...
 
 class PortList(_message.Message):
     __slots__ = ("ports",)
     PORTS_FIELD_NUMBER: _ClassVar[int]
     ports: _containers.RepeatedCompositeFieldContainer[Port]
     def __init__(self, ports: _Optional[_Iterable[_Union[Port, _Mapping]]] = ...) -> None: ...
+
+class LinksRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Link(_message.Message):
+    __slots__ = ("a", "a_port", "b", "b_port", "up", "state", "a_to_b", "b_to_a")
+    A_FIELD_NUMBER: _ClassVar[int]
+    A_PORT_FIELD_NUMBER: _ClassVar[int]
+    B_FIELD_NUMBER: _ClassVar[int]
+    B_PORT_FIELD_NUMBER: _ClassVar[int]
+    UP_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    A_TO_B_FIELD_NUMBER: _ClassVar[int]
+    B_TO_A_FIELD_NUMBER: _ClassVar[int]
+    a: str
+    a_port: int
+    b: str
+    b_port: int
+    up: bool
+    state: str
+    a_to_b: CounterValue
+    b_to_a: CounterValue
+    def __init__(self, a: _Optional[str] = ..., a_port: _Optional[int] = ..., b: _Optional[str] = ..., b_port: _Optional[int] = ..., up: _Optional[bool] = ..., state: _Optional[str] = ..., a_to_b: _Optional[_Union[CounterValue, _Mapping]] = ..., b_to_a: _Optional[_Union[CounterValue, _Mapping]] = ...) -> None: ...
+
+class LinkList(_message.Message):
+    __slots__ = ("links",)
+    LINKS_FIELD_NUMBER: _ClassVar[int]
+    links: _containers.RepeatedCompositeFieldContainer[Link]
+    def __init__(self, links: _Optional[_Iterable[_Union[Link, _Mapping]]] = ...) -> None: ...
+
+class PlanRequest(_message.Message):
+    __slots__ = ("document",)
+    DOCUMENT_FIELD_NUMBER: _ClassVar[int]
+    document: str
+    def __init__(self, document: _Optional[str] = ...) -> None: ...
+
+class ApplyRequest(_message.Message):
+    __slots__ = ("document",)
+    DOCUMENT_FIELD_NUMBER: _ClassVar[int]
+    document: str
+    def __init__(self, document: _Optional[str] = ...) -> None: ...
+
+class RollbackRequest(_message.Message):
+    __slots__ = ("revision",)
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    revision: int
+    def __init__(self, revision: _Optional[int] = ...) -> None: ...
+
+class PlanReport(_message.Message):
+    __slots__ = ("revision", "switches", "applied", "settings")
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    SWITCHES_FIELD_NUMBER: _ClassVar[int]
+    APPLIED_FIELD_NUMBER: _ClassVar[int]
+    SETTINGS_FIELD_NUMBER: _ClassVar[int]
+    revision: int
+    switches: _containers.RepeatedCompositeFieldContainer[SwitchPlan]
+    applied: bool
+    settings: _containers.RepeatedCompositeFieldContainer[Change]
+    def __init__(self, revision: _Optional[int] = ..., switches: _Optional[_Iterable[_Union[SwitchPlan, _Mapping]]] = ..., applied: _Optional[bool] = ..., settings: _Optional[_Iterable[_Union[Change, _Mapping]]] = ...) -> None: ...
+
+class SwitchPlan(_message.Message):
+    __slots__ = ("name", "connected", "state", "changes", "unchanged", "error")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    CONNECTED_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    CHANGES_FIELD_NUMBER: _ClassVar[int]
+    UNCHANGED_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    connected: bool
+    state: str
+    changes: _containers.RepeatedCompositeFieldContainer[Change]
+    unchanged: int
+    error: str
+    def __init__(self, name: _Optional[str] = ..., connected: _Optional[bool] = ..., state: _Optional[str] = ..., changes: _Optional[_Iterable[_Union[Change, _Mapping]]] = ..., unchanged: _Optional[int] = ..., error: _Optional[str] = ...) -> None: ...
+
+class Change(_message.Message):
+    __slots__ = ("kind", "what", "key", "before", "after", "drift", "applied", "error")
+    class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        KIND_UNSPECIFIED: _ClassVar[Change.Kind]
+        ADD: _ClassVar[Change.Kind]
+        CHANGE: _ClassVar[Change.Kind]
+        DELETE: _ClassVar[Change.Kind]
+    KIND_UNSPECIFIED: Change.Kind
+    ADD: Change.Kind
+    CHANGE: Change.Kind
+    DELETE: Change.Kind
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    WHAT_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    BEFORE_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    DRIFT_FIELD_NUMBER: _ClassVar[int]
+    APPLIED_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    kind: Change.Kind
+    what: str
+    key: str
+    before: str
+    after: str
+    drift: bool
+    applied: bool
+    error: str
+    def __init__(self, kind: _Optional[_Union[Change.Kind, str]] = ..., what: _Optional[str] = ..., key: _Optional[str] = ..., before: _Optional[str] = ..., after: _Optional[str] = ..., drift: _Optional[bool] = ..., applied: _Optional[bool] = ..., error: _Optional[str] = ...) -> None: ...
+
+class RevisionsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Revision(_message.Message):
+    __slots__ = ("number", "applied_at", "document", "current")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    APPLIED_AT_FIELD_NUMBER: _ClassVar[int]
+    DOCUMENT_FIELD_NUMBER: _ClassVar[int]
+    CURRENT_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    applied_at: float
+    document: str
+    current: bool
+    def __init__(self, number: _Optional[int] = ..., applied_at: _Optional[float] = ..., document: _Optional[str] = ..., current: _Optional[bool] = ...) -> None: ...
+
+class RevisionList(_message.Message):
+    __slots__ = ("revisions",)
+    REVISIONS_FIELD_NUMBER: _ClassVar[int]
+    revisions: _containers.RepeatedCompositeFieldContainer[Revision]
+    def __init__(self, revisions: _Optional[_Iterable[_Union[Revision, _Mapping]]] = ...) -> None: ...
 
 class PushRequest(_message.Message):
     __slots__ = ("switch", "force")

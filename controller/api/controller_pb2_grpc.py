@@ -79,6 +79,31 @@ class ControllerStub:
                 request_serializer=controller_dot_api_dot_controller__pb2.PortsRequest.SerializeToString,
                 response_deserializer=controller_dot_api_dot_controller__pb2.PortList.FromString,
                 _registered_method=True)
+        self.ListLinks = channel.unary_unary(
+                '/p4reduce.v1.Controller/ListLinks',
+                request_serializer=controller_dot_api_dot_controller__pb2.LinksRequest.SerializeToString,
+                response_deserializer=controller_dot_api_dot_controller__pb2.LinkList.FromString,
+                _registered_method=True)
+        self.Plan = channel.unary_unary(
+                '/p4reduce.v1.Controller/Plan',
+                request_serializer=controller_dot_api_dot_controller__pb2.PlanRequest.SerializeToString,
+                response_deserializer=controller_dot_api_dot_controller__pb2.PlanReport.FromString,
+                _registered_method=True)
+        self.Apply = channel.unary_unary(
+                '/p4reduce.v1.Controller/Apply',
+                request_serializer=controller_dot_api_dot_controller__pb2.ApplyRequest.SerializeToString,
+                response_deserializer=controller_dot_api_dot_controller__pb2.PlanReport.FromString,
+                _registered_method=True)
+        self.Rollback = channel.unary_unary(
+                '/p4reduce.v1.Controller/Rollback',
+                request_serializer=controller_dot_api_dot_controller__pb2.RollbackRequest.SerializeToString,
+                response_deserializer=controller_dot_api_dot_controller__pb2.PlanReport.FromString,
+                _registered_method=True)
+        self.ListRevisions = channel.unary_unary(
+                '/p4reduce.v1.Controller/ListRevisions',
+                request_serializer=controller_dot_api_dot_controller__pb2.RevisionsRequest.SerializeToString,
+                response_deserializer=controller_dot_api_dot_controller__pb2.RevisionList.FromString,
+                _registered_method=True)
         self.Push = channel.unary_unary(
                 '/p4reduce.v1.Controller/Push',
                 request_serializer=controller_dot_api_dot_controller__pb2.PushRequest.SerializeToString,
@@ -150,6 +175,37 @@ class ControllerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListLinks(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Plan(self, request, context):
+        """What the switches shall hold beyond what jobs need: compare, write, go back.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Apply(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Rollback(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListRevisions(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Push(self, request, context):
         """Loads the program into the controller's switches anew.
         """
@@ -210,6 +266,31 @@ def add_ControllerServicer_to_server(servicer, server):
                     servicer.ListPorts,
                     request_deserializer=controller_dot_api_dot_controller__pb2.PortsRequest.FromString,
                     response_serializer=controller_dot_api_dot_controller__pb2.PortList.SerializeToString,
+            ),
+            'ListLinks': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListLinks,
+                    request_deserializer=controller_dot_api_dot_controller__pb2.LinksRequest.FromString,
+                    response_serializer=controller_dot_api_dot_controller__pb2.LinkList.SerializeToString,
+            ),
+            'Plan': grpc.unary_unary_rpc_method_handler(
+                    servicer.Plan,
+                    request_deserializer=controller_dot_api_dot_controller__pb2.PlanRequest.FromString,
+                    response_serializer=controller_dot_api_dot_controller__pb2.PlanReport.SerializeToString,
+            ),
+            'Apply': grpc.unary_unary_rpc_method_handler(
+                    servicer.Apply,
+                    request_deserializer=controller_dot_api_dot_controller__pb2.ApplyRequest.FromString,
+                    response_serializer=controller_dot_api_dot_controller__pb2.PlanReport.SerializeToString,
+            ),
+            'Rollback': grpc.unary_unary_rpc_method_handler(
+                    servicer.Rollback,
+                    request_deserializer=controller_dot_api_dot_controller__pb2.RollbackRequest.FromString,
+                    response_serializer=controller_dot_api_dot_controller__pb2.PlanReport.SerializeToString,
+            ),
+            'ListRevisions': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListRevisions,
+                    request_deserializer=controller_dot_api_dot_controller__pb2.RevisionsRequest.FromString,
+                    response_serializer=controller_dot_api_dot_controller__pb2.RevisionList.SerializeToString,
             ),
             'Push': grpc.unary_unary_rpc_method_handler(
                     servicer.Push,
@@ -465,6 +546,141 @@ class Controller:
             '/p4reduce.v1.Controller/ListPorts',
             controller_dot_api_dot_controller__pb2.PortsRequest.SerializeToString,
             controller_dot_api_dot_controller__pb2.PortList.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListLinks(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/p4reduce.v1.Controller/ListLinks',
+            controller_dot_api_dot_controller__pb2.LinksRequest.SerializeToString,
+            controller_dot_api_dot_controller__pb2.LinkList.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Plan(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/p4reduce.v1.Controller/Plan',
+            controller_dot_api_dot_controller__pb2.PlanRequest.SerializeToString,
+            controller_dot_api_dot_controller__pb2.PlanReport.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Apply(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/p4reduce.v1.Controller/Apply',
+            controller_dot_api_dot_controller__pb2.ApplyRequest.SerializeToString,
+            controller_dot_api_dot_controller__pb2.PlanReport.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Rollback(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/p4reduce.v1.Controller/Rollback',
+            controller_dot_api_dot_controller__pb2.RollbackRequest.SerializeToString,
+            controller_dot_api_dot_controller__pb2.PlanReport.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListRevisions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/p4reduce.v1.Controller/ListRevisions',
+            controller_dot_api_dot_controller__pb2.RevisionsRequest.SerializeToString,
+            controller_dot_api_dot_controller__pb2.RevisionList.FromString,
             options,
             channel_credentials,
             insecure,

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 
+import grpc
+
 from controller.config import SwitchConfig
 from controller.entries import Entry, Key, TableEntry, key_of
 from controller.flows import COUNTERS
@@ -16,25 +18,31 @@ from controller.queries import SlotContent
 from controller.recovery import deleting_stages, flatten, writing_stages
 from controller.routes import ROUTE
 from controller.switch import AdoptReport, CounterCell, SwitchUnreachableError
+from controller.updates import Failure, Update, UpdateKind
 
 
 class FakeSwitch:
-    """`fails`: what the next `install` raises. A restart forgets the entries.
+    """`fails`: what the next `install` raises; `refuses`: entries that no batch may write.
 
-    `log`: every change in order, the entry and whether it was written (or deleted).
+    `log`: every change in order, the entry and whether it was written (or deleted); `batches`: what came in
+    one request; `frames`: what was sent, by port. A restart forgets the entries.
     """
 
     def __init__(self, config: SwitchConfig, base: Sequence[Entry] = ()) -> None:
         self.config = config
         self.guards: Callable[[], Sequence[Entry]] = tuple
-        self.base = tuple(base)
+        self.base: Callable[[], Sequence[Entry]] = lambda: base
+        self.on_echo: Callable[[int], None] | None = None
         self.entries: dict[Key, Entry] = {}
         self.log: list[tuple[Entry, bool]] = []
         self.connected = True
         self.fails: Exception | None = None
+        self.refuses: set[Entry] = set()
+        self.batches: list[list[Update]] = []
+        self.frames: list[tuple[int, bytes]] = []
         self.pushes = 0
         self.slot_content: dict[int, SlotContent] = {}
-        self._write(self.base)
+        self._write(self.base())
 
     @property
     def state(self) -> str:
@@ -47,12 +55,12 @@ class FakeSwitch:
     @property
     def of_jobs(self) -> dict[Key, Entry]:
         """The entries that are no base entries."""
-        return {key: entry for key, entry in self.entries.items() if entry not in self.base}
+        return {key: entry for key, entry in self.entries.items() if entry not in self.base()}
 
     def restart(self) -> None:
         """Everything is lost; what fills it again is what a connection does first."""
         self._delete(list(self.entries.values()))
-        self._write(chain(self.guards(), self.base))
+        self._write(chain(self.guards(), self.base()))
 
     def routed_without(self, guards: Iterable[Entry], *, since: int) -> bool:
         """Whether, after so many changes, there ever was a route while one of the guards was not."""
@@ -80,7 +88,7 @@ class FakeSwitch:
 
     async def adopt(self, wanted: Sequence[Entry]) -> AdoptReport:
         self._require()
-        before, after = set(self.entries.values()), {*self.base, *wanted}
+        before, after = set(self.entries.values()), {*self.base(), *wanted}
         self._delete(before - after)
         self._write(after - before)
         return AdoptReport(
@@ -101,11 +109,38 @@ class FakeSwitch:
 
     async def remove(self, entries: Sequence[Entry]) -> None:
         self._require()
-        self._delete(entry for entry in entries if entry not in self.base)
+        self._delete(entry for entry in entries if entry not in self.base())
 
     async def read_entries(self) -> set[Entry]:
         self._require()
         return set(self.entries.values())
+
+    @property
+    def written(self) -> dict[Key, Entry]:
+        return dict(self.entries)
+
+    async def runs_our_program(self) -> bool:
+        self._require()
+        return True
+
+    async def write_batch(self, updates: Sequence[Update]) -> list[Failure]:
+        self._require()
+        self.batches.append(list(updates))
+        failures = []
+        for update in updates:
+            entry = update.entry
+            there = key_of(entry) in self.entries
+            if entry in self.refuses or there is (update.kind is UpdateKind.INSERT):
+                failures.append(Failure(update, grpc.StatusCode.INVALID_ARGUMENT, "refused"))
+            elif update.kind is UpdateKind.DELETE:
+                self._delete([entry])
+            else:
+                self._write([entry])
+        return failures
+
+    async def send_frame(self, port: int, frame: bytes) -> None:
+        self._require()
+        self.frames.append((port, frame))
 
     async def flow_counters(self, first: int, count: int) -> dict[str, list[CounterCell]]:
         self._require()

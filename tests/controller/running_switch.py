@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from controller.allocator import Region
 from controller.config import HostConfig, SwitchConfig, Target
 from controller.entries import Entry
-from controller.flows import Ring, job_entries
+from controller.flows import Ring, leaf_entries
 from controller.jobs import Member, Mode, Plan
 from controller.routes import rack_entries
 from p4src import CPU_PORT
@@ -133,6 +133,6 @@ def job(number: int = 0, *, ranks: int = 3, generation: int = 1) -> list[Entry]:
         mode=Mode.IN_NETWORK,
     )
     ring = Ring(members, {rank: HOSTS[rank].port for rank in range(ranks)}, DEVICE_ID)
-    return job_entries(
+    return leaf_entries(
         ring, plan, Region(number, number * plan.slots, plan.slots), check_icrc=True, rnr_timer=24
     )

@@ -1,4 +1,4 @@
-"""What the configuration says of queue pairs is checked before anybody joins."""
+"""What the configuration says of queue pairs and of links is checked before anybody joins."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from controller.config import ConfigError, parse_config
+from controller.config import ConfigError, Spread, parse_config
+from tests.controller.spine_leaf import fabric
 from tests.controller.test_registry import CONFIG
 
 DOCUMENT: dict[str, Any] = {
@@ -39,3 +40,100 @@ def test_queue_pair_parameters_have_defaults_and_limits(name: str) -> None:
 def test_the_same_is_checked_without_a_file() -> None:
     with pytest.raises(ConfigError, match="0 would mean that a lost packet is never sent again"):
         replace(CONFIG, rc_timeout=0)
+
+
+FABRIC: dict[str, Any] = {
+    "switches": [
+        {"name": name, "device_id": number, "address": f"127.0.0.1:{number}"}
+        for name, number in (("l1", 1), ("l2", 2), ("s1", 101), ("s2", 102))
+    ],
+    "hosts": [
+        {"name": f"h{n}", "ip": f"10.0.{n}.1", "mac": f"02:00:00:00:00:0{n}", "switch": f"l{n}", "port": 1}
+        for n in (1, 2)
+    ],
+    "links": [
+        {"a": f"l{leaf}", "a_port": 100 + spine, "b": f"s{spine}", "b_port": leaf}
+        for leaf in (1, 2)
+        for spine in (1, 2)
+    ],
+    "quotas": {"job_slots": 128, "tenants": {"team": {"weight": 2.0}}},
+}
+
+
+def test_who_is_leaf_and_who_is_spine_follows_from_the_links() -> None:
+    config = parse_config(FABRIC)
+    assert (config.leaves, config.spines) == (("l1", "l2"), ("s1", "s2"))
+    assert (config.role("l2"), config.role("s1")) == ("leaf", "spine")
+    assert [link.name for link in config.links] == ["l1:s1", "l1:s2", "l2:s1", "l2:s2"]
+    rack = parse_config(DOCUMENT)
+    assert (rack.leaves, rack.spines, rack.role("s1")) == (("s1",), (), "leaf")
+    assert parse_config({**DOCUMENT, "links": []}) == rack
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"links": [{"a": "l1", "a_port": 1}]}, r"links\[0\] has no 'b'"),
+        ({"links": "l1"}, "'links' must be a list"),
+        (
+            {"links": [{"a": "l9", "a_port": 9, "b": "s1", "b_port": 1}]},
+            r"links\[0\] \(l9:s1\): a is 'l9'; known",
+        ),
+        (
+            {"links": [*FABRIC["links"], {"a": "s1", "a_port": 9, "b": "l1", "b_port": 9}]},
+            "l1 is a spine, as other links have it as b: a is always the leaf",
+        ),
+        (
+            {"links": [*FABRIC["links"], {"a": "l1", "a_port": 9, "b": "s1", "b_port": 9}]},
+            r"links\[4\] \(l1:s1\) is given twice",
+        ),
+        (
+            {"links": [*FABRIC["links"][1:], {"a": "l1", "a_port": 1, "b": "s1", "b_port": 1}]},
+            "l1 port 1 is taken by host h1",
+        ),
+        (
+            {"links": [*FABRIC["links"][1:], {"a": "l1", "a_port": 9, "b": "s1", "b_port": 2}]},
+            r"s1 port 2 is taken by links\[1\]",
+        ),
+        (
+            {"links": [*FABRIC["links"][1:], {"a": "l1", "a_port": 255, "b": "s1", "b_port": 1}]},
+            "a_port: port 255 is the CPU or drop port",
+        ),
+        ({"links": FABRIC["links"][:2]}, "switch l2 has no link to any spine, but other leaves have"),
+        (
+            {"hosts": [{**FABRIC["hosts"][0], "switch": "s1", "port": 7}, FABRIC["hosts"][1]]},
+            "host h1 is behind s1, which is a spine",
+        ),
+        (
+            {"switches": [*FABRIC["switches"][:3], {**FABRIC["switches"][3], "device_id": 1}]},
+            "device id 1 is given twice",
+        ),
+        (
+            {"switches": [*FABRIC["switches"][:3], {**FABRIC["switches"][3], "device_id": 70000}]},
+            "s2 has device id 70000, links need 0..65535",
+        ),
+        ({"quotas": 3}, "quotas is int, not an object"),
+        ({"probe_interval_s": -1}, "probe_interval_s must not be below 0"),
+        ({"probe_lost": 0}, "probe_lost and probe_found not below 1"),
+    ],
+)
+def test_what_is_wrong_with_a_fabric_is_said(change: dict[str, Any], text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        parse_config({**FABRIC, **change})
+
+
+def test_a_fabric_has_limits() -> None:
+    with pytest.raises(ConfigError, match="switch l1 has 33 hosts: at most 32"):
+        fabric((33, 1), spines=1)
+    with pytest.raises(ConfigError, match="there are 9 leaves, 8 are possible"):
+        fabric((1,) * 9, spines=1)
+    with pytest.raises(ConfigError, match="there are 5 spines, 4 are possible"):
+        fabric((1, 1), spines=5)
+    fabric((8,) * 8, spines=4)
+
+
+def test_what_is_spread_over_spines() -> None:
+    assert parse_config(DOCUMENT).spread is Spread.JOBS
+    assert parse_config({**DOCUMENT, "spread": "messages"}).spread is Spread.MESSAGES
+    with pytest.raises(ConfigError, match="spread is 'packets', not one of jobs, messages"):
+        parse_config({**DOCUMENT, "spread": "packets"})

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from ipaddress import IPv4Address
 
 import pytest
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -23,13 +25,16 @@ from controller.jobs import (
     Phase,
     Plan,
     Ready,
+    Relocate,
     Resumed,
     Start,
     Started,
+    Stayed,
     Tell,
     Timing,
     Waiting,
 )
+from controller.moves import HOLDING_S, HoldAt, Moved, Pause, Step, furthest
 
 TIMING = Timing(heartbeat_interval_s=1.0, heartbeat_timeout_s=5.0, resume_timeout_s=30.0)
 PLAN = Plan(job_id=5, generation=77, window=8, message_packets=16, path_mtu=1024, mode=Mode.IN_NETWORK)
@@ -156,7 +161,7 @@ def test_a_break_that_is_shorter_than_the_timeout_is_no_matter() -> None:
     job.tick(4.0)
     job.resume(1, token(1), 4.5)
     job.tick(8.0)
-    assert told(job) == [(1, Resumed())]
+    assert told(job) == [(1, Resumed()), (1, Moved(0, Mode.IN_NETWORK))]
     with pytest.raises(InvalidRequestError, match="token"):
         job.resume(1, b"another's", 5.0)
 
@@ -182,7 +187,7 @@ def test_after_a_restart_all_workers_have_to_come_back() -> None:
     job.resume(0, token(0), 1.0)
     job.leave(0, 29.0)
     job.tick(30.0)
-    assert told(job) == [(0, Resumed())]
+    assert told(job) == [(0, Resumed()), (0, Moved(0, Mode.IN_NETWORK))]
     job.tick(30.1)
     ((rank, event),) = told(job)
     assert rank == 0
@@ -200,6 +205,178 @@ def test_a_worker_that_was_away_when_everybody_left_hears_it_when_it_is_back() -
     assert told(job) == [(1, Left())]
 
 
+# Moving between ring and switch.
+
+RING_PLAN = replace(PLAN, mode=Mode.RING, mode_reason="no room")
+
+
+def by_ring(size: int) -> Job:
+    job = joined(size)
+    job.planned(RING_PLAN, {rank: token(rank) for rank in range(size)}, 0.0)
+    for rank in range(size):
+        job.up(rank, 0.0)
+    job.take_effects()
+    return job
+
+
+def to_all(size: int, event: Event) -> list[tuple[int, Event]]:
+    return [(rank, event) for rank in range(size)]
+
+
+def test_a_job_moves_when_all_hold_at_the_furthest_collective() -> None:
+    job = by_ring(3)
+    job.move_to(Mode.IN_NETWORK, 9, 1.0)
+    assert told(job) == to_all(3, Pause(9))
+    for rank, collective in ((0, 41), (2, 41), (1, 42)):
+        assert told(job) == []
+        job.paused(rank, 9, collective, 1.1)
+    assert told(job) == to_all(3, HoldAt(9, 42))
+    job.held(1, 9, 0x10, 1.2)
+    job.held(0, 9, 0x20, 1.2)
+    assert job.take_effects() == []
+    job.held(2, 9, 0x30, 1.3)
+    assert job.take_effects() == [Relocate(Mode.IN_NETWORK, {0: 0x20, 1: 0x10, 2: 0x30})]
+    job.moved(Mode.IN_NETWORK, "")
+    assert told(job) == to_all(3, Moved(9, Mode.IN_NETWORK))
+    assert job.plan == replace(RING_PLAN, mode=Mode.IN_NETWORK, mode_reason="")
+    assert job.why_not_move() == ""
+
+
+def test_where_the_switch_cannot_be_written_all_go_on_by_ring() -> None:
+    job = by_ring(1)
+    job.move_to(Mode.IN_NETWORK, 1, 0.0)
+    job.paused(0, 1, 0, 0.0)
+    job.held(0, 1, 5, 0.0)
+    job.take_effects()
+    job.moved(Mode.RING, "switch s1 is away")
+    assert told(job) == [(0, Moved(1, Mode.RING, "switch s1 is away"))]
+
+
+def test_a_worker_that_comes_back_is_told_where_the_move_is() -> None:
+    job = by_ring(2)
+    job.move_to(Mode.IN_NETWORK, 7, 0.0)
+    told(job)
+    job.paused(0, 7, 3, 0.0)
+    job.broken(0)
+    job.resume(0, token(0), 0.1)
+    assert told(job) == [(0, Resumed()), (0, Pause(7))]
+    job.paused(0, 7, 3, 0.2)
+    job.broken(1)
+    job.resume(1, token(1), 0.2)
+    job.paused(1, 7, 4, 0.2)
+    assert told(job) == [(1, Resumed()), (1, Pause(7)), (0, HoldAt(7, 4)), (1, HoldAt(7, 4))]
+    job.held(0, 7, 1, 0.3)
+    job.held(1, 7, 2, 0.3)
+    assert job.take_effects() == [Relocate(Mode.IN_NETWORK, {0: 1, 1: 2})]
+    job.broken(1)
+    job.resume(1, token(1), 0.4)
+    assert told(job) == [(1, Resumed()), (1, HoldAt(7, 4))]
+    job.held(1, 7, 2, 0.5)
+    assert job.take_effects() == []
+    job.broken(0)
+    job.moved(Mode.IN_NETWORK, "")
+    assert told(job) == [(1, Moved(7, Mode.IN_NETWORK))]
+    job.resume(0, token(0), 0.6)
+    assert told(job) == [(0, Resumed()), (0, Moved(0, Mode.IN_NETWORK))]
+
+
+def test_answers_to_another_move_say_nothing() -> None:
+    job = by_ring(1)
+    job.move_to(Mode.IN_NETWORK, 2, 0.0)
+    job.paused(0, 1, 5, 0.0)
+    job.held(0, 2, 5, 0.0)
+    assert told(job) == [(0, Pause(2))]
+    job.paused(0, 2, 5, 0.0)
+    job.held(0, 1, 5, 0.0)
+    assert job.take_effects() == [Tell(0, HoldAt(2, 5))]
+
+
+def test_a_worker_that_does_not_pause_makes_the_others_go_on() -> None:
+    job = by_ring(2)
+    job.move_to(Mode.IN_NETWORK, 1, 0.0)
+    job.paused(0, 1, 0, 0.0)
+    told(job)
+    for now in (3.0, 5.0, 5.1):
+        job.heard(0, now)
+        job.heard(1, now)
+        job.tick(now)
+    stayed, *tells = [
+        e for e in job.take_effects() if e != Tell(0, Heartbeat()) and e != Tell(1, Heartbeat())
+    ]
+    assert stayed == Stayed("rank 1 (h2, 10.0.0.2) kept the others waiting for 5 s")
+    assert tells == [Tell(0, Moved(1, Mode.RING, "no room")), Tell(1, Moved(1, Mode.RING, "no room"))]
+    assert job.why_not_move() == ""
+
+
+def test_a_straggler_may_take_longer_to_hold_but_not_for_ever() -> None:
+    job = by_ring(2)
+    job.move_to(Mode.IN_NETWORK, 1, 0.0)
+    for rank in range(2):
+        job.paused(rank, 1, rank, 0.0)
+    job.held(0, 1, 0, 0.0)
+    job.take_effects()
+    for now in (HOLDING_S, HOLDING_S + 1):
+        for rank in range(2):
+            job.heard(rank, now)
+        job.tick(now)
+        assert any(isinstance(effect, Stayed) for effect in job.take_effects()) == (now > HOLDING_S)
+
+
+def test_what_is_being_written_is_not_called_off() -> None:
+    job = by_ring(1)
+    job.move_to(Mode.IN_NETWORK, 1, 0.0)
+    job.paused(0, 1, 0, 0.0)
+    job.held(0, 1, 0, 0.0)
+    job.take_effects()
+    job.call_off("another job needs the room")
+    job.heard(0, 500.0)
+    job.tick(500.0)
+    assert told(job) == []
+    assert job.move is not None
+    assert job.move.step is Step.WRITING
+
+
+def test_a_job_that_ends_while_it_moves_has_ended() -> None:
+    job = by_ring(2)
+    job.move_to(Mode.IN_NETWORK, 1, 0.0)
+    told(job)
+    job.abort(1, "no more")
+    assert job.take_effects() == [Over(), *(Tell(rank, Ended("no more", 1)) for rank in range(2))]
+    job.paused(0, 1, 0, 0.0)
+    job.held(0, 1, 0, 0.0)
+    job.moved(Mode.IN_NETWORK, "")
+    assert job.take_effects() == []
+
+
+def test_only_a_job_whose_workers_are_all_there_and_stay_is_moved() -> None:
+    assert ready(2).why_not_move() == "it is ready"
+    job = by_ring(2)
+    job.broken(1)
+    assert job.why_not_move() == "rank 1 is without a connection to the controller"
+    job.resume(1, token(1), 0.0)
+    job.leave(0, 0.0)
+    assert job.why_not_move() == "rank 0 is leaving"
+    with pytest.raises(NotPossibleError, match="cannot be moved: rank 0 is leaving"):
+        job.move_to(Mode.IN_NETWORK, 1, 0.0)
+
+
+def test_collective_numbers_wrap() -> None:
+    assert furthest([5]) == 5
+    assert furthest([2**32 - 1, 0, 2**32 - 2]) == 0
+    assert furthest([7, 9, 8]) == 9
+
+
+def test_workers_of_one_job_are_of_one_tenant() -> None:
+    job = Job(JobSpec(name="train", world_size=2, tenant="blue"), TIMING)
+    with pytest.raises(InvalidRequestError, match=r"is of tenant blue, but .* says red"):
+        job.join(member(0), 2, 0.0, "red")
+    with pytest.raises(InvalidRequestError, match=r"is of tenant blue, but .* says default"):
+        job.join(member(0), 2, 0.0)
+    job.join(member(0), 2, 0.0, "blue")
+    created = Job(JobSpec(name="train", world_size=2, tenant="blue"), TIMING, explicit=True)
+    created.join(member(0), 2, 0.0)
+
+
 class Worker:
     """What one worker has said and heard in its life; `session` is whether it has one."""
 
@@ -207,6 +384,9 @@ class Worker:
         self.session = True
         self.heard: list[Event] = []
         self.up = self.leaving = self.gone = False
+        self.next = 0  # the first collective not started
+        self.step: Pause | HoldAt | None = None  # what it has to answer
+        self.mode = Mode.IN_NETWORK
 
     def has(self, kind: type[Event]) -> bool:
         return any(isinstance(event, kind) for event in self.heard)
@@ -227,6 +407,9 @@ class JobMachine(RuleBasedStateMachine):
         self.job = Job(JobSpec(name="train", world_size=self.SIZE), TIMING)
         self.workers: dict[int, Worker] = {}
         self.installing = False
+        self.writing: Relocate | None = None
+        self.moves = 0
+        self.modes: dict[int, Mode] = {}  # of collectives that have started
         self.starts = self.overs = 0
         self.over_seen = False
 
@@ -240,11 +423,21 @@ class JobMachine(RuleBasedStateMachine):
                 self.starts += 1
             elif isinstance(effect, Over):
                 self.overs += 1
+            elif isinstance(effect, Relocate):
+                assert self.writing is None
+                assert len({w.next for w in self.workers.values()}) == 1, "they hold at different collectives"
+                assert set(effect.psns) == set(self.workers)
+                self.writing = effect
             elif isinstance(effect, Tell):
                 worker = self.workers[effect.rank]
                 assert worker.session, "told a worker that has no session"
                 assert not worker.is_over, "told something after the end"
                 worker.heard.append(effect.event)
+                if isinstance(effect.event, (Pause, HoldAt)):
+                    worker.step = effect.event
+                if isinstance(effect.event, Moved):
+                    assert self.writing is None, "told to go on while the switch is written"
+                    worker.step, worker.mode = None, effect.event.mode
                 if isinstance(effect.event, Start):
                     assert all(w.up for w in self.workers.values()), "started before all were up"
                 if isinstance(effect.event, Left):
@@ -281,6 +474,56 @@ class JobMachine(RuleBasedStateMachine):
         worker.up |= what == "up"
         worker.leaving |= what == "leave"
         getattr(self.job, what)(rank, self.now)
+        self.settle()
+
+    @precondition(lambda self: self.job.phase is Phase.RUNNING)
+    @rule(data=st.data())
+    def collective(self, data: st.DataObject) -> None:
+        """A worker starts its next collective, unless it is held; it cannot be two ahead of another."""
+        rank = data.draw(st.sampled_from(sorted(self.workers)))
+        worker = self.workers[rank]
+        held = isinstance(worker.step, Pause) or (
+            isinstance(worker.step, HoldAt) and worker.next >= worker.step.collective
+        )
+        if held or worker.is_over or worker.next > min(w.next for w in self.workers.values()):
+            return
+        assert self.modes.setdefault(worker.next, worker.mode) is worker.mode, "a collective in two modes"
+        worker.next += 1
+
+    @precondition(lambda self: not self.job.why_not_move())
+    @rule(mode=st.sampled_from(Mode))
+    def move(self, mode: Mode) -> None:
+        self.moves += 1
+        self.job.move_to(mode, self.moves, self.now)
+        self.settle()
+
+    @rule(data=st.data())
+    def answer(self, data: st.DataObject) -> None:
+        rank = self.some(data, session=True)
+        if rank is not None:
+            self.reply(rank)
+
+    def reply(self, rank: int) -> None:
+        """Answer what the controller has said of a move."""
+        worker = self.workers[rank]
+        if isinstance(worker.step, Pause):
+            self.job.paused(rank, worker.step.move, worker.next, self.now)
+        elif isinstance(worker.step, HoldAt) and worker.next >= worker.step.collective:
+            self.job.held(rank, worker.step.move, rank, self.now)
+        self.settle()
+
+    @precondition(lambda self: self.writing is not None)
+    @rule(works=st.booleans())
+    def write(self, works: bool) -> None:
+        assert self.writing is not None
+        assert self.job.plan is not None
+        mode, self.writing = self.writing.mode if works else self.job.plan.mode, None
+        self.job.moved(mode, "")
+        self.settle()
+
+    @rule()
+    def call_off(self) -> None:
+        self.job.call_off("something else")
         self.settle()
 
     @rule(data=st.data(), how=st.sampled_from(["broken", "broken", "broken", "closed", "abort"]))
@@ -346,3 +589,37 @@ class JobMachine(RuleBasedStateMachine):
 
 
 TestJobMachine = JobMachine.TestCase
+
+
+class MoveMachine(JobMachine):
+    """The same, once the job runs by ring."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for rank in range(self.SIZE):
+            self.workers[rank] = Worker()
+            self.workers[rank].mode = Mode.RING
+            self.job.join(member(rank), self.SIZE, self.now)
+        self.settle()
+        self.installing = False
+        self.job.planned(RING_PLAN, {rank: token(rank) for rank in range(self.SIZE)}, self.now)
+        for rank, worker in self.workers.items():
+            worker.up = True
+            self.job.up(rank, self.now)
+        self.settle()
+
+    @precondition(lambda self: self.job.move is not None)
+    @rule(rounds=st.integers(1, 3))
+    def go_on(self, rounds: int) -> None:
+        """Everybody who can does what the move waits for."""
+        for _ in range(rounds):
+            for rank, worker in self.workers.items():
+                if isinstance(worker.step, HoldAt) and worker.next < worker.step.collective:
+                    assert self.modes.setdefault(worker.next, worker.mode) is worker.mode
+                    worker.next += 1
+                if worker.session:
+                    self.reply(rank)
+
+
+TestMoveMachine = MoveMachine.TestCase
+TestMoveMachine.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)

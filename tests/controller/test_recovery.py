@@ -3,13 +3,17 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from controller.allocator import Region
 from controller.entries import Entry, Group, TableEntry, key_of, table_entry
-from controller.flows import EMIT, FLOW, MEMBER_QP
+from controller.flows import EMIT, FLOW, MEMBER_QP, TREE_JOB, UPLINK
+from controller.jobs import Mode, Plan
 from controller.recovery import Stage, compare, deleting_stages, flatten, writing_stages
-from controller.routes import MAC, ROUTE
+from controller.routes import ECMP_MEMBER, EDGE_PORT, MAC, ROUTE, TREE_LINK, base_entries
+from controller.trees import Tree, entries_on
 from tests.controller.running_switch import job
+from tests.controller.spine_leaf import fabric, member
 
-KINDS = [ROUTE, MAC, EMIT, FLOW, MEMBER_QP]
+KINDS = [ROUTE, MAC, EMIT, FLOW, MEMBER_QP, TREE_JOB, UPLINK, ECMP_MEMBER]
 
 
 @st.composite
@@ -61,6 +65,24 @@ def test_a_job_is_written_from_its_group_to_its_guards() -> None:
 
 def test_a_job_is_deleted_from_its_flows_to_its_guards() -> None:
     assert tables(deleting_stages(job())) == [{FLOW}, {EMIT}, {"group"}, {MEMBER_QP}]
+
+
+def test_what_looks_up_is_written_last_and_deleted_first_on_leaves_too() -> None:
+    config = fabric((2, 2), spines=2)
+    tree = Tree.of(config, [member(config, rank, rank) for rank in range(3)])
+    plan = Plan(job_id=1, generation=1, window=1, message_packets=2, path_mtu=256, mode=Mode.IN_NETWORK)
+    entries = entries_on(config, tree, "l1", plan, Region(0, 0, 4), ["s1"])
+    assert tables(writing_stages(entries)) == [{"group"}, {EMIT, UPLINK}, {FLOW, TREE_JOB}, {MEMBER_QP}]
+    assert tables(deleting_stages(entries)) == [{FLOW, TREE_JOB}, {EMIT, UPLINK}, {"group"}, {MEMBER_QP}]
+
+
+def test_routes_come_after_the_ways_that_they_choose_from() -> None:
+    config = fabric((1, 1), spines=2)
+    base = base_entries(config, config.switches[0])
+    written = tables(writing_stages(base))
+    assert written[-2:] == [{ECMP_MEMBER}, {ROUTE, MAC, EDGE_PORT, TREE_LINK}]
+    deleted = tables(deleting_stages(base))
+    assert deleted[0] == {ROUTE, MAC, EDGE_PORT, TREE_LINK}
 
 
 def test_the_flood_group_outlives_the_entry_that_names_it() -> None:

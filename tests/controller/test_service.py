@@ -189,7 +189,10 @@ def test_a_job_over_the_wire(workers: Workers, served: Served, admin: AdminClien
         (0x200, 0xFFFFFE),
     ]
     (job,) = admin.list_jobs()
-    assert (job.spec.name, job.phase, job.mode, job.slots) == ("train", pb.RUNNING, pb.IN_NETWORK, 256)
+    assert (job.spec.name, job.phase, job.mode) == ("train", pb.RUNNING, pb.IN_NETWORK)
+    (place,) = job.places
+    assert (place.switch, place.role, place.slots, list(place.ranks)) == ("s1", "leaf", 256, [0, 1, 2])
+    assert list(job.ring) == [0, 1, 2]
     assert [(w.host, w.port, w.connected) for w in job.workers] == [
         ("h1", 1, True),
         ("h2", 2, True),
@@ -342,7 +345,7 @@ def test_a_broken_connection_and_a_restarted_controller_do_not_matter(
     served.start()
     assert served.switch.of_jobs == entries
     assert served.registry is not None
-    place = served.registry.job("train").place
+    place = served.registry.job("train").places.get("s1")
     assert place is not None
     assert set(place.entries) == set(entries.values())
     assert [m.rnr_nak for m in served.registry.job("train").job.members] == [False, True, False]

@@ -24,8 +24,16 @@ PLACE = Place(
         table_entry("flow", {"ingress_port": 1, "dest_qp": 0x123456}, "data_flow", flow=96),
     ),
 )
+OTHER = Place(switch="s2", role="spine", region=Region(number=0, base=0, slots=256), entries=(Group(2, ()),))
 PLAN = Plan(
-    job_id=7, generation=7, window=8, message_packets=16, path_mtu=1024, mode=Mode.RING, mode_reason="full"
+    job_id=7,
+    generation=7,
+    window=8,
+    message_packets=16,
+    path_mtu=1024,
+    mode=Mode.RING,
+    mode_reason="full",
+    ring=(0, 2, 1),
 )
 JOB = StoredJob(
     spec=JobSpec(name="train", world_size=1, mode=Mode.IN_NETWORK, window=4),
@@ -46,7 +54,7 @@ JOB = StoredJob(
         ),
     ),
     phase=Phase.INSTALLING,
-    place=PLACE,
+    places=(PLACE, OTHER),
 )
 
 
@@ -70,8 +78,8 @@ def test_how_a_job_ended_comes_back(tmp_path: Path, outcome: Left | Ended) -> No
         db.save_job(JOB)
         db.save_phase(7, Phase.RUNNING)
         db.save_phase(7, Phase.ENDED, outcome)
-        db.release(7)
-        assert db.jobs() == [replace(JOB, phase=Phase.ENDED, outcome=outcome, place=None)]
+        db.release(7, "s1", "s2")
+        assert db.jobs() == [replace(JOB, phase=Phase.ENDED, outcome=outcome, places=())]
 
 
 def test_what_was_written_is_there_after_the_process_died(tmp_path: Path) -> None:
@@ -110,7 +118,7 @@ def test_only_old_ended_jobs_are_forgotten(tmp_path: Path) -> None:
     with store(tmp_path / "db") as db:
         for generation in range(1, 121):
             phase = Phase.RUNNING if generation == 1 else Phase.ENDED
-            db.save_job(replace(JOB, plan=replace(PLAN, generation=generation), phase=phase, place=None))
+            db.save_job(replace(JOB, plan=replace(PLAN, generation=generation), phase=phase, places=()))
         db.release(120)
         assert [job.plan.generation for job in db.jobs()] == [1, *range(21, 121)]
 
@@ -120,35 +128,95 @@ def test_a_job_with_a_region_is_not_forgotten(tmp_path: Path) -> None:
         db.save_job(JOB)
         with pytest.raises(StoreError, match="generation 7 still has a region on s1"):
             db.forget_job(7)
-        db.release(7)
+        db.release(7, "s1")
+        assert [job.places for job in db.jobs()] == [(OTHER,)]
+        with pytest.raises(StoreError, match="generation 7 still has a region on s2"):
+            db.forget_job(7)
+        db.release(7, "s2")
         db.forget_job(7)
         assert db.jobs() == []
 
 
-def make_older(path: Path) -> None:
-    """A file of the format whose flow entries knew nothing of RNR NAKs, nor their members."""
+def test_a_place_that_changes_is_the_only_one_that_does(tmp_path: Path) -> None:
+    moved = replace(OTHER, entries=(Group(2, ((1, 1),)),))
+    third = replace(OTHER, switch="s3")
+    with store(tmp_path / "db") as db:
+        db.save_job(JOB)
+        db.save_places([(7, moved), (7, third)])
+        assert db.jobs() == [replace(JOB, places=(PLACE, moved, third))]
+
+
+# As format 2 had them; format 1 had the same tables.
+_OLDER = """
+DROP TABLE entries;
+DROP TABLE regions;
+CREATE TABLE regions (
+    generation INTEGER PRIMARY KEY REFERENCES jobs (generation) ON DELETE CASCADE,
+    switch TEXT NOT NULL,
+    number INTEGER NOT NULL,
+    base INTEGER NOT NULL,
+    slots INTEGER NOT NULL,
+    UNIQUE (switch, number)
+);
+CREATE TABLE entries (
+    generation INTEGER NOT NULL REFERENCES regions (generation) ON DELETE CASCADE,
+    position INTEGER NOT NULL,
+    entry TEXT NOT NULL,
+    PRIMARY KEY (generation, position)
+) WITHOUT ROWID;
+"""
+
+
+def make_older(path: Path, version: int, *, entries: bool = False) -> None:
+    """A file of a format whose jobs were on one switch, and knew less of their plans and members."""
     with sqlite3.connect(path) as db:
-        db.execute("PRAGMA user_version = 1")
-        db.execute("UPDATE jobs SET workers = replace(workers, ', \"rnr_nak\": true', '')")
+        db.executescript(_OLDER)
+        db.execute(f"PRAGMA user_version = {version}")
+        db.execute("UPDATE jobs SET plan = replace(plan, ', \"ring\": [0, 2, 1]', '')")
+        db.execute("UPDATE jobs SET spec = replace(spec, ', \"tenant\": \"\"', '')")
+        if version == 1:
+            db.execute("UPDATE jobs SET workers = replace(workers, ', \"rnr_nak\": true', '')")
+        if entries:
+            db.execute("INSERT INTO regions VALUES (7, 's1', 0, 0, 256)")
+            db.execute("INSERT INTO entries VALUES (7, 0, '[\"group\", 2, []]')")
     db.close()
 
 
-def test_a_file_of_the_format_before_is_taken_if_it_holds_no_entries(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_file_of_a_format_before_is_taken_if_it_holds_no_entries(tmp_path: Path, version: int) -> None:
     with store(tmp_path / "db") as db:
-        db.save_job(replace(JOB, place=None))
+        db.save_job(replace(JOB, places=()))
         generation = db.next_generation()
-    make_older(tmp_path / "db")
+    make_older(tmp_path / "db", version)
     with store(tmp_path / "db") as db:
-        (((member, _),),) = [job.workers for job in db.jobs()]
-        assert not member.rnr_nak
+        (job,) = db.jobs()
+        assert job.plan == replace(PLAN, ring=())
+        assert job.spec == JOB.spec
+        ((member, _),) = job.workers
+        assert member.rnr_nak is (version == 2)
         assert db.next_generation() == generation + 1
+        db.save_job(JOB)
+        assert db.jobs() == [JOB]
 
 
-def test_a_file_of_the_format_before_with_entries_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_file_of_a_format_before_with_entries_is_refused(tmp_path: Path, version: int) -> None:
+    with store(tmp_path / "db") as db:
+        db.save_job(replace(JOB, places=()))
+    make_older(tmp_path / "db", version, entries=True)
+    match = f"has format {version} and holds jobs' entries on switches, this controller knows 3: use another"
+    with pytest.raises(StoreError, match=match):
+        store(tmp_path / "db")
+
+
+@pytest.mark.parametrize("version", [4, 99])
+def test_a_file_of_a_later_format_is_refused(tmp_path: Path, version: int) -> None:
     with store(tmp_path / "db") as db:
         db.save_job(JOB)
-    make_older(tmp_path / "db")
-    with pytest.raises(StoreError, match="has format 1, this controller knows 2"):
+    with sqlite3.connect(tmp_path / "db") as raw:
+        raw.execute(f"PRAGMA user_version = {version}")
+    raw.close()
+    with pytest.raises(StoreError, match=f"has format {version}, this controller knows 3"):
         store(tmp_path / "db")
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 from finsy.proto import U128, p4r
@@ -22,6 +23,7 @@ from tests.controller.running_switch import DEVICE_ID, RunningSwitch, free_port,
 pytestmark = pytest.mark.slow  # switch processes come and go
 
 PATIENCE_S = 60.0
+DROP = "SwitchIngress.forward.drop"
 
 
 class Observed(Switch):
@@ -184,19 +186,55 @@ def test_close_while_nobody_answers() -> None:
 # Others at the switch
 
 
-def test_another_primary_is_waited_for_and_its_damage_repaired(switch_process: RunningSwitch) -> None:
+def test_another_primary_is_waited_for(switch_process: RunningSwitch) -> None:
     async def test(switch: Observed) -> None:
         await switch.install(job())
-        async with guest(switch_process, 1 << 20) as other:
+        async with guest(switch_process, 1 << 20):
             await switch.until(lambda: not switch.connected)
             assert switch.state == f"another controller is primary (election id {1 << 20})"
             with pytest.raises(SwitchUnreachableError, match="another controller is primary"):
                 await switch.install(job(1))
-            await other.write([Update(UpdateKind.DELETE, switch_process.base[-1])])
+            assert await switch.read_entries() == {*switch_process.base, *job()}
+            assert await switch.runs_our_program()
         await switch.until(lambda: switch.connected)
-        assert await switch.read_entries() == {*switch_process.base, *job()}
         assert switch.changes == [True, False, True]
+
+    run(switch_process, test)
+
+
+def test_what_another_primary_changed_stays_but_for_what_sums_depend_on(
+    switch_process: RunningSwitch,
+) -> None:
+    """`written` still is what we wrote: so it can be told what was changed by hand."""
+    guards = [e for e in job() if isinstance(e, TableEntry) and e.table == MEMBER_QP]
+    gone, mine = switch_process.base[-1], table_entry(ROUTE, {"dst_ip": (0x0B000000, 8)}, DROP)
+    before, own = switch_process.base[1], job(1)[0]
+    assert isinstance(before, TableEntry)
+    changed = replace(before, action=DROP, params=())
+
+    async def test(switch: Observed) -> None:
+        await switch.install(job())
+        written = switch.written
+        async with guest(switch_process, 1 << 20) as other:
+            await switch.until(lambda: not switch.connected)
+            await other.write([Update(UpdateKind.DELETE, entry) for entry in (gone, *guards)])
+            await other.write([Update(UpdateKind.INSERT, entry) for entry in (mine, own)])
+            await other.write([Update(UpdateKind.MODIFY, changed)])
+        await switch.until(lambda: switch.connected)
         assert switch.epoch == 1
+        await switch.adopt(job())
+        by_hand = ({*switch_process.base, *job()} - {gone, before}) | {mine, changed}
+        assert await switch.read_entries() == by_hand
+        assert switch.written == written
+        failures = await switch.write_batch(
+            [
+                Update(UpdateKind.DELETE, mine),
+                Update(UpdateKind.MODIFY, before),
+                Update(UpdateKind.INSERT, gone),
+            ]
+        )
+        assert not failures
+        assert await switch.read_entries() == {*switch_process.base, *job()}
 
     run(switch_process, test)
 
@@ -485,9 +523,10 @@ def test_what_a_slot_holds(switch_process: RunningSwitch) -> None:
         entry.data.bitstring = bytes.fromhex("00000102 00000304 80000001 10 01")
         await set_cell(switch_process, p4r.Entity(register_entry=entry))
         await switch.until(lambda: switch.changes == [True, False, True])
-        assert await switch.slots(1234, 1) == [
-            SlotContent(index=1234, generation=0x102, message=0x304, bitmap=0x80000001, chunks=0x10, flags=1)
-        ]
+        (slot,) = await switch.slots(1234, 1)
+        assert replace(slot, age_us=0) == SlotContent(
+            index=1234, generation=0x102, message=0x304, bitmap=0x80000001, chunks=0x10, flags=1
+        )
 
     run(switch_process, test)
 

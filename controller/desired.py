@@ -1,0 +1,391 @@
+"""The document that says what the switches shall hold beyond what jobs need. No I/O.
+
+    drain: [s2, l1:s1]                # spines and links that take no new traffic
+    quotas: {job_slots: 2048}         # instead of the configuration's
+    entries:
+      s1:
+        - table: route                # P4Info's name, or its end
+          match: {dst_ip: 10.9.0.0/16}
+          action: next_hop
+          params: {port: 4, src_mac: "02:70:00:01:00:04", dst_mac: "02:00:00:00:00:04"}
+    groups:
+      s1: {5000: [1, 2, {port: 3, instance: 7}]}
+
+What the fabric and the jobs need is not in it, and what belongs to them it may not touch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from controller.admission import QuotaError, parse_quotas
+from controller.allocator import FLOOD_GROUP
+from controller.config import Config
+from controller.entries import Entry, Group, Key, TableEntry, key_of
+from controller.marked import DocumentError, Marked, read
+from controller.recovery import JOB_GROUPS, JOB_TABLES
+from controller.vocabulary import Vocabulary, WordError
+from p4src import CPU_PORT, DROP_PORT, MAX_PORTS
+
+_FLOOD = "SwitchIngress.forward.flood"
+_AGAIN = range(64, 64 + 4 * MAX_PORTS)  # a leaf's partial up, and its answer back
+_MAX_GROUP = (1 << 16) - 1
+_MAX_INSTANCE = (1 << 16) - 1
+_MOST_SLOTS = 1 << 31
+_SHOWN = 3000  # characters of mistakes: they travel in gRPC's trailer
+
+
+@dataclass(frozen=True)
+class Fabric:
+    """The names that a document may use: switches, and links as (leaf, spine)."""
+
+    switches: tuple[str, ...]
+    links: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def of(cls, config: Config) -> Fabric:
+        """The configuration's."""
+        return cls(
+            tuple(switch.name for switch in config.switches),
+            tuple((link.a, link.b) for link in config.links),
+        )
+
+    @property
+    def spines(self) -> tuple[str, ...]:
+        """The spines, in order."""
+        return tuple(dict.fromkeys(spine for _, spine in self.links))
+
+    @property
+    def leaves(self) -> tuple[str, ...]:
+        """Leaves that have uplinks, in order."""
+        return tuple(dict.fromkeys(leaf for leaf, _ in self.links))
+
+    def ways(self, leaf: str, drain: frozenset[str]) -> set[str]:
+        """The spines that a leaf still reaches."""
+        return {b for a, b in self.links if a == leaf and b not in drain and f"{a}:{b}" not in drain}
+
+
+@dataclass(frozen=True)
+class Desired:
+    """A document's meaning. `quotas` is as JSON has it, None: the configuration's."""
+
+    drain: frozenset[str] = frozenset()
+    quotas: Mapping[str, Any] | None = None
+    entries: Mapping[str, tuple[Entry, ...]] = field(default_factory=dict)
+
+    def on(self, switch: str) -> tuple[Entry, ...]:
+        """Entries and groups of one switch."""
+        return self.entries.get(switch, ())
+
+    def means(self, other: Desired) -> bool:
+        """Whether two documents say the same."""
+        return (
+            self.drain == other.drain
+            and self.quotas == other.quotas
+            and all(set(self.on(name)) == set(other.on(name)) for name in {*self.entries, *other.entries})
+        )
+
+
+def parse(text: str, fabric: Fabric, vocabulary: Vocabulary, base: Mapping[str, Sequence[Entry]]) -> Desired:
+    """A document's meaning; DocumentError lists its mistakes, each with line and key.
+
+    `base` is what the fabric itself needs on each switch, however it is drained.
+    """
+    top = read(text).mapping(known=("drain", "quotas", "entries", "groups"))
+    reader = _Reader(fabric, vocabulary, base)
+    with reader.mistakes.noting():
+        reader.read_drain(top.get("drain"))
+    with reader.mistakes.noting():
+        reader.read_quotas(top.get("quotas"))
+    with reader.mistakes.noting():
+        reader.read_groups(top.get("groups"))
+    with reader.mistakes.noting():
+        reader.read_entries(top.get("entries"))
+    reader.mistakes.raise_if_any()
+    return Desired(
+        frozenset(reader.drain),
+        reader.quotas,
+        {name: tuple(found.values()) for name, found in reader.found.items() if found},
+    )
+
+
+class _Mistakes:
+    """Mistakes so far: whoever wrote the document wants to see all of them."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    @contextmanager
+    def noting(self) -> Iterator[None]:
+        try:
+            yield
+        except DocumentError as error:
+            self.lines.append(str(error))
+
+    def raise_if_any(self) -> None:
+        if self.lines:
+            shown = [self.lines[0]]
+            while len(shown) < len(self.lines) and sum(map(len, shown)) < _SHOWN:
+                shown.append(self.lines[len(shown)])
+            more = [f"... and {len(self.lines) - len(shown)} more"] if len(self.lines) > len(shown) else []
+            raise DocumentError("\n".join([*shown, *more]))
+
+
+class _Reader:
+    """Reads the four parts; groups before entries, which may name them."""
+
+    def __init__(self, fabric: Fabric, vocabulary: Vocabulary, base: Mapping[str, Sequence[Entry]]) -> None:
+        self.fabric = fabric
+        self.vocabulary = vocabulary
+        self.base = {name: {key_of(entry) for entry in entries} for name, entries in base.items()}
+        self.mistakes = _Mistakes()
+        self.drain: set[str] = set()
+        self.quotas: dict[str, Any] | None = None
+        self.found: dict[str, dict[Key, Entry]] = {name: {} for name in fabric.switches}
+        self.lines: dict[tuple[str, Key], int] = {}
+        self.groups: set[tuple[str, int]] = set()  # wrong ones too, so that one mistake is not told twice
+
+    # Drain.
+
+    def read_drain(self, given: Marked | None) -> None:
+        if given is None:
+            return
+        links = tuple(f"{a}:{b}" for a, b in self.fabric.links)
+        for item in given.items():
+            with self.mistakes.noting():
+                name = item.text()
+                if not links:
+                    raise item.wrong("there is nothing to drain: this fabric has no spines")
+                if name in self.fabric.switches and name not in self.fabric.spines:
+                    raise item.wrong(
+                        f"{name} is a leaf, its hosts have no other: spines and links can be drained, "
+                        f"{', '.join((*self.fabric.spines, *links))}"
+                    )
+                if name not in (*self.fabric.spines, *links):
+                    raise item.wrong(
+                        f"{name!r} is neither a spine nor a link; known are "
+                        f"{', '.join((*self.fabric.spines, *links))}"
+                    )
+                if name in self.drain:
+                    raise item.wrong(f"{name} is given twice")
+                self.drain.add(name)
+        self._still_connected(given)
+
+    def _still_connected(self, given: Marked) -> None:
+        drain, leaves = frozenset(self.drain), self.fabric.leaves
+        for i, leaf in enumerate(leaves):
+            for other in leaves[i + 1 :]:
+                if not self.fabric.ways(leaf, drain) & self.fabric.ways(other, drain):
+                    raise given.wrong(
+                        f"that leaves no way between {leaf} and {other}: keep a spine that both have a "
+                        "link to"
+                    )
+
+    # Quotas.
+
+    def read_quotas(self, given: Marked | None) -> None:
+        if given is None or given.is_null:
+            return
+        values = given.mapping(known=("job_slots", "tenants", "preemption"))
+        quotas: dict[str, Any] = {}
+        if "job_slots" in values:
+            with self.mistakes.noting():
+                quotas["job_slots"] = _slots(values["job_slots"])
+        if "tenants" in values:
+            quotas["tenants"] = {}
+            for name, tenant in values["tenants"].mapping().items():
+                with self.mistakes.noting():
+                    quotas["tenants"][name] = _tenant(tenant)
+        if "preemption" in values:
+            with self.mistakes.noting():
+                quotas["preemption"] = values["preemption"].flag()
+        try:
+            parse_quotas(quotas)
+        except QuotaError as error:
+            raise given.wrong(str(error)) from error
+        self.quotas = quotas
+
+    # Groups.
+
+    def read_groups(self, given: Marked | None) -> None:
+        for switch, groups in self._by_switch(given):
+            with self.mistakes.noting():
+                for text, replicas in groups.mapping().items():
+                    with self.mistakes.noting():
+                        number = _group_number(replicas, text)
+                        self.groups.add((switch, number))
+                        self._add(switch, Group(number, _replicas(replicas)), replicas)
+
+    # Entries.
+
+    def read_entries(self, given: Marked | None) -> None:
+        counts: dict[tuple[str, str], int] = {}
+        for switch, entries in self._by_switch(given):
+            with self.mistakes.noting():
+                for item in entries.items():
+                    with self.mistakes.noting():
+                        entry = self._entry(item, switch)
+                        self._add(switch, entry, item)
+                        self._room(switch, entry, item, counts)
+
+    def _entry(self, item: Marked, switch: str) -> TableEntry:
+        values = item.mapping(known=("table", "match", "action", "params"))
+        for name in ("table", "match", "action"):
+            if name not in values:
+                raise item.wrong(
+                    f"an entry has a table, a match, an action and its params: {name!r} is missing"
+                )
+        with _words(values["table"]):
+            table = self.vocabulary.table(values["table"].text())
+        if table.name in JOB_TABLES:
+            raise values["table"].wrong(
+                f"{table.name} belongs to the jobs: the controller fills it when workers join"
+            )
+        match = _named(values["match"], table.fields, f"table {table.name}")
+        with _words(values["action"]):
+            action = self.vocabulary.action(table, values["action"].text())
+        fields = table.actions[action]
+        params = _named(values.get("params"), fields, f"action {action}", at=item)
+        found: list[tuple[str, int | tuple[int, int]]] = []
+        for key in table.fields:
+            with _words(match[key.name]):
+                found.append((key.name, self.vocabulary.match(key, match[key.name].text())))
+        given: list[tuple[str, int]] = []
+        for param in fields:
+            with _words(params[param.name]):
+                given.append((param.name, self.vocabulary.param(param, params[param.name].text())))
+        entry = TableEntry(table.name, tuple(found), action, tuple(given))
+        self._check_group(entry, params, switch)
+        return entry
+
+    def _check_group(self, entry: TableEntry, params: Mapping[str, Marked], switch: str) -> None:
+        if entry.action != _FLOOD:
+            return
+        number = dict(entry.params)["group"]
+        if number != FLOOD_GROUP and (switch, number) not in self.groups:
+            raise params["group"].wrong(
+                f"{switch} has no group {number}: say under groups.{switch} which ports it goes to"
+            )
+
+    # Both.
+
+    def _by_switch(self, given: Marked | None) -> Iterator[tuple[str, Marked]]:
+        for name, value in given.mapping().items() if given is not None else ():
+            with self.mistakes.noting():
+                if name not in self.found:
+                    raise value.wrong(
+                        f"there is no switch {name!r}; known are {', '.join(self.fabric.switches)}"
+                    )
+                yield name, value
+
+    def _add(self, switch: str, entry: Entry, where: Marked) -> None:
+        key = key_of(entry)
+        if key in self.base.get(switch, ()):
+            raise where.wrong(
+                f"{self.vocabulary.key_words(entry)} is the fabric's own on {switch}: the controller makes "
+                "it from the configuration"
+            )
+        if key in self.found[switch]:
+            raise where.wrong(
+                f"{self.vocabulary.key_words(entry)} is given on line {self.lines[switch, key]} already"
+            )
+        self.found[switch][key] = entry
+        self.lines[switch, key] = where.line
+
+    def _room(
+        self, switch: str, entry: TableEntry, where: Marked, counts: dict[tuple[str, str], int]
+    ) -> None:
+        place = (switch, entry.table)
+        if place not in counts:
+            counts[place] = sum(key[0] == entry.table for key in self.base.get(switch, ()))
+        counts[place] += 1
+        size = self.vocabulary.tables[entry.table].size
+        if counts[place] > size:
+            raise where.wrong(f"{entry.table} on {switch} is full: it has room for {size} entries")
+
+
+@contextmanager
+def _words(where: Marked) -> Iterator[None]:
+    """What the vocabulary does not know, said where it stands."""
+    try:
+        yield
+    except WordError as error:
+        raise where.wrong(str(error)) from error
+
+
+def _named(
+    given: Marked | None, fields: Sequence[Any], of: str, *, at: Marked | None = None
+) -> dict[str, Marked]:
+    """The values of all fields by name, no more and no less."""
+    names = [field.name for field in fields]
+    values = given.mapping() if given is not None else {}
+    has = f"{of} has {', '.join(names) or 'none'}"
+    for name, value in values.items():
+        if name not in names:
+            raise value.wrong(f"there is no {name!r} here: {has}")
+    missing = [name for name in names if name not in values]
+    if missing:
+        where = given if given is not None else at
+        assert where is not None
+        raise where.wrong(f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing: {has}")
+    return values
+
+
+def _slots(given: Marked) -> int | None:
+    return None if given.is_null else given.number(0, _MOST_SLOTS)
+
+
+def _tenant(given: Marked) -> dict[str, Any]:
+    values = given.mapping(known=("weight", "slots"))
+    tenant: dict[str, Any] = {}
+    if "weight" in values:
+        tenant["weight"] = values["weight"].positive()
+    if "slots" in values:
+        tenant["slots"] = _slots(values["slots"])
+    return tenant
+
+
+def _group_number(where: Marked, text: str) -> int:
+    try:
+        number = int(text, 0)
+    except ValueError:
+        raise where.wrong(f"{text!r} is no group: groups have numbers") from None
+    if number == FLOOD_GROUP:
+        raise where.wrong(f"group {number} is the fabric's own: broadcasts go there")
+    if number in JOB_GROUPS:
+        raise where.wrong(f"groups {JOB_GROUPS[0]}..{JOB_GROUPS[-1]} belong to the jobs")
+    if number in _AGAIN:
+        raise where.wrong(f"groups {_AGAIN[0]}..{_AGAIN[-1]} are the fabric's own, for repeated partials")
+    if not 0 < number <= _MAX_GROUP:
+        raise where.wrong(f"group {number} is not within 1..{_MAX_GROUP}")
+    return number
+
+
+def _replicas(given: Marked) -> tuple[tuple[int, int], ...]:
+    """(port, instance) of each replica, sorted; a bare port has instance 1."""
+    found: set[tuple[int, int]] = set()
+    for item in given.items():
+        if item.is_mapping:
+            values = item.mapping(known=("port", "instance"))
+            if "port" not in values:
+                raise item.wrong("a replica has a port: 'port' is missing")
+            port = _port(values["port"])
+            instance = values["instance"].number(0, _MAX_INSTANCE) if "instance" in values else 1
+        else:
+            port, instance = _port(item), 1
+        if (port, instance) in found:
+            raise item.wrong(f"port {port} with instance {instance} is given twice")
+        found.add((port, instance))
+    if not found:
+        raise given.wrong("a group needs at least one port")
+    return tuple(sorted(found))
+
+
+def _port(given: Marked) -> int:
+    port = given.number(0, MAX_PORTS - 1)
+    if port in (CPU_PORT, DROP_PORT):
+        raise given.wrong(f"port {port} is the {'CPU' if port == CPU_PORT else 'drop'} port")
+    return port

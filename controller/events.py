@@ -1,0 +1,106 @@
+"""What comes out of a job's state machine: events for its workers, and what the controller has to do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from controller.moves import HoldAt, Moved, Pause
+from controller.specs import Member, Mode, Plan
+
+# What a worker is told.
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """These ranks have not joined."""
+
+    missing: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Ready:
+    """All have joined: bring up the connections with the neighbours."""
+
+    plan: Plan
+    successor: Member
+    predecessor: Member
+    token: bytes
+
+
+@dataclass(frozen=True)
+class Start:
+    """Everybody's connections are ready."""
+
+
+@dataclass(frozen=True)
+class Heartbeat:
+    """The controller lives."""
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """The session goes on."""
+
+
+@dataclass(frozen=True)
+class Left:
+    """Everybody has left: the job has ended well."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The job has ended early, and by whose doing (None: no worker's)."""
+
+    reason: str
+    rank: int | None = None
+
+
+Event = Waiting | Ready | Start | Heartbeat | Resumed | Left | Ended | Pause | HoldAt | Moved
+
+
+# What has to be done.
+
+
+@dataclass(frozen=True)
+class Tell:
+    """Send an event to a worker, which has a session."""
+
+    rank: int
+    event: Event
+
+
+@dataclass(frozen=True)
+class Install:
+    """All have joined: make a plan, write the switch, then call `planned` or `end`."""
+
+
+@dataclass(frozen=True)
+class Started:
+    """All are up: the job runs. Comes before the Start that is told."""
+
+
+@dataclass(frozen=True)
+class Over:
+    """The job has ended: take it off the switch. Comes before the Ended or Left that is told."""
+
+
+@dataclass(frozen=True)
+class Relocate:
+    """All workers hold: write the switches or take the job off them, then call `moved`.
+
+    `psns`: the next PSN of each rank's QP_out.
+    """
+
+    mode: Mode
+    psns: Mapping[int, int]
+
+
+@dataclass(frozen=True)
+class Stayed:
+    """A move was called off: the job goes on as before."""
+
+    reason: str
+
+
+Effect = Tell | Install | Started | Relocate | Stayed | Over

@@ -1,0 +1,137 @@
+"""The fabric as a graph: leaves, spines, the links between them, and which of these can be used. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from controller.config import Config
+
+
+@dataclass(frozen=True)
+class Link:
+    """Between a leaf and a spine. `index`: which of the leaf's uplinks it is, from 0."""
+
+    leaf: str
+    leaf_port: int
+    spine: str
+    spine_port: int
+    index: int
+
+    @property
+    def name(self) -> str:
+        """As people write it: "l1:s2"."""
+        return f"{self.leaf}:{self.spine}"
+
+    def __str__(self) -> str:
+        return f"link {self.leaf} port {self.leaf_port} to {self.spine} port {self.spine_port}"
+
+
+@dataclass(frozen=True)
+class LinkState:
+    """What cannot be used, or shall not be: links that do not answer, spines that are away, what is drained.
+
+    `down` has names of links, `lost` of spines, `drained` of either.
+    """
+
+    down: frozenset[str] = frozenset()
+    lost: frozenset[str] = frozenset()
+    drained: frozenset[str] = frozenset()
+
+    def usable(self, link: Link) -> bool:
+        """Whether new traffic may go there."""
+        return not self.why_not(link)
+
+    def why_not(self, link: Link) -> str:
+        """In words; empty where the link can be used."""
+        if link.spine in self.drained:
+            return f"{link.spine} is drained"
+        if link.name in self.drained:
+            return "drained"
+        if link.spine in self.lost:
+            return f"{link.spine} is away"
+        if link.name in self.down:
+            return "no answer"
+        return ""
+
+    def draining(self, drained: Iterable[str]) -> LinkState:
+        """The same with something else drained."""
+        return replace(self, drained=frozenset(drained))
+
+
+ALL_UP = LinkState()
+
+
+@dataclass(frozen=True)
+class Graph:
+    """The fabric of a configuration; without links, racks that know nothing of each other."""
+
+    leaves: tuple[str, ...]
+    spines: tuple[str, ...]
+    links: tuple[Link, ...]
+
+    @classmethod
+    def of(cls, config: Config) -> Graph:
+        """Uplinks count by the order of spines."""
+        leaves, spines = config.leaves, config.spines
+        links: list[Link] = []
+        for leaf in leaves:
+            up = sorted(
+                (link for link in config.links if link.a == leaf), key=lambda link: spines.index(link.b)
+            )
+            links += [Link(link.a, link.a_port, link.b, link.b_port, i) for i, link in enumerate(up)]
+        return cls(leaves, spines, tuple(links))
+
+    def uplinks(self, leaf: str) -> tuple[Link, ...]:
+        """A leaf's links, by index; none in a single rack."""
+        return tuple(link for link in self.links if link.leaf == leaf)
+
+    def downlinks(self, spine: str) -> tuple[Link, ...]:
+        """A spine's links, by leaf."""
+        return tuple(link for link in self.links if link.spine == spine)
+
+    def link(self, leaf: str, spine: str) -> Link | None:
+        """The link between the two, if there is one."""
+        return next((link for link in self.links if (link.leaf, link.spine) == (leaf, spine)), None)
+
+    def common_spines(self, leaves: Iterable[str], state: LinkState = ALL_UP) -> tuple[str, ...]:
+        """The spines that all of these leaves have a usable link to."""
+        leaves = list(leaves)
+        found = []
+        for spine in self.spines:
+            links = [self.link(leaf, spine) for leaf in leaves]
+            if all(link is not None and state.usable(link) for link in links):
+                found.append(spine)
+        return tuple(found)
+
+    def why_apart(self, leaves: Iterable[str], state: LinkState) -> str:
+        """Why no spine joins these leaves, in words."""
+        leaves = list(leaves)
+        reasons = []
+        for spine in self.spines:
+            for leaf in leaves:
+                link = self.link(leaf, spine)
+                reason = f"no link {leaf}:{spine}" if link is None else state.why_not(link)
+                if reason:
+                    if reason in ("drained", "no answer"):
+                        reason = f"{leaf}:{spine}: {reason}"
+                    reasons.append(reason)
+                    break
+        return f"no spine joins {', '.join(leaves)} ({'; '.join(reasons) or 'there is none'})"
+
+
+def spread(count: int, spines: Iterable[str], usable: Iterable[str]) -> tuple[str, ...]:
+    """`count` buckets over the usable ones of these spines, as even as it goes; none if none is usable.
+
+    A bucket whose spine (number modulo spines) is usable stays with it, whatever becomes of others.
+    """
+    order, good = tuple(spines), set(usable)
+    if not good:
+        return ()
+    owner = [order[i % len(order)] for i in range(count)]
+    load = {spine: owner.count(spine) for spine in order if spine in good}
+    for i, spine in enumerate(owner):
+        if spine not in good:
+            owner[i] = min(load, key=lambda name: load[name])
+            load[owner[i]] += 1
+    return tuple(owner)

@@ -1,0 +1,276 @@
+"""The jobs' side of the switches: what is written to them when jobs, links, switches or wishes change."""
+
+from __future__ import annotations
+
+import abc
+import asyncio
+import contextlib
+import functools
+import logging
+import sqlite3
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from controller import planning
+from controller.api.errors import ControllerError, NotFoundError, NotPossibleError
+from controller.config import Config
+from controller.entries import Entry
+from controller.fabric import ManagedSwitch
+from controller.jobs import Job, Mode
+from controller.links import LinkWatch
+from controller.places import HalfOffError, Places
+from controller.running import Running
+from controller.setup import Admit, Installer, Shape
+from controller.store import Store, StoreError
+from controller.trees import Tree, with_psns
+from controller.upkeep import Upkeep
+
+logger = logging.getLogger(__name__)
+
+STRAGGLERS_S = 2.0  # how long packets of workers that know of their job's end may still be under way
+
+
+class Keeper(abc.ABC):
+    """The half of the registry that has to do with switches.
+
+    `on_room`: called when slots became free, or a switch or link came back. Whoever writes to a switch has
+    its lock; those of several are taken in the order of the configuration (`writing`).
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        store: Store,
+        switches: Sequence[ManagedSwitch],
+        *,
+        clock: Callable[[], float],
+    ) -> None:
+        self.config = config
+        self.store = store
+        self.switches = {switch.name: switch for switch in switches}
+        self.clock = clock
+        self.on_room: list[Callable[[], None]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.links = LinkWatch(
+            config,
+            self.switches,
+            clock=clock,
+            on_change=self._links_changed,
+            broken=store.broken() if config.links else (),
+        )
+        self.places = Places(config, store, self.switches, self.links, clock=clock, on_room=self._room)
+        self.upkeep = Upkeep(config, self.switches, self.places, self.links, clock=clock, spawn=self.spawn)
+        self.installer = Installer(config, store, self.places)
+        for switch in switches:
+            switch.switch.guards = functools.partial(self.places.guards, switch.name)
+            switch.switch.base = functools.partial(self.upkeep.base, switch.name)
+
+    @abc.abstractmethod
+    def act(self, running: Running, call: Callable[[Job, float], None]) -> None:
+        """Call a job's state machine, and do what it asks for."""
+
+    @abc.abstractmethod
+    def over(self, running: Running) -> None:
+        """A job has ended, or one that has is not being written any more."""
+
+    # Moving between ring and switches.
+
+    @property
+    def shape(self) -> Shape:
+        """Window and packets a message that a job gets, from what it asks for."""
+        return self.installer.shape
+
+    @shape.setter
+    def shape(self, shape: Shape) -> None:
+        self.installer.shape = shape
+
+    @property
+    def admit(self) -> Admit:
+        """Raises NoResourcesError where a job that has joined shall not have slots now."""
+        return self.installer.admit
+
+    @admit.setter
+    def admit(self, admit: Admit) -> None:
+        self.installer.admit = admit
+
+    async def place_running(self, running: Running, psns: Mapping[int, int]) -> tuple[Mode, str]:
+        """Slots and entries for a job that runs by ring, while all its workers hold.
+
+        `psns`: the next of each rank's QP_out. Returns the mode it has then, and why it is no other;
+        raises nothing that is not a defect.
+        """
+        job = running.job
+        if job.plan is None or not job.live or running.installing or running.places:
+            return self._mode_of(running)
+        plan = replace(job.plan, mode=Mode.IN_NETWORK, mode_reason="")
+        why = planning.why_ring(self.config, job.spec, job.members)
+        if why:
+            return Mode.RING, why
+        running.installing = True
+        try:
+            members = with_psns(job.members, psns)
+            await self.places.put(running, Tree.of(self.config, members), plan)
+            job.plan = plan
+        except (ControllerError, StoreError, sqlite3.Error) as error:
+            why = str(error)
+        finally:
+            self._written(running)
+        return (Mode.RING, why) if why else self._mode_of(running)
+
+    async def take_off(self, running: Running, reason: str) -> tuple[Mode, str]:
+        """The way back: all entries of the job go, and its slots are free. As `place_running`."""
+        job = running.job
+        if job.plan is None or not job.live or running.installing or not running.places:
+            return self._mode_of(running)
+        why = ""
+        running.installing = True
+        try:
+            await self.places.take_off(running, replace(job.plan, mode=Mode.RING, mode_reason=reason))
+        except HalfOffError as error:
+            text = f"job {job.spec.name} cannot go on: {error}"
+            self.act(running, lambda job, now: job.end(text))
+            why = text
+        except (ControllerError, StoreError, sqlite3.Error) as error:
+            why = str(error)
+        finally:
+            self._written(running)
+        return (Mode.IN_NETWORK, why) if why else self._mode_of(running)
+
+    def _mode_of(self, running: Running) -> tuple[Mode, str]:
+        plan = running.job.plan
+        return (Mode.RING, "") if plan is None else (plan.mode, plan.mode_reason)
+
+    def _written(self, running: Running) -> None:
+        """The switches have been written for a job that may have ended meanwhile."""
+        running.installing = False
+        if not running.job.live:
+            self.over(running)
+
+    # Switches, links, and what an operator wants of them.
+
+    @property
+    def drained(self) -> frozenset[str]:
+        """Spines and links ("l1:s2") that take no new traffic."""
+        return self.links.drained
+
+    @property
+    def extra(self) -> dict[str, tuple[Entry, ...]]:
+        """Entries by switch that are wanted beside base entries and jobs'."""
+        return self.upkeep.extra
+
+    def wanted_entries(
+        self, name: str, *, drained: frozenset[str] | None = None, extra: Sequence[Entry] | None = None
+    ) -> list[Entry]:
+        """All that a switch shall hold; with something else drained, or extra, than is in force."""
+        return self.upkeep.wanted_entries(name, drained=drained, extra=extra)
+
+    def set_configuration(self, *, drained: frozenset[str], extra: Mapping[str, Sequence[Entry]]) -> None:
+        """What is drained, and extra entries. The caller has written the switches, and has their locks."""
+        self.links.drained = drained
+        self.upkeep.extra = {name: tuple(entries) for name, entries in extra.items()}
+        self.upkeep.decide()
+        self.links.look()
+
+    def writing(self) -> contextlib.AbstractAsyncContextManager[None]:
+        """The locks of all switches."""
+        return self.places.locked(self.switches)
+
+    def held(self, running: Running) -> int:
+        """How many slots a job has, on all switches together."""
+        return running.slots
+
+    def on_switch_change(self, name: str) -> None:
+        """A switch came or went."""
+        switch = self.switches[name]
+        switch.changed(self.clock())
+        if switch.switch.connected:
+            self.spawn(self.settle(switch))
+        self.links.look()
+
+    async def settle(self, switch: ManagedSwitch) -> None:
+        """Hold a switch that is connected against what it should have; jobs that it has forgotten end."""
+        await self.places.settle(switch, self._end)
+        self.links.look()
+        if switch.ready:
+            self.upkeep.changed()  # what was decided while it was written
+
+    async def push(self, name: str, *, force: bool) -> list[ManagedSwitch]:
+        """The program anew, into one switch or (empty name) all. NotFoundError, NotPossibleError."""
+        if name and name not in self.switches:
+            raise NotFoundError(f"there is no switch {name!r}, known are {', '.join(self.switches)}")
+        chosen = [switch for switch in self.switches.values() if name in ("", switch.name)]
+        for switch in chosen:
+            jobs = sorted(
+                running.job.spec.name
+                for running in self.places.on(switch.name)
+                if running.job.live and switch.name in running.leaves
+            )
+            if jobs and not force:
+                raise NotPossibleError(
+                    f"switch {switch.name} serves {', '.join(jobs)}: a new program would end that; wait, or "
+                    "force it"
+                )
+        for switch in chosen:
+            await self.places.push(switch, self._end)
+        return chosen
+
+    def _end(self, running: Running, reason: str) -> None:
+        self.act(running, lambda job, now: job.end(reason))
+
+    def _links_changed(self) -> None:
+        try:
+            self.store.save_broken(self.links.broken)
+        except sqlite3.Error as error:  # after a restart it is found out anew
+            logger.error("%s: which links are down is not saved: %s", self.store.path, error)
+        self.upkeep.changed()
+        self._room()
+
+    def _room(self) -> None:
+        for hook in self.on_room:
+            hook()
+
+    # Time.
+
+    def tick_switches(self) -> None:
+        """Time has passed."""
+        now = self.clock()
+        for switch in self.switches.values():
+            if switch.switch.connected and not switch.ready:
+                self.spawn(self.settle(switch))
+            elif switch.lost_for(now) > self.config.switch_timeout_s:
+                self._give_up(switch)
+        for running in self.places.remains:
+            if all(seat.knows_end for seat in running.job.seats.values()):
+                running.free_at = min(running.free_at, now + STRAGGLERS_S)
+            if self.places.needs_cleaning(running, now):
+                self.spawn(self.places.clean(running))
+        if probes := self.links.probe():
+            self.spawn(self.links.send(probes))
+        self.upkeep.retry()
+
+    def _give_up(self, switch: ManagedSwitch) -> None:
+        """Jobs cannot do without a leaf for ever."""
+        for running in self.places.on(switch.name):
+            if switch.name in running.leaves:
+                self._end(
+                    running,
+                    f"switch {switch.name} has been away for more than {self.config.switch_timeout_s:g} s: "
+                    f"{switch.switch.state}",
+                )
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do that beside everything else; its defects are logged, and `drain` waits for it."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("a defect in the controller", exc_info=error)
+
+    async def drain(self) -> None:
+        """Wait until nothing is under way."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)

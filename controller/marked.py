@@ -1,0 +1,150 @@
+"""YAML (or JSON) whose every value knows the line and the key that it stands at.
+
+Scalars stay text: what `1:20`, `on` or `010` mean is up to who reads them, not to YAML's guesses.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+import yaml
+
+from controller.api.errors import InvalidRequestError
+
+_NULL = ("", "~", "null", "Null", "NULL")
+
+
+class DocumentError(InvalidRequestError):
+    """What is wrong with a document, a line for each mistake: "line 3, entries.s1[0].table: ..."."""
+
+
+@dataclass(frozen=True)
+class Marked:
+    """A value of the document; `path` is its key as people write it, empty for the whole."""
+
+    node: yaml.Node
+    path: str = ""
+
+    @property
+    def line(self) -> int:
+        """From 1."""
+        return int(self.node.start_mark.line) + 1
+
+    @property
+    def where(self) -> str:
+        """Line and key."""
+        return f"line {self.line}{', ' if self.path else ''}{self.path}"
+
+    def wrong(self, why: str) -> DocumentError:
+        """The error to raise about this value."""
+        return DocumentError(f"{self.where}: {why}")
+
+    @property
+    def is_null(self) -> bool:
+        """Whether nothing is given: an empty value, `~` or `null`."""
+        return self._is_plain and self.node.value in _NULL
+
+    @property
+    def is_mapping(self) -> bool:
+        """Whether it has keys."""
+        return isinstance(self.node, yaml.MappingNode)
+
+    def mapping(self, known: tuple[str, ...] | None = None) -> dict[str, Marked]:
+        """Keys and values; null is an empty one. With `known`, any other key is an error."""
+        if self.is_null:
+            return {}
+        if not isinstance(self.node, yaml.MappingNode):
+            raise self.wrong(f"must be a mapping (key: value), not {self._kind}")
+        values: dict[str, Marked] = {}
+        for key_node, value_node in self.node.value:
+            key = Marked(key_node, self.path)
+            name = key.text()
+            if name in values:
+                raise key.wrong(f"{name!r} is given twice")
+            if known is not None and name not in known:
+                raise key.wrong(f"{name!r} is not known here; known are {', '.join(known)}")
+            values[name] = Marked(value_node, f"{self.path}.{name}" if self.path else name)
+        return values
+
+    def items(self) -> list[Marked]:
+        """The elements of a list; null is an empty one."""
+        if self.is_null:
+            return []
+        if not isinstance(self.node, yaml.SequenceNode):
+            raise self.wrong(f"must be a list, not {self._kind}")
+        return [Marked(node, f"{self.path}[{i}]") for i, node in enumerate(self.node.value)]
+
+    def text(self) -> str:
+        """A scalar as it is written."""
+        if not isinstance(self.node, yaml.ScalarNode):
+            raise self.wrong(f"must be a single value, not {self._kind}")
+        return str(self.node.value)
+
+    def number(self, least: int, most: int) -> int:
+        """A whole number from `least` to `most`, decimal or 0x..."""
+        text = self.text()
+        try:
+            value = int(text, 0)
+        except ValueError:
+            raise self.wrong(f"{text!r} is no whole number") from None
+        if not least <= value <= most:
+            raise self.wrong(f"{text} is not within {least}..{most}")
+        return value
+
+    def positive(self) -> float:
+        """A number above 0."""
+        text = self.text()
+        try:
+            value = float(text)
+        except ValueError:
+            raise self.wrong(f"{text!r} is no number") from None
+        if not 0 < value < float("inf"):
+            raise self.wrong(f"{text} is not above 0, or no number to count with")
+        return value
+
+    def flag(self) -> bool:
+        """true or false."""
+        text = self.text()
+        if text not in ("true", "false"):
+            raise self.wrong(f"{text!r} is neither true nor false")
+        return text == "true"
+
+    @property
+    def _is_plain(self) -> bool:
+        return isinstance(self.node, yaml.ScalarNode) and self.node.style is None
+
+    @property
+    def _kind(self) -> str:
+        if isinstance(self.node, yaml.MappingNode):
+            return "a mapping"
+        return "a list" if isinstance(self.node, yaml.SequenceNode) else f"{self.node.value!r}"
+
+
+def read(text: str) -> Marked:
+    """The document's top; an empty document is null. DocumentError where it is neither YAML nor JSON."""
+    if _is_json(text):
+        text = text.replace("\t", " ")  # YAML knows no tabs between tokens, JSON has none within strings
+    try:
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = f"line {mark.line + 1}: " if mark is not None else ""
+        why = ", ".join(part for part in (error.context, error.problem) if part)
+        raise DocumentError(f"{line}not YAML: {why}") from error
+    except yaml.YAMLError as error:  # a character that no document may have
+        raise DocumentError(f"not YAML: {str(error).splitlines()[0]}") from error
+    except RecursionError as error:
+        raise DocumentError("not for people: it is nested too deeply") from error
+    if node is None:
+        mark = yaml.Mark("", 0, 0, 0, None, 0)
+        node = yaml.ScalarNode("tag:yaml.org,2002:null", "", start_mark=mark, end_mark=mark)
+    return Marked(node)
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True

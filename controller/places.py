@@ -1,0 +1,362 @@
+"""What jobs hold on the switches: given all or none, taken away where and when their workers allow it.
+
+Several switches are locked in the order of the configuration only, so that nobody waits for each other. What
+is in the database is written there before a switch is, and deleted after it: nothing is on a switch that
+nobody knows of.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from controller.api.errors import ControllerError, NoResourcesError, UnreachableError
+from controller.config import Config
+from controller.entries import Entry
+from controller.fabric import ManagedSwitch, collide, guards_of
+from controller.jobs import Job, Phase, Plan
+from controller.links import LinkWatch
+from controller.running import Running
+from controller.store import Place, Store, StoredJob
+from controller.switch import SwitchError
+from controller.trees import Tree, entries_on, is_uplink
+
+logger = logging.getLogger(__name__)
+
+_SWITCH_PATIENCE_S = 2.0  # how long a job waits for a switch that is not connected
+
+
+class HalfOffError(ControllerError):
+    """Entries of a job that runs are missing on a switch, and could not be written again."""
+
+
+class Places:
+    """`holding`: the jobs that have a place anywhere. `on_room` is called when slots became free."""
+
+    def __init__(
+        self,
+        config: Config,
+        store: Store,
+        switches: Mapping[str, ManagedSwitch],
+        links: LinkWatch,
+        *,
+        clock: Callable[[], float],
+        on_room: Callable[[], None],
+    ) -> None:
+        self.config = config
+        self.store = store
+        self.switches = switches
+        self.links = links
+        self.holding: list[Running] = []
+        self._clock = clock
+        self._on_room = on_room
+
+    # Who has what
+
+    @property
+    def remains(self) -> list[Running]:
+        """The jobs that have ended, and are not off their switches."""
+        return [running for running in self.holding if not running.job.live and not running.installing]
+
+    def on(self, switch: str) -> list[Running]:
+        """All jobs with a place on a switch."""
+        return [running for running in self.holding if switch in running.places]
+
+    def held(self, switch: str) -> list[tuple[Place, bool]]:
+        """What jobs have on a switch, and which of them are live."""
+        return [(running.places[switch], running.job.live) for running in self.on(switch)]
+
+    def guards(self, switch: str) -> list[Entry]:
+        """What a switch must hold before it has routes, so that no sum's parts reach a worker."""
+        return guards_of(self.held(switch))
+
+    def take_over(self, running: Running, places: Iterable[Place]) -> None:
+        """A job from before a restart of the controller. ValueError where its regions are another's."""
+        for place in places:
+            self.switches[place.switch].allocator.take(place.region)
+            running.places[place.switch] = place
+        if running.places:
+            self.holding.append(running)
+
+    # Giving
+
+    @contextlib.asynccontextmanager
+    async def locked(self, names: Iterable[str]) -> AsyncIterator[None]:
+        """The locks of these switches, in the one order."""
+        wanted = set(names)
+        async with contextlib.AsyncExitStack() as stack:
+            for name, switch in self.switches.items():
+                if name in wanted:
+                    await stack.enter_async_context(switch.lock)
+            yield
+
+    async def put(
+        self, running: Running, tree: Tree, plan: Plan, *, admit: Callable[[], None] = lambda: None
+    ) -> None:
+        """Slots and entries on all leaves of a job, and on the spines that join them: all or none.
+
+        `admit` may object with a ControllerError when all switches are locked. Raises that, NoResourcesError,
+        UnreachableError, SwitchError or what the database raises, and the job has no place anywhere then.
+        """
+        await asyncio.gather(*(self.switches[leaf].require_ready(_SWITCH_PATIENCE_S) for leaf in tree.leaves))
+        spines = tree.spines(self.links.state)
+        async with self.locked((*tree.leaves, *spines)):
+            for leaf in tree.leaves:
+                await self.switches[leaf].require_ready(0.0)
+            spines = tuple(
+                spine
+                for spine in tree.spines(self.links.state)
+                if spine in spines and self.switches[spine].ready
+            )
+            if tree.two_level and not spines:
+                raise UnreachableError(tree.graph.why_apart(tree.leaves, self.links.state))
+            admit()
+            places = self._allocate(tree, plan, spines)
+            try:
+                # One that runs by ring says so until all is written: a restart in between takes this away.
+                phase = Phase.INSTALLING if running.job.plan is None else running.job.phase
+                self.store.save_job(stored(running.job, running.job.plan or plan, places, phase))
+            except BaseException:
+                self._free(places)
+                raise
+            running.places = {place.switch: place for place in places}
+            self.holding.append(running)
+            try:
+                for place in reversed(places):  # spines first
+                    switch = self.switches[place.switch]
+                    await self._make_room(switch, place.entries)
+                    await switch.install(place, _flows(tree, place))
+                if running.job.plan is not None:
+                    self.store.save_job(stored(running.job, plan, running.places.values(), phase))
+            except BaseException:
+                await self._take_back(running, plan, places)
+                raise
+
+    def _allocate(self, tree: Tree, plan: Plan, spines: Sequence[str], *, leaves: bool = True) -> list[Place]:
+        """Regions and entries, leaves before spines."""
+        places: list[Place] = []
+        try:
+            for name in (*(tree.leaves if leaves else ()), *spines):
+                try:
+                    region = self.switches[name].allocator.allocate(plan.slots)
+                except NoResourcesError as error:
+                    raise NoResourcesError(f"{name}: {error}") from error
+                place = Place(
+                    switch=name, region=region, entries=(), role="leaf" if name in tree.leaves else "spine"
+                )
+                places.append(place)
+                entries = entries_on(self.config, tree, name, plan, region, spines)
+                places[-1] = replace(place, entries=tuple(entries))
+        except BaseException:
+            self._free(places)
+            raise
+        return places
+
+    def _free(self, places: Iterable[Place]) -> None:
+        for place in places:
+            self.switches[place.switch].allocator.release(place.region)
+
+    async def _take_back(self, running: Running, plan: Plan, places: Sequence[Place]) -> None:
+        """Undo `put` after a switch has refused: each is as before, or is made so when it is back.
+
+        If the database fails here, the regions stay taken, as they are there, until the next start.
+        """
+        job, generation = running.job, plan.generation
+        running.places = {}
+        self.holding.remove(running)
+        for place in places:
+            try:
+                await self.switches[place.switch].remove(place)
+            except SwitchError as error:
+                logger.warning("switch %s holds too much until it is back: %s", place.switch, error)
+        self.store.release(generation, *(place.switch for place in places))
+        if job.plan is None:
+            self.store.forget_job(generation)
+        else:
+            self.store.save_job(stored(job, job.plan, (), job.phase))
+        self._free(places)
+
+    async def extend(self, running: Running, spine: str) -> None:
+        """A place on one more spine, which was not there when the job was set up. As `put`."""
+        switch = self.switches[spine]
+        async with switch.lock:
+            plan, generation = running.job.plan, running.generation
+            if not (switch.ready and running.job.live and running.places) or spine in running.places:
+                return
+            assert plan is not None
+            assert generation is not None
+            tree = Tree.of(self.config, running.job.members)
+            (place,) = self._allocate(tree, plan, [spine], leaves=False)
+            try:
+                self.store.save_places([(generation, place)])
+            except BaseException:
+                self._free([place])
+                raise
+            running.places[spine] = place
+            try:
+                await switch.install(place, _flows(tree, place))
+            except BaseException:
+                del running.places[spine]
+                self.store.release(generation, spine)
+                self._free([place])
+                raise
+
+    # Taking away
+
+    async def take_off(self, running: Running, plan: Plan) -> None:
+        """A running job whose workers all hold goes on by this plan, without any place; all or none.
+
+        Raises UnreachableError, SwitchError or what the database raises, and nothing has changed then; or
+        HalfOffError, and the job cannot go on.
+        """
+        job, names = running.job, list(running.places)
+        async with self.locked(names):
+            for leaf in running.leaves:
+                await self.switches[leaf].require_ready(0.0)
+            places = list(running.places.values())
+            try:
+                self.store.save_job(stored(job, plan, places, job.phase))  # a restart would finish this
+                for place in places:
+                    # A spine that is away is made to forget when it is back.
+                    if self.switches[place.switch].ready:
+                        await self.switches[place.switch].remove(place)
+                self.store.save_job(stored(job, plan, (), job.phase))
+            except BaseException as error:
+                await self._restore(names, error)
+                if job.plan is not None:
+                    self.store.save_job(stored(job, job.plan, places, job.phase))
+                raise
+            job.plan, running.places = plan, {}
+            self.holding.remove(running)
+            self._free(places)
+        self._on_room()
+
+    async def _restore(self, names: Iterable[str], why: BaseException) -> None:
+        try:
+            for name in names:
+                if self.switches[name].ready:
+                    await self.switches[name].adopt(self.held(name))
+        except SwitchError as error:
+            raise HalfOffError(f"its entries are half removed: {why}, and then {error}") from error
+
+    def needs_cleaning(self, running: Running, now: float) -> bool:
+        """Whether an ended job has something that can go now."""
+        return any(
+            self.switches[name].ready
+            and (place.role == "spine" or now >= running.free_at or name not in running.flows_removed)
+            for name, place in running.places.items()
+        )
+
+    async def clean(self, running: Running) -> None:
+        """Take an ended job off its switches as far as its workers allow."""
+        if running.cleaning:
+            return
+        running.cleaning = True
+        try:
+            for name in list(running.places):
+                await self._clean(running, self.switches[name])
+        finally:
+            running.cleaning = False
+
+    async def _clean(self, running: Running, switch: ManagedSwitch) -> None:
+        try:
+            async with switch.lock:
+                place = running.places.get(switch.name)
+                if not switch.ready or place is None:
+                    return
+                if place.role == "spine" or self._clock() >= running.free_at:
+                    await self._remove(running, switch)
+                elif switch.name not in running.flows_removed:
+                    await switch.remove_flows(place)
+                    running.flows_removed.add(switch.name)
+        except (ControllerError, sqlite3.Error) as error:
+            logger.warning("job %s is not off switch %s yet: %s", running.job.spec.name, switch.name, error)
+
+    async def _make_room(self, switch: ManagedSwitch, entries: Sequence[Entry]) -> None:
+        """Take ended jobs away whose guards are in the way; the switch is locked."""
+        for running in self.remains:
+            place = running.places.get(switch.name)
+            if place is not None and collide(place, entries):
+                await self._remove(running, switch)
+
+    async def _remove(self, running: Running, switch: ManagedSwitch) -> None:
+        """Take all of an ended job off a switch, which is locked."""
+        await switch.remove(running.places[switch.name])
+        self.freed(running, switch.name)
+
+    def freed(self, running: Running, name: str) -> None:
+        """A switch holds nothing of the job any more."""
+        assert running.generation is not None
+        # First the database: what it still has must not be given to another job.
+        self.store.release(running.generation, name)
+        if running.deleted and len(running.places) == 1:
+            self.store.forget_job(running.generation)
+        self._free([running.places.pop(name)])
+        if not running.places:
+            self.holding.remove(running)
+        self._on_room()
+
+    # Switches that come back
+
+    async def settle(self, switch: ManagedSwitch, end: Callable[[Running, str], None]) -> None:
+        """Hold a switch that is connected against what it should have.
+
+        A leaf that has forgotten a job has lost sums that nobody else has: `end` is told. A spine is filled
+        again, for it can have lost nothing that leaves cannot send once more.
+        """
+        if switch.ready or switch.settling:
+            return
+        switch.settling = True
+        try:
+            async with switch.lock:
+                found = await switch.switch.read_entries()
+                for running in self.on(switch.name):
+                    place = running.places[switch.name]
+                    fixed = {entry for entry in place.entries if not is_uplink(entry)}
+                    lost = place.role == "leaf" and not found.issuperset(fixed)
+                    if lost and running.job.live and not running.installing:
+                        end(running, f"switch {switch.name} was restarted, and has forgotten the job's sums")
+                await switch.adopt(self.held(switch.name))
+        except ControllerError as error:
+            logger.warning("switch %s: %s", switch.name, error)
+        finally:
+            switch.settling = False
+        if switch.ready:
+            self._on_room()
+
+    async def push(self, switch: ManagedSwitch, end: Callable[[Running, str], None]) -> None:
+        """The program anew; the jobs of a leaf end by that."""
+        async with switch.lock:
+            for running in self.on(switch.name):
+                if running.places[switch.name].role == "leaf":
+                    end(running, f"switch {switch.name} was loaded with its program anew")
+            await switch.switch.push()
+            await switch.adopt(self.held(switch.name))  # guards stay until no worker can send any more
+            for running in self.remains:
+                if switch.name in running.places:
+                    running.flows_removed.add(switch.name)
+
+
+def _flows(tree: Tree, place: Place) -> int:
+    """How many flow indexes a job uses on a switch."""
+    return len(tree.ranks_by_bit(place.switch))
+
+
+def stored(
+    job: Job, plan: Plan, places: Iterable[Place], phase: Phase, tokens: Mapping[int, bytes] | None = None
+) -> StoredJob:
+    """The job as the database keeps it; `tokens` by rank where seats do not have theirs yet."""
+    return StoredJob(
+        spec=job.spec,
+        explicit=job.explicit,
+        plan=plan,
+        workers=tuple(
+            (seat.member, tokens[rank] if tokens else seat.token) for rank, seat in sorted(job.seats.items())
+        ),
+        phase=phase,
+        places=tuple(sorted(places, key=lambda place: place.switch)),
+    )

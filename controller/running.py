@@ -1,0 +1,45 @@
+"""A job as the controller runs it: its state machine, its workers' sessions, its places on switches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from controller.jobs import Job
+from controller.store import Place
+
+if TYPE_CHECKING:
+    from controller.sessions import Session
+
+
+@dataclass(eq=False)
+class Running:
+    """A job, its workers' sessions by rank, and its places by switch (empty: it has none anywhere).
+
+    `free_at`: when the guards of an ended job may go; `installing`: switches are being written for it;
+    `flows_removed`: the switches where an ended job has only its guards left.
+    """
+
+    job: Job
+    places: dict[str, Place] = field(default_factory=dict)
+    sessions: dict[int, Session] = field(default_factory=dict)
+    installing: bool = False
+    cleaning: bool = False
+    flows_removed: set[str] = field(default_factory=set)
+    free_at: float = 0.0
+    deleted: bool = False
+
+    @property
+    def generation(self) -> int | None:
+        """None before there is a plan."""
+        return self.job.plan.generation if self.job.plan is not None else None
+
+    @property
+    def leaves(self) -> tuple[str, ...]:
+        """The leaves that it has a place on."""
+        return tuple(name for name, place in self.places.items() if place.role == "leaf")
+
+    @property
+    def slots(self) -> int:
+        """How many slots it has, on all switches together."""
+        return sum(place.region.slots for place in self.places.values())

@@ -1,0 +1,187 @@
+"""A small spine-leaf fabric of switches in memory, with a controller that can be restarted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from ipaddress import IPv4Address
+from pathlib import Path
+
+from controller.config import Config, HostConfig, LinkConfig, SwitchConfig
+from controller.entries import Entry, TableEntry
+from controller.fabric import ManagedSwitch
+from controller.flows import UPLINK
+from controller.jobs import Event, Heartbeat, Member, Waiting
+from controller.moves import Moved
+from controller.registry import Registry
+from controller.routes import ECMP_MEMBER, base_entries
+from controller.sessions import Session
+from controller.store import Store
+from tests.controller.fake_switch import FakeSwitch
+
+
+def fabric(hosts: Sequence[int] = (2, 2), spines: int = 2, **fields: object) -> Config:
+    """Leaves with so many hosts each, and a link from every leaf to every spine."""
+    leaves = range(1, len(hosts) + 1)
+    switches = [SwitchConfig(name=f"l{n}", device_id=n, address=f"127.0.0.1:{n}") for n in leaves]
+    switches += [
+        SwitchConfig(name=f"s{n}", device_id=100 + n, address=f"127.0.0.1:{100 + n}")
+        for n in range(1, spines + 1)
+    ]
+    names = iter(range(1, sum(hosts) + 1))
+    return replace(
+        Config(
+            switches=tuple(switches),
+            hosts=tuple(
+                HostConfig(
+                    name=f"h{next(names)}",
+                    ip=IPv4Address(f"10.0.{leaf}.{i}"),
+                    mac=f"02:00:00:00:{leaf:02x}:{i:02x}",
+                    switch=f"l{leaf}",
+                    port=i,
+                )
+                for leaf, count in zip(leaves, hosts, strict=True)
+                for i in range(1, count + 1)
+            ),
+            links=tuple(
+                LinkConfig(a=f"l{leaf}", a_port=100 + spine, b=f"s{spine}", b_port=leaf)
+                for leaf in leaves
+                for spine in range(1, spines + 1)
+            ),
+            probe_interval_s=0.0,
+        ),
+        **fields,  # type: ignore[arg-type]
+    )
+
+
+def member(config: Config, rank: int, host: int, *, qp: int = 0x100, psn: int | None = None) -> Member:
+    """The worker of a rank on the host of that number, from 0."""
+    where = config.hosts[host]
+    return Member(
+        rank=rank,
+        mac=where.mac,
+        ip=where.ip,
+        qpn_out=qp,
+        psn_out=1000 * rank if psn is None else psn,
+        qpn_in=qp + 1,
+        host=where.name,
+    )
+
+
+class FabricBench:
+    """A controller, its switches and a clock that the test turns."""
+
+    def __init__(self, path: Path, config: Config) -> None:
+        self.path = path
+        self.config = config
+        self.now = 1000.0
+        self.switches = {
+            switch.name: FakeSwitch(switch, base_entries(config, switch)) for switch in config.switches
+        }
+        self.registry = self._start()
+        self.qp = 0x100
+
+    def _start(self) -> Registry:
+        self.store = Store(self.path, wall_clock=lambda: 1e6)
+        managed = [ManagedSwitch(switch) for switch in self.switches.values()]
+        registry = Registry(self.config, self.store, managed, clock=lambda: self.now)
+        registry.load()
+        return registry
+
+    async def settled(self) -> None:
+        """The controller has looked over the switches that are there, and done what was to be done."""
+        for name, switch in self.registry.switches.items():
+            if self.switches[name].connected:
+                await self.registry.settle(switch)
+        await self.registry.drain()
+
+    async def restart(self) -> None:
+        """The controller dies and comes back."""
+        self.registry.stop()
+        await self.registry.drain()
+        self.store.close()
+        self.registry = self._start()
+        await self.settled()
+
+    async def join(self, name: str, hosts: Sequence[int]) -> list[Session]:
+        """Workers of a job on these hosts, rank 0 on the first."""
+        self.qp += 2
+        sessions = [
+            self.registry.join(name, len(hosts), member(self.config, rank, host, qp=self.qp))
+            for rank, host in enumerate(hosts)
+        ]
+        await self.registry.drain()
+        return sessions
+
+    async def run_job(self, name: str, hosts: Sequence[int]) -> list[Session]:
+        """The same, until it runs."""
+        sessions = await self.join(name, hosts)
+        for session in sessions:
+            session.up()
+        return sessions
+
+    async def pass_time(self, seconds: float, *alive: Session, step: float = 0.25) -> None:
+        """Time goes by; these workers send heartbeats meanwhile."""
+        for _ in range(round(seconds / step)):
+            self.now += step
+            for session in alive:
+                session.heartbeat()
+            self.registry.tick()
+            await self.registry.drain()
+
+    async def lose(self, name: str, *, forget: bool = False) -> None:
+        """A switch goes away; with `forget` it has lost its entries when it is back."""
+        self.switches[name].connected = False
+        self.registry.on_switch_change(name)
+        await self.registry.drain()
+        if forget:
+            self.switches[name].entries.clear()
+
+    async def find(self, name: str) -> None:
+        """It is back, as its own connection makes it: guards and base entries first."""
+        switch = self.switches[name]
+        switch.connected = True
+        if not switch.entries:
+            switch.restart()
+        self.registry.on_switch_change(name)
+        await self.registry.drain()
+
+    def uses(self, leaf: str) -> set[str]:
+        """The spines that a leaf's partial sums go to, by its entries."""
+        ports = {params["port"] for params in self._params(leaf, UPLINK)}
+        return {link.spine for link in self.registry.links.graph.uplinks(leaf) if link.leaf_port in ports}
+
+    def routes_over(self, leaf: str) -> set[str]:
+        """The spines that a leaf's routes to other racks go over."""
+        ports = {params["port"] for params in self._params(leaf, ECMP_MEMBER)}
+        return {link.spine for link in self.registry.links.graph.uplinks(leaf) if link.leaf_port in ports}
+
+    def _params(self, name: str, table: str) -> list[dict[str, int]]:
+        entries = self.switches[name].entries.values()
+        return [dict(e.params) for e in entries if isinstance(e, TableEntry) and e.table == table]
+
+    def of_jobs(self, name: str) -> set[Entry]:
+        """What a switch holds beside its base entries."""
+        return set(self.switches[name].of_jobs.values())
+
+    def used(self) -> dict[str, int]:
+        """Slots taken, of the switches that have any taken."""
+        switches = self.registry.switches.items()
+        return {name: switch.allocator.used for name, switch in switches if switch.allocator.used}
+
+    def is_as_wanted(self) -> bool:
+        """Whether each switch holds exactly what it shall."""
+        return all(
+            set(self.switches[name].entries.values()) == set(self.registry.wanted_entries(name))
+            for name in self.switches
+        )
+
+
+def heard(session: Session) -> list[Event | None]:
+    """What a session was told since the last call, without what comes again and again."""
+    events: list[Event | None] = []
+    while not session.events.empty():
+        event = session.events.get_nowait()
+        if not isinstance(event, (Waiting, Heartbeat, Moved)):
+            events.append(event)
+    return events

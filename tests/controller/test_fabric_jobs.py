@@ -1,0 +1,658 @@
+"""Jobs on several switches: all or none, over restarts, and on what is left when spines and links fail."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from controller.api.errors import NoResourcesError, NotPossibleError
+from controller.config import Config, Spread
+from controller.entries import TableEntry
+from controller.flows import FLOW, MEMBER_QP, TREE_JOB, UPLINK, removal_order
+from controller.jobs import Ended, JobSpec, Left, Mode, Ready, Resumed, Start
+from controller.routes import ECMP_MEMBER
+from controller.sessions import Session
+from controller.store import Store
+from controller.switch import SwitchError
+from controller.updates import UpdateKind
+from controller.views import job_info
+from p4src import MAX_JOBS
+from tests.controller.spine_leaf import FabricBench, fabric, heard, member
+
+Run = Callable[..., None]
+CONFIG = fabric((2, 2), spines=2, spread=Spread.MESSAGES)  # so that every job uses both
+ACROSS = (0, 2, 1, 3)  # ranks 0 and 2 behind l1, 1 and 3 behind l2
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Run:
+    """Run a test's coroutine with a FabricBench."""
+
+    def run(test: Callable[[FabricBench], Awaitable[None]], config: Config = CONFIG) -> None:
+        async def body() -> None:
+            bench = FabricBench(tmp_path / "c.db", config)
+            await bench.settled()
+            await test(bench)
+            await bench.registry.drain()
+            bench.store.close()
+
+        asyncio.run(body())
+
+    return run
+
+
+def ready_of(session: Session) -> Ready:
+    (first, *_) = heard(session)
+    assert isinstance(first, Ready)
+    return first
+
+
+def ended_of(session: Session) -> Ended:
+    *_, event, last = heard(session)
+    assert isinstance(event, Ended)
+    assert last is None
+    return event
+
+
+def tables(b: FabricBench, name: str) -> set[str]:
+    return {entry.table if isinstance(entry, TableEntry) else "group" for entry in b.of_jobs(name)}
+
+
+# Set up and taken away
+
+
+def test_a_job_across_racks_from_join_to_left(bench: Run) -> None:
+    async def test(b: FabricBench) -> None:
+        sessions = await b.join("train", ACROSS)
+        readies = [ready_of(session) for session in sessions]
+        plan = readies[0].plan
+        assert (plan.mode, plan.mode_reason, plan.ring) == (Mode.IN_NETWORK, "", (0, 2, 1, 3))
+        assert [r.successor.rank for r in readies] == [2, 3, 1, 0]
+        assert [r.predecessor.rank for r in readies] == [3, 2, 0, 1]
+        assert b.used() == {"l1": 256, "l2": 256, "s1": 256, "s2": 256}
+        assert UPLINK in tables(b, "l1")
+        assert TREE_JOB in tables(b, "s2")
+        assert b.is_as_wanted()
+        for session in sessions:
+            session.up()
+        assert [heard(session) for session in sessions] == [[Start()]] * 4
+        for session in sessions:
+            session.leave()
+        await b.registry.drain()
+        assert [heard(session) for session in sessions] == [[Left(), None]] * 4
+        assert b.used() == {}
+        assert [b.of_jobs(name) for name in b.switches] == [set()] * 4
+
+    bench(test)
+
+
+def test_a_job_in_one_rack_needs_no_spine(bench: Run) -> None:
+    async def test(b: FabricBench) -> None:
+        for name in ("s1", "s2"):
+            await b.lose(name)
+        plan = ready_of((await b.join("train", (2, 3)))[0]).plan
+        assert plan.mode is Mode.IN_NETWORK
+        assert b.used() == {"l2": 256}
+
+    bench(test)
+
+
+def test_bigger_than_a_switch_adds_up_for_but_not_than_the_fabric(bench: Run) -> None:
+    async def test(b: FabricBench) -> None:
+        plan = ready_of((await b.join("train", range(40)))[0]).plan
+        assert (plan.mode, len(plan.ring)) == (Mode.IN_NETWORK, 40)
+
+    bench(test, fabric((20, 20), spines=1))
+
+
+@pytest.mark.parametrize("refusing", ["l1", "l2", "s1", "s2"])
+def test_all_switches_or_none(bench: Run, refusing: str) -> None:
+    async def test(b: FabricBench) -> None:
+        b.switches[refusing].fails = SwitchError(f"switch {refusing} refused 1 of 5 updates: full")
+        plan = ready_of((await b.join("train", ACROSS))[0]).plan
+        assert (plan.mode, plan.mode_reason) == (
+            Mode.RING,
+            f"switch {refusing} refused 1 of 5 updates: full",
+        )
+        assert plan.ring == (0, 2, 1, 3), "by ring it crosses racks as little"
+        assert b.used() == {}
+        assert b.is_as_wanted()
+        assert ready_of((await b.join("next", ACROSS))[0]).plan.mode is Mode.IN_NETWORK
+
+    bench(test)
+
+
+def test_no_room_on_one_of_them_is_none_on_all(bench: Run) -> None:
+    async def test(b: FabricBench) -> None:
+        for i in range(MAX_JOBS):
+            await b.run_job(f"job{i}", (2, 3))
+        plan = ready_of((await b.join("train", ACROSS))[0]).plan
+        assert plan.mode is Mode.RING
+        assert "l2" in plan.mode_reason
+        assert "32 jobs" in plan.mode_reason
+        assert set(b.used()) == {"l2"}
+
+    bench(test)
+
+
+def test_guards_of_both_ends_outlive_a_dead_job_on_leaves(bench: Run) -> None:
+    async def test(b: FabricBench) -> None:
+        sessions = await b.run_job("train", ACROSS)
+        guards = {name: set(removal_order(list(b.of_jobs(name)))[1]) for name in ("l1", "l2")}
+        assert len(guards["l1"]) == 2 * 3  # its own two flows, and the one that enters
+        sessions[0].abort("no more")
+        await b.registry.drain()
+        assert {name: b.of_jobs(name) for name in ("l1", "l2")} == guards
+        assert b.used() == {"l1": 256, "l2": 256}, "spines have no guards, and nobody to guard"
+        for session in sessions:
+            session.took_end()
+        await b.pass_time(3.0)
+        assert b.used() == {}
+        assert b.is_as_wanted()
+
+    bench(test)
+
+
+def test_jobs_that_are_set_up_at_once_do_not_wait_for_each_other(bench: Run) -> None:
+    """Their switches overlap in every way."""
+
+    async def test(b: FabricBench) -> None:
+        hosts = [(0, 2, 4), (4, 2, 0), (2, 4), (4, 0), (0, 2), (5, 3, 1)]
+        for i, places in enumerate(hosts):
+            for rank, host in enumerate(places):
+                b.registry.join(f"job{i}", len(places), member(b.config, rank, host, qp=0x200 + 2 * i))
+        await asyncio.wait_for(b.registry.drain(), 5.0)
+        plans = [running.job.plan for running in b.registry.jobs()]
+        assert [plan.mode if plan else None for plan in plans] == [Mode.IN_NETWORK] * 6
+        assert b.is_as_wanted()
+
+    bench(test, fabric((2, 2, 2), spines=2))
+
+
+# Restarts
+
+
+def test_a_job_across_racks_survives_a_restart_of_the_controller(bench: Run) -> None:
+    async def test(b: FabricBench) -> None:
+        readies = [ready_of(session) for session in await b.run_job("train", ACROSS)]
+        before = {name: dict(switch.entries) for name, switch in b.switches.items()}
+        logs = {name: len(switch.log) for name, switch in b.switches.items()}
+        await b.restart()
+        assert {name: switch.entries for name, switch in b.switches.items()} == before
+        assert {name: len(switch.log) for name, switch in b.switches.items()} == logs, "nothing was touched"
+        generation = readies[0].plan.generation
+        back = [b.registry.resume("train", generation, rank, readies[rank].token) for rank in range(4)]
+        assert [heard(session) for session in back] == [[Resumed()]] * 4
+        assert b.used() == {"l1": 256, "l2": 256, "s1": 256, "s2": 256}
+        for session in back:
+            session.leave()
+        await b.registry.drain()
+        assert b.used() == {}
+        assert b.is_as_wanted()
+
+    bench(test)
+
+
+def test_a_leaf_that_restarted_ends_its_jobs_everywhere(bench: Run) -> None:
+    async def test(b: FabricBench) -> None:
+        across = await b.run_job("across", ACROSS)
+        other = await b.run_job("other", (2, 3))
+        await b.lose("l1", forget=True)
+        await b.find("l1")
+        reason = "switch l1 was restarted, and has forgotten the job's sums"
+        assert [ended_of(session).reason for session in across] == [reason] * 4
+        assert FLOW not in tables(b, "l1")
+        assert not b.of_jobs("s1")
+        assert heard(other[0])[-1] == Start()
+
+    bench(test)
+
+
+def test_a_leaf_that_stays_away_ends_its_jobs_and_a_spine_does_not(bench: Run) -> None:
+    async def test(b: FabricBench) -> None:
+        sessions = await b.run_job("train", ACROSS)
+        await b.lose("s1")
+        await b.pass_time(2 * CONFIG.switch_timeout_s, *sessions)
+        assert heard(sessions[0])[-1] == Start()
+        await b.lose("l1")
+        await b.pass_time(CONFIG.switch_timeout_s + 1, *sessions)
+        assert "switch l1 has been away for more than 30 s" in ended_of(sessions[0]).reason
+
+    bench(test)
+
+
+def test_a_leaf_that_was_away_while_trees_moved_has_lost_nothing(bench: Run) -> None:
+    async def test(b: FabricBench) -> None:
+        sessions = await b.run_job("train", ACROSS)
+        await b.lose("l1")
+        await b.lose("s1")
+        await b.find("l1")
+        assert [heard(session)[-1] for session in sessions] == [Start()] * 4
+        assert b.uses("l1") == b.uses("l2") == {"s2"}
+        assert b.is_as_wanted() or not b.switches["s1"].connected
+
+    bench(test)
+
+
+# Spines that come and go
+
+
+def test_a_spine_that_dies_is_left_out_and_comes_back(bench: Run, caplog: pytest.LogCaptureFixture) -> None:
+    async def test(b: FabricBench) -> None:
+        caplog.set_level(logging.INFO)
+        sessions = await b.run_job("train", ACROSS)
+        assert (b.uses("l1"), b.routes_over("l1")) == ({"s1", "s2"}, {"s1", "s2"})
+        for switch in b.switches.values():
+            switch.batches.clear()
+        await b.lose("s1", forget=True)
+        for leaf in ("l1", "l2"):
+            assert (b.uses(leaf), b.routes_over(leaf)) == ({"s2"}, {"s2"})
+            (batch,) = b.switches[leaf].batches
+            assert {update.kind for update in batch} == {UpdateKind.MODIFY}
+            assert {getattr(u.entry, "table", "") for u in batch} == {UPLINK, ECMP_MEMBER}
+        assert "spine s1 is away: unreachable" in caplog.text
+        assert "job train: leaves' sums go to s2 now, they went to s1, s2" in caplog.text
+        await b.find("s1")
+        assert TREE_JOB in tables(b, "s1"), "its entries are written again"
+        for leaf in ("l1", "l2"):
+            assert (b.uses(leaf), b.routes_over(leaf)) == ({"s1", "s2"}, {"s1", "s2"})
+        assert b.is_as_wanted()
+        assert [heard(session)[-1] for session in sessions] == [Start()] * 4
+
+    bench(test)
+
+
+def test_entries_of_a_spine_are_back_before_leaves_use_it(bench: Run) -> None:
+    async def test(b: FabricBench) -> None:
+        await b.run_job("train", ACROSS)
+        await b.lose("s1", forget=True)
+        seen: list[bool] = []
+        for leaf in ("l1", "l2"):
+            write = b.switches[leaf].write_batch
+
+            async def watch(updates, write=write):  # type: ignore[no-untyped-def]
+                seen.append(TREE_JOB in tables(b, "s1"))
+                return await write(updates)
+
+            b.switches[leaf].write_batch = watch  # type: ignore[method-assign]
+        await b.find("s1")
+        assert seen == [True, True]
+
+    bench(test)
+
+
+def test_how_trees_have_moved_survives_a_restart(bench: Run) -> None:
+    async def test(b: FabricBench) -> None:
+        await b.run_job("train", ACROSS)
+        await b.lose("s2")
+        entries = {name: dict(switch.entries) for name, switch in b.switches.items()}
+        await b.restart()
+        assert (b.uses("l1"), b.routes_over("l1")) == ({"s1"}, {"s1"})
+        await b.pass_time(5.0)
+        assert {name: switch.entries for name, switch in b.switches.items()} == entries
+        await b.find("s2")
+        assert b.uses("l1") == {"s1", "s2"}
+
+    bench(test)
+
+
+def test_without_any_spine_jobs_wait_and_new_ones_run_by_ring_with_the_reason(
+    bench: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test(b: FabricBench) -> None:
+        sessions = await b.run_job("train", ACROSS)
+        await b.lose("s1")
+        await b.lose("s2")
+        assert b.uses("l1") == {"s2"}, "as it was when the last one went"
+        assert "job train waits: no spine joins l1, l2 (s1 is away; s2 is away)" in caplog.text
+        plan = ready_of((await b.join("late", ACROSS))[0]).plan
+        assert (plan.mode, plan.mode_reason) == (
+            Mode.RING,
+            "no spine joins l1, l2 (s1 is away; s2 is away)",
+        )
+        b.registry.create_job(JobSpec(name="must", world_size=4, mode=Mode.IN_NETWORK))
+        refused = ended_of((await b.join("must", ACROSS))[0]).reason
+        assert "it must run in the network, but no spine joins l1, l2" in refused
+        await b.find("s1")
+        assert (b.uses("l1"), b.uses("l2")) == ({"s1"}, {"s1"})
+        assert [heard(session)[-1] for session in sessions] == [Start()] * 4
+        assert ready_of((await b.join("later", ACROSS))[0]).plan.mode is Mode.IN_NETWORK
+
+    bench(test)
+
+
+def test_a_spine_that_was_not_there_at_first_takes_its_part_when_it_is(bench: Run) -> None:
+    async def test(b: FabricBench) -> None:
+        await b.lose("s2")
+        await b.run_job("train", ACROSS)
+        assert set(b.used()) == {"l1", "l2", "s1"}
+        await b.find("s2")
+        assert set(b.used()) == {"l1", "l2", "s1", "s2"}
+        assert b.uses("l1") == b.uses("l2") == {"s1", "s2"}
+        assert b.is_as_wanted()
+        await b.restart()
+        assert b.used() == {"l1": 256, "l2": 256, "s1": 256, "s2": 256}
+        assert b.is_as_wanted()
+
+    bench(test)
+
+
+def test_what_could_not_be_moved_is_tried_again(bench: Run, caplog: pytest.LogCaptureFixture) -> None:
+    async def test(b: FabricBench) -> None:
+        sessions = await b.run_job("train", ACROSS)
+        l1 = b.switches["l1"]
+        running = b.registry.job("train")
+        l1.refuses = {e for e in l1.entries.values() if isinstance(e, TableEntry) and e.table == UPLINK}
+        await b.lose("s2")
+        assert b.uses("l1") == {"s1"}
+        await b.find("s2")  # back to entries that l1 refuses now
+        assert (b.uses("l1"), b.uses("l2")) == ({"s1"}, {"s1", "s2"})
+        assert "switch l1: traffic is not moved yet: switch l1 refused 8 of" in caplog.text
+        assert running.job.live
+        l1.refuses = set()
+        await b.pass_time(3.0, *sessions)
+        assert b.uses("l1") == {"s1", "s2"}
+        assert b.is_as_wanted()
+
+    bench(test)
+
+
+def test_a_push_to_a_spine_ends_no_job(bench: Run) -> None:
+    async def test(b: FabricBench) -> None:
+        sessions = await b.run_job("train", ACROSS)
+        await b.registry.push("s1", force=False)
+        await b.registry.drain()
+        assert heard(sessions[0])[-1] == Start()
+        assert b.is_as_wanted()
+        with pytest.raises(NotPossibleError, match="switch l1 serves train"):
+            await b.registry.push("l1", force=False)
+
+    bench(test)
+
+
+# Links
+
+
+class Cables:
+    """Answers the probes that the leaves are given, but on links that are cut."""
+
+    def __init__(self, b: FabricBench) -> None:
+        self.b = b
+        self.cut: set[str] = set()
+
+    async def pass_time(self, seconds: float, *alive: Session) -> None:
+        for _ in range(round(seconds / 0.25)):
+            await self.b.pass_time(0.25, *alive)
+            for link in self.b.registry.links.graph.links:
+                leaf = self.b.switches[link.leaf]
+                for port, frame in leaf.frames:
+                    if port == link.leaf_port and link.name not in self.cut and leaf.on_echo is not None:
+                        leaf.on_echo(struct.unpack(">I", frame[54:58])[0])
+            for switch in self.b.switches.values():
+                switch.frames.clear()
+
+
+PROBED = fabric((2, 2, 1), spines=2, spread=Spread.MESSAGES, probe_interval_s=0.5)
+
+
+def test_an_uplink_that_is_cut_is_left_out_and_comes_back(
+    bench: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test(b: FabricBench) -> None:
+        caplog.set_level(logging.INFO)
+        sessions = await b.run_job("train", ACROSS)
+        cables = Cables(b)
+        await cables.pass_time(5.0, *sessions)
+        assert b.uses("l1") == {"s1", "s2"}
+        cables.cut = {"l1:s2"}
+        await cables.pass_time(1.5, *sessions)
+        assert b.uses("l1") == {"s1", "s2"}, "not yet: one lost probe is no lost link"
+        await cables.pass_time(1.5, *sessions)
+        assert b.uses("l1") == b.uses("l2") == {"s1"}
+        assert b.routes_over("l1") == {"s1"}
+        assert b.routes_over("l3") == {"s1", "s2"}, "to l2 there are both"
+        assert "link l1 port 102 to s2 port 1 is down: 4 probes without an answer" in caplog.text
+        cables.cut = set()
+        await cables.pass_time(3.0, *sessions)
+        assert b.uses("l1") == b.uses("l2") == {"s1", "s2"}
+        assert "link l1 port 102 to s2 port 1 is up again" in caplog.text
+        assert b.is_as_wanted()
+        assert heard(sessions[0])[-1] == Start()
+
+    bench(test, PROBED)
+
+
+def test_links_that_share_no_spine_any_more_stop_a_job_until_one_is_back(bench: Run) -> None:
+    async def test(b: FabricBench) -> None:
+        sessions = await b.run_job("train", ACROSS)
+        cables = Cables(b)
+        cables.cut = {"l1:s1", "l2:s2"}
+        await cables.pass_time(3.0, *sessions)
+        assert b.uses("l1") == b.uses("l2")
+        plan = ready_of((await b.join("late", ACROSS))[0]).plan
+        assert plan.mode_reason == "no spine joins l1, l2 (l1:s1: no answer; l2:s2: no answer)"
+        cables.cut = {"l2:s2"}
+        await cables.pass_time(3.0, *sessions)
+        assert b.uses("l1") == b.uses("l2") == {"s1"}
+        assert b.routes_over("l1") == {"s1", "s2"}, "to l3 by both"
+
+    bench(test, PROBED)
+
+
+def test_a_link_that_was_down_is_so_for_the_next_controller_until_it_answers(bench: Run) -> None:
+    async def test(b: FabricBench) -> None:
+        await b.run_job("train", ACROSS)
+        cables = Cables(b)
+        cables.cut = {"l1:s1"}
+        await cables.pass_time(3.0)
+        entries = {name: dict(switch.entries) for name, switch in b.switches.items()}
+        await b.restart()
+        await cables.pass_time(2.0)
+        assert {name: switch.entries for name, switch in b.switches.items()} == entries
+        cables.cut = set()
+        await cables.pass_time(3.0)
+        assert b.uses("l1") == b.uses("l2") == {"s1", "s2"}
+
+    bench(test, PROBED)
+
+
+def test_a_busy_controller_takes_no_link_away(bench: Run) -> None:
+    async def test(b: FabricBench) -> None:
+        cables = Cables(b)
+        await cables.pass_time(2.0)
+        for _ in range(5):
+            b.now += 3.0  # nothing was done for so long
+            await cables.pass_time(1.0)
+            assert b.registry.links.state.down == frozenset()
+
+    bench(test, PROBED)
+
+
+# What an operator wants
+
+
+def test_what_is_drained_takes_no_new_traffic(bench: Run) -> None:
+    async def test(b: FabricBench) -> None:
+        await b.run_job("train", ACROSS)
+        wanted = b.registry.wanted_entries("l1", drained=frozenset({"s1"}), extra=[])
+        assert b.is_as_wanted(), "asking changes nothing"
+        assert b.uses("l1") == {"s1", "s2"}
+        b.registry.set_configuration(drained=frozenset({"s1"}), extra={})
+        await b.registry.drain()
+        assert set(b.switches["l1"].entries.values()) == set(wanted)
+        assert (b.uses("l2"), b.routes_over("l2")) == ({"s2"}, {"s2"})
+        assert set(b.used()) == {"l1", "l2", "s1", "s2"}
+        assert ready_of((await b.join("next", ACROSS))[0]).plan.mode is Mode.IN_NETWORK
+        assert "s1" not in b.registry.job("next").places
+        b.registry.set_configuration(drained=frozenset(), extra={})
+        await b.registry.drain()
+        assert b.uses("l1") == {"s1", "s2"}
+        assert b.is_as_wanted()
+
+    bench(test)
+
+
+# Between ring and switches
+
+
+def test_a_job_by_ring_is_placed_while_it_holds_and_taken_off_again(bench: Run) -> None:
+    async def test(b: FabricBench) -> None:
+        def full(job: object, plan: object) -> None:
+            raise NoResourcesError("over its quota")
+
+        b.registry.admit = full
+        sessions = await b.run_job("train", ACROSS)
+        running = b.registry.job("train")
+        assert running.job.plan is not None
+        assert (running.job.plan.mode, running.job.plan.mode_reason) == (Mode.RING, "over its quota")
+        assert b.used() == {}
+        generation = running.generation
+        psns = {0: 100, 1: 101, 2: 102, 3: 103}
+        assert await b.registry.place_running(running, psns) == (Mode.IN_NETWORK, "")
+        assert (running.job.plan.mode, running.generation) == (Mode.IN_NETWORK, generation)
+        flows = [
+            dict(entry.params)
+            for name in ("l1", "l2")
+            for entry in b.of_jobs(name)
+            if isinstance(entry, TableEntry) and entry.action.endswith("data_flow")
+        ]
+        assert {params["rank"]: params["first_psn"] for params in flows} == psns
+        assert b.is_as_wanted()
+        await b.restart()
+        running = b.registry.job("train")
+        assert b.used() == {"l1": 256, "l2": 256, "s1": 256, "s2": 256}
+        assert running.job.plan is not None
+        assert running.job.plan.mode is Mode.IN_NETWORK
+
+        rooms: list[None] = []
+        b.registry.on_room.append(lambda: rooms.append(None))
+        assert await b.registry.take_off(running, "made room for others") == (
+            Mode.RING,
+            "made room for others",
+        )
+        assert rooms
+        assert b.used() == {}
+        assert [b.of_jobs(name) for name in b.switches] == [set()] * 4
+        assert running.job.live
+        await b.restart()
+        plan = b.registry.job("train").job.plan
+        assert plan is not None
+        assert (plan.mode, plan.mode_reason, b.used()) == (Mode.RING, "made room for others", {})
+        del sessions
+
+    bench(test)
+
+
+@pytest.mark.parametrize("refusing", ["l1", "l2", "s1"])
+def test_a_job_that_cannot_be_placed_stays_as_it_is(bench: Run, refusing: str) -> None:
+    async def test(b: FabricBench) -> None:
+        b.switches["l1"].fails = SwitchError("not now")
+        sessions = await b.run_job("train", ACROSS)
+        running = b.registry.job("train")
+        b.switches[refusing].fails = SwitchError(f"{refusing} is full")
+        assert await b.registry.place_running(running, {}) == (Mode.RING, f"{refusing} is full")
+        assert (b.used(), running.places) == ({}, {})
+        assert b.is_as_wanted()
+        await b.restart()
+        plan = b.registry.job("train").job.plan
+        assert plan is not None
+        assert (plan.mode, plan.mode_reason) == (Mode.RING, "not now")
+        del sessions
+
+    bench(test)
+
+
+def test_a_job_is_not_half_taken_off(bench: Run) -> None:
+    async def test(b: FabricBench) -> None:
+        await b.run_job("train", ACROSS)
+        running = b.registry.job("train")
+        before = {name: set(switch.entries.values()) for name, switch in b.switches.items()}
+        l2 = b.switches["l2"]
+        remove = l2.remove
+
+        async def refuse(entries: object) -> None:
+            l2.remove = remove  # type: ignore[method-assign]
+            raise SwitchError("switch l2 refuses")
+
+        l2.remove = refuse  # type: ignore[method-assign]
+        assert await b.registry.take_off(running, "why not") == (Mode.IN_NETWORK, "switch l2 refuses")
+        assert {name: set(switch.entries.values()) for name, switch in b.switches.items()} == before
+        assert b.used() == {"l1": 256, "l2": 256, "s1": 256, "s2": 256}
+        assert running.job.live
+        await b.lose("l1")
+        mode, reason = await b.registry.take_off(running, "why not")
+        assert mode is Mode.IN_NETWORK
+        assert "switch l1 at 127.0.0.1:1 cannot be used" in reason
+
+    bench(test)
+
+
+def test_a_job_that_dies_while_it_is_placed_leaves_nothing(bench: Run) -> None:
+    async def test(b: FabricBench) -> None:
+        b.switches["l1"].fails = SwitchError("not now")
+        sessions = await b.run_job("train", ACROSS)
+        running = b.registry.job("train")
+        s2 = b.switches["s2"]
+        install = s2.install
+
+        async def meanwhile(entries):  # type: ignore[no-untyped-def]
+            sessions[0].abort("gone")
+            await install(entries)
+
+        s2.install = meanwhile  # type: ignore[method-assign]
+        await b.registry.place_running(running, {})
+        await b.registry.drain()
+        assert tables(b, "l1") == {MEMBER_QP}
+        for session in sessions:
+            session.took_end()
+        await b.pass_time(3.0)
+        assert b.used() == {}
+        assert b.is_as_wanted()
+
+    bench(test)
+
+
+def test_a_spine_that_is_no_longer_in_the_configuration_is_done_without(bench: Run, tmp_path: Path) -> None:
+    """The configuration has changed between two starts."""
+
+    async def test(b: FabricBench) -> None:
+        await b.run_job("train", ACROSS)
+        b.registry.stop()
+        await b.registry.drain()
+        b.store.close()
+        with Store(tmp_path / "c.db") as store:
+            (job,) = store.jobs()
+            assert [(place.switch, place.role) for place in job.places] == [
+                ("l1", "leaf"),
+                ("l2", "leaf"),
+                ("s1", "spine"),
+                ("s2", "spine"),
+            ]
+        b.config = fabric((2, 2), spines=1)
+        del b.switches["s2"]
+        b.registry = b._start()
+        await b.settled()
+        assert set(b.used()) == {"l1", "l2", "s1"}
+        assert b.uses("l1") == b.uses("l2") == {"s1"}, "one spine less"
+
+    bench(test)
+
+
+def test_a_host_that_is_no_longer_in_the_configuration_ends_its_jobs(bench: Run) -> None:
+    async def test(b: FabricBench) -> None:
+        readies = [ready_of(session) for session in await b.run_job("train", ACROSS)]
+        b.config = replace(CONFIG, hosts=CONFIG.hosts[:3])
+        await b.restart()
+        back = b.registry.resume("train", readies[0].plan.generation, 0, readies[0].token)
+        assert "the host of rank 3 (h4, 10.0.2.2) is no longer in" in ended_of(back).reason
+        job_info(b.registry, b.registry.job("train"))
+        await b.pass_time(CONFIG.resume_timeout_s + 20.0)
+        assert b.used() == {}
+
+    bench(test)

@@ -1,0 +1,65 @@
+"""A leaf's and a spine's entries in a real switch: written, modified in one request, removed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from controller.allocator import Region
+from controller.entries import Entry, TableEntry
+from controller.flows import UPLINK
+from controller.graph import LinkState
+from controller.jobs import Mode, Plan
+from controller.recovery import compare, flatten
+from controller.routes import base_entries
+from controller.switch import Switch
+from controller.trees import Tree, entries_on, moved
+from controller.updates import Update, UpdateKind
+from tests.controller.running_switch import DEVICE_ID, RunningSwitch, run_async
+from tests.controller.spine_leaf import fabric, member
+
+pytestmark = pytest.mark.slow  # switch processes come and go
+
+PATIENCE_S = 60.0
+CONFIG = fabric((2, 1), spines=2)
+PLAN = Plan(job_id=3, generation=3, window=4, message_packets=4, path_mtu=1024, mode=Mode.IN_NETWORK)
+REGION = Region(2, 64, 32)
+
+
+@pytest.mark.parametrize("name", ["l1", "s2"])
+def test_entries_of_a_fabric_come_and_go(switch_process: RunningSwitch, name: str) -> None:
+    tree = Tree.of(CONFIG, [member(CONFIG, rank, rank) for rank in range(3)])
+    config = replace(
+        CONFIG.switch(name),
+        address=switch_process.address,
+        device_id=DEVICE_ID,
+        target=switch_process.target,
+    )
+    base = base_entries(CONFIG, CONFIG.switch(name))
+    after = base_entries(CONFIG, CONFIG.switch(name), LinkState(lost=frozenset({"s1"})))
+    entries = entries_on(CONFIG, tree, name, PLAN, REGION, ["s1", "s2"])
+
+    async def run() -> None:
+        switch = Switch(config, base, on_change=lambda switch: None)
+        await switch.start()
+        try:
+            assert await switch.wait_connected(PATIENCE_S), switch.state
+            await switch.adopt([])
+            assert await switch.read_entries() == set(base)
+            await switch.install(entries)
+            assert await switch.read_entries() == {*base, *entries}
+            wanted: set[Entry] = {*after, *moved(tree.graph, name, REGION, entries, ["s2"])}
+            changes = flatten(compare({*base, *entries}, wanted).modify)
+            uplinks = [e for e in changes if isinstance(e, TableEntry) and e.table == UPLINK]
+            assert (len(uplinks), len(changes)) == ((8, 9) if name == "l1" else (0, 0))
+            assert await switch.write_batch([Update(UpdateKind.MODIFY, e) for e in changes]) == []
+            assert await switch.read_entries() == wanted == set(switch.written.values())
+            switch.base = lambda: after
+            await switch.remove(wanted - set(after))
+            assert await switch.read_entries() == set(after)
+            await switch.send_frame(101, bytes(64))
+        finally:
+            await switch.close()
+
+    run_async(run())

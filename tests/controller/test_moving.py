@@ -1,0 +1,306 @@
+"""Running jobs moved by a real controller: real sessions and communicators, a simulated switch and links."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from controller.admission import Quotas, TenantQuota
+from controller.api.admin import AdminClient
+from controller.entries import Entry, TableEntry
+from controller.flows import FLOW
+from controller.routes import rack_entries
+from controller.switch import SwitchError
+from host_agent.communicator import Communicator
+from host_agent.controller_session import ControllerSession
+from host_agent.errors import JobEndedError, WorkerLostError
+from host_agent.joining import transport_config
+from host_agent.membership import Mode
+from tests.controller.fake_switch import FakeSwitch
+from tests.controller.test_service import CONFIG, Served, request_of
+from tests.host_agent.fakes import SimulatedFabric, SimulatedLink
+from tests.host_agent.sim import Faults, Simulation
+
+pytestmark = pytest.mark.filterwarnings("ignore::host_agent.communicator.RingFallbackWarning")
+
+SIZE = 3
+NO_ROOM = Quotas(tenants={"default": TenantQuota(slots=0)})
+
+
+class RackSwitch(FakeSwitch):
+    """Its entries are the simulated switch's; it knows the one job or none."""
+
+    rack: Rack | None = None
+
+    async def install(self, entries: Sequence[Entry]) -> None:
+        await super().install(entries)
+        if self.rack is not None:
+            self.rack.installed(entries)
+
+    async def remove(self, entries: Sequence[Entry]) -> None:
+        if self.rack is not None:
+            self.rack.removed()
+        await super().remove(entries)
+
+
+class Rack:
+    """The workers of one job."""
+
+    def __init__(self, served: Served, switch: RackSwitch, *, faults: Faults | None = None) -> None:
+        self.served = served
+        self.sessions = [ControllerSession(served.address) for _ in range(SIZE)]
+        self.pool = ThreadPoolExecutor(SIZE + 2)
+        requests = [request_of(rank, rnr_nak=False) for rank in range(SIZE)]
+        pairs = list(zip(self.sessions, requests, strict=True))
+        readies = self.all([partial(s.join, r, timeout_s=10) for s, r in pairs])
+        configs = [
+            transport_config(request, ready, retry_limit=0)
+            for request, ready in zip(requests, readies, strict=True)
+        ]
+        self.simulation = Simulation(configs, faults=faults, seed=2)
+        self.fabric = SimulatedFabric(self.simulation)
+        if not switch.of_jobs:
+            self.simulation.uninstall()
+        switch.rack = self
+        self.all([partial(s.up, timeout_s=10) for s in self.sessions])
+        self.communicators = [
+            Communicator(
+                rank=rank,
+                world_size=SIZE,
+                ready=readies[rank],
+                link=SimulatedLink(self.fabric, rank),
+                membership=self.sessions[rank],
+                timeout_s=30,
+            )
+            for rank in range(SIZE)
+        ]
+
+    def all(self, calls: Sequence[Callable[[], Any]]) -> list[Any]:
+        futures = [self.pool.submit(call) for call in calls]
+        return [future.result(30) for future in futures]
+
+    def installed(self, entries: Sequence[Entry]) -> None:
+        flows = [
+            dict(entry.params)
+            for entry in entries
+            if isinstance(entry, TableEntry) and entry.table == FLOW and entry.action.endswith("data_flow")
+        ]
+        with self.fabric.lock:
+            progress = [worker.endpoint.progress() for worker in self.simulation.workers]
+            assert {f["rank"]: f["first_psn"] for f in flows} == dict(enumerate(p.next_psn for p in progress))
+            assert all(p.operations == 0 for p in progress), "something is in flight"
+            self.simulation.install()
+
+    def removed(self) -> None:
+        with self.fabric.lock:
+            self.simulation.uninstall()
+
+    def tell(self, call: Callable[[Any], None]) -> None:
+        """Call something of the registry in the controller's thread."""
+        self.served.loop.call_soon_threadsafe(call, self.served.registry)
+
+    def quotas(self, quotas: Quotas | None) -> None:
+        self.tell(lambda registry: registry.set_quotas(quotas))
+
+    def move_out(self) -> None:
+        self.tell(lambda registry: registry.waitlist.move_out(registry.job("train"), "drained"))
+
+    def until(self, reached: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 20
+        while not reached():
+            assert time.monotonic() < deadline
+            time.sleep(0.002)
+
+    def until_mode(self, mode: Mode) -> None:
+        self.until(lambda: all(c.mode is mode for c in self.communicators))
+
+    def more(self, collectives: int) -> None:
+        """Wait until all have run so many more."""
+        goal = [c.statistics().collectives + collectives for c in self.communicators]
+        self.until(
+            lambda: all(
+                c.statistics().collectives >= g for c, g in zip(self.communicators, goal, strict=True)
+            )
+        )
+
+    def train(self, dtype: Any, enough: threading.Event) -> list[Future[int]]:
+        """All ranks add up, and check, until `enough`."""
+
+        def work(c: Communicator) -> int:
+            number, last = 0, 0
+            while not last:
+                mine = ((np.arange(3000) * (number + 3) + c.rank * 17) % 1000 - 500).astype(dtype)
+                exact = sum((np.arange(3000) * (number + 3) + rank * 17) % 1000 - 500 for rank in range(SIZE))
+                both = [c.all_reduce_async(mine), c.all_reduce_async(mine)]
+                for future in both:
+                    np.testing.assert_array_equal(future.result(30), np.asarray(exact).astype(dtype))
+                last = int(c.all_reduce(np.full(1, enough.is_set(), np.int32), "max")[0])
+                number += 1
+            return number
+
+        return [self.pool.submit(work, c) for c in self.communicators]
+
+    def leave(self) -> None:
+        self.all([c.leave for c in self.communicators])
+
+    def close(self) -> None:
+        for session in self.sessions:
+            session.close()
+        self.pool.shutdown()
+
+
+@pytest.fixture
+def switch() -> RackSwitch:
+    return RackSwitch(CONFIG.switches[0], rack_entries(CONFIG.switches[0], CONFIG.hosts))
+
+
+@pytest.fixture
+def served(tmp_path: Path, switch: RackSwitch) -> Iterator[Served]:
+    controller = Served(tmp_path / "c.db", switch)
+    controller.start()
+    yield controller
+    controller.stop()
+
+
+@pytest.fixture
+def rack(served: Served, switch: RackSwitch) -> Iterator[Callable[..., Rack]]:
+    racks: list[Rack] = []
+
+    def start(*, quotas: Quotas | None = NO_ROOM, faults: Faults | None = None) -> Rack:
+        set_up = threading.Event()
+
+        def change() -> None:
+            assert served.registry is not None
+            served.registry.set_quotas(quotas)
+            set_up.set()
+
+        served.loop.call_soon_threadsafe(change)
+        assert set_up.wait(10)
+        racks.append(Rack(served, switch, faults=faults))
+        return racks[-1]
+
+    yield start
+    for each in racks:
+        each.close()
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.float32], ids=lambda dtype: dtype.__name__)
+def test_a_job_that_begins_by_ring_is_moved_into_the_switch_and_out_again(
+    rack: Callable[..., Rack], served: Served, dtype: Any
+) -> None:
+    job = rack(faults=Faults(loss=0.01, duplicate=0.01, reorder=0.02))
+    assert job.communicators[0].mode_reason.startswith(
+        "it needs 256 slots, more than the 0 of tenant default"
+    )
+    enough = threading.Event()
+    running = job.train(dtype, enough)
+    job.more(4)
+    assert job.simulation.job.counters["aggregated"] == 0
+    job.quotas(None)
+    job.until_mode(Mode.IN_NETWORK)
+    job.more(6)
+    assert job.simulation.job.counters["completed"] > 0
+    with AdminClient(served.unix, timeout_s=10) as admin:
+        info = admin.show_job("train")
+        assert (info.mode, info.mode_reason, len(info.places)) == (1, "", 1)
+    job.quotas(NO_ROOM)  # so that it stays out
+    job.move_out()
+    job.until_mode(Mode.RING)
+    assert {c.mode_reason for c in job.communicators} == {"drained"}
+    job.more(6)
+    job.quotas(None)
+    job.until_mode(Mode.IN_NETWORK)
+    job.more(6)
+    enough.set()
+    assert len({future.result(60) for future in running}) == 1
+    counted = [(c.statistics().in_network, c.statistics().ring) for c in job.communicators]
+    assert counted == [counted[0]] * SIZE
+    assert min(counted[0]) > 5
+    job.leave()
+
+
+def test_idle_workers_are_moved_as_well_and_a_restart_of_the_controller_is_no_matter(
+    rack: Callable[..., Rack], served: Served, switch: RackSwitch
+) -> None:
+    job = rack()
+    job.quotas(None)
+    job.until_mode(Mode.IN_NETWORK)
+    served.stop()
+    enough = threading.Event()
+    running = job.train(np.float32, enough)
+    job.more(3)
+    served.start()
+    job.more(3)
+    job.until(lambda: len(served.registry.job("train").sessions) == SIZE if served.registry else False)
+    job.quotas(NO_ROOM)
+    job.move_out()
+    job.until_mode(Mode.RING)
+    job.more(3)
+    enough.set()
+    assert len({future.result(60) for future in running}) == 1
+    job.leave()
+    assert not switch.of_jobs
+
+
+def test_a_controller_that_is_restarted_in_the_middle_of_a_move_begins_anew(
+    rack: Callable[..., Rack], served: Served
+) -> None:
+    job = rack()
+    enough = threading.Event()
+    running = job.train(np.float32, enough)
+    job.more(2)
+    hears = job.sessions[2]._on_move
+    job.sessions[2]._on_move = lambda step: None  # it does not answer
+    job.quotas(None)
+    job.until(lambda: served.registry is not None and served.registry.job("train").job.move is not None)
+    served.stop()
+    job.sessions[2]._on_move = hears
+    served.start()
+    job.until_mode(Mode.IN_NETWORK)
+    job.more(3)
+    enough.set()
+    assert len({future.result(60) for future in running}) == 1
+    job.leave()
+
+
+def test_a_switch_that_refuses_leaves_the_job_where_it_was_and_is_asked_again(
+    rack: Callable[..., Rack], switch: RackSwitch
+) -> None:
+    job = rack()
+    enough = threading.Event()
+    running = job.train(np.int32, enough)
+    switch.fails = SwitchError("switch s1: table full")
+    job.quotas(None)
+    job.until(lambda: job.communicators[0].mode_reason == "switch s1: table full")
+    job.more(3)
+    job.until_mode(Mode.IN_NETWORK)
+    job.more(3)
+    enough.set()
+    for future in running:
+        future.result(60)
+    job.leave()
+
+
+def test_a_worker_that_dies_while_the_others_are_held_ends_the_job_for_all(
+    rack: Callable[..., Rack], served: Served, switch: RackSwitch
+) -> None:
+    job = rack()
+    job.communicators[2]._execution._on_move = lambda step: None  # type: ignore[method-assign]
+    job.sessions[2]._on_move = lambda step: None  # it hears, and says nothing
+    waiting = job.pool.submit(job.communicators[0].all_reduce, np.ones(4, np.int32))
+    job.quotas(None)
+    job.until(lambda: served.registry is not None and served.registry.job("train").job.move is not None)
+    job.sessions[2].abort("out of memory")
+    with pytest.raises(WorkerLostError, match="out of memory"):
+        waiting.result(20)
+    with pytest.raises(JobEndedError):
+        job.communicators[1].barrier()
+    job.until(lambda: not switch.of_jobs)
