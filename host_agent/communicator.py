@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
-from types import TracebackType
+from types import ModuleType, TracebackType
 
 import numpy as np
 
@@ -23,6 +24,7 @@ from host_agent.collectives import in_network, ring
 from host_agent.collectives.plan import Array, Strategy, choose
 from host_agent.errors import CommunicatorClosedError, UsageError
 from host_agent.execution import Execution, Task
+from host_agent.gate import Gate
 from host_agent.membership import Membership, Mode, Ready
 from host_agent.runner import Link, Runner
 from host_agent.transport.events import Counters
@@ -62,6 +64,9 @@ class Communicator:
     has ended for all. `all_reduce` and its kin wait; `..._async` return a Future and run in the order of the
     calls; a future's callbacks may call only these. Arrays that are given to `..._async` must not be changed
     before the future is done.
+
+    The controller may move a running job from ring to switch or back, between two collectives: `mode` and
+    `mode_reason` tell how the next one will travel, `ready` how the job began.
     """
 
     def __init__(
@@ -84,9 +89,9 @@ class Communicator:
         self._link = link
         self._membership = membership
         self._left = False
-        self._execution = Execution(
-            rank, world_size, Runner(link, rank=rank, timeout_s=timeout_s), membership
-        )
+        self._gate = Gate(ready.mode, ready.mode_reason)
+        runner = Runner(link, rank=rank, timeout_s=timeout_s)
+        self._execution = Execution(rank, world_size, runner, membership, self._gate, ready.ring)
         if ready.mode is Mode.RING and world_size > 1:
             warnings.warn(
                 f"this job is not summed by the switch but by ring all-reduce: {ready.mode_reason}",
@@ -110,6 +115,7 @@ class Communicator:
         retry_limit: int = 0,
         transport: Transport | str = Transport.AUTO,
         first_psn: int | None = None,
+        tenant: str = "",
     ) -> Communicator:
         """Join `job` at the controller ("host:port"); waits until all `world_size` workers have joined.
 
@@ -123,7 +129,8 @@ class Communicator:
         RDMA device (needs pyverbs, see `host_agent.transport.verbs`), with the timeouts and retry counts that
         the controller hands out in place of `retry_limit`; "auto" is "verbs" where the interface has a device
         and pyverbs is there. Workers of one job may differ. `first_psn`: of the connection to the next rank
-        (None: random).
+        (None: random). `tenant`: whose quota of the switches' slots the job counts against, the same on all
+        workers (empty: the default one's).
         """
         strategy = strategy_of(strategy)
         place = joining.join(
@@ -137,6 +144,7 @@ class Communicator:
             retry_limit=retry_limit,
             transport=transport,
             first_psn=first_psn,
+            tenant=tenant,
         )
         return cls(
             rank=rank,
@@ -148,6 +156,16 @@ class Communicator:
             strategy=strategy,
             transport=place.transport,
         )
+
+    @property
+    def mode(self) -> Mode:
+        """Where the job's sums are made now."""
+        return self._gate.mode
+
+    @property
+    def mode_reason(self) -> str:
+        """Why not in the network; empty if they are."""
+        return self._gate.mode_reason
 
     def all_reduce(
         self,
@@ -309,13 +327,12 @@ class Communicator:
         source, reduction = contiguous(array), reduction_of(op)
         require_addable(source)
         result = result_array(out, source)
-        chosen = self._choose(strategy, auto=Strategy.IN_NETWORK)
-        collective = in_network.all_reduce if chosen is Strategy.IN_NETWORK else ring.all_reduce
+        how = self._choice(strategy, auto=Strategy.IN_NETWORK)
         return Task(
             f"all_reduce({reduction.name}) of {source.size} {source.dtype}",
             reduction,
-            chosen,
-            lambda call: collective(call, source.reshape(-1), result.reshape(-1)),
+            how,
+            lambda call, strategy: _of(strategy).all_reduce(call, source.reshape(-1), result.reshape(-1)),
             result,
         )
 
@@ -327,26 +344,26 @@ class Communicator:
         source = contiguous(array)
         require_root(root, self.world_size)
         result = result_array(out, source)
-        chosen = self._choose(strategy, auto=Strategy.IN_NETWORK)
-        collective = in_network.broadcast if chosen is Strategy.IN_NETWORK else ring.broadcast
+        how = self._choice(strategy, auto=Strategy.IN_NETWORK)
         return Task(
             f"broadcast of {source.size} {source.dtype} from rank {root}",
             Reduction.NONE,
-            chosen,
-            lambda call: collective(call, source.reshape(-1), result.reshape(-1), root=root),
+            how,
+            lambda call, strategy: _of(strategy).broadcast(
+                call, source.reshape(-1), result.reshape(-1), root=root
+            ),
             result,
         )
 
     def _all_gather(self, array: Array, strategy: Strategy | str | None) -> Task:
         source = contiguous(array)
         result = np.empty((self.world_size, *source.shape), source.dtype)
-        chosen = self._choose(strategy, auto=Strategy.RING)
-        collective = in_network.all_gather if chosen is Strategy.IN_NETWORK else ring.all_gather
+        how = self._choice(strategy, auto=Strategy.RING)
         return Task(
             f"all_gather of {source.size} {source.dtype}",
             Reduction.NONE,
-            chosen,
-            lambda call: collective(call, source.reshape(-1), result.reshape(-1)),
+            how,
+            lambda call, strategy: _of(strategy).all_gather(call, source.reshape(-1), result.reshape(-1)),
             result,
         )
 
@@ -359,27 +376,37 @@ class Communicator:
                 f"{self.world_size} workers"
             )
         result = np.empty((source.shape[0] // self.world_size, *source.shape[1:]), source.dtype)
-        chosen = self._choose(strategy, auto=Strategy.RING)
-        collective = in_network.reduce_scatter if chosen is Strategy.IN_NETWORK else ring.reduce_scatter
+        how = self._choice(strategy, auto=Strategy.RING)
         return Task(
             f"reduce_scatter({reduction.name}) of {source.size} {source.dtype}",
             reduction,
-            chosen,
-            lambda call: collective(call, source.reshape(-1), result.reshape(-1)),
+            how,
+            lambda call, strategy: _of(strategy).reduce_scatter(call, source.reshape(-1), result.reshape(-1)),
             result,
         )
 
     def _barrier(self) -> Task:
-        chosen = self._choose(None, auto=Strategy.IN_NETWORK)
-        collective = in_network.barrier if chosen is Strategy.IN_NETWORK else ring.barrier
-        return Task("barrier", Reduction.NONE, chosen, collective, np.empty(0))
+        how = self._choice(None, auto=Strategy.IN_NETWORK)
+        return Task(
+            "barrier", Reduction.NONE, how, lambda call, strategy: _of(strategy).barrier(call), np.empty(0)
+        )
 
-    def _choose(self, strategy: Strategy | str | None, *, auto: Strategy) -> Strategy:
+    def _choice(self, strategy: Strategy | str | None, *, auto: Strategy) -> Callable[[Mode], Strategy]:
+        """How to choose when the collective starts: until then the job may have moved."""
         wanted = self.strategy if strategy is None else strategy_of(strategy)
-        try:
-            return choose(wanted, self.ready.mode, auto=auto)
-        except ValueError as error:
-            raise UsageError(f"{error}: {self.ready.mode_reason}") from error
+
+        def in_mode(mode: Mode) -> Strategy:
+            try:
+                return choose(wanted, mode, auto=auto)
+            except ValueError as error:
+                raise UsageError(f"{error}: {self.mode_reason}") from error
+
+        return in_mode
+
+
+def _of(strategy: Strategy) -> ModuleType:
+    """The collectives that travel so."""
+    return in_network if strategy is Strategy.IN_NETWORK else ring
 
 
 def _as_it_is(result: Array) -> Array:

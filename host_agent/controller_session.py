@@ -1,6 +1,6 @@
 """The session with the controller over gRPC: joining, heartbeats, and taking a broken session up again.
 
-    Join ──► Waiting… ──► Ready ──► Up ──► Start ──► (heartbeats) ──► Leave ──► Left
+    Join ──► Waiting… ──► Ready ──► Up ──► Start ──► (heartbeats, moves) ──► Leave ──► Left
                             │                                 │
                             └── connection breaks: Resume ◄───┘      Ended: at any time
 
@@ -31,7 +31,18 @@ from host_agent.errors import (
     JobRefusedError,
     WorkerLostError,
 )
-from host_agent.membership import Ended, JoinRequest, Mode, Neighbour, RcParameters, Ready
+from host_agent.membership import (
+    Ended,
+    HoldAt,
+    JoinRequest,
+    Mode,
+    Moved,
+    MoveStep,
+    Neighbour,
+    Pause,
+    RcParameters,
+    Ready,
+)
 
 _FAREWELL_S: Final = 2.0  # how long closing waits for the controller to take our last words
 _LOG = logging.getLogger(__name__)
@@ -82,6 +93,9 @@ class ControllerSession:
         self._outgoing: SimpleQueue[pb.WorkerMessage | None] = SimpleQueue()
         self._call: Any = None
         self._called_at = 0.0
+        self._moving = threading.Lock()  # guards these two, and keeps steps in order
+        self._on_move: Callable[[MoveStep], None] | None = None
+        self._steps: list[MoveStep] = []  # that nobody has asked for
         self._up = self._leaving = False  # what we have said, to say it again after a break
         self._aborting: str | None = None
         self._stop = threading.Event()
@@ -136,6 +150,22 @@ class ControllerSession:
             ended = self._heard.ended
         if ended is not None:
             callback(ended)
+
+    def on_move(self, callback: Callable[[MoveStep], None]) -> None:
+        """Call `callback`, which must not block, with every step of a move, those of before included."""
+        with self._moving:
+            self._on_move = callback
+            for step in self._steps:
+                callback(step)
+            self._steps.clear()
+
+    def paused(self, move: int, next_collective: int) -> None:
+        """The first collective that this worker has not started."""
+        self._send(pb.WorkerMessage(paused=pb.Paused(move=move, next_collective=next_collective)))
+
+    def held(self, move: int, psn: int) -> None:
+        """Nothing is in flight; the next PSN of QP_out."""
+        self._send(pb.WorkerMessage(held=pb.Held(move=move, psn=psn)))
 
     def abort(self, reason: str) -> None:
         """End the job for everybody. Does not wait."""
@@ -244,6 +274,12 @@ class ControllerSession:
             elif kind == "left":
                 self._heard.left = True
             self._changed.notify_all()
+        if (step := _step(message)) is not None:
+            with self._moving:
+                if self._on_move is not None:
+                    self._on_move(step)
+                else:
+                    self._steps.append(step)
         if kind == "resumed":  # what it may not have taken before the connection broke
             if self._up and not self._heard.started:
                 self._send(pb.WorkerMessage(up=pb.Up()))
@@ -311,6 +347,7 @@ def _join(request: JoinRequest) -> pb.Join:
         worker=worker,
         path_mtu_max=request.path_mtu_max,
         rnr_nak=request.rnr_nak,
+        tenant=request.tenant,
     )
 
 
@@ -333,7 +370,19 @@ def _ready(ready: pb.Ready) -> Ready:
         predecessor=_neighbour(ready.predecessor),
         heartbeat_s=ready.heartbeat_interval_s,
         rc=_rc(ready.rc) if ready.HasField("rc") else RcParameters(),
+        ring=tuple(ready.ring),
     )
+
+
+def _step(message: pb.ControllerMessage) -> MoveStep | None:
+    kind = message.WhichOneof("message")
+    if kind == "pause":
+        return Pause(message.pause.move)
+    if kind == "hold_at":
+        return HoldAt(message.hold_at.move, message.hold_at.collective)
+    if kind == "moved":
+        return Moved(message.moved.move, Mode(message.moved.mode), message.moved.mode_reason)
+    return None
 
 
 def _rc(rc: pb.RcParameters) -> RcParameters:

@@ -1,7 +1,8 @@
-"""Order and failure: collectives run one after the other, and after a failure none does."""
+"""Order, failure and moves: collectives run one after the other, and after a failure none does."""
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -18,22 +19,27 @@ from host_agent.errors import (
     UsageError,
     WorkerLostError,
 )
-from host_agent.membership import Ended, Membership
+from host_agent.gate import Gate
+from host_agent.membership import Ended, HoldAt, Membership, Mode, MoveStep, Pause
 from host_agent.runner import MISMATCH_MARK, Runner
 from host_agent.transport.errors import TransportClosedError
 from host_agent.wire.aggregation import Reduction
 
 T = TypeVar("T")
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Task:
-    """A collective that is ready to run: `steps(call)` fills `result`. `what` names it in errors."""
+    """A collective that is ready to run: `steps(call, strategy)` fills `result`. `what` names it in errors.
+
+    `choose`: the strategy in a mode of the job, once it is this collective's turn. UsageError.
+    """
 
     what: str
     reduction: Reduction
-    strategy: Strategy
-    steps: Callable[[Call], Steps[bool] | Steps[None]]
+    choose: Callable[[Mode], Strategy]
+    steps: Callable[[Call, Strategy], Steps[bool] | Steps[None]]
     result: Array
 
 
@@ -47,13 +53,13 @@ class Tally:
     non_finite_fallbacks: int = 0
     busy_s: float = 0.0
 
-    def add(self, task: Task, *, switched: bool | None, seconds: float) -> None:
+    def add(self, strategy: Strategy, *, switched: bool | None, seconds: float) -> None:
         """One more. `switched` is False where the switch was asked but an Inf or NaN came between."""
         self.collectives += 1
         self.busy_s += seconds
         if switched is False:
             self.non_finite_fallbacks += 1
-        if task.strategy is Strategy.IN_NETWORK and switched is not False:
+        if strategy is Strategy.IN_NETWORK and switched is not False:
             self.in_network += 1
         else:
             self.ring += 1
@@ -61,12 +67,14 @@ class Tally:
 
 @dataclass(eq=False)
 class Execution:
-    """Runs tasks in the order in which they are given, from any thread."""
+    """Runs tasks in the order in which they are given, from any thread. `ring`: as in `Call`."""
 
     rank: int
     world_size: int
     runner: Runner
     membership: Membership
+    gate: Gate
+    ring: tuple[int, ...] = ()
     tally: Tally = field(default_factory=Tally)
     failure: BaseException | None = None  # ours
     ended: CommunicatorError | None = None  # the controller's
@@ -82,6 +90,7 @@ class Execution:
         self._next_collective = 0
         self._closed = False
         self.membership.on_ended(self._on_ended)
+        self.membership.on_move(self._on_move)
 
     def now(self, task: Task) -> Array:
         """Run in this thread, or wait for it where something queued has to go first.
@@ -112,6 +121,7 @@ class Execution:
         if news:
             self.failure = error
         self.runner.link.abort(reason)  # first: it does not block, and lets go of the arrays
+        self.gate.give_up()
         if news:
             self.membership.abort(reason)
 
@@ -153,7 +163,11 @@ class Execution:
         collective = self._next_collective
         self._next_collective = (collective + 1) & 0xFFFFFFFF
         return Call(
-            rank=self.rank, world_size=self.world_size, collective=collective, reduction=task.reduction
+            rank=self.rank,
+            world_size=self.world_size,
+            collective=collective,
+            reduction=task.reduction,
+            ring=self.ring,
         )
 
     def _enqueue(self, task: Task, call: Call, finish: Callable[[Array], T]) -> Future[T]:
@@ -170,10 +184,13 @@ class Execution:
 
     def _run(self, task: Task, call: Call) -> Array:
         self._require_no_failure(task.what)
-        started = time.monotonic()
         what = f"{task.what} (collective {call.collective})"
         try:
-            switched = self.runner.run(task.steps(call), what)
+            with self.gate.turn(call.collective) as mode:
+                self._require_no_failure(task.what)  # the turn may have been long in coming
+                started = time.monotonic()
+                strategy = task.choose(mode)
+                switched = self.runner.run(task.steps(call, strategy), what)
         except TransportClosedError as error:
             self._require_no_failure(task.what)
             closed = CommunicatorClosedError(f"{what}: {error}")
@@ -184,7 +201,7 @@ class Execution:
         except BaseException as error:
             self.fail(error, self._reason(error))
             raise
-        self.tally.add(task, switched=switched, seconds=time.monotonic() - started)
+        self.tally.add(strategy, switched=switched, seconds=time.monotonic() - started)
         return task.result
 
     def _require_no_failure(self, what: str) -> None:
@@ -200,6 +217,34 @@ class Execution:
         if self.failure is None and not self._closed:
             self.ended = _error_of(ended, own_rank=self.rank)
         self.runner.link.abort(ended.reason)
+        self.gate.give_up()
+
+    def _on_move(self, step: MoveStep) -> None:
+        """The job moves between ring and switch; this must not block."""
+        if isinstance(step, Pause):
+            self.membership.paused(step.move, self.gate.pause(step.move))
+        elif isinstance(step, HoldAt):
+            self.gate.hold_at(step.move, step.collective)
+            threading.Thread(target=self._hold, args=(step.move,), name="p4reduce-hold", daemon=True).start()
+        else:
+            before = self.gate.mode
+            collective = self.gate.moved(step.mode, step.reason)
+            if step.mode is Mode.RING is not before:
+                _LOG.warning("from collective %d on by ring all-reduce: %s", collective, step.reason)
+            elif step.mode is not before:
+                _LOG.info("from collective %d on summed by the switch", collective)
+
+    def _hold(self, move: int) -> None:
+        """Tell the controller when nothing is in flight."""
+        if not self.gate.wait_held(move):
+            return
+        try:
+            psn = self.runner.settle(lambda: self.gate.is_for(move))
+        except CommunicatorError as error:
+            self.fail(error, self._reason(error))
+            return
+        if psn is not None:
+            self.membership.held(move, psn)
 
 
 def _error_of(ended: Ended, *, own_rank: int) -> CommunicatorError:

@@ -38,6 +38,7 @@ def join(
     retry_limit: int,
     transport: Transport | str = Transport.AUTO,
     first_psn: int | None = None,
+    tenant: str = "",
 ) -> Place:
     """Join through the controller at "host:port"; see `Communicator.join`."""
     if not 0 <= rank < world_size:
@@ -63,6 +64,7 @@ def join(
             path_mtu_max=carrier.path_mtu if path_mtu is None else min(path_mtu, carrier.path_mtu),
             hostname=socket.gethostname(),
             rnr_nak=carrier.rnr_nak,
+            tenant=tenant,
         )
         membership = ControllerSession(controller)
     except BaseException:
@@ -117,6 +119,7 @@ def transport_config(request: JoinRequest, ready: Ready, *, retry_limit: int) ->
             ip=ready.predecessor.ip,
             qpn_out=ready.predecessor.qpn_out,
             psn_out=ready.predecessor.psn_out,
+            rank=ready.predecessor.rank,
         ),
         path_mtu=ready.path_mtu,
         window=ready.window,

@@ -33,6 +33,7 @@ class JoinRequest:
     rnr_nak: bool = (
         False  # a NIC repeats by itself: the switch shall answer what meets a straggler with RNR NAKs
     )
+    tenant: str = ""  # whose quota the job's slots count against; empty: the default one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +61,10 @@ class RcParameters:
 
 @dataclass(frozen=True, kw_only=True)
 class Ready:
-    """The job as the controller has set it up: same on all workers, but for the neighbours."""
+    """The job as the controller has set it up: same on all workers, but for the neighbours.
+
+    `ring`: all ranks, each followed by its successor (empty: by rank). `mode` is the one to begin in.
+    """
 
     job_id: int
     generation: int
@@ -73,6 +77,7 @@ class Ready:
     predecessor: Neighbour
     heartbeat_s: float
     rc: RcParameters = RcParameters()
+    ring: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +86,33 @@ class Ended:
 
     reason: str
     rank: int | None = None
+
+
+@dataclass(frozen=True)
+class Pause:
+    """A running job is to move: start no collective, and answer `paused`."""
+
+    move: int
+
+
+@dataclass(frozen=True)
+class HoldAt:
+    """Run the collectives before this one; when nothing is in flight, answer `held`."""
+
+    move: int
+    collective: int
+
+
+@dataclass(frozen=True)
+class Moved:
+    """Go on, in this mode. `reason`: why not in the network."""
+
+    move: int
+    mode: Mode
+    reason: str
+
+
+MoveStep = Pause | HoldAt | Moved
 
 
 class Membership(Protocol):
@@ -96,6 +128,21 @@ class Membership(Protocol):
 
     def on_ended(self, callback: Callable[[Ended], None]) -> None:
         """Call `callback` once, from any thread, when the job ends early (at once if it has)."""
+        ...
+
+    def on_move(self, callback: Callable[[MoveStep], None]) -> None:
+        """Call `callback`, which must not block, with every step of a move, those of before included.
+
+        A step may come again, after the session with the controller broke, and is then to be answered again.
+        """
+        ...
+
+    def paused(self, move: int, next_collective: int) -> None:
+        """The first collective that this worker has not started. Does not wait."""
+        ...
+
+    def held(self, move: int, psn: int) -> None:
+        """Nothing is in flight; the next PSN of QP_out. Does not wait."""
         ...
 
     def abort(self, reason: str) -> None:

@@ -30,6 +30,7 @@ from host_agent.wire.aggregation import AggregationHeader, NotAnAggregationHeade
 
 T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
+_LOOK_S: Final = 0.5  # how often a wait between collectives looks whether it is still wanted
 _NOTICE_S: Final = 60.0  # without a time limit, how often a collective that does not move says so
 
 # Other workers recognise by this why a job ended: the controller passes reasons on as text.
@@ -110,6 +111,7 @@ class Runner:
         self.rank = rank
         self.timeout_s = timeout_s
         self._clock = clock
+        self._last_op = 0
 
     def run(self, steps: Steps[T], what: str) -> T:
         """The collective's result. `what` names it in errors: "all_reduce(SUM) of 8 float32"."""
@@ -136,9 +138,29 @@ class Runner:
         except TransportError as error:
             raise ConnectionFailedError(f"{what}: {error}") from error
 
+    def settle(self, go_on: Callable[[], bool]) -> int | None:
+        """Wait until all that was posted is received and acknowledged; the next PSN of QP_out.
+
+        Call it between collectives. None where `go_on` says no, or the connection was closed.
+        """
+        try:
+            while self._last_op:
+                try:
+                    self.link.wait(self._last_op, timeout_s=_LOOK_S, until=EventType.COMPLETED)
+                    break
+                except TransportTimeoutError:
+                    if not go_on():
+                        return None
+            return self.link.progress().next_psn
+        except TransportClosedError:
+            return None
+        except ProtocolError as error:
+            raise _explained(error, "between two collectives") from error
+
     def _do(self, step: Operation | Wait, what: str) -> int:
         if isinstance(step, Operation):
-            return self.link.post(step)
+            self._last_op = self.link.post(step)
+            return self._last_op
         patience = _NOTICE_S if self.timeout_s is None else self.timeout_s
         seen = _position(self.link.progress())
         deadline = self._clock() + patience

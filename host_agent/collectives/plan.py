@@ -41,12 +41,26 @@ Steps: TypeAlias = Generator["Operation | Wait", int, T]
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """One collective on one worker: who we are, its sequence number, what the user asked for."""
+    """One collective on one worker: who we are, its sequence number, what the user asked for.
+
+    `ring`: all ranks, each followed by its successor (empty: by rank).
+    """
 
     rank: int
     world_size: int
     collective: int
     reduction: Reduction = Reduction.NONE
+    ring: tuple[int, ...] = ()
+
+    @property
+    def position(self) -> int:
+        """Our place on the ring, from 0."""
+        return self.ring.index(self.rank) if self.ring else self.rank
+
+    def parts(self, elements: int) -> list[slice]:
+        """`ring_parts`, in the order of the ring: each rank's at its place there."""
+        by_rank = ring_parts(elements, self.world_size)
+        return [by_rank[rank] for rank in self.ring] if self.ring else by_rank
 
 
 class Disagreement(Exception):

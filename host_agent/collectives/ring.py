@@ -2,7 +2,8 @@
 
 Every part passes every rank, so that no rank is done before all have entered: the phases are synchronising,
 which the switch's slots rely on (docs/protocol.md). Parts are added in the order of the ring, the sum of a
-part in one place only, and copied from there: results have the same bits on all ranks.
+part in one place only, and copied from there: results have the same bits on all ranks. Here parts and places
+count along the ring, which need not be in order of rank.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from host_agent.collectives import words
-from host_agent.collectives.plan import Array, Call, Steps, Wait, ring_parts
+from host_agent.collectives.plan import Array, Call, Steps, Wait
 from host_agent.kernels import divide_in_place
 from host_agent.quantisation import ELEMENT_TYPES
 from host_agent.transport.events import EventType
@@ -32,26 +33,27 @@ _ARRIVALS = {
 def all_reduce(call: Call, array: Array, out: Array) -> Steps[None]:
     """Leave the reduction of all ranks' `array` in `out` (both flat; may be the same)."""
     _copy(array, out)
-    parts = ring_parts(out.size, call.world_size)
-    ids = yield from _reduce_parts(call, out, parts, owned=(call.rank + 1) % call.world_size)
-    yield from _gather_parts(call, out, parts, owned=(call.rank + 1) % call.world_size, sent=ids)
+    parts = call.parts(out.size)
+    owned = (call.position + 1) % call.world_size
+    ids = yield from _reduce_parts(call, out, parts, owned=owned)
+    yield from _gather_parts(call, out, parts, owned=owned, sent=ids)
 
 
 def reduce_scatter(call: Call, array: Array, out: Array) -> Steps[None]:
     """Leave part `rank` of the reduction of all ranks' flat `array` in `out`; N divides the size."""
     work = array.copy()
-    parts = ring_parts(work.size, call.world_size)
-    ids = yield from _reduce_parts(call, work, parts, owned=call.rank)
-    out[...] = work[parts[call.rank]]
+    parts = call.parts(work.size)
+    ids = yield from _reduce_parts(call, work, parts, owned=call.position)
+    out[...] = work[parts[call.position]]
     yield from _until_sent(ids)
 
 
 def all_gather(call: Call, array: Array, out: Array) -> Steps[None]:
     """Leave all ranks' flat `array`s in `out`, in order of rank; all have one size."""
     array, out = _sendable(array), _sendable(out)
-    parts = ring_parts(out.size, call.world_size)
-    _copy(array, out[parts[call.rank]])
-    yield from _gather_parts(call, out, parts, owned=call.rank, sent=[])
+    parts = call.parts(out.size)
+    _copy(array, out[parts[call.position]])
+    yield from _gather_parts(call, out, parts, owned=call.position, sent=[])
 
 
 def broadcast(call: Call, array: Array, out: Array, *, root: int) -> Steps[None]:

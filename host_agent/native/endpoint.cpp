@@ -19,6 +19,7 @@ const char *Endpoint::check(const p4r_config &c) {
         return "path MTU 256 needs messages of at least 2 packets: the first one is all header";
     if (c.window == 0 || c.window > 8) return "the window is not between 1 and 8 messages";
     if (c.world_size == 0 || c.world_size > 256 || c.rank >= c.world_size) return "the rank is not below world_size";
+    if (c.predecessor_rank >= c.world_size) return "the predecessor's rank is not below world_size";
     if (c.job_id > 0xffff) return "the job id does not fit 16 bits";
     if (c.qpn_in > kPsnMask || c.qpn_out > kPsnMask || c.successor_qpn > kPsnMask || c.predecessor_qpn > kPsnMask)
         return "a queue pair number does not fit 24 bits";

@@ -19,7 +19,6 @@ Inbox::Inbox(const p4r_config &config, WorkQueue &works, p4r_counters &counters)
     : config_(config),
       works_(works),
       counters_(counters),
-      predecessor_rank_((config.rank + config.world_size - 1) % config.world_size),
       largest_bytes_(config.path_mtu * config.message_packets) {}
 
 Inbox::Begun Inbox::begin(const uint8_t *payload, uint32_t bytes) {
@@ -80,11 +79,11 @@ bool Inbox::check_header(const AggregationHeader &header, const uint8_t *chunk) 
                     "runs another version, or something else sends to this QP",
                     accepted_, kVersion, header.magic, header.version);
     if (header.job_id != config_.job_id || header.generation != config_.generation ||
-        header.rank != predecessor_rank_)
+        header.rank != config_.predecessor_rank)
         return fault_.set(P4R_FOREIGN, chunk,
                     "message %u is of job %u, generation %u, rank %u; expected job %u, generation %u, rank %u",
                     accepted_, header.job_id, header.generation, header.rank, config_.job_id, config_.generation,
-                    predecessor_rank_);
+                    config_.predecessor_rank);
     if (header.message != accepted_)
         return fault_.set(P4R_WRONG_MESSAGE, chunk, "message %u arrived where message %u was expected", header.message,
                     accepted_);

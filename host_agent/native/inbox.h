@@ -52,7 +52,6 @@ class Inbox {
     const p4r_config config_;
     WorkQueue &works_;
     p4r_counters &counters_;
-    const uint32_t predecessor_rank_;
     const uint32_t largest_bytes_;
 
     uint32_t accepted_ = 0;

@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define P4R_ABI_VERSION 2
+#define P4R_ABI_VERSION 3
 #define P4R_NEVER INT64_MAX
 #define P4R_EXPORT __attribute__((visibility("default")))
 
@@ -33,6 +33,7 @@ typedef struct p4r_config {
     uint32_t job_id;
     uint32_t generation;
     uint32_t rank;
+    uint32_t predecessor_rank;  // on the ring
     uint32_t world_size;
     uint32_t retry_limit;  // timeouts in a row before giving up; 0: never
     uint32_t check_icrc;

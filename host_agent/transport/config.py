@@ -11,7 +11,7 @@ MAX_QPN = MAX_PSN = 2**24 - 1
 
 @dataclass(frozen=True, kw_only=True)
 class Successor:
-    """The next rank on the ring: our QP_out sends to its QP_in."""
+    """Who is next on the ring: our QP_out sends to its QP_in."""
 
     mac: str
     ip: IPv4Address
@@ -20,12 +20,16 @@ class Successor:
 
 @dataclass(frozen=True, kw_only=True)
 class Predecessor:
-    """The previous rank on the ring: its QP_out sends to our QP_in, starting at `psn_out`."""
+    """Who is before us on the ring: its QP_out sends to our QP_in, starting at `psn_out`.
+
+    `rank` None: the one before ours, as in a ring by rank.
+    """
 
     mac: str
     ip: IPv4Address
     qpn_out: int
     psn_out: int
+    rank: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +73,10 @@ class TransportConfig:
             raise ValueError(f"window {self.window} is not a power of two up to 8")
         if not 0 <= self.rank < self.world_size:
             raise ValueError(f"rank {self.rank} is not below world_size {self.world_size}")
+        if not 0 <= self.predecessor_rank < self.world_size:
+            raise ValueError(
+                f"the predecessor's rank {self.predecessor_rank} is not below world_size {self.world_size}"
+            )
         if not 1 <= self.max_burst <= 256:
             raise ValueError(f"max_burst {self.max_burst} is not between 1 and 256")
         if not 0 < self.rto_s <= self.rto_max_s:
@@ -87,3 +95,10 @@ class TransportConfig:
             raise ValueError(
                 f"qpn_out and qpn_in are both {self.qpn_in:#x}: the two QPs need different numbers"
             )
+
+    @property
+    def predecessor_rank(self) -> int:
+        """Whose messages QP_in takes."""
+        if self.predecessor.rank is None:
+            return (self.rank - 1) % self.world_size
+        return self.predecessor.rank

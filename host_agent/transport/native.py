@@ -19,7 +19,7 @@ from host_agent.transport.events import Counters, Event, EventType, Failure, Fai
 from host_agent.transport.operation import Operation
 from host_agent.wire.headers import parse_mac
 
-ABI_VERSION: Final = 2
+ABI_VERSION: Final = 3
 NEVER: Final = 2**63 - 1
 ERROR_BYTES: Final = 400
 LIBRARY: Final = Path(__file__).parent.parent / "_native.so"
@@ -57,6 +57,7 @@ class NativeConfig(ctypes.Structure):
         ("job_id", c_uint32),
         ("generation", c_uint32),
         ("rank", c_uint32),
+        ("predecessor_rank", c_uint32),
         ("world_size", c_uint32),
         ("retry_limit", c_uint32),
         ("check_icrc", c_uint32),
@@ -214,6 +215,7 @@ def native_config(config: TransportConfig) -> NativeConfig:
         job_id=config.job_id,
         generation=config.generation,
         rank=config.rank,
+        predecessor_rank=config.predecessor_rank,
         world_size=config.world_size,
         retry_limit=config.retry_limit,
         check_icrc=config.check_icrc,

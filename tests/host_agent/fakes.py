@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 import time
 from collections.abc import Callable
@@ -10,7 +11,17 @@ from ipaddress import IPv4Address
 from typing import Any
 
 from host_agent.communicator import Communicator
-from host_agent.membership import Ended, JoinRequest, Mode, Neighbour, Ready
+from host_agent.membership import (
+    Ended,
+    HoldAt,
+    JoinRequest,
+    Mode,
+    Moved,
+    MoveStep,
+    Neighbour,
+    Pause,
+    Ready,
+)
 from host_agent.transport import (
     Counters,
     Operation,
@@ -36,6 +47,29 @@ class FakeController:
     def __post_init__(self) -> None:
         self.leaving = threading.Barrier(self.world_size)
         self.lock = threading.Lock()
+        self.movers: dict[int, Callable[[MoveStep], None]] = {}
+        self.answers: queue.Queue[tuple[str, int, int, int]] = queue.Queue()  # what, rank, move, number
+
+    def say(self, step: MoveStep) -> None:
+        """Tell all ranks a step of a move."""
+        for callback in self.movers.values():
+            callback(step)
+
+    def gather(self, what: str, move: int, *, timeout_s: float = 20) -> dict[int, int]:
+        """All ranks' answers to a step."""
+        numbers: dict[int, int] = {}
+        while len(numbers) < self.world_size:
+            said, rank, of, number = self.answers.get(timeout=timeout_s)
+            assert (said, of) == (what, move)
+            numbers[rank] = number
+        return numbers
+
+    def hold(self, move: int) -> tuple[int, dict[int, int]]:
+        """Hold all ranks: the collective, and the next PSN of each."""
+        self.say(Pause(move))
+        collective = max(self.gather("paused", move).values())
+        self.say(HoldAt(move, collective))
+        return collective, self.gather("held", move)
 
     def end(self, reason: str, rank: int | None = None) -> None:
         """Tell everybody, once."""
@@ -66,6 +100,15 @@ class FakeMembership:
         self.controller.callbacks.append(callback)
         if self.controller.ended is not None:
             callback(self.controller.ended)
+
+    def on_move(self, callback: Callable[[MoveStep], None]) -> None:
+        self.controller.movers[self.rank] = callback
+
+    def paused(self, move: int, next_collective: int) -> None:
+        self.controller.answers.put(("paused", self.rank, move, next_collective))
+
+    def held(self, move: int, psn: int) -> None:
+        self.controller.answers.put(("held", self.rank, move, psn))
 
     def abort(self, reason: str) -> None:
         self.controller.end(reason, self.rank)
@@ -168,13 +211,19 @@ class SimulatedLink:
         self.closed = True
 
 
-def ready_of(config: TransportConfig, *, mode: Mode = Mode.IN_NETWORK, reason: str = "") -> Ready:
+def ready_of(
+    config: TransportConfig,
+    *,
+    mode: Mode = Mode.IN_NETWORK,
+    reason: str = "",
+    ring: tuple[int, ...] = (),
+) -> Ready:
     """What the controller would say to this worker."""
 
     def neighbour(
-        mac: str, ip: IPv4Address, *, qpn_out: int = 0, psn_out: int = 0, qpn_in: int = 0
+        mac: str, ip: IPv4Address, *, rank: int = 0, qpn_out: int = 0, psn_out: int = 0, qpn_in: int = 0
     ) -> Neighbour:
-        return Neighbour(rank=0, mac=mac, ip=ip, qpn_out=qpn_out, psn_out=psn_out, qpn_in=qpn_in)
+        return Neighbour(rank=rank, mac=mac, ip=ip, qpn_out=qpn_out, psn_out=psn_out, qpn_in=qpn_in)
 
     ahead, behind = config.successor, config.predecessor
     return Ready(
@@ -186,13 +235,23 @@ def ready_of(config: TransportConfig, *, mode: Mode = Mode.IN_NETWORK, reason: s
         mode=mode,
         mode_reason=reason,
         successor=neighbour(ahead.mac, ahead.ip, qpn_in=ahead.qpn_in),
-        predecessor=neighbour(behind.mac, behind.ip, qpn_out=behind.qpn_out, psn_out=behind.psn_out),
+        predecessor=neighbour(
+            behind.mac,
+            behind.ip,
+            rank=config.predecessor_rank,
+            qpn_out=behind.qpn_out,
+            psn_out=behind.psn_out,
+        ),
         heartbeat_s=1.0,
+        ring=ring,
     )
 
 
 class FakeRack:
-    """World-size communicators on one simulated fabric; `run` gives each its own thread."""
+    """World-size communicators on one simulated fabric; `run` gives each its own thread.
+
+    With `mode` RING, the switch knows nothing of the job until `move`.
+    """
 
     def __init__(
         self,
@@ -202,10 +261,14 @@ class FakeRack:
         reason: str = "",
         timeout_s: float = 20.0,
         faults: Faults | None = None,
+        ring: tuple[int, ...] = (),
     ) -> None:
-        workers = configs(world_size, path_mtu=1024)
+        workers = configs(world_size, path_mtu=1024, ring=ring)
         self.simulation = Simulation(workers, faults=faults, seed=1)
         self.fabric = SimulatedFabric(self.simulation)
+        self.moves = 0
+        if mode is Mode.RING:
+            self.simulation.uninstall()
         self.controller = FakeController(world_size)
         self.memberships = [FakeMembership(self.controller, rank) for rank in range(world_size)]
         self.links = [SimulatedLink(self.fabric, rank) for rank in range(world_size)]
@@ -213,13 +276,28 @@ class FakeRack:
             Communicator(
                 rank=config.rank,
                 world_size=world_size,
-                ready=ready_of(config, mode=mode, reason=reason),
+                ready=ready_of(config, mode=mode, reason=reason, ring=ring),
                 link=self.links[config.rank],
                 membership=self.memberships[config.rank],
                 timeout_s=timeout_s,
             )
             for config in workers
         ]
+
+    def move(self, mode: Mode, reason: str = "") -> int:
+        """Move the job while it runs, as the controller does; the first collective in the new mode."""
+        self.moves += 1
+        collective, psns = self.controller.hold(self.moves)
+        with self.fabric.lock:
+            assert psns == {
+                w.endpoint.config.rank: w.endpoint.progress().next_psn for w in self.fabric.simulation.workers
+            }
+            if mode is Mode.IN_NETWORK:
+                self.simulation.install()
+            else:
+                self.simulation.uninstall()
+        self.controller.say(Moved(self.moves, mode, reason))
+        return collective
 
     def run(self, work: Callable[[Communicator], Any]) -> list[Any]:
         """`work` on every rank; what each returned, or the exception it raised."""

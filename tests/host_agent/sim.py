@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from ipaddress import IPv4Address
@@ -99,13 +99,16 @@ def configs(
     packets: int = 4,
     path_mtu: int = 256,
     psns: list[int] | None = None,
+    ring: Sequence[int] = (),
     **extra: Any,
 ) -> list[TransportConfig]:
-    """Everybody's connections around the ring. `psns`: the first PSN of each rank's QP_out."""
+    """Everybody's connections, by rank. `psns`: the first PSN of each rank's QP_out; `ring`: its order."""
     psns = psns or [0x1000 * (rank + 1) for rank in range(world_size)]
+    order = list(ring) or list(range(world_size))
 
     def config(rank: int) -> TransportConfig:
-        ahead, behind = (rank + 1) % world_size, (rank - 1) % world_size
+        place = order.index(rank)
+        ahead, behind = order[(place + 1) % world_size], order[place - 1]
         return TransportConfig(
             mac=mac_of(rank),
             ip=ip_of(rank),
@@ -114,7 +117,11 @@ def configs(
             qpn_in=0x200 + rank,
             successor=Successor(mac=mac_of(ahead), ip=ip_of(ahead), qpn_in=0x200 + ahead),
             predecessor=Predecessor(
-                mac=mac_of(behind), ip=ip_of(behind), qpn_out=0x100 + behind, psn_out=psns[behind]
+                mac=mac_of(behind),
+                ip=ip_of(behind),
+                qpn_out=0x100 + behind,
+                psn_out=psns[behind],
+                rank=behind,
             ),
             path_mtu=path_mtu,
             window=window,
@@ -131,6 +138,7 @@ def configs(
 
 def job_of(workers: list[TransportConfig]) -> Job:
     """The job as a controller would install it: rank r sits on port r + 1."""
+    ports = {c.ip: c.rank + 1 for c in workers}
     flows = tuple(
         Flow(
             rank=c.rank,
@@ -138,7 +146,7 @@ def job_of(workers: list[TransportConfig]) -> Job:
             src_mac=parse_mac(c.mac),
             src_ip=c.ip,
             src_qp=c.qpn_out,
-            dst_port=(c.rank + 1) % c.world_size + 1,
+            dst_port=ports[c.successor.ip],
             dst_mac=parse_mac(c.successor.mac),
             dst_ip=c.successor.ip,
             dst_qp=c.successor.qpn_in,
@@ -146,7 +154,7 @@ def job_of(workers: list[TransportConfig]) -> Job:
         for c in workers
     )
     first = workers[0]
-    return Job(JOB, GENERATION, first.window, first.message_packets, flows)
+    return Job(first.job_id, first.generation, first.window, first.message_packets, flows)
 
 
 def routes_of(workers: list[TransportConfig]) -> dict[IPv4Address, Route]:
@@ -170,6 +178,15 @@ class Simulation:
         self.switch.received = lambda: [w.endpoint.progress().received_messages for w in self.workers]
         self._events: list[_Event] = []
         self._order = 0
+
+    def install(self) -> None:
+        """The switch serves the job, as if it had never before."""
+        self.job = job_of([worker.endpoint.config for worker in self.workers])
+        self.switch.members.update(SwitchModel([self.job], {}).members)
+
+    def uninstall(self) -> None:
+        """The switch only routes."""
+        self.switch.members.clear()
 
     def run(self, program: Program, *, limit_s: float = 3600.0) -> list[Any]:
         """Every rank's `program(rank)` to its end, all acknowledged. Stops where an endpoint fails."""

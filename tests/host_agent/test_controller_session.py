@@ -18,7 +18,16 @@ from controller.api import controller_pb2 as pb
 from controller.api import controller_pb2_grpc
 from host_agent.controller_session import ControllerSession
 from host_agent.errors import ControllerUnreachableError, JobEndedError, JobRefusedError, WorkerLostError
-from host_agent.membership import Ended, JoinRequest, Mode, RcParameters
+from host_agent.membership import (
+    Ended,
+    HoldAt,
+    JoinRequest,
+    Mode,
+    Moved,
+    MoveStep,
+    Pause,
+    RcParameters,
+)
 
 REQUEST = JoinRequest(
     job="train",
@@ -32,6 +41,7 @@ REQUEST = JoinRequest(
     path_mtu_max=4096,
     hostname="h2",
     rnr_nak=True,
+    tenant="blue",
 )
 READY = pb.Ready(
     job_id=5,
@@ -47,6 +57,7 @@ READY = pb.Ready(
     resume_timeout_s=30,
     resume_token=b"secret",
     rc=pb.RcParameters(timeout=18, retry_count=0, rnr_retry=6, min_rnr_timer=1),
+    ring=[1, 2, 0],
 )
 
 Script = Callable[["Conversation"], Iterator[pb.ControllerMessage]]
@@ -156,12 +167,59 @@ def test_joining_tells_the_controller_everything_and_brings_back_the_neighbours(
         qpn_in=0x201,
         hostname="h2",
     )
-    assert joins == [pb.Join(job="train", world_size=3, worker=worker, path_mtu_max=4096, rnr_nak=True)]
+    assert joins == [
+        pb.Join(job="train", world_size=3, worker=worker, path_mtu_max=4096, rnr_nak=True, tenant="blue")
+    ]
+    assert answer.ring == (1, 2, 0)
     assert (answer.job_id, answer.generation, answer.mode) == (5, 77, Mode.IN_NETWORK)
     assert (answer.window, answer.message_packets, answer.path_mtu) == (8, 16, 1024)
     assert (answer.successor.ip, answer.successor.qpn_in) == (IPv4Address("10.1.0.3"), 0x202)
     assert (answer.predecessor.qpn_out, answer.predecessor.psn_out) == (0x100, 9)
     assert answer.rc == RcParameters(timeout=18, retry_count=0, rnr_retry=6, min_rnr_timer=1)
+
+
+def test_a_move_is_heard_and_answered_whenever_somebody_listens(play: Any) -> None:
+    """The first step comes before anybody asked for it; an answer that is lost is asked for again."""
+
+    def moves(talk: Conversation) -> Iterator[pb.ControllerMessage]:
+        yield from ready(talk)
+        yield pb.ControllerMessage(pause=pb.Pause(move=9))
+        said.set()
+        answers.append(talk.expect("paused"))
+        yield pb.ControllerMessage(hold_at=pb.HoldAt(move=9, collective=8))
+        answers.append(talk.expect("held"))
+        talk.drop()
+
+    def resumes(talk: Conversation) -> Iterator[pb.ControllerMessage]:
+        talk.expect("resume")
+        yield pb.ControllerMessage(resumed=pb.Resumed())
+        yield pb.ControllerMessage(hold_at=pb.HoldAt(move=9, collective=8))
+        answers.append(talk.expect("held"))
+        yield pb.ControllerMessage(moved=pb.Moved(move=9, mode=pb.RING, mode_reason="moved out"))
+        talk.expect("leave")
+        yield pb.ControllerMessage(left=pb.Left())
+
+    def on_move(step: MoveStep) -> None:
+        steps.append(step)
+        if isinstance(step, Pause):
+            session.paused(step.move, 7)
+        elif isinstance(step, HoldAt):
+            session.held(step.move, 0xFFFFFE)
+        else:
+            over.set()
+
+    said, over = threading.Event(), threading.Event()
+    answers: list[Any] = []
+    steps: list[MoveStep] = []
+    session = play(moves, resumes)
+    session.join(REQUEST, timeout_s=10)
+    session.up(timeout_s=10)
+    assert said.wait(10)
+    session.on_move(on_move)
+    assert over.wait(10)
+    session.leave(timeout_s=10)
+    assert steps == [Pause(9), HoldAt(9, 8), HoldAt(9, 8), Moved(9, Mode.RING, "moved out")]
+    assert answers == [pb.Paused(move=9, next_collective=7), *2 * [pb.Held(move=9, psn=0xFFFFFE)]]
 
 
 def test_a_refusal_comes_with_the_controllers_sentence(play: Any) -> None:

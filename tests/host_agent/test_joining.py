@@ -62,6 +62,13 @@ def test_the_connection_is_what_the_controller_said() -> None:
     assert transport_config(request(), ready_of(CONFIG), retry_limit=0) == CONFIG
 
 
+def test_the_ring_need_not_be_in_order_of_rank() -> None:
+    config = configs(4, path_mtu=1024, ring=(3, 1, 0, 2))[1]
+    connection = transport_config(request(), ready_of(config, ring=(3, 1, 0, 2)), retry_limit=0)
+    assert connection == config
+    assert connection.predecessor_rank == 3
+
+
 def test_a_refusal_reaches_the_user_and_closes_the_session() -> None:
     membership = Scripted(JobRefusedError("job train: rank 1 is taken by host h7"))
     with pytest.raises(JobRefusedError, match="rank 1 is taken by host h7"):
@@ -128,8 +135,9 @@ def test_the_first_psn_can_be_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(joining, "ControllerSession", lambda controller: membership)
     monkeypatch.setattr(joining, "find_interface", lambda name, controller: link)
     with pytest.raises(JobRefusedError):
-        Communicator.join("c:1", job="train", rank=1, world_size=4, first_psn=2**24 - 3)
+        Communicator.join("c:1", job="train", rank=1, world_size=4, first_psn=2**24 - 3, tenant="blue")
     assert membership.requests[0].psn_out == 2**24 - 3
+    assert membership.requests[0].tenant == "blue"
     assert not membership.requests[0].rnr_nak
     for psn in (-1, 2**24):
         with pytest.raises(UsageError, match="is no PSN"):

@@ -47,10 +47,10 @@ class Case:
         size = self.elements * world_size if self.name == "all_gather" else self.elements
         return np.full(size, 99, self.dtype)
 
-    def call(self, rank: int, world_size: int, number: int = 0) -> Call:
+    def call(self, rank: int, world_size: int, number: int = 0, ring: tuple[int, ...] = ()) -> Call:
         adds = self.name in ("all_reduce", "reduce_scatter")
         reduction = self.reduction if adds else Reduction.NONE
-        return Call(rank=rank, world_size=world_size, collective=number, reduction=reduction)
+        return Call(rank=rank, world_size=world_size, collective=number, reduction=reduction, ring=ring)
 
     def steps(self, call: Call, array: Array, out: Array) -> Steps[Any]:
         module: Any = in_network if self.module == "in_network" else ring
@@ -117,14 +117,19 @@ def same_bits(left: Array, right: Array) -> None:
     assert left.tobytes() == right.tobytes()
 
 
-def program(cases: Iterable[Case], inputs: list[list[Array]], outputs: list[list[Array]]) -> Any:
+def program(
+    cases: Iterable[Case],
+    inputs: list[list[Array]],
+    outputs: list[list[Array]],
+    ring: tuple[int, ...] = (),
+) -> Any:
     """Run the cases one after the other; for `Simulation.run`."""
     cases = list(cases)
 
     def run(rank: int) -> Steps[None]:
         for number, case in enumerate(cases):
             world_size = len(inputs[number])
-            call = case.call(rank, world_size, number)
+            call = case.call(rank, world_size, number, ring)
             yield from case.steps(call, inputs[number][rank], outputs[number][rank])
 
     return run

@@ -44,12 +44,12 @@ FAULTS = st.builds(
 SHAPES = st.sampled_from([(1, 2, 256), (2, 4, 256), (4, 2, 512), (8, 2, 256), (4, 4, 1024)])
 
 
-def run_and_check(sim: Simulation, cases: list[Case], seed: int) -> None:
+def run_and_check(sim: Simulation, cases: list[Case], seed: int, ring: tuple[int, ...] = ()) -> None:
     world_size = len(sim.workers)
     inputs = [case.inputs(world_size, seed + number) for number, case in enumerate(cases)]
     outputs = [[case.output(world_size) for _ in range(world_size)] for case in cases]
     try:
-        sim.run(program(cases, inputs, outputs))
+        sim.run(program(cases, inputs, outputs, ring))
         assert [worker.failure for worker in sim.workers] == [None] * world_size
     finally:
         sim.close()
@@ -61,7 +61,7 @@ def run_and_check(sim: Simulation, cases: list[Case], seed: int) -> None:
 
 
 @given(
-    world_size=st.integers(2, 8),
+    ring=st.integers(2, 8).flatmap(lambda size: st.permutations(range(size))),
     shape=SHAPES,
     cases=st.lists(CASES, min_size=1, max_size=4),
     faults=FAULTS,
@@ -69,8 +69,8 @@ def run_and_check(sim: Simulation, cases: list[Case], seed: int) -> None:
     seed=st.integers(0, 2**32),
 )
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
-def test_any_sequence_of_collectives_is_right_on_any_links(
-    world_size: int,
+def test_any_sequence_of_collectives_is_right_on_any_links_and_ring(
+    ring: list[int],
     shape: tuple[int, int, int],
     cases: list[Case],
     faults: Faults,
@@ -78,9 +78,9 @@ def test_any_sequence_of_collectives_is_right_on_any_links(
     seed: int,
 ) -> None:
     window, packets, path_mtu = shape
-    psns = [(0xFFFFFF - before_wrap + 1000 * rank) & 0xFFFFFF for rank in range(world_size)]
-    workers = configs(world_size, window=window, packets=packets, path_mtu=path_mtu, psns=psns)
-    run_and_check(Simulation(workers, faults=faults, seed=seed), cases, seed)
+    psns = [(0xFFFFFF - before_wrap + 1000 * rank) & 0xFFFFFF for rank in range(len(ring))]
+    workers = configs(len(ring), window=window, packets=packets, path_mtu=path_mtu, psns=psns, ring=ring)
+    run_and_check(Simulation(workers, faults=faults, seed=seed), cases, seed, tuple(ring))
 
 
 @pytest.mark.parametrize("module", ["in_network", "ring"])

@@ -15,7 +15,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from host_agent.collectives.plan import Steps, Wait
 from host_agent.membership import RcParameters
+from host_agent.runner import Runner
 from host_agent.transport import (
     EventType,
     FailureCode,
@@ -118,6 +120,34 @@ def test_a_slot_is_sent_from_again_when_its_send_is_complete_and_not_before() ->
             link.wait(op_id, timeout_s=PATIENCE_S)
             link.drain(timeout_s=PATIENCE_S)
             assert np.array_equal(result, sum(values))
+
+
+def test_a_worker_that_is_to_hold_waits_for_acknowledgements_and_knows_its_next_psn() -> None:
+    """The device does not tell PSNs: they follow from what was sent, a packet each."""
+    first_psn, path_mtu = 0xFFFFF0, 256
+    lengths: list[int] = []
+    with rack(first_psns=[first_psn, 5], path_mtu=path_mtu) as (links, devices):
+        post_send = devices[0].post_send
+
+        def noted(slot: int, length: int) -> None:
+            lengths.append(length)
+            post_send(slot, length)
+
+        def one(size: int) -> Steps[None]:
+            yield Wait((yield passing(np.ones(size, np.uint8), np.empty(size, np.uint8))))
+
+        devices[0].post_send = noted  # type: ignore[method-assign]
+        runner = Runner(links[0], rank=0)
+        for size in (9, 3000, 256):
+            links[1].post(passing(np.ones(size, np.uint8), np.empty(size, np.uint8)))
+            if size == 256:
+                devices[0].holds = is_send
+            runner.run(one(size), "passing")
+        assert runner.settle(lambda: False) is None
+        devices[0].release()
+        packets = sum(-(-length // path_mtu) for length in lengths)
+        assert packets > 16  # the PSN has wrapped
+        assert runner.settle(lambda: True) == (first_psn + packets) % 2**24
 
 
 def test_more_completions_at_once_than_are_taken_at_a_time() -> None:

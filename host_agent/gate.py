@@ -1,0 +1,101 @@
+"""Which collective may start, and in which mode: where a job that moves between ring and switch is held.
+
+    Pause ──► nothing starts ──► HoldAt(K) ──► what comes before K runs ──► Held ──► Moved ──► K starts
+
+A collective's mode is decided when it starts, by its number. No collective before K runs in the new mode and
+none from K on in the old one, on any worker: so all workers run each one alike, whenever it was called.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from host_agent.membership import Mode
+
+_NUMBERS = 1 << 32
+
+
+class Gate:
+    """Every collective passes through `turn`, in order of number; one at a time. Safe from any thread."""
+
+    def __init__(self, mode: Mode, reason: str) -> None:
+        self.mode = mode
+        self.mode_reason = reason
+        self._changed = threading.Condition()
+        self._next = 0  # the first collective that has not started
+        self._running = False
+        self._held_from: int | None = None  # these and all later ones wait
+        self._move: int | None = None  # which move holds them
+        self._broken = False
+
+    @contextmanager
+    def turn(self, collective: int) -> Iterator[Mode]:
+        """Wait until this collective may start; the mode to run it in. What leaves ends its turn."""
+        with self._changed:
+            if (
+                _ahead(collective, self._next) > 0
+            ):  # those between will never start: their futures were cancelled
+                self._next = collective
+                self._changed.notify_all()
+            self._changed.wait_for(lambda: not self._holds(collective))
+            self._next = (collective + 1) % _NUMBERS
+            self._running = True
+            mode = self.mode
+        try:
+            yield mode
+        finally:
+            with self._changed:
+                self._running = False
+                self._changed.notify_all()
+
+    def pause(self, move: int) -> int:
+        """Start nothing until `hold_at`; the first collective that has not started."""
+        with self._changed:
+            self._move, self._held_from = move, self._next
+            self._changed.notify_all()
+            return self._next
+
+    def hold_at(self, move: int, collective: int) -> None:
+        """Let what comes before `collective` start."""
+        with self._changed:
+            self._move, self._held_from = move, collective
+            self._changed.notify_all()
+
+    def wait_held(self, move: int) -> bool:
+        """Wait until all before the one that `move` holds have run; False: it holds nothing any more."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self.is_for(move) or self._is_held())
+            return self.is_for(move)
+
+    def is_for(self, move: int) -> bool:
+        """Whether this move is under way."""
+        return self._move == move and not self._broken
+
+    def moved(self, mode: Mode, reason: str) -> int:
+        """Go on, in this mode; the first collective to do so."""
+        with self._changed:
+            self.mode, self.mode_reason = mode, reason
+            self._move = self._held_from = None
+            self._changed.notify_all()
+            return self._next
+
+    def give_up(self) -> None:
+        """Hold nothing any more: the job is over, and what waits here shall learn of it."""
+        with self._changed:
+            self._broken = True
+            self._changed.notify_all()
+
+    def _holds(self, collective: int) -> bool:
+        if self._broken or self._held_from is None:
+            return False
+        return _ahead(collective, self._held_from) >= 0
+
+    def _is_held(self) -> bool:
+        return not self._running and self._held_from is not None and _ahead(self._next, self._held_from) >= 0
+
+
+def _ahead(number: int, of: int) -> int:
+    """How far a collective's number is ahead of another; they are 32-bit serial numbers."""
+    return (number - of + _NUMBERS // 2) % _NUMBERS - _NUMBERS // 2
