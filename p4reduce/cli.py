@@ -8,7 +8,20 @@ from collections.abc import Sequence
 
 import typer
 
-from p4reduce.commands import allreduce, demo, execute, job, push, rack, shell, show
+from p4reduce.commands import (
+    allreduce,
+    demo,
+    desired,
+    down,
+    execute,
+    headless,
+    job,
+    link,
+    push,
+    shell,
+    show,
+    up,
+)
 from p4reduce.failing import Signalled, guarded
 
 app = typer.Typer(
@@ -18,8 +31,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("demo")(demo.demo)
-app.add_typer(rack.app, name="up")
-app.command("down")(rack.down)
+app.add_typer(up.app, name="up")
+app.command("down")(down.down)
+app.command("run")(headless.run)
 app.command("push")(push.push)
 app.command("shell")(shell.shell)
 app.command(
@@ -29,7 +43,12 @@ app.command(
 )(execute.execute)
 app.add_typer(job.app, name="job")
 app.add_typer(show.app, name="show")
+app.add_typer(link.app, name="link")
 app.command("allreduce")(allreduce.allreduce)
+app.command("plan")(desired.plan)
+app.command("apply")(desired.apply)
+app.command("rollback")(desired.rollback)
+app.command("revisions")(desired.revisions)
 
 _DEBUG = "--debug"
 

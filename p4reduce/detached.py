@@ -1,7 +1,8 @@
-"""A rack that runs on in a process of its own."""
+"""A cluster that runs on in a process of its own."""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -9,15 +10,17 @@ from collections.abc import Callable
 
 from topologies import state
 from topologies.errors import TopologyError
+from topologies.options import FabricOptions
 from topologies.rack import RackOptions
+from topologies.spine_leaf import SpineLeafOptions
 
 _ERROR = "p4reduce: "
 
 
-def start_detached(options: RackOptions, *, progress: Callable[[str], None]) -> None:
+def start_detached(options: FabricOptions, *, progress: Callable[[str], None]) -> None:
     """Start it and wait until it is ready. TopologyError with what it complained about."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "p4reduce", "up", "rack", "--hold", *_arguments(options)],
+        [sys.executable, "-m", "p4reduce", "up", *_arguments(options), "--hold"],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -46,22 +49,36 @@ def start_detached(options: RackOptions, *, progress: Callable[[str], None]) -> 
 
 
 def let_go() -> None:
-    """In that process: tell whoever waits that the rack is ready."""
+    """In that process: tell whoever waits that the cluster is ready."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, sys.stderr.fileno())
     os.close(null)
 
 
-def _arguments(options: RackOptions) -> list[str]:
+def _arguments(options: FabricOptions) -> list[str]:
     arguments = [
+        options.topology,
         *("--cluster", options.name),
-        *("--hosts", str(options.hosts)),
         *("--switch", options.switch.value),
         *("--mtu", str(options.path_mtu)),
-        *("--rate", "none" if options.rate_mbit is None else f"{options.rate_mbit!r}mbit"),
+        *("--rate", _rate(options.rate_mbit)),
         *("--delay-ms", repr(options.delay_ms)),
         *("--loss", repr(options.loss)),
         *("--switch-loss", repr(options.switch_loss)),
         *("--host-kind", ",".join(kind.value for kind in options.kinds)),
+        *("--controller-options", json.dumps(options.controller_options)),
     ]
+    if isinstance(options, RackOptions):
+        arguments += ["--hosts", str(options.hosts)]
+    if isinstance(options, SpineLeafOptions):
+        arguments += [
+            *("--spines", str(options.spines)),
+            *("--leaves", str(options.leaves)),
+            *("--hosts", ",".join(map(str, options.hosts_per_leaf))),
+            *("--uplink-rate", _rate(options.uplink_shape.rate_mbit)),
+        ]
     return arguments if options.pcap is None else [*arguments, "--pcap", str(options.pcap)]
+
+
+def _rate(mbit: float | None) -> str:
+    return "none" if mbit is None else f"{mbit!r}mbit"

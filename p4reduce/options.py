@@ -41,6 +41,20 @@ def parse_rate(text: str) -> float | None:
         raise typer.BadParameter(str(error)) from error
 
 
+def parse_host_counts(text: str, *, leaves: int) -> int | tuple[int, ...]:
+    """Hosts of a spine-leaf fabric: `8` in all, or `3,3,2` by leaf."""
+    if re.fullmatch(r"\d+(\s*,\s*\d+)*", text.strip()) is None:
+        raise typer.BadParameter(f"{text!r} is no number of hosts: say 8, or a number for each leaf (3,3,2)")
+    counts = tuple(int(word) for word in text.split(","))
+    if len(counts) == 1 and leaves != 1:
+        return counts[0]
+    if len(counts) != leaves:
+        raise typer.BadParameter(
+            f"{len(counts)} numbers of hosts for {leaves} leaves: say one, or one for each"
+        )
+    return counts
+
+
 def parse_host_kinds(text: str, *, hosts: int) -> tuple[str, ...]:
     """The kind of each of `hosts` hosts: one for all, or a list with commas."""
     kinds = tuple(word.strip() for word in text.split(","))

@@ -14,12 +14,14 @@ from typing import Any
 from rich.console import Console, RenderableType
 from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
 from topologies.errors import TopologyError
 
 _PIPE_WIDTH = 200  # a pipe has no width: tables are not to be cut at 80 columns
 
 Row = dict[str, Any]
+Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -39,9 +41,9 @@ def complain(text: str) -> None:
     )
 
 
-def say(text: str) -> None:
+def say(text: str, *, style: str | None = None) -> None:
     """A sentence on stdout."""
-    _console().print(text, markup=False, highlight=False, soft_wrap=True)
+    _console().print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
 def note(text: str) -> None:
@@ -68,7 +70,7 @@ def show_rows(
     for column in columns:
         table.add_column(column.heading, justify="right" if column.right else "left")
     for row in rows:
-        table.add_row(*(column.show(row[column.key]) for column in columns))
+        table.add_row(*(Text(column.show(row[column.key])) for column in columns))  # no markup
     show(table)
 
 

@@ -1,4 +1,4 @@
-"""The prompt of a running rack: p4reduce's own commands, and Mininet's command line."""
+"""The prompt of a running cluster: p4reduce's own commands, and Mininet's command line."""
 
 from __future__ import annotations
 
@@ -13,32 +13,34 @@ from mininet.log import setLogLevel
 from p4reduce.failing import guarded
 from p4reduce.output import complain, say
 from topologies.errors import TopologyError
-from topologies.rack import Rack
+from topologies.fabric import Fabric
 from topologies.state import HostKind
 
 _HELP = """\
-  show flows|slots|counters|ports     what the switch holds
+  show flows|slots|counters|ports     what the switches hold
+  show links, link down|up l1:s2      the links between switches
   job create|list|show|delete         jobs at the controller
   allreduce --bytes 32M --verify      a timed all-reduce over all hosts
   push                                load the P4 program anew
+  plan|apply FILE, rollback           what the switches shall hold besides
   shell s1                            p4runtime-shell on the switch
   mininet                             Mininet's own command line (exit: back here)
-  exit                                take the rack down
+  exit                                take the cluster down
 Every command takes --help."""
 _LEAVE = ("exit", "quit", "down")
-_ELSEWHERE = ("up", "demo")
+_ELSEWHERE = ("up", "run", "demo")
 
 
 class Prompt:
     """Reads commands until there are no more; `commands` is the whole p4reduce command."""
 
-    def __init__(self, rack: Rack, commands: Any) -> None:
-        self._rack = rack
+    def __init__(self, fabric: Fabric, commands: Any) -> None:
+        self._fabric = fabric
         self._commands = commands
 
     def run(self) -> None:
         """Until `exit` or the end of input."""
-        name = self._rack.state.name
+        name = self._fabric.state.name
         before = os.environ.get("P4REDUCE_CLUSTER")
         os.environ["P4REDUCE_CLUSTER"] = name
         try:
@@ -66,14 +68,14 @@ class Prompt:
             say(_HELP)
         elif words[0] == "mininet":
             setLogLevel("output")  # what hosts print
-            CLI(self._rack.net)
+            CLI(self._fabric.net)
             setLogLevel("warning")
         elif words[0] in _ELSEWHERE:
             complain(f"'{words[0]}' needs a terminal of its own")
         else:
             debug = "--debug" in words
             arguments = [word for word in words if word != "--debug"]
-            with self._rack.outside():  # as in another terminal
+            with self._fabric.outside():  # as in another terminal
                 guarded(lambda: self._commands.main(args=arguments, prog_name="p4reduce"), debug=debug)
         return True
 
@@ -89,13 +91,17 @@ class Prompt:
 
     def _look(self) -> None:
         try:
-            self._rack.check()
+            self._fabric.check()
         except TopologyError as error:
             complain(str(error))
 
     def _summary(self) -> str:
-        state = self._rack.state
+        state = self._fabric.state
         rate = "unlimited links" if state.rate_mbit is None else f"{state.rate_mbit:g} Mbit/s links"
         machines = sum(host.kind is HostKind.ROCE for host in state.hosts)
         hosts = f"{len(state.hosts)} hosts" + (f" ({machines} of them RoCE machines)" if machines else "")
-        return f"{hosts}, {state.target} switch, {rate}, path MTU {state.path_mtu}"
+        switches = f"{state.target} switch"
+        if state.links:
+            leaves = len(state.leaves())
+            switches = f"{leaves} leaves, {len(state.switches) - leaves} spines, {state.target} switches"
+        return f"{hosts}, {switches}, {rate}, path MTU {state.path_mtu}"

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from topologies.errors import TopologyError
+from topologies.layout import HostPlan, Layout, LinkPlan
 from topologies.processes import ProcessId, end, wait_until
-from topologies.state import ClusterState
+from topologies.state import ClusterState, HostState, LinkState
 from topologies.switches import accepts
 
 _TIMEOUT_S: Final = 180.0  # the embedded switch compiles the program at the first push
@@ -67,18 +68,32 @@ class ControllerProcess:
 
 def controller_config(cluster: ClusterState) -> dict[str, Any]:
     """What the controller has to know about a cluster."""
-    return {
+    switches = [(switch.name, switch.device_id, switch.address) for switch in cluster.switches]
+    network = _network(switches, cluster.hosts, cluster.links, target=cluster.target)
+    return {**network, "path_mtu": cluster.path_mtu}
+
+
+def config_on_paper(layout: Layout, *, target: str, path_mtu: int) -> dict[str, Any]:
+    """What the controller of such a fabric would be told."""
+    switches = [(switch.name, switch.device_id, layout.address(switch)) for switch in layout.switches]
+    return {**_network(switches, layout.hosts, layout.links, target=target), "path_mtu": path_mtu}
+
+
+def _network(
+    switches: Iterable[tuple[str, int, str]],
+    hosts: Iterable[HostPlan | HostState],
+    links: Iterable[LinkPlan | LinkState],
+    *,
+    target: str,
+) -> dict[str, Any]:
+    network: dict[str, Any] = {
         "switches": [
-            {
-                "name": switch.name,
-                "device_id": switch.device_id,
-                "address": switch.address,
-                "target": switch.target,
-            }
-            for switch in cluster.switches
+            {"name": name, "device_id": device_id, "address": address, "target": target}
+            for name, device_id, address in switches
         ],
         "hosts": [
-            {"name": host.name, "ip": host.ip, "mac": host.mac, "port": host.port} for host in cluster.hosts
+            {"name": h.name, "ip": str(h.ip), "mac": h.mac, "switch": h.switch, "port": h.port} for h in hosts
         ],
-        "path_mtu": cluster.path_mtu,
     }
+    between = [{"a": link.a, "a_port": link.a_port, "b": link.b, "b_port": link.b_port} for link in links]
+    return {**network, "links": between} if between else network

@@ -19,6 +19,7 @@ ETHERNET_OVERHEAD: Final = 14
 # rdma_rxe takes 80 bytes off the link's MTU, for any header there could be, before it looks for a path MTU.
 _ROOM_FOR_HEADERS: Final = 128
 WINDOW_PACKETS: Final = 128  # W·P of the largest window: what a worker may have in flight
+_WINDOWS: Final = 16  # jobs that may share a link
 _SLACK_BYTES: Final = 256 * 1024  # acknowledgements, resent packets
 OFFLOADS: Final = ("tx", "rx", "tso", "gso", "gro")
 
@@ -42,9 +43,9 @@ class LinkShape:
 
     @property
     def queue_bytes(self) -> int:
-        """A queue that holds two full windows: the links lose nothing by themselves."""
+        """A queue that holds a full window of 16 jobs: the links lose nothing by themselves."""
         frame = self.path_mtu + ROCE_OVERHEAD + ETHERNET_OVERHEAD
-        return 2 * WINDOW_PACKETS * frame + _SLACK_BYTES
+        return _WINDOWS * WINDOW_PACKETS * frame + _SLACK_BYTES
 
     def qdiscs(self) -> list[str]:
         """What `tc qdisc add dev X` takes, in order."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from topologies.errors import TopologyError
+from topologies.layout import Role
 from topologies.processes import ProcessId
 
 STATE_FILE: Final = "cluster.json"
@@ -26,7 +27,7 @@ class HostKind(str, Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class HostState:
-    """A host: its fabric address, the switch port it is on, and the process that holds its namespace.
+    """A host: its fabric address, the switch and port it is on, and the process that holds its namespace.
 
     `machine` is the QEMU process of a RoCE host.
     """
@@ -38,6 +39,7 @@ class HostState:
     interface: str
     management_ip: str
     process: ProcessId
+    switch: str = "s1"
     kind: HostKind = HostKind.EMULATED
     machine: ProcessId | None = None
 
@@ -53,11 +55,36 @@ class SwitchState:
     interfaces: dict[int, str]
     log: str
     process: ProcessId
+    role: Role = Role.LEAF
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinkState:
+    """A link between the leaf `a` and the spine `b`; its interfaces are in the cluster's namespace.
+
+    `qdiscs` is what tc was told of both.
+    """
+
+    a: str
+    a_port: int
+    a_interface: str
+    b: str
+    b_port: int
+    b_interface: str
+    qdiscs: list[str] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """l1:s2, for instance."""
+        return f"{self.a}:{self.b}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterState:
-    """A cluster; `owner` runs it, `controller` is host:port for agents, `control_socket` for others."""
+    """A cluster; `owner` runs it, `controller` is host:port for agents, `control_socket` for others.
+
+    `rate_mbit` is of the hosts' links, `uplink_rate_mbit` of those between switches.
+    """
 
     name: str
     namespace: str
@@ -68,10 +95,12 @@ class ClusterState:
     rate_mbit: float | None
     controller: str
     control_socket: str
+    uplink_rate_mbit: float | None = None
     ready: bool = False
     controller_process: ProcessId | None = None
     hosts: list[HostState] = field(default_factory=list)
     switches: list[SwitchState] = field(default_factory=list)
+    links: list[LinkState] = field(default_factory=list)
 
     @property
     def directory(self) -> Path:
@@ -98,6 +127,24 @@ class ClusterState:
                 return host
         names = ", ".join(host.name for host in self.hosts)
         raise TopologyError(f"cluster {self.name} has no host {name!r}, it has {names}")
+
+    def link(self, name: str) -> LinkState:
+        """The link of two switches, as l1:s2 or s2:l1; TopologyError names those there are."""
+        for link in self.links:
+            if name in (link.name, f"{link.b}:{link.a}"):
+                return link
+        if not self.links:
+            raise TopologyError(f"cluster {self.name} has no links between switches: it is a rack")
+        names = ", ".join(link.name for link in self.links)
+        raise TopologyError(f"cluster {self.name} has no link {name!r}, it has {names}")
+
+    def hosts_of(self, switch: str) -> list[HostState]:
+        """The hosts on a switch."""
+        return [host for host in self.hosts if host.switch == switch]
+
+    def leaves(self) -> list[SwitchState]:
+        """The switches that have hosts."""
+        return [switch for switch in self.switches if switch.role is Role.LEAF]
 
     def alive(self) -> bool:
         """Whether the process that runs it does."""
@@ -201,6 +248,7 @@ def _decode(raw: dict[str, Any]) -> ClusterState:
             **{
                 **switch,
                 "process": _process(switch["process"]),
+                "role": Role(switch.get("role", Role.LEAF)),
                 "interfaces": {int(port): name for port, name in switch["interfaces"].items()},
             }
         )
@@ -212,5 +260,6 @@ def _decode(raw: dict[str, Any]) -> ClusterState:
         "controller_process": _process(raw["controller_process"]),
         "hosts": hosts,
         "switches": switches,
+        "links": [LinkState(**link) for link in raw.get("links", [])],
     }
     return ClusterState(**fields)

@@ -7,7 +7,9 @@ import shutil
 import socket
 import subprocess
 import sys
-from dataclasses import dataclass, field
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any, ClassVar, Final
@@ -15,11 +17,14 @@ from typing import Any, ClassVar, Final
 from mininet.node import Switch
 
 from topologies.errors import TopologyError, UnsupportedError
+from topologies.layout import Role
 from topologies.processes import end, wait_until
 
 CPU_PORT: Final = 255
-_START_TIMEOUT_S: Final = 120.0  # the embedded switch compiles its engine at its first start
+START_TIMEOUT_S: Final = 120.0  # the embedded switch compiles its engine at its first start
 BMV2: Final = "simple_switch_grpc"
+_THRIFT_PORT: Final = 9090
+_LOOK_S: Final = 0.02
 
 
 class SwitchTarget(str, Enum):
@@ -31,13 +36,18 @@ class SwitchTarget(str, Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class SwitchSettings:
-    """How to start a switch: P4Runtime `address` host:port, losses as (port, direction, probability)."""
+    """How to start a switch: P4Runtime `address` host:port, `loss` on each port, both ways.
+
+    `number` tells the switches of one namespace apart, from 0.
+    """
 
     device_id: int
     address: str
     directory: Path
+    number: int = 0
     pcap: Path | None = None
-    losses: list[tuple[int, str, float]] = field(default_factory=list)
+    role: Role = Role.LEAF
+    loss: float = 0.0
 
 
 class P4RuntimeSwitch(Switch):  # type: ignore[misc]
@@ -80,6 +90,12 @@ class P4RuntimeSwitch(Switch):  # type: ignore[misc]
 
     def start(self, controllers: object = ()) -> None:
         """Start the process and wait until it serves P4Runtime."""
+        self.launch()
+        if not wait_until(self.serves, timeout_s=START_TIMEOUT_S):
+            raise self.failure()
+
+    def launch(self) -> None:
+        """Start the process."""
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 self.command(),
@@ -89,14 +105,23 @@ class P4RuntimeSwitch(Switch):  # type: ignore[misc]
                 cwd=self.settings.directory,  # `python -m` looks for modules where it starts
                 start_new_session=True,
             )
+
+    def serves(self) -> bool:
+        """Whether it takes P4Runtime connections; TopologyError where its process has ended."""
+        if self.process_ended():
+            raise self.failure()
         host, _, port = self.settings.address.rpartition(":")
-        served = wait_until(
-            lambda: self.process_ended() or accepts(host, int(port)), timeout_s=_START_TIMEOUT_S
-        )
-        if not served or self.process_ended():
-            raise TopologyError(
-                f"switch {self.name} ({self.target.value}) does not start: {self.last_words()}"
-            )
+        return accepts(host, int(port))
+
+    def failure(self) -> TopologyError:
+        """Says that it does not start, with its last words."""
+        return TopologyError(f"switch {self.name} ({self.target.value}) does not start: {self.last_words()}")
+
+    def kill(self) -> None:
+        """End the process without a word, as a crash does."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
 
     def stop(self, deleteIntfs: bool = True) -> None:
         """Stop the process."""
@@ -123,10 +148,12 @@ class EmbeddedSwitch(P4RuntimeSwitch):
         return [sys.executable, "-m", "soft_switch"]
 
     def options(self) -> list[str]:
-        options = []
-        for port, direction, probability in self.settings.losses:
-            options += ["--loss", f"{port}:{direction}:{probability:f}"]
-        return options
+        if not self.settings.loss:
+            return []
+        losses = [
+            f"{port}:{way}:{self.settings.loss:f}" for port in self.interfaces() for way in ("in", "out")
+        ]
+        return [word for loss in losses for word in ("--loss", loss)]
 
 
 class Bmv2Switch(P4RuntimeSwitch):
@@ -138,9 +165,15 @@ class Bmv2Switch(P4RuntimeSwitch):
         return [require_bmv2()]
 
     def options(self) -> list[str]:
-        if self.settings.losses:
+        if self.settings.loss:
             raise UnsupportedError("BMv2 cannot lose packets on request: use --switch embedded, or --loss")
-        return ["--log-console", "-L", "warn"]
+        settings = self.settings
+        return [
+            *("--log-console", "-L", "warn"),
+            # Both have defaults that the second switch of a namespace, or of the machine, could not have.
+            *("--thrift-port", str(_THRIFT_PORT + settings.number)),
+            *("--notifications-addr", f"ipc://{settings.directory / self.name}.ipc"),
+        ]
 
 
 TARGETS: Final[dict[SwitchTarget, type[P4RuntimeSwitch]]] = {
@@ -165,3 +198,33 @@ def accepts(host: str, port: int) -> bool:
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.settimeout(1.0)
         return probe.connect_ex((host, port)) == 0
+
+
+def start_all(
+    switches: Sequence[P4RuntimeSwitch],
+    *,
+    progress: Callable[[str], None],
+    started: Callable[[P4RuntimeSwitch], None],
+) -> None:
+    """Start several, as many side by side as there are processors: more would only take turns.
+
+    `started` is called with each as soon as there is a process. TopologyError where one does not serve
+    P4Runtime in time.
+    """
+    at_once = max(2, len(os.sched_getaffinity(0)))
+    waiting = list(switches)
+    starting: dict[P4RuntimeSwitch, float] = {}
+    while waiting or starting:
+        while waiting and len(starting) < at_once:
+            switch = waiting.pop(0)
+            progress(f"switch {switch.name} ({switch.target.value})")
+            switch.launch()
+            started(switch)
+            starting[switch] = time.monotonic() + START_TIMEOUT_S
+        for switch, deadline in list(starting.items()):
+            if switch.serves():
+                del starting[switch]
+            elif time.monotonic() > deadline:
+                raise switch.failure()
+        if starting:
+            time.sleep(_LOOK_S)

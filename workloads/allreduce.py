@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import secrets
 import statistics
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from controller.api.admin import AdminClient
-from topologies.state import ClusterState
+from topologies import wires
+from topologies.state import ClusterState, HostState
 from workloads.errors import VerificationError, WorkloadError
 from workloads.team import Answer, Team
 from workloads.tensors import dtype_of, operation_of
@@ -53,7 +55,7 @@ class Outcome:
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What to reduce. `strategy` is "in-network" or "ring"."""
+    """What to reduce. `strategy` is "in-network", "ring" or "both": one after the other."""
 
     bytes: int
     dtype: str = "float32"
@@ -62,6 +64,11 @@ class Request:
     repeat: int = 1
     verify: bool = False
     seed: int = 1
+
+    @property
+    def strategies(self) -> tuple[str, ...]:
+        """Those to run."""
+        return ("in-network", "ring") if self.strategy == "both" else (self.strategy,)
 
     def elements(self) -> int:
         """How many elements that is; WorkloadError where it is none, or not whole."""
@@ -147,41 +154,77 @@ def switch_counters(cluster: ClusterState, job: str) -> Counters:
     return dict(sorted(total.items()))
 
 
-def run(cluster: ClusterState, request: Request, *, workers: int | None = None) -> dict[str, Any]:
-    """Start workers, join, reduce, leave; the JSON object of 'p4reduce allreduce'."""
+def run(
+    cluster: ClusterState, request: Request, *, hosts: Sequence[HostState] | None = None
+) -> dict[str, Any]:
+    """Start workers in `hosts` (all), join, reduce, leave; the JSON object of 'p4reduce allreduce'."""
     request.elements()
-    size = len(cluster.hosts) if workers is None else workers
-    _require_memory(request, size)
+    chosen = list(cluster.hosts if hosts is None else hosts)
+    _require_memory(request, len(chosen))
     job = f"allreduce-{secrets.token_hex(4)}"
-    with Team(cluster, size) as team:
+    outcomes: dict[str, Outcome] = {}
+    links: dict[str, list[dict[str, Any]]] = {}
+    with Team(cluster, len(chosen), hosts=chosen) as team:
         joined = team.join(job, timeout_s=STALL_S)[0]
-        result = measure(team, request)
+        for strategy in request.strategies:
+            before = wires.wires(cluster)
+            outcomes[strategy] = measure(team, replace(request, strategy=strategy))
+            links[strategy] = link_rows(wires.since(wires.wires(cluster), before), repeat=request.repeat)
         counters = switch_counters(cluster, job)
         team.do("leave")
     with AdminClient(f"unix:{cluster.control_socket}") as admin:
         admin.delete_job(job)  # it has ended, and nobody will ask for it
-    require_right(result, f"all-reduce of {request.bytes} bytes")
-    timing = asdict(result.timing)
-    in_network = request.strategy == "in-network"
+    for strategy, outcome_ in outcomes.items():
+        require_right(outcome_, f"all-reduce of {request.bytes} bytes, {strategy}")
     return {
         "switch": cluster.target,
-        "workers": size,
+        "topology": cluster.topology,
+        "workers": len(chosen),
+        "hosts": [host.name for host in chosen],
         "dtype": request.dtype,
         "op": request.op,
         "strategy": request.strategy,
         "path_mtu": joined["path_mtu"],
         "accuracy": None,
         "reference_accuracy": None,
-        "ranks_bitwise_equal": result.equal,
-        "integer_sum_exact": result.exact if request.dtype == "int32" else None,
-        "verified": result.passed,
-        "checks": result.checks,
-        "in_network": timing if in_network else None,
-        "ring": None if in_network else timing,
-        "ratio": None,
+        **_summary(outcomes, integers=request.dtype == "int32"),
+        "links": {strategy.replace("-", "_"): rows for strategy, rows in links.items() if rows},
         "counters": {
             **counters,
-            "retransmissions": result.retransmissions,
-            "duplicates_received": result.duplicates,
+            "retransmissions": sum(found.retransmissions for found in outcomes.values()),
+            "duplicates_received": sum(found.duplicates for found in outcomes.values()),
         },
+    }
+
+
+def link_rows(traffic: Sequence[wires.Wire], *, repeat: int = 1) -> list[dict[str, Any]]:
+    """What went over each link between switches (of `repeat` times, each time), as JSON has it."""
+    return [
+        {
+            "link": wire.link.name,
+            "leaf": wire.link.a,
+            "spine": wire.link.b,
+            "bytes_up": round(wire.upward.bytes / repeat),
+            "bytes_down": round(wire.downward.bytes / repeat),
+            "packets_up": round(wire.upward.packets / repeat),
+            "packets_down": round(wire.downward.packets / repeat),
+        }
+        for wire in traffic
+    ]
+
+
+def _summary(outcomes: dict[str, Outcome], *, integers: bool) -> dict[str, Any]:
+    found = list(outcomes.values())
+    switched, ringed = outcomes.get("in-network"), outcomes.get("ring")
+    looked = [one for one in found if one.passed is not None]
+    return {
+        "ranks_bitwise_equal": all(one.equal for one in found),
+        "integer_sum_exact": all(one.exact for one in looked) if integers and looked else None,
+        "verified": all(one.passed for one in looked) if looked else None,
+        "checks": [check for one in found for check in one.checks],
+        "in_network": None if switched is None else asdict(switched.timing),
+        "ring": None if ringed is None else asdict(ringed.timing),
+        "ratio": (
+            None if switched is None or ringed is None else ringed.timing.median_s / switched.timing.median_s
+        ),
     }

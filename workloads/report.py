@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -11,6 +12,8 @@ from rich.text import Text
 from workloads.demo import Report
 
 _MIN_WIDTH = 70  # titles wrap at a table's width
+_KINDS = {"in the network": "in_network", "ring": "ring"}
+_WAYS = ("bytes_up", "bytes_down")
 _COUNTERS = {
     "aggregated": "packets added up by the switch",
     "completed": "sums completed",
@@ -26,25 +29,95 @@ def demo_tables(report: Report) -> RenderableType:
 
 
 def allreduce_table(result: dict[str, Any]) -> RenderableType:
-    """One all-reduce."""
-    timing = result["in_network"] or result["ring"]
+    """One all-reduce, or one of each kind."""
+    timings = {name: result[key] for name, key in _KINDS.items() if result[key] is not None}
+    size = next(iter(timings.values()))["bytes"]
     table = _table(
-        f"all-reduce of {_bytes(timing['bytes'])} {result['dtype']}, {result['op']}, "
+        f"all-reduce of {_bytes(size)} {result['dtype']}, {result['op']}, "
         f"{result['workers']} workers, {result['strategy']} ({result['switch']})"
     )
-    table.add_row("time (median)", _seconds(timing["median_s"]))
-    table.add_row("goodput per worker", f"{timing['goodput_mbit_s']:.1f} Mbit/s")
-    table.add_row("sent by each host", _bytes(timing["bytes_sent_per_host"]))
+    for name, timing in timings.items():
+        behind = f", {name}" if len(timings) > 1 else ""
+        table.add_row(f"time (median){behind}", _seconds(timing["median_s"]))
+        table.add_row(f"goodput per worker{behind}", f"{timing['goodput_mbit_s']:.1f} Mbit/s")
+        table.add_row(f"sent by each host{behind}", _bytes(timing["bytes_sent_per_host"]))
+    if result["ratio"] is not None:
+        table.add_row("the ring takes", f"{result['ratio']:.2f} times as long")
     table.add_row("all ranks bitwise equal", _yes(result["ranks_bitwise_equal"]))
     if result["verified"] is not None:
-        check = result["checks"][0]
+        worst = max(result["checks"], key=lambda check: float(check["largest_error"]))
         table.add_row(
             "right",
             "equal to NumPy's"
-            if check["exact"]
-            else f"off by {check['largest_error']:.3g} at most (bound {check['bound']:.3g})",
+            if all(check["exact"] for check in result["checks"])
+            else f"off by {worst['largest_error']:.3g} at most (bound {worst['bound']:.3g})",
         )
-    return Group(table, _counters(result["counters"]))
+    uplinks = [_uplinks(result["links"], size)] if result["links"] else []
+    return Group(table, *uplinks, _counters(result["counters"]))
+
+
+def run_tables(report: dict[str, Any]) -> RenderableType:
+    """What became of a cluster file's jobs."""
+    jobs = Table(title=f"Jobs of {report['name']}", title_justify="left")
+    for heading in ("job", "tenant", "workers", "sums by", "work"):
+        jobs.add_column(heading)
+    for heading in ("times", "median", "sent by each host"):
+        jobs.add_column(heading, justify="right")
+    jobs.add_column("every sum right")
+    for job in report["jobs"]:
+        for step in job["steps"]:
+            jobs.add_row(
+                *(job["name"], job["tenant"], str(job["workers"]), _summed_by(job), _work(step)),
+                str(len(step["iterations"])),
+                _seconds(statistics.median(one["seconds"] for one in step["iterations"])),
+                _bytes(max((one.get("bytes_sent_per_host", 0) for one in step["iterations"]), default=0)),
+                _yes(all(one["right"] for one in step["iterations"])),
+            )
+    parts: list[RenderableType] = [jobs]
+    if report["links"]:
+        links = Table(title="Between the switches, all jobs together", title_justify="left")
+        links.add_column("link")
+        links.add_column("up", justify="right")
+        links.add_column("down", justify="right")
+        for row in report["links"]:
+            links.add_row(row["link"], *(_bytes(row[way]) for way in _WAYS))
+        parts.append(links)
+    return Group(*parts)
+
+
+def _summed_by(job: dict[str, Any]) -> str:
+    switched, ringed = job["collectives_in_network"], job["collectives_by_ring"]
+    if switched and ringed:
+        return f"switches ({switched}), ring ({ringed})"
+    return "ring" if ringed else "switches"
+
+
+def _work(step: dict[str, Any]) -> str:
+    if "train" in step:
+        return f"training, accuracy {step['accuracy']:.2%}"
+    asked = step["all_reduce"]
+    return f"{_bytes(asked['bytes'])} {asked['dtype']} {asked['op']}"
+
+
+def _uplinks(links: dict[str, list[dict[str, Any]]], size: int) -> Table:
+    """Bytes on each link between switches; for each leaf, all of its together and in tensors."""
+    table = Table(title="Between the switches, each time (headers included)", title_justify="left")
+    table.add_column("link")
+    names = {name: key for name, key in _KINDS.items() if key in links}
+    for name in names:
+        table.add_column(f"up, {name}", justify="right")
+        table.add_column(f"down, {name}", justify="right")
+    rows = {key: {row["link"]: row for row in links[key]} for key in names.values()}
+    some = next(iter(links.values()))
+    for leaf in dict.fromkeys(row["leaf"] for row in some):
+        own = [row["link"] for row in some if row["leaf"] == leaf]
+        for link in own:
+            cells = [_bytes(rows[key][link][way]) for key in names.values() for way in _WAYS]
+            table.add_row(link, *cells)
+        sums = [sum(rows[key][link][way] for link in own) for key in names.values() for way in _WAYS]
+        shown = [f"{_bytes(value)} ({value / size:.2f} tensors)" for value in sums]
+        table.add_row(f"{leaf}, all", *shown, end_section=True)
+    return table
 
 
 def _training(report: Report) -> Table:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from topologies import launch
-from topologies.state import ClusterState
+from topologies.state import ClusterState, HostState
 from workloads.errors import WorkerFailedError, WorkloadError
 
 Answer = dict[str, Any]
@@ -21,18 +21,28 @@ DEFAULT_TIMEOUT_S = 300.0
 
 
 class Team:
-    """`workers` processes of `workloads.worker`, rank 0 in host `first_host` (from 0). A context manager."""
+    """`workers` processes of `workloads.worker`. A context manager.
 
-    def __init__(self, cluster: ClusterState, workers: int, *, first_host: int = 0) -> None:
-        if not 1 <= workers <= len(cluster.hosts) - first_host:
+    Rank r is in the r-th of `hosts`; without them, rank 0 is in host number `first_host` (from 0).
+    """
+
+    def __init__(
+        self,
+        cluster: ClusterState,
+        workers: int,
+        *,
+        first_host: int = 0,
+        hosts: Sequence[HostState] = (),
+    ) -> None:
+        chosen = list(hosts or cluster.hosts[first_host:])
+        if not 1 <= workers <= len(chosen):
             behind = f" behind the first {first_host}" if first_host else ""
             raise WorkloadError(
-                f"{workers} workers do not fit cluster {cluster.name}, which has "
-                f"{len(cluster.hosts) - first_host} hosts{behind}"
+                f"{workers} workers do not fit cluster {cluster.name}, which has {len(chosen)} hosts{behind}"
             )
         self.cluster = cluster
         self.size = workers
-        self._hosts = cluster.hosts[first_host : first_host + workers]
+        self._hosts = chosen[:workers]
         self._processes: list[subprocess.Popen[str]] = []
         self._complaints = [tempfile.TemporaryFile() for _ in range(workers)]  # noqa: SIM115 (`close` does)
 
@@ -104,6 +114,11 @@ class Team:
             own = dict(per_rank[place]) if per_rank else {}
             self._tell(rank, {"do": command, **arguments, **own})
         return self._hear(chosen, command, time.monotonic() + timeout_s)
+
+    def terminate(self) -> None:
+        """Ask the processes to end; whoever waits for an answer hears that they have. From any thread."""
+        for process in self._processes:
+            process.terminate()
 
     def kill(self, rank: int) -> None:
         """End one worker without a word, as a crash does."""

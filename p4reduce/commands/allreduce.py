@@ -18,6 +18,7 @@ class Summing(str, Enum):
 
     IN_NETWORK = "in-network"
     RING = "ring"
+    BOTH = "both"
 
 
 def allreduce(
@@ -28,18 +29,29 @@ def allreduce(
     op: Annotated[str, typer.Option(help="sum, avg, max or min.")] = "sum",
     verify: Annotated[bool, typer.Option("--verify", help="Compare the result with NumPy's.")] = False,
     strategy: Annotated[
-        Summing, typer.Option(help="Sums by the switch, or by ring all-reduce between the workers.")
+        Summing,
+        typer.Option(
+            help="Sums by the switches, by ring all-reduce between the workers, or first one, then the other."
+        ),
     ] = Summing.IN_NETWORK,
     repeat: Annotated[int, typer.Option(min=1, help="How often; the median counts.")] = 1,
     workers: Annotated[
-        int | None, typer.Option(min=2, max=32, help="Workers; one a host if not given.")
+        int | None, typer.Option(min=2, max=64, help="Workers; one a host if not given.")
     ] = None,
+    hosts: Annotated[
+        str, typer.Option(metavar="HOST,HOST...", help="The workers' hosts; rank 0 is in the first.")
+    ] = "",
+    placement: Annotated[
+        str,
+        typer.Option(help="packed (leaf after leaf), spread (leaves take turns), or 3,1: so many a leaf."),
+    ] = "packed",
     cluster: ClusterOption = None,
     json: JsonFile = None,
 ) -> None:
     """Reduce random data over all workers of the running cluster, and time it."""
     from workloads.allreduce import Request, run
     from workloads.errors import WorkloadError
+    from workloads.placement import place
     from workloads.report import allreduce_table
     from workloads.tensors import dtype_of, operation_of
 
@@ -52,9 +64,11 @@ def allreduce(
         bytes=parse_bytes(size), dtype=dtype, op=op, strategy=strategy.value, repeat=repeat, verify=verify
     )
     running = state.running(cluster)
+    names = [name.strip() for name in hosts.split(",") if name.strip()]
+    chosen = place(running, workers=workers, placement=placement, hosts=names)
     with ending_on_signals(), output.progress() as progress:
         progress(f"all-reduce on cluster {running.name}")
-        result = run(running, request, workers=workers)
+        result = run(running, request, hosts=chosen)
     if json is not None:
         output.write_json(json, result)
     if str(json) != "-":

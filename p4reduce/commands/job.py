@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum
+from types import MappingProxyType
 from typing import Annotated, Any
 
 import typer
@@ -40,18 +42,29 @@ JOBS = (
     Column("phase", "phase"),
     Column("workers", "workers", lambda workers: str(len(workers)), right=True),
     Column("world_size", "of", right=True),
+    Column("tenant", "tenant"),
     Column("mode", "sums by"),
+    Column("places", "on", lambda places: " ".join(place["switch"] for place in places)),
+    Column("waitlisted", "queue", lambda entry: "" if entry is None else str(entry["position"]), right=True),
     Column("generation", "generation", _if_any, right=True),
     Column("path_mtu", "path MTU", _if_any, right=True),
     Column("window", "window", _if_any, right=True),
     Column("slots", "slots", _if_any, right=True),
     Column("ended", "ended because", _if_any),
 )
+PLACES = (
+    Column("switch", "switch"),
+    Column("role", "role"),
+    Column("first_slot", "first slot", right=True),
+    Column("slots", "slots", right=True),
+    Column("ranks", "ranks", lambda ranks: " ".join(map(str, ranks))),
+)
 WORKERS = (
     Column("rank", "rank", right=True),
     Column("host", "host"),
     Column("ip", "IP"),
-    Column("port", "switch port", right=True),
+    Column("switch", "switch"),
+    Column("port", "port", right=True),
     Column("qpn_out", "QP out", hex, right=True),
     Column("qpn_in", "QP in", hex, right=True),
     Column("connected", "connected", lambda yes: "yes" if yes else "no"),
@@ -74,6 +87,7 @@ def create(
     path_mtu: Annotated[int | None, typer.Option(help="Path MTU in bytes (default: the cluster's).")] = None,
     window: Annotated[int | None, typer.Option(help="Messages in flight: 1, 2, 4 or 8.")] = None,
     message_packets: Annotated[int | None, typer.Option(help="Packets a message: a power of two.")] = None,
+    tenant: Annotated[str, typer.Option(help="Whose quota its slots count against.")] = "",
     cluster: ClusterOption = None,
     json: JsonFlag = False,
 ) -> None:
@@ -86,6 +100,7 @@ def create(
             path_mtu=path_mtu,
             window=window,
             message_packets=message_packets,
+            tenant=tenant,
         )
     _show(job_row(job), as_json=json)
 
@@ -94,7 +109,7 @@ def create(
 def list_(cluster: ClusterOption = None, json: JsonFlag = False) -> None:
     """All jobs, ended ones too."""
     with client(cluster) as admin:
-        rows = [job_row(job) for job in admin.list_jobs()]
+        rows = [job_row(job, switches=_switches(cluster)) for job in admin.list_jobs()]
     output.show_rows(rows, JOBS, title="Jobs", as_json=json)
 
 
@@ -103,7 +118,7 @@ def show(name: Name, cluster: ClusterOption = None, json: JsonFlag = False) -> N
     """One job and its workers."""
     with client(cluster) as admin:
         job = admin.show_job(name)
-    _show(job_row(job), as_json=json)
+    _show(job_row(job, switches=_switches(cluster)), as_json=json)
 
 
 @app.command("delete")
@@ -119,14 +134,21 @@ def client(cluster: str | None) -> AdminClient:
     return AdminClient(f"unix:{state.running(cluster).control_socket}")
 
 
-def job_row(job: Any) -> Row:
-    """A JobInfo as JSON has it."""
+def _switches(cluster: str | None) -> dict[str, str]:
+    """The switch that each host is on."""
+    return {host.name: host.switch for host in state.running(cluster).hosts}
+
+
+def job_row(job: Any, *, switches: Mapping[str, str] = MappingProxyType({})) -> Row:
+    """A JobInfo as JSON has it; `switches` has the switch that each host is on."""
     asked = job.spec
+    places = [_place_row(place) for place in job.places]
     return {
         "name": asked.name,
         "phase": pb.Phase.Name(job.phase).lower(),
         "explicit": job.explicit,
         "world_size": asked.world_size,
+        "tenant": asked.tenant or "default",
         "mode": _mode(job.mode or asked.mode),
         "mode_reason": job.mode_reason,
         "job_id": job.job_id,
@@ -134,15 +156,25 @@ def job_row(job: Any) -> Row:
         "window": job.window,
         "message_packets": job.message_packets,
         "path_mtu": job.path_mtu,
-        "switch": job.switch,
-        "first_slot": job.first_slot if job.HasField("first_slot") else None,
-        "slots": job.slots,
+        "slots": sum(place["slots"] for place in places),
+        "places": places,
+        "ring": list(job.ring),
+        "waitlisted": _waitlisted_row(job.waitlisted) if job.HasField("waitlisted") else None,
         "ended": job.ended.reason if job.HasField("ended") else None,
-        "workers": [_worker_row(worker) for worker in job.workers],
+        "workers": [_worker_row(worker, switches) for worker in job.workers],
     }
 
 
-def _worker_row(info: Any) -> Row:
+def _place_row(place: Any) -> Row:
+    names = ("switch", "role", "first_slot", "slots")
+    return {**{name: getattr(place, name) for name in names}, "ranks": list(place.ranks)}
+
+
+def _waitlisted_row(entry: Any) -> Row:
+    return {"position": entry.position, "reason": entry.reason, "waiting_s": entry.waiting_s}
+
+
+def _worker_row(info: Any, switches: Mapping[str, str]) -> Row:
     worker = info.worker
     return {
         "rank": worker.rank,
@@ -150,6 +182,7 @@ def _worker_row(info: Any) -> Row:
         "hostname": worker.hostname,
         "ip": worker.ip,
         "mac": worker.mac,
+        "switch": switches.get(info.host, ""),
         "port": info.port,
         "qpn_out": worker.qpn_out,
         "psn_out": worker.psn_out,
@@ -170,5 +203,12 @@ def _show(job: Row, *, as_json: bool) -> None:
     output.show_rows([job], JOBS, title=f"Job {job['name']}", as_json=False)
     if job["mode_reason"]:
         output.say(f"sums are not made in the network: {job['mode_reason']}")
+    if job["waitlisted"] is not None:
+        entry = job["waitlisted"]
+        output.say(
+            f"number {entry['position']} in the queue for {entry['waiting_s']:.0f} s: {entry['reason']}"
+        )
+    if job["places"]:
+        output.show_rows(job["places"], PLACES, title="Slots", as_json=False)
     if job["workers"]:
         output.show_rows(job["workers"], WORKERS, title="Workers", as_json=False)

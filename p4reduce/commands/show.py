@@ -11,8 +11,9 @@ from p4reduce import output
 from p4reduce.commands.job import client
 from p4reduce.options import ClusterOption, JsonFlag
 from p4reduce.output import Column, Row
+from topologies import state, wires
 
-app = typer.Typer(no_args_is_help=True, help="What the switches hold: flows, slots, counters, ports.")
+app = typer.Typer(no_args_is_help=True, help="What the switches hold: flows, slots, counters, ports, links.")
 
 _NO_JOB = " (only jobs that run have any; 'p4reduce show ports' has what went through so far)"
 JobOption = Annotated[str, typer.Option("--job", metavar="JOB", help="Only this job's.")]
@@ -32,29 +33,47 @@ FLOWS = (
 )
 SLOTS = (
     Column("switch", "switch"),
+    Column("role", "role"),
     Column("index", "slot", right=True),
     Column("job", "job"),
+    Column("tenant", "tenant"),
     Column("generation", "generation", right=True),
     Column("message", "message", right=True),
-    Column("ranks", "contributed", lambda ranks: " ".join(map(str, ranks))),
-    Column("chunks", "chunks", right=True),
+    Column("state", "state"),
+    Column("bitmap", "bitmap"),
+    Column("ranks", "contributed", lambda ranks: span(ranks)),
+    Column("missing", "missing", lambda ranks: span(ranks)),
+    Column("age_s", "age", lambda seconds: f"{seconds:.3f} s", right=True),
+    Column("bytes", "bytes", right=True),
 )
 PORTS = (
     Column("switch", "switch"),
     Column("port", "port", right=True),
     Column("host", "host"),
     Column("ip", "IP"),
+    Column("peer", "peer"),
     Column("received_packets", "received", right=True),
     Column("received_bytes", "bytes", right=True),
     Column("sent_packets", "sent", right=True),
     Column("sent_bytes", "bytes", right=True),
     Column("no_route_packets", "no route", right=True),
 )
+LINKS = (
+    Column("link", "link"),
+    Column("a_port", "port", right=True),
+    Column("b_port", "port", right=True),
+    Column("is_up", "link is", lambda up: "up" if up else "DOWN"),
+    Column("state", "controller says"),
+    Column("a_to_b_packets", "up, packets", right=True),
+    Column("a_to_b_bytes", "bytes", right=True),
+    Column("b_to_a_packets", "down, packets", right=True),
+    Column("b_to_a_bytes", "bytes", right=True),
+)
 
 
 @app.callback()
 def group() -> None:
-    """What the switches hold: flows, slots, counters, ports."""
+    """What the switches hold: flows, slots, counters, ports, and the links between them."""
 
 
 @app.command("flows")
@@ -72,7 +91,7 @@ def slots(
     cluster: ClusterOption = None,
     json: JsonFlag = False,
 ) -> None:
-    """The aggregators: which message each holds, and who has contributed."""
+    """The aggregators: whose each is, which message it holds, who has contributed, for how long."""
     with client(cluster) as admin:
         rows = [slot_row(slot) for slot in admin.slots(job, all=unused)]
     output.show_rows(rows, SLOTS, title="Slots", as_json=json, hint=_NO_JOB)
@@ -94,6 +113,16 @@ def ports(cluster: ClusterOption = None, json: JsonFlag = False) -> None:
     output.show_rows(rows, PORTS, title="Ports", as_json=json)
 
 
+@app.command("links")
+def links(cluster: ClusterOption = None, json: JsonFlag = False) -> None:
+    """The links between switches: up or down, and what went over them each way."""
+    running = state.running(cluster)
+    with client(cluster) as admin:
+        known = {(link.a, link.b): link for link in admin.links()}
+    rows = [link_row(wire, known.get((wire.link.a, wire.link.b))) for wire in wires.wires(running)]
+    output.show_rows(rows, LINKS, title="Links between switches", as_json=json, hint=" (this is a rack)")
+
+
 def flow_row(flow: Any) -> Row:
     """A Flow as JSON has it."""
     names = (
@@ -104,9 +133,18 @@ def flow_row(flow: Any) -> Row:
 
 
 def slot_row(slot: Any) -> Row:
-    """A Slot as JSON has it."""
-    names = ("switch", "index", "job", "generation", "message", "chunks", "flags")
-    return {**{name: getattr(slot, name) for name in names}, "ranks": list(slot.ranks)}
+    """A Slot as JSON has it. `bitmap` has a bit for each rank, on a spine too: rank 0 is the lowest."""
+    names = (
+        *("switch", "role", "index", "job", "tenant", "generation", "message", "state"),
+        *("age_s", "bytes", "chunks", "flags"),
+    )
+    return {
+        **{name: getattr(slot, name) for name in names},
+        "tenant": slot.tenant or "default",
+        "bitmap": f"{sum(1 << rank for rank in slot.ranks):#x}",
+        "ranks": list(slot.ranks),
+        "missing": list(slot.missing),
+    }
 
 
 def counters_row(flow: Any) -> Row:
@@ -125,11 +163,41 @@ def counters_row(flow: Any) -> Row:
 
 def port_row(port: Any) -> Row:
     """A Port as JSON has it."""
-    row: Row = {name: getattr(port, name) for name in ("switch", "port", "host", "ip", "mac")}
+    row: Row = {name: getattr(port, name) for name in ("switch", "port", "host", "ip", "mac", "peer")}
     for way in ("received", "sent", "no_route"):
         value = getattr(port, way)
         row |= {f"{way}_packets": value.packets, f"{way}_bytes": value.bytes}
     return row
+
+
+def link_row(wire: wires.Wire, known: Any | None) -> Row:
+    """A link as JSON has it: what the kernel says, and what the controller makes of it."""
+    link = wire.link
+    return {
+        "link": link.name,
+        "a": link.a,
+        "a_port": link.a_port,
+        "b": link.b,
+        "b_port": link.b_port,
+        "is_up": wire.is_up,
+        "usable": None if known is None else known.up,
+        "state": "" if known is None else known.state,
+        "a_to_b_packets": wire.upward.packets,
+        "a_to_b_bytes": wire.upward.bytes,
+        "b_to_a_packets": wire.downward.packets,
+        "b_to_a_bytes": wire.downward.bytes,
+    }
+
+
+def span(numbers: list[int]) -> str:
+    """Numbers for people: 0-3 7."""
+    parts: list[list[int]] = []
+    for number in sorted(numbers):
+        if parts and number == parts[-1][-1] + 1:
+            parts[-1].append(number)
+        else:
+            parts.append([number])
+    return " ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in parts)
 
 
 def _counter_columns(rows: list[Row]) -> list[Column]:

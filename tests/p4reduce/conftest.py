@@ -1,11 +1,37 @@
-"""What the terminal of whoever runs the tests must not change."""
+"""What the terminal of whoever runs the tests must not change, and clusters that are a test's own."""
 
 from __future__ import annotations
 
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+
 import pytest
+
+from tests.p4reduce.clusters import own_interfaces, p4reduce
 
 
 @pytest.fixture(autouse=True)
 def _no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("COLUMNS", "LINES", "FORCE_COLOR", "P4REDUCE_CLUSTER"):
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def own_state(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Clusters of this test only, and none left. Not tmp_path: a socket's path is short."""
+    directory = tempfile.mkdtemp(prefix="p4r-")
+    monkeypatch.setenv("P4REDUCE_STATE_DIR", directory)
+    interfaces = own_interfaces()
+    yield
+    p4reduce("down", "--all")
+    assert os.listdir(directory) == []
+    assert own_interfaces() == interfaces
+    shutil.rmtree(directory)
+
+
+@pytest.fixture
+def name() -> str:
+    """A cluster name that nobody else has."""
+    return f"t{os.getpid()}"

@@ -14,7 +14,8 @@ from controller.api import controller_pb2 as pb
 from controller.api.errors import NotFoundError, UnreachableError
 from p4reduce import cli
 from p4reduce.commands import job as job_commands
-from tests.topologies.states import cluster_state
+from tests.topologies.states import cluster_state, fabric_state
+from topologies import wires
 from topologies.errors import TopologyError
 
 
@@ -52,8 +53,12 @@ class FakeAdmin:
             generation=7,
             path_mtu=1024,
             window=8,
-            slots=256,
-            first_slot=0,
+            places=[
+                pb.JobPlace(switch="s1", role="leaf", first_slot=0, slots=256, ranks=[0, 1]),
+                pb.JobPlace(switch="s9", role="spine", first_slot=512, slots=256, ranks=[0, 1]),
+            ],
+            ring=[0, 1],
+            waitlisted=pb.Waitlisted(position=2, reason="tenant red has its 512 slots", waiting_s=3.4),
             workers=[pb.WorkerInfo(worker=worker, host="h1", port=1, connected=True, heard_s_ago=0.25)],
         )
 
@@ -66,7 +71,21 @@ class FakeAdmin:
 
     def slots(self, job: str, *, all: bool) -> list[pb.Slot]:
         self.asked.append(("slots", job, all))
-        return [pb.Slot(job="digits", switch="s1", index=3, message=19, ranks=[0, 2])]
+        return [
+            pb.Slot(
+                job="digits",
+                switch="s1",
+                index=3,
+                message=19,
+                ranks=[0, 2],
+                missing=[1, 3],
+                age_s=0.25,
+                bytes=1024,
+                state="adding",
+                tenant="red",
+                role="leaf",
+            )
+        ]
 
     def counters(self, job: str) -> list[pb.FlowCounters]:
         counted = {"aggregated": pb.CounterValue(packets=12, bytes=999), "stale": pb.CounterValue()}
@@ -74,7 +93,10 @@ class FakeAdmin:
 
     def ports(self) -> list[pb.Port]:
         received = pb.CounterValue(packets=5, bytes=500)
-        return [pb.Port(switch="s1", port=1, host="h1", ip="10.0.0.1", received=received)]
+        return [pb.Port(switch="s1", port=1, host="h1", ip="10.0.0.1", received=received, peer="s2 port 1")]
+
+    def links(self) -> list[pb.Link]:
+        return [pb.Link(a="l1", a_port=101, b="s1", b_port=1, up=False, state="drained")]
 
     def push(self, *, force: bool) -> list[pb.SwitchInfo]:
         self.asked.append(("push", force))
@@ -115,7 +137,7 @@ def said(capsys: pytest.CaptureFixture[str]) -> Said:
 def test_help_names_every_command(said: Said) -> None:
     assert cli.run(["--help"]) == 0
     printed, _ = said()
-    for command in ("demo", "up", "down", "push", "shell", "job", "show", "allreduce"):
+    for command in ("demo", "up", "down", "run", "link", "push", "shell", "job", "show", "allreduce"):
         assert command in printed
 
 
@@ -123,13 +145,15 @@ def test_help_names_every_command(said: Said) -> None:
     "words",
     [
         ["demo"],
-        ["up", "rack"],
+        *(["up", what] for what in ("rack", "spine-leaf", "file")),
+        *(["link", what] for what in ("up", "down")),
+        ["run"],
         ["down"],
         ["push"],
         ["shell"],
         ["allreduce"],
         *(["job", what] for what in ("create", "list", "show", "delete")),
-        *(["show", what] for what in ("flows", "slots", "counters", "ports")),
+        *(["show", what] for what in ("flows", "slots", "counters", "ports", "links")),
     ],
 )
 def test_every_command_has_help(words: list[str], said: Said) -> None:
@@ -150,7 +174,14 @@ def test_version(said: Said) -> None:
         (["up", "rack", "--hosts", "2", "--switch", "tofino"], "tofino"),
         (["up", "rack", "--hosts", "2", "--rate", "fast"], "'fast' is no rate"),
         (["up", "rack", "--hosts", "2", "--host-kind", "tofu"], "'tofu' is no kind of host"),
+        (["up", "spine-leaf", "--spines", "5"], "'--spines'"),
+        (["up", "spine-leaf", "--leaves", "9"], "'--leaves'"),
+        (["up", "spine-leaf", "--hosts", "many"], "'many' is no number of hosts: say 8, or"),
+        (["up", "spine-leaf", "--hosts", "3,2,1"], "3 numbers of hosts for 2 leaves"),
+        (["up", "spine-leaf", "--uplink-rate", "fast"], "'fast' is no rate"),
+        (["up", "spine-leaf", "--spread", "widely"], "'--spread'"),
         (["allreduce", "--bytes", "many"], "'many' is no size"),
+        (["allreduce", "--strategy", "none"], "'--strategy'"),
         (["demo", "--workers", "1"], "'--workers'"),
     ],
 )
@@ -171,6 +202,12 @@ def test_wrong_command_lines(words: list[str], message: str, said: Said) -> None
         (["allreduce", "--json", "/nowhere/x.json"], "cannot write /nowhere/x.json"),
         (["up", "rack", "--mtu", "1500", "--detach"], "path MTU 1500 is none of RoCE's"),
         (["up", "rack", "--host-kind", "roce", "--detach"], "run 'make roce-image'"),
+        (["up", "spine-leaf", "--hosts", "65", "--detach"], "2 to 64 hosts, not 65"),
+        (["up", "spine-leaf", "--hosts", "33,2", "--detach"], "leaf l1 has 1 to 32 hosts, not 33"),
+        (["up", "spine-leaf", "--leaves", "4", "--hosts", "3"], "leaf l4 has 1 to 32 hosts, not 0"),
+        (["up", "/nowhere/c.yaml"], "cannot read /nowhere/c.yaml"),
+        (["run", "/nowhere/c.yaml"], "cannot read /nowhere/c.yaml"),
+        (["link", "down", "l1:s1"], "there is no running cluster"),
         (["up", "rack", "--cluster", "../x"], "'../x' is no cluster name"),
         (["down", "--cluster", "c9"], "there is no cluster 'c9'"),
         (["exec", "h1", "--", "true"], "there is no running cluster"),
@@ -279,16 +316,36 @@ class TestOnACluster:
         assert cli.run(["job", "create", "j", "-n", "4", "--mode", "ring", "--window", "2"]) == 0
         _, (what, name, world_size, settings) = FakeAdmin.asked
         assert (what, name, world_size) == ("create", "j", 4)
-        assert settings == {"mode": "ring", "window": 2, "path_mtu": None, "message_packets": None}
+        assert settings == {
+            "mode": "ring",
+            "window": 2,
+            "path_mtu": None,
+            "message_packets": None,
+            "tenant": "",
+        }
+
+    def test_job_create_for_a_tenant(self, said: Said) -> None:
+        assert cli.run(["job", "create", "j", "-n", "4", "--tenant", "red"]) == 0
+        assert FakeAdmin.asked[1][3]["tenant"] == "red"
 
     def test_job_create_leaves_the_mode_open(self, said: Said) -> None:
         job = self.json(said, "job", "create", "j", "-n", "4")
         assert FakeAdmin.asked[1][3]["mode"] == ""
-        assert (job["mode"], job["phase"], job["first_slot"]) == ("auto", "created", None)
+        assert (job["mode"], job["phase"], job["places"]) == ("auto", "created", [])
+        assert (job["tenant"], job["waitlisted"]) == ("default", None)
 
     def test_job_show(self, said: Said) -> None:
         assert cli.run(["job", "show", "digits"]) == 0
-        assert "10.0.0.1" in said()[0]
+        printed = said()[0]
+        assert "10.0.0.1" in printed
+        assert "number 2 in the queue for 3 s: tenant red has its 512 slots" in printed
+        job = self.json(said, "job", "show", "digits")
+        assert [(place["switch"], place["role"], place["slots"]) for place in job["places"]] == [
+            ("s1", "leaf", 256),
+            ("s9", "spine", 256),
+        ]
+        assert (job["slots"], job["ring"], job["waitlisted"]["position"]) == (512, [0, 1], 2)
+        assert job["workers"][0]["switch"] == "s1"
 
     def test_job_delete(self, said: Said) -> None:
         assert cli.run(["job", "delete", "digits"]) == 0
@@ -307,7 +364,10 @@ class TestOnACluster:
     def test_slots(self, said: Said) -> None:
         (slot,) = self.json(said, "show", "slots", "--job", "digits", "--all")
         assert FakeAdmin.asked[1] == ("slots", "digits", True)
-        assert slot["ranks"] == [0, 2]
+        assert (slot["ranks"], slot["missing"], slot["bitmap"]) == ([0, 2], [1, 3], "0x5")
+        assert (slot["tenant"], slot["state"], slot["age_s"], slot["bytes"]) == ("red", "adding", 0.25, 1024)
+        assert cli.run(["show", "slots"]) == 0
+        assert "0.250 s" in said()[0]
 
     def test_counters(self, said: Said) -> None:
         (flow,) = self.json(said, "show", "counters")
@@ -320,6 +380,39 @@ class TestOnACluster:
     def test_ports(self, said: Said) -> None:
         (port,) = self.json(said, "show", "ports")
         assert (port["host"], port["received_packets"], port["no_route_packets"]) == ("h1", 5, 0)
+        assert port["peer"] == "s2 port 1"
+
+    def test_a_rack_has_no_links(self, said: Said) -> None:
+        assert self.json(said, "show", "links") == []
+        assert cli.run(["link", "down", "l1:s1"]) == 1
+        assert "cluster c1 has no links between switches: it is a rack" in said()[1]
+
+    def test_links(self, said: Said, monkeypatch: pytest.MonkeyPatch) -> None:
+        fabric = fabric_state("c1", spines=1)
+        fabric.save()
+        counted = wires.Traffic(packets=3, bytes=300)
+        found = [
+            wires.Wire(link=link, is_up=link.a == "l2", upward=counted, downward=wires.Traffic())
+            for link in fabric.links
+        ]
+        monkeypatch.setattr(wires, "wires", lambda cluster: found)
+        first, second = self.json(said, "show", "links")
+        assert (first["link"], first["is_up"], first["usable"], first["state"]) == (
+            "l1:s1",
+            False,
+            False,
+            "drained",
+        )
+        assert (first["a_to_b_packets"], first["a_to_b_bytes"], first["b_to_a_bytes"]) == (3, 300, 0)
+        assert (second["is_up"], second["usable"]) == (True, None)  # the controller said nothing of it
+        assert cli.run(["show", "links"]) == 0
+        assert "DOWN" in said()[0]
+        done: list[tuple[str, bool]] = []
+        monkeypatch.setattr(wires, "set_link", lambda cluster, link, *, up: done.append((link.name, up)))
+        assert cli.run(["link", "down", "s1:l2"]) == 0
+        assert cli.run(["link", "up", "l2:s1"]) == 0
+        assert done == [("l2:s1", False), ("l2:s1", True)]
+        assert said()[0] == "link l2:s1: down\nlink l2:s1: up\n"
 
     def test_push(self, said: Said) -> None:
         assert cli.run(["push"]) == 1

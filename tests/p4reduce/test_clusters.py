@@ -3,40 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.p4reduce.clusters import Traces, must, own_interfaces, p4reduce, ready, started
+from tests.p4reduce.clusters import Traces, must, p4reduce, ready, started
 from topologies.processes import wait_until
 
-pytestmark = pytest.mark.emulation
-
-
-@pytest.fixture(autouse=True)
-def _own_state(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Clusters of this test only, and none left. Not tmp_path: a socket's path is short."""
-    directory = tempfile.mkdtemp(prefix="p4r-")
-    monkeypatch.setenv("P4REDUCE_STATE_DIR", directory)
-    interfaces = own_interfaces()
-    yield
-    p4reduce("down", "--all")
-    assert os.listdir(directory) == []
-    assert own_interfaces() == interfaces
-    shutil.rmtree(directory)
-
-
-@pytest.fixture
-def name() -> str:
-    """A cluster name that nobody else has."""
-    return f"t{os.getpid()}"
+pytestmark = [pytest.mark.emulation, pytest.mark.usefixtures("own_state")]
 
 
 def test_up_work_and_down(name: str, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from p4reduce.prompt import Prompt
 from tests.topologies.states import cluster_state
 from topologies.errors import TopologyError
-from topologies.rack import Rack
+from topologies.fabric import Fabric
 
 
 class FakeRack:
@@ -59,7 +59,7 @@ def commands(rack: FakeRack) -> FakeCommands:
 
 @pytest.fixture
 def prompt(rack: FakeRack, commands: FakeCommands) -> Prompt:
-    return Prompt(cast("Rack", rack), commands)
+    return Prompt(cast("Fabric", rack), commands)
 
 
 def test_commands_of_p4reduce(prompt: Prompt, commands: FakeCommands) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from topologies import layout
+from topologies.layout import Layout, Role
 from topologies.processes import ProcessId
-from topologies.state import ClusterState, HostState, SwitchState
+from topologies.state import ClusterState, HostState, LinkState, SwitchState
 
 GONE = ProcessId(pid=1, started=1)  # pid 1 runs, but did not start then
 
@@ -56,3 +58,56 @@ def host_state(index: int, process: ProcessId = GONE) -> HostState:
         management_ip=f"172.31.0.{index}",
         process=process,
     )
+
+
+def fabric_state(
+    name: str, *, spines: int = 2, hosts: tuple[int, ...] = (2, 2), **changes: Any
+) -> ClusterState:
+    """A spine-leaf fabric that this process owns; nothing of it runs."""
+    plan = layout.spine_leaf(spines=spines, hosts=hosts)
+    return cluster_state(
+        name, **{"topology": "spine-leaf", "uplink_rate_mbit": 50.0, **states_of(plan), **changes}
+    )
+
+
+def states_of(plan: Layout) -> dict[str, Any]:
+    """What a ClusterState has of a fabric on paper."""
+    return {
+        "hosts": [
+            HostState(
+                name=host.name,
+                ip=str(host.ip),
+                mac=host.mac,
+                switch=host.switch,
+                port=host.port,
+                interface=f"{host.name}-eth0",
+                management_ip=str(host.management_ip),
+                process=GONE,
+            )
+            for host in plan.hosts
+        ],
+        "switches": [
+            SwitchState(
+                name=switch.name,
+                device_id=switch.device_id,
+                target="embedded",
+                address=plan.address(switch),
+                interfaces={},
+                log=f"/nowhere/{switch.name}.log",
+                process=GONE,
+                role=Role(switch.role),
+            )
+            for switch in plan.switches
+        ],
+        "links": [
+            LinkState(
+                a=link.a,
+                a_port=link.a_port,
+                a_interface=f"{link.a}-eth{link.a_port}",
+                b=link.b,
+                b_port=link.b_port,
+                b_interface=f"{link.b}-eth{link.b_port}",
+            )
+            for link in plan.links
+        ],
+    }

@@ -11,7 +11,7 @@ from rich.console import Console
 from topologies.switches import SwitchTarget
 from workloads.allreduce import Outcome, Timing
 from workloads.demo import DemoOptions, Report, Training
-from workloads.report import allreduce_table, demo_tables
+from workloads.report import allreduce_table, demo_tables, run_tables
 from workloads.training import Reference
 
 
@@ -98,8 +98,8 @@ def test_the_tables_say_it_all() -> None:
     assert "bad icrc" not in text  # nothing to see
 
 
-def test_one_all_reduce() -> None:
-    result = {
+def _all_reduce(**changes: Any) -> dict[str, Any]:
+    return {
         "switch": "embedded",
         "workers": 2,
         "dtype": "int32",
@@ -110,9 +110,43 @@ def test_one_all_reduce() -> None:
         "checks": [{"exact": True, "largest_error": 0.0, "bound": 0.0}],
         "in_network": None,
         "ring": {"bytes": 1024, "median_s": 0.001, "goodput_mbit_s": 8.192, "bytes_sent_per_host": 1100},
+        "ratio": None,
+        "links": {},
         "counters": {},
+        **changes,
     }
-    text = _text(allreduce_table(result))
+
+
+def _link(name: str, *, up: int, down: int) -> dict[str, Any]:
+    leaf, _, spine = name.partition(":")
+    return {"link": name, "leaf": leaf, "spine": spine, "bytes_up": up, "bytes_down": down}
+
+
+def test_both_strategies_and_what_they_put_on_the_uplinks() -> None:
+    timing = {"bytes": 1024, "median_s": 0.0005, "goodput_mbit_s": 16.4, "bytes_sent_per_host": 1100}
+    links = {
+        "in_network": [_link("l1:s1", up=512, down=513), _link("l1:s2", up=514, down=515)],
+        "ring": [_link("l1:s1", up=2048, down=2049), _link("l1:s2", up=0, down=0)],
+    }
+    text = _text(allreduce_table(_all_reduce(strategy="both", in_network=timing, ratio=2.0, links=links)))
+    assert "2.00 times as long" in text
+    assert "1.002 KiB (1.00 tensors)" in text  # up from l1, in the network: 512 + 514
+    assert "2.001 KiB (2.00 tensors)" in text  # down to l1, by ring
+
+
+def test_a_run() -> None:
+    iteration = {"seconds": 0.5, "bytes_sent_per_host": 1100, "right": True}
+    step = {"all_reduce": {"bytes": 1024, "dtype": "int32", "op": "sum"}, "iterations": [iteration] * 3}
+    wrong = {"train": {"steps": 1}, "accuracy": 0.975, "iterations": [{"seconds": 0.25, "right": False}]}
+    job = {"name": "a", "tenant": "red", "workers": 4, "collectives_in_network": 3, "collectives_by_ring": 0}
+    jobs = [{**job, "steps": [step]}, {**job, "name": "b", "collectives_by_ring": 2, "steps": [wrong]}]
+    text = _text(run_tables({"name": "c", "jobs": jobs, "links": [_link("l1:s1", up=512, down=0)]}))
+    for part in ("1 KiB int32 sum", "500.00 ms", "switches (3), ring (2)", "accuracy 97.50%", "512 B", "NO"):
+        assert part in text
+
+
+def test_one_all_reduce() -> None:
+    text = _text(allreduce_table(_all_reduce()))
     assert "all-reduce of 1 KiB int32, sum, 2 workers, ring" in text
     assert "8.2 Mbit/s" in text
     assert "equal to NumPy's" in text

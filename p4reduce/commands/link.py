@@ -1,0 +1,39 @@
+"""`p4reduce link`: taking links between switches down, and up again."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from p4reduce import output
+from p4reduce.options import ClusterOption
+from topologies import state, wires
+
+app = typer.Typer(no_args_is_help=True, help="Take links between switches down, and up again.")
+
+Link = Annotated[str, typer.Argument(metavar="LINK", help="The link of two switches: l1:s2.")]
+
+
+@app.callback()
+def group() -> None:
+    """Take links between switches down, and up again ('p4reduce show links' has their state)."""
+
+
+@app.command("down")
+def down(link: Link, cluster: ClusterOption = None) -> None:
+    """Take a link down, both ends: it carries nothing until it is up again."""
+    _set(link, cluster, up=False)
+
+
+@app.command("up")
+def up(link: Link, cluster: ClusterOption = None) -> None:
+    """Take a link up again."""
+    _set(link, cluster, up=True)
+
+
+def _set(name: str, cluster: str | None, *, up: bool) -> None:
+    running = state.running(cluster)
+    link = running.link(name)
+    wires.set_link(running, link, up=up)
+    output.say(f"link {link.name}: {'up' if up else 'down'}")

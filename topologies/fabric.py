@@ -1,0 +1,383 @@
+"""What every cluster is: switches, hosts, a management network, a controller; all in one network namespace.
+
+The cluster's namespace holds the switches, the controller and the switches' ends of the links, the hosts have
+Mininet's own. Several clusters run side by side; a cluster leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Final, TypeVar
+
+from mininet.link import Link
+from mininet.log import setLogLevel
+from mininet.net import Mininet
+
+from topologies import cleanup, namespaces, state, wires
+from topologies.controlling import ControllerProcess
+from topologies.errors import TopologyError
+from topologies.layout import CONTROLLER_IP, MANAGEMENT, HostPlan, LinkPlan, SwitchPlan, mac
+from topologies.links import FabricIntf, require_netem
+from topologies.machines import image
+from topologies.machines.fleet import Fleet
+from topologies.namespaces import run, run_inside
+from topologies.options import FabricOptions
+from topologies.processes import ProcessId, end
+from topologies.state import ClusterState, HostKind, HostState, LinkState, SwitchState
+from topologies.switches import (
+    TARGETS,
+    P4RuntimeSwitch,
+    SwitchSettings,
+    start_all,
+)
+
+CONTROLLER_PORT: Final = 50051
+_BRIDGE: Final = "mgmt0"
+
+Progress = Callable[[str], None]
+Self = TypeVar("Self", bound="Fabric")
+
+
+class Fabric:
+    """A running fabric, as a context manager. The calling thread is in its namespace while it runs."""
+
+    def __init__(self, options: FabricOptions, *, progress: Progress = lambda text: None) -> None:
+        options.validate()
+        if os.geteuid() != 0:
+            raise TopologyError("network namespaces need root: run it again with sudo")
+        self.options = options
+        self.layout = options.layout()
+        self.net: Mininet | None = None
+        self._progress = progress
+        self._state: ClusterState | None = None
+        self._controller: ControllerProcess | None = None
+        self._fleet: Fleet | None = None
+        self._killed: set[str] = set()
+        self._inside = contextlib.ExitStack()
+        self._home: Path | None = None
+
+    @property
+    def state(self) -> ClusterState:
+        """What others read about it."""
+        if self._state is None:
+            raise TopologyError(f"the {self.options.topology} is not up")
+        return self._state
+
+    def __enter__(self: Self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Bring everything up. On an error, `stop` removes what is there."""
+        options = self.options
+        self._claim()
+        self._progress("network namespace")
+        self._home = self._inside.enter_context(
+            namespaces.entered(namespaces.NETNS_DIRECTORY / self.state.namespace)
+        )
+        if options.delay_ms or options.loss:
+            require_netem()
+        _disable_ipv6()
+        setLogLevel("warning")
+        Mininet.inited = True  # else it changes the machine's sysctls, which a namespace does not have
+        self.net = Mininet(build=False, controller=None, link=Link, intf=FabricIntf)
+        self._management_bridge()
+        for number, switch in enumerate(self.layout.switches):
+            self._switch(number, switch)
+        for host in self.layout.hosts:
+            self._progress(f"host {host.name}")
+            self._host(host)
+        for link in self.layout.links:
+            self._progress(f"link {link.a}:{link.b}")
+            self._link(link)
+        self.net.build()
+        self._neighbours()  # Mininet takes interfaces down and up, which forgets them
+        self._start_machines()
+        self._start_switches()
+        self._progress("controller, P4 program")
+        self._start_controller()
+        if self._fleet is not None:
+            self._fleet.wait()
+        self._state = self.state.with_(ready=True)
+
+    def stop(self) -> None:
+        """Take everything down; idempotent. Signals wait meanwhile."""
+        if self._state is None:
+            return
+        with _undisturbed():
+            cluster, self._state = self._state, None
+            atexit.unregister(self.stop)
+            try:
+                cleanup.end_workers(cluster)
+                self._stop_nodes()
+            finally:
+                self._inside.close()
+                cleanup.remove(cluster)
+
+    @contextlib.contextmanager
+    def outside(self) -> Iterator[None]:
+        """The calling thread is back in the namespace that the fabric was started from, for a while."""
+        if self._home is None:
+            raise TopologyError(f"the {self.options.topology} is not up")
+        with namespaces.entered(self._home):
+            yield
+
+    def check(self) -> None:
+        """TopologyError where a switch, the controller or a machine has died by itself."""
+        if self._controller is not None:
+            self._controller.check()
+        for switch in self.net.switches if self.net is not None else ():
+            if switch.process_ended() and switch.name not in self._killed:
+                raise TopologyError(f"switch {switch.name} has ended: {switch.last_words()}")
+        if self._fleet is not None:
+            self._fleet.check()
+
+    def set_link(self, name: str, *, up: bool) -> None:
+        """Take the link l1:s2 (or s2:l1) down, both ends, or up again."""
+        wires.set_link(self.state, self.state.link(name), up=up)
+
+    def kill_switch(self, name: str) -> None:
+        """End a switch without a word, as a crash does. Its links stay as they are."""
+        self.state.switch(name)
+        self._killed.add(name)
+        self._node(name).kill()
+
+    def restart_switch(self, name: str) -> None:
+        """Start a switch anew, without a program: the controller finds it and gives it one."""
+        self.state.switch(name)
+        node = self._node(name)
+        node.kill()
+        node.start()
+        self._killed.discard(name)
+        fresh = self._switch_state(node)
+        self._state = self.state.with_(
+            switches=[fresh if switch.name == name else switch for switch in self.state.switches]
+        )
+
+    def _claim(self) -> None:
+        name, options = self.options.name, self.options
+        directory = state.directory_of(name)
+        old = state.load(name)
+        if old is not None:
+            if old.alive():
+                raise TopologyError(
+                    f"cluster {name} is running already: take it down with 'p4reduce down --cluster {name}', "
+                    "or give the new one another name with --cluster"
+                )
+            cleanup.remove(old)
+        cleanup.remove_leftover(directory)
+        namespace = f"p4r-{name}"
+        namespaces.delete(namespace)  # nobody's: its state is gone
+        directory.mkdir(parents=True, exist_ok=True)
+        self._state = ClusterState(
+            name=name,
+            namespace=namespace,
+            owner=ProcessId.of(os.getpid()),
+            topology=options.topology,
+            target=options.switch.value,
+            path_mtu=options.path_mtu,
+            rate_mbit=options.rate_mbit,
+            uplink_rate_mbit=options.uplink_shape.rate_mbit if self.layout.links else None,
+            controller=f"{CONTROLLER_IP}:{CONTROLLER_PORT}",
+            control_socket=str(directory / "controller.sock"),
+        )
+        self._state.save()
+        atexit.register(self.stop)
+        namespaces.create(namespace)
+
+    def _management_bridge(self) -> None:
+        run("ip", "link", "add", _BRIDGE, "type", "bridge")
+        run("ip", "address", "add", f"{CONTROLLER_IP}/{MANAGEMENT.prefixlen}", "dev", _BRIDGE)
+        run("ip", "link", "set", _BRIDGE, "up")
+
+    def _switch(self, number: int, plan: SwitchPlan) -> None:
+        options = self.options
+        settings = SwitchSettings(
+            device_id=plan.device_id,
+            address=self.layout.address(plan),
+            directory=self.state.directory,
+            number=number,
+            role=plan.role,
+            pcap=options.pcap,
+            loss=options.switch_loss,
+        )
+        self._network().addSwitch(plan.name, cls=TARGETS[options.switch], settings=settings)
+
+    def _host(self, plan: HostPlan) -> None:
+        """A host, its link to its switch, its management link."""
+        options, net = self.options, self._network()
+        kind = options.kinds[plan.index - 1]
+        emulated = kind is HostKind.EMULATED  # a machine has its addresses itself
+        name, interface = plan.name, f"{plan.name}-eth0"
+        host = net.addHost(name, ip=f"{plan.ip}/{self.layout.network.prefixlen}" if emulated else None)
+        entry = HostState(
+            name=name,
+            ip=str(plan.ip),
+            mac=plan.mac,
+            switch=plan.switch,
+            port=plan.port,
+            interface=interface,
+            management_ip=str(plan.management_ip),
+            process=ProcessId.of(host.pid),
+            kind=kind,
+        )
+        self._state = self.state.with_(hosts=[*self.state.hosts, entry])
+        run_inside(host.pid, "sh", "-c", _NO_IPV6)
+        switch = self._node(plan.switch)
+        net.addLink(
+            *(host, switch),
+            port1=0,
+            port2=plan.port,
+            addr1=plan.mac if emulated else mac(kind=2, index=plan.index),
+            addr2=mac(kind=1, index=plan.port, device=switch.settings.device_id),
+            shape=options.link_shape,
+        )
+        outer, inner = f"m{plan.index}", f"{name}-mgmt"
+        run("ip", "link", "add", outer, "type", "veth", "peer", "name", inner, "netns", str(host.pid))
+        run("ip", "link", "set", outer, "master", _BRIDGE, "up")
+        if emulated:
+            address = f"{plan.management_ip}/{MANAGEMENT.prefixlen}"
+            run_inside(host.pid, "ip", "address", "add", address, "dev", inner)
+        run_inside(host.pid, "ip", "link", "set", inner, "up")
+
+    def _link(self, plan: LinkPlan) -> None:
+        """A link between two switches."""
+        a, b = self._node(plan.a), self._node(plan.b)
+        made = self._network().addLink(
+            *(a, b),
+            port1=plan.a_port,
+            port2=plan.b_port,
+            addr1=mac(kind=1, index=plan.a_port, device=a.settings.device_id),
+            addr2=mac(kind=1, index=plan.b_port, device=b.settings.device_id),
+            shape=self.options.uplink_shape,
+        )
+        entry = LinkState(
+            a=plan.a,
+            a_port=plan.a_port,
+            a_interface=made.intf1.name,
+            b=plan.b,
+            b_port=plan.b_port,
+            b_interface=made.intf2.name,
+            qdiscs=self.options.uplink_shape.qdiscs(),
+        )
+        self._state = self.state.with_(links=[*self.state.links, entry])
+
+    def _neighbours(self) -> None:
+        """Static ARP: the switches answer none, and it does not cross them."""
+        hosts = self.state.hosts
+        for host in hosts:
+            if host.kind is not HostKind.EMULATED:
+                continue
+            entries = [
+                f"neigh replace {peer.ip} lladdr {peer.mac} dev {host.interface} nud permanent"
+                for peer in hosts
+                if peer is not host
+            ]
+            run_inside(host.process.pid, "ip", "-batch", "-", stdin="\n".join(entries))
+
+    def _start_machines(self) -> None:
+        if HostKind.ROCE in self.options.kinds:
+            self._fleet = Fleet(image.require(), progress=self._progress)
+            self._state = self._fleet.start(
+                self.state,
+                fabric=self.layout.network,
+                management=MANAGEMENT,
+                mtu=self.options.link_shape.mtu,
+            )
+
+    def _start_switches(self) -> None:
+        nodes = [self._node(plan.name) for plan in self.layout.switches]
+        start_all(nodes, progress=self._progress, started=self._record_switch)
+        order = [plan.name for plan in self.layout.switches]
+        self._state = self.state.with_(
+            switches=sorted(self.state.switches, key=lambda switch: order.index(switch.name))
+        )
+
+    def _record_switch(self, node: P4RuntimeSwitch) -> None:
+        self._state = self.state.with_(switches=[*self.state.switches, self._switch_state(node)])
+
+    def _switch_state(self, node: P4RuntimeSwitch) -> SwitchState:
+        if node.process is None:
+            raise TopologyError(f"switch {node.name} was not started")
+        return SwitchState(
+            name=node.name,
+            device_id=node.settings.device_id,
+            target=node.target.value,
+            address=node.settings.address,
+            interfaces=node.interfaces(),
+            log=str(node.log),
+            process=ProcessId.of(node.process.pid),
+            role=node.settings.role,
+        )
+
+    def _start_controller(self) -> None:
+        self._controller = ControllerProcess(self.state, self.options.controller_options)
+        self._state = self.state.with_(controller_process=self._controller.process_id)
+        self._controller.wait()
+
+    def _stop_nodes(self) -> None:
+        if self._controller is not None:
+            self._controller.stop()
+        if self._fleet is not None:
+            self._fleet.stop()
+        if self.net is not None:
+            end(switch.process for switch in self.net.switches if switch.process is not None)
+            for switch in self.net.switches:
+                switch.stop(deleteIntfs=False)
+                switch.terminate()
+            for host in self.net.hosts:
+                host.terminate()  # its veth goes with its namespace
+
+    def _network(self) -> Mininet:
+        if self.net is None:
+            raise TopologyError(f"the {self.options.topology} is not up")
+        return self.net
+
+    def _node(self, name: str) -> P4RuntimeSwitch:
+        node: P4RuntimeSwitch = self._network().get(name)
+        return node
+
+
+# Nothing but what a worker sends may appear on a link; a kernel may have no IPv6.
+_NO_IPV6: Final = (
+    "for f in /proc/sys/net/ipv6/conf/all/disable_ipv6 /proc/sys/net/ipv6/conf/default/disable_ipv6; "
+    "do [ ! -e $f ] || echo 1 > $f; done"
+)
+
+
+def _disable_ipv6() -> None:
+    run("sh", "-c", _NO_IPV6)
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Signals that would end the process, and what it starts, are ignored until this is over.
+
+    A mask would not do: it is one thread's, and another's signal interrupts the main thread as well.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    old = {number: signal.signal(number, signal.SIG_IGN) for number in signals}
+    try:
+        yield
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)

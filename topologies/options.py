@@ -1,0 +1,88 @@
+"""What is asked of a fabric, whatever its kind, and what cannot be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+from topologies.errors import TopologyError
+from topologies.layout import Layout
+from topologies.links import LinkShape
+from topologies.machines import image, machine
+from topologies.state import HostKind
+from topologies.switches import SwitchTarget, require_bmv2
+
+PATH_MTUS: Final = (256, 512, 1024, 2048, 4096)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FabricOptions:
+    """What all kinds of fabric have. `switch_loss` is the embedded switch's own, on every port, both ways.
+
+    `host_kinds` has the kind of each host ("emulated", "roce"); empty: all are emulated. What is in
+    `controller_options` goes into the controller's configuration.
+    """
+
+    topology: ClassVar[str]
+
+    name: str
+    switch: SwitchTarget = SwitchTarget.EMBEDDED
+    path_mtu: int = 1024
+    rate_mbit: float | None = None
+    delay_ms: float = 0.0
+    loss: float = 0.0
+    switch_loss: float = 0.0
+    pcap: Path | None = None
+    host_kinds: tuple[str, ...] = ()
+    controller_options: dict[str, Any] = field(default_factory=dict)
+
+    def layout(self) -> Layout:
+        """The fabric on paper; TopologyError where it cannot be."""
+        raise NotImplementedError
+
+    @property
+    def kinds(self) -> list[HostKind]:
+        """The kind of each host."""
+        return [HostKind(kind) for kind in self.host_kinds] or [HostKind.EMULATED] * len(self.layout().hosts)
+
+    @property
+    def link_shape(self) -> LinkShape:
+        """What each host's link carries."""
+        return LinkShape(
+            path_mtu=self.path_mtu, rate_mbit=self.rate_mbit, delay_ms=self.delay_ms, loss=self.loss
+        )
+
+    @property
+    def uplink_shape(self) -> LinkShape:
+        """What each link between switches carries."""
+        return self.link_shape
+
+    def validate(self) -> None:
+        """TopologyError for what cannot be."""
+        layout = self.layout()
+        if self.path_mtu not in PATH_MTUS:
+            raise TopologyError(
+                f"path MTU {self.path_mtu} is none of RoCE's: {', '.join(map(str, PATH_MTUS))}"
+            )
+        for what, value in (("loss", self.loss), ("switch loss", self.switch_loss)):
+            if not 0 <= value < 1:
+                raise TopologyError(f"a {what} of {value:g} is no probability below 1")
+        if self.delay_ms < 0:
+            raise TopologyError(f"a delay of {self.delay_ms:g} ms is negative")
+        if self.pcap is not None and not self.pcap.is_dir():
+            raise TopologyError(f"there is no directory {self.pcap} for captures: make it first")
+        self._validate_kinds(len(layout.hosts))
+        if self.switch is SwitchTarget.BMV2:
+            require_bmv2()
+
+    def _validate_kinds(self, hosts: int) -> None:
+        known = [kind.value for kind in HostKind]
+        for kind in self.host_kinds:
+            if kind not in known:
+                raise TopologyError(f"{kind!r} is no kind of host, there are {', '.join(known)}")
+        if len(self.host_kinds) not in (0, hosts):
+            raise TopologyError(f"{len(self.host_kinds)} kinds of host do not fit {hosts} hosts")
+        if HostKind.ROCE in self.kinds:
+            machine.require_programs()
+            image.require()

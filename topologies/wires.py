@@ -1,0 +1,105 @@
+"""The links between a running cluster's switches, as the kernel has them: up or down, what went over them.
+
+The kernel counts at the veths, so that these figures outlive a switch that dies and starts again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from topologies.namespaces import NETNS_DIRECTORY, run
+from topologies.state import ClusterState, LinkState
+from topologies.switches import SwitchTarget
+
+_HOLE: Final = "blackhole"  # a queueing discipline that drops everything
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Frames, and their bytes from the Ethernet header on."""
+
+    packets: int = 0
+    bytes: int = 0
+
+    def __sub__(self, earlier: Traffic) -> Traffic:
+        return Traffic(self.packets - earlier.packets, self.bytes - earlier.bytes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wire:
+    """A link: whether both ends are up, what its leaf has sent up it and its spine down."""
+
+    link: LinkState
+    is_up: bool
+    upward: Traffic
+    downward: Traffic
+
+    def since(self, earlier: Wire) -> Wire:
+        """What went over it since then."""
+        return Wire(
+            link=self.link,
+            is_up=self.is_up,
+            upward=self.upward - earlier.upward,
+            downward=self.downward - earlier.downward,
+        )
+
+
+def wires(cluster: ClusterState) -> list[Wire]:
+    """All links between switches, now."""
+    if not cluster.links:
+        return []
+    shown = json.loads(_inside(cluster, "ip", "-json", "-statistics", "link", "show"))
+    return decode(cluster, {interface["ifname"]: interface for interface in shown})
+
+
+def decode(cluster: ClusterState, interfaces: Mapping[str, Any]) -> list[Wire]:
+    """From what `ip -json -statistics link show` says of each interface."""
+    return [
+        Wire(
+            link=link,
+            is_up=all(_is_up(interfaces[end]) for end in (link.a_interface, link.b_interface)),
+            upward=_sent(interfaces[link.a_interface]),
+            downward=_sent(interfaces[link.b_interface]),
+        )
+        for link in cluster.links
+    ]
+
+
+def since(now: list[Wire], earlier: list[Wire]) -> list[Wire]:
+    """What went over each link between two looks."""
+    return [wire.since(old) for wire, old in zip(now, earlier, strict=True)]
+
+
+def set_link(cluster: ClusterState, link: LinkState, *, up: bool) -> None:
+    """Take a link down, both ends, or up again, as it was shaped."""
+    for interface in (link.a_interface, link.b_interface):
+        if cluster.target != SwitchTarget.BMV2.value:
+            _inside(cluster, "ip", "link", "set", "dev", interface, "up" if up else "down")
+        elif not up:
+            # BMv2 hears nothing on any port once one of them is down: these stay up, but send nothing.
+            _inside(cluster, "tc", "qdisc", "replace", "dev", interface, "root", _HOLE)
+        elif _qdisc(cluster, interface) == _HOLE:
+            _inside(cluster, "tc", "qdisc", "del", "dev", interface, "root")
+            for qdisc in link.qdiscs:
+                _inside(cluster, "tc", "qdisc", "add", "dev", interface, *qdisc.split())
+
+
+def _qdisc(cluster: ClusterState, interface: str) -> str:
+    (shown,) = json.loads(_inside(cluster, "ip", "-json", "link", "show", "dev", interface))
+    return str(shown["qdisc"])
+
+
+def _is_up(interface: Mapping[str, Any]) -> bool:
+    return "UP" in interface["flags"] and interface["qdisc"] != _HOLE
+
+
+def _sent(interface: Mapping[str, Any]) -> Traffic:
+    counted = interface["stats64"]["tx"]
+    return Traffic(packets=counted["packets"], bytes=counted["bytes"])
+
+
+def _inside(cluster: ClusterState, *command: str) -> str:
+    return run("nsenter", f"--net={NETNS_DIRECTORY / cluster.namespace}", "--", *command)

@@ -1,0 +1,121 @@
+"""What the workers of one job do, step after step, and how each iteration went."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from workloads.allreduce import switch_counters
+from workloads.cluster_file import AllReduce, Job, Step, Train
+from workloads.errors import WorkloadError
+from workloads.team import Team
+from workloads.training import compare
+
+Result = dict[str, Any]
+Progress = Callable[[str], None]
+
+
+def run_steps(
+    team: Team, job: Job, steps: tuple[Step, ...], *, timeout_s: float, progress: Progress
+) -> Result:
+    """Join, do every step, leave. Errors are raised; what was wrong with a sum is in the result."""
+    joined = team.join(job.name, timeout_s=timeout_s, join_timeout_s=timeout_s)[0]
+    done: list[Result] = []
+    for step in steps:
+        if step.all_reduce is not None:
+            for size, dtype in _kinds(step.all_reduce):
+                progress(f"job {job.name}: {step.all_reduce.iterations} x {size} bytes of {dtype}")
+                done.append(_all_reduces(team, step.all_reduce, size=size, dtype=dtype, timeout_s=timeout_s))
+        elif step.train is not None:
+            progress(f"job {job.name}: {step.train.steps} steps of training")
+            done.append(_training(team, step.train, timeout_s=timeout_s))
+    wire = [answer["statistics"] for answer in team.do("statistics", timeout_s=timeout_s)]
+    counters = switch_counters(team.cluster, job.name)
+    team.do("leave", timeout_s=timeout_s)
+    return {
+        **{key: joined[key] for key in ("job_id", "generation", "window", "message_packets", "path_mtu")},
+        "mode_at_join": joined["mode"].replace("_", "-"),
+        "mode_reason": joined["mode_reason"],
+        "collectives_in_network": wire[0]["in_network"],
+        "collectives_by_ring": wire[0]["ring"],
+        "retransmissions": sum(worker["retransmissions"] for worker in wire),
+        "bytes_sent_per_host": max(worker["bytes_sent"] for worker in wire),
+        "counters": counters,
+        "steps": done,
+    }
+
+
+def exact(result: Result) -> bool:
+    """Whether every sum of a job was as promised, with the same bits on all ranks."""
+    return all(one["right"] for step in result["steps"] for one in step["iterations"])
+
+
+def _kinds(step: AllReduce) -> Iterator[tuple[int, str]]:
+    return ((size, dtype) for size in step.bytes for dtype in step.dtype)
+
+
+def _all_reduces(team: Team, step: AllReduce, *, size: int, dtype: str, timeout_s: float) -> Result:
+    from workloads.tensors import dtype_of
+
+    iterations = []
+    for number in range(step.iterations):
+        answers = team.do(
+            "all_reduce",
+            per_rank=[
+                {"verify": rank == 0, "late_s": step.late_s.get(rank, 0.0)} for rank in range(team.size)
+            ],
+            elements=size // dtype_of(dtype).itemsize,
+            dtype=dtype,
+            op=step.op,
+            strategy=None if step.strategy == "auto" else step.strategy,
+            seed=step.seed + number,
+            timeout_s=timeout_s,
+        )
+        check = answers[0]["check"]
+        equal = len({answer["digest"] for answer in answers}) == 1
+        iterations.append(
+            {
+                "seconds": max(answer["seconds"][0] for answer in answers),
+                "bytes_sent_per_host": round(max(answer["bytes_sent"] for answer in answers)),
+                "retransmissions": sum(answer["retransmissions"] for answer in answers),
+                "ranks_bitwise_equal": equal,
+                "right": equal and check["passed"],
+                **{key: check[key] for key in ("exact", "largest_error", "bound")},
+            }
+        )
+    return {"all_reduce": {"bytes": size, "dtype": dtype, "op": step.op}, "iterations": iterations}
+
+
+def _training(team: Team, step: Train, *, timeout_s: float) -> Result:
+    with tempfile.TemporaryDirectory() as scratch:
+        record = Path(scratch) / "sums.npy"
+        answers = team.do("train", steps=step.steps, seed=step.seed, record=str(record), timeout_s=timeout_s)
+        reference = compare(record, world_size=team.size, seed=step.seed)
+    equal = len({answer["digest"] for answer in answers}) == 1
+    slowest = [max(times) for times in zip(*(answer["seconds"] for answer in answers), strict=True)]
+    return {
+        "train": {"steps": step.steps, "gradient_bytes": answers[0]["bytes"]},
+        "accuracy": answers[0]["accuracy"],
+        "reference": asdict(reference),
+        # The sums of all steps are compared together, at the end.
+        "iterations": [
+            {
+                "seconds": seconds,
+                "ranks_bitwise_equal": equal,
+                "right": equal and reference.within_bound,
+            }
+            for seconds in slowest
+        ],
+    }
+
+
+def require_steps(jobs: list[tuple[str, tuple[Step, ...]]]) -> None:
+    """WorkloadError where there is nothing to run."""
+    idle = [name for name, steps in jobs if not steps]
+    if not jobs:
+        raise WorkloadError("there are no jobs to run: the cluster file needs 'jobs' and 'workload'")
+    if idle:
+        raise WorkloadError(f"job {idle[0]} has nothing to do: give it, or all jobs, a 'workload'")
