@@ -30,12 +30,17 @@ TARGETS = [
 _NUMBERS = itertools.count()
 
 
+def unique() -> str:
+    """What no other cluster's name ends with."""
+    return f"{os.getpid()}-{next(_NUMBERS)}"
+
+
 @contextmanager
 def rack(
     hosts: int, *, target: SwitchTarget = SwitchTarget.EMBEDDED, path_mtu: int = 1024, **options: Any
 ) -> Iterator[Rack]:
     """A running rack with a name of its own."""
-    name = f"e2e-{os.getpid()}-{next(_NUMBERS)}"
+    name = f"e2e-{unique()}"
     with Rack(RackOptions(name=name, hosts=hosts, switch=target, path_mtu=path_mtu, **options)) as running:
         yield running
 
