@@ -95,6 +95,7 @@ class P4RuntimeClient:
         self._greeted = False  # the switch has answered on the stream
         self._ended: SwitchError | None = None
         self._reader: asyncio.Task[None] | None = None
+        self._sending = asyncio.Lock()  # two writes at a time break a stream of grpc.aio
         self._stub: Any = None
         self._stream: Any = None
         self._writable = {t.preamble.id for t in schema.p4info.tables if not t.is_const_table}
@@ -259,7 +260,8 @@ class P4RuntimeClient:
 
     async def _send(self, message: p4r.StreamMessageRequest) -> None:
         try:
-            await self._alone(lambda: self._stream.write(message))
+            async with self._sending:
+                await self._alone(lambda: self._stream.write(message))
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
             # The stream has ended; why, only the reader is told.
             if self._reader is not None:

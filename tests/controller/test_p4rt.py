@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -132,6 +133,21 @@ def test_counters_are_read_and_set_to_zero(switch_process: RunningSwitch) -> Non
             assert sent == (5, 5 * (7 + 60))  # as they came in, with the packet-out header
             await switch.reset_counters([(TX, 3)])
             assert await switch.read_counters([(TX, 3), (TX, 4)]) == {(TX, 3): (0, 0), (TX, 4): (0, 0)}
+
+    run_async(run())
+
+
+def test_many_may_send_at_once(switch_process: RunningSwitch) -> None:
+    """Probes, slot queries of several users: writes that met broke the stream."""
+
+    async def run() -> None:
+        async with primary(switch_process) as switch:
+            await asyncio.gather(
+                *(switch.send_packet(b"", op=1, port=0, index=index) for index in range(300)),
+                *(switch.cookie() for _ in range(10)),
+            )
+            assert await switch.cookie() == shipped_program().cookie
+            await switch.send_packet(b"", op=1, port=0, index=0)
 
     run_async(run())
 
