@@ -290,11 +290,11 @@ control Slots(inout headers_t hdr,
                     not_ready.count((bit<32>)meta.flow);
                     meta.verdict = NOT_READY;
                     standard_metadata.egress_spec = standard_metadata.ingress_port;
-                } else if (meta.rnr_syndrome != 0 || bitmap != meta.all_ranks) {
+                } else if (bitmap != meta.all_ranks) {
                     duplicate.count((bit<32>)meta.flow);
                     meta.verdict = DISCARD;
                 }
-                if (bitmap == meta.all_ranks && meta.verdict != DISCARD) {
+                if (bitmap == meta.all_ranks) {
                     /* What was sent up, or its answer, was lost; or another rack is late. */
                     touched = true;
                     partials.count((bit<32>)meta.flow);

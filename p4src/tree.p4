@@ -125,7 +125,7 @@ control Tree(inout headers_t hdr,
     }
 
     apply {
-        if (!meta.fabric_port || hdr.tree.version != TREE_VERSION) {
+        if (!meta.fabric_port || hdr.tree.version != TREE_VERSION || !meta.whole_chunks) {
             meta.verdict = DISCARD;
         } else if (hdr.tree.kind == TREE_ECHO_REQUEST) {
             turn_around();

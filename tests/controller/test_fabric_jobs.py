@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from controller.__main__ import patience
 from controller.api.errors import NoResourcesError, NotPossibleError
 from controller.config import Config, Spread
 from controller.entries import TableEntry
@@ -195,6 +196,17 @@ def test_a_job_across_racks_survives_a_restart_of_the_controller(bench: Run) -> 
         await b.registry.drain()
         assert b.used() == {}
         assert b.is_as_wanted()
+
+    bench(test)
+
+
+def test_workers_that_want_to_resume_do_not_wait_for_a_switch_that_is_away(bench: Run) -> None:
+    async def test(b: FabricBench) -> None:
+        assert patience(b.registry)[0] == CONFIG.switch_timeout_s
+        await b.run_job("train", ACROSS)
+        await b.lose("s1")
+        await b.restart()
+        assert max(patience(b.registry)) < CONFIG.resume_timeout_s / 2
 
     bench(test)
 

@@ -288,6 +288,8 @@ def test_the_aggregation_program(check_icrc: bool) -> None:
     assert racks[0].counted(pair.job)["not_ready"] > 5
     assert one.program is not None
     for name, register in one.program.registers.items():
+        if name == "SwitchIngress.claimed_at":  # times
+            continue
         for index in (0, 1, 5, 15, register.size - 1):
             assert one.register_read(name, index) == other.register_read(name, index)
     one.close()

@@ -1,0 +1,213 @@
+"""A job in a simulated fabric: its placement, its endpoints, what its ranks run and what must come out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from controller.allocator import Region, SwitchAllocator
+from controller.api.errors import NoResourcesError
+from controller.config import Config, HostConfig
+from controller.entries import Entry, key_of
+from controller.flows import removal_order
+from controller.graph import LinkState
+from controller.jobs import Member, Mode, Plan
+from controller.planning import switches_of
+from controller.trees import Tree, entries_on
+from host_agent.collectives.plan import Steps, Wait
+from host_agent.transport import Endpoint, EventType, Predecessor, Successor, TransportConfig
+from host_agent.transport.events import Failure
+from tests.host_agent.collectives.cases import Case, program
+from tests.host_agent.transport.nic import NicEndpoint
+from tests.model.from_entries import EntrySwitch
+
+
+class Worker:
+    """One rank of a job: its endpoint and the program that it runs."""
+
+    def __init__(self, job: JobRun, rank: int, endpoint: Endpoint | NicEndpoint) -> None:
+        self.job = job
+        self.rank = rank
+        self.endpoint = endpoint
+        self.program: Steps[Any] | None = None
+        self.begun = False
+        self.waiting: Wait | None = None
+        self.received = 0  # the last operation that is RECEIVED
+        self.completed = 0
+        self.failure: Failure | None = None
+        self.done = False
+        self.timer_ns: int | None = None
+        self.retransmitted = 0  # packets, known when the job has ended
+
+    def __str__(self) -> str:
+        return f"job {self.job.plan.job_id}, rank {self.rank} at {self.endpoint.config.ip}"
+
+    def may_advance(self) -> bool:
+        """It waits for what is there."""
+        if self.waiting is None or self.done:
+            return False
+        reached = self.received if self.waiting.until is EventType.RECEIVED else self.completed
+        return reached >= self.waiting.op_id
+
+    def advance(self, now_ns: int) -> None:
+        """Run on until it waits for what is not there yet."""
+        assert self.program is not None
+        try:
+            step = self.program.send(0) if self.begun else next(self.program)
+            self.begun = True
+            while True:
+                if isinstance(step, Wait):
+                    self.waiting = step
+                    if not self.may_advance():
+                        return
+                    step = self.program.send(0)
+                else:
+                    step = self.program.send(self.endpoint.post(step, now_ns))
+        except StopIteration:
+            self.done, self.waiting = True, None
+
+    def note(self) -> None:
+        """Take note of the endpoint's events."""
+        for event in self.endpoint.events():
+            if event.type is EventType.RECEIVED:
+                self.received = event.op_id
+            elif event.type is EventType.COMPLETED:
+                self.received, self.completed = max(self.received, event.op_id), event.op_id
+            else:
+                self.failure = event.failure
+
+    def is_over(self) -> bool:
+        """Its program has ended, and all that it sent is acknowledged."""
+        return self.done and self.endpoint.progress().operations == 0
+
+
+@dataclass(kw_only=True)
+class JobSettings:
+    """What a job is like. `placement`: the host of each rank. `adapters`: ranks with RNR-NAK style NICs."""
+
+    placement: Sequence[HostConfig]
+    cases: Sequence[Case]
+    window: int = 2
+    packets: int = 4
+    path_mtu: int = 256
+    first_psns: Sequence[int] = ()
+    adapters: frozenset[int] = frozenset()
+    rnr_ranks: frozenset[int] = frozenset()  # others that want RNR NAKs
+    seed: int = 0
+
+
+@dataclass
+class JobRun:
+    """One job; `number` is its id, its generation and what its queue pairs are numbered by."""
+
+    config: Config
+    number: int
+    settings: JobSettings
+    started: bool = False
+    ended: bool = False
+    regions: dict[str, Region] = field(default_factory=dict)
+    entries: dict[str, list[Entry]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        chosen = self.settings
+        psns = list(chosen.first_psns) or [1000 * (rank + 1) for rank in range(len(chosen.placement))]
+        self.members = [
+            Member(
+                rank=rank,
+                mac=host.mac,
+                ip=host.ip,
+                qpn_out=self._qpn(rank, 0),
+                psn_out=psns[rank],
+                qpn_in=self._qpn(rank, 1),
+                hostname=host.name,
+                host=host.name,
+                rnr_nak=rank in chosen.adapters or rank in chosen.rnr_ranks,
+            )
+            for rank, host in enumerate(chosen.placement)
+        ]
+        self.plan = Plan(
+            job_id=self.number,
+            generation=self.number,
+            window=chosen.window,
+            message_packets=chosen.packets,
+            path_mtu=chosen.path_mtu,
+            mode=Mode.IN_NETWORK,
+        )
+        self.tree = Tree.of(self.config, self.members)
+        self.workers = [self._worker(rank) for rank in range(len(self.members))]
+        world_size = len(self.members)
+        self.inputs = [case.inputs(world_size, chosen.seed + n) for n, case in enumerate(chosen.cases)]
+        self.outputs = [[case.output(world_size) for _ in range(world_size)] for case in chosen.cases]
+        self.program = program(chosen.cases, self.inputs, self.outputs, self.tree.ring)
+
+    def _qpn(self, rank: int, incoming: int) -> int:
+        return 0x100 + 2 * (self.number * 256 + rank) + incoming
+
+    def _worker(self, rank: int) -> Worker:
+        ring, members = self.tree.ring, self.members
+        place = ring.index(rank)
+        me, after, before = members[rank], members[ring[(place + 1) % len(ring)]], members[ring[place - 1]]
+        config = TransportConfig(
+            mac=me.mac,
+            ip=me.ip,
+            qpn_out=me.qpn_out,
+            psn_out=me.psn_out,
+            qpn_in=me.qpn_in,
+            successor=Successor(mac=after.mac, ip=after.ip, qpn_in=after.qpn_in),
+            predecessor=Predecessor(
+                mac=before.mac, ip=before.ip, qpn_out=before.qpn_out, psn_out=before.psn_out, rank=before.rank
+            ),
+            path_mtu=self.plan.path_mtu,
+            window=self.plan.window,
+            message_packets=self.plan.message_packets,
+            job_id=self.plan.job_id,
+            generation=self.plan.generation,
+            rank=rank,
+            world_size=len(members),
+        )
+        nic = rank in self.settings.adapters
+        return Worker(self, rank, NicEndpoint(config) if nic else Endpoint(config))
+
+    @property
+    def switches(self) -> tuple[str, ...]:
+        """Its leaves, then the spines that may add up for them."""
+        return switches_of(self.tree)
+
+    def successor(self, rank: int) -> Worker:
+        """Who receives from a rank."""
+        ring = self.tree.ring
+        return self.workers[ring[(ring.index(rank) + 1) % len(ring)]]
+
+    def allocate(self, allocators: Mapping[str, SwitchAllocator]) -> bool:
+        """Take a region on each of its switches; False where one has no room, and nothing is taken."""
+        try:
+            for switch in self.switches:
+                self.regions[switch] = allocators[switch].allocate(self.plan.slots)
+        except NoResourcesError:
+            for switch, region in self.regions.items():
+                allocators[switch].release(region)
+            self.regions.clear()
+            return False
+        return True
+
+    def entries_on(self, switch: str, state: LinkState) -> list[Entry]:
+        spines = self.tree.spines(state) or self.tree.spines(LinkState())
+        self.entries[switch] = entries_on(
+            self.config, self.tree, switch, self.plan, self.regions[switch], spines
+        )
+        return self.entries[switch]
+
+    def remove(self, name: str, switch: EntrySwitch) -> None:
+        """What a switch holds of it; a spine that has just restarted may hold nothing yet."""
+        rest, guards = removal_order(self.entries[name])
+        for entries in (rest, guards):
+            switch.write(delete=[entry for entry in entries if key_of(entry) in switch.entries])
+
+    def is_over(self) -> bool:
+        return self.started and not self.ended and all(worker.is_over() for worker in self.workers)
+
+    def check(self) -> None:
+        """Every result is exact, on every rank."""
+        for case, inputs, outputs in zip(self.settings.cases, self.inputs, self.outputs, strict=True):
+            case.check(inputs, outputs)

@@ -1,0 +1,124 @@
+"""Which packet of which message a packet of a flow is, and which one its receiver awaits."""
+
+from __future__ import annotations
+
+from host_agent.wire import psn as psn_math
+from host_agent.wire.aggregation import (
+    CHUNK_BYTES,
+    ELEMENT_TYPE_OFFSET,
+    MAX_CHUNKS,
+    REDUCTION_OFFSET,
+    AggregationHeader,
+    NotAnAggregationHeader,
+)
+from host_agent.wire.headers import (
+    ETHERTYPE_IPV4,
+    NAK_SEQUENCE_ERROR,
+    PROTOCOL_UDP,
+    RNR_NAK_SYNDROME,
+    ROCE_V2_PORT,
+    Bth,
+    Ethernet,
+    IPv4,
+    MalformedPacket,
+    Opcode,
+    RocePacket,
+    Udp,
+)
+from tests.model.state import Flow, Job, Record, serial_age
+
+FIRSTS = (Opcode.SEND_FIRST, Opcode.SEND_ONLY)
+SENDS = (*FIRSTS, Opcode.SEND_MIDDLE, Opcode.SEND_LAST)
+
+
+def roce_headers(frame: bytes) -> tuple[IPv4, Bth] | None:
+    """IP and BTH of a RoCE v2 packet, whatever follows; None for all others."""
+    try:
+        ethernet, ip = Ethernet.unpack(frame), IPv4.unpack(frame[14:])
+        udp, bth = Udp.unpack(frame[34:]), Bth.unpack(frame[42:])
+    except MalformedPacket:
+        return None
+    fragment = ip.flags & 0x1 or ip.fragment_offset
+    if ethernet.ether_type != ETHERTYPE_IPV4 or ip.protocol != PROTOCOL_UDP or fragment:
+        return None
+    return (ip, bth) if udp.dst_port == ROCE_V2_PORT else None
+
+
+def whole_chunks(frame: bytes) -> RocePacket | None:
+    """A SEND whose payload is 1 to 16 whole chunks, lengths that agree included; None for all others."""
+    try:
+        packet = RocePacket.parse(frame)
+    except MalformedPacket:
+        return None
+    chunks, rest = divmod(len(packet.payload), CHUNK_BYTES)
+    return packet if packet.bth.opcode in SENDS and 1 <= chunks <= MAX_CHUNKS and rest == 0 else None
+
+
+def note_acknowledgement(job: Job, flow: Flow, frame: bytes) -> None:
+    """Remember which PSN the receiver of a flow awaits, if this says it and is whole."""
+    try:
+        packet = RocePacket.parse(frame)
+    except MalformedPacket:
+        return
+    if packet.aeth is None or packet.payload or not packet.icrc_ok():
+        return
+    kind = packet.aeth.syndrome & 0xE0
+    if kind == 0:
+        awaits = psn_math.add(packet.bth.psn, 1)
+    elif kind == RNR_NAK_SYNDROME or packet.aeth.syndrome == NAK_SEQUENCE_ERROR:
+        awaits = packet.bth.psn
+    else:
+        return
+    known, latest = job.awaited[job.places[flow.rank]], job.latest[job.places[flow.rank]]
+    known = flow.first_psn if known is None else known
+    if latest is not None:  # else nothing was sent that it could be about
+        unknown = psn_math.compare(psn_math.add(latest.psn, latest.packets), known)
+        if 0 < psn_math.distance(known, awaits) <= unknown:
+            job.awaited[job.places[flow.rank]] = awaits
+
+
+def place(job: Job, flow: Flow, packet: RocePacket) -> Record | None:
+    """The record of the message that this packet belongs to; a First or Only makes it."""
+    if packet.bth.opcode in FIRSTS:
+        return place_first(job, flow, packet)
+    latest, psn, found = job.latest[job.places[flow.rank]], packet.bth.psn, None
+    if latest is not None and psn_math.distance(latest.psn, psn) < latest.packets:
+        found = latest
+    elif latest is not None:
+        for _, record in sorted(job.records[job.places[flow.rank]].items()):
+            remembered = 0 <= serial_age(record.message, latest.message) < job.messages
+            if remembered and psn_math.distance(record.psn, psn) < record.packets:
+                found = record
+    if found is None:
+        return None
+    index = psn_math.distance(found.psn, psn)
+    is_last = packet.bth.opcode == Opcode.SEND_LAST
+    return found if index > 0 and (index + 1 == found.packets) == is_last else None
+
+
+def place_first(job: Job, flow: Flow, packet: RocePacket) -> Record | None:
+    """Check the header against the flow, and remember the message."""
+    head = bytearray(packet.payload[:CHUNK_BYTES])
+    head[ELEMENT_TYPE_OFFSET] = head[REDUCTION_OFFSET] = 0  # compared between ranks, not understood
+    try:
+        header = AggregationHeader.unpack(bytes(head))
+    except NotAnAggregationHeader:
+        return None
+    if (header.job, header.generation, header.rank) != (job.job, job.generation, flow.rank) or header.flags:
+        return None
+    only = packet.bth.opcode == Opcode.SEND_ONLY
+    if not 1 <= header.packets <= job.packets or (header.packets == 1) != only:
+        return None
+    record = Record(header.message, packet.bth.psn, header.packets, header.op)
+    records, latest = job.records[job.places[flow.rank]], job.latest[job.places[flow.rank]]
+    behind = -1 if latest is None else serial_age(header.message, latest.message)
+    if behind < 0:
+        job.latest[job.places[flow.rank]] = record
+    else:
+        known = records.get(header.message % job.messages)
+        if behind >= job.messages:
+            return None  # its place in the history belongs to a newer message
+        if known is not None and known.message == record.message and known != record:
+            return None  # sent again, it would have the PSN it had
+    records[header.message % job.messages] = record
+    return record

@@ -1,0 +1,225 @@
+"""What a switch knows: flows, routes and links from the controller, slots and records from packets."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from ipaddress import IPv4Address
+
+import numpy as np
+from numpy.typing import NDArray
+
+from host_agent.wire.aggregation import CHUNK_BYTES, LANE_BYTES, MAX_CHUNKS, Op
+from host_agent.wire.headers import DEFAULT_UDP_SOURCE_PORT
+
+Out = tuple[int, bytes]  # port, frame
+Tag = tuple[int, int]  # generation, message
+
+BUCKETS = 16  # that messages are spread over spines by
+
+RACK_COUNTERS = (
+    "aggregated",  # a contribution was added (rules 1 and 2)
+    "completed",  # it was the last one: the sum went out on every flow
+    "duplicate",  # rule 3: dropped; on a leaf also a second result of all racks
+    "not_ready",  # rule 3: answered with an RNR NAK
+    "replayed",  # rule 4
+    "stale",  # rule 5
+    "passed",  # of a PASS message: forwarded
+    "unplaced",  # on a job's flow, but of no known message: dropped
+    "foreign",  # for a job's QP, but from elsewhere: dropped
+    "bad_icrc",  # dropped
+    "mismatch",  # a header or a length differed from the first contributor's
+    "acks",  # forwarded
+)
+TREE_COUNTERS = (
+    "partials",  # a rack's sum went up, again too
+    "results",  # the sum of all racks was stored
+    "late",  # a result or a question for which the slot has nothing, or no more
+    "asked",  # rule 3 on a spine: the leaves that have not contributed are asked
+    "no_uplink",  # there is no spine to send a rack's sum to
+)
+COUNTERS = (*RACK_COUNTERS, *TREE_COUNTERS)
+PORT_COUNTERS = (
+    "spoofed",  # RoCE from a host's port with an address that is not the host's: dropped
+    "no_job",  # a tree packet that is no job's, or from no switch: dropped
+    "bad_echo",  # an echo with a wrong ICRC: dropped
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flow:
+    """Rank `rank`'s connection to its successor: data goes src → dst_qp, ACKs come back to src_qp.
+
+    `first_psn` is src_qp's; `rnr_syndrome`: its NIC wants RNR NAKs with that timer (0: it wants none). The
+    port of an end in another rack is not looked at: its packets come in and leave by any uplink.
+    """
+
+    rank: int
+    port: int
+    src_mac: bytes
+    src_ip: IPv4Address
+    src_qp: int
+    dst_port: int
+    dst_mac: bytes
+    dst_ip: IPv4Address
+    dst_qp: int
+    udp_src_port: int = DEFAULT_UDP_SOURCE_PORT
+    first_psn: int = 0
+    rnr_syndrome: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Route:
+    """The next hop towards a host."""
+
+    port: int
+    src_mac: bytes
+    dst_mac: bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Link:
+    """This switch's end of a link to another switch, and the other's addresses."""
+
+    src_mac: bytes
+    dst_mac: bytes
+    src_ip: IPv4Address
+    dst_ip: IPv4Address
+
+
+@dataclass(frozen=True)
+class Record:
+    """What the First packet of a message said."""
+
+    message: int
+    psn: int
+    packets: int
+    op: Op
+
+
+@dataclass
+class Slot:
+    """The aggregator of one fragment.
+
+    `ranks`: the places of who has contributed, among the rack's workers or, on a spine, the job's leaves.
+    `result`: it holds the sum of all workers. `psns`: on a spine, by leaf, the PSN that the packet has on the
+    flow that leaves the leaf's rack.
+    """
+
+    tag: Tag | None = None
+    ranks: set[int] = field(default_factory=set)
+    chunks: list[NDArray[np.int32]] = field(
+        default_factory=lambda: [np.zeros(CHUNK_BYTES // LANE_BYTES, np.int32) for _ in range(MAX_CHUNKS)]
+    )
+    header: bytes = bytes(CHUNK_BYTES)
+    count: int = 0  # chunks in the first contributor's packet
+    mismatch: bool = False
+    result: bool = False
+    psns: dict[int, int] = field(default_factory=dict)
+
+    def behind(self, tag: Tag) -> bool:
+        """It may be claimed for `tag`: what it holds is older, or another generation's."""
+        return self.tag is None or self.tag[0] != tag[0] or serial_age(self.tag[1], tag[1]) > 0
+
+    def claim(self, tag: Tag) -> None:
+        """Forget all but the lanes."""
+        self.tag, self.ranks, self.mismatch, self.result, self.psns = tag, set(), False, False, {}
+
+    def store(self, payload: bytes) -> None:
+        """In place of what is there; chunks that the payload does not have keep what they hold."""
+        values = lanes_of(payload)
+        self.header, self.count = payload[:CHUNK_BYTES], len(values)
+        for chunk, value in enumerate(values):
+            self.chunks[chunk] = value
+
+    def add(self, payload: bytes, op: Op) -> None:
+        """Lane by lane."""
+        for chunk, value in enumerate(lanes_of(payload)):
+            old = self.chunks[chunk]
+            self.chunks[chunk] = old + value if op == Op.SUM else np.maximum(old, value)
+
+    def load(self, index: int, size: int) -> bytes:
+        """`size` bytes of what is stored; at index 0, the first contributor's header before it."""
+        sums = b"".join(v.astype(">i4").tobytes() for v in self.chunks[: size // CHUNK_BYTES])
+        return self.header + sums[CHUNK_BYTES:] if index == 0 else sums
+
+
+@dataclass
+class Owner:
+    """A job on a switch and its region of 2·W·P slots."""
+
+    job: int
+    generation: int
+    window: int
+    packets: int
+
+    def __post_init__(self) -> None:
+        self.messages = 2 * self.window
+        self.slots = [Slot() for _ in range(self.messages * self.packets)]
+        self.counters: Counter[str] = Counter(dict.fromkeys(COUNTERS, 0))
+
+    def slot(self, message: int, index: int) -> Slot:
+        return self.slots[message % self.messages * self.packets + index]
+
+    def heard_of_mismatch(self, message: int, index: int) -> bool:
+        """Ranks disagree about the message: nothing of it goes on but its first packet, which says so."""
+        head = self.slot(message, 0)
+        return index > 0 and head.tag == (self.generation, message) and head.mismatch
+
+    def is_over(self, message: int, index: int) -> bool:
+        """Somebody has sent message + 2W: so everybody has all of this one, and its first PSNs are gone."""
+        return index > 0 and self.slot(message, 0).tag != (self.generation, message)
+
+    def drop(self, reason: str) -> list[Out]:
+        """Nothing leaves; `reason` is counted."""
+        self.counters[reason] += 1
+        return []
+
+
+@dataclass
+class LeafTree:
+    """On a leaf, a job that has workers in other racks too.
+
+    `entering`: the flow whose receiver alone is here. The rack's last flow is the one that leaves it.
+    `uplinks`: the port that leads to the spine of each bucket; none: no spine.
+    """
+
+    entering: Flow
+    uplinks: list[int | None]
+
+
+@dataclass
+class Job(Owner):
+    """A job's flows with senders in this rack, and per flow the First packets of its last 2W messages."""
+
+    flows: tuple[Flow, ...]
+    tree: LeafTree | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.places = {flow.rank: place for place, flow in enumerate(self.flows)}
+        self.records: list[dict[int, Record]] = [{} for _ in self.flows]
+        self.latest: list[Record | None] = [None for _ in self.flows]
+        self.awaited: list[int | None] = [None for _ in self.flows]  # all before it is acknowledged
+        self.first_psns = [[0] * self.messages for _ in self.flows]
+
+    def first_psn(self, place: int, message: int) -> int:
+        return self.first_psns[place][message % self.messages]
+
+
+@dataclass
+class SpineJob(Owner):
+    """On a spine: the ports of the job's leaves, in the order of the ring."""
+
+    leaves: tuple[int, ...]
+
+
+def lanes_of(payload: bytes) -> NDArray[np.int32]:
+    """By chunk."""
+    return np.frombuffer(payload, ">i4").astype(np.int32).reshape(-1, CHUNK_BYTES // LANE_BYTES)
+
+
+def serial_age(message: int, latest: int) -> int:
+    """How many messages `message` is behind `latest`; negative where it is ahead (32-bit serial numbers)."""
+    behind = (latest - message) & 0xFFFFFFFF
+    return behind - (1 << 32) if behind >= 1 << 31 else behind

@@ -1,0 +1,159 @@
+"""Packets between leaf and spine: Ethernet / IPv4 / UDP 53300 / tree header / 0..16 chunks / ICRC.
+
+    | 0 version | 1 kind | 2 opcode | 3 op | 4 index | 5 flags | 6 reserved (2) |
+    | 8 generation (4) | 12 message (4) | 16 reserved (1) | 17 psn (3) |
+
+The ICRC is RoCE v2's, with the first eight bytes of this header in place of the eight 0xff and the other
+twelve in place of the BTH.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from dataclasses import dataclass, field, replace
+from enum import IntEnum, IntFlag
+from ipaddress import IPv4Address, IPv4Network
+from typing import Final
+
+from host_agent.wire.aggregation import CHUNK_BYTES, MAX_CHUNKS
+from host_agent.wire.headers import (
+    ETHERTYPE_IPV4,
+    PROTOCOL_UDP,
+    Ethernet,
+    IPv4,
+    MalformedPacket,
+    Udp,
+)
+from host_agent.wire.icrc import ICRC_SIZE
+
+TREE_PORT: Final = 53300
+TREE_VERSION: Final = 1
+LINK_LOCAL: Final = IPv4Network("169.254.0.0/16")
+
+_HEADER = struct.Struct(">BBBBBBHIII")  # the last: reserved 8, PSN 24
+_MASKED: Final = (1, 8, 10, 11, 26, 27)  # of IP and UDP: TOS, TTL, both checksums
+
+
+class Kind(IntEnum):
+    """What a tree packet is."""
+
+    PARTIAL = 1
+    RESULT = 2
+    ASK = 3
+    ECHO_REQUEST = 4
+    ECHO_REPLY = 5
+
+
+class TreeFlags(IntFlag):
+    """Of a tree packet."""
+
+    NONE = 0
+    MISMATCH = 2
+    PSN_VALID = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class TreePacket:
+    """One frame between leaf and spine. `message` of an echo: its nonce. `build()` makes lengths and ICRC."""
+
+    ethernet: Ethernet
+    ip: IPv4
+    udp: Udp
+    kind: int
+    opcode: int = 0
+    op: int = 0
+    index: int = 0
+    flags: int = 0
+    generation: int = 0
+    message: int = 0
+    psn: int = 0
+    payload: bytes = b""
+    version: int = TREE_VERSION
+    reserved: int = 0
+    reserved_too: int = 0
+    is_cut: bool = False
+    icrc: bytes = field(default=b"", compare=False)
+
+    def header(self) -> bytes:
+        """20 bytes."""
+        return _HEADER.pack(
+            self.version,
+            self.kind,
+            self.opcode,
+            self.op,
+            self.index,
+            self.flags,
+            self.reserved,
+            self.generation,
+            self.message,
+            self.reserved_too << 24 | self.psn,
+        )
+
+    def build(self) -> bytes:
+        """The frame."""
+        header = self.header()
+        udp = replace(self.udp, length=Udp.SIZE + len(header) + len(self.payload) + ICRC_SIZE)
+        ip = replace(self.ip, total_length=IPv4.SIZE + udp.length)
+        network = ip.pack() + udp.pack()
+        check = tree_icrc(network, header, self.payload)
+        return self.ethernet.pack() + network + header + self.payload + check
+
+    @classmethod
+    def parse(cls, frame: bytes) -> TreePacket | None:
+        """None where it is none; one whose end is missing has no right ICRC."""
+        try:
+            ethernet, ip, udp = Ethernet.unpack(frame), IPv4.unpack(frame[14:]), Udp.unpack(frame[34:])
+        except MalformedPacket:
+            return None
+        fragment = ip.flags & 0x1 or ip.fragment_offset
+        if ethernet.ether_type != ETHERTYPE_IPV4 or ip.protocol != PROTOCOL_UDP or fragment:
+            return None
+        if udp.dst_port != TREE_PORT or ip.dst not in LINK_LOCAL:
+            return None
+        size = udp.length - Udp.SIZE - _HEADER.size - ICRC_SIZE
+        if size < 0 or size % CHUNK_BYTES or size > MAX_CHUNKS * CHUNK_BYTES:
+            return None
+        if ip.total_length != IPv4.SIZE + udp.length or len(frame) < 42 + _HEADER.size:
+            return None
+        body = frame[42 : Ethernet.SIZE + ip.total_length]
+        version, kind, opcode, op, index, flags, reserved, generation, message, last = _HEADER.unpack_from(
+            body
+        )
+        return cls(
+            ethernet=ethernet,
+            ip=ip,
+            udp=udp,
+            version=version,
+            kind=kind,
+            opcode=opcode,
+            op=op,
+            index=index,
+            flags=flags,
+            reserved=reserved,
+            generation=generation,
+            message=message,
+            reserved_too=last >> 24,
+            psn=last & 0xFFFFFF,
+            payload=bytes(body[_HEADER.size : -ICRC_SIZE]),
+            is_cut=len(frame) < Ethernet.SIZE + ip.total_length,
+            icrc=bytes(body[-ICRC_SIZE:]),
+        )
+
+    def icrc_ok(self) -> bool:
+        """Whether the ICRC that came with the packet is right."""
+        return not self.is_cut and self.build()[-ICRC_SIZE:] == self.icrc
+
+
+def tree_icrc(network: bytes, header: bytes, payload: bytes) -> bytes:
+    """The four ICRC bytes, in wire order; `network`: IPv4 and UDP header."""
+    masked = bytearray(network)
+    for offset in _MASKED:
+        masked[offset] = 0xFF
+    crc = zlib.crc32(header[:8] + masked + header[8:] + payload)
+    return crc.to_bytes(ICRC_SIZE, "little")
+
+
+def switch_address(device_id: int) -> IPv4Address:
+    """169.254.(device_id >> 8).(device_id & 255): what a switch is called on its links to others."""
+    return LINK_LOCAL[device_id]
