@@ -7,7 +7,15 @@ from pathlib import Path
 
 import numpy as np
 
-from host_agent.wire.headers import RocePacket
+from controller.allocator import Region
+from controller.jobs import Mode, Plan
+from controller.routes import base_entries
+from controller.trees import Tree, entries_on
+from host_agent.wire.aggregation import AggregationHeader, Op
+from host_agent.wire.headers import Bth, Ethernet, IPv4, Opcode, RocePacket, Udp
+from tests.controller.spine_leaf import fabric, member
+from tests.model.tree_packets import TreePacket
+from tests.p4src.entry_pair import EntryPair
 from tests.p4src.rack import CompiledRack
 from tests.p4src.test_against_model import LANES, Pair
 
@@ -62,3 +70,43 @@ def test_every_number_of_the_example_is_true() -> None:
         assert f"{packet.ip.src} → {packet.ip.dst}" in line
         assert f"PSN {packet.bth.psn:#x}" in line
     assert list(np.frombuffer(seen[-1].payload, ">i4")[:3]) == [12, -3, 123]
+
+
+def test_the_tree_packet_is_true() -> None:
+    """Slot 13 of the example, with rank 0 alone in its rack; the entries are the controller's."""
+    config = fabric((1, 1), spines=1)
+    members = [member(config, 0, 0, qp=0x100, psn=0xFFFFF8), member(config, 1, 1, qp=0x200, psn=0xFFFFFD)]
+    plan = Plan(
+        job_id=3, generation=1, window=2, message_packets=4, path_mtu=256, mode=Mode.IN_NETWORK, ring=(0, 1)
+    )
+    entries = entries_on(config, Tree.of(config, members), "l1", plan, Region(0, 0, 16), ["s1"])
+    pair = EntryPair()
+    try:
+        pair.write([*base_entries(config, config.switch("l1")), *entries])
+        sent = []
+        for index, opcode in enumerate((Opcode.SEND_FIRST, Opcode.SEND_LAST)):
+            header = AggregationHeader(job=3, generation=1, message=3, rank=0, op=Op.SUM, packets=2)
+            lanes = np.zeros(LANES, ">i4")
+            lanes[: len(CONTRIBUTIONS[0])] = CONTRIBUTIONS[0]
+            packet = RocePacket(
+                ethernet=Ethernet(dst=bytes(6), src=bytes(6)),
+                ip=IPv4(src=members[0].ip, dst=members[1].ip, total_length=0),
+                udp=Udp(length=0),
+                bth=Bth(opcode=opcode, dest_qp=members[1].qpn_in, psn=0xFFFFF8 + index),
+                payload=lanes.tobytes() if index else header.pack(),
+            )
+            sent += pair.process(config.hosts[0].port, packet.build())
+    finally:
+        pair.plane.close()
+    (_, _), (port, frame) = sent
+    tree = TreePacket.parse(frame)
+    assert (port, tree is not None and tree.icrc_ok()) == (101, True)
+    assert tree is not None
+    h = tree.header()
+    fields = [h[i : i + 1].hex() for i in range(6)]
+    rest = [h[6:8].hex(), h[8:12].hex(), h[12:16].hex(), h[16:17].hex(), h[17:20].hex()]
+    payload = [tree.payload[i : i + 4].hex() for i in (0, 4, 8)]
+    line = (
+        f"out  {tree.ip.src} → {tree.ip.dst}  PARTIAL  {' '.join([*fields, *rest])}   {' '.join(payload)} …"
+    )
+    assert line in section("Several racks").splitlines()
