@@ -412,4 +412,4 @@ class Cluster(RuleBasedStateMachine):
 
 
 TestCluster = Cluster.TestCase
-TestCluster.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+TestCluster.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)

@@ -185,6 +185,7 @@ def test_sixteen_jobs_at_once_share_leaves_and_spines() -> None:
         job.check()
 
 
+@pytest.mark.slow
 def test_every_rule_is_met() -> None:
     """Scenarios are worth something only if leaves are asked, and answer with partials and with results."""
     seen: set[tuple[str, str]] = set()
