@@ -141,6 +141,8 @@ control SwitchEgress(inout headers_t hdr, inout metadata_t meta, inout standard_
             tree_out.apply(hdr, standard_metadata);
         }
         if (meta.verdict != FORWARD && meta.verdict != DISCARD && meta.verdict != TO_CPU) {
+            /* RoCE v2 has none; what was damaged on the way, or was another packet's, must not stay. */
+            hdr.udp.checksum = 0;
             icrc.apply(hdr, icrc_over, hdr.icrc.value);
         }
         if (meta.verdict == NOT_READY) {

@@ -74,7 +74,6 @@ control NotReady(inout headers_t hdr, in metadata_t meta) {
         hdr.ipv4.total_length = 20 + ROCE_OVERHEAD + AETH_BYTES;
         hdr.ipv4.ttl = 64;
         hdr.udp.length = ROCE_OVERHEAD + AETH_BYTES;
-        hdr.udp.checksum = 0;
 
         /* The PSN stays: it is the one that is awaited. */
         hdr.bth.opcode = ACKNOWLEDGE;

@@ -207,7 +207,6 @@ control IntoTree(inout headers_t hdr, inout metadata_t meta) {
         hdr.udp.src_port = TREE_PORT;
         hdr.udp.dst_port = TREE_PORT;
         hdr.udp.length = hdr.udp.length + TREE_LONGER;
-        hdr.udp.checksum = 0;
         hdr.ipv4.total_length = hdr.ipv4.total_length + TREE_LONGER;
     }
 

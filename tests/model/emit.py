@@ -29,7 +29,7 @@ class Shape:
     @classmethod
     def of_result(cls, packet: TreePacket) -> Shape:
         """The host packet that a spine's answer stands for."""
-        udp = Udp(length=0, src_port=packet.udp.src_port, checksum=packet.udp.checksum)
+        udp = Udp(length=0, src_port=packet.udp.src_port)
         return cls(packet.ip, udp, Bth(opcode=packet.opcode, dest_qp=0, psn=0), len(packet.payload))
 
 
@@ -47,7 +47,7 @@ def sum_on(flow: Flow, slot: Slot, index: int, shape: Shape, psn: int) -> Out:
     out = RocePacket(
         ethernet=Ethernet(dst=flow.dst_mac, src=flow.src_mac),
         ip=replace(shape.ip, src=flow.src_ip, dst=flow.dst_ip, ttl=(shape.ip.ttl - 1) & 0xFF),
-        udp=replace(shape.udp, src_port=flow.udp_src_port),
+        udp=replace(shape.udp, src_port=flow.udp_src_port, checksum=0),
         bth=replace(
             shape.bth,
             opcode=opcode,
