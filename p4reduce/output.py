@@ -96,7 +96,7 @@ def require_writable(path: Path | None) -> None:
         return
     directory = path.absolute().parent
     if path.is_dir() or not directory.is_dir() or not os.access(directory, os.W_OK):
-        raise TopologyError(f"cannot write {path}: give --json the name of a file in a directory that exists")
+        raise TopologyError(f"cannot write {path}: give the name of a file in a directory that exists")
 
 
 @contextmanager

@@ -32,7 +32,7 @@ def stay(
     name = options.name
     if detach:
         options.validate()
-        with output.progress() as progress:
+        with ending_on_signals(), output.progress() as progress:
             start_detached(options, progress=progress)
         prepare(running(name))
         output.say(f"cluster {name} is up: 'p4reduce down --cluster {name}' takes it down")

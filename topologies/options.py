@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
-from topologies.errors import TopologyError
+from topologies.errors import TopologyError, UnsupportedError
 from topologies.layout import Layout
 from topologies.links import LinkShape
 from topologies.machines import image, machine
@@ -74,6 +74,10 @@ class FabricOptions:
             raise TopologyError(f"there is no directory {self.pcap} for captures: make it first")
         self._validate_kinds(len(layout.hosts))
         if self.switch is SwitchTarget.BMV2:
+            if self.switch_loss:
+                raise UnsupportedError(
+                    "BMv2 loses no packets on request: use the embedded switch, or lossy links"
+                )
             require_bmv2()
 
     def _validate_kinds(self, hosts: int) -> None:

@@ -208,8 +208,17 @@ def running(name: str | None = None) -> ClusterState:
     """The running cluster `name`, or the only one. TopologyError says how to start or name one."""
     if name is not None:
         state = load(name)
-        if state is None or not state.alive():
-            raise TopologyError(f"there is no running cluster {name!r}: start it with 'p4reduce up rack'")
+        if state is not None and not state.alive():
+            raise TopologyError(
+                f"there is no running cluster {name!r}, it was killed: "
+                f"'p4reduce down --cluster {name}' removes what is left of it"
+            )
+        if state is None:
+            others = ", ".join(other.name for other in all_clusters() if other.alive())
+            raise TopologyError(
+                f"there is no running cluster {name!r}{f' (but {others})' if others else ''}: "
+                f"start it with 'p4reduce up rack --cluster {name}'"
+            )
         return _ready(state)
     alive = [state for state in all_clusters() if state.alive()]
     if not alive:

@@ -166,7 +166,9 @@ class Bmv2Switch(P4RuntimeSwitch):
 
     def options(self) -> list[str]:
         if self.settings.loss:
-            raise UnsupportedError("BMv2 cannot lose packets on request: use --switch embedded, or --loss")
+            raise UnsupportedError(
+                "BMv2 loses no packets on request: use the embedded switch, or lossy links"
+            )
         settings = self.settings
         return [
             *("--log-console", "-L", "warn"),
@@ -188,7 +190,7 @@ def require_bmv2() -> str:
     if path is None:
         raise UnsupportedError(
             f"{BMV2} is not on the PATH ({os.environ.get('PATH', '')}): install BMv2 "
-            "(https://github.com/p4lang/behavioral-model), or use --switch embedded, which needs nothing"
+            "(https://github.com/p4lang/behavioral-model), or use the embedded switch, which needs nothing"
         )
     return path
 

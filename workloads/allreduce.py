@@ -74,7 +74,9 @@ class Request:
         """How many elements that is; WorkloadError where it is none, or not whole."""
         operation_of(self.op)
         size = dtype_of(self.dtype).itemsize
-        if self.bytes < size or self.bytes % size:
+        if self.bytes < 1:
+            raise WorkloadError(f"{self.bytes} bytes are no tensor: at least one element ({size} bytes)")
+        if self.bytes % size:
             raise WorkloadError(
                 f"{self.bytes} bytes are not a whole number of {self.dtype} elements ({size} bytes each)"
             )
@@ -160,6 +162,8 @@ def run(
     """Start workers in `hosts` (all), join, reduce, leave; the JSON object of 'p4reduce allreduce'."""
     request.elements()
     chosen = list(cluster.hosts if hosts is None else hosts)
+    if len(chosen) < 2:
+        raise WorkloadError("an all-reduce needs two workers or more: name more hosts")
     _require_memory(request, len(chosen))
     job = f"allreduce-{secrets.token_hex(4)}"
     outcomes: dict[str, Outcome] = {}

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
@@ -43,7 +43,7 @@ from topologies.switches import SwitchTarget
 from workloads.errors import WorkloadError
 from workloads.placement import PACKED, SPREAD, counts_of
 from workloads.tensors import dtype_of, operation_of
-from workloads.validation import ClusterFileError, Document, Part
+from workloads.validation import ClusterFileError, Document, Mistake, Part
 
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,31}$"
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
@@ -336,11 +336,11 @@ class ClusterFile(Part):
         """What a job's workers do."""
         return self.workload if job.workload is None else job.workload
 
-    def wrong(self, location: list[int | str], why: str) -> ClusterFileError:
-        """The error to raise about a place in the file."""
+    def wrong(self, mistakes: Sequence[Mistake]) -> ClusterFileError:
+        """The error to raise about places in the file."""
         if self._document is None:
-            return ClusterFileError(why)
-        return self._document.wrong(location, why)
+            return ClusterFileError("\n".join(why for _, why in mistakes))
+        return self._document.wrong(mistakes)
 
 
 def read(path: Path) -> ClusterFile:

@@ -2,38 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from controller.config import ConfigError, parse_config
 from topologies.controlling import config_on_paper
 from topologies.errors import TopologyError
 from workloads.cluster_file import ClusterFile, Job
 from workloads.errors import WorkloadError
 from workloads.placement import place_on
+from workloads.validation import Mistake
 
 
 def check(file: ClusterFile) -> None:
-    """ClusterFileError, with line and key, where something does not fit."""
-    _check_topology(file)
-    _check_controller(file)
-    _check_jobs(file)
+    """ClusterFileError, with line and key, for all that does not fit."""
+    # What the jobs need of a fabric can only be said of one that is right.
+    found = list(_topology(file)) or [*_controller(file), *_jobs(file)]
+    if found:
+        raise file.wrong(found)
 
 
-def _check_topology(file: ClusterFile) -> None:
+def _topology(file: ClusterFile) -> Iterator[Mistake]:
     try:
         hosts = len(file.topology.on_paper().hosts)
     except TopologyError as error:
-        raise file.wrong(["topology", "hosts"], str(error)) from error
+        yield ["topology", "hosts"], str(error)
+        return
     kinds = len(file.topology.host_kind)
     if kinds not in (1, hosts):
-        raise file.wrong(
-            ["topology", "host_kind"], f"{kinds} kinds of host for {hosts} hosts: say one, or one for each"
+        yield (
+            ["topology", "host_kind"],
+            f"{kinds} kinds of host for {hosts} hosts: say one, or one for each",
         )
+        return
     try:
         file.fabric_options().validate()
     except TopologyError as error:
-        raise file.wrong(["topology"], str(error)) from error
+        yield ["switch"] if "BMv2" in str(error) else ["topology"], str(error)
 
 
-def _check_controller(file: ClusterFile) -> None:
+def _controller(file: ClusterFile) -> Iterator[Mistake]:
     on_paper = file.topology.on_paper()
     try:
         parse_config(
@@ -44,35 +51,39 @@ def _check_controller(file: ClusterFile) -> None:
         )
     except ConfigError as error:
         named = [key for key in type(file.controller).model_fields if key in str(error)]
-        raise file.wrong(["controller", *named[:1]], str(error)) from error
+        yield ["controller", *named[:1]], str(error)
 
 
-def _check_jobs(file: ClusterFile) -> None:
+def _jobs(file: ClusterFile) -> Iterator[Mistake]:
     names = [job.name for job in file.jobs]
     for index, job in enumerate(file.jobs):
         where: list[int | str] = ["jobs", index]
         if names.index(job.name) != index:
-            raise file.wrong([*where, "name"], f"another job is called {job.name!r} already")
+            yield [*where, "name"], f"another job is called {job.name!r} already"
         try:
             workers = len(hosts_of(file, job))
         except WorkloadError as error:
             key = next(
                 (key for key in ("hosts", "placement", "workers") if key in job.model_fields_set), "name"
             )
-            raise file.wrong([*where, key], str(error)) from error
-        _check_late(file, job, index, workers=workers)
+            yield [*where, key], str(error)
+        else:
+            yield from _steps(file, job, index, workers=workers)
         if job.path_mtu is not None and job.path_mtu > file.topology.path_mtu:
-            raise file.wrong(
-                [*where, "path_mtu"], f"{job.path_mtu} is more than the links' {file.topology.path_mtu}"
-            )
+            yield [*where, "path_mtu"], f"{job.path_mtu} is more than the links' {file.topology.path_mtu}"
 
 
-def _check_late(file: ClusterFile, job: Job, index: int, *, workers: int) -> None:
+def _steps(file: ClusterFile, job: Job, index: int, *, workers: int) -> Iterator[Mistake]:
     where: list[int | str] = ["workload"] if job.workload is None else ["jobs", index, "workload"]
     for place, step in enumerate(file.workload_of(job)):
+        if job.mode == "ring" and step.all_reduce is not None and step.all_reduce.strategy == "in-network":
+            yield (
+                [*where, place, "all_reduce", "strategy"],
+                f"job {job.name} runs by ring (its mode): its all-reduces cannot be in-network",
+            )
         for rank in step.all_reduce.late_s if step.all_reduce is not None else ():
             if rank >= workers:
-                raise file.wrong(
+                yield (
                     [*where, place, "all_reduce", "late_s"],
                     f"job {job.name} has no rank {rank}: its {workers} workers are 0 to {workers - 1}",
                 )

@@ -71,7 +71,10 @@ def _named(racks: Mapping[str, Sequence[str]], names: Sequence[str], *, workers:
 
 def _counted(racks: Mapping[str, Sequence[str]], counts: Sequence[int], *, workers: int | None) -> list[str]:
     if len(counts) != len(racks):
-        raise WorkloadError(f"{len(counts)} numbers of workers do not fit {len(racks)} leaves")
+        leaves = "1 leaf" if len(racks) == 1 else f"{len(racks)} leaves"
+        raise WorkloadError(
+            f"a placement has a number of workers for each leaf (0: none), {len(counts)} do not fit {leaves}"
+        )
     for (leaf, hosts), count in zip(racks.items(), counts, strict=True):
         if count > len(hosts):
             raise WorkloadError(f"{count} workers do not fit leaf {leaf}, which has {len(hosts)} hosts")

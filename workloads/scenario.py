@@ -19,7 +19,7 @@ from workloads.allreduce import link_rows
 from workloads.cluster_file import ClusterFile, Job
 from workloads.cross_checks import hosts_of
 from workloads.errors import WorkloadError
-from workloads.steps import Result, exact, require_steps, run_steps
+from workloads.steps import Result, exact, run_steps
 from workloads.team import Team
 
 Progress = Callable[[str], None]
@@ -73,8 +73,15 @@ class Report:
 
 
 def require_work(file: ClusterFile) -> None:
-    """WorkloadError where a file has nothing to run."""
-    require_steps([(job.name, file.workload_of(job)) for job in file.jobs])
+    """ClusterFileError where a file has nothing to run."""
+    if not file.jobs:
+        raise file.wrong(
+            [(["jobs"], "there are no jobs to run: the cluster file needs 'jobs' and 'workload'")]
+        )
+    idle = [index for index, job in enumerate(file.jobs) if not file.workload_of(job)]
+    if idle:
+        why = "job {} has nothing to do: give it, or all jobs, a 'workload'"
+        raise file.wrong([(["jobs", index, "name"], why.format(file.jobs[index].name)) for index in idle])
 
 
 def create_jobs(cluster: ClusterState, file: ClusterFile) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 
 from workloads.allreduce import switch_counters
 from workloads.cluster_file import AllReduce, Job, Step, Train
-from workloads.errors import WorkloadError
 from workloads.team import Team
 from workloads.training import compare
 
@@ -110,12 +109,3 @@ def _training(team: Team, step: Train, *, timeout_s: float) -> Result:
             for seconds in slowest
         ],
     }
-
-
-def require_steps(jobs: list[tuple[str, tuple[Step, ...]]]) -> None:
-    """WorkloadError where there is nothing to run."""
-    idle = [name for name, steps in jobs if not steps]
-    if not jobs:
-        raise WorkloadError("there are no jobs to run: the cluster file needs 'jobs' and 'workload'")
-    if idle:
-        raise WorkloadError(f"job {idle[0]} has nothing to do: give it, or all jobs, a 'workload'")

@@ -15,13 +15,16 @@ from controller.marked import DocumentError, Marked, read
 from workloads.errors import WorkloadError
 
 Location = Sequence[int | str]
+Mistake = tuple[Location, str]
 Model = TypeVar("Model", bound=BaseModel)
 _UNKNOWN = "extra_forbidden"
+_QUOTE = "'"
 _MAPPING, _LIST = "a mapping (key: value)", "a list"
 _SHAPES = {
     **dict.fromkeys(("model_type", "model_attributes_type", "dict_type"), _MAPPING),
     **dict.fromkeys(("list_type", "tuple_type"), _LIST),
     "string_type": "a single value",
+    "path_type": "the name of a file",
 }
 
 
@@ -66,15 +69,15 @@ class Document:
         except ValidationError as error:
             details = error.errors(include_url=False)
             places = [(self._place(detail), _why(detail, model)) for detail in details]
-            ordered = sorted(dict.fromkeys(places), key=lambda place: place[0].line)
-            raise ClusterFileError("\n".join(self._wrong(place, why) for place, why in ordered)) from error
+            raise self._wrong(places) from error
 
-    def wrong(self, location: Location, why: str) -> ClusterFileError:
-        """The error to raise about what stands at a location."""
-        return ClusterFileError(self._wrong(self._at(location), why))
+    def wrong(self, mistakes: Sequence[Mistake]) -> ClusterFileError:
+        """The error to raise about what stands at some locations."""
+        return self._wrong([(self._at(location), why) for location, why in mistakes])
 
-    def _wrong(self, place: Marked, why: str) -> str:
-        return f"{self.path}, {place.where}: {why}"
+    def _wrong(self, places: Sequence[tuple[Marked, str]]) -> ClusterFileError:
+        ordered = sorted(dict.fromkeys(places), key=lambda place: place[0].line)
+        return ClusterFileError("\n".join(f"{self.path}, {place.where}: {why}" for place, why in ordered))
 
     def _place(self, detail: ErrorDetails) -> Marked:
         return self._at(detail["loc"], of_key=detail["type"] == _UNKNOWN)
@@ -129,7 +132,7 @@ def _why(detail: ErrorDetails, model: type[BaseModel]) -> str:
         return f"{detail['ctx']['discriminator']} is missing"
     if kind == "union_tag_invalid":
         name, tag, known = (detail["ctx"][key] for key in ("discriminator", "tag", "expected_tags"))
-        return f"{name} {tag!r} is not known; known are {known}"
+        return f"{str(name).strip(_QUOTE)} {tag!r} is not known; known are {known}"
     if kind == _UNKNOWN:
         key, known = str(detail["loc"][-1]), _known_at(model, detail["loc"][:-1])
         near = get_close_matches(key, known, n=1)
@@ -141,7 +144,8 @@ def _why(detail: ErrorDetails, model: type[BaseModel]) -> str:
         return f"this must be {_SHAPES[kind]}"
     message = message.removeprefix("Value error, ").replace("Input", "it", 1)
     given = detail["input"]
-    return f"{given!r}: {message}" if isinstance(given, str | int | float) else message
+    said = message.startswith(repr(given)) or not isinstance(given, str | int | float)
+    return message if said else f"{given!r}: {message}"
 
 
 def _known_at(model: type[BaseModel], location: Location) -> list[str]:

@@ -60,7 +60,8 @@ def run(
     finally:
         output.write_json(target, report.as_json())
         if str(target) != "-":
-            output.show(run_tables(report.as_json()))
+            if report.jobs:
+                output.show(run_tables(report.as_json()))
             output.note(f"results: {target}")
     if keep:
         output.note(f"cluster {options.name} is still up: 'p4reduce down --cluster {options.name}'")

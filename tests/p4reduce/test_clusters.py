@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.p4reduce.clusters import Traces, must, p4reduce, ready, started
+from tests.p4reduce.clusters import UP_TIMEOUT_S, Traces, must, p4reduce, ready, started
+from topologies import state
 from topologies.processes import wait_until
 
 pytestmark = [pytest.mark.emulation, pytest.mark.usefixtures("own_state")]
@@ -84,6 +85,18 @@ def test_a_command_in_a_host(name: str) -> None:
         assert (unknown.returncode, "has no host 'h9', it has h1, h2" in unknown.stderr) == (1, True)
     finally:
         must("down", "--cluster", name)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
+def test_a_signal_ends_a_detached_cluster_that_comes_up(name: str, number: signal.Signals) -> None:
+    with started("up", "rack", "--hosts", "2", "--cluster", name, "--detach") as command:
+        assert wait_until(lambda: state.load(name) is not None, timeout_s=UP_TIMEOUT_S)
+        found = state.load(name)
+        assert found is not None
+        command.send_signal(number)
+        assert command.wait(UP_TIMEOUT_S) == 128 + number
+    assert not found.alive()
+    assert state.load(name) is None
 
 
 def test_down_after_a_kill(name: str) -> None:

@@ -74,8 +74,18 @@ def test_none_running(saved: Saved) -> None:
     saved("dead", owner=GONE)
     with pytest.raises(TopologyError, match="no running cluster: start one with 'p4reduce up rack"):
         state.running()
-    with pytest.raises(TopologyError, match="no running cluster 'dead'"):
+    with pytest.raises(
+        TopologyError, match="cluster 'dead', it was killed: 'p4reduce down --cluster dead' rem"
+    ):
         state.running("dead")
+
+
+def test_another_one_is_running(saved: Saved) -> None:
+    with pytest.raises(TopologyError, match=r"no running cluster 'c1': start it with .*--cluster c1"):
+        state.running("c1")
+    saved("c2")
+    with pytest.raises(TopologyError, match=r"no running cluster 'c1' \(but c2\): start it"):
+        state.running("c1")
 
 
 def test_more_than_one_running(saved: Saved) -> None:

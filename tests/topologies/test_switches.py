@@ -53,7 +53,7 @@ def test_bmv2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_bmv2_loses_nothing_on_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda name: f"/somewhere/{name}")
     settings = SwitchSettings(device_id=1, address="a:1", directory=tmp_path, loss=0.1)
-    with pytest.raises(UnsupportedError, match="use --switch embedded"):
+    with pytest.raises(UnsupportedError, match="use the embedded switch"):
         _switch(Bmv2Switch, settings).command()
 
 
@@ -122,5 +122,7 @@ def test_a_switch_that_never_serves(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_bmv2_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda name: None)
-    with pytest.raises(UnsupportedError, match=r"simple_switch_grpc is not on the PATH .* --switch embedded"):
+    with pytest.raises(
+        UnsupportedError, match=r"simple_switch_grpc is not on the PATH .* use the embedded switch"
+    ):
         RackOptions(name="c1", hosts=2, switch=SwitchTarget.BMV2).validate()

@@ -25,7 +25,7 @@ def _answer(**changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"bytes": 0}, "0 bytes are not a whole number of float32"),
+        ({"bytes": 0}, "0 bytes are no tensor: at least one element"),
         ({"bytes": 6}, "6 bytes are not a whole number of float32 elements"),
         ({"bytes": 3, "dtype": "bfloat16"}, "3 bytes are not a whole number of bfloat16"),
         ({"dtype": "float64"}, "no element type"),

@@ -171,7 +171,7 @@ MISTAKES: list[tuple[str, int, str, str]] = [
         "jobs[0].placement",
         "say packed, spread, or how",
     ),
-    (RACK + "jobs:\n  - name: a\n    placement: [1, 1]\n", 4, "jobs[0].placement", "do not fit 1 leaves"),
+    (RACK + "jobs:\n  - name: a\n    placement: [1, 1]\n", 4, "jobs[0].placement", "2 do not fit 1 leaf"),
     (RACK + "jobs:\n  - name: a\n    window: 3\n", 4, "jobs[0].window", "1, 2, 4 or 8"),
     (RACK + "jobs:\n  - name: a\n    message_packets: 3\n", 4, "jobs[0].message_packets", "power of two"),
     (RACK + "jobs:\n  - name: a\n    path_mtu: 4096\n", 4, "jobs[0].path_mtu", "more than the links' 1024"),
@@ -199,7 +199,12 @@ MISTAKES: list[tuple[str, int, str, str]] = [
         RACK + "jobs: [{name: a}]\nworkload:\n  - all_reduce: {bytes: 8, late_s: {3: 1}}\n",
         *(4, "workload[0].all_reduce.late_s", "job a has no rank 3: its 3 workers are 0 to 2"),
     ),
+    (
+        RACK + "jobs: [{name: a, mode: ring}]\nworkload: [{all_reduce: {bytes: 8, strategy: in-network}}]\n",
+        *(3, "workload[0].all_reduce.strategy", "job a runs by ring (its mode)"),
+    ),
     (RACK + "timeout_s: 0\n", 2, "timeout_s", "greater than 0"),
+    (RACK + "results: [x]\n", 2, "results", "this must be the name of a file"),
 ]
 
 
@@ -226,6 +231,39 @@ def test_all_mistakes_are_said_in_the_order_of_their_lines(tmp_path: Path) -> No
         "line 6, jobs[1].workers",
         "line 7, timeout_s",
     ]
+
+
+def test_all_that_does_not_fit_is_said_at_once(tmp_path: Path) -> None:
+    text = (
+        RACK
+        + "jobs:\n  - {name: a, hosts: [h1, h9]}\n  - {name: a, workers: 4}\n  - {name: b, path_mtu: 4096}\n"
+    )
+    with pytest.raises(ClusterFileError) as caught:
+        parse(tmp_path, "controller: {window: 8, rc_timeout: 0}\n" + text)
+    lines = [line.split(": ")[0].partition(", ")[2] for line in str(caught.value).splitlines()]
+    assert lines == [
+        "line 1, controller.rc_timeout",
+        "line 4, jobs[0].hosts",
+        "line 5, jobs[1].name",
+        "line 5, jobs[1].workers",
+        "line 6, jobs[2].path_mtu",
+    ]
+
+
+def test_a_value_is_said_once(tmp_path: Path) -> None:
+    with pytest.raises(ClusterFileError) as caught:
+        parse(tmp_path, "topology: {kind: rack, rate: fast}\n")
+    assert str(caught.value).endswith("topology.rate: 'fast' is no rate: say 100mbit, 1gbit or none")
+    with pytest.raises(ClusterFileError, match="topology: kind 'torus' is not known"):
+        parse(tmp_path, "topology: {kind: torus}\n")
+
+
+def test_a_switch_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(ClusterFileError, match=r"line 3, switch: .*use the embedded switch"):
+        parse(tmp_path, RACK + "switch:\n  target: bmv2\n")
+    with pytest.raises(ClusterFileError, match=r"line 2, switch: BMv2 loses no packets on request"):
+        parse(tmp_path, RACK + "switch: {target: bmv2, loss: 0.1}\n")
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:

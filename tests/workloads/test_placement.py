@@ -36,7 +36,7 @@ def test_placements(asked: dict[str, object], hosts: list[str]) -> None:
         ({"workers": 7}, "7 workers do not fit 6 hosts: a job has one worker a host"),
         ({"workers": 0}, "0 workers do not fit 6 hosts"),
         ({"placement": "tight"}, "'tight' is no placement: say packed, spread, or how many"),
-        ({"placement": "1,2"}, "2 numbers of workers do not fit 3 leaves"),
+        ({"placement": "1,2"}, r"a number of workers for each leaf \(0: none\), 2 do not fit 3 leaves"),
         ({"placement": "1,2,1"}, "2 workers do not fit leaf l2, which has 1 hosts"),
         ({"placement": "1,1,1", "workers": 4}, "4 workers are not the 3 of the placement"),
         ({"placement": "0,0,0"}, "a placement without workers is none"),

@@ -87,9 +87,9 @@ def test_the_tables_say_it_all() -> None:
         "41.02 KiB for 39.06 KiB of gradient (ring: 58.59 KiB",  # 2·3/4
         "3.00 s",
         "4.50 s",
-        "packets added up by the switch",
+        "packets added up by the switches",
         "1,000",
-        "duplicates dropped by the switch",
+        "duplicates dropped by the switches",
         "packets resent by the hosts",
         "unplaced",
         "The ring takes 1.50 times as long (2(N-1)/N = 1.50)",

@@ -240,7 +240,10 @@ def test_a_run_has_to_end_in_time(
     ("text", "message"),
     [
         (_FILE.split("jobs:")[0], "there are no jobs to run: the cluster file needs 'jobs' and 'workload'"),
-        (_FILE.split("workload:")[0], "job a has nothing to do: give it, or all jobs, a 'workload'"),
+        (
+            _FILE.split("workload:")[0],
+            r"line \d+, jobs\[0\]\.name: job a has nothing to do: give it, or all jobs, a 'workload'",
+        ),
     ],
 )
 def test_nothing_to_run(text: str, message: str, tmp_path: Path) -> None:
