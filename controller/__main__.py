@@ -29,6 +29,7 @@ logger = logging.getLogger("controller")
 _GRACE_S = 0.2
 _LOADING = "loading the program"  # in Switch.state
 _LOADING_S = 150.0
+_RESUMING = 0.2  # of the time that workers have to resume in: to wait for switches at most
 _DRAIN_S = 5.0  # what is under way with a switch; the rest is found at the next start
 
 
@@ -68,7 +69,7 @@ async def serve(config: Config, store: Store, addresses: Sequence[str]) -> None:
     server: grpc.aio.Server | None = None
     background = asyncio.create_task(registry.run())
     try:
-        await _until_stopped(stop, _connect(registry, switches, config.switch_timeout_s))
+        await _until_stopped(stop, _connect(registry, switches))
         if not stop.is_set():
             # Not before: an address that takes connections says that the controller is ready.
             server, bound = make_server(ControllerService(registry, configuration=configuration), addresses)
@@ -87,10 +88,11 @@ async def serve(config: Config, store: Store, addresses: Sequence[str]) -> None:
     logger.info("stopped; jobs that run go on for %g s", config.resume_timeout_s)
 
 
-async def _connect(registry: Registry, switches: Sequence[Switch], timeout_s: float) -> None:
+async def _connect(registry: Registry, switches: Sequence[Switch]) -> None:
     """Wait until the switches are ready, but not for ever: without, jobs run by ring."""
+    timeout_s, loading_s = patience(registry)
     await asyncio.gather(*(switch.start() for switch in switches))
-    waits = [_wait_ready(registry.switches[switch.config.name], timeout_s) for switch in switches]
+    waits = [_wait_ready(registry.switches[switch.config.name], timeout_s, loading_s) for switch in switches]
     for switch, ready in zip(switches, await asyncio.gather(*waits), strict=True):
         if not ready:
             logger.warning(
@@ -99,11 +101,23 @@ async def _connect(registry: Registry, switches: Sequence[Switch], timeout_s: fl
             )
 
 
-async def _wait_ready(switch: ManagedSwitch, timeout_s: float) -> bool:
+def patience(registry: Registry) -> tuple[float, float]:
+    """How long to wait for a switch that is away, and for one that loads the program.
+
+    Not for as long where workers want to resume: they give up, one dead switch or not.
+    """
+    config = registry.config
+    if any(running.job.live and running.job.seats for running in registry.jobs()):
+        timeout_s = min(config.switch_timeout_s, _RESUMING * config.resume_timeout_s)
+        return timeout_s, timeout_s
+    return config.switch_timeout_s, _LOADING_S
+
+
+async def _wait_ready(switch: ManagedSwitch, timeout_s: float, loading_s: float) -> bool:
     """Whether it is ready in time; a switch that is there and compiles the program is given longer."""
     if await switch.wait_ready(timeout_s):
         return True
-    return _LOADING in switch.switch.state and await switch.wait_ready(max(0.0, _LOADING_S - timeout_s))
+    return _LOADING in switch.switch.state and await switch.wait_ready(max(0.0, loading_s - timeout_s))
 
 
 async def _until_stopped(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:

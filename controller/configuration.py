@@ -32,7 +32,7 @@ from controller.vocabulary import Vocabulary
 
 logger = logging.getLogger(__name__)
 
-_PATIENCE_S = 2.0  # for a switch that has just come and is being looked over
+_PATIENCE_S = 2.0  # for what moves, or a switch that has just come and is being looked over
 
 
 @dataclass
@@ -112,6 +112,7 @@ class Configuration:
         async with self._turn:
             revision = self._revisions.current()
             desired = self._desired(document, revision)
+            await self._registry.quiet(_PATIENCE_S)  # nobody is to be told of what moves by itself
             self._check_ways(desired)
             looks = [self._look(switch, desired) for switch in self._registry.switches.values()]
             switches = await asyncio.gather(*looks)
@@ -196,6 +197,7 @@ class Configuration:
                 raise NotPossibleError(f"drain: then {why}: wait until another is back, or drain less")
 
     async def _apply(self, desired: Desired, document: str) -> Report:
+        await self._registry.quiet(_PATIENCE_S)  # nobody is to be told of what moves by itself
         self._check_ways(desired)
         settings = self._settings(desired)
         pushed = await self._load_programs(desired)

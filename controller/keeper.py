@@ -144,6 +144,7 @@ class Keeper(abc.ABC):
     def _written(self, running: Running) -> None:
         """The switches have been written for a job that may have ended meanwhile."""
         running.installing = False
+        self.upkeep.placed(running)
         if not running.job.live:
             self.over(running)
 
@@ -175,6 +176,10 @@ class Keeper(abc.ABC):
     def writing(self) -> contextlib.AbstractAsyncContextManager[None]:
         """The locks of all switches."""
         return self.places.locked(self.switches)
+
+    async def quiet(self, timeout_s: float) -> None:
+        """Wait until nothing is being moved, but not for longer than that."""
+        await self.upkeep.quiet(timeout_s)
 
     def held(self, running: Running) -> int:
         """How many slots a job has, on all switches together."""
@@ -227,6 +232,7 @@ class Keeper(abc.ABC):
         self._room()
 
     def _room(self) -> None:
+        self.upkeep.room()
         for hook in self.on_room:
             hook()
 

@@ -185,7 +185,8 @@ class Places:
         switch = self.switches[spine]
         async with switch.lock:
             plan, generation = running.job.plan, running.generation
-            if not (switch.ready and running.job.live and running.places) or spine in running.places:
+            wanted = running.job.live and running.places and not running.installing
+            if not (switch.ready and wanted) or spine in running.places:
                 return
             assert plan is not None
             assert generation is not None

@@ -227,6 +227,7 @@ class Registry(Keeper):
             self.over(running)
             return
         self._by_generation[plan.generation] = running
+        self.upkeep.placed(running)
         logger.info(
             "job %s: generation %d, %d workers, %s%s",
             *(job.spec.name, plan.generation, job.spec.world_size, plan.mode.name),

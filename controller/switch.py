@@ -204,7 +204,8 @@ class Switch:
         async with self._writing:
             base = set(self.base())
             entries = [entry for entry in entries if entry not in base]
-            self._installed -= set(entries)
+            keys = {key_of(entry) for entry in entries}  # what they do may have changed since
+            self._installed = {entry for entry in self._installed if key_of(entry) not in keys}
             self._remember_leftover(entries)
             await self._delete(self._require(), entries)
 

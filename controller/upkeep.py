@@ -6,6 +6,7 @@ Nothing else is needed: a leaf's partial sum is final once it is there, and spin
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import sqlite3
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -53,8 +54,11 @@ class Upkeep:
         self._spawn = spawn
         self._base: dict[str, tuple[LinkState, list[Entry]]] = {}  # made last
         self._stuck: set[Running] = set()  # without any spine, which has been said
+        self._without: set[tuple[Running, str]] = set()  # without this one for want of room, likewise
         self._again = False
         self._working = False
+        self._quiet = asyncio.Event()
+        self._quiet.set()
         self._retry_at = 0.0
         self._clock = clock
 
@@ -110,7 +114,18 @@ class Upkeep:
         self._again = True
         if not self._working:
             self._working = True
+            self._quiet.clear()
             self._spawn(self._work())
+
+    def room(self) -> None:
+        """Slots became free: a job that does without a spine for want of them may get some now."""
+        if self._without:
+            self.changed()
+
+    def placed(self, running: Running) -> None:
+        """A job has been given its places; a spine may have come meanwhile."""
+        if self._lacks(running):
+            self.changed()
 
     def retry(self) -> None:
         """Time has passed: what could not be written is tried again."""
@@ -128,6 +143,12 @@ class Upkeep:
                     break
         finally:
             self._working = False
+            self._quiet.set()
+
+    async def quiet(self, timeout_s: float) -> None:
+        """Wait until nothing is being moved, but not for longer than that."""
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._quiet.wait(), timeout_s)
 
     def decide(self) -> None:
         """Which spines jobs use from now on; the switches are not written."""
@@ -150,8 +171,8 @@ class Upkeep:
         spines = self._spines(running, state)
         if not spines:
             if running not in self._stuck:
-                why = self._links.graph.why_apart(running.leaves, state)
-                logger.warning("job %s waits: %s", name, why)
+                what, why = self._why_stuck(running, state)
+                logger.warning("job %s %s: %s", name, what, why)
             self._stuck.add(running)
             return []
         self._stuck.discard(running)
@@ -171,18 +192,34 @@ class Upkeep:
             logger.info("job %s: leaves' sums go to %s now, they went to %s", name, ", ".join(spines), was)
         return changed
 
+    def _why_stuck(self, running: Running, state: LinkState) -> tuple[str, str]:
+        """What a job without a spine to go to does, and why."""
+        graph, leaf = self._links.graph, running.leaves[0]
+        used = spines_in_use(graph, leaf, running.places[leaf].entries)
+        others = graph.common_spines(running.leaves, state)
+        why = f"no place on {', '.join(others)}" if others else graph.why_apart(running.leaves, state)
+        works = set(used) <= set(graph.common_spines(running.leaves, state.draining(())))
+        return (f"stays on {', '.join(used)}" if works else "waits"), why
+
     async def _extend(self) -> None:
         """Spines that were not there when a job was set up can take a part now, if they have room."""
+        self._without = {(running, spine) for running, spine in self._without if running.job.live}
         for running in list(self._places.holding):
-            if not running.job.live or running.installing or len(running.leaves) < 2:
-                continue
-            for spine in self._links.graph.common_spines(running.leaves, self._links.state):
-                if spine in running.places or not self._switches[spine].ready:
-                    continue
+            for spine in self._lacks(running):
                 try:
                     await self._places.extend(running, spine)
+                    self._without.discard((running, spine))
                 except (ControllerError, sqlite3.Error) as error:
-                    logger.info("job %s does without spine %s: %s", running.job.spec.name, spine, error)
+                    if (running, spine) not in self._without:
+                        logger.info("job %s does without spine %s: %s", running.job.spec.name, spine, error)
+                    self._without.add((running, spine))
+
+    def _lacks(self, running: Running) -> list[str]:
+        """The spines that could add up for a job, but that it has no place on."""
+        if not running.job.live or running.installing or len(running.leaves) < 2:
+            return []
+        usable = self._links.graph.common_spines(running.leaves, self._links.state)
+        return [spine for spine in usable if spine not in running.places and self._switches[spine].ready]
 
     async def _write(self) -> bool:
         """Modify what is not as it shall be; whether that went well on all switches that are there."""

@@ -163,11 +163,12 @@ class Waitlist:
     async def relocate(self, running: Running, effect: Relocate) -> None:
         """All workers of a job hold: write the switches."""
         registry, name = self._registry, running.job.spec.name
-        if effect.mode is Mode.IN_NETWORK:
-            mode, reason = await registry.place_running(running, effect.psns)
-        else:
-            reason = self._moving_out.get(running, "moved out")
-            mode, reason = await registry.take_off(running, reason)
+        try:
+            mode, reason = await self._write(running, effect)
+        except Exception as error:  # the workers hold until they hear how it went
+            logger.exception("job %s: a defect in the controller", name)
+            mode = running.job.plan.mode if running.job.plan is not None else Mode.RING
+            reason = f"a defect in the controller, its log says more: {error!r}"
         self._moving_out.pop(running, None)
         if mode is not effect.mode:
             self._failed(running, effect.mode, reason)
@@ -178,6 +179,11 @@ class Waitlist:
         shown = reason if mode is Mode.RING else ""
         registry.act(running, lambda job, now: job.moved(mode, shown))
         self.changed()
+
+    async def _write(self, running: Running, effect: Relocate) -> tuple[Mode, str]:
+        if effect.mode is Mode.IN_NETWORK:
+            return await self._registry.place_running(running, effect.psns)
+        return await self._registry.take_off(running, self._moving_out.get(running, "moved out"))
 
     def stayed(self, running: Running, reason: str) -> None:
         """A move was called off."""

@@ -182,6 +182,9 @@ class JobsOfNobody:
     def set_quotas(self, quotas: Quotas | None) -> None:
         self.quotas = quotas
 
+    async def quiet(self, timeout_s: float) -> None:
+        """Nothing moves here."""
+
     async def settle(self, *names: str) -> None:
         """What the registry does with a switch that has come."""
         for name in names or self.switches:

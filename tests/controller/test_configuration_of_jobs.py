@@ -155,6 +155,29 @@ def test_a_job_that_comes_later_avoids_what_is_drained(bench: Run) -> None:
     bench(test)
 
 
+def test_a_spine_that_is_filled_after_an_apply_is_nothing_to_apply(bench: Run) -> None:
+    async def test(bench: DeclaredBench) -> None:
+        await bench.configuration.apply("drain: [s1]")
+        await bench.run_job("train", ACROSS)
+        assert "s1" not in bench.used()
+        install, written = bench.switches["s1"].install, asyncio.Event()
+
+        async def late(entries: Sequence[Entry]) -> None:
+            written.set()
+            for _ in range(20):
+                await asyncio.sleep(0)
+            await install(entries)
+
+        bench.switches["s1"].install = late  # type: ignore[method-assign]
+        await bench.configuration.apply("drain: []")
+        await written.wait()
+        assert changes(await bench.configuration.plan("")) == []
+        assert bench.uses("l1") == {"s1", "s2"}
+        assert changes(await bench.configuration.apply("drain: []")) == []
+
+    bench(test)
+
+
 def test_a_drain_that_half_failed_is_undone_by_rollback(bench: Run) -> None:
     async def test(bench: DeclaredBench) -> None:
         await bench.run_job("train", ACROSS)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from controller.__main__ import patience
+from controller.allocator import Region
 from controller.api.errors import NoResourcesError, NotPossibleError
 from controller.config import Config, Spread
 from controller.entries import TableEntry
@@ -601,6 +602,85 @@ def test_a_job_is_not_half_taken_off(bench: Run) -> None:
         mode, reason = await b.registry.take_off(running, "why not")
         assert mode is Mode.IN_NETWORK
         assert "switch l1 at 127.0.0.1:1 cannot be used" in reason
+
+    bench(test)
+
+
+def test_a_job_that_is_being_taken_off_gets_no_other_spine_meanwhile(bench: Run) -> None:
+    async def test(b: FabricBench) -> None:
+        await b.lose("s2")
+        await b.run_job("train", ACROSS)
+        running, places, switches = b.registry.job("train"), b.registry.places, b.registry.switches
+        b.switches["s2"].connected = True
+        await places.settle(switches["s2"], lambda running, why: None)
+        install = b.switches["s2"].install
+        off = asyncio.Event()
+
+        async def late(entries):  # type: ignore[no-untyped-def]
+            await off.wait()
+            await install(entries)
+
+        b.switches["s2"].install = late  # type: ignore[method-assign]
+        async with switches["l1"].lock, switches["s2"].lock:
+            extending = asyncio.ensure_future(places.extend(running, "s2"))
+            await asyncio.sleep(0)
+            leaving = asyncio.ensure_future(b.registry.take_off(running, "made room"))
+            await asyncio.sleep(0)
+        await asyncio.wait({leaving}, timeout=1.0)
+        off.set()
+        await extending
+        assert await leaving == (Mode.RING, "made room")
+        assert b.used() == {}
+        assert b.of_jobs("s2") == set()
+
+    bench(test)
+
+
+def test_a_spine_that_comes_while_a_job_is_set_up_takes_its_part(bench: Run) -> None:
+    async def test(b: FabricBench) -> None:
+        b.registry.set_configuration(drained=frozenset({"s2"}), extra={})
+        install = b.switches["l1"].install
+
+        async def meanwhile(entries):  # type: ignore[no-untyped-def]
+            b.registry.links.drained = frozenset()
+            b.registry.links.look()
+            await asyncio.sleep(0)
+            await install(entries)
+
+        b.switches["l1"].install = meanwhile  # type: ignore[method-assign]
+        await b.run_job("train", ACROSS)
+        assert set(b.used()) == {"l1", "l2", "s1", "s2"}
+        assert b.uses("l1") == {"s1", "s2"}
+        assert b.is_as_wanted()
+
+    bench(test)
+
+
+def test_a_spine_without_room_takes_its_part_when_it_has_some(
+    bench: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test(b: FabricBench) -> None:
+        caplog.set_level(logging.INFO)
+        for i in range(MAX_JOBS):
+            b.registry.switches["s2"].allocator.take(Region(i, 8 * i, 8))
+        await b.lose("s2")
+        sessions = await b.run_job("train", ACROSS)
+        await b.find("s2")
+        assert set(b.used()) == {"l1", "l2", "s1", "s2"}
+        assert b.uses("l1") == {"s1"}
+        b.registry.set_configuration(drained=frozenset({"s1"}), extra={})
+        await b.registry.drain()
+        assert b.uses("l1") == {"s1"}, "there is no other"
+        assert "job train stays on s1: no place on s2" in caplog.text
+        neighbour = await b.run_job("neighbour", (0, 1))
+        b.registry.switches["s2"].allocator.release(Region(0, 0, 8))
+        for session in neighbour:
+            session.leave()
+        await b.registry.drain()
+        assert b.uses("l1") == b.uses("l2") == {"s2"}
+        assert caplog.text.count("job train does without spine s2") == 1
+        assert b.is_as_wanted()
+        assert heard(sessions[0])[-1] == Start()
 
     bench(test)
 

@@ -371,6 +371,25 @@ def test_install_and_remove(switch_process: RunningSwitch) -> None:
     run(switch_process, test)
 
 
+def test_what_was_to_be_modified_is_removed_all_the_same(switch_process: RunningSwitch) -> None:
+    """A tree has moved, but its job ended before that was written."""
+    decided = [
+        replace(entry, params=(*entry.params[:-1], (entry.params[-1][0], 7)))
+        if isinstance(entry, TableEntry) and entry.params
+        else entry
+        for entry in job()
+    ]
+
+    async def test(switch: Observed) -> None:
+        before = switch.written
+        await switch.install(job())
+        await switch.remove(decided)
+        assert await switch.read_entries() == set(switch_process.base)
+        assert switch.written == before
+
+    run(switch_process, test)
+
+
 def test_guards_may_stay_behind_the_flows(switch_process: RunningSwitch) -> None:
     guards = [e for e in job() if isinstance(e, TableEntry) and e.table == MEMBER_QP]
 

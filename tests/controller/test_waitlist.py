@@ -235,6 +235,24 @@ def test_a_switch_that_refuses_is_tried_again_and_the_job_goes_on_meanwhile(benc
     bench(test)
 
 
+def test_a_defect_while_the_switch_is_written_keeps_nobody_held(
+    bench: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test(b: Bench) -> None:
+        jobs = [await start(b, f"job{i}", **FULL) for i in range(8)]
+        late = await start(b, "late", **FULL)
+        b.switch.fails = RuntimeError("nobody thought of this")
+        jobs[0].leave()
+        await go(b, late)
+        assert b.registry.job("late").job.move is None
+        assert late.mode is Mode.RING
+        assert "a defect in the controller" in late.reason
+        assert "nobody thought of this" in caplog.text
+        assert b.used == 7 * 1024
+
+    bench(test)
+
+
 def test_a_job_that_dies_while_it_is_moved_leaves_nothing_and_the_next_gets_in(bench: Run) -> None:
     async def test(b: Bench) -> None:
         jobs = [await start(b, f"job{i}", **FULL) for i in range(8)]
