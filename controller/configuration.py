@@ -297,7 +297,7 @@ async def _come(switch: ManagedSwitch) -> None:
 def _flat(quotas: Mapping[str, Any] | None, path: str = "") -> dict[str, str]:
     """Quotas by key: {"tenants.a.weight": "2.0"}."""
     if quotas is None:
-        return {"the configuration's": "in force"}
+        return {"all": "as in the controller's configuration"}
     found: dict[str, str] = {}
     for key, value in quotas.items():
         if isinstance(value, Mapping):

@@ -16,6 +16,7 @@ What the fabric and the jobs need is not in it, and what belongs to them it may 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -35,6 +36,7 @@ _AGAIN = range(64, 64 + 4 * MAX_PORTS)  # a leaf's partial up, and its answer ba
 _MAX_GROUP = (1 << 16) - 1
 _MAX_INSTANCE = (1 << 16) - 1
 _MOST_SLOTS = 1 << 31
+_PARTS = ("drain", "quotas", "entries", "groups")
 _SHOWN = 3000  # characters of mistakes: they travel in gRPC's trailer
 
 
@@ -94,8 +96,11 @@ def parse(text: str, fabric: Fabric, vocabulary: Vocabulary, base: Mapping[str, 
 
     `base` is what the fabric itself needs on each switch, however it is drained.
     """
-    top = read(text).mapping(known=("drain", "quotas", "entries", "groups"))
+    top = read(text).mapping()
     reader = _Reader(fabric, vocabulary, base)
+    for name in top.keys() - set(_PARTS):
+        with reader.mistakes.noting():
+            raise top[name].wrong(f"{name!r} is not known here; known are {', '.join(_PARTS)}")
     with reader.mistakes.noting():
         reader.read_drain(top.get("drain"))
     with reader.mistakes.noting():
@@ -110,6 +115,11 @@ def parse(text: str, fabric: Fabric, vocabulary: Vocabulary, base: Mapping[str, 
         reader.quotas,
         {name: tuple(found.values()) for name, found in reader.found.items() if found},
     )
+
+
+def _line_of(mistake: str) -> int:
+    found = re.match(r"line (\d+)", mistake)
+    return int(found[1]) if found else 0
 
 
 class _Mistakes:
@@ -127,10 +137,11 @@ class _Mistakes:
 
     def raise_if_any(self) -> None:
         if self.lines:
-            shown = [self.lines[0]]
-            while len(shown) < len(self.lines) and sum(map(len, shown)) < _SHOWN:
-                shown.append(self.lines[len(shown)])
-            more = [f"... and {len(self.lines) - len(shown)} more"] if len(self.lines) > len(shown) else []
+            lines = sorted(self.lines, key=_line_of)
+            shown = [lines[0]]
+            while len(shown) < len(lines) and sum(map(len, shown)) < _SHOWN:
+                shown.append(lines[len(shown)])
+            more = [f"... and {len(lines) - len(shown)} more"] if len(lines) > len(shown) else []
             raise DocumentError("\n".join([*shown, *more]))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import statistics
 from collections.abc import Sequence
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from controller.api.admin import AdminClient
+from controller.api.errors import ControllerError
 from topologies import wires
 from topologies.state import ClusterState, HostState
 from workloads.errors import VerificationError, WorkloadError
@@ -168,16 +170,19 @@ def run(
     job = f"allreduce-{secrets.token_hex(4)}"
     outcomes: dict[str, Outcome] = {}
     links: dict[str, list[dict[str, Any]]] = {}
-    with Team(cluster, len(chosen), hosts=chosen) as team:
-        joined = team.join(job, timeout_s=STALL_S)[0]
-        for strategy in request.strategies:
-            before = wires.wires(cluster)
-            outcomes[strategy] = measure(team, replace(request, strategy=strategy))
-            links[strategy] = link_rows(wires.since(wires.wires(cluster), before), repeat=request.repeat)
-        counters = switch_counters(cluster, job)
-        team.do("leave")
-    with AdminClient(f"unix:{cluster.control_socket}") as admin:
-        admin.delete_job(job)  # it has ended, and nobody will ask for it
+    try:
+        with Team(cluster, len(chosen), hosts=chosen) as team:
+            joined = team.join(job, timeout_s=STALL_S)[0]
+            for strategy in request.strategies:
+                before = wires.wires(cluster)
+                outcomes[strategy] = measure(team, replace(request, strategy=strategy))
+                links[strategy] = link_rows(wires.since(wires.wires(cluster), before), repeat=request.repeat)
+            counters = switch_counters(cluster, job)
+            team.do("leave")
+    finally:
+        # It has ended, and nobody will ask for it; or it never began.
+        with contextlib.suppress(ControllerError), AdminClient(f"unix:{cluster.control_socket}") as admin:
+            admin.delete_job(job)
     for strategy, outcome_ in outcomes.items():
         require_right(outcome_, f"all-reduce of {request.bytes} bytes, {strategy}")
     return {

@@ -180,7 +180,7 @@ def link_row(wire: wires.Wire, known: Any | None) -> Row:
         "b": link.b,
         "b_port": link.b_port,
         "is_up": wire.is_up,
-        "usable": None if known is None else known.up,
+        "usable": None if known is None else known.up and "drained" not in known.state,
         "state": "" if known is None else known.state,
         "a_to_b_packets": wire.upward.packets,
         "a_to_b_bytes": wire.upward.bytes,

@@ -494,7 +494,7 @@ def test_drain_moves_routes_and_comes_back() -> None:
 def test_quotas_are_settings() -> None:
     async def test(bench: Bench) -> None:
         text = "quotas: {job_slots: 64, tenants: {a: {weight: 2}}}"
-        configured = Setting("quota", "the configuration's", "in force", "")
+        configured = Setting("quota", "all", "as in the controller's configuration", "")
         weight, slots = (
             Setting("quota", "tenants.a.weight", "", "2.0"),
             Setting("quota", "job_slots", "", "64"),

@@ -178,6 +178,7 @@ class TestMistakes:
             groups:
               l1:
                 6000: [1, 511]
+            groupz: 1
             """
         )
         places = [line.partition(": ")[0] for line in found]
@@ -185,10 +186,11 @@ class TestMistakes:
             "line 1, drain[0]",
             "line 3, quotas.job_slots",
             "line 4, quotas.tenants.a.weight",
-            "line 16, groups.l1.6000[1]",
             "line 7, entries.l1[0].table",
             "line 11, entries.l1[1].match.dst_ip",
             "line 13, entries.l7",
+            "line 16, groups.l1.6000[1]",
+            "line 17, groupz",
         ]
 
     @pytest.mark.parametrize(
