@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from controller.allocator import Region
+from controller.config import Spread
 from controller.entries import Entry, TableEntry
 from controller.flows import UPLINK
 from controller.graph import LinkState
@@ -22,7 +23,7 @@ from tests.controller.spine_leaf import fabric, member
 pytestmark = pytest.mark.slow  # switch processes come and go
 
 PATIENCE_S = 60.0
-CONFIG = fabric((2, 1), spines=2)
+CONFIG = fabric((2, 1), spines=2, spread=Spread.MESSAGES)
 PLAN = Plan(job_id=3, generation=3, window=4, message_packets=4, path_mtu=1024, mode=Mode.IN_NETWORK)
 REGION = Region(2, 64, 32)
 

@@ -78,6 +78,7 @@ class TreeSwitch:
             packet,
             ethernet=Ethernet(dst=packet.ethernet.src, src=packet.ethernet.dst),
             ip=replace(packet.ip, src=packet.ip.dst, dst=packet.ip.src),
+            udp=replace(packet.udp, checksum=0),
             kind=Kind.ECHO_REPLY,
         )
         return [(port, answer.build())]
@@ -152,6 +153,7 @@ class TreeSwitch:
             packet,
             ethernet=Ethernet(dst=link.dst_mac, src=link.src_mac),
             ip=replace(packet.ip, src=link.src_ip, dst=link.dst_ip),
+            udp=replace(packet.udp, checksum=0),
         )
         return port, out.build()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,6 +19,9 @@ from topologies.state import ClusterState
 UP_TIMEOUT_S = 120.0
 MACHINES_UP_TIMEOUT_S = UP_TIMEOUT_S + BOOT_TIMEOUT_S  # so that what does not boot says so itself
 _P4REDUCE = (sys.executable, "-m", "p4reduce")
+
+# Of hosts, switches, machines and the management network. What other tests make has other names.
+_CLUSTERS = re.compile(r"[hlsm]\d+(-(eth\d+|mgmt))?|mgmt\d+")
 
 
 def p4reduce(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -103,6 +107,6 @@ class Traces:
         return [*processes, *directory, *namespace]
 
 
-def own_interfaces() -> set[str]:
-    """The interfaces of the machine itself."""
-    return set(os.listdir("/sys/class/net"))
+def clusters_interfaces() -> set[str]:
+    """Interfaces beside the machine's own that clusters make: none must ever be there."""
+    return {name for name in os.listdir("/sys/class/net") if _CLUSTERS.fullmatch(name)}

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.p4reduce.clusters import own_interfaces, p4reduce
+from tests.p4reduce.clusters import clusters_interfaces, p4reduce
 
 
 @pytest.fixture(autouse=True)
@@ -23,11 +23,10 @@ def own_state(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Clusters of this test only, and none left. Not tmp_path: a socket's path is short."""
     directory = tempfile.mkdtemp(prefix="p4r-")
     monkeypatch.setenv("P4REDUCE_STATE_DIR", directory)
-    interfaces = own_interfaces()
     yield
     p4reduce("down", "--all")
     assert os.listdir(directory) == []
-    assert own_interfaces() == interfaces
+    assert clusters_interfaces() == set()
     shutil.rmtree(directory)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.p4reduce.clusters import Traces, must, own_interfaces, p4reduce, ready, started
+from tests.p4reduce.clusters import Traces, clusters_interfaces, must, p4reduce, ready, started
 from tests.roce.needed import machines
 from topologies import launch, state
 from topologies.machines import access
@@ -31,13 +31,12 @@ _UP = ("up", "rack", "--hosts", "2", "--host-kind", "roce,emulated")
 def directory() -> Iterator[Path]:
     """The state of these tests' clusters, which is gone in the end, as are their interfaces."""
     made = Path(tempfile.mkdtemp(prefix="p4r-"))  # not tmp_path: a socket's path is short
-    interfaces = own_interfaces()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("P4REDUCE_STATE_DIR", str(made))
         yield made
         p4reduce("down", "--all")
     assert os.listdir(made) == []
-    assert own_interfaces() == interfaces
+    assert clusters_interfaces() == set()
     shutil.rmtree(made)
 
 
