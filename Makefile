@@ -28,7 +28,7 @@ demo: $(STAMPS)/native
 	@$(BIN)/p4reduce demo $(if $(JSON),--json "$(JSON)") $(DEMO)
 
 test: $(STAMPS)/test $(STAMPS)/native
-	@$(BIN)/python -m pytest -m "not roce" -n 2 --dist loadfile $(TEST)
+	@$(BIN)/python -m pytest -m "not roce" -n 2 --dist loadfile --no-loadscope-reorder $(TEST)
 
 test-roce: roce-image $(STAMPS)/test
 	@$(BIN)/python -m pytest -m roce $(TEST)
