@@ -24,6 +24,8 @@ from controller.recovery import writing_stages
 from controller.routes import MAC, ROUTE
 from tests.controller.running_switch import DEVICE_ID, RunningSwitch, free_port, job, run_async
 
+pytestmark = pytest.mark.slow
+
 TX = "SwitchEgress.port_tx"
 
 

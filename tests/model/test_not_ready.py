@@ -24,6 +24,8 @@ from tests.host_agent.transport.fabric import (
 from tests.host_agent.transport.test_simulation import FAULTS, PSNS, SEEDS, Program, aggregate, gather, run
 from tests.model.slot_rules import Flow, Job, Out, Record
 
+pytestmark = pytest.mark.slow
+
 TIMER_10_US = 0x21
 
 

@@ -20,6 +20,8 @@ from finsy.proto import p4r, p4r_grpc
 from soft_switch import cli
 from soft_switch.errors import ProgramError
 
+pytestmark = pytest.mark.slow
+
 
 class FakePlane:
     """Records what the command line asks for; as soon as it runs, the process is told to stop."""

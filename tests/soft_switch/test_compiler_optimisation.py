@@ -22,6 +22,8 @@ from tests.soft_switch.aggregation_frames import NoPlane, p4reduce_frames
 from tests.soft_switch.bits import pack, unpack
 from tests.soft_switch.bmv2_json import Json, assign, call, const, field, operation, program
 
+pytestmark = pytest.mark.slow
+
 HEADER = {"sel": 8, "a": 32, "b": 32, "out0": 32, "out1": 32, "port": 8, "group": 8, "wide": 256}
 VARIABLES = {f"v{n}": 32 for n in range(7)}
 WIDE = {f"w{n}": 256 for n in range(3)}

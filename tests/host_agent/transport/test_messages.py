@@ -25,6 +25,8 @@ from tests.host_agent.transport.test_simulation import (
     switched,
 )
 
+pytestmark = pytest.mark.slow
+
 EVERYBODY = range(256)
 KINDS = st.lists(st.sampled_from(["sum", "max", "gather"]), min_size=1, max_size=5)
 

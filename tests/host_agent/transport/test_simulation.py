@@ -24,6 +24,8 @@ from tests.host_agent.transport.fabric import (
 )
 from tests.host_agent.transport.peer import passing, sum_of
 
+pytestmark = pytest.mark.slow
+
 FAULTS = st.builds(
     Faults,
     loss=st.sampled_from([0.0, 0.01, 0.1, 0.3]),

@@ -13,6 +13,8 @@ from topologies.errors import TopologyError
 from topologies.machines import registries
 from topologies.machines.registries import MIRROR
 
+pytestmark = pytest.mark.slow
+
 
 class Registry(ThreadingHTTPServer):
     """Answers everything with `code`, and keeps what it was asked for."""
