@@ -17,7 +17,6 @@ TREE_JOB = "SwitchIngress.tree.job"
 UPLINK = "SwitchIngress.up.uplink"
 
 RNR_NAK = 0x20  # AETH syndrome, with a timer in the lower five bits
-BUCKETS = 16  # of messages, by their lower four bits: which spine adds them up
 
 COUNTERS = {
     **{
@@ -28,6 +27,7 @@ COUNTERS = {
         )
     },
     **{name: f"SwitchIngress.{name}" for name in ("bad_icrc", "unplaced", "passed")},
+    "no_uplink": "SwitchIngress.up.no_uplink",
     **{name: f"SwitchIngress.membership.{name}" for name in ("foreign", "acks")},
 }
 

@@ -10,16 +10,16 @@ from controller.allocator import FLOOD_GROUP
 from controller.config import Config, HostConfig, SwitchConfig
 from controller.entries import Entry, Group, TableEntry, table_entry
 from controller.graph import ALL_UP, Graph, Link, LinkState, spread
+from p4src import AGAIN_GROUP, RID_BACK, RID_UP
 
 ROUTE = "SwitchIngress.forward.route"
 ECMP_MEMBER = "SwitchIngress.forward.ecmp_member"
 MAC = "SwitchIngress.forward.mac"
 EDGE_PORT = "SwitchIngress.edges.port"
 TREE_LINK = "SwitchEgress.tree_out.link"
+FLOOD = "SwitchIngress.forward.flood"
 _NEXT_HOP = "SwitchIngress.forward.next_hop"
 _BROADCAST = 0xFFFF_FFFF_FFFF
-_AGAIN_GROUP = 64  # the first of four for each port: group 64 + 4 * port + uplink
-_AGAIN_UP, _AGAIN_BACK = 100, 101  # replicas of such a group
 _LINK_LOCAL = int(IPv4Address("169.254.0.0"))
 
 
@@ -55,9 +55,7 @@ def rack_entries(switch: SwitchConfig, hosts: Iterable[HostConfig]) -> list[Entr
             )
         )
         entries.append(table_entry(MAC, {"dst_mac": mac}, "SwitchIngress.forward.to_port", port=host.port))
-    entries.append(
-        table_entry(MAC, {"dst_mac": _BROADCAST}, "SwitchIngress.forward.flood", group=FLOOD_GROUP)
-    )
+    entries.append(table_entry(MAC, {"dst_mac": _BROADCAST}, FLOOD, group=FLOOD_GROUP))
     return entries
 
 
@@ -103,8 +101,8 @@ def _edges(config: Config, leaf: SwitchConfig, uplinks: Iterable[Link]) -> list[
         entries.append(_fabric_port(link.leaf_port))
         entries.append(_over(leaf, link.leaf_port, config.switch(link.spine), link.spine_port))
         for host in hosts:
-            replicas = sorted(((link.leaf_port, _AGAIN_UP), (host.port, _AGAIN_BACK)))
-            entries.append(Group(_AGAIN_GROUP + 4 * host.port + link.index, tuple(replicas)))
+            replicas = sorted(((link.leaf_port, RID_UP), (host.port, RID_BACK)))
+            entries.append(Group(AGAIN_GROUP + 4 * host.port + link.index, tuple(replicas)))
     for host in hosts:
         entries.append(
             table_entry(

@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 from controller.allocator import Region
 from controller.config import Config, Spread
 from controller.entries import Entry, Group, TableEntry, table_entry
-from controller.flows import BUCKETS, EMIT, TREE_JOB, UPLINK, Ring, leaf_entries
+from controller.flows import EMIT, TREE_JOB, UPLINK, Ring, leaf_entries
 from controller.graph import Graph, LinkState, spread
 from controller.jobs import Member, Plan
+from p4src import BUCKETS
 
 
 @dataclass(frozen=True)

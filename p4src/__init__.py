@@ -22,6 +22,10 @@ MAX_SLOTS = 8192
 HISTORY_MESSAGES = 16
 ROUTE_ENTRIES = 4096
 MAX_PORTS = 512
+BUCKETS = 16
+AGAIN_GROUP = 64
+RID_UP = 100
+RID_BACK = 101
 
 # Fixed by the program and by how the switch is started.
 CPU_PORT = 255
@@ -53,6 +57,8 @@ def built_from() -> dict[str, str]:
 
 
 __all__ = [
+    "AGAIN_GROUP",
+    "BUCKETS",
     "BUILD",
     "CHUNK_BYTES",
     "CPU_PORT",
@@ -69,6 +75,8 @@ __all__ = [
     "MAX_WINDOW",
     "P4INFO_PATH",
     "PATH_MTUS",
+    "RID_BACK",
+    "RID_UP",
     "ROOT",
     "ROUTE_ENTRIES",
     "SOURCES_PATH",

@@ -8,7 +8,7 @@
 /* All of the first chunk but its bytes 5 and 16. */
 #define KEPT_BY_STAMP 2048w0xffffffffff00ffffffffffffffffffff00ffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff
 
-control Emit(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
+control Emit(inout headers_t hdr, inout metadata_t meta, in standard_metadata_t standard_metadata) {
     bit<16> replica = standard_metadata.egress_rid;
     rank_set_t leaf = 0;
     rank_set_t predecessor = 0;

@@ -75,7 +75,7 @@ control SwitchIngress(inout headers_t hdr, inout metadata_t meta, inout standard
                     acknowledged.apply(hdr, meta, awaited_psns, latest_message);
                 }
             }
-            if (meta.member == DATA_FLOW || meta.from_leaf || meta.from_spine || hdr.tree.isValid()) {
+            if (meta.member == DATA_FLOW || hdr.tree.isValid()) {
                 if (meta.corrupted) {
                     if (meta.verdict == FORWARD) {
                         bad_icrc.count((bit<32>)meta.flow);

@@ -153,13 +153,13 @@ control Tree(inout headers_t hdr,
     }
 }
 
-/* Ingress: to which spine a rack's sum goes. Messages are spread over them. */
+/* Ingress: to which spine a rack's sum goes. */
 control Up(inout metadata_t meta, inout standard_metadata_t standard_metadata) {
     counter(MAX_FLOWS, CounterType.packets_and_bytes) no_uplink;
 
-    bit<8> bucket = meta.message[7:0] & 0x0f;
+    bit<8> bucket = meta.message[7:0] & (BUCKETS - 1);
     bool back = false;
-    bit<16> again_group = 64 + ((bit<16>)standard_metadata.ingress_port << 2);
+    bit<16> again_group = AGAIN_GROUP + ((bit<16>)standard_metadata.ingress_port << 2);
 
     action to_spine(port_t port, bit<16> index) {
         standard_metadata.egress_spec = port;

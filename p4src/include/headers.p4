@@ -198,10 +198,6 @@ const verdict_t ASK_LEAVES = 7;  /* to the leaves that have not contributed */
 const verdict_t REFLECT    = 8;  /* back through the link it came by */
 const verdict_t TO_CPU     = 9;
 
-/* Replicas of SEND_UP_AND_BACK. */
-const bit<16> RID_UP   = 100;
-const bit<16> RID_BACK = 101;
-
 /* Who a RoCE v2 packet belongs to. */
 typedef bit<3> member_t;
 const member_t NO_MEMBER = 0;

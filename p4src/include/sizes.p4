@@ -21,4 +21,12 @@
 #define ECMP_ENTRIES 1024
 #define MAX_PORTS 512
 
+/* Which spine a message's partial sums go to: by its number modulo this, a power of two. */
+#define BUCKETS 16
+/* Multicast groups AGAIN_GROUP + 4 * port + uplink: what came again from a port goes up (replica RID_UP), and back to its
+ * sender as an RNR NAK (RID_BACK). */
+#define AGAIN_GROUP 64
+#define RID_UP 100
+#define RID_BACK 101
+
 #endif

@@ -70,7 +70,18 @@ def constants(path: Path) -> dict[str, int]:
 def test_limits_are_those_of_the_program() -> None:
     sizes = defines(P4_SIZES)
     shared = set(sizes) & set(p4src.__all__)
-    assert {"MAX_FLOWS", "MAX_SLOTS", "MAX_JOBS", "MAX_RANKS", "MAX_CHUNKS", "HISTORY_MESSAGES"} <= shared
+    assert {
+        "MAX_FLOWS",
+        "MAX_SLOTS",
+        "MAX_JOBS",
+        "MAX_RANKS",
+        "MAX_CHUNKS",
+        "HISTORY_MESSAGES",
+        "BUCKETS",
+        "AGAIN_GROUP",
+        "RID_UP",
+        "RID_BACK",
+    } <= shared
     assert {name: getattr(p4src, name) for name in shared} == {name: sizes[name] for name in shared}
     assert sizes["MAX_FLOWS"] == sizes["MAX_JOBS"] * sizes["MAX_RANKS"]
     assert (sizes["CHUNK_BYTES"], sizes["MAX_CHUNKS"]) == (aggregation.CHUNK_BYTES, aggregation.MAX_CHUNKS)
