@@ -30,14 +30,13 @@ from bench.machine import machine
 from controller.api.admin import AdminClient
 from topologies.rack import Rack, RackOptions
 from topologies.state import ClusterState
-from topologies.switches import SwitchTarget
+from topologies.switches import BMV2, SwitchTarget
 from workloads.allreduce import Request, measure, require_right
 from workloads.team import Team
 
 RATE_MBIT: Final = 100.0
 RING_BYTES: Final = 32_000_000
 LATENCY_BYTES: Final = 1000
-BMV2: Final = "simple_switch_grpc"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,23 +65,22 @@ class Bench:
     def __init__(self, cluster: ClusterState, team: Team) -> None:
         self.cluster = cluster
         self.team = team
-        self.seconds: dict[str, list[float]] = {}
-        self.packets: dict[str, list[int]] = {}
-        self.retransmissions: dict[str, int] = {}
+        self.seconds: dict[Request, list[float]] = {}
+        self.packets: dict[Request, list[int]] = {}
+        self.retransmissions: dict[Request, int] = {}
 
     def once(self, request: Request) -> None:
         """One timed all-reduce."""
         before = self._received()
         outcome = measure(self.team, request)
         require_right(outcome, f"{request.bytes} bytes, {request.strategy}")
-        key = request.strategy
-        self.seconds.setdefault(key, []).append(outcome.timing.median_s)
-        self.packets.setdefault(key, []).append(self._received() - before)
-        self.retransmissions[key] = self.retransmissions.get(key, 0) + outcome.retransmissions
+        self.seconds.setdefault(request, []).append(outcome.timing.median_s)
+        self.packets.setdefault(request, []).append(self._received() - before)
+        self.retransmissions[request] = self.retransmissions.get(request, 0) + outcome.retransmissions
 
     def figure(self, part: str, request: Request) -> Figure:
         """What was measured so far."""
-        seconds = self.seconds[request.strategy]
+        seconds = self.seconds[request]
         median = statistics.median(seconds)
         return Figure(
             part=part,
@@ -97,8 +95,8 @@ class Bench:
             min_s=min(seconds),
             max_s=max(seconds),
             goodput_mbit_s=request.bytes * 8 / median / 1e6,
-            packets_per_s=statistics.median(self.packets[request.strategy]) / median,
-            retransmissions=self.retransmissions[request.strategy],
+            packets_per_s=statistics.median(self.packets[request]) / median,
+            retransmissions=self.retransmissions[request],
         )
 
     def _received(self) -> int:
@@ -160,8 +158,6 @@ def latency(targets: Sequence[SwitchTarget], rounds: int) -> Iterator[Figure]:
         with bench_on(target, hosts=4, path_mtu=1024) as bench:
             for dtype in ("float32", "int32"):
                 request = Request(bytes=LATENCY_BYTES, dtype=dtype, seed=7)
-                bench.seconds.clear()
-                bench.packets.clear()
                 for _ in range(20 * rounds):
                     bench.once(request)
                 yield bench.figure(f"latency {dtype}", request)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from ipaddress import AddressValueError, IPv4Address
@@ -184,7 +184,7 @@ def parse_config(document: Any) -> Config:
     """A Config from JSON's objects and lists; a host without `switch` is behind the only one."""
     top = _object(document, "the configuration")
     switches = tuple(
-        _build(SwitchConfig, _object(item, f"switches[{i}]"), f"switches[{i}]", {"target": _target})
+        _build(SwitchConfig, _object(item, f"switches[{i}]"), f"switches[{i}]", {"target": _one_of(Target)})
         for i, item in enumerate(_list(top, "switches"))
     )
     hosts = tuple(
@@ -201,10 +201,11 @@ def parse_config(document: Any) -> Config:
         for i, item in enumerate(_list(top, "links") if top.get("links", []) != [] else [])
     )
     values = {**top, "switches": switches, "hosts": hosts, "links": links}
-    return _build(Config, values, "the configuration", {"quotas": _object, "spread": _spread})
+    return _build(Config, values, "the configuration", {"quotas": _object, "spread": _one_of(Spread)})
 
 
 _T = TypeVar("_T")
+_E = TypeVar("_E", bound=Enum)
 _TYPES = {
     "str": str,
     "int": int,
@@ -253,18 +254,15 @@ def _list(top: dict[str, Any], name: str) -> list[Any]:
     return value
 
 
-def _spread(value: Any, where: str) -> Spread:
-    try:
-        return Spread(value)
-    except ValueError as error:
-        raise ConfigError(f"{where} is {value!r}, not one of {', '.join(s.value for s in Spread)}") from error
+def _one_of(kind: type[_E]) -> Callable[[Any, str], _E]:
+    def convert(value: Any, where: str) -> _E:
+        try:
+            return kind(value)
+        except ValueError as error:
+            known = ", ".join(member.value for member in kind)
+            raise ConfigError(f"{where} is {value!r}, not one of {known}") from error
 
-
-def _target(value: Any, where: str) -> Target:
-    try:
-        return Target(value)
-    except ValueError as error:
-        raise ConfigError(f"{where} is {value!r}, not one of {', '.join(t.value for t in Target)}") from error
+    return convert
 
 
 def _ip(value: Any, where: str) -> IPv4Address:

@@ -10,7 +10,6 @@ revision before. A switch that is away gets its part when it is there again, as 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, field, replace
@@ -18,7 +17,7 @@ from typing import Any
 
 from controller.admission import parse_quotas
 from controller.api.errors import ControllerError, NotPossibleError
-from controller.desired import Desired, Fabric, parse
+from controller.desired import Desired, parse
 from controller.drift import NO_DIFFERENCE, Change, Difference, batch, difference
 from controller.entries import key_of
 from controller.fabric import ManagedSwitch
@@ -52,11 +51,6 @@ class SwitchReport:
     pushed: bool = False
     error: str = ""
 
-    @property
-    def has_changes(self) -> bool:
-        """Whether it is not as wanted."""
-        return self.replaced or bool(self.found.changes)
-
 
 @dataclass(frozen=True)
 class Setting:
@@ -86,7 +80,6 @@ class Configuration:
         self.broken = ""  # why the document that was applied last is not in force
         self._registry = registry
         self._revisions = revisions
-        self._fabric = Fabric.of(registry.config)
         self._base = {
             switch.name: base_entries(registry.config, switch) for switch in registry.config.switches
         }
@@ -150,7 +143,7 @@ class Configuration:
         return self._parse(document) if document.strip() else self._parse_revision(current)
 
     def _parse(self, document: str) -> Desired:
-        return parse(document, self._fabric, self.vocabulary, self._base)
+        return parse(document, self._registry.links.graph, self.vocabulary, self._base)
 
     def _parse_revision(self, revision: Revision) -> Desired:
         try:
@@ -190,11 +183,11 @@ class Configuration:
     def _check_ways(self, desired: Desired) -> None:
         """NotPossibleError where a drain would take away the last way between racks that works now."""
         graph, state = self._registry.links.graph, self._registry.links.state
-        for pair in itertools.combinations(graph.leaves, 2):
-            then = state.draining(desired.drain)
-            if graph.common_spines(pair, state) and not graph.common_spines(pair, then):
-                why = graph.why_apart(pair, then)
-                raise NotPossibleError(f"drain: then {why}: wait until another is back, or drain less")
+        then = state.draining(desired.drain)
+        pair = graph.parted(state, then)
+        if pair is not None:
+            why = graph.why_apart(pair, then)
+            raise NotPossibleError(f"drain: then {why}: wait until another is back, or drain less")
 
     async def _apply(self, desired: Desired, document: str) -> Report:
         await self._registry.quiet(_PATIENCE_S)  # nobody is to be told of what moves by itself

@@ -24,50 +24,20 @@ from typing import Any
 
 from controller.admission import QuotaError, parse_quotas
 from controller.allocator import FLOOD_GROUP
-from controller.config import Config
 from controller.entries import Entry, Group, Key, TableEntry, key_of
+from controller.graph import ALL_UP, Graph
 from controller.marked import DocumentError, Marked, read
 from controller.recovery import JOB_GROUPS, JOB_TABLES
+from controller.routes import FLOOD
 from controller.vocabulary import Vocabulary, WordError
-from p4src import CPU_PORT, DROP_PORT, MAX_PORTS
+from p4src import AGAIN_GROUP, CPU_PORT, DROP_PORT, MAX_PORTS
 
-_FLOOD = "SwitchIngress.forward.flood"
-_AGAIN = range(64, 64 + 4 * MAX_PORTS)  # a leaf's partial up, and its answer back
+_AGAIN = range(AGAIN_GROUP, AGAIN_GROUP + 4 * MAX_PORTS)  # a leaf's partial up, and its answer back
 _MAX_GROUP = (1 << 16) - 1
 _MAX_INSTANCE = (1 << 16) - 1
 _MOST_SLOTS = 1 << 31
 _PARTS = ("drain", "quotas", "entries", "groups")
 _SHOWN = 3000  # characters of mistakes: they travel in gRPC's trailer
-
-
-@dataclass(frozen=True)
-class Fabric:
-    """The names that a document may use: switches, and links as (leaf, spine)."""
-
-    switches: tuple[str, ...]
-    links: tuple[tuple[str, str], ...] = ()
-
-    @classmethod
-    def of(cls, config: Config) -> Fabric:
-        """The configuration's."""
-        return cls(
-            tuple(switch.name for switch in config.switches),
-            tuple((link.a, link.b) for link in config.links),
-        )
-
-    @property
-    def spines(self) -> tuple[str, ...]:
-        """The spines, in order."""
-        return tuple(dict.fromkeys(spine for _, spine in self.links))
-
-    @property
-    def leaves(self) -> tuple[str, ...]:
-        """Leaves that have uplinks, in order."""
-        return tuple(dict.fromkeys(leaf for leaf, _ in self.links))
-
-    def ways(self, leaf: str, drain: frozenset[str]) -> set[str]:
-        """The spines that a leaf still reaches."""
-        return {b for a, b in self.links if a == leaf and b not in drain and f"{a}:{b}" not in drain}
 
 
 @dataclass(frozen=True)
@@ -91,13 +61,13 @@ class Desired:
         )
 
 
-def parse(text: str, fabric: Fabric, vocabulary: Vocabulary, base: Mapping[str, Sequence[Entry]]) -> Desired:
+def parse(text: str, graph: Graph, vocabulary: Vocabulary, base: Mapping[str, Sequence[Entry]]) -> Desired:
     """A document's meaning; DocumentError lists its mistakes, each with line and key.
 
     `base` is what the fabric itself needs on each switch, however it is drained.
     """
     top = read(text).mapping()
-    reader = _Reader(fabric, vocabulary, base)
+    reader = _Reader(graph, vocabulary, base)
     for name in top.keys() - set(_PARTS):
         with reader.mistakes.noting():
             raise top[name].wrong(f"{name!r} is not known here; known are {', '.join(_PARTS)}")
@@ -148,14 +118,15 @@ class _Mistakes:
 class _Reader:
     """Reads the four parts; groups before entries, which may name them."""
 
-    def __init__(self, fabric: Fabric, vocabulary: Vocabulary, base: Mapping[str, Sequence[Entry]]) -> None:
-        self.fabric = fabric
+    def __init__(self, graph: Graph, vocabulary: Vocabulary, base: Mapping[str, Sequence[Entry]]) -> None:
+        self.graph = graph
+        self.switches = (*graph.leaves, *graph.spines)
         self.vocabulary = vocabulary
         self.base = {name: {key_of(entry) for entry in entries} for name, entries in base.items()}
         self.mistakes = _Mistakes()
         self.drain: set[str] = set()
         self.quotas: dict[str, Any] | None = None
-        self.found: dict[str, dict[Key, Entry]] = {name: {} for name in fabric.switches}
+        self.found: dict[str, dict[Key, Entry]] = {name: {} for name in self.switches}
         self.lines: dict[tuple[str, Key], int] = {}
         self.groups: set[tuple[str, int]] = set()  # wrong ones too, so that one mistake is not told twice
 
@@ -164,36 +135,27 @@ class _Reader:
     def read_drain(self, given: Marked | None) -> None:
         if given is None:
             return
-        links = tuple(f"{a}:{b}" for a, b in self.fabric.links)
+        known = (*self.graph.spines, *(link.name for link in self.graph.links))
         for item in given.items():
             with self.mistakes.noting():
                 name = item.text()
-                if not links:
+                if not known:
                     raise item.wrong("there is nothing to drain: this fabric has no spines")
-                if name in self.fabric.switches and name not in self.fabric.spines:
+                if name in self.graph.leaves:
                     raise item.wrong(
                         f"{name} is a leaf, its hosts have no other: spines and links can be drained, "
-                        f"{', '.join((*self.fabric.spines, *links))}"
+                        f"{', '.join(known)}"
                     )
-                if name not in (*self.fabric.spines, *links):
-                    raise item.wrong(
-                        f"{name!r} is neither a spine nor a link; known are "
-                        f"{', '.join((*self.fabric.spines, *links))}"
-                    )
+                if name not in known:
+                    raise item.wrong(f"{name!r} is neither a spine nor a link; known are {', '.join(known)}")
                 if name in self.drain:
                     raise item.wrong(f"{name} is given twice")
                 self.drain.add(name)
-        self._still_connected(given)
-
-    def _still_connected(self, given: Marked) -> None:
-        drain, leaves = frozenset(self.drain), self.fabric.leaves
-        for i, leaf in enumerate(leaves):
-            for other in leaves[i + 1 :]:
-                if not self.fabric.ways(leaf, drain) & self.fabric.ways(other, drain):
-                    raise given.wrong(
-                        f"that leaves no way between {leaf} and {other}: keep a spine that both have a "
-                        "link to"
-                    )
+        parted = self.graph.parted(ALL_UP, ALL_UP.draining(self.drain))
+        if parted is not None:
+            raise given.wrong(
+                f"that leaves no way between {' and '.join(parted)}: keep a spine that both have a link to"
+            )
 
     # Quotas.
 
@@ -273,7 +235,7 @@ class _Reader:
         return entry
 
     def _check_group(self, entry: TableEntry, params: Mapping[str, Marked], switch: str) -> None:
-        if entry.action != _FLOOD:
+        if entry.action != FLOOD:
             return
         number = dict(entry.params)["group"]
         if number != FLOOD_GROUP and (switch, number) not in self.groups:
@@ -287,9 +249,7 @@ class _Reader:
         for name, value in given.mapping().items() if given is not None else ():
             with self.mistakes.noting():
                 if name not in self.found:
-                    raise value.wrong(
-                        f"there is no switch {name!r}; known are {', '.join(self.fabric.switches)}"
-                    )
+                    raise value.wrong(f"there is no switch {name!r}; known are {', '.join(self.switches)}")
                 yield name, value
 
     def _add(self, switch: str, entry: Entry, where: Marked) -> None:

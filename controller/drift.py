@@ -88,9 +88,6 @@ def batch(changes: Sequence[Change]) -> list[Update]:
     """
     written = {key_of(change.entry): change for change in changes if change.after is not None}
     deleted = [change.entry for change in changes if change.after is None]
-    ordered = [written[key_of(entry)].update for entry in flatten(writing_stages(_entries(written.values())))]
+    stages = writing_stages(change.entry for change in written.values())
+    ordered = [written[key_of(entry)].update for entry in flatten(stages)]
     return ordered + [Update(UpdateKind.DELETE, entry) for entry in flatten(deleting_stages(deleted))]
-
-
-def _entries(changes: Iterable[Change]) -> list[Entry]:
-    return [change.entry for change in changes]

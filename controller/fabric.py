@@ -156,10 +156,7 @@ def held(places: Iterable[tuple[Place, bool]]) -> list[Entry]:
 
 def guards_of(places: Iterable[tuple[Place, bool]]) -> list[Entry]:
     """The guards of jobs, each with whether it is live: of two for the same QP, the live one's."""
-    guards: dict[object, Entry] = {}
-    for place, _ in sorted(places, key=lambda item: item[1]):
-        guards.update({key_of(entry): entry for entry in removal_order(place.entries)[1]})
-    return list(guards.values())
+    return removal_order(held(places))[1]
 
 
 def collide(place: Place, entries: Iterable[Entry]) -> bool:

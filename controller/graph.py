@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -103,6 +104,13 @@ class Graph:
             if all(link is not None and state.usable(link) for link in links):
                 found.append(spine)
         return tuple(found)
+
+    def parted(self, before: LinkState, after: LinkState) -> tuple[str, str] | None:
+        """Two leaves that a spine joins before, and none after; None where there are no such two."""
+        for pair in itertools.combinations(self.leaves, 2):
+            if self.common_spines(pair, before) and not self.common_spines(pair, after):
+                return pair
+        return None
 
     def why_apart(self, leaves: Iterable[str], state: LinkState) -> str:
         """Why no spine joins these leaves, in words."""

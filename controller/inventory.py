@@ -9,7 +9,8 @@ from controller.entries import Entry
 from controller.fabric import ManagedSwitch
 from controller.flows import FLOW, TREE_JOB
 from controller.queries import SlotContent
-from controller.registry import Registry, Running
+from controller.registry import Registry
+from controller.running import Running
 from controller.store import Place
 from controller.switch import CounterCell
 from controller.trees import Tree

@@ -21,7 +21,7 @@ from controller.jobs import Job, Mode
 from controller.links import LinkWatch
 from controller.places import HalfOffError, Places
 from controller.running import Running
-from controller.setup import Admit, Installer, Shape
+from controller.setup import Installer
 from controller.store import Store, StoreError
 from controller.trees import Tree, with_psns
 from controller.upkeep import Upkeep
@@ -75,24 +75,6 @@ class Keeper(abc.ABC):
         """A job has ended, or one that has is not being written any more."""
 
     # Moving between ring and switches.
-
-    @property
-    def shape(self) -> Shape:
-        """Window and packets a message that a job gets, from what it asks for."""
-        return self.installer.shape
-
-    @shape.setter
-    def shape(self, shape: Shape) -> None:
-        self.installer.shape = shape
-
-    @property
-    def admit(self) -> Admit:
-        """Raises NoResourcesError where a job that has joined shall not have slots now."""
-        return self.installer.admit
-
-    @admit.setter
-    def admit(self, admit: Admit) -> None:
-        self.installer.admit = admit
 
     async def place_running(self, running: Running, psns: Mapping[int, int]) -> tuple[Mode, str]:
         """Slots and entries for a job that runs by ring, while all its workers hold.
@@ -150,16 +132,6 @@ class Keeper(abc.ABC):
 
     # Switches, links, and what an operator wants of them.
 
-    @property
-    def drained(self) -> frozenset[str]:
-        """Spines and links ("l1:s2") that take no new traffic."""
-        return self.links.drained
-
-    @property
-    def extra(self) -> dict[str, tuple[Entry, ...]]:
-        """Entries by switch that are wanted beside base entries and jobs'."""
-        return self.upkeep.extra
-
     def wanted_entries(
         self, name: str, *, drained: frozenset[str] | None = None, extra: Sequence[Entry] | None = None
     ) -> list[Entry]:
@@ -180,10 +152,6 @@ class Keeper(abc.ABC):
     async def quiet(self, timeout_s: float) -> None:
         """Wait until nothing is being moved, but not for longer than that."""
         await self.upkeep.quiet(timeout_s)
-
-    def held(self, running: Running) -> int:
-        """How many slots a job has, on all switches together."""
-        return running.slots
 
     def on_switch_change(self, name: str) -> None:
         """A switch came or went."""

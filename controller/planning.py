@@ -18,7 +18,6 @@ MAX_WORLD_SIZE = 256  # ranks have 8 bits in the aggregation header
 _FIRST_QPN = 2  # 0 and 1 are management QPs (InfiniBand specification, volume 1, 3.5.3)
 _24_BITS = 1 << 24
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@/+-]{0,127}")
-_MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
 
 
 def check_spec(config: Config, spec: JobSpec) -> None:

@@ -23,10 +23,10 @@ _NONCES = 1 << 32
 
 @dataclass
 class _Watched:
-    """A link, and what was heard of it since its last probe, sent at `sent_at` (None: none was)."""
+    """A link, and what was heard of it since its last probe, if one was `sent`."""
 
     link: Link
-    sent_at: float | None = None
+    sent: bool = False
     answered: bool = False
     answered_at: float | None = None
     lost: int = 0
@@ -49,14 +49,13 @@ class Prober:
         lost: int,
         found: int,
         down: Iterable[str] = (),
-        first_nonce: int = 1,
     ) -> None:
         down = set(down) if interval_s else ()
         self._links = {link.name: _Watched(link, down=link.name in down) for link in links}
         self._interval_s = interval_s
         self._lost = lost
         self._found = found
-        self._next_nonce = first_nonce
+        self._next_nonce = 1
         self._asked: dict[int, _Watched] = {}
         self._due_at = 0.0
 
@@ -80,12 +79,11 @@ class Prober:
         self._due_at = now + self._interval_s
         probes = []
         for watched in self._links.values():
-            if watched.sent_at is not None:
+            if watched.sent:
                 self._judge(watched)
             watched.answered = False
-            watched.sent_at = None
-            if can_ask(watched.link):
-                watched.sent_at = now
+            watched.sent = can_ask(watched.link)
+            if watched.sent:
                 probes.append((watched.link, self._nonce(watched)))
         return probes
 
@@ -93,7 +91,7 @@ class Prober:
         """A probe could not be sent: nothing can be missed."""
         watched = self._asked.get(nonce)
         if watched is not None:
-            watched.sent_at = None
+            watched.sent = False
 
     def answer(self, nonce: int, now: float) -> None:
         """A probe came back, perhaps late."""

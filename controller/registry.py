@@ -12,7 +12,6 @@ from dataclasses import replace
 
 from controller import planning
 from controller.admission import Quotas, tenant_of
-from controller.api import controller_pb2 as pb
 from controller.api.errors import ConflictError, ControllerError, NotFoundError
 from controller.config import Config
 from controller.fabric import ManagedSwitch
@@ -62,7 +61,6 @@ class Registry(Keeper):
             heartbeat_timeout_s=config.heartbeat_timeout_s,
             resume_timeout_s=config.resume_timeout_s,
         )
-        self.waitlisted: Callable[[Running], pb.Waitlisted | None] = lambda running: None
         self._jobs: dict[str, Running] = {}  # the last one of each name
         self._specs: dict[str, JobSpec] = {}  # made by CreateJob
         self._by_generation: dict[int, Running] = {}
@@ -372,6 +370,3 @@ class Registry(Keeper):
         if known.phase is Phase.INSTALLING:
             job.end("the controller was restarted while the job was set up")
         self.act(running, lambda job, now: None)
-
-
-__all__ = ["Registry", "Running"]

@@ -40,6 +40,6 @@ class Running:
         return tuple(name for name, place in self.places.items() if place.role == "leaf")
 
     @property
-    def slots(self) -> int:
-        """How many slots it has, on all switches together."""
-        return sum(place.region.slots for place in self.places.values())
+    def leaves_first(self) -> list[Place]:
+        """Its places, those on leaves before those on spines, by switch."""
+        return sorted(self.places.values(), key=lambda place: (place.role, place.switch))

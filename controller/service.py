@@ -18,9 +18,10 @@ from controller.api.errors import ControllerError, InvalidRequestError, Unreacha
 from controller.configuration import Configuration
 from controller.jobs import Ended, Timing
 from controller.planning import member_from
-from controller.registry import Registry, Running
+from controller.registry import Registry
 from controller.reports import report_message, revision_messages
 from controller.revisions import Revisions
+from controller.running import Running
 from controller.sessions import Session as WorkerSession
 from controller.store import Place
 from controller.switch import CounterCell
@@ -275,7 +276,7 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
             (running, place)
             for running in chosen
             if running.job.live and running.job.plan is not None
-            for place in sorted(running.places.values(), key=lambda place: (place.role, place.switch))
+            for place in running.leaves_first
             if place.role == "leaf" or self.registry.switches[place.switch].switch.connected
         ]
 

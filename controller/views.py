@@ -21,7 +21,8 @@ from controller.jobs import (
     Waiting,
 )
 from controller.moves import HoldAt, Moved, Pause
-from controller.registry import Registry, Running
+from controller.registry import Registry
+from controller.running import Running
 from controller.trees import Tree
 
 _MODES = {None: pb.MODE_UNSPECIFIED, Mode.IN_NETWORK: pb.IN_NETWORK, Mode.RING: pb.RING}
@@ -111,7 +112,7 @@ def job_info(registry: Registry, running: Running) -> pb.JobInfo:
         info.ring.extend(job.plan.ring or range(job.spec.world_size))
     if running.places and job.live:
         tree = Tree.of(registry.config, job.members)
-        for place in sorted(running.places.values(), key=lambda place: (place.role, place.switch)):
+        for place in running.leaves_first:
             info.places.add(
                 switch=place.switch,
                 role=place.role,
@@ -119,9 +120,11 @@ def job_info(registry: Registry, running: Running) -> pb.JobInfo:
                 slots=place.region.slots,
                 ranks=[rank for ranks in tree.ranks_by_bit(place.switch) for rank in ranks],
             )
-    waitlisted = registry.waitlisted(running)
-    if waitlisted is not None:
-        info.waitlisted.CopyFrom(waitlisted)
+    queued = registry.waitlist.waitlisted(running)
+    if queued is not None:
+        info.waitlisted.CopyFrom(
+            pb.Waitlisted(position=queued.position, reason=queued.reason, waiting_s=queued.waiting_s)
+        )
     return info
 
 

@@ -55,6 +55,7 @@ class Vocabulary:
                 },
                 int(table.size),
             )
+        self._position = {name: i for i, name in enumerate(self.tables)}
 
     def table(self, name: str) -> Table:
         """The table of that name; WordError."""
@@ -84,16 +85,11 @@ class Vocabulary:
         params = ", ".join(f"{name}={_shown(fields.get(name), name, value)}" for name, value in entry.params)
         return f"{entry.action.rpartition('.')[2]}({params})"
 
-    def words(self, entry: Entry) -> str:
-        """Key and value."""
-        return f"{self.key_words(entry)} -> {self.value_words(entry)}"
-
     def order(self, key: Key) -> tuple[int, int, Key]:
         """Groups last, tables in P4Info's order, which is that of the pipeline."""
         if key[0] == "group":
             return (1, 0, key)
-        names = list(self.tables)
-        return (0, names.index(key[0]) if key[0] in names else len(names), key)
+        return (0, self._position.get(key[0], len(self._position)), key)
 
     # Values.
 
@@ -121,7 +117,7 @@ class Vocabulary:
 
 def _parse(field: Field, text: str) -> int:
     """A number, decimal or 0x..., an IPv4 address for 32 bits, a MAC for 48. WordError."""
-    if _MAC.fullmatch(text) and ":" in text:
+    if _MAC.fullmatch(text):
         if field.width != 48:
             raise WordError(f"{text!r} is a MAC, {field.name} has {field.width} bits")
         return int("".join(part.zfill(2) for part in text.split(":")), 16)

@@ -30,7 +30,6 @@ from controller.admission import (
     why_never,
     why_over,
 )
-from controller.api import controller_pb2 as pb
 from controller.api.errors import NoResourcesError, NotPossibleError
 from controller.jobs import Job, Mode, Phase, Plan, Relocate
 from controller.running import Running
@@ -57,6 +56,15 @@ class _Waiting:
     why: str = ""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Queued:
+    """A job's position in the queue, from 1, and why and for how long it has waited."""
+
+    position: int
+    reason: str
+    waiting_s: float
+
+
 class Waitlist:
     """Belongs to a registry, whose hooks it takes. `quotas` are in force."""
 
@@ -70,10 +78,9 @@ class Waitlist:
         self._due = self._scheduled = False
         self._looked_at = self._preempting_from = 0.0
         self._standing: tuple[dict[Running, Demand], Decision] | None = None  # until something changes
-        registry.shape = self.shape
-        registry.admit = self.admit
+        registry.installer.shape = self.shape
+        registry.installer.admit = self.admit
         registry.on_room.append(self.changed)
-        registry.waitlisted = self.waitlisted
 
     def set_quotas(self, quotas: Quotas | None) -> None:
         """Other quotas (None: the configuration's). Jobs that have slots keep them."""
@@ -214,16 +221,16 @@ class Waitlist:
         }
 
     def _preempt(self, rooms: Rooms, by_key: Mapping[int, Running], waiting: Sequence[Demand]) -> None:
-        holders = {
-            running.generation or 0: Holder(
+        holders = [
+            Holder(
                 demand=self._demand(running.job, running.job.plan, self._placed_at.get(running, 0.0)),
                 regions={name: place.region for name, place in running.places.items()},
                 movable=not self._why_stays(running),
             )
             for running in self._registry.jobs()
             if running.job.live and running.places and running.job.plan is not None
-        }
-        found = preempt(self.quotas, rooms, list(holders.values()), waiting)
+        ]
+        found = preempt(self.quotas, rooms, holders, waiting)
         if found is None:
             return
         self._made_room_for = by_key[found.demand.key]
@@ -245,7 +252,7 @@ class Waitlist:
 
     # What there is
 
-    def waitlisted(self, running: Running) -> pb.Waitlisted | None:
+    def waitlisted(self, running: Running) -> Queued | None:
         """What a job waits for; None where it does not."""
         if self._standing is None:
             demands = self._demands(ready_only=False)
@@ -261,7 +268,7 @@ class Waitlist:
             return None  # it does not wait: `mode_reason` says why
         order = [d.key for moving, d in demands.items() if _moves_in(moving.job)]
         order += [*(d.key for d in decision.admitted), *decision.reasons]
-        return pb.Waitlisted(
+        return Queued(
             position=1 + order.index(demand.key),
             reason=self._why_waits(running, demand, decision, now),
             waiting_s=max(0.0, now - waiting.since),

@@ -34,9 +34,8 @@ class Gate:
     def turn(self, collective: int) -> Iterator[Mode]:
         """Wait until this collective may start; the mode to run it in. What leaves ends its turn."""
         with self._changed:
-            if (
-                _ahead(collective, self._next) > 0
-            ):  # those between will never start: their futures were cancelled
+            # Those between will never start: their futures were cancelled.
+            if _ahead(collective, self._next) > 0:
                 self._next = collective
                 self._changed.notify_all()
             self._changed.wait_for(lambda: not self._holds(collective))

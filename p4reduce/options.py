@@ -11,8 +11,8 @@ import typer
 from topologies.errors import TopologyError
 from topologies.links import parse_rate_mbit
 from topologies.state import HostKind
-
-_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
+from workloads import sizes
+from workloads.errors import WorkloadError
 
 ClusterOption = Annotated[
     str | None,
@@ -26,11 +26,11 @@ JsonFile = Annotated[
 
 
 def parse_bytes(text: str) -> int:
-    """`4096`, `64K`, `32M`, `1G`, also with B or iB behind; the units are powers of 1024."""
-    match = re.fullmatch(r"(\d+)\s*([KMG]?)(?:I?B)?", text.strip().upper())
-    if match is None:
-        raise typer.BadParameter(f"{text!r} is no size: say 4096, 64K or 32M")
-    return int(match[1]) * _UNITS[match[2]]
+    """A size in bytes: `4096`, `64K`, `32M`."""
+    try:
+        return sizes.parse_bytes(text)
+    except WorkloadError as error:
+        raise typer.BadParameter(str(error)) from error
 
 
 def parse_rate(text: str) -> float | None:

@@ -11,6 +11,7 @@ from p4reduce import output
 from p4reduce.detached import let_go, start_detached
 from p4reduce.failing import ending_on_signals
 from p4reduce.prompt import Prompt
+from topologies import cleanup
 from topologies.fabric import Fabric
 from topologies.options import FabricOptions
 from topologies.state import ClusterState, running
@@ -34,7 +35,11 @@ def stay(
         options.validate()
         with ending_on_signals(), output.progress() as progress:
             start_detached(options, progress=progress)
-        prepare(running(name))
+        try:
+            prepare(running(name))
+        except BaseException:
+            cleanup.take_down(running(name))  # as it is without `detach`
+            raise
         output.say(f"cluster {name} is up: 'p4reduce down --cluster {name}' takes it down")
         return
     with ending_on_signals(), ExitStack() as stack:

@@ -36,10 +36,18 @@ COMPILE_TIMEOUT_S = 300.0
 DIGEST_BYTES = hashlib.sha256().digest_size
 
 
+def user_cache() -> Path:
+    """Where this project keeps what can be made again: $XDG_CACHE_HOME/p4reduce, by default in ~/.cache.
+
+    A relative path there is ignored, as the XDG Base Directory Specification has it.
+    """
+    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return (base if base.is_absolute() else Path.home() / ".cache") / "p4reduce"
+
+
 def cache_directory() -> Path:
-    """Where compiled programs are kept: $XDG_CACHE_HOME/p4reduce/programs, by default in ~/.cache."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "p4reduce" / "programs"
+    """Where compiled programs are kept."""
+    return user_cache() / "programs"
 
 
 def build_program(source: str) -> Path:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
+from p4src import PATH_MTUS
 from topologies.errors import TopologyError, UnsupportedError
 from topologies.layout import Layout
 from topologies.links import LinkShape
 from topologies.machines import image, machine
 from topologies.state import HostKind
 from topologies.switches import SwitchTarget, require_bmv2
-
-PATH_MTUS: Final = (256, 512, 1024, 2048, 4096)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from soft_switch.build import user_cache
 from topologies.errors import TopologyError
 from topologies.namespaces import NETNS_DIRECTORY
 from topologies.state import ClusterState, SwitchState
@@ -81,10 +82,8 @@ def run(
 
 
 def _home() -> Path:
-    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    cache = base if base.is_absolute() else Path.home() / ".cache"  # as its specification has it
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    return cache / "p4reduce" / f"p4runtime-shell-0.0.6-python{version}"
+    return user_cache() / f"p4runtime-shell-0.0.6-python{version}"
 
 
 def _must(*command: str) -> None:

@@ -16,11 +16,11 @@ from typing import Any, ClassVar, Final
 
 from mininet.node import Switch
 
+from p4src import CPU_PORT
 from topologies.errors import TopologyError, UnsupportedError
 from topologies.layout import Role
 from topologies.processes import end, wait_until
 
-CPU_PORT: Final = 255
 START_TIMEOUT_S: Final = 120.0  # the embedded switch compiles its engine at its first start
 BMV2: Final = "simple_switch_grpc"
 _THRIFT_PORT: Final = 9090

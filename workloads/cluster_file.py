@@ -17,7 +17,7 @@ import dataclasses
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_type_hints
 
 from pydantic import (
     AfterValidator,
@@ -32,39 +32,31 @@ from pydantic import (
 from controller.admission import tenant_of
 from controller.api.errors import InvalidRequestError
 from controller.config import Config, check_window
+from p4src import PATH_MTUS
 from topologies import layout
 from topologies.errors import TopologyError
 from topologies.links import parse_rate_mbit
-from topologies.options import PATH_MTUS, FabricOptions
+from topologies.options import FabricOptions
 from topologies.rack import RackOptions
 from topologies.spine_leaf import SpineLeafOptions
 from topologies.state import HostKind
 from topologies.switches import SwitchTarget
 from workloads.errors import WorkloadError
 from workloads.placement import PACKED, SPREAD, counts_of
+from workloads.sizes import parse_bytes
 from workloads.tensors import dtype_of, operation_of
 from workloads.validation import ClusterFileError, Document, Mistake, Part
 
+Parsed = TypeVar("Parsed")
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,31}$"
-_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 
 
 def _rate(text: Any) -> Any:
-    if not isinstance(text, str):
-        return text
-    try:
-        return parse_rate_mbit(text)
-    except TopologyError as error:
-        raise ValueError(str(error)) from error
+    return _must(parse_rate_mbit, text) if isinstance(text, str) else text
 
 
 def _size(text: Any) -> Any:
-    if not isinstance(text, str):
-        return text
-    match = re.fullmatch(r"(\d+)\s*([KMG]?)(?:I?B)?", text.strip().upper())
-    if match is None:
-        raise ValueError("this is no size: say 4096, 64K or 32M")
-    return int(match[1]) * _UNITS[match[2]]
+    return _must(parse_bytes, text) if isinstance(text, str) else text
 
 
 def _listed(given: Any) -> Any:
@@ -79,10 +71,7 @@ def _path_mtu(given: Any) -> Any:
 
 
 def _tenant(given: str) -> str:
-    try:
-        tenant_of(given)
-    except InvalidRequestError as error:
-        raise ValueError(str(error)) from error
+    _must(tenant_of, given)
     return given
 
 
@@ -360,9 +349,9 @@ def _name_of(path: Path) -> str:
     return re.sub(r"[^A-Za-z0-9_-]+", "-", path.stem).strip("-_")[:32] or "cluster"
 
 
-def _must(parse: Callable[[str], object], text: str) -> None:
-    """ValueError with what `parse` has to say about `text`."""
+def _must(parse: Callable[[str], Parsed], text: str) -> Parsed:
+    """What `parse` makes of `text`; ValueError, which pydantic takes, with what it has to say against it."""
     try:
-        parse(text)
-    except WorkloadError as error:
+        return parse(text)
+    except (InvalidRequestError, TopologyError, WorkloadError) as error:
         raise ValueError(str(error)) from error

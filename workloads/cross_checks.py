@@ -50,7 +50,8 @@ def _controller(file: ClusterFile) -> Iterator[Mistake]:
             }
         )
     except ConfigError as error:
-        named = [key for key in type(file.controller).model_fields if key in str(error)]
+        given = [key for key in type(file.controller).model_fields if key in file.controller.model_fields_set]
+        named = [key for key in given if key in str(error)]
         yield ["controller", *named[:1]], str(error)
 
 

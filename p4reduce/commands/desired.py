@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -168,10 +169,10 @@ def _read(file: Path | None) -> str:
     return text if text.strip() else "{}"
 
 
-def _ask(file: Path | None, request: Any) -> pb.PlanReport:
+def _ask(file: Path | None, request: Callable[[], pb.PlanReport]) -> pb.PlanReport:
     """The answer; what is wrong with the document is said with its file's name."""
     try:
-        report: pb.PlanReport = request()
+        return request()
     except InvalidRequestError as error:
         if file is None:
             raise
@@ -179,7 +180,6 @@ def _ask(file: Path | None, request: Any) -> pb.PlanReport:
         lines = str(error).splitlines()
         text = f"{name}, {lines[0]}" if len(lines) == 1 else "\n  ".join([f"{name} is wrong:", *lines])
         raise InvalidRequestError(text) from error
-    return report
 
 
 def _has_changes(row: Row) -> bool:
@@ -230,21 +230,23 @@ def _planned(row: Row) -> str:
     )
 
 
+def _applied(row: Row) -> str:
+    if not _has_changes(row):
+        return _planned(row)
+    count = row["summary"]
+    return (
+        f"Applied: {count['add']} added, {count['change']} changed, {count['delete']} deleted. "
+        f"{_revision(row)}"
+    )
+
+
 def _show_done(row: Row, *, as_json: bool) -> None:
     if as_json:
         output.say_json(row)
-    elif row["applied"] and not _has_changes(row):
-        _show_changes(row)
-        output.say(f"No changes: {_all(row)} as wanted. {_revision(row)}")
-    elif row["applied"]:
-        _show_changes(row)
-        count = row["summary"]
-        output.say(
-            f"Applied: {count['add']} added, {count['change']} changed, {count['delete']} deleted. "
-            f"{_revision(row)}"
-        )
     else:
-        _show_changes(row, done=True)
+        _show_changes(row, done=not row["applied"])
+        if row["applied"]:
+            output.say(_applied(row))
     for switch in row["switches"]:
         if switch["error"]:
             output.complain(switch["error"])

@@ -63,8 +63,8 @@ def run(
             if report.jobs:
                 output.show(run_tables(report.as_json()))
             output.note(f"results: {target}")
-    if keep:
-        output.note(f"cluster {options.name} is still up: 'p4reduce down --cluster {options.name}'")
+        if keep and report.up_s is not None:
+            output.note(f"cluster {options.name} is still up: 'p4reduce down --cluster {options.name}'")
     if not report.exact:
         raise VerificationError(f"not every sum was right: {target} has which")
 

@@ -12,7 +12,6 @@ from typer.core import TyperGroup
 from controller.config import Spread
 from p4reduce.options import parse_host_counts, parse_host_kinds, parse_rate
 from p4reduce.staying import stay
-from topologies.layout import spread
 from topologies.rack import RackOptions
 from topologies.spine_leaf import SpineLeafOptions
 from topologies.state import HostKind
@@ -128,7 +127,6 @@ def spine_leaf(
     """Racks whose switches have an uplink to each spine; stays up with a prompt until you leave it."""
     counts = parse_host_counts(hosts, leaves=leaves)
     total = counts if isinstance(counts, int) else sum(counts)
-    spread(total, leaves)
     options = SpineLeafOptions(
         name=cluster,
         spines=spines,

@@ -11,12 +11,13 @@ from controller.config import Config, HostConfig, LinkConfig, SwitchConfig
 from controller.entries import Entry, TableEntry
 from controller.fabric import ManagedSwitch
 from controller.flows import UPLINK
-from controller.jobs import Event, Heartbeat, Member, Waiting
+from controller.jobs import Event, Member
 from controller.moves import Moved
 from controller.registry import Registry
 from controller.routes import ECMP_MEMBER, base_entries
 from controller.sessions import Session
 from controller.store import Store
+from tests.controller import told
 from tests.controller.fake_switch import FakeSwitch
 
 
@@ -179,9 +180,4 @@ class FabricBench:
 
 def heard(session: Session) -> list[Event | None]:
     """What a session was told since the last call, without what comes again and again."""
-    events: list[Event | None] = []
-    while not session.events.empty():
-        event = session.events.get_nowait()
-        if not isinstance(event, (Waiting, Heartbeat, Moved)):
-            events.append(event)
-    return events
+    return [event for event in told.heard(session) if not isinstance(event, Moved)]

@@ -257,6 +257,7 @@ def test_nothing_is_to_be_done_at_first() -> None:
         report = await bench.configuration.plan("")
         assert changes(report) == []
         assert report.revision == 0
+        assert [switch.name for switch in report.switches] == list(bench.switches)
         assert all(switch.connected and switch.found.unchanged > 5 for switch in report.switches)
 
     run(test)

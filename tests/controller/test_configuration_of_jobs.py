@@ -186,7 +186,7 @@ def test_a_drain_that_half_failed_is_undone_by_rollback(bench: Run) -> None:
         bench.switches["l2"].refuses = {route.entry}
         report = await bench.configuration.apply("drain: [s2]")
         assert not report.applied
-        assert bench.registry.drained == frozenset()
+        assert bench.registry.links.drained == frozenset()
         bench.switches["l2"].refuses = set()
         assert (await bench.configuration.rollback(None)).applied
         await bench.registry.drain()

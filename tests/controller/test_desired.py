@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import textwrap
+from dataclasses import replace
 from ipaddress import IPv4Address
 from pathlib import Path
 
@@ -12,19 +13,20 @@ import pytest
 
 from controller.allocator import FLOOD_GROUP
 from controller.config import HostConfig, SwitchConfig
-from controller.desired import Desired, Fabric, parse
+from controller.desired import Desired, parse
 from controller.entries import Entry, Group, TableEntry, key_of, table_entry
+from controller.graph import Graph
 from controller.marked import DocumentError
 from controller.push import shipped_program
 from controller.recovery import JOB_TABLES
 from controller.routes import ROUTE, rack_entries
 from controller.vocabulary import Vocabulary
 from p4src import MAX_JOBS
+from tests.controller.spine_leaf import fabric
 
 SCHEMA = shipped_program().schema
 VOCABULARY = Vocabulary(SCHEMA)
-LINKS = tuple((leaf, spine) for leaf in ("l1", "l2") for spine in ("s1", "s2"))
-FABRIC = Fabric(("l1", "l2", "s1", "s2"), LINKS)
+FABRIC = Graph.of(fabric((1, 1), spines=2))
 BASE = {
     "l1": rack_entries(
         SwitchConfig(name="l1", device_id=1, address="127.0.0.1:1"),
@@ -34,13 +36,13 @@ BASE = {
 HOP = {"port": 4, "src_mac": "02:70:00:01:00:04", "dst_mac": "02:00:00:00:00:04"}
 
 
-def desired(text: str, fabric: Fabric = FABRIC) -> Desired:
-    return parse(textwrap.dedent(text), fabric, VOCABULARY, BASE)
+def desired(text: str, graph: Graph = FABRIC) -> Desired:
+    return parse(textwrap.dedent(text), graph, VOCABULARY, BASE)
 
 
-def mistakes(text: str, fabric: Fabric = FABRIC) -> list[str]:
+def mistakes(text: str, graph: Graph = FABRIC) -> list[str]:
     with pytest.raises(DocumentError) as caught:
-        desired(text, fabric)
+        desired(text, graph)
     return str(caught.value).splitlines()
 
 
@@ -55,8 +57,8 @@ def only_entry(text: str) -> Entry:
     return entry
 
 
-def only_mistake(text: str, fabric: Fabric = FABRIC) -> str:
-    (mistake,) = mistakes(text, fabric)
+def only_mistake(text: str, graph: Graph = FABRIC) -> str:
+    (mistake,) = mistakes(text, graph)
     return mistake
 
 
@@ -112,9 +114,7 @@ class TestMeaning:
     def test_of_the_documentations_example(self) -> None:
         page = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text()
         (example,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
-        spines = ("s1", "s2", "s3")
-        links = tuple((leaf, spine) for leaf in ("l1", "l2") for spine in spines)
-        found = desired(example, Fabric(("l1", "l2", *spines), links))
+        found = desired(example, Graph.of(fabric((1, 1), spines=3)))
         assert found.drain == {"s2", "l1:s3"}
         assert found.quotas is not None
         assert len(found.on("l1")) == 3
@@ -350,8 +350,16 @@ class TestDrain:
     def test_what_can(self, drain: str) -> None:
         desired(f"drain: {drain}")
 
+    def test_racks_that_nothing_joins_are_not_parted(self) -> None:
+        """l1 and l3 have no spine in common, whatever is drained."""
+        whole = Graph.of(fabric((1, 1, 1), spines=2))
+        links = tuple(link for link in whole.links if link.name not in ("l1:s2", "l3:s1"))
+        chain = replace(whole, links=links)
+        assert desired("drain: []", chain).drain == frozenset()
+        assert "leaves no way between l2 and l3" in only_mistake("drain: [s2]", chain)
+
     def test_a_rack_has_nothing_to_drain(self) -> None:
-        assert "this fabric has no spines" in only_mistake("drain: [s1]", Fabric(("s1",)))
+        assert "this fabric has no spines" in only_mistake("drain: [s1]", Graph(("s1",), (), ()))
 
 
 class TestQuotas:

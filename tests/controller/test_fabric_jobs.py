@@ -17,7 +17,7 @@ from controller.api.errors import NoResourcesError, NotPossibleError
 from controller.config import Config, Spread
 from controller.entries import TableEntry
 from controller.flows import FLOW, MEMBER_QP, TREE_JOB, UPLINK, removal_order
-from controller.jobs import Ended, JobSpec, Left, Mode, Ready, Resumed, Start
+from controller.jobs import JobSpec, Left, Mode, Resumed, Start
 from controller.routes import ECMP_MEMBER
 from controller.sessions import Session
 from controller.store import Store
@@ -26,6 +26,7 @@ from controller.updates import UpdateKind
 from controller.views import job_info
 from p4src import MAX_JOBS
 from tests.controller.spine_leaf import FabricBench, fabric, heard, member
+from tests.controller.told import ended_of, ready_of
 
 Run = Callable[..., None]
 CONFIG = fabric((2, 2), spines=2, spread=Spread.MESSAGES)  # so that every job uses both
@@ -47,19 +48,6 @@ def bench(tmp_path: Path) -> Run:
         asyncio.run(body())
 
     return run
-
-
-def ready_of(session: Session) -> Ready:
-    (first, *_) = heard(session)
-    assert isinstance(first, Ready)
-    return first
-
-
-def ended_of(session: Session) -> Ended:
-    *_, event, last = heard(session)
-    assert isinstance(event, Ended)
-    assert last is None
-    return event
 
 
 def tables(b: FabricBench, name: str) -> set[str]:
@@ -519,7 +507,7 @@ def test_a_job_by_ring_is_placed_while_it_holds_and_taken_off_again(bench: Run) 
         def full(job: object, plan: object) -> None:
             raise NoResourcesError("over its quota")
 
-        b.registry.admit = full
+        b.registry.installer.admit = full
         sessions = await b.run_job("train", ACROSS)
         running = b.registry.job("train")
         assert running.job.plan is not None

@@ -18,16 +18,12 @@ from controller.fabric import ManagedSwitch, guards_of
 from controller.flows import FLOW, MEMBER_QP, removal_order
 from controller.jobs import (
     Ended,
-    Event,
-    Heartbeat,
     JobSpec,
     Left,
     Member,
     Mode,
-    Ready,
     Resumed,
     Start,
-    Waiting,
 )
 from controller.moves import Moved
 from controller.registry import Registry
@@ -37,6 +33,7 @@ from controller.store import Store, StoredJob
 from controller.switch import SwitchError
 from p4src import MAX_JOBS
 from tests.controller.fake_switch import FakeSwitch
+from tests.controller.told import ended_of, heard, ready_of
 
 CONFIG = Config(
     switches=(SwitchConfig(name="s1", device_id=1, address="127.0.0.1:1"),),
@@ -128,29 +125,6 @@ class Bench:
 
     def tables(self) -> set[str]:
         return {getattr(entry, "table", "group") for entry in self.switch.of_jobs.values()}
-
-
-def heard(session: Session) -> list[Event | None]:
-    """What a session was told since the last call, without waiting and heartbeats."""
-    events: list[Event | None] = []
-    while not session.events.empty():
-        event = session.events.get_nowait()
-        if not isinstance(event, (Waiting, Heartbeat)):
-            events.append(event)
-    return events
-
-
-def ready_of(session: Session) -> Ready:
-    (first, *_) = heard(session)
-    assert isinstance(first, Ready)
-    return first
-
-
-def ended_of(session: Session) -> Ended:
-    *_, event, last = heard(session)
-    assert isinstance(event, Ended)
-    assert last is None
-    return event
 
 
 @pytest.fixture

@@ -20,8 +20,9 @@ from controller.moves import HoldAt, Moved, Pause
 from controller.sessions import Session
 from controller.switch import SwitchError
 from tests.controller.spine_leaf import FabricBench, fabric
-from tests.controller.test_registry import CONFIG, Bench, Run, ended_of, heard, member
+from tests.controller.test_registry import CONFIG, Bench, Run, member
 from tests.controller.test_registry import bench as bench
+from tests.controller.told import ended_of, heard
 
 FULL: dict[str, Any] = {"window": 8, "message_packets": 64}  # 1024 slots: eight of them fill a switch
 
@@ -288,13 +289,7 @@ def test_a_job_that_ends_while_the_switch_is_written_for_it_leaves_nothing(bench
         await b.registry.drain()
         for session in late.sessions:
             session.took_end()
-        for _ in range(8):
-            b.now += 0.5
-            for job in jobs[1:]:
-                for session in job.sessions:
-                    session.heartbeat()
-            b.registry.tick()
-            await b.registry.drain()
+        await b.pass_time(4.0, *(session for job in jobs[1:] for session in job.sessions))
         assert b.used == 7 * 1024
         assert not b.registry.job("late").places
 

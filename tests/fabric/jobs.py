@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from controller.allocator import Region, SwitchAllocator
 from controller.api.errors import NoResourcesError
@@ -15,71 +14,25 @@ from controller.graph import LinkState
 from controller.jobs import Member, Mode, Plan
 from controller.planning import switches_of
 from controller.trees import Tree, entries_on
-from host_agent.collectives.plan import Steps, Wait
-from host_agent.transport import Endpoint, EventType, Predecessor, Successor, TransportConfig
-from host_agent.transport.events import Failure
+from host_agent.transport import Endpoint, Predecessor, Successor, TransportConfig
+from tests.host_agent import sim
 from tests.host_agent.collectives.cases import Case, program
 from tests.host_agent.transport.nic import NicEndpoint
 from tests.model.from_entries import EntrySwitch
 
 
-class Worker:
-    """One rank of a job: its endpoint and the program that it runs."""
+class Worker(sim.Worker):
+    """One rank of a job, and when it is to be looked after."""
 
     def __init__(self, job: JobRun, rank: int, endpoint: Endpoint | NicEndpoint) -> None:
+        super().__init__(endpoint)
         self.job = job
         self.rank = rank
-        self.endpoint = endpoint
-        self.program: Steps[Any] | None = None
-        self.begun = False
-        self.waiting: Wait | None = None
-        self.received = 0  # the last operation that is RECEIVED
-        self.completed = 0
-        self.failure: Failure | None = None
-        self.done = False
         self.timer_ns: int | None = None
         self.retransmitted = 0  # packets, known when the job has ended
 
     def __str__(self) -> str:
         return f"job {self.job.plan.job_id}, rank {self.rank} at {self.endpoint.config.ip}"
-
-    def may_advance(self) -> bool:
-        """It waits for what is there."""
-        if self.waiting is None or self.done:
-            return False
-        reached = self.received if self.waiting.until is EventType.RECEIVED else self.completed
-        return reached >= self.waiting.op_id
-
-    def advance(self, now_ns: int) -> None:
-        """Run on until it waits for what is not there yet."""
-        assert self.program is not None
-        try:
-            step = self.program.send(0) if self.begun else next(self.program)
-            self.begun = True
-            while True:
-                if isinstance(step, Wait):
-                    self.waiting = step
-                    if not self.may_advance():
-                        return
-                    step = self.program.send(0)
-                else:
-                    step = self.program.send(self.endpoint.post(step, now_ns))
-        except StopIteration:
-            self.done, self.waiting = True, None
-
-    def note(self) -> None:
-        """Take note of the endpoint's events."""
-        for event in self.endpoint.events():
-            if event.type is EventType.RECEIVED:
-                self.received = event.op_id
-            elif event.type is EventType.COMPLETED:
-                self.received, self.completed = max(self.received, event.op_id), event.op_id
-            else:
-                self.failure = event.failure
-
-    def is_over(self) -> bool:
-        """Its program has ended, and all that it sent is acknowledged."""
-        return self.done and self.endpoint.progress().operations == 0
 
 
 @dataclass(kw_only=True)

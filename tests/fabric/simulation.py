@@ -26,11 +26,10 @@ from p4src import MAX_SLOTS
 from tests.fabric.jobs import JobRun, Worker
 from tests.fabric.network import End, far_ends
 from tests.fabric.switches import WatchedSwitch
-from tests.host_agent.sim import Faults, InvariantError, corrupted
+from tests.host_agent.sim import Faults, InvariantError
 from tests.model.placement import SENDS, roce_headers
 from tests.model.tree_packets import TreePacket
 
-LINK_DELAY_NS = 10_000
 QUEUE_NS = 1_000_000  # until a job that found no room tries again
 Drop = Callable[[str, int, bytes], bool]
 """Whether a frame that leaves a switch's port for a link, or comes to it, is lost: by name and port."""
@@ -57,7 +56,6 @@ class FabricSimulation:
     ) -> None:
         self.config = config
         self.graph = Graph.of(config)
-        self.seed = seed
         self.random = random.Random(seed)
         self.host_links, self.uplinks = host_links or Faults(), uplinks or Faults()
         self.ends = far_ends(config)
@@ -240,13 +238,8 @@ class FabricSimulation:
 
     def send(self, frame: bytes, arrive: Callable[[bytes], None], faults: Faults) -> None:
         """Put a frame on a link, and let the link do its worst."""
-        chance = self.random
-        if chance.random() < faults.loss:
-            return
-        for _ in range(2 if chance.random() < faults.duplicate else 1):
-            late = chance.randrange(faults.late_ns) if chance.random() < faults.reorder else 0
-            sent = corrupted(frame, chance) if chance.random() < faults.corrupt else frame
-            self.at(self.now_ns + LINK_DELAY_NS + late, partial(arrive, sent))
+        for after_ns, arriving in faults.arrivals(frame, self.random):
+            self.at(self.now_ns + after_ns, partial(arrive, arriving))
 
     # What fails, and what the controller does about it.
 

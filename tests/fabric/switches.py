@@ -39,8 +39,6 @@ class WatchedSwitch(EntrySwitch):
         self.name = name
         self.world = world
         self.sums = sums  # of the whole fabric
-        self.claims = 0
-        self.reclaims = 0
 
     def claim(self, job: Job, slot: Slot, tag: Tag) -> None:
         self._check_claim(slot, tag)
@@ -51,10 +49,8 @@ class WatchedSwitch(EntrySwitch):
         super().claim_on_spine(job, slot, tag)
 
     def _check_claim(self, slot: Slot, tag: Tag) -> None:
-        self.claims += 1
         if slot.tag is None:
             return
-        self.reclaims += 1
         generation, message = slot.tag
         if generation != tag[0]:
             if self.world.is_running(generation):

@@ -27,14 +27,23 @@ CASES = [
 
 
 def running(
-    hosts: list[int], spines: int, *, kind: str = "agents", faults: Faults | None = None
+    hosts: list[int],
+    spines: int,
+    *,
+    kind: str = "agents",
+    window: int = 2,
+    faults: Faults | None = None,
+    uplinks: Faults | None = None,
 ) -> FabricSimulation:
-    """A job on every host of a fabric; `kind` of its workers: "agents", "adapters" or "mixed"."""
+    """A job on every host of a fabric; `kind` of its workers: "agents", "adapters" or "mixed".
+
+    `uplinks`: their own faults, in place of those of all links.
+    """
     config = fabric_config(spines, hosts)
-    simulation = FabricSimulation(config, seed=1, host_links=faults, uplinks=faults)
+    simulation = FabricSimulation(config, seed=1, host_links=faults, uplinks=uplinks or faults)
     ranks = range(len(config.hosts))
     chosen = {"agents": [], "adapters": ranks, "mixed": ranks[::2]}[kind]
-    settings = JobSettings(placement=config.hosts, cases=CASES, adapters=frozenset(chosen), window=2)
+    settings = JobSettings(placement=config.hosts, cases=CASES, adapters=frozenset(chosen), window=window)
     simulation.start(JobRun(config, 1, settings))
     return simulation
 
@@ -43,6 +52,10 @@ def finish(simulation: FabricSimulation) -> None:
     simulation.run(limit_s=20)
     for job in simulation.jobs:
         job.check()
+
+
+def counted_on_spines(simulation: FabricSimulation, what: str) -> int:
+    return sum(simulation.switches[name].counted()[what] for name in simulation.graph.spines)
 
 
 def tell(simulation: FabricSimulation, times_ns: dict[str, int]) -> None:
@@ -98,7 +111,17 @@ def test_leaves_that_never_agree_on_a_spine_go_on_because_spines_ask(faults: Fau
     for number in (1, 2, 3):
         simulation.at(1, partial(simulation.assign, f"l{number}", job, [f"s{number}"]))
     finish(simulation)
-    assert sum(switch.counted()["asked"] for switch in simulation.switches.values()) > 0
+    assert counted_on_spines(simulation, "asked") > 0
+    assert counted_on_spines(simulation, "results") > 0  # from leaves that had the sum from another spine
+
+
+@pytest.mark.parametrize("window", [1, 2])
+def test_what_comes_late_to_a_spine_leaves_the_newer_message_alone(window: int) -> None:
+    """Half of what crosses uplinks comes twice, and the second time often far too late."""
+    late = Faults(duplicate=0.5, reorder=0.05, late_ns=MS)
+    simulation = running([1, 2, 1], 2, window=window, uplinks=late)
+    finish(simulation)
+    assert counted_on_spines(simulation, "stale") > 0
 
 
 def test_a_link_that_comes_and_goes() -> None:

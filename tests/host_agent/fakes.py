@@ -33,7 +33,7 @@ from host_agent.transport import (
     TransportTimeoutError,
 )
 from host_agent.transport.events import EventType, FailureCode
-from tests.host_agent.sim import GENERATION, JOB, Faults, Simulation, configs, note
+from tests.host_agent.sim import GENERATION, JOB, Faults, Simulation, configs
 
 
 @dataclass
@@ -179,7 +179,7 @@ class SimulatedLink:
     def _poll(self, op_id: int, until: EventType) -> bool:
         with self.fabric.lock:
             self.fabric.pump()
-            note(self.worker)
+            self.worker.note()
             failure = self.worker.failure
             done = self.worker.received if until is EventType.RECEIVED else self.worker.completed
         if done >= op_id:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from ipaddress import IPv4Address
@@ -18,6 +18,7 @@ from host_agent.collectives.plan import Steps, Wait
 from host_agent.transport import Endpoint, EventType, Predecessor, Successor, TransportConfig
 from host_agent.transport.events import Failure
 from host_agent.wire.headers import parse_mac
+from tests.host_agent.transport.nic import NicEndpoint
 from tests.model.slot_rules import Flow, Job, Route, Slot, SwitchModel
 
 LINK_DELAY_NS = 10_000
@@ -36,6 +37,14 @@ class Faults:
     reorder: float = 0.0
     corrupt: float = 0.0
     late_ns: int = 200_000
+
+    def arrivals(self, frame: bytes, chance: random.Random) -> Iterator[tuple[int, bytes]]:
+        """What becomes of a frame on the link: after how long (ns) what arrives."""
+        if chance.random() < self.loss:
+            return
+        for _ in range(2 if chance.random() < self.duplicate else 1):
+            late = chance.randrange(self.late_ns) if chance.random() < self.reorder else 0
+            yield LINK_DELAY_NS + late, corrupted(frame, chance) if chance.random() < self.corrupt else frame
 
 
 class InvariantError(AssertionError):
@@ -63,7 +72,7 @@ class WatchedSwitch(SwitchModel):
 class Worker:
     """One rank: its endpoint and the program that it runs."""
 
-    endpoint: Endpoint
+    endpoint: Endpoint | NicEndpoint
     program: Steps[Any] | None = None
     waiting: Wait | None = None
     received: int = 0  # the last operation that is RECEIVED
@@ -72,9 +81,40 @@ class Worker:
     failure: Failure | None = None
     done: bool = False
 
-    def satisfied(self, wait: Wait) -> bool:
-        reached = self.received if wait.until is EventType.RECEIVED else self.completed
-        return reached >= wait.op_id
+    def may_advance(self) -> bool:
+        """It waits for what is there."""
+        if self.waiting is None:
+            return False
+        reached = self.received if self.waiting.until is EventType.RECEIVED else self.completed
+        return reached >= self.waiting.op_id
+
+    def advance(self, now_ns: int) -> None:
+        """Run on until it waits for what is not there yet."""
+        assert self.program is not None
+        try:
+            step = next(self.program) if self.waiting is None else self.program.send(0)
+            while True:
+                self.waiting = step if isinstance(step, Wait) else None
+                if self.waiting is not None and not self.may_advance():
+                    return
+                reply = 0 if isinstance(step, Wait) else self.endpoint.post(step, now_ns)
+                step = self.program.send(reply)
+        except StopIteration as end:
+            self.result, self.done, self.waiting = end.value, True, None
+
+    def note(self) -> None:
+        """Take note of the endpoint's events."""
+        for event in self.endpoint.events():
+            if event.type is EventType.RECEIVED:
+                self.received = event.op_id
+            elif event.type is EventType.COMPLETED:
+                self.received, self.completed = max(self.received, event.op_id), event.op_id
+            else:
+                self.failure = event.failure
+
+    def is_over(self) -> bool:
+        """Its program has ended, and all that it sent is acknowledged."""
+        return self.done and self.endpoint.progress().operations == 0
 
 
 @dataclass(order=True)
@@ -206,7 +246,7 @@ class Simulation:
         """All programs ended and nothing unacknowledged, or somebody failed."""
         if any(worker.failure for worker in self.workers):
             return True
-        return all(w.done and w.endpoint.progress().operations == 0 for w in self.workers)
+        return all(worker.is_over() for worker in self.workers)
 
     def state(self) -> list[Any]:
         return [worker.endpoint.progress() for worker in self.workers]
@@ -232,17 +272,7 @@ class Simulation:
 
     def advance(self, rank: int) -> None:
         """Run a rank's program on, until it waits for what is not there yet."""
-        worker = self.workers[rank]
-        assert worker.program is not None
-        try:
-            step = next(worker.program) if worker.waiting is None else worker.program.send(0)
-            worker.waiting = None
-            while not isinstance(step, Wait) or worker.satisfied(step):
-                reply = 0 if isinstance(step, Wait) else worker.endpoint.post(step, self.now_ns)
-                step = worker.program.send(reply)
-            worker.waiting = step
-        except StopIteration as end:
-            worker.result, worker.done, worker.waiting = end.value, True, None
+        self.workers[rank].advance(self.now_ns)
         self.flush(rank)
 
     def flush(self, rank: int) -> None:
@@ -251,8 +281,8 @@ class Simulation:
         while frames := worker.endpoint.poll(self.now_ns):
             for frame in frames:
                 self.send(frame, partial(self.at_switch, rank))
-        note(worker)
-        if worker.waiting is not None and not worker.done and worker.satisfied(worker.waiting):
+        worker.note()
+        if worker.may_advance():
             self.advance(rank)
 
     def at_switch(self, rank: int, frame: bytes) -> None:
@@ -265,16 +295,10 @@ class Simulation:
 
     def send(self, frame: bytes, arrive: Callable[[bytes], None]) -> None:
         """Put a frame on a link, and let the link do its worst."""
-        faults, chance = self.faults, self.random
-        if chance.random() < faults.loss:
-            return
-        copies = 2 if chance.random() < faults.duplicate else 1
-        for _ in range(copies):
-            late = chance.randrange(faults.late_ns) if chance.random() < faults.reorder else 0
-            sent = corrupted(frame, chance) if chance.random() < faults.corrupt else frame
+        for after_ns, arriving in self.faults.arrivals(frame, self.random):
             self._order += 1
-            at_ns = self.now_ns + LINK_DELAY_NS + late
-            heapq.heappush(self._events, _Event(at_ns, self._order, partial(arrive, sent)))
+            event = _Event(self.now_ns + after_ns, self._order, partial(arrive, arriving))
+            heapq.heappush(self._events, event)
 
     def close(self) -> None:
         for worker in self.workers:
@@ -286,14 +310,3 @@ def corrupted(frame: bytes, chance: random.Random) -> bytes:
     damaged = bytearray(frame)
     damaged[chance.randrange(47, len(frame))] ^= 1 << chance.randrange(8)
     return bytes(damaged)
-
-
-def note(worker: Worker) -> None:
-    """Take note of an endpoint's events."""
-    for event in worker.endpoint.events():
-        if event.type is EventType.RECEIVED:
-            worker.received = event.op_id
-        elif event.type is EventType.COMPLETED:
-            worker.received, worker.completed = max(worker.received, event.op_id), event.op_id
-        else:
-            worker.failure = event.failure

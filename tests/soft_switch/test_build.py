@@ -23,6 +23,13 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "p4reduce" / "programs"
 
 
+def test_a_relative_cache_is_ignored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for value in ("relative", "", "."):
+        monkeypatch.setenv("XDG_CACHE_HOME", value)
+        assert cache_directory() == tmp_path / ".cache" / "p4reduce" / "programs"
+
+
 def compiler(folder: Path, text: str) -> str:
     """A program that stands in for g++."""
     path = folder / "cxx"

@@ -9,11 +9,11 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.e2e.conftest import TARGETS
 from topologies import namespaces, state, wires
 from topologies.errors import TopologyError
 from topologies.fabric import Fabric
@@ -64,21 +64,9 @@ def _name() -> str:
     return f"f{os.getpid()}"
 
 
-_TARGETS = [
-    SwitchTarget.EMBEDDED,
-    pytest.param(
-        SwitchTarget.BMV2,
-        marks=[
-            pytest.mark.bmv2,
-            pytest.mark.skipif(shutil.which(BMV2) is None, reason="there is no BMv2 on the PATH"),
-        ],
-    ),
-]
-
-
 @pytest.mark.emulation
 @pytest.mark.usefixtures("_alone")
-@pytest.mark.parametrize("target", _TARGETS)
+@pytest.mark.parametrize("target", TARGETS)
 def test_up_links_switches_and_down(target: SwitchTarget) -> None:
     options = _options(name=_name(), switch=target, rate_mbit=100.0, uplink_rate_mbit=40.0, path_mtu=4096)
     with SpineLeaf(options) as fabric:
@@ -142,11 +130,11 @@ def test_a_switch_that_cannot_start_leaves_nothing(monkeypatch: pytest.MonkeyPat
         pytest.fail("it has started")
 
 
+@pytest.mark.bmv2
+@pytest.mark.skipif(shutil.which(BMV2) is None, reason=f"{BMV2} is not on the PATH")
 @pytest.mark.emulation
 @pytest.mark.usefixtures("_alone")
-def test_two_bmv2_fabrics_at_once(tmp_path: Path) -> None:
-    if shutil.which(BMV2) is None:
-        pytest.skip("there is no BMv2 on the PATH")
+def test_two_bmv2_fabrics_at_once() -> None:
     one = _options(name=f"{_name()}a", spines=1, hosts=2, switch=SwitchTarget.BMV2)
     with SpineLeaf(one) as first:
         with first.outside(), SpineLeaf(replace(one, name=f"{_name()}b")) as second:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -33,6 +34,13 @@ def test_examples(path: Path) -> None:
     assert all(found.workload_of(job) for job in found.jobs)
     assert found.fabric_options().name == path.stem
     assert path.read_text().startswith("# ")  # what it shows
+
+
+def test_the_file_in_the_documentation(tmp_path: Path) -> None:
+    (text,) = re.findall(r"```yaml\n(.*?)```", (EXAMPLES.parent / "docs/cli.md").read_text(), re.DOTALL)
+    found = parse(tmp_path, text)
+    assert [len(hosts_of(found, job)) for job in found.jobs] == [3, 2]
+    assert all(found.workload_of(job) for job in found.jobs)
 
 
 def test_the_least() -> None:
@@ -150,6 +158,7 @@ MISTAKES: list[tuple[str, int, str, str]] = [
     (RACK + "controller:\n  spread: widely\n", 3, "controller.spread", "'jobs' or 'messages'"),
     (RACK + "controller:\n  window: 3\n", 3, "controller.window", "3 messages is not possible: 1, 2, 4 or 8"),
     (RACK + "controller:\n  rc_timeout: 0\n", 3, "controller.rc_timeout", "not within 1..31"),
+    (RACK + "controller:\n  window: 8\n  probe_lost: 0\n", 4, "controller.probe_lost", "not below 1"),
     (
         RACK + "controller:\n  quotas:\n    tenants:\n      red: {weight: 0}\n",
         *(5, "controller.quotas.tenants.red.weight", "greater than 0"),

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from soft_switch.build import user_cache
 from topologies.errors import TopologyError, UnsupportedError
 from topologies.machines import building
 
@@ -50,12 +51,8 @@ class Image:
 
 
 def cache_directory() -> Path:
-    """Where images are kept: $XDG_CACHE_HOME/p4reduce/machines, by default in ~/.cache.
-
-    A relative path there is ignored, as the XDG Base Directory Specification has it.
-    """
-    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    return (base if base.is_absolute() else Path.home() / ".cache") / "p4reduce" / "machines"
+    """Where images are kept."""
+    return user_cache() / "machines"
 
 
 def digest() -> str:
