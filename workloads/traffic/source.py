@@ -1,0 +1,98 @@
+"""From what a user says to a workload: a bundled model's name, or a file, known by what is in it."""
+
+from __future__ import annotations
+
+import gzip
+import re
+import zlib
+from pathlib import Path
+from typing import Final
+
+from workloads.errors import WorkloadError
+from workloads.traffic import chakra, csv_file, torch_profiler
+from workloads.traffic.model import Workload
+from workloads.traffic.tables import MODELS, TERAFLOPS, bundled
+
+_CAPTURES: Final = (
+    b"\xa1\xb2\xc3\xd4", b"\xd4\xc3\xb2\xa1",  # pcap, microseconds
+    b"\xa1\xb2\x3c\x4d", b"\x4d\x3c\xb2\xa1",  # pcap, nanoseconds
+    b"\x0a\x0d\x0d\x0a",  # pcapng
+)  # fmt: skip
+_GZIP: Final = b"\x1f\x8b"
+_NO_TEXT: Final = re.compile(rb"[\x00-\x08\x0e-\x1f]")
+KINDS: Final = (
+    f"a bundled model ({', '.join(MODELS)}), a CSV file (numel,forward_ns,backward_ns for each layer), "
+    "a torch.profiler trace (.json or .json.gz) or an MLCommons Chakra execution trace (.et)"
+)
+
+
+def workload_of(text: str, *, batch: int | None = None, teraflops: float | None = None) -> Workload:
+    """The workload that `text` names. WorkloadError if there is none, or it is malformed.
+
+    `batch` (samples a worker) and `teraflops` (10**12 operations a second that a worker sustains) are for
+    bundled models, whose times are computed; files have their own times.
+    """
+    path = Path(text)
+    model = _bundled_name(text)
+    if model is not None and (_spelling(text) == model or not path.is_file()):
+        return bundled(model, batch=batch, teraflops=TERAFLOPS if teraflops is None else teraflops)
+    if not path.is_file():
+        raise WorkloadError(f"{text!r} is no workload: take {KINDS}")
+    if is_capture(path):
+        raise WorkloadError(
+            f"{text} is a packet capture, which has no layers: 'p4reduce replay' plays it packet for packet"
+        )
+    if batch is not None or teraflops is not None:
+        raise WorkloadError(
+            f"{text} has its own times: batch and TFLOP/s are for bundled models; scale its computing instead"
+        )
+    return _of_file(path, where=text)
+
+
+def is_capture(path: Path) -> bool:
+    """Whether a file is a pcap or pcapng capture, by its first bytes. False where it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return file.read(4) in _CAPTURES
+    except OSError:
+        return False
+
+
+def _of_file(path: Path, *, where: str) -> Workload:
+    try:
+        content = path.read_bytes()
+        compressed = content.startswith(_GZIP)
+        if compressed:
+            content = gzip.decompress(content)
+    except gzip.BadGzipFile as error:
+        raise WorkloadError(f"{where} is compressed with gzip, and damaged: {error}") from error
+    except (EOFError, zlib.error) as error:
+        raise WorkloadError(
+            f"{where} is compressed with gzip, and was cut off or damaged: {error}"
+        ) from error
+    except OSError as error:
+        raise WorkloadError(f"{where} cannot be read: {error.strerror}") from error
+    name = path.name[: -len(".gz")] if compressed and path.suffix == ".gz" else path.name
+    name = Path(name).stem
+    try:
+        decoded = content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return chakra.from_binary(content, name=name, where=where)
+    if _NO_TEXT.search(content):
+        return chakra.from_binary(content, name=name, where=where)
+    start = decoded.lstrip()[:1]
+    if start == "[" or (start == "{" and '"traceEvents"' in decoded):
+        return torch_profiler.from_text(decoded, name=name, where=where)
+    if start == "{":
+        return chakra.from_json(decoded, name=name, where=where)
+    return csv_file.from_text(decoded, name=name, where=where)
+
+
+def _spelling(text: str) -> str:
+    return text.strip().lower()
+
+
+def _bundled_name(text: str) -> str | None:
+    """The bundled model that is meant; `ResNet50` means resnet-50."""
+    bare = re.sub(r"[-_ ]", "", _spelling(text))
+    return next((model for model in MODELS if model.replace("-", "") == bare), None)
