@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,12 @@ _MAX_ELEMENTS = 2**32 - 1
 _REDUCTIONS = {r.name.lower(): r for r in Reduction if r is not Reduction.NONE}
 
 
+@functools.lru_cache
+def name_of(dtype: np.dtype[Any]) -> str:
+    """As str() has it, which takes as long as much of a small collective."""
+    return str(dtype)
+
+
 def contiguous(array: Array) -> Array:
     """`array`, or a copy of it in C order and this machine's byte order."""
     array = np.asarray(array)
@@ -25,6 +32,8 @@ def contiguous(array: Array) -> Array:
         raise UsageError(f"arrays of dtype {array.dtype} cannot be sent: elements need a fixed size")
     if array.nbytes > _MAX_ELEMENTS:
         raise UsageError(f"an array of {array.nbytes} bytes is too large for one collective (limit: 4 GiB)")
+    if array.flags.c_contiguous and array.dtype.isnative:
+        return array
     return np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("=")).reshape(array.shape)
 
 
@@ -43,7 +52,7 @@ def result_array(out: Array | None, like: Array) -> Array:
         raise UsageError(f"out is {out.dtype}{list(out.shape)}, the result {like.dtype}{list(like.shape)}")
     if not out.flags.c_contiguous or not out.flags.writeable:
         raise UsageError("out has to be C-contiguous and writeable")
-    if np.may_share_memory(out, like) and out.ctypes.data != like.ctypes.data:
+    if out is not like and np.may_share_memory(out, like) and out.ctypes.data != like.ctypes.data:
         raise UsageError("out overlaps the array in part; it has to be the array itself or other memory")
     return out
 

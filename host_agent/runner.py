@@ -31,6 +31,8 @@ from host_agent.wire.aggregation import AggregationHeader, NotAnAggregationHeade
 T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
 _LOOK_S: Final = 0.5  # how often a wait between collectives looks whether it is still wanted
+_SOON_S: Final = 0.02  # how long a wait goes on before it looks where the connection stands,
+_LATER_S: Final = 1.0  # and how often it looks again
 _NOTICE_S: Final = 60.0  # without a time limit, how often a collective that does not move says so
 
 # Other workers recognise by this why a job ended: the controller passes reasons on as text.
@@ -162,13 +164,18 @@ class Runner:
             self._last_op = self.link.post(step)
             return self._last_op
         patience = _NOTICE_S if self.timeout_s is None else self.timeout_s
-        seen = _position(self.link.progress())
         deadline = self._clock() + patience
+        seen = None
         while True:
+            # Most are done soon, and where the connection stands is worth knowing only of those that are not.
+            look_s = min(_SOON_S if seen is None else _LATER_S, patience)
             try:
-                self.link.wait(step.op_id, timeout_s=min(1.0, patience), until=step.until)
+                self.link.wait(step.op_id, timeout_s=look_s, until=step.until)
                 return 0
             except TransportTimeoutError:
+                if seen is None:
+                    seen = _position(self.link.progress())
+                    continue
                 progress = self.link.progress()
                 if _position(progress) != seen:
                     seen, deadline = _position(progress), self._clock() + patience

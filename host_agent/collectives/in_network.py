@@ -3,8 +3,8 @@
 SUM and AVG of floats: one element first, by which the ranks agree on the largest magnitude (MAX), then the
 tensor as fixed point. That first message has the tensor's size, element type and reduction in its header as
 well, so that workers that disagree learn of it before any data travels. Where the magnitude is Inf or NaN,
-some rank's tensor holds one, and the sum goes around the ring in floating point. Everything else needs one
-pass: MAX and MIN are exact.
+some rank's tensor holds one, and the sum goes around the ring in floating point. Small ones go whole instead,
+in one pass (`together.py`). Everything else needs one pass: MAX and MIN are exact.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import math
 
 import numpy as np
 
-from host_agent.collectives import ring, words
+from host_agent.collectives import ring, together, words
 from host_agent.collectives.plan import Array, Call, Disagreement, Steps, Wait, ring_parts
 from host_agent.kernels import max_abs
 from host_agent.quantisation import ELEMENT_TYPES, scale_exponent
@@ -35,6 +35,9 @@ def all_reduce(call: Call, array: Array, out: Array) -> Steps[bool]:
     """
     exponent = 0
     if call.reduction in (Reduction.SUM, Reduction.AVG) and array.dtype != np.int32:
+        if together.fits(call, array):
+            yield from _all_together(call, array, out)
+            return True
         agreed = yield from _agree_on_magnitude(call, array)
         if not math.isfinite(agreed):
             yield from ring.all_reduce(call, array, out)
@@ -76,6 +79,23 @@ def barrier(call: Call) -> Steps[None]:
     yield from _aggregate(call, ones, ones)
     if ones[0] != call.world_size:
         raise Disagreement(f"a barrier of {call.world_size} workers counted {ones[0]}")
+
+
+def _all_together(call: Call, array: Array, out: Array) -> Steps[None]:
+    """The sum of small floats, whose ranks' rows the switch puts together."""
+    rows = together.pack(call, array)
+    flat = rows.reshape(-1)
+    operation = Operation(
+        switch_op=SwitchOp.SUM,
+        send=flat,
+        receive=flat,
+        element_type=ELEMENT_TYPES[flat.dtype],
+        reduction=call.reduction,
+        collective=call.collective,
+        total_elements=array.size,
+    )
+    yield Wait((yield operation))
+    together.unpack(call, rows, out)
 
 
 def _agree_on_magnitude(call: Call, array: Array) -> Steps[float]:

@@ -205,12 +205,34 @@ def test_infinities_go_around_the_ring_and_are_counted() -> None:
     mine = [[1.0, np.inf], [2.0, 1.0], [np.nan, 1.0]]
 
     def work(c: Communicator) -> Any:
-        return c.all_reduce(np.array(mine[c.rank], np.float32)), c.statistics().non_finite_fallbacks
+        array = np.tile(np.array(mine[c.rank], np.float32), 1000)
+        return c.all_reduce(array), c.statistics().non_finite_fallbacks
 
     for result, fallbacks in rack.run(work):
-        assert np.isnan(result[0])
-        assert np.isposinf(result[1])
+        assert np.isnan(result[::2]).all()
+        assert np.isposinf(result[1::2]).all()
         assert fallbacks == 1
+
+
+@pytest.mark.parametrize("op", ["sum", "avg"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, BFLOAT16])
+def test_small_floats_take_one_message_and_are_rounded_once(dtype: Any, op: str) -> None:
+    rack = FakeRack(3)
+    mine = (np.random.default_rng(7).standard_normal((3, 77)) * 1000).astype(dtype)
+    mine[1, :3] = np.inf, -np.inf, np.nan
+    mine[2, :3] = 1, np.inf, 1
+
+    def work(c: Communicator) -> Any:
+        return c.all_reduce(mine[c.rank], op), c.statistics().non_finite_fallbacks, c._link.progress()
+
+    with np.errstate(invalid="ignore"):
+        exact = mine.astype(np.float64).sum(axis=0) / (3 if op == "avg" else 1)
+    results = rack.run(work)
+    assert len({result.tobytes() for result, _, _ in results}) == 1
+    for result, fallbacks, progress in results:
+        np.testing.assert_array_equal(result.astype(np.float64), exact.astype(dtype).astype(np.float64))
+        assert fallbacks == 0
+        assert progress.posted_messages == 1
 
 
 def test_a_job_without_slots_warns_once_and_works() -> None:
@@ -288,10 +310,14 @@ def test_wrong_arguments_are_named_and_leave_the_communicator_usable(call: Any, 
     [
         lambda c: c.all_reduce(np.zeros(1000 + (c.rank == 1), np.float32)),
         lambda c: c.all_reduce(np.zeros(1000, np.int32 if c.rank == 1 else np.float32)),
+        lambda c: c.all_reduce(np.zeros(9, np.int32 if c.rank == 1 else np.float32)),
+        lambda c: c.all_reduce(np.zeros(9, BFLOAT16 if c.rank == 1 else np.float16)),
+        lambda c: c.all_reduce(np.zeros(9 + (c.rank == 1), np.float32)),
+        lambda c: c.all_reduce(np.zeros(9, np.float32), "avg" if c.rank == 1 else "sum"),
         lambda c: c.all_reduce(np.zeros(1000, np.int32), "max" if c.rank == 1 else "sum"),
         lambda c: c.barrier() if c.rank == 1 else c.all_reduce(np.zeros(1000, np.int32)),
     ],
-    ids=["size", "dtype", "op", "collective"],
+    ids=["size", "dtype", "small: int", "small: dtype", "small: size", "small: op", "op", "collective"],
 )
 def test_workers_that_call_different_things_get_an_error_that_says_so(differ: Any) -> None:
     rack = FakeRack(3)
@@ -324,9 +350,9 @@ def test_strategies_that_differ_between_workers_are_an_error() -> None:
 
 def test_a_collective_that_stalls_says_where(monkeypatch: pytest.MonkeyPatch) -> None:
     rack = FakeRack(2, timeout_s=0.2)
-    results = rack.run(lambda c: c.all_reduce(ramp(0)) if c.rank == 0 else None)
+    results = rack.run(lambda c: c.all_reduce(ramp(0, 5000)) if c.rank == 0 else None)
     assert isinstance(results[0], CollectiveTimeoutError)
-    assert "all_reduce(SUM) of 1000 float32" in str(results[0])
+    assert "all_reduce(SUM) of 5000 float32" in str(results[0])
     assert "first message without a result is 0 of 1 posted" in str(results[0])
     assert "show slots" in str(results[0])
     with pytest.raises(WorkerLostError, match="no progress"):
