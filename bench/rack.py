@@ -26,12 +26,12 @@ from typing import Final
 from rich.console import Console
 from rich.table import Table
 
-from bench.machine import machine
 from controller.api.admin import AdminClient
 from topologies.rack import Rack, RackOptions
 from topologies.state import ClusterState
 from topologies.switches import BMV2, SwitchTarget
 from workloads.allreduce import Request, measure, require_right
+from workloads.machine import machine
 from workloads.team import Team
 
 RATE_MBIT: Final = 100.0

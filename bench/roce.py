@@ -28,13 +28,13 @@ from typing import Any, Final
 from rich.console import Console
 from rich.table import Table
 
-from bench.machine import machine
 from controller.api.admin import AdminClient
 from topologies import launch
 from topologies.namespaces import run
 from topologies.rack import Rack, RackOptions
 from topologies.switches import BMV2, SwitchTarget
 from workloads.allreduce import Request, measure, require_right
+from workloads.machine import machine
 from workloads.team import Team
 
 _BRIDGE: Final = "direct0"

@@ -49,20 +49,23 @@ class Wire:
 
 def wires(cluster: ClusterState) -> list[Wire]:
     """All links between switches, now."""
-    if not cluster.links:
-        return []
+    return decode(cluster, interfaces(cluster)) if cluster.links else []
+
+
+def interfaces(cluster: ClusterState) -> dict[str, Any]:
+    """What `ip -json -statistics link show` says of each interface of the switches."""
     shown = json.loads(_inside(cluster, "ip", "-json", "-statistics", "link", "show"))
-    return decode(cluster, {interface["ifname"]: interface for interface in shown})
+    return {interface["ifname"]: interface for interface in shown}
 
 
-def decode(cluster: ClusterState, interfaces: Mapping[str, Any]) -> list[Wire]:
-    """From what `ip -json -statistics link show` says of each interface."""
+def decode(cluster: ClusterState, shown: Mapping[str, Any]) -> list[Wire]:
+    """From what the kernel says of each interface."""
     return [
         Wire(
             link=link,
-            is_up=all(_is_up(interfaces[end]) for end in (link.a_interface, link.b_interface)),
-            upward=_sent(interfaces[link.a_interface]),
-            downward=_sent(interfaces[link.b_interface]),
+            is_up=all(_is_up(shown[end]) for end in (link.a_interface, link.b_interface)),
+            upward=_sent(shown[link.a_interface]),
+            downward=_sent(shown[link.b_interface]),
         )
         for link in cluster.links
     ]

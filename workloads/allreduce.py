@@ -89,15 +89,15 @@ class Request:
         return self.bytes // size
 
 
-def _require_memory(request: Request, workers: int) -> None:
-    """WorkloadError where the workers' tensors, which all are on this machine, would not fit its memory."""
-    needed = _TENSORS_A_WORKER * request.bytes * workers
+def require_memory(size: int, workers: int) -> None:
+    """WorkloadError where the tensors of `workers`, all on this machine, would not fit its memory."""
+    needed = _TENSORS_A_WORKER * size * workers
     for line in Path("/proc/meminfo").read_text().splitlines():
         if line.startswith("MemAvailable:"):
             free = int(line.split()[1]) * 1024
             if needed > free:
                 raise WorkloadError(
-                    f"{workers} workers with tensors of {request.bytes} bytes need about "
+                    f"{workers} workers with tensors of {size} bytes need about "
                     f"{needed / 2**30:.1f} GiB of this machine's memory, {free / 2**30:.1f} GiB are free: "
                     "ask for fewer bytes"
                 )
@@ -166,7 +166,7 @@ def run(
     chosen = list(cluster.hosts if hosts is None else hosts)
     if len(chosen) < 2:
         raise WorkloadError("an all-reduce needs two workers or more: name more hosts")
-    _require_memory(request, len(chosen))
+    require_memory(request.bytes, len(chosen))
     job = f"allreduce-{secrets.token_hex(4)}"
     outcomes: dict[str, Outcome] = {}
     links: dict[str, list[dict[str, Any]]] = {}

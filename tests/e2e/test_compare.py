@@ -1,0 +1,84 @@
+"""`p4reduce compare`: every strategy on real links, and what they carried."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+
+from p4reduce.cli import run
+from tests.e2e.conftest import unique
+from workloads.run_file import read
+from workloads.strategies import names
+
+pytestmark = [pytest.mark.emulation, pytest.mark.slow]
+HAS_TORCH = importlib.util.find_spec("torch") is not None
+needs_torch = pytest.mark.skipif(not HAS_TORCH, reason="PyTorch is not installed ('make gloo' installs it)")
+_BYTES = 1_200_000
+_HEADERS = 1.1  # with acknowledgements and what a barrier sends
+
+
+@needs_torch
+def test_every_strategy_in_a_rack(tmp_path: Path) -> None:
+    file, workers = tmp_path / "run.json", 3
+    words = f"compare rack --hosts {workers} --rate none --bytes {_BYTES} --strategies all --rounds 1"
+    assert run([*words.split(), "--cluster", f"compare-{unique()}", "--json", str(file)]) == 0
+    found = read(file)
+    assert [result.strategy for result in found.results] == list(names.ALL)
+    # Tensors over the link of a worker that is not the server: 2(N-1)/N by ring, one in the network.
+    sent = {names.IN_NETWORK: 1, names.RING: 4 / 3, names.GLOO: 4 / 3, names.PARAMETER_SERVER_SWITCH: 2}
+    for result in found.results:
+        assert result.verified
+        assert result.workers == workers
+        assert result.bytes == _BYTES
+        assert result.seconds == [result.median_s] == [result.min_s] == [result.max_s]
+        assert result.goodput_mbit_s == pytest.approx(_BYTES * 8 / result.median_s / 1e6)
+        assert set(result.bytes_per_link) == {"h1:s1", "h2:s1", "h3:s1"}
+        for way in (result.bytes_per_link["h2:s1"].up, result.bytes_per_link["h2:s1"].down):
+            if result.strategy in sent:
+                assert 1 <= way / (_BYTES * sent[result.strategy]) < _HEADERS
+    by_name = {result.strategy: result for result in found.results}
+    server = by_name[names.PARAMETER_SERVER].bytes_per_link["h1:s1"]
+    assert min(server.up, server.down) >= 2 * _BYTES  # of each of the other two
+
+
+def test_in_two_racks_with_rates(tmp_path: Path) -> None:
+    file = tmp_path / "run.json"
+    words = (
+        f"compare spine-leaf --hosts 4 --spines 1 --bytes {_BYTES} --strategies in-network,ring --rounds 1"
+    )
+    assert run([*words.split(), "--cluster", f"compare-{unique()}", "--json", str(file)]) == 0
+    switched, ring = json.loads(file.read_text())["results"]
+    assert switched["link_bound_s"] == pytest.approx(_BYTES * 8 / 100e6)
+    assert ring["link_bound_s"] == pytest.approx(1.5 * _BYTES * 8 / 100e6)
+    for result in (switched, ring):
+        assert 0 < result["fraction_of_link_bound"] <= 1
+        assert result["median_s"] >= result["link_bound_s"]
+        bound = result["link_bound_s"] * 100e6 / 8
+        for link in ("l1:s1", "l2:s1", "h1:l1"):
+            for way in ("up", "down"):
+                assert 1 <= result["bytes_per_link"][link][way] / bound < _HEADERS
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        ("rack --strategies in-network,rings", "'rings' is no strategy; there are in-network, ring"),
+        ("rack --strategies ring,ring", "ring is given twice"),
+        ("rack --bytes 3", "3 bytes are not a whole number of float32 elements"),
+        ("rack --dtype float16 --bytes 4", "float32 or int32, not float16"),
+        ("rack --hosts 3,3", "is no number of hosts"),
+        ("rack --uplink-rate 1gbit", "a rack has no uplinks"),
+        ("spine-leaf --hosts 1,2,3", "3 numbers of hosts for 2 leaves"),
+        ("ring --hosts 4", "ring"),
+        ("rack --mtu 1500", "path MTU"),
+        ("rack --json /nowhere/run.json", "/nowhere"),
+    ],
+)
+def test_wrong_input_is_told_before_anything_starts(
+    words: str, complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["compare", *words.split()]) != 0
+    assert complaint in " ".join(capsys.readouterr().err.split())

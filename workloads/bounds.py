@@ -1,0 +1,91 @@
+"""What links allow: the least time that a strategy can take where nothing but payload takes any.
+
+Links are full duplex. A strategy is its phases, one after the other; a phase is flows of payload at the same
+time, and lasts as long as its busiest link direction.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from workloads.strategies import names
+from workloads.strategies.halving_doubling import plan as halving_doubling
+
+Phase = dict[tuple[int, int], float]  # (sender, receiver): share of the tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fabric:
+    """The leaf that each rank is behind, rates in Mbit/s, uplinks of a leaf (0: a rack)."""
+
+    leaves: Sequence[str]
+    rate_mbit: float
+    uplink_rate_mbit: float | None = None
+    uplinks: int = 0
+
+
+def link_bound_s(strategy: str, *, size: int, fabric: Fabric) -> float:
+    """The least time in seconds for `size` bytes a worker."""
+    workers = len(fabric.leaves)
+    if workers == 1:
+        return 0.0
+    if strategy == names.IN_NETWORK:
+        return _switched(fabric, passes=1) * size
+    if strategy == names.PARAMETER_SERVER_SWITCH:
+        return _switched(fabric, passes=2) * size  # the push, and the pull with the others' zeros
+    return size * sum(_phase_s(phase, fabric) for phase in _phases(strategy, workers))
+
+
+def ring_to_in_network(workers: int) -> float:
+    """How many times as long a ring takes where headers are free: 2(N-1)/N (Patarasuk and Yuan, 2009)."""
+    return 2 * (workers - 1) / workers
+
+
+def _phases(strategy: str, workers: int) -> list[Phase]:
+    if strategy in (names.RING, names.GLOO):
+        share = ring_to_in_network(workers)
+        return [{(rank, (rank + 1) % workers): share for rank in range(workers)}]
+    if strategy == names.HALVING_DOUBLING:
+        return _halving_doubling(workers)
+    if strategy == names.PARAMETER_SERVER:
+        others = range(1, workers)
+        return [{**{(rank, 0): 1.0 for rank in others}, **{(0, rank): 1.0 for rank in others}}]
+    raise ValueError(f"no bound is known for {strategy}")
+
+
+def _halving_doubling(workers: int) -> list[Phase]:
+    phases: list[Phase] = []
+    steps = [halving_doubling(rank, workers) for rank in range(workers)]
+    folds = {(rank, plan.folds_with): 1.0 for rank, plan in enumerate(steps) if plan.folds_with is not None}
+    if folds:  # both ways, before and after
+        phases += [folds, folds]
+    for number in range(max(len(plan.partners) for plan in steps)):
+        share = 2.0 ** -(number + 1)
+        exchange = {(rank, plan.partners[number]): share for rank, plan in enumerate(steps) if plan.partners}
+        phases += [exchange, exchange]
+    return phases
+
+
+def _switched(fabric: Fabric, *, passes: int) -> float:
+    """Seconds a byte: each host and each rack sends and receives the tensor once a pass, over one uplink."""
+    slowest = fabric.rate_mbit
+    if len(set(fabric.leaves)) > 1 and fabric.uplink_rate_mbit is not None:
+        slowest = min(slowest, fabric.uplink_rate_mbit)
+    return passes * 8 / (slowest * 1e6)
+
+
+def _phase_s(phase: Phase, fabric: Fabric) -> float:
+    """Seconds a byte of the tensor."""
+    load: dict[tuple[str, str], float] = defaultdict(float)
+    for (sender, receiver), share in phase.items():
+        at_host = share * 8 / (fabric.rate_mbit * 1e6)
+        load["up", str(sender)] += at_host
+        load["down", str(receiver)] += at_host
+        here, there = fabric.leaves[sender], fabric.leaves[receiver]
+        if here != there and fabric.uplink_rate_mbit is not None:
+            at_leaf = share * 8 / (fabric.uplink_rate_mbit * 1e6 * max(1, fabric.uplinks))
+            load["leaf up", here] += at_leaf
+            load["leaf down", there] += at_leaf
+    return max(load.values())

@@ -1,0 +1,276 @@
+"""Strategies side by side on a running cluster: same hosts, same links, same tensors, in turns."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import importlib.metadata
+import platform
+import secrets
+import statistics
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from controller.api.admin import AdminClient
+from controller.api.errors import ControllerError
+from topologies.state import ClusterState, HostKind, HostState
+from workloads import bounds, links
+from workloads.allreduce import STALL_S, require_memory
+from workloads.errors import VerificationError, WorkloadError
+from workloads.machine import describe
+from workloads.run_file import Host, LinkBytes, Result, Run, Switch, Topology
+from workloads.strategies import names
+from workloads.strategies.gloo import MISSING, gloo_missing
+from workloads.strategies.opening import pairs_of
+from workloads.strategies.pairs import job_of
+from workloads.team import Team
+from workloads.tensors import dtype_of
+
+Progress = Callable[[str], None]
+_SMALL_BYTES: Final = 1 << 20
+_OFTEN: Final = 20  # small sums a round: one alone is as short as the clock's and the scheduler's noise
+_TIMEOUT_S: Final = 900.0
+_PACKAGES: Final = ("p4reduce", "numpy", "torch")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Tensors of `bytes`, `rounds` times for each strategy, in turns, after one round to warm up."""
+
+    bytes: int
+    strategies: tuple[str, ...]
+    rounds: int = 5
+    dtype: str = "float32"
+    seed: int = 1
+
+    def elements(self) -> int:
+        """How many that is; WorkloadError where it is none, or not whole."""
+        size = dtype_of(self.dtype).itemsize
+        if self.dtype not in ("float32", "int32"):
+            raise WorkloadError(f"strategies are compared with float32 or int32, not {self.dtype}")
+        if self.bytes < size or self.bytes % size:
+            raise WorkloadError(
+                f"{self.bytes} bytes are not a whole number of {self.dtype} elements ({size} bytes)"
+            )
+        if self.bytes >= 1 << 32:
+            raise WorkloadError(f"{self.bytes} bytes are too many for one all-reduce: less than 4 GiB")
+        if self.rounds < 1:
+            raise WorkloadError("a comparison takes at least one round")
+        return self.bytes // size
+
+    @property
+    def repeat(self) -> int:
+        """Sums in a round."""
+        return _OFTEN if self.bytes <= _SMALL_BYTES else 1
+
+
+@dataclass
+class Rounds:
+    """What was seen of one strategy."""
+
+    seconds: list[float] = field(default_factory=list)
+    links: list[dict[str, LinkBytes]] = field(default_factory=list)
+    retransmissions: int | None = 0
+    verified: bool | None = None
+
+
+def possible(strategies: Sequence[str], *, asked: bool) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Those that can run here, and why others cannot. WorkloadError where one was `asked` for by name."""
+    if names.GLOO not in strategies or not gloo_missing():
+        return tuple(strategies), {}
+    if asked:
+        raise WorkloadError(f"strategy {names.GLOO}: {MISSING}")
+    return tuple(s for s in strategies if s != names.GLOO), {names.GLOO: MISSING}
+
+
+@contextmanager
+def contest(
+    cluster: ClusterState, hosts: Sequence[HostState], strategies: Sequence[str], *, progress: Progress
+) -> Iterator[Team]:
+    """Workers in `hosts`, connected for all of `strategies`; what was set up goes again."""
+    if len(hosts) < 2:
+        raise WorkloadError("a comparison needs two workers or more")
+    if names.GLOO in strategies and any(host.kind is HostKind.ROCE for host in hosts):
+        raise WorkloadError(f"strategy {names.GLOO} needs PyTorch in the hosts, which RoCE machines have not")
+    job = f"contest-{secrets.token_hex(4)}"
+    jobs = [job]
+    with tempfile.TemporaryDirectory(prefix="p4reduce-") as scratch:
+        meeting_place = str(Path(scratch) / "gloo")
+        try:
+            with Team(cluster, len(hosts), hosts=hosts) as team:
+                progress("workers join")
+                joined = team.join(job, timeout_s=STALL_S, join_timeout_s=STALL_S)[0]
+                _require_mode(strategies, joined)
+                for strategy in strategies:
+                    progress(f"connecting for {strategy}")
+                    jobs += _create_pairs(cluster, f"{job}-{strategy}", strategy, len(hosts))
+                    team.do(
+                        "open",
+                        strategy=strategy,
+                        controller=cluster.controller,
+                        job=job,
+                        meeting_place=meeting_place,
+                    )
+                yield team
+                team.do("leave")
+        finally:
+            # They have ended, and nobody will ask for them; or they never began.
+            with AdminClient(f"unix:{cluster.control_socket}") as admin:
+                for name in jobs:
+                    with contextlib.suppress(ControllerError):
+                        admin.delete_job(name)
+
+
+def compare_on(
+    cluster: ClusterState,
+    hosts: Sequence[HostState],
+    comparison: Comparison,
+    *,
+    progress: Progress,
+) -> list[Result]:
+    """Run them in turns, and what came of it. VerificationError where a sum was wrong."""
+    comparison.elements()
+    require_memory(comparison.bytes * comparison.repeat, len(hosts))
+    seen = {strategy: Rounds() for strategy in comparison.strategies}
+    with contest(cluster, hosts, comparison.strategies, progress=progress) as team:
+        for number in range(comparison.rounds + 1):
+            what = f"round {number} of {comparison.rounds}" if number else "warming up"
+            for strategy, rounds in seen.items():
+                progress(f"{what}: {strategy}")
+                _round(cluster, team, comparison, strategy, rounds, number=number)
+    return results(cluster, hosts, seen, size=comparison.bytes)
+
+
+def results(
+    cluster: ClusterState, hosts: Sequence[HostState], seen: dict[str, Rounds], *, size: int
+) -> list[Result]:
+    """What was seen, in figures. `size`: bytes a worker that were summed each time."""
+    ring = statistics.median(seen[names.RING].seconds) if names.RING in seen else None
+    found = []
+    for strategy, rounds in seen.items():
+        median = statistics.median(rounds.seconds)
+        bound = _bound_s(cluster, hosts, strategy, size)
+        found.append(
+            Result(
+                strategy=strategy,
+                workers=len(hosts),
+                bytes=size,
+                median_s=median,
+                min_s=min(rounds.seconds),
+                max_s=max(rounds.seconds),
+                goodput_mbit_s=size * 8 / median / 1e6,
+                bytes_per_link=links.mean(rounds.links),
+                fraction_of_link_bound=None if bound is None else bound / median,
+                link_bound_s=bound,
+                speedup_over_ring=None if ring is None else ring / median,
+                seconds=rounds.seconds,
+                retransmissions=rounds.retransmissions,
+                verified=rounds.verified,
+            )
+        )
+    return found
+
+
+def new_run(cluster: ClusterState, hosts: Sequence[HostState], **given: Any) -> Run:
+    """A run on a cluster, with what is known of where it is; `given` is the rest of it."""
+    ranks = {host.name: rank for rank, host in enumerate(hosts)}
+    return Run(
+        started=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        machine=describe(),
+        versions=_versions(),
+        topology=Topology(
+            kind="rack" if cluster.topology == "rack" else "spine-leaf",
+            target=cluster.target,
+            path_mtu=cluster.path_mtu,
+            rate_mbit=cluster.rate_mbit,
+            uplink_rate_mbit=cluster.uplink_rate_mbit if cluster.links else None,
+            switches=[Switch(name=s.name, role=s.role.value) for s in cluster.switches],
+            hosts=[Host(name=h.name, switch=h.switch, rank=ranks.get(h.name)) for h in cluster.hosts],
+            links=links.link_names(cluster),
+        ),
+        **given,
+    )
+
+
+def _round(
+    cluster: ClusterState,
+    team: Team,
+    comparison: Comparison,
+    strategy: str,
+    rounds: Rounds,
+    *,
+    number: int,
+) -> None:
+    """One strategy's turn. Number 0 warms up, and is the one whose sums are compared with NumPy's."""
+    warming_up = number == 0
+    before = links.link_bytes(cluster)
+    answers = team.do(
+        "time_sums",
+        per_rank=[{"verify": warming_up and rank == 0} for rank in range(team.size)],
+        strategy=strategy,
+        elements=comparison.elements(),
+        dtype=comparison.dtype,
+        seed=comparison.seed + number,
+        repeat=comparison.repeat,
+        timeout_s=_TIMEOUT_S,
+    )
+    after = links.link_bytes(cluster)
+    if len({digest for answer in answers for digest in answer["digests"]}) != 1:
+        raise VerificationError(f"{strategy}: the workers' sums of {comparison.bytes} bytes differ")
+    if warming_up:
+        check = answers[0]["check"]
+        if not check["passed"]:
+            raise VerificationError(
+                f"{strategy}: a sum is off by {check['largest_error']:g}, the bound is {check['bound']:g}"
+            )
+        rounds.verified = True
+        return
+    rounds.seconds.append(max(answer["seconds"] for answer in answers))
+    rounds.links.append(links.mean([links.since(after, before)], repeat=comparison.repeat))
+    resent = [answer["retransmissions"] for answer in answers]
+    if rounds.retransmissions is None or None in resent:
+        rounds.retransmissions = None
+    else:
+        rounds.retransmissions += sum(resent)
+
+
+def _require_mode(strategies: Sequence[str], joined: dict[str, Any]) -> None:
+    """WorkloadError where the switches have no room for the job and a strategy needs them."""
+    needing = [s for s in strategies if s in (names.IN_NETWORK, names.PARAMETER_SERVER_SWITCH)]
+    if needing and joined["mode"] != "in_network":
+        raise WorkloadError(
+            f"{' and '.join(needing)}: the switches do not sum for this job: {joined['mode_reason']}"
+        )
+
+
+def _create_pairs(cluster: ClusterState, prefix: str, strategy: str, workers: int) -> list[str]:
+    created = []
+    with AdminClient(f"unix:{cluster.control_socket}") as admin:
+        for first, second in sorted(pairs_of(strategy, workers)):
+            created.append(job_of(prefix, first, second))
+            admin.create_job(created[-1], 2, mode="ring", path_mtu=cluster.path_mtu)
+    return created
+
+
+def _bound_s(cluster: ClusterState, hosts: Sequence[HostState], strategy: str, size: int) -> float | None:
+    if cluster.rate_mbit is None:
+        return None
+    fabric = bounds.Fabric(
+        leaves=[host.switch for host in hosts],
+        rate_mbit=cluster.rate_mbit,
+        uplink_rate_mbit=cluster.uplink_rate_mbit if cluster.links else None,
+        uplinks=len({link.b for link in cluster.links}),
+    )
+    return bounds.link_bound_s(strategy, size=size, fabric=fabric)
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version(), "kernel": platform.release()}
+    for name in _PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found

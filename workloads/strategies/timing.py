@@ -1,0 +1,46 @@
+"""Timed sums on one worker, the same for all strategies."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from typing import Any
+
+from host_agent.collectives.plan import Strategy
+from host_agent.wire.aggregation import Reduction
+from workloads.strategies import names
+from workloads.strategies.reducer import Reducer
+from workloads.tensors import check, digest, dtype_of, tensor
+
+
+def time_sums(
+    reducer: Reducer, *, strategy: str, elements: int, dtype: str, seed: int, repeat: int, verify: bool
+) -> dict[str, Any]:
+    """Sum `repeat` tensors one after the other, as a training step does; seconds of one, on average.
+
+    Time starts behind a barrier, and nothing waits for the others between the sums: small ones would be timed
+    with the barrier's own unevenness otherwise. `verify`: compare with NumPy's sum.
+    """
+    source = tensor(seed=seed, rank=reducer.rank, elements=elements, dtype=dtype_of(dtype))
+    arrays = [source, *(source.copy() for _ in range(repeat - 1))]
+    before = reducer.retransmissions()
+    reducer.barrier()
+    started = time.perf_counter()
+    for array in arrays:
+        reducer.sum(array)
+    seconds = (time.perf_counter() - started) / repeat
+    after = reducer.retransmissions()
+    answer: dict[str, Any] = {
+        "seconds": seconds,
+        "digests": sorted({digest(array) for array in arrays}),
+        "retransmissions": None if before is None or after is None else after - before,
+    }
+    if verify:
+        # All others add in floating point, in some order: N roundings.
+        how = Strategy.IN_NETWORK if strategy in _FIXED_POINT else Strategy.RING
+        found = check(source, seed=seed, world_size=reducer.world_size, reduction=Reduction.SUM, strategy=how)
+        answer["check"] = {**asdict(found), "passed": found.passed}
+    return answer
+
+
+_FIXED_POINT = (names.IN_NETWORK, names.PARAMETER_SERVER_SWITCH)
