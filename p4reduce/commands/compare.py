@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import shlex
-import sys
-from typing import Annotated
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
@@ -13,13 +13,18 @@ from p4reduce import fabric_options as fabrics
 from p4reduce import output
 from p4reduce.failing import ending_on_signals
 from p4reduce.options import JsonFile, parse_bytes
+from p4reduce.runs import DEFAULT_STRATEGIES, Strategies, command_line, show_run
 from topologies.fabric import Fabric
+from topologies.state import ClusterState
 from topologies.switches import SwitchTarget
+from workloads.run_file import Run
 
-_DEFAULT = "in-network,ring,gloo"
+Contest = Callable[[ClusterState, output.Say, dict[str, Any]], Run]
+_BYTES = "32000000"
 
 
 def compare(
+    context: typer.Context,
     kind: Annotated[fabrics.Kind, typer.Argument(metavar="rack|spine-leaf", help="The fabric.")],
     hosts: fabrics.Hosts = "4",
     rate: fabrics.Rate = "100mbit",
@@ -29,30 +34,41 @@ def compare(
     mtu: fabrics.PathMtu = 4096,
     switch: fabrics.Switch = SwitchTarget.EMBEDDED,
     size: Annotated[
-        str, typer.Option("--bytes", "-b", metavar="SIZE", help="Tensor: 1000, 64K, 32M.")
-    ] = "32000000",
-    strategies: Annotated[
+        str | None,
+        typer.Option("--bytes", "-b", metavar="SIZE", help="Tensor: 1000, 64K, 32M; 32000000 if not given."),
+    ] = None,
+    workload: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME,NAME...|all",
-            help=f"in-network, ring, halving-doubling, parameter-server, parameter-server-switch, gloo; "
-            f"{_DEFAULT} if not given (gloo where PyTorch is installed).",
+            metavar="WORKLOAD",
+            help="Instead of single tensors iterations of this, as 'p4reduce replay' takes it: resnet-50.",
         ),
     ] = None,
+    compute_scale: Annotated[
+        float, typer.Option(min=0.0, help="Of a workload: computing takes so many times as long.")
+    ] = 1.0,
+    strategies: Strategies = None,
     rounds: Annotated[int, typer.Option(min=1, help="How often each, in turns, after one to warm up.")] = 5,
-    dtype: Annotated[str, typer.Option(help="float32 or int32.")] = "float32",
+    dtype: Annotated[str | None, typer.Option(help="float32 or int32; float32 if not given.")] = None,
     cluster: fabrics.Name = None,
     json: JsonFile = None,
+    report: Annotated[
+        Path | None, typer.Option(metavar="FILE.html", help="Write a report with charts.")
+    ] = None,
 ) -> None:
     """Bring a fabric up, sum the same tensors by each strategy in turns, report, take it down."""
-    from workloads.compare import Comparison, compare_on, new_run, possible
-    from workloads.reporting.tables import run_tables
+    from workloads.compare import possible
     from workloads.strategies.names import strategies_of
 
-    output.require_writable(json)
-    chosen, skipped = possible(strategies_of(strategies or _DEFAULT), asked=strategies is not None)
-    comparison = Comparison(bytes=parse_bytes(size), strategies=chosen, rounds=rounds, dtype=dtype)
-    comparison.elements()
+    for path in (json, report):
+        output.require_writable(path)
+    chosen, skipped = possible(strategies_of(strategies or DEFAULT_STRATEGIES), asked=strategies is not None)
+    if workload is None:
+        contest = _of_tensors(parse_bytes(size or _BYTES), chosen, rounds=rounds, dtype=dtype or "float32")
+    elif size is None and dtype is None:
+        contest = _of_a_workload(workload, chosen, rounds=rounds, compute_scale=compute_scale)
+    else:
+        raise typer.BadParameter("--bytes and --dtype are of single tensors: a --workload has its own")
     options = fabrics.fabric_options(
         kind,
         name=cluster or f"compare-{os.getpid()}",
@@ -66,17 +82,35 @@ def compare(
     )
     options.validate()
     with ending_on_signals(), output.progress() as progress, Fabric(options, progress=progress) as fabric:
-        found = compare_on(fabric.state, fabric.state.hosts, comparison, progress=progress)
-        run = new_run(
-            fabric.state,
-            fabric.state.hosts,
-            kind="compare",
-            command=shlex.join(["p4reduce", *sys.argv[1:]]),
-            results=found,
-            skipped=skipped,
-        )
+        given = {"command": command_line(context), "skipped": skipped}
+        found = contest(fabric.state, progress, given)
         progress("taking the fabric down")
-    if json is not None:
-        output.write_json(json, run.as_json())
-    if str(json) != "-":
-        output.show(run_tables(run))
+    show_run(found, json=json, report=report)
+
+
+def _of_tensors(size: int, strategies: tuple[str, ...], *, rounds: int, dtype: str) -> Contest:
+    """Single tensors; what is wrong with them is said at once."""
+    from workloads.compare import Comparison, compare_on, new_run
+
+    comparison = Comparison(bytes=size, strategies=strategies, rounds=rounds, dtype=dtype)
+    comparison.elements()
+
+    def contest(cluster: ClusterState, progress: output.Say, given: dict[str, Any]) -> Run:
+        found = compare_on(cluster, cluster.hosts, comparison, progress=progress)
+        return new_run(cluster, cluster.hosts, kind="compare", results=found, **given)
+
+    return contest
+
+
+def _of_a_workload(name: str, strategies: tuple[str, ...], *, rounds: int, compute_scale: float) -> Contest:
+    """Iterations of a workload."""
+    from workloads.replay import ReplayOptions, run
+    from workloads.traffic.source import workload_of
+
+    workload = workload_of(name).scaled(compute_scale)
+    options = ReplayOptions(iterations=rounds)
+
+    def contest(cluster: ClusterState, progress: output.Say, given: dict[str, Any]) -> Run:
+        return run(cluster, cluster.hosts, workload, strategies, options=options, progress=progress, **given)
+
+    return contest

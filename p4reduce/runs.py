@@ -1,0 +1,59 @@
+"""What `compare` and `replay` have in common: strategies that are asked for, what becomes of a run."""
+
+from __future__ import annotations
+
+import shlex
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from p4reduce import output
+from workloads.run_file import Run
+
+DEFAULT_STRATEGIES: Final = "in-network,ring,gloo"
+Strategies = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME,NAME...|all",
+        help="in-network, ring, halving-doubling, parameter-server, parameter-server-switch, gloo; "
+        f"{DEFAULT_STRATEGIES} if not given (gloo where PyTorch is installed).",
+    ),
+]
+
+
+def show_run(found: Run, *, json: Path | None, report: Path | None) -> None:
+    """Write it wherever that was asked for, and show a table."""
+    from workloads.reporting.page import write
+    from workloads.reporting.tables import run_tables
+
+    if json is not None:
+        output.write_json(json, found.as_json())
+    if report is not None:
+        write(found, report)
+    if str(json) != "-":
+        output.show(run_tables(found))
+
+
+def command_line(context: typer.Context) -> str:
+    """What was said; this may be a cluster's prompt, which no `sys.argv` knows of."""
+    words = ["p4reduce", context.info_name or ""]
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        if not is_given(context, name):
+            continue
+        value = context.params[name]
+        if isinstance(value, bool):
+            words.append(parameter.opts[0])
+            continue
+        option = [parameter.opts[0]] if parameter.opts[0].startswith("-") else []
+        for each in value if isinstance(value, list | tuple) else [value]:
+            words += [*option, str(each.value if isinstance(each, Enum) else each)]
+    return shlex.join(words)
+
+
+def is_given(context: typer.Context, name: str) -> bool:
+    """Whether a parameter was on the command line."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
