@@ -55,13 +55,13 @@ def run(race: Race, console: Console) -> Run:
     )
     comparison = Comparison(bytes=race.bytes, strategies=strategies, rounds=race.rounds)
     with console.status("") as status, Rack(options, progress=status.update) as rack:
-        results = compare_on(rack.state, rack.state.hosts, comparison, progress=status.update)
+        found = compare_on(rack.state, rack.state.hosts, comparison, progress=status.update)
         return new_run(
             rack.state,
             rack.state.hosts,
             kind="compare",
             command=" ".join(["python", "-m", "bench.compare", *sys.argv[1:]]),
-            results=results,
+            results=found.results,
             skipped=skipped,
         )
 

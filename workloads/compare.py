@@ -22,15 +22,17 @@ from workloads import bounds, links
 from workloads.allreduce import STALL_S, require_memory
 from workloads.errors import VerificationError, WorkloadError
 from workloads.machine import describe
-from workloads.run_file import Host, LinkBytes, Result, Run, Switch, Topology
+from workloads.run_file import Host, LinkBytes, Result, Run, Sample, Switch, Topology
+from workloads.sampling import INTERVAL_S, Sampler, link_look, slot_look, slots_of
 from workloads.strategies import names
 from workloads.strategies.gloo import MISSING, gloo_missing
 from workloads.strategies.opening import pairs_of
 from workloads.strategies.pairs import job_of
-from workloads.team import Team
+from workloads.team import Answer, Team
 from workloads.tensors import dtype_of
 
 Progress = Callable[[str], None]
+IN_THE_SWITCH: Final = (names.IN_NETWORK, names.PARAMETER_SERVER_SWITCH)
 _SMALL_BYTES: Final = 1 << 20
 _OFTEN: Final = 20  # small sums a round: one alone is as short as the clock's and the scheduler's noise
 _TIMEOUT_S: Final = 900.0
@@ -66,6 +68,14 @@ class Comparison:
     def repeat(self) -> int:
         """Sums in a round."""
         return _OFTEN if self.bytes <= _SMALL_BYTES else 1
+
+
+@dataclass(frozen=True)
+class Compared:
+    """What came of it; `samples` by strategy, of the turn that warmed up."""
+
+    results: list[Result]
+    samples: dict[str, list[Sample]]
 
 
 @dataclass
@@ -131,18 +141,22 @@ def compare_on(
     comparison: Comparison,
     *,
     progress: Progress,
-) -> list[Result]:
+) -> Compared:
     """Run them in turns, and what came of it. VerificationError where a sum was wrong."""
     comparison.elements()
     require_memory(comparison.bytes * comparison.repeat, len(hosts))
     seen = {strategy: Rounds() for strategy in comparison.strategies}
     with contest(cluster, hosts, comparison.strategies, progress=progress) as team:
-        for number in range(comparison.rounds + 1):
-            what = f"round {number} of {comparison.rounds}" if number else "warming up"
+        samples = {}
+        for strategy, rounds in seen.items():
+            progress(f"warming up: {strategy}")
+            samples[strategy] = _warm_up(cluster, team, comparison, strategy)
+            rounds.verified = True
+        for number in range(1, comparison.rounds + 1):
             for strategy, rounds in seen.items():
-                progress(f"{what}: {strategy}")
+                progress(f"round {number} of {comparison.rounds}: {strategy}")
                 _round(cluster, team, comparison, strategy, rounds, number=number)
-    return results(cluster, hosts, seen, size=comparison.bytes)
+    return Compared(results(cluster, hosts, seen, size=comparison.bytes), samples)
 
 
 def results(
@@ -205,30 +219,10 @@ def _round(
     *,
     number: int,
 ) -> None:
-    """One strategy's turn. Number 0 warms up, and is the one whose sums are compared with NumPy's."""
-    warming_up = number == 0
+    """One strategy's turn that counts."""
     before = links.link_bytes(cluster)
-    answers = team.do(
-        "time_sums",
-        per_rank=[{"verify": warming_up and rank == 0} for rank in range(team.size)],
-        strategy=strategy,
-        elements=comparison.elements(),
-        dtype=comparison.dtype,
-        seed=comparison.seed + number,
-        repeat=comparison.repeat,
-        timeout_s=_TIMEOUT_S,
-    )
+    answers = _sums(team, comparison, strategy, number=number, verify=False)
     after = links.link_bytes(cluster)
-    if len({digest for answer in answers for digest in answer["digests"]}) != 1:
-        raise VerificationError(f"{strategy}: the workers' sums of {comparison.bytes} bytes differ")
-    if warming_up:
-        check = answers[0]["check"]
-        if not check["passed"]:
-            raise VerificationError(
-                f"{strategy}: a sum is off by {check['largest_error']:g}, the bound is {check['bound']:g}"
-            )
-        rounds.verified = True
-        return
     rounds.seconds.append(max(answer["seconds"] for answer in answers))
     rounds.links.append(links.mean([links.since(after, before)], repeat=comparison.repeat))
     resent = [answer["retransmissions"] for answer in answers]
@@ -238,9 +232,48 @@ def _round(
         rounds.retransmissions += sum(resent)
 
 
+def _warm_up(cluster: ClusterState, team: Team, comparison: Comparison, strategy: str) -> list[Sample]:
+    """A turn that does not count: sums are compared with NumPy's, links and slots are looked at meanwhile."""
+    with AdminClient(f"unix:{cluster.control_socket}") as admin:
+        switched = strategy in IN_THE_SWITCH
+        look_at_slots = slot_look(admin, team.job) if switched else None
+        with Sampler(link_look(cluster), look_at_slots) as sampler:
+            answers = _sums(team, comparison, strategy, number=0, verify=True)
+        allocated = slots_of(admin, team.job) if switched else 0
+    check = answers[0]["check"]
+    if not check["passed"]:
+        raise VerificationError(
+            f"{strategy}: a sum is off by {check['largest_error']:g}, the bound is {check['bound']:g}"
+        )
+    if comparison.bytes <= _SMALL_BYTES or any(host.kind is HostKind.ROCE for host in cluster.hosts):
+        return []  # nothing to see, or machines with clocks of their own
+    began = min(answer["began"] for answer in answers)
+    ended = max(answer["began"] + answer["seconds"] * comparison.repeat for answer in answers)
+    found = sampler.samples(began=began, slots_allocated=allocated)
+    # What follows is the workers comparing sums.
+    return [sample for sample in found if sample.at_s <= ended - began + INTERVAL_S]
+
+
+def _sums(team: Team, comparison: Comparison, strategy: str, *, number: int, verify: bool) -> list[Answer]:
+    """The workers' answers. VerificationError where they differ; with `verify`, rank 0's has a check."""
+    answers = team.do(
+        "time_sums",
+        per_rank=[{"verify": verify and rank == 0} for rank in range(team.size)],
+        strategy=strategy,
+        elements=comparison.elements(),
+        dtype=comparison.dtype,
+        seed=comparison.seed + number,
+        repeat=comparison.repeat,
+        timeout_s=_TIMEOUT_S,
+    )
+    if len({digest for answer in answers for digest in answer["digests"]}) != 1:
+        raise VerificationError(f"{strategy}: the workers' sums of {comparison.bytes} bytes differ")
+    return answers
+
+
 def _require_mode(strategies: Sequence[str], joined: dict[str, Any]) -> None:
     """WorkloadError where the switches have no room for the job and a strategy needs them."""
-    needing = [s for s in strategies if s in (names.IN_NETWORK, names.PARAMETER_SERVER_SWITCH)]
+    needing = [strategy for strategy in strategies if strategy in IN_THE_SWITCH]
     if needing and joined["mode"] != "in_network":
         raise WorkloadError(
             f"{' and '.join(needing)}: the switches do not sum for this job: {joined['mode_reason']}"

@@ -97,7 +97,14 @@ def _of_tensors(size: int, strategies: tuple[str, ...], *, rounds: int, dtype: s
 
     def contest(cluster: ClusterState, progress: output.Say, given: dict[str, Any]) -> Run:
         found = compare_on(cluster, cluster.hosts, comparison, progress=progress)
-        return new_run(cluster, cluster.hosts, kind="compare", results=found, **given)
+        return new_run(
+            cluster,
+            cluster.hosts,
+            kind="compare",
+            results=found.results,
+            samples={strategy: looks for strategy, looks in found.samples.items() if looks},
+            **given,
+        )
 
     return contest
 

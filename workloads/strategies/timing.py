@@ -18,6 +18,8 @@ def time_sums(
 ) -> dict[str, Any]:
     """Sum `repeat` tensors one after the other, as a training step does; seconds of one, on average.
 
+    `began` is when, by the machine's monotonic clock.
+
     Time starts behind a barrier, and nothing waits for the others between the sums: small ones would be timed
     with the barrier's own unevenness otherwise. `verify`: compare with NumPy's sum.
     """
@@ -25,13 +27,14 @@ def time_sums(
     arrays = [source, *(source.copy() for _ in range(repeat - 1))]
     before = reducer.retransmissions()
     reducer.barrier()
-    started = time.perf_counter()
+    began, started = time.monotonic(), time.perf_counter()
     for array in arrays:
         reducer.sum(array)
     seconds = (time.perf_counter() - started) / repeat
     after = reducer.retransmissions()
     answer: dict[str, Any] = {
         "seconds": seconds,
+        "began": began,
         "digests": sorted({digest(array) for array in arrays}),
         "retransmissions": None if before is None or after is None else after - before,
     }
