@@ -21,6 +21,7 @@ _HELP = """\
   show links, link down|up l1:s2      the links between switches
   job create|list|show|delete         jobs at the controller
   allreduce --bytes 32M --verify      a timed all-reduce over all hosts
+  replay resnet-50                    a training job's traffic, by several strategies in turns
   push                                load the P4 program anew
   plan|apply FILE, rollback           what the switches shall hold besides
   shell s1                            p4runtime-shell on the switch

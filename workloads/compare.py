@@ -23,7 +23,7 @@ from workloads.allreduce import STALL_S, require_memory
 from workloads.errors import VerificationError, WorkloadError
 from workloads.machine import describe
 from workloads.run_file import Host, LinkBytes, Result, Run, Sample, Switch, Topology
-from workloads.sampling import INTERVAL_S, Sampler, link_look, slot_look, slots_of
+from workloads.sampling import INTERVAL_S, Sampler, slot_look, slots_of
 from workloads.strategies import names
 from workloads.strategies.gloo import MISSING, gloo_missing
 from workloads.strategies.opening import pairs_of
@@ -237,7 +237,7 @@ def _warm_up(cluster: ClusterState, team: Team, comparison: Comparison, strategy
     with AdminClient(f"unix:{cluster.control_socket}") as admin:
         switched = strategy in IN_THE_SWITCH
         look_at_slots = slot_look(admin, team.job) if switched else None
-        with Sampler(link_look(cluster), look_at_slots) as sampler:
+        with Sampler(links.link_look(cluster), look_at_slots) as sampler:
             answers = _sums(team, comparison, strategy, number=0, verify=True)
         allocated = slots_of(admin, team.job) if switched else 0
     check = answers[0]["check"]

@@ -1,13 +1,19 @@
-"""Bytes over every link of a running cluster: hosts' and those between switches."""
+"""Bytes over every link of a running cluster: hosts' and those between switches.
+
+The kernel counts them at the switches' ends, so that they outlive a switch that dies and starts again.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
-from topologies import wires
 from topologies.state import ClusterState
+from workloads.errors import WorkloadError
 from workloads.run_file import LinkBytes
+
+LinkLook = Callable[[], dict[str, LinkBytes]]
+_RX_BYTES, _TX_BYTES, _COLUMNS = 0, 8, 16  # of /proc/net/dev
 
 
 def link_names(cluster: ClusterState) -> list[str]:
@@ -17,20 +23,43 @@ def link_names(cluster: ClusterState) -> list[str]:
 
 
 def link_bytes(cluster: ClusterState) -> dict[str, LinkBytes]:
-    """What went over each link since it is there, as the kernel counted it at the switches' ends."""
-    return decode(cluster, wires.interfaces(cluster))
+    """What went over each link since it is there."""
+    return link_look(cluster)()
 
 
-def decode(cluster: ClusterState, interfaces: Mapping[str, Any]) -> dict[str, LinkBytes]:
-    """From what the kernel says of each interface of the switches."""
+def link_look(cluster: ClusterState) -> LinkLook:
+    """What reads the bytes over each link since it is there; one read of a file, cheap enough to do often."""
+    process = cluster.controller_process
+    if process is None:
+        raise WorkloadError(f"cluster {cluster.name} has no controller to look for links beside")
+    path = Path(f"/proc/{process.pid}/net/dev")  # of the network namespace that the switches are in
+    ends = {
+        f"{host.name}:{host.switch}": cluster.switch(host.switch).interfaces[host.port]
+        for host in cluster.hosts
+    }
+    uplinks = {link.name: (link.a_interface, link.b_interface) for link in cluster.links}
+
+    def look() -> dict[str, LinkBytes]:
+        counted = decode(path.read_text())
+        found = {}
+        for name, interface in ends.items():
+            received, sent = counted[interface]
+            found[name] = LinkBytes(up=received, down=sent)
+        for name, (leaf, spine) in uplinks.items():
+            found[name] = LinkBytes(up=counted[leaf][1], down=counted[spine][1])
+        return found
+
+    return look
+
+
+def decode(text: str) -> dict[str, tuple[int, int]]:
+    """Bytes received and sent by each interface, of /proc/net/dev."""
     found = {}
-    for host in cluster.hosts:
-        counted = interfaces[cluster.switch(host.switch).interfaces[host.port]]["stats64"]
-        found[f"{host.name}:{host.switch}"] = LinkBytes(
-            up=counted["rx"]["bytes"], down=counted["tx"]["bytes"]
-        )
-    for wire in wires.decode(cluster, interfaces):
-        found[wire.link.name] = LinkBytes(up=wire.upward.bytes, down=wire.downward.bytes)
+    for line in text.splitlines()[2:]:
+        name, _, rest = line.partition(":")
+        columns = rest.split()
+        if len(columns) == _COLUMNS:
+            found[name.strip()] = int(columns[_RX_BYTES]), int(columns[_TX_BYTES])
     return found
 
 

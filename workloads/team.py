@@ -18,6 +18,7 @@ from workloads.errors import WorkerFailedError, WorkloadError
 
 Answer = dict[str, Any]
 DEFAULT_TIMEOUT_S = 300.0
+_GRACE_S = 60.0  # for the others, once a worker has failed: they may wait for it
 
 
 class Team:
@@ -42,6 +43,7 @@ class Team:
             )
         self.cluster = cluster
         self.size = workers
+        self.job = ""
         self._hosts = chosen[:workers]
         self._processes: list[subprocess.Popen[str]] = []
         self._complaints = [tempfile.TemporaryFile() for _ in range(workers)]  # noqa: SIM115 (`close` does)
@@ -75,6 +77,7 @@ class Team:
 
     def join(self, job: str, **arguments: Any) -> list[Answer]:
         """Everybody joins `job`."""
+        self.job = job
         return self.do(
             "join",
             per_rank=[{"rank": rank} for rank in range(self.size)],
@@ -94,9 +97,7 @@ class Team:
     ) -> list[Answer]:
         """Everybody does `command`; `per_rank` adds arguments. WorkerFailedError is the first that failed."""
         answers = self.try_(command, per_rank=per_rank, timeout_s=timeout_s, **arguments)
-        for rank, answer in enumerate(answers):
-            if "error" in answer:
-                raise WorkerFailedError(rank, answer["error"]["kind"], answer["error"]["text"])
+        _raise_first(dict(enumerate(answers)))
         return [answer["ok"] for answer in answers]
 
     def try_(
@@ -145,6 +146,7 @@ class Team:
             while len(answers) < len(ranks):
                 ready = selector.select(max(0.0, deadline - time.monotonic()))
                 if not ready:
+                    _raise_first(answers)
                     silent = ", ".join(str(rank) for rank in ranks if rank not in answers)
                     raise WorkloadError(f"'{command}': no answer from worker {silent} in time")
                 for key, _ in ready:
@@ -154,6 +156,8 @@ class Team:
                             f"'{command}': worker {key.data} ended: {self._last_words(key.data)}"
                         )
                     answers[key.data] = json.loads(line)
+                    if "error" in answers[key.data]:
+                        deadline = min(deadline, time.monotonic() + _GRACE_S)
                     selector.unregister(key.fileobj)
         return [answers[rank] for rank in ranks]
 
@@ -165,3 +169,10 @@ class Team:
         file.seek(0)
         lines = file.read().decode(errors="replace").strip().splitlines()
         return " / ".join(lines[-3:]) or "it said nothing"
+
+
+def _raise_first(answers: Mapping[int, Answer]) -> None:
+    """WorkerFailedError where one of the answers is an error."""
+    for rank, answer in answers.items():
+        if "error" in answer:
+            raise WorkerFailedError(rank, answer["error"]["kind"], answer["error"]["text"])

@@ -24,6 +24,10 @@ from host_agent.collectives.plan import Strategy
 from host_agent.communicator import Communicator
 from host_agent.errors import CommunicatorError
 from workloads.errors import WorkloadError
+from workloads.replaying import Player
+from workloads.strategies.opening import open_reducer
+from workloads.strategies.reducer import Reducer
+from workloads.strategies.timing import time_sums
 from workloads.tensors import check, digest, dtype_of, operation_of, tensor
 from workloads.training import train
 
@@ -31,14 +35,19 @@ Answer = dict[str, Any]
 
 
 class Worker:
-    """One rank: at most one communicator at a time."""
+    """One rank: at most one communicator at a time, and what strategies have opened beside it."""
 
     def __init__(self) -> None:
         self._communicator: Communicator | None = None
+        self._reducers: dict[str, Reducer] = {}
+        self._player = Player()
         self._commands: dict[str, Callable[..., Answer]] = {
             "join": self.join,
             "all_reduce": self.all_reduce,
             "train": self.train,
+            "open": self.open,
+            "time_sums": self.time_sums,
+            "replay": self.replay,
             "statistics": self.statistics,
             "leave": self.leave,
         }
@@ -131,6 +140,19 @@ class Worker:
             answer["special"] = {index: repr(float(result[int(index)])) for index in special}
         return answer
 
+    def open(self, *, strategy: str, **arguments: Any) -> Answer:
+        """Connect for a strategy; see `strategies.opening`."""
+        self._reducers[strategy] = open_reducer(strategy, self._joined(), **arguments)
+        return {}
+
+    def time_sums(self, *, strategy: str, **arguments: Any) -> Answer:
+        """Sum seeded tensors by a strategy that is open; see `strategies.timing`."""
+        return time_sums(self._reducer(strategy), strategy=strategy, **arguments)
+
+    def replay(self, *, strategy: str, **arguments: Any) -> Answer:
+        """Seem to train, with sums by a strategy that is open; see `replaying.Player`."""
+        return self._player.replay(self._reducer(strategy), **arguments)
+
     def train(self, **arguments: Any) -> Answer:
         """Train the digits network; see `training.train`."""
         return train(self._joined(), **arguments)
@@ -141,11 +163,18 @@ class Worker:
         return {"statistics": asdict(communicator.statistics()), "counters": asdict(communicator.counters())}
 
     def leave(self) -> Answer:
-        """Leave the job, if in one."""
+        """Leave the job, if in one, and what was opened in it."""
         communicator, self._communicator = self._communicator, None
+        while self._reducers:
+            self._reducers.popitem()[1].close()
         if communicator is not None:
             communicator.leave()
         return {}
+
+    def _reducer(self, strategy: str) -> Reducer:
+        if strategy not in self._reducers:
+            raise WorkloadError(f"strategy {strategy} is not open on this worker")
+        return self._reducers[strategy]
 
     def _joined(self) -> Communicator:
         if self._communicator is None:

@@ -63,12 +63,6 @@ def compare(
     for path in (json, report):
         output.require_writable(path)
     chosen, skipped = possible(strategies_of(strategies or DEFAULT_STRATEGIES), asked=strategies is not None)
-    if workload is None:
-        contest = _of_tensors(parse_bytes(size or _BYTES), chosen, rounds=rounds, dtype=dtype or "float32")
-    elif size is None and dtype is None:
-        contest = _of_a_workload(workload, chosen, rounds=rounds, compute_scale=compute_scale)
-    else:
-        raise typer.BadParameter("--bytes and --dtype are of single tensors: a --workload has its own")
     options = fabrics.fabric_options(
         kind,
         name=cluster or f"compare-{os.getpid()}",
@@ -81,6 +75,14 @@ def compare(
         switch=switch,
     )
     options.validate()
+    if workload is None:
+        contest = _of_tensors(parse_bytes(size or _BYTES), chosen, rounds=rounds, dtype=dtype or "float32")
+    elif size is None and dtype is None:
+        contest = _of_a_workload(
+            workload, chosen, rounds=rounds, compute_scale=compute_scale, workers=len(options.layout().hosts)
+        )
+    else:
+        raise typer.BadParameter("--bytes and --dtype are of single tensors: a --workload has its own")
     with ending_on_signals(), output.progress() as progress, Fabric(options, progress=progress) as fabric:
         given = {"command": command_line(context), "skipped": skipped}
         found = contest(fabric.state, progress, given)
@@ -109,13 +111,16 @@ def _of_tensors(size: int, strategies: tuple[str, ...], *, rounds: int, dtype: s
     return contest
 
 
-def _of_a_workload(name: str, strategies: tuple[str, ...], *, rounds: int, compute_scale: float) -> Contest:
-    """Iterations of a workload."""
-    from workloads.replay import ReplayOptions, run
+def _of_a_workload(
+    name: str, strategies: tuple[str, ...], *, rounds: int, compute_scale: float, workers: int
+) -> Contest:
+    """Iterations of a workload; that it does not fit this machine is said at once."""
+    from workloads.replay import ReplayOptions, require_memory, run
     from workloads.traffic.source import workload_of
 
     workload = workload_of(name).scaled(compute_scale)
     options = ReplayOptions(iterations=rounds)
+    require_memory(workload, options, workers=workers)
 
     def contest(cluster: ClusterState, progress: output.Say, given: dict[str, Any]) -> Run:
         return run(cluster, cluster.hosts, workload, strategies, options=options, progress=progress, **given)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from tests.topologies.states import cluster_state
 from topologies import launch
 from topologies.state import HostState
+from workloads import team as team_module
 from workloads.errors import WorkerFailedError, WorkloadError
 from workloads.team import Team
 
@@ -55,6 +57,19 @@ def test_a_killed_worker(team: Team) -> None:
 def test_a_silent_worker(team: Team) -> None:
     with pytest.raises(WorkloadError, match="'leave': no answer from worker 0, 1 in time"):
         team.do("leave", timeout_s=0.0)
+
+
+def test_a_failed_worker_is_named_where_others_wait_for_it(
+    team: Team, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(team_module, "_GRACE_S", 0.0)
+    waiting = team._processes[1]
+    waiting.send_signal(signal.SIGSTOP)
+    try:
+        with pytest.raises(WorkerFailedError, match="worker 0: there is no command 'dance'"):
+            team.do("dance")
+    finally:
+        waiting.send_signal(signal.SIGCONT)
 
 
 @pytest.mark.parametrize("workers", [0, 3])

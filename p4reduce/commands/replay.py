@@ -1,0 +1,229 @@
+"""`p4reduce replay`: training traffic by several strategies, or a capture packet for packet."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from p4reduce import fabric_options as fabrics
+from p4reduce import output
+from p4reduce.failing import ending_on_signals
+from p4reduce.options import JsonFile
+from p4reduce.runs import DEFAULT_STRATEGIES, Strategies, command_line, is_given, show_run
+from topologies import state
+from topologies.fabric import Fabric
+from topologies.options import FabricOptions
+from topologies.state import ClusterState
+from topologies.switches import SwitchTarget
+
+_OF_A_FABRIC = ("hosts", "rate", "uplink_rate", "spines", "leaves", "mtu", "switch")
+_OF_A_WORKLOAD = (
+    "strategies",
+    "iterations",
+    "compute_scale",
+    "scale_size",
+    "batch",
+    "teraflops",
+    "bucket_mb",
+    "priority",
+    "workers",
+    "placement",
+    "report",
+)
+_OF_A_CAPTURE = ("speed", "mapping")
+_MIB = 1 << 20
+
+
+def replay(
+    context: typer.Context,
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="WORKLOAD",
+            help="alexnet, vgg-16, resnet-50, bert-base, gpt-2, or a file: layers as CSV, a trace of "
+            "torch.profiler, a Chakra execution trace, a capture (pcap, pcapng) of RoCE v2 packets.",
+        ),
+    ],
+    kind: Annotated[
+        fabrics.Kind | None,
+        typer.Argument(
+            metavar="[rack|spine-leaf]", help="A fabric of its own; without, the running cluster."
+        ),
+    ] = None,
+    strategies: Strategies = None,
+    iterations: Annotated[
+        int, typer.Option("--iterations", "-n", min=1, help="How many of each strategy count.")
+    ] = 5,
+    compute_scale: Annotated[
+        float, typer.Option(min=0.0, help="Computing takes so many times as long; 0: none at all.")
+    ] = 1.0,
+    batch: Annotated[int | None, typer.Option(min=1, help="Of a bundled model: samples a worker.")] = None,
+    teraflops: Annotated[
+        float | None, typer.Option(help="Of a bundled model: 10^12 operations a second that a worker does.")
+    ] = None,
+    scale_size: Annotated[
+        float, typer.Option(help="Layers have so many times their elements; times stay as they are.")
+    ] = 1.0,
+    bucket_mb: Annotated[
+        float | None,
+        typer.Option(
+            min=0.0,
+            help="Gradients are summed in buckets of so many MiB; as PyTorch DDP (25, the first 1) if not "
+            "given; 0: each layer by itself.",
+        ),
+    ] = None,
+    priority: Annotated[
+        bool, typer.Option("--priority", help="Front layers first, instead of the order of readiness.")
+    ] = False,
+    workers: Annotated[
+        int | None, typer.Option(min=2, max=64, help="Workers; one a host if not given.")
+    ] = None,
+    placement: Annotated[
+        str,
+        typer.Option(help="packed (leaf after leaf), spread (leaves take turns), or 3,1: so many a leaf."),
+    ] = "packed",
+    hosts: fabrics.Hosts = "4",
+    rate: fabrics.Rate = "100mbit",
+    uplink_rate: fabrics.UplinkRate = None,
+    spines: fabrics.Spines = 2,
+    leaves: fabrics.Leaves = 2,
+    mtu: fabrics.PathMtu = 4096,
+    switch: fabrics.Switch = SwitchTarget.EMBEDDED,
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            "--cluster",
+            metavar="NAME",
+            envvar="P4REDUCE_CLUSTER",
+            help="Which cluster, or the name of the fabric of its own.",
+        ),
+    ] = None,
+    speed: Annotated[
+        float, typer.Option(min=0.0, help="Of a capture: so many times as fast; 0: as fast as possible.")
+    ] = 1.0,
+    mapping: Annotated[
+        list[str] | None,
+        typer.Option("--map", metavar="IP=HOST", help="Of a capture: the host that an address becomes."),
+    ] = None,
+    json: JsonFile = None,
+    report: Annotated[
+        Path | None, typer.Option(metavar="FILE.html", help="Write a report with charts.")
+    ] = None,
+) -> None:
+    """Replay a training job's traffic by each strategy in turns; or a capture, packet for packet."""
+    from workloads.traffic.source import is_capture
+
+    for path in (json, report):
+        output.require_writable(path)
+    if kind is None:
+        _refuse(
+            context, _OF_A_FABRIC, "is of a fabric of its own: say 'rack' or 'spine-leaf' behind WORKLOAD"
+        )
+    captured = is_capture(Path(what))
+    if captured:
+        _refuse(context, _OF_A_WORKLOAD, f"does not go with a capture, and {what} is one")
+    else:
+        _refuse(context, _OF_A_CAPTURE, f"is of captures, and {what} is none")
+    options = None
+    if kind is not None:
+        named = cluster if is_given(context, "cluster") else None
+        options = fabrics.fabric_options(
+            kind,
+            name=named or f"replay-{os.getpid()}",
+            hosts=hosts,
+            rate=rate,
+            uplink_rate=uplink_rate,
+            spines=spines,
+            leaves=leaves,
+            mtu=mtu,
+            switch=switch,
+        )
+        options.validate()
+    if captured:
+        _capture(Path(what), options, cluster, speed=speed, mapping=mapping or [], json=json)
+        return
+    from workloads.compare import possible
+    from workloads.placement import place
+    from workloads.replay import ReplayOptions, require_memory, resized, run
+    from workloads.strategies.names import strategies_of
+    from workloads.traffic.source import workload_of
+
+    workload = resized(workload_of(what, batch=batch, teraflops=teraflops).scaled(compute_scale), scale_size)
+    chosen, skipped = possible(strategies_of(strategies or DEFAULT_STRATEGIES), asked=strategies is not None)
+    how = ReplayOptions(
+        iterations=iterations,
+        bucket_bytes=None if bucket_mb is None else _bytes(bucket_mb),
+        priority=priority,
+    )
+    if options is not None:
+        require_memory(workload, how, workers=workers or len(options.layout().hosts))
+    with ending_on_signals(), output.progress() as progress, _fabric(options, cluster, progress) as running:
+        found = run(
+            running,
+            place(running, workers=workers, placement=placement),
+            workload,
+            chosen,
+            options=how,
+            progress=progress,
+            command=command_line(context),
+            skipped=skipped,
+        )
+        if options is not None:
+            progress("taking the fabric down")
+    show_run(found, json=json, report=report)
+
+
+def _capture(
+    path: Path,
+    options: FabricOptions | None,
+    cluster: str | None,
+    *,
+    speed: float,
+    mapping: list[str],
+    json: Path | None,
+) -> None:
+    """Play a capture."""
+    from workloads.capture import capture_tables, parse_mapping, play
+
+    places = parse_mapping(mapping)
+    with ending_on_signals(), output.progress() as progress, _fabric(options, cluster, progress) as running:
+        found = play(running, path, speed=speed, mapping=places, progress=progress)
+    if json is not None:
+        output.write_json(json, found.as_json())
+    if str(json) != "-":
+        output.show(capture_tables(found))
+
+
+@contextmanager
+def _fabric(
+    options: FabricOptions | None, cluster: str | None, progress: output.Say
+) -> Iterator[ClusterState]:
+    """A fabric of its own, or the one that runs."""
+    if options is None:
+        yield state.running(cluster)
+        return
+
+    def say(text: str) -> None:
+        progress(f"bringing up cluster {options.name}: {text}")
+
+    with Fabric(options, progress=say) as fabric:
+        yield fabric.state
+
+
+def _bytes(mib: float) -> int:
+    if not math.isfinite(mib):
+        raise typer.BadParameter(f"--bucket-mb {mib:g} is no size")
+    return round(mib * _MIB)
+
+
+def _refuse(context: typer.Context, names: tuple[str, ...], why: str) -> None:
+    """BadParameter where one of these options is given."""
+    for parameter in context.command.params:
+        if parameter.name in names and is_given(context, parameter.name):
+            raise typer.BadParameter(f"{parameter.opts[0]} {why}")

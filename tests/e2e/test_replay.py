@@ -1,0 +1,86 @@
+"""Training traffic on a real rack: what goes over the links, and how much of it hides behind computing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from p4reduce import cli
+from tests.e2e.conftest import rack
+from workloads import replay
+from workloads.replay import ReplayOptions, run
+from workloads.run_file import Result, Run, read
+from workloads.traffic.model import Layer, Workload
+
+pytestmark = pytest.mark.emulation
+
+# 1.2 MB in four layers; 60 ms forward, 120 ms back.
+MODEL = Workload("toy", "made up", tuple(Layer(f"l{n}", 75_000, 15_000_000, 30_000_000) for n in range(4)))
+STRATEGIES = ("in-network", "ring")
+
+
+@pytest.fixture(autouse=True)
+def short_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody studies these charts."""
+    monkeypatch.setattr(replay, "_LOOK_S", 0.3)
+
+
+def _by_name(found: Run) -> tuple[Result, Result]:
+    switched, ringed = found.results
+    assert (switched.strategy, ringed.strategy) == STRATEGIES
+    return switched, ringed
+
+
+def test_what_goes_over_the_links_and_what_hides_behind_computing() -> None:
+    with rack(4, rate_mbit=100.0, path_mtu=4096) as running:
+        found, first = (
+            run(
+                running.state,
+                running.state.hosts,
+                MODEL,
+                STRATEGIES,
+                options=ReplayOptions(iterations=4, bucket_bytes=0, priority=priority),
+                progress=lambda text: None,
+                command="",
+            )
+            for priority in (False, True)
+        )
+    for one in (found, first):
+        switched, ringed = _by_name(one)
+        for host in one.topology.hosts:
+            # Headers, acknowledgements and barriers on top of one tensor, or of 2(N-1)/N.
+            assert 1.0 < switched.bytes_per_link[f"{host.name}:s1"].up / MODEL.gradient_bytes < 1.1
+            assert 1.5 < ringed.bytes_per_link[f"{host.name}:s1"].up / MODEL.gradient_bytes < 1.6
+        for result in (switched, ringed):
+            assert len(result.seconds) == 4
+            assert result.verified
+            assert result.min_s >= 0.18  # nobody is faster than what computes
+            assert result.exposed_s is not None
+            assert 0 < result.exposed_s < result.max_s
+            iterations = {span.iteration for span in one.timelines[result.strategy]}
+            assert iterations <= {0, 1, 2, 3}
+            assert len(iterations) == (2 if one is first else 1)
+            summed = [span for span in one.timelines[result.strategy] if span.kind == "communicate"]
+            assert len(summed) >= 4 * 4 * len(iterations)  # where one goes on, there are two pieces
+        assert one.samples["in-network"][-1].links["h1:s1"].up > MODEL.gradient_bytes
+        assert one.samples["in-network"][-1].slots_allocated == 256
+        assert one.workload is not None
+        assert [bucket.first for bucket in one.workload.buckets] == [3, 2, 1, 0]
+    assert Run.model_validate(first.as_json()) == first
+
+
+def test_on_a_fabric_of_its_own(tmp_path: Path) -> None:
+    layers = tmp_path / "layers.csv"
+    layers.write_text("numel,forward_ns,backward_ns\n5000,1000000,2000000\n70000,1000000,2000000\n")
+    result, report = tmp_path / "run.json", tmp_path / "run.html"
+    words = (
+        f"replay {layers} rack --strategies in-network,ring --iterations 2 --hosts 2 "
+        f"--json {result} --report {report}"
+    )
+    assert cli.run(words.split()) == 0
+    found = read(result)
+    assert (found.kind, found.command, found.topology.kind) == ("replay", f"p4reduce {words}", "rack")
+    assert found.workload is not None
+    assert found.workload.gradient_bytes == 300_000
+    assert "layers" in report.read_text()
