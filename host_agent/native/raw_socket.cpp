@@ -57,7 +57,8 @@ void attach_filter(int fd, const p4r_config &config) {
     set_option(fd, SOL_SOCKET, SO_ATTACH_FILTER, program, "cannot attach a packet filter");
 }
 
-// A UDP socket that owns port 4791 and drops everything.
+}  // namespace
+
 int open_guard() {
     const int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     if (fd < 0) fail("cannot open a UDP socket");
@@ -81,8 +82,6 @@ int open_guard() {
     }
     return fd;
 }
-
-}  // namespace
 
 RawSocket::RawSocket(const p4r_config &config, const std::string &interface, size_t slots) {
     try {

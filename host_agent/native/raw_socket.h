@@ -12,6 +12,10 @@ struct iovec;
 
 namespace p4r {
 
+// A UDP socket that owns port 4791 and drops everything; several may, where they are ours. Throws std::runtime_error
+// with a sentence.
+int open_guard();
+
 // Frames for our address and our two QPs. All methods but the constructor report, never throw.
 class RawSocket {
    public:
