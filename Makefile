@@ -2,6 +2,7 @@
 # make test   the same set-up, then all tests but those on RoCE hosts
 # make test-roce   those: what qemu and its image take is set up first (make roce-image: only that)
 # make check  what a contributor runs: format, lint, types, quick tests
+# make gloo   PyTorch, whose Gloo 'p4reduce compare' can hold itself against
 # make wheel  dist/*.whl                make setup / make clean
 #
 # Variables: VENV (.venv), DEMO and TEST (options for `p4reduce demo` and pytest).
@@ -9,7 +10,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: demo test test-roce roce-image roce-system check wheel clean setup
+.PHONY: demo test test-roce roce-image roce-system gloo check wheel clean setup
 
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -21,13 +22,20 @@ NATIVE_SOURCES := $(wildcard host_agent/native/*) setup.py
 # command:package, as Debian and Ubuntu name them
 NEEDED := mnexec:mininet ip:iproute2 tc:iproute2 ethtool:ethtool nsenter:util-linux ping:iputils-ping gcc:gcc g++:g++
 NEEDED_BY_TESTS := tshark:tshark tcpdump:tcpdump
+# Ubuntu has Chromium as a snap only, which containers cannot run: there the test that opens a report skips itself.
+ifeq ($(shell . /etc/os-release 2>/dev/null && echo $$ID),debian)
+NEEDED_BY_TESTS += chromium:chromium
+endif
+# PyPI's builds for x86-64 have CUDA in them, those for other processors have not.
+TORCH := torch==2.13.0
+TORCH_WITHOUT_CUDA := $(TORCH)$(if $(filter x86_64,$(shell uname -m)),+cpu)
 NEEDED_BY_ROCE := qemu-system-x86_64:qemu-system-x86 debootstrap:debootstrap cpio:cpio ssh:openssh-client
 DEBIAN_KEYRING := /usr/share/keyrings/debian-archive-keyring.gpg
 
 demo: $(STAMPS)/native
 	@$(BIN)/p4reduce demo $(if $(JSON),--json "$(JSON)") $(DEMO)
 
-test: $(STAMPS)/test $(STAMPS)/native
+test: $(STAMPS)/test $(STAMPS)/native $(STAMPS)/gloo-if-small
 	@$(BIN)/python -m pytest -m "not roce" -n 2 --dist loadfile --no-loadscope-reorder $(TEST)
 
 test-roce: roce-image $(STAMPS)/test
@@ -45,6 +53,8 @@ check: $(STAMPS)/dev $(STAMPS)/native
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy .
 	@$(BIN)/python -m pytest -q -m "not emulation and not slow and not roce" -n auto --dist loadfile $(TEST)
+
+gloo: $(STAMPS)/gloo
 
 wheel: $(STAMPS)/venv
 	@echo "== building the wheel"
@@ -111,6 +121,17 @@ $(STAMPS)/run: setup.cfg pyproject.toml | $(STAMPS)/venv
 $(STAMPS)/test: setup.cfg pyproject.toml | $(STAMPS)/run $(STAMPS)/system-test
 	@echo "== installing what the tests need into $(VENV)"
 	@$(PIP) install --editable '.[test]'
+	@touch $@
+
+$(STAMPS)/gloo: | $(STAMPS)/run
+	@echo "== installing PyTorch into $(VENV) (on x86-64 with gigabytes of CUDA, unless pip knows of a build without)"
+	@$(PIP) install $(TORCH)
+	@touch $@ $(STAMPS)/gloo-if-small
+
+$(STAMPS)/gloo-if-small: | $(STAMPS)/run
+	@echo "== installing PyTorch into $(VENV), if there is a build without CUDA"
+	@$(BIN)/python -c 'import torch' 2>/dev/null || $(PIP) install $(TORCH_WITHOUT_CUDA) 2>/dev/null || \
+	    echo "   there is none among pip's packages: tests with Gloo skip themselves, 'make gloo' installs PyPI's build"
 	@touch $@
 
 $(STAMPS)/dev: setup.cfg pyproject.toml | $(STAMPS)/test

@@ -17,12 +17,15 @@ import grpc
 from controller.config import Config, ConfigError, read_config
 from controller.configuration import Configuration
 from controller.fabric import ManagedSwitch
+from controller.metrics import ControllerMetrics
 from controller.registry import Registry
 from controller.revisions import Revisions
 from controller.routes import base_entries
 from controller.service import AddressError, ControllerService, make_server
 from controller.store import Store, StoreError
 from controller.switch import Switch
+from telemetry.address import MetricsError
+from telemetry.server import MetricsServer
 
 logger = logging.getLogger("controller")
 
@@ -42,15 +45,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         config = read_config(options.config)
         with Store(options.db) as store:
-            asyncio.run(serve(config, store, options.listen))
-    except (ConfigError, StoreError, AddressError) as error:
+            asyncio.run(serve(config, store, options.listen, metrics=options.metrics))
+    except (ConfigError, StoreError, AddressError, MetricsError) as error:
         print(f"controller: {error}", file=sys.stderr)
         return 1
     return 0
 
 
-async def serve(config: Config, store: Store, addresses: Sequence[str]) -> None:
-    """Run a controller until a signal comes. StoreError, AddressError."""
+async def serve(
+    config: Config, store: Store, addresses: Sequence[str], *, metrics: str | None = None
+) -> None:
+    """Run a controller until a signal comes; `metrics` is served at that address. StoreError, AddressError,
+    MetricsError.
+    """
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -67,17 +74,24 @@ async def serve(config: Config, store: Store, addresses: Sequence[str]) -> None:
     configuration = Configuration(registry, Revisions(store.connection))
     configuration.load()
     server: grpc.aio.Server | None = None
+    told: MetricsServer | None = None
     background = asyncio.create_task(registry.run())
     try:
         await _until_stopped(stop, _connect(registry, switches))
         if not stop.is_set():
             # Not before: an address that takes connections says that the controller is ready.
-            server, bound = make_server(ControllerService(registry, configuration=configuration), addresses)
+            service = ControllerService(registry, configuration=configuration)
+            server, bound = make_server(service, addresses)
+            if metrics is not None:
+                collector = ControllerMetrics(service, asyncio.get_running_loop())
+                told = MetricsServer(metrics, collector.collect, process=True)
             await server.start()
             logger.info("listening on %s", ", ".join(bound))
             await stop.wait()
     finally:
         registry.stop()
+        if told is not None:
+            await asyncio.to_thread(told.close)  # not here: a request under way may wait for this loop
         if server is not None:
             await server.stop(_GRACE_S)
         background.cancel()
@@ -141,6 +155,11 @@ def _parser() -> argparse.ArgumentParser:
         required=True,
         metavar="ADDRESS",
         help="HOST:PORT for agents, or unix:/path; may be given more than once",
+    )
+    parser.add_argument(
+        "--metrics",
+        metavar="ADDRESS",
+        help="where to serve Prometheus metrics: HOST:PORT or unix:/path (default: nowhere)",
     )
     parser.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"))
     return parser

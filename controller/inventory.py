@@ -18,6 +18,7 @@ from controller.trees import Tree
 _RESULT = 0x01  # flag of a slot
 _CHUNK_BYTES = 256
 _NOTHING = CounterCell(0, 0)
+PORT_DROPS = ("no_route", "spoofed", "no_job", "bad_echo")
 
 PortCounters = Mapping[str, Mapping[int, CounterCell]]
 
@@ -116,8 +117,24 @@ def flow_count(registry: Registry, running: Running, place: Place) -> int:
     return len(Tree.of(registry.config, running.job.members).ranks_by_bit(place.switch))
 
 
-def port_messages(registry: Registry, switch: ManagedSwitch, counters: PortCounters) -> list[pb.Port]:
+def ports_in_use(registry: Registry, switch: ManagedSwitch) -> list[int]:
     """The ports that hosts or other switches are behind."""
+    return [port.port for port in _ports(registry, switch)]
+
+
+def port_messages(registry: Registry, switch: ManagedSwitch, counters: PortCounters) -> list[pb.Port]:
+    """The ports that hosts or other switches are behind, with what was counted there."""
+    ports = _ports(registry, switch)
+    for port in ports:
+        port.received.CopyFrom(_count(counters, "port_rx", port.port))
+        port.sent.CopyFrom(_count(counters, "port_tx", port.port))
+        port.no_route.CopyFrom(_count(counters, "no_route", port.port))
+        for reason in PORT_DROPS:
+            port.drops[reason].CopyFrom(_count(counters, reason, port.port))
+    return ports
+
+
+def _ports(registry: Registry, switch: ManagedSwitch) -> list[pb.Port]:
     ports = [
         pb.Port(port=host.port, host=host.name, ip=str(host.ip), mac=host.mac)
         for host in registry.config.hosts_of(switch.name)
@@ -129,9 +146,6 @@ def port_messages(registry: Registry, switch: ManagedSwitch, counters: PortCount
             ports.append(pb.Port(port=link.spine_port, peer=f"{link.leaf} port {link.leaf_port}"))
     for port in ports:
         port.switch = switch.name
-        port.received.CopyFrom(_count(counters, "port_rx", port.port))
-        port.sent.CopyFrom(_count(counters, "port_tx", port.port))
-        port.no_route.CopyFrom(_count(counters, "no_route", port.port))
     return sorted(ports, key=lambda port: port.port)
 
 

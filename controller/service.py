@@ -285,7 +285,8 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         counters, away = {}, None
         for switch in self.registry.switches.values():
             try:
-                counters[switch.name] = await switch.switch.port_counters()
+                ports = inventory.ports_in_use(self.registry, switch)
+                counters[switch.name] = await switch.switch.port_counters(ports)
             except UnreachableError as error:
                 away = error
         if away is not None and not counters:

@@ -45,6 +45,9 @@ PORT_COUNTERS = {
     "port_rx": "SwitchIngress.port_rx",
     "port_tx": "SwitchEgress.port_tx",
     "no_route": "SwitchIngress.forward.no_route",
+    "spoofed": "SwitchIngress.edges.spoofed",
+    "no_job": "SwitchIngress.tree.no_job",
+    "bad_echo": "SwitchIngress.bad_echo",
 }
 FIRST_RETRY_S = 0.2
 LAST_RETRY_S = 2.0
@@ -251,9 +254,11 @@ class Switch:
             short: [CounterCell(*found[name, flow]) for flow in flows] for short, name in COUNTERS.items()
         }
 
-    async def port_counters(self) -> dict[str, dict[int, CounterCell]]:
-        """`port_rx`, `port_tx` and `no_route`, each for every port number of the program."""
-        client, ports = self._require(), range(MAX_PORTS)
+    async def port_counters(
+        self, ports: Iterable[int] = range(MAX_PORTS)
+    ) -> dict[str, dict[int, CounterCell]]:
+        """Each of `PORT_COUNTERS` for these port numbers; every number is many, asked for again and again."""
+        client, ports = self._require(), list(ports)
         found = await client.read_counters(
             [(name, port) for name in PORT_COUNTERS.values() for port in ports]
         )

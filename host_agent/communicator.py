@@ -10,9 +10,10 @@ from types import ModuleType, TracebackType
 
 import numpy as np
 
-from host_agent import joining
+from host_agent import joining, metrics
 from host_agent.arguments import (
     contiguous,
+    name_of,
     reduction_of,
     require_addable,
     require_root,
@@ -89,6 +90,7 @@ class Communicator:
         self._link = link
         self._membership = membership
         self._left = False
+        self._metrics: metrics.Exposed | None = None
         self._gate = Gate(ready.mode, ready.mode_reason)
         runner = Runner(link, rank=rank, timeout_s=timeout_s)
         self._execution = Execution(rank, world_size, runner, membership, self._gate, ready.ring)
@@ -116,6 +118,7 @@ class Communicator:
         transport: Transport | str = Transport.AUTO,
         first_psn: int | None = None,
         tenant: str = "",
+        metrics_address: str | None = None,
     ) -> Communicator:
         """Join `job` at the controller ("host:port"); waits until all `world_size` workers have joined.
 
@@ -131,8 +134,13 @@ class Communicator:
         and pyverbs is there. Workers of one job may differ. `first_psn`: of the connection to the next rank
         (None: random). `tenant`: whose quota of the switches' slots the job counts against, the same on all
         workers (empty: the default one's).
+
+        `metrics_address`: where this worker's metrics are served to Prometheus while it is in the job,
+        "HOST:PORT" or "unix:/PATH", by a thread of its own (None: what the environment's P4REDUCE_METRICS
+        says, such an address or a directory for a Unix socket; empty: nowhere, and there is no thread).
         """
         strategy = strategy_of(strategy)
+        where = metrics.where(metrics_address)
         place = joining.join(
             controller,
             job=job,
@@ -146,7 +154,7 @@ class Communicator:
             first_psn=first_psn,
             tenant=tenant,
         )
-        return cls(
+        communicator = cls(
             rank=rank,
             world_size=world_size,
             ready=place.ready,
@@ -156,6 +164,9 @@ class Communicator:
             strategy=strategy,
             transport=place.transport,
         )
+        if where is not None:
+            communicator._metrics = where.expose(communicator, job=job)
+        return communicator
 
     @property
     def mode(self) -> Mode:
@@ -302,6 +313,8 @@ class Communicator:
             if self._execution.failure is None and self._execution.ended is None:
                 self._membership.leave(timeout_s=timeout_s)
         finally:
+            if self._metrics is not None:
+                self._metrics.close()
             self._link.close()
             self._membership.close()
 
@@ -329,7 +342,7 @@ class Communicator:
         result = result_array(out, source)
         how = self._choice(strategy, auto=Strategy.IN_NETWORK)
         return Task(
-            f"all_reduce({reduction.name}) of {source.size} {source.dtype}",
+            f"all_reduce({reduction.name}) of {source.size} {name_of(source.dtype)}",
             reduction,
             how,
             lambda call, strategy: _of(strategy).all_reduce(call, source.reshape(-1), result.reshape(-1)),

@@ -10,6 +10,7 @@ import typer
 
 from p4reduce.commands import (
     allreduce,
+    compare,
     demo,
     desired,
     down,
@@ -17,9 +18,13 @@ from p4reduce.commands import (
     headless,
     job,
     link,
+    metrics,
     push,
+    replay,
+    report,
     shell,
     show,
+    top,
     up,
 )
 from p4reduce.failing import Signalled, guarded
@@ -34,6 +39,8 @@ app.command("demo")(demo.demo)
 app.add_typer(up.app, name="up")
 app.command("down")(down.down)
 app.command("run")(headless.run)
+app.command("compare")(compare.compare)
+app.command("report")(report.report)
 app.command("push")(push.push)
 app.command("shell")(shell.shell)
 app.command(
@@ -44,7 +51,10 @@ app.command(
 app.add_typer(job.app, name="job")
 app.add_typer(show.app, name="show")
 app.add_typer(link.app, name="link")
+app.command("top")(top.top)
+app.command("metrics")(metrics.metrics)
 app.command("allreduce")(allreduce.allreduce)
+app.command("replay")(replay.replay)
 app.command("plan")(desired.plan)
 app.command("apply")(desired.apply)
 app.command("rollback")(desired.rollback)

@@ -8,6 +8,7 @@ simple_switch_grpc keeps its target's options behind a "--"; here every option m
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.metadata
 import logging
 import re
@@ -21,7 +22,10 @@ from pathlib import Path
 
 from soft_switch.dataplane import DataPlane
 from soft_switch.errors import ProgramError
+from soft_switch.metrics import SwitchMetrics
 from soft_switch.server import DEFAULT_ADDRESS, P4RuntimeServer
+from telemetry.address import MetricsError
+from telemetry.server import MetricsServer
 
 LOG = logging.getLogger("soft_switch")
 
@@ -123,6 +127,11 @@ def _parser() -> argparse.ArgumentParser:
         default=DEFAULT_ADDRESS,
         metavar="ADDR",
         help=f"where to serve P4Runtime: HOST:PORT or unix:PATH (default {DEFAULT_ADDRESS}; 0: any port)",
+    )
+    add(
+        "--metrics",
+        metavar="ADDR",
+        help="where to serve Prometheus metrics: HOST:PORT or unix:PATH (default: nowhere)",
     )
     add("--cpu-port", type=_number, metavar="N", help="port of packet-in and packet-out (default: none)")
     add("--drop-port", type=_number, default=511, metavar="N", help="egress port that drops (default 511)")
@@ -226,7 +235,8 @@ def _run(options: argparse.Namespace, stop: threading.Event) -> None:
         plane = DataPlane(cpu_port=options.cpu_port, drop_port=options.drop_port, seed=options.seed, log=LOG)
     except ProgramError as error:  # no compiler, no cache
         raise StartError(str(error)) from error
-    with closing(plane):
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(closing(plane))
         if options.json is not None:
             _load(plane, options.json)
         for port in options.interface:
@@ -241,9 +251,12 @@ def _run(options: argparse.Namespace, stop: threading.Event) -> None:
             promote=not options.strict_arbitration,
         )
         try:
+            if options.metrics is not None:
+                metrics = MetricsServer(options.metrics, SwitchMetrics(plane).collect, process=True)
+                stack.enter_context(metrics)
             plane.start()
             server.start()
-        except OSError as error:
+        except (OSError, MetricsError) as error:
             raise StartError(str(error)) from error
         print(f"listening on {server.address}", flush=True)
         LOG.info("device %d is up, P4Runtime on %s", options.device_id, server.address)

@@ -32,6 +32,7 @@ class ControllerProcess:
                     *("--db", str(cluster.directory / "controller.db")),
                     *("--listen", cluster.controller),
                     *("--listen", f"unix:{cluster.control_socket}"),
+                    *("--metrics", f"unix:{cluster.metrics / 'controller.sock'}"),
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=log,

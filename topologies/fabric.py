@@ -185,6 +185,7 @@ class Fabric:
         namespace = f"p4r-{name}"
         namespaces.delete(namespace)  # nobody's: its state is gone
         directory.mkdir(parents=True, exist_ok=True)
+        (directory / state.METRICS).mkdir()
         self._state = ClusterState(
             name=name,
             namespace=namespace,

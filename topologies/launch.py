@@ -12,6 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Final
 
+from telemetry.address import VARIABLE as METRICS_VARIABLE
 from topologies.errors import TopologyError
 from topologies.machines import access
 from topologies.processes import ProcessId, end
@@ -43,7 +44,8 @@ def call(cluster: ClusterState, host: HostState, command: Sequence[str]) -> int:
     """
     if host.kind is not HostKind.ROCE:
         path = f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}"
-        return subprocess.call([*namespace_command(host), *command], env={**os.environ, "PATH": path})
+        env = {METRICS_VARIABLE: str(cluster.metrics), **os.environ, "PATH": path}
+        return subprocess.call([*namespace_command(host), *command], env=env)
     foreground = _foreground()
     terminal = foreground is True and sys.stdout.isatty()
     words = access.command(cluster, host, command, directory=_directory(), terminal=terminal)
@@ -105,7 +107,7 @@ def start(
         words = [*namespace_command(host), *command]
     process = subprocess.Popen(
         words,
-        env={**os.environ, **_SINGLE_THREADED, **(env or {})},
+        env={METRICS_VARIABLE: str(cluster.metrics), **os.environ, **_SINGLE_THREADED, **(env or {})},
         stdin=stdin,
         stdout=stdout,
         stderr=stderr,

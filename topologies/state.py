@@ -15,6 +15,7 @@ from topologies.layout import Role
 from topologies.processes import ProcessId
 
 STATE_FILE: Final = "cluster.json"
+METRICS: Final = "metrics"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
 
 
@@ -111,6 +112,11 @@ class ClusterState:
     def workers(self) -> Path:
         """A file for each process that was started in a host."""
         return self.directory / "workers"
+
+    @property
+    def metrics(self) -> Path:
+        """A Unix socket for each process that tells Prometheus something."""
+        return self.directory / METRICS
 
     def switch(self, name: str) -> SwitchState:
         """A switch by name; TopologyError names those there are."""

@@ -20,6 +20,7 @@ from p4src import CPU_PORT
 from topologies.errors import TopologyError, UnsupportedError
 from topologies.layout import Role
 from topologies.processes import end, wait_until
+from topologies.state import METRICS
 
 START_TIMEOUT_S: Final = 120.0  # the embedded switch compiles its engine at its first start
 BMV2: Final = "simple_switch_grpc"
@@ -148,12 +149,13 @@ class EmbeddedSwitch(P4RuntimeSwitch):
         return [sys.executable, "-m", "soft_switch"]
 
     def options(self) -> list[str]:
-        if not self.settings.loss:
-            return []
-        losses = [
-            f"{port}:{way}:{self.settings.loss:f}" for port in self.interfaces() for way in ("in", "out")
-        ]
-        return [word for loss in losses for word in ("--loss", loss)]
+        options = [f"--metrics=unix:{self.settings.directory / METRICS / f'switch-{self.name}.sock'}"]
+        if self.settings.loss:
+            losses = [
+                f"{port}:{way}:{self.settings.loss:f}" for port in self.interfaces() for way in ("in", "out")
+            ]
+            options += [word for loss in losses for word in ("--loss", loss)]
+        return options
 
 
 class Bmv2Switch(P4RuntimeSwitch):

@@ -493,7 +493,14 @@ class PortsRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class Port(_message.Message):
-    __slots__ = ("switch", "port", "host", "ip", "mac", "received", "sent", "no_route", "peer")
+    __slots__ = ("switch", "port", "host", "ip", "mac", "received", "sent", "no_route", "peer", "drops")
+    class DropsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: CounterValue
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[CounterValue, _Mapping]] = ...) -> None: ...
     SWITCH_FIELD_NUMBER: _ClassVar[int]
     PORT_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
@@ -503,6 +510,7 @@ class Port(_message.Message):
     SENT_FIELD_NUMBER: _ClassVar[int]
     NO_ROUTE_FIELD_NUMBER: _ClassVar[int]
     PEER_FIELD_NUMBER: _ClassVar[int]
+    DROPS_FIELD_NUMBER: _ClassVar[int]
     switch: str
     port: int
     host: str
@@ -512,7 +520,8 @@ class Port(_message.Message):
     sent: CounterValue
     no_route: CounterValue
     peer: str
-    def __init__(self, switch: _Optional[str] = ..., port: _Optional[int] = ..., host: _Optional[str] = ..., ip: _Optional[str] = ..., mac: _Optional[str] = ..., received: _Optional[_Union[CounterValue, _Mapping]] = ..., sent: _Optional[_Union[CounterValue, _Mapping]] = ..., no_route: _Optional[_Union[CounterValue, _Mapping]] = ..., peer: _Optional[str] = ...) -> None: ...
+    drops: _containers.MessageMap[str, CounterValue]
+    def __init__(self, switch: _Optional[str] = ..., port: _Optional[int] = ..., host: _Optional[str] = ..., ip: _Optional[str] = ..., mac: _Optional[str] = ..., received: _Optional[_Union[CounterValue, _Mapping]] = ..., sent: _Optional[_Union[CounterValue, _Mapping]] = ..., no_route: _Optional[_Union[CounterValue, _Mapping]] = ..., peer: _Optional[str] = ..., drops: _Optional[_Mapping[str, CounterValue]] = ...) -> None: ...
 
 class PortList(_message.Message):
     __slots__ = ("ports",)

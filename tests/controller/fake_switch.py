@@ -17,7 +17,7 @@ from controller.flows import COUNTERS
 from controller.queries import SlotContent
 from controller.recovery import deleting_stages, flatten, writing_stages
 from controller.routes import ROUTE
-from controller.switch import AdoptReport, CounterCell, SwitchUnreachableError
+from controller.switch import PORT_COUNTERS, AdoptReport, CounterCell, SwitchUnreachableError
 from controller.updates import Failure, Update, UpdateKind
 
 
@@ -146,9 +146,9 @@ class FakeSwitch:
         self._require()
         return {name: [CounterCell(first + i, 0) for i in range(count)] for name in COUNTERS}
 
-    async def port_counters(self) -> dict[str, dict[int, CounterCell]]:
+    async def port_counters(self, ports: Iterable[int]) -> dict[str, dict[int, CounterCell]]:
         self._require()
-        return {name: {1: CounterCell(3, 300)} for name in ("port_rx", "port_tx", "no_route")}
+        return {name: {1: CounterCell(3, 300)} for name in PORT_COUNTERS}
 
     async def reset_flow_counters(self, first: int, count: int) -> None:
         self._require()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -152,9 +152,11 @@ def count(b: FabricBench) -> None:
     for name, switch in b.switches.items():
         more = 1000 * (name[0] == "s")
 
-        async def counters(switch: Any = switch, more: int = more) -> dict[str, dict[int, CounterCell]]:
+        async def counters(
+            ports: Iterable[int], switch: Any = switch, more: int = more
+        ) -> dict[str, dict[int, CounterCell]]:
             switch._require()
-            cells = {port: CounterCell(port + more, 9) for port in range(512)}
+            cells = {port: CounterCell(port + more, 9) for port in ports}
             return {"port_tx": cells, "port_rx": {}, "no_route": {}}
 
         switch.port_counters = counters  # type: ignore[method-assign]

@@ -503,11 +503,12 @@ def test_flow_counters_by_name_and_flow(switch_process: RunningSwitch) -> None:
 def test_port_counters(switch_process: RunningSwitch) -> None:
     async def test(switch: Observed) -> None:
         before = await switch.port_counters()
-        assert set(before) == {"port_rx", "port_tx", "no_route"}
+        assert set(before) == {"port_rx", "port_tx", "no_route", "spoofed", "no_job", "bad_echo"}
         assert all(set(cells) == set(range(MAX_PORTS)) for cells in before.values())
         await switch.slots(0, 10)
         after = await switch.port_counters()
         assert after["port_tx"][255].packets == before["port_tx"][255].packets + 10
+        assert set((await switch.port_counters([3, 1]))["spoofed"]) == {1, 3}
 
     run(switch_process, test)
 

@@ -148,6 +148,7 @@ def test_help_names_every_command(said: Said) -> None:
         *(["up", what] for what in ("rack", "spine-leaf", "file")),
         *(["link", what] for what in ("up", "down")),
         ["run"],
+        ["report"],
         ["down"],
         ["push"],
         ["shell"],

@@ -77,6 +77,7 @@ def test_what_is_in_the_wheel(wheel: Path) -> None:
         "controller/api/controller.proto",
         "p4reduce/commands/demo.py",
         "workloads/traffic/models/resnet-50.csv",
+        "workloads/reporting/assets/page.js",
         "workloads/worker.py",
         "p4reduce/py.typed",
         "topologies/machines/files/init",

@@ -59,7 +59,7 @@ def test_a_directory_without_a_state_is_no_obstacle(
     (left / "ssh_key").write_text("old")
     rack = Rack(RackOptions(name="c1", hosts=2))
     rack._claim()
-    assert [path.name for path in left.iterdir()] == ["cluster.json"]
+    assert sorted(path.name for path in left.iterdir()) == ["cluster.json", "metrics"]
     rack.stop()
     assert list(state_directory.iterdir()) == []
 

@@ -44,7 +44,16 @@ _NO_OFFLOADS: Final = ",".join(
 _KERNEL_COMMAND_LINE: Final = (
     "console=ttyS0 quiet rdinit=/init panic=-1 mitigations=off nokaslr init_on_alloc=0"
 )
-_PACKAGES: Final = ("p4src", "soft_switch", "controller", "host_agent", "topologies", "workloads", "p4reduce")
+_PACKAGES: Final = (
+    "p4src",
+    "telemetry",
+    "soft_switch",
+    "controller",
+    "host_agent",
+    "topologies",
+    "workloads",
+    "p4reduce",
+)
 _READY: Final = "P4REDUCE-READY"
 _FAILED: Final = re.compile(r"P4REDUCE-FAILED (.*)")
 _LAST_LINES: Final = 5

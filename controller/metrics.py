@@ -1,0 +1,252 @@
+"""What the controller tells Prometheus: jobs, switches, and what it reads from switches by P4Runtime.
+
+A flow's counters are told as sums over a job's flows on a switch, and only while the job lives: the number of
+series is bounded by the jobs that a switch has room for, whatever names they are given.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+import grpc
+
+from controller.api import controller_pb2 as pb
+from controller.api.errors import ControllerError
+from controller.inventory import PORT_DROPS, link_messages
+from controller.service import ControllerService
+from telemetry.address import MetricsError
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
+TIMEOUT_S: Final = 5.0
+_MODES: Final = {pb.MODE_UNSPECIFIED: "undecided", pb.IN_NETWORK: "in_network", pb.RING: "ring"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Snapshot:
+    """What there is at one moment, as messages. `unread`: reads that switches did not answer."""
+
+    jobs: Sequence[pb.JobInfo] = ()
+    status: pb.Status = field(default_factory=pb.Status)
+    flows: Sequence[pb.FlowCounters] = ()
+    ports: Sequence[pb.Port] = ()
+    links: Sequence[pb.Link] = ()
+    unread: int = 0
+
+
+class ControllerMetrics:
+    """The metrics of the controller that runs in `loop`; `collect` is for other threads."""
+
+    def __init__(self, service: ControllerService, loop: asyncio.AbstractEventLoop) -> None:
+        self._service = service
+        self._loop = loop
+        self._failed = 0
+
+    def collect(self) -> Iterable[Metric]:
+        """All families, as they are now; MetricsError where the controller has no time."""
+        work = snapshot(self._service)
+        try:
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        except RuntimeError as error:  # the loop is closed
+            work.close()
+            raise MetricsError("the controller is being stopped") from error
+        try:
+            found = future.result(TIMEOUT_S)
+        except concurrent.futures.TimeoutError as error:
+            future.cancel()
+            raise MetricsError(f"the controller did not answer within {TIMEOUT_S:g} s") from error
+        except concurrent.futures.CancelledError as error:
+            raise MetricsError("the controller is being stopped") from error
+        except ControllerError as error:
+            raise MetricsError(str(error)) from error
+        self._failed += found.unread
+        return families(found, unread=self._failed)
+
+
+async def snapshot(service: ControllerService) -> Snapshot:
+    """Ask the service, which asks the switches; what a switch does not say is left out."""
+    jobs = (await service.ListJobs(pb.ListJobsRequest(), _CONTEXT)).jobs
+    status = await service.GetStatus(pb.StatusRequest(), _CONTEXT)
+    flows: list[pb.FlowCounters] = []
+    ports: Sequence[pb.Port] = ()
+    unread = 0
+    for job in jobs:
+        if job.places:
+            try:
+                flows += (await service.ListCounters(pb.CountersRequest(job=job.spec.name), _CONTEXT)).flows
+            except ControllerError:
+                unread += 1
+    try:
+        ports = (await service.ListPorts(pb.PortsRequest(), _CONTEXT)).ports
+    except ControllerError:
+        unread += 1
+    links = link_messages(service.registry, {})
+    return Snapshot(jobs=jobs, status=status, flows=flows, ports=ports, links=links, unread=unread)
+
+
+def families(found: Snapshot, *, unread: int) -> Iterator[Metric]:
+    """As Prometheus' metric families."""
+    yield from _of_jobs(found.jobs)
+    yield from _of_switches(found.status.switches)
+    yield from _of_flows(found.flows)
+    yield from _of_ports(found.ports)
+    yield from _of_links(found.links)
+    yield _counter(
+        "controller_unanswered_reads", "Reads of switches for these metrics that failed.", (), [((), unread)]
+    )
+
+
+def _of_jobs(jobs: Sequence[pb.JobInfo]) -> Iterator[Metric]:
+    phases = Counter((pb.Phase.Name(job.phase).lower(), _MODES[job.mode or job.spec.mode]) for job in jobs)
+    yield _gauge(
+        "jobs",
+        "Jobs that the controller remembers, the last of each name.",
+        ("phase", "mode"),
+        phases.items(),
+    )
+    live = [job for job in jobs if job.phase not in (pb.CREATED, pb.ENDED)]
+    one = ("job", "tenant")
+    labels = [(job.spec.name, job.spec.tenant or "default") for job in live]
+    yield _gauge(
+        "job_world_size", "Workers that a job has.", one, _zip(labels, (j.spec.world_size for j in live))
+    )
+    yield _gauge(
+        "job_workers_connected",
+        "Workers of a job that are connected with the controller.",
+        one,
+        _zip(labels, (sum(worker.connected for worker in job.workers) for job in live)),
+    )
+    yield _gauge(
+        "job_heartbeat_age_seconds",
+        "For how long the worker that was heard last has been silent.",
+        one,
+        _zip(labels, (max((worker.heard_s_ago for worker in job.workers), default=0.0) for job in live)),
+    )
+    yield _gauge(
+        "job_in_network",
+        "Whether the switches make a job's sums (else: ring all-reduce).",
+        one,
+        _zip(labels, (job.mode == pb.IN_NETWORK for job in live)),
+    )
+    yield _gauge(
+        "job_queue_position",
+        "A job's place in the queue for slots, from 1; 0 where it does not wait.",
+        one,
+        _zip(labels, (job.waitlisted.position for job in live)),
+    )
+    yield _gauge(
+        "job_slots",
+        "Slots that a job owns on a switch.",
+        (*one, "switch"),
+        [((*label, place.switch), place.slots) for label, job in _zip(labels, live) for place in job.places],
+    )
+
+
+def _of_switches(switches: Sequence[pb.SwitchInfo]) -> Iterator[Metric]:
+    labels = [(switch.name,) for switch in switches]
+    for name, text, values in (
+        (
+            "switch_connected",
+            "Whether the controller is connected with the switch.",
+            [s.connected for s in switches],
+        ),
+        ("switch_slots", "Slots of the switch.", [s.slots for s in switches]),
+        ("switch_slots_allocated", "Slots of the switch that jobs own.", [s.slots_used for s in switches]),
+        ("switch_jobs", "Jobs that own slots of the switch.", [s.jobs for s in switches]),
+    ):
+        yield _gauge(name, text, ("switch",), _zip(labels, values))
+
+
+def _of_flows(flows: Sequence[pb.FlowCounters]) -> Iterator[Metric]:
+    packets: Counter[tuple[str, ...]] = Counter()
+    octets: Counter[tuple[str, ...]] = Counter()
+    for flow in flows:
+        for event, value in sorted(flow.counters.items()):
+            packets[flow.switch, flow.job, event] += value.packets
+            octets[flow.switch, flow.job, event] += value.bytes
+    labels = ("switch", "job", "event")
+    yield _counter(
+        "flow_packets", "What a switch did with the packets of a job's flows.", labels, packets.items()
+    )
+    yield _counter("flow_bytes", "Bytes of the packets of a job's flows.", labels, octets.items())
+
+
+def _of_ports(ports: Sequence[pb.Port]) -> Iterator[Metric]:
+    labels = ("switch", "port", "peer")
+    keys = [(port.switch, str(port.port), port.host or port.peer) for port in ports]
+    for way, text in (("received", "received at"), ("sent", "sent from")):
+        values = [getattr(port, way) for port in ports]
+        yield _counter(
+            f"port_{way}_packets",
+            f"Packets {text} a port, as the P4 program counts.",
+            labels,
+            _zip(keys, (value.packets for value in values)),
+        )
+        yield _counter(
+            f"port_{way}_bytes",
+            f"Bytes {text} a port, as the P4 program counts.",
+            labels,
+            _zip(keys, (value.bytes for value in values)),
+        )
+    yield _counter(
+        "port_dropped_packets",
+        "Packets of no flow that the P4 program dropped, by the port that they came in at.",
+        (*labels, "reason"),
+        [
+            ((*key, reason), port.drops[reason].packets)
+            for key, port in _zip(keys, ports)
+            for reason in PORT_DROPS
+        ],
+    )
+
+
+def _of_links(links: Sequence[pb.Link]) -> Iterator[Metric]:
+    keys = [(f"{link.a}:{link.b}",) for link in links]
+    yield _gauge(
+        "link_up",
+        "Whether probes come back over a link between switches.",
+        ("link",),
+        _zip(keys, (link.up for link in links)),
+    )
+
+
+def _gauge(
+    name: str, text: str, labels: Sequence[str], samples: Iterable[tuple[Sequence[str], float]]
+) -> Metric:
+    from prometheus_client.core import GaugeMetricFamily
+
+    family = GaugeMetricFamily(f"p4reduce_{name}", text, labels=labels)
+    for key, value in samples:
+        family.add_metric(key, float(value))
+    return family
+
+
+def _counter(
+    name: str, text: str, labels: Sequence[str], samples: Iterable[tuple[Sequence[str], float]]
+) -> Metric:
+    from prometheus_client.core import CounterMetricFamily
+
+    family = CounterMetricFamily(f"p4reduce_{name}", text, labels=labels)
+    for key, value in samples:
+        family.add_metric(key, value)
+    return family
+
+
+def _zip(keys: Iterable[Any], values: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
+    return zip(keys, values, strict=True)
+
+
+class _Context:
+    """Where the service reports errors: they are raised here."""
+
+    async def abort(self, code: grpc.StatusCode, details: str) -> NoReturn:
+        raise ControllerError(details)
+
+
+_CONTEXT: Final = _Context()

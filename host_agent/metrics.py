@@ -1,0 +1,221 @@
+"""A worker's counts for Prometheus: its collectives, and what they took on the wire."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol
+
+from host_agent.errors import UsageError
+from host_agent.membership import Mode
+from host_agent.transport.events import Counters
+from telemetry import address as addresses
+from telemetry.address import UNIX, VARIABLE, MetricsError
+from telemetry.server import MetricsServer
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
+SOCKETS: Final = "agent-*.sock"  # in a directory
+
+_LOG = logging.getLogger(__name__)
+_NUMBERS = itertools.count()
+
+_COUNTERS: Final[Mapping[str, tuple[str, str]]] = {
+    "data_packets_sent": ("data_packets_sent", "Data packets sent, resent ones included."),
+    "data_bytes_sent": ("data_sent_bytes", "Bytes of the data frames sent, resent ones included."),
+    "data_packets_received": ("data_packets_received", "Data packets received."),
+    "data_bytes_received": ("data_received_bytes", "Bytes of the data frames received."),
+    "retransmitted_packets": ("retransmitted_packets", "Data packets sent again."),
+    "retransmitted_bytes": ("retransmitted_bytes", "Bytes of the data frames sent again."),
+    "timeouts": ("timeouts", "Times that an acknowledgement did not come in time."),
+    "go_backs": ("go_backs", "Times that sending began again at an earlier packet."),
+    "duplicates_received": ("duplicate_packets_received", "Data packets received that were there already."),
+    "out_of_order_received": ("out_of_order_packets_received", "Data packets received behind a gap."),
+    "messages_sent": ("messages_sent", "Messages sent and acknowledged."),
+    "messages_received": ("messages_received", "Messages received."),
+    "results_received": ("results_received", "Messages received that a switch has summed."),
+    "frames_blocked": ("frames_blocked", "Frames that waited for room at the interface."),
+    "send_errors": ("send_errors", "Frames lost because the interface was down."),
+}
+_ACKNOWLEDGEMENTS: Final = (
+    ("sent", "ack", "acks_sent"),
+    ("sent", "nak", "naks_sent"),
+    ("sent", "rnr_nak", "rnr_naks_sent"),
+    ("received", "ack", "acks_received"),
+    ("received", "nak", "naks_received"),
+    ("received", "rnr_nak", "rnr_naks_received"),
+    ("received", "stale", "stale_acks"),
+)
+_DROPS: Final = (
+    ("bad_icrc", "icrc_errors"),
+    ("malformed", "malformed"),
+    ("foreign", "foreign"),
+    ("ring_full", "ring_drops"),
+)
+
+
+class Tallied(Protocol):
+    """What a communicator has done."""
+
+    @property
+    def collectives(self) -> int: ...
+
+    @property
+    def in_network(self) -> int: ...
+
+    @property
+    def ring(self) -> int: ...
+
+    @property
+    def non_finite_fallbacks(self) -> int: ...
+
+    @property
+    def busy_s(self) -> float: ...
+
+
+class Counted(Protocol):
+    """What is asked of a `Communicator`."""
+
+    rank: int
+
+    @property
+    def mode(self) -> Mode: ...
+
+    def counters(self) -> Counters: ...
+
+    def statistics(self) -> Tallied: ...
+
+
+@dataclass(frozen=True)
+class Where:
+    """An address, or a directory for a socket of its own. Who did not ask for it is not to fail for it."""
+
+    address: str = ""
+    directory: Path | None = None
+    required: bool = False
+
+    def expose(self, communicator: Counted, *, job: str) -> Exposed | None:
+        """Serve a communicator's metrics; where that fails, UsageError if it was asked for, else None."""
+        address = self.address
+        if self.directory is not None:
+            _remove_abandoned(self.directory)
+            address = f"{UNIX}{self.directory / SOCKETS.replace('*', f'{os.getpid()}-{next(_NUMBERS)}')}"
+        try:
+            return Exposed(address, AgentMetrics(communicator, job=job))
+        except MetricsError as error:
+            if self.required:
+                raise UsageError(str(error)) from error
+            _LOG.warning("%s", error)
+            return None
+
+
+def where(asked: str | None) -> Where | None:
+    """Where metrics go: as asked for, else as the environment says; None for nowhere. UsageError."""
+    text = os.environ.get(VARIABLE, "") if asked is None else asked
+    if not text:
+        return None
+    if asked is None and Path(text).is_absolute():
+        return Where(directory=Path(text))
+    try:
+        addresses.parse(text)
+    except MetricsError as error:
+        raise UsageError(str(error) if asked is not None else f"${VARIABLE}: {error}") from error
+    return Where(address=text, required=asked is not None)
+
+
+def _remove_abandoned(directory: Path) -> None:
+    """Remove the sockets of workers that were killed."""
+    for path in directory.glob(SOCKETS):
+        pid = path.name.split("-")[1]
+        if not Path("/proc", pid).exists():
+            path.unlink(missing_ok=True)
+
+
+class Exposed:
+    """Metrics that are being served. After `close` nothing asks the communicator any more."""
+
+    def __init__(self, address: str, metrics: AgentMetrics) -> None:
+        self._metrics = metrics
+        self._server = MetricsServer(address, metrics.collect)
+        self.address = self._server.address
+
+    def close(self) -> None:
+        """Serve no more; idempotent."""
+        self._metrics.close()
+        self._server.close()
+
+
+class AgentMetrics:
+    """A communicator as Prometheus' metric families, labelled with its job and rank."""
+
+    def __init__(self, communicator: Counted, *, job: str) -> None:
+        self._communicator = communicator
+        self._labels = (job, str(communicator.rank))
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def close(self) -> None:
+        """The communicator is going away."""
+        with self._lock:
+            self._closed = True
+
+    def collect(self) -> Iterator[Metric]:
+        """All families, as they are now. MetricsError after `close`."""
+        with self._lock:
+            if self._closed:
+                raise MetricsError("this worker is leaving its job")
+            tally, wire = self._communicator.statistics(), self._communicator.counters()
+            in_network = self._communicator.mode is Mode.IN_NETWORK
+        return self._families(tally, wire, in_network)
+
+    def _families(self, tally: Tallied, wire: Counters, in_network: bool) -> Iterator[Metric]:
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        mine, names = self._labels, ("job", "rank")
+        collectives = CounterMetricFamily(
+            "p4reduce_agent_collectives",
+            "Collectives that have run, by how their data travelled.",
+            labels=(*names, "strategy"),
+        )
+        collectives.add_metric((*mine, "in_network"), tally.in_network)
+        collectives.add_metric((*mine, "ring"), tally.ring)
+        yield collectives
+        for name, text, value in (
+            (
+                "non_finite_fallbacks",
+                "Collectives by ring because of an infinity or NaN.",
+                tally.non_finite_fallbacks,
+            ),
+            ("busy_seconds", "Time spent in collectives.", tally.busy_s),
+        ):
+            counter = CounterMetricFamily(f"p4reduce_agent_{name}", text, labels=names)
+            counter.add_metric(mine, value)
+            yield counter
+        mode = GaugeMetricFamily(
+            "p4reduce_agent_in_network", "Whether the switches make the job's sums now.", labels=names
+        )
+        mode.add_metric(mine, float(in_network))
+        yield mode
+        for field, (name, text) in _COUNTERS.items():
+            counter = CounterMetricFamily(f"p4reduce_agent_{name}", text, labels=names)
+            counter.add_metric(mine, getattr(wire, field))
+            yield counter
+        answers = CounterMetricFamily(
+            "p4reduce_agent_acknowledgements",
+            "Acknowledgements and negative ones; stale: of what was acknowledged already.",
+            labels=(*names, "direction", "kind"),
+        )
+        for direction, kind, field in _ACKNOWLEDGEMENTS:
+            answers.add_metric((*mine, direction, kind), getattr(wire, field))
+        dropped = CounterMetricFamily(
+            "p4reduce_agent_dropped_packets", "Received frames that were not used.", labels=(*names, "reason")
+        )
+        for reason, field in _DROPS:
+            dropped.add_metric((*mine, reason), getattr(wire, field))
+        yield from (answers, dropped)

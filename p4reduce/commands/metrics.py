@@ -1,0 +1,52 @@
+"""`p4reduce metrics`: a running cluster for Prometheus."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Annotated
+
+import typer
+
+from p4reduce import output
+from p4reduce.failing import ending_on_signals
+from p4reduce.options import ClusterOption
+from telemetry.address import MetricsError
+from topologies import state
+from topologies.errors import TopologyError
+
+
+def metrics(
+    listen: Annotated[
+        str | None,
+        typer.Option(
+            "--listen",
+            metavar="HOST:PORT",
+            help="Serve them there until Ctrl-C (127.0.0.1:9464, say), instead of printing them once.",
+        ),
+    ] = None,
+    cluster: ClusterOption = None,
+) -> None:
+    """Print or serve all metrics of a running cluster, in Prometheus' text format.
+
+    Controller, embedded switches and workers tell their own on Unix sockets; links are the kernel's. All have
+    the labels cluster and component.
+    """
+    # Not before: the other commands do without.
+    from prometheus_client import generate_latest
+
+    from p4reduce.live.gathering import ClusterMetrics
+    from telemetry.server import MetricsServer, registry
+
+    name = state.running(cluster).name
+    collect = ClusterMetrics(name).collect
+    if listen is None:
+        print(generate_latest(registry(collect)).decode(), end="")
+        return
+    try:
+        server = MetricsServer(listen, collect)
+    except MetricsError as error:
+        raise TopologyError(str(error)) from error
+    with ending_on_signals(), server, contextlib.suppress(KeyboardInterrupt):
+        where = server.address if server.address.path is not None else f"http://{server.address}/metrics"
+        output.note(f"metrics of cluster {name} at {where}; Ctrl-C ends it")
+        server.wait()

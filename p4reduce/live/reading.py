@@ -1,0 +1,125 @@
+"""What was asked of a running cluster at one time, as it was answered."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from controller.api import controller_pb2 as pb
+from topologies import wires
+from topologies.state import ClusterState
+from topologies.wires import Traffic
+
+T = TypeVar("T")
+WorkerKey = tuple[str, int]  # job and rank
+PlaceKey = tuple[str, str]  # job and switch
+
+
+@dataclass(frozen=True)
+class Answer(Generic[T]):
+    """A value and when it was asked for (of a monotonic clock), with the answer before: rates need two."""
+
+    at: float
+    value: T
+    before: Answer[T] | None = None
+
+    def then(self, at: float, value: T) -> Answer[T]:
+        """The next answer."""
+        return Answer(at, value, Answer(self.at, self.value))
+
+    @property
+    def seconds(self) -> float | None:
+        """Between the two answers; None where there is but one."""
+        return None if self.before is None or self.before.at >= self.at else self.at - self.before.at
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """A link of a host or between switches, as the kernel has it. Up: away from the host, or to the spine."""
+
+    name: str
+    is_up: bool
+    up: Traffic
+    down: Traffic
+    rate_mbit: float | None
+    uplink: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlotUse:
+    """Of a job's slots on a switch: how many hold a sum that is not complete."""
+
+    open: int
+    allocated: int
+
+
+@dataclass(frozen=True)
+class Agent:
+    """A worker's own counts, by the names of its metrics (`host_agent/metrics.py`) without their prefix."""
+
+    counts: Mapping[str, float]
+
+    def __getitem__(self, name: str) -> float:
+        return self.counts.get(name, 0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """All answers; each was asked when it was its turn. `remarks`: what could not be asked, and why.
+
+    `at`: seconds of a monotonic clock. `asked_s`: how long all of it took.
+    """
+
+    at: float
+    cluster: ClusterState
+    jobs: Sequence[pb.JobInfo] = ()
+    status: pb.Status = field(default_factory=pb.Status)
+    flows: Answer[Sequence[pb.FlowCounters]] | None = None
+    ports: Answer[Sequence[pb.Port]] | None = None
+    lines: Answer[Mapping[str, Line]] | None = None
+    links: Sequence[pb.Link] = ()
+    slots: Answer[Mapping[PlaceKey, SlotUse]] | None = None
+    agents: Answer[Mapping[WorkerKey, Agent]] | None = None
+    remarks: tuple[str, ...] = ()
+    asked_s: float = 0.0
+
+
+def lines(cluster: ClusterState, interfaces: Mapping[str, Any]) -> dict[str, Line]:
+    """A cluster's links by name (`h1:s1`, `l1:s1`), from what the kernel says of switches' interfaces."""
+    found = {}
+    for host in cluster.hosts:
+        interface = interfaces.get(cluster.switch(host.switch).interfaces.get(host.port, ""))
+        if interface is not None:
+            counted = interface["stats64"]
+            found[f"{host.name}:{host.switch}"] = Line(
+                name=f"{host.name}:{host.switch}",
+                is_up="LOWER_UP" in interface["flags"],
+                up=Traffic(counted["rx"]["packets"], counted["rx"]["bytes"]),
+                down=Traffic(counted["tx"]["packets"], counted["tx"]["bytes"]),
+                rate_mbit=cluster.rate_mbit,
+            )
+    for wire in wires.decode(cluster, interfaces):
+        found[wire.link.name] = Line(
+            name=wire.link.name,
+            is_up=wire.is_up,
+            up=wire.upward,
+            down=wire.downward,
+            rate_mbit=cluster.uplink_rate_mbit,
+            uplink=True,
+        )
+    return found
+
+
+def slot_use(jobs: Sequence[pb.JobInfo], slots: Sequence[pb.Slot]) -> dict[PlaceKey, SlotUse]:
+    """From what the controller says of the slots that hold something."""
+    found = {
+        (job.spec.name, place.switch): SlotUse(open=0, allocated=place.slots)
+        for job in jobs
+        for place in job.places
+    }
+    for slot in slots:
+        key = (slot.job, slot.switch)
+        if key in found and slot.state != "complete":
+            found[key] = SlotUse(open=found[key].open + 1, allocated=found[key].allocated)
+    return found

@@ -1,0 +1,1 @@
+"""How a process lets others read its metrics (Prometheus). What they are, each room knows."""

@@ -1,0 +1,146 @@
+"""Serves a process's metrics over HTTP. Until somebody asks, that is one thread that sleeps.
+
+What makes text of numbers (prometheus_client, http.server) is imported by the first request: a worker that
+nobody reads pays for a socket and a thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final
+
+from telemetry import address as addresses
+from telemetry.address import Address, MetricsError
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+    from prometheus_client.registry import CollectorRegistry
+
+Collect = Callable[[], "Iterable[Metric]"]
+
+_LOG = logging.getLogger(__name__)
+_CLIENT_S: Final = 5.0  # a client that says nothing holds up the others for so long
+_JOIN_S: Final = 1.0
+_PATHS: Final = ("/", "/metrics")
+
+
+class MetricsServer:
+    """Serves what `collect` yields at `address` ("unix:/path", "HOST:PORT"); MetricsError where it cannot.
+
+    `collect` is called in this server's thread, once a request; a MetricsError of its is told to who asked.
+    `process`: this process's own CPU time, memory and open files too.
+    """
+
+    def __init__(self, address: str, collect: Collect, *, process: bool = False) -> None:
+        wanted = addresses.parse(address)
+        self._collect = collect
+        self._process = process
+        self._handler: Any = None
+        self._listener = wanted.listen()
+        self.address = wanted if wanted.path is not None else _bound(self._listener)
+        self._closed = False
+        self._thread = threading.Thread(target=self._serve, name="p4reduce-metrics", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> MetricsServer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Serve no more; idempotent. A request under way is not waited for long."""
+        if self._closed:
+            return
+        self._closed = True
+        if self.address.path is not None:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self.address.path)
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread; close alone would not
+        self._thread.join(_JOIN_S)
+        self._listener.close()
+
+    def wait(self) -> None:
+        """Until somebody closes it (a signal, in the main thread)."""
+        while self._thread.is_alive():
+            self._thread.join(_JOIN_S)
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection, client = self._listener.accept()
+            except OSError:
+                if not self._closed:
+                    _LOG.exception("metrics at %s are not served any more", self.address)
+                return
+            with connection:
+                connection.settimeout(_CLIENT_S)
+                try:
+                    self._answer(connection, client)
+                except OSError as error:  # the client went away
+                    _LOG.debug("metrics: %s", error)
+                except Exception:  # noqa: BLE001 (a defect there must not end the thread)
+                    _LOG.exception("metrics could not be made")
+
+    def _answer(self, connection: socket.socket, client: Any) -> None:
+        if self._handler is None:
+            self._handler = _handler(registry(self._collect, process=self._process))
+        self._handler(connection, client, self)
+
+
+def registry(collect: Collect, *, process: bool = False) -> CollectorRegistry:
+    """A registry of its own (not the global one) that asks `collect` each time."""
+    from prometheus_client import CollectorRegistry, ProcessCollector
+
+    made = CollectorRegistry()
+    made.register(_Collector(collect))
+    if process:
+        ProcessCollector(namespace="p4reduce", registry=made)
+    return made
+
+
+class _Collector:
+    """What a registry takes."""
+
+    def __init__(self, collect: Collect) -> None:
+        self._collect = collect
+
+    def collect(self) -> Iterable[Metric]:
+        return self._collect()
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing is asked when it is registered."""
+        return ()
+
+
+def _handler(metrics: CollectorRegistry) -> Any:
+    """A request handler for `metrics`."""
+    from prometheus_client import MetricsHandler
+
+    class Handler(MetricsHandler):
+        registry = metrics
+
+        def do_GET(self) -> None:
+            if self.path.partition("?")[0] not in _PATHS:
+                self.send_error(404, "metrics are at /metrics")
+                return
+            try:
+                super().do_GET()
+            except MetricsError as error:
+                self.send_error(503, str(error))
+
+    return Handler
+
+
+def _bound(listener: socket.socket) -> Address:
+    host, port = listener.getsockname()[:2]
+    return Address(host=host, port=port)
