@@ -22,6 +22,7 @@ _HELP = """\
   job create|list|show|delete         jobs at the controller
   allreduce --bytes 32M --verify      a timed all-reduce over all hosts
   replay resnet-50                    a training job's traffic, by several strategies in turns
+  top, metrics                        the cluster live; its metrics for Prometheus
   push                                load the P4 program anew
   plan|apply FILE, rollback           what the switches shall hold besides
   shell s1                            p4runtime-shell on the switch
@@ -29,7 +30,7 @@ _HELP = """\
   exit                                take the cluster down
 Every command takes --help."""
 _LEAVE = ("exit", "quit", "down")
-_ELSEWHERE = ("up", "run", "demo")
+_ELSEWHERE = ("up", "run", "demo", "compare")
 
 
 class Prompt:
