@@ -1,4 +1,4 @@
-"""Native versions of two functions of `quantisation.py`, with the same bits; what runs on whole tensors."""
+"""What runs on whole tensors, in native code; some of it has the bits of `quantisation.py`."""
 
 from __future__ import annotations
 
@@ -15,6 +15,22 @@ def max_abs(array: NDArray[Any]) -> float:
     """The largest magnitude of a C-contiguous float array; NaN where one is NaN, 0 where it is empty."""
     bits = library().p4r_absmax_bits(ELEMENT_TYPES[array.dtype], array.ctypes.data, array.size)
     return float(np.uint32(bits).view(np.float32))
+
+
+def sum_rows(rows: NDArray[np.int32], out: NDArray[Any], *, divisor: int = 1) -> None:
+    """Add up the floats at the beginning of each of `rows` (n, words; each contiguous) into `out`.
+
+    `out.size` of each; in the order of the rows, in 64-bit floats; divided, rounded once.
+    """
+    library().p4r_sum_rows(
+        ELEMENT_TYPES[out.dtype],
+        rows.ctypes.data,
+        rows.strides[0],
+        len(rows),
+        out.size,
+        divisor,
+        out.ctypes.data,
+    )
 
 
 def divide_in_place(array: NDArray[Any], divisor: int) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from host_agent.collectives.plan import Array, Call, Disagreement
+from host_agent.kernels import sum_rows
 from host_agent.quantisation import ELEMENT_TYPES
 from host_agent.wire.aggregation import Reduction
 
@@ -39,13 +40,4 @@ def unpack(call: Call, rows: NDArray[np.int32], out: Array) -> None:
     """Leave the sum, or average, of all rows in `out`; Disagreement where a rank's element type differs."""
     if (rows[:, 0] != ELEMENT_TYPES[out.dtype]).any():
         raise Disagreement(f"the workers' element types differ; this one's is {out.dtype}")
-    # Row after row: a sum along an axis has an order that NumPy chooses.
-    first, *others = rows[:, 1:].view(out.dtype)[:, : out.size].astype(np.float64)
-    total = first
-    # Inf less Inf is NaN, and what is too large for the type Inf, as in any sum of the type.
-    with np.errstate(invalid="ignore", over="ignore"):
-        for row in others:
-            total += row
-        if call.reduction is Reduction.AVG:
-            total /= call.world_size
-        out[...] = total.astype(out.dtype)
+    sum_rows(rows[:, 1:], out, divisor=call.world_size if call.reduction is Reduction.AVG else 1)

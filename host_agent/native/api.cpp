@@ -228,6 +228,11 @@ void p4r_fold(int fold, int element_type, void *target, const void *source, size
     p4r::fold(fold, element_type, target, source, n);
 }
 
+void p4r_sum_rows(int element_type, const void *rows, size_t stride, size_t count, size_t n, uint32_t divisor,
+                  void *target) {
+    p4r::sum_rows(element_type, rows, stride, count, n, divisor, target);
+}
+
 void p4r_divide(int element_type, void *target, size_t n, uint32_t divisor) {
     p4r::divide(element_type, target, n, divisor);
 }

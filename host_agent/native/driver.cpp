@@ -35,7 +35,9 @@ int64_t monotonic_ns() {
 }
 
 Driver::Driver(const p4r_config &config, const std::string &interface)
-    : config_(config), socket_(std::make_unique<RawSocket>(config, interface, ring_slots(config))),
+    : config_(config),
+      longest_sleep_ns_(std::min(config.rto_ns, kLongestSleepNs)),
+      socket_(std::make_unique<RawSocket>(config, interface, ring_slots(config))),
       wakeup_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       endpoint_(config) {
     if (wakeup_ < 0) throw std::runtime_error(std::string("cannot make an eventfd: ") + strerror(errno));
@@ -86,8 +88,19 @@ uint64_t Driver::post(const p4r_operation &op, const char **wrong) {
     if (*wrong != nullptr) return 0;
     const uint64_t id = endpoint_.post(op, monotonic_ns());
     monitor_.take_events();
-    if (!monitor_.aborted()) wake();
+    if (!monitor_.aborted() && !send_at_once()) wake();
     return id;
+}
+
+// While the thread sleeps, whoever posts sends what may go now: a small tensor is on its way without waiting for
+// the thread. Whether that was all; else the thread has to go on with it. Timers need no word to the thread: it
+// never sleeps for longer than the shortest of them runs.
+bool Driver::send_at_once() {
+    if (!asleep_) return false;
+    const bool more = fill_batch(monotonic_ns());
+    monitor_.take_events();
+    account(send_batch());
+    return !more && !blocked_;
 }
 
 p4r_counters Driver::counters() {
@@ -106,27 +119,37 @@ p4r_progress Driver::progress() {
 }
 
 void Driver::run() {
-    const size_t stride = aligned(endpoint_.frame_bytes());
     while (!stop_) {
         size_t received = 0;
         int64_t next = P4R_NEVER;
         bool more = false;
         {
             const std::lock_guard<std::mutex> lock(monitor_.mutex());
+            asleep_ = false;
             const int64_t now = monotonic_ns();
             received = receive_batch(now);
-            if (batch_sent_ == batch_) {
-                batch_ = endpoint_.poll(now, frames_.data(), stride, lengths_.data(), lengths_.size());
-                batch_sent_ = 0;
-                for (size_t i = 0; i < batch_; i++) vectors_[i].iov_len = lengths_[i];
-                more = batch_ == lengths_.size();
-            }
+            if (batch_sent_ == batch_) more = fill_batch(now);
             monitor_.take_events();
             next = endpoint_.next_timeout();
         }
-        send_batch();
-        if (blocked_ || (received < kReceiveBatch && !more)) sleep(next);
+        const RawSocket::Sent sent = send_batch();
+        const bool idle = received < kReceiveBatch && !more;
+        if (sent != RawSocket::Sent::kAll || idle) {
+            const std::lock_guard<std::mutex> lock(monitor_.mutex());
+            account(sent);
+            asleep_ = idle && !blocked_;
+        }
+        if (blocked_ || idle) sleep(next);
     }
+}
+
+// With the mutex held, when the batch before is sent. Whether there may be more than fits a batch.
+bool Driver::fill_batch(int64_t now) {
+    const size_t stride = aligned(endpoint_.frame_bytes());
+    batch_ = endpoint_.poll(now, frames_.data(), stride, lengths_.data(), lengths_.size());
+    batch_sent_ = 0;
+    for (size_t i = 0; i < batch_; i++) vectors_[i].iov_len = lengths_[i];
+    return batch_ == lengths_.size();
 }
 
 size_t Driver::receive_batch(int64_t now) {
@@ -141,31 +164,27 @@ size_t Driver::receive_batch(int64_t now) {
     return received;
 }
 
-void Driver::send_batch() {
+RawSocket::Sent Driver::send_batch() {
     blocked_ = false;
-    if (batch_sent_ == batch_) return;
-    switch (socket_->send(messages_.data(), batch_, &batch_sent_, &queue_full_)) {
-        case RawSocket::Sent::kAll:
-            return;
-        case RawSocket::Sent::kFull: {
-            blocked_ = true;
-            const std::lock_guard<std::mutex> lock(monitor_.mutex());
-            frames_blocked_ += batch_ - batch_sent_;
-            return;
-        }
-        case RawSocket::Sent::kError: {  // the interface is down: as good as lost on the wire
-            const std::lock_guard<std::mutex> lock(monitor_.mutex());
-            send_errors_ += batch_ - batch_sent_;
-            batch_sent_ = batch_;
-            return;
-        }
+    if (batch_sent_ == batch_) return RawSocket::Sent::kAll;
+    return socket_->send(messages_.data(), batch_, &batch_sent_, &queue_full_);
+}
+
+// With the mutex held.
+void Driver::account(RawSocket::Sent sent) {
+    if (sent == RawSocket::Sent::kFull) {
+        blocked_ = true;
+        frames_blocked_ += batch_ - batch_sent_;
+    } else if (sent == RawSocket::Sent::kError) {  // the interface is down: as good as lost on the wire
+        send_errors_ += batch_ - batch_sent_;
+        batch_sent_ = batch_;
     }
 }
 
 void Driver::sleep(int64_t deadline) {
     const int64_t now = monotonic_ns();
     // What is blocked goes out before anything that a timer could add.
-    int64_t wait = blocked_ ? kLongestSleepNs : std::min(deadline - now, kLongestSleepNs);
+    int64_t wait = blocked_ ? kLongestSleepNs : std::min(deadline - now, longest_sleep_ns_);
     if (blocked_ && queue_full_) wait = kQueueFullWaitNs;
     if (wait <= 0) return;
     const short writable = blocked_ && !queue_full_ ? POLLOUT : 0;

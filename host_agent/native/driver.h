@@ -34,11 +34,15 @@ class Driver {
    private:
     void run();
     size_t receive_batch(int64_t now);
-    void send_batch();
+    bool send_at_once();
+    bool fill_batch(int64_t now);
+    RawSocket::Sent send_batch();
+    void account(RawSocket::Sent sent);
     void sleep(int64_t deadline);
     void wake();
 
     const p4r_config config_;
+    const int64_t longest_sleep_ns_;
     std::mutex stopping_;  // taken before the monitor's
     std::unique_ptr<RawSocket> socket_;  // the thread's own while it runs
     int wakeup_;                         // eventfd, the same
@@ -47,9 +51,10 @@ class Driver {
     Endpoint endpoint_;
     Monitor monitor_{endpoint_.operations()};
     uint64_t frames_blocked_ = 0, send_errors_ = 0, ring_drops_ = 0;
+    bool asleep_ = false;  // the thread, with nothing on its way
 
     std::atomic<bool> stop_{false};
-    // The thread's own: a batch of frames on its way to the interface.
+    // The thread's own unless it is asleep: a batch of frames on its way to the interface.
     std::vector<uint8_t> frames_;
     std::vector<uint32_t> lengths_;
     std::vector<iovec> vectors_;

@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define P4R_ABI_VERSION 3
+#define P4R_ABI_VERSION 4
 #define P4R_NEVER INT64_MAX
 #define P4R_EXPORT __attribute__((visibility("default")))
 
@@ -189,6 +189,10 @@ P4R_EXPORT void p4r_decode_lanes(int element_type, int ordered, const void *lane
 P4R_EXPORT uint32_t p4r_absmax_bits(int element_type, const void *source, size_t n);
 // target[i] = target[i] op source[i]; fold is P4R_FOLD_*. MAX and MIN give NaN if either is NaN.
 P4R_EXPORT void p4r_fold(int fold, int element_type, void *target, const void *source, size_t n);
+// target[i] = (the sum of row[i] of `count` rows, each `stride` bytes behind the one before) / divisor: added in the
+// order of the rows in 64-bit floats, rounded once to nearest even. Floats only.
+P4R_EXPORT void p4r_sum_rows(int element_type, const void *rows, size_t stride, size_t count, size_t n,
+                             uint32_t divisor, void *target);
 // target[i] = target[i] / divisor; int32 towards zero.
 P4R_EXPORT void p4r_divide(int element_type, void *target, size_t n, uint32_t divisor);
 

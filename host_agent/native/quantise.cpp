@@ -285,6 +285,28 @@ void fold(int fold, int element_type, void *target, const void *source, size_t n
     }
 }
 
+void sum_rows(int element_type, const void *rows, size_t stride, size_t count, size_t n, uint32_t divisor,
+              void *target) {
+    const auto *in = static_cast<const uint8_t *>(rows);
+    const size_t element = element_bytes(element_type);
+    for (size_t i = 0; i < n; i += kBlock) {
+        const size_t part = std::min(kBlock, n - i);
+        double sums[kBlock] = {};
+        for (size_t row = 0; row < count; row++) {
+            float block[kBlock];
+            const uint8_t *source = in + row * stride + element * i;
+            if (is_half(element_type))
+                widen(element_type, source, part, block);
+            else
+                memcpy(block, source, 4 * part);
+            for (size_t j = 0; j < part; j++) sums[j] += static_cast<double>(block[j]);
+        }
+        if (divisor != 1)
+            for (size_t j = 0; j < part; j++) sums[j] /= divisor;
+        round_doubles(element_type, sums, part, static_cast<uint8_t *>(target) + element * i);
+    }
+}
+
 void divide(int element_type, void *target, size_t n, uint32_t divisor) {
     auto *out = static_cast<uint8_t *>(target);
     if (element_type == P4R_INT32) return divide_int32(out, n, divisor);

@@ -12,6 +12,8 @@ void decode_lanes(int element_type, bool ordered, const uint8_t *lanes, size_t n
                   uint32_t divisor, bool invert);
 uint32_t absmax_bits(int element_type, const void *source, size_t n);
 void fold(int fold, int element_type, void *target, const void *source, size_t n);
+void sum_rows(int element_type, const void *rows, size_t stride, size_t count, size_t n, uint32_t divisor,
+              void *target);
 void divide(int element_type, void *target, size_t n, uint32_t divisor);
 
 }  // namespace p4r

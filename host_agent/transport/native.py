@@ -19,7 +19,7 @@ from host_agent.transport.events import Counters, Event, EventType, Failure, Fai
 from host_agent.transport.operation import Operation
 from host_agent.wire.headers import parse_mac
 
-ABI_VERSION: Final = 3
+ABI_VERSION: Final = 4
 NEVER: Final = 2**63 - 1
 ERROR_BYTES: Final = 400
 LIBRARY: Final = Path(__file__).parent.parent / "_native.so"
@@ -172,6 +172,7 @@ _PROTOTYPES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "p4r_decode_lanes": (None, (c_int, c_int, c_void_p, c_size_t, c_void_p, c_int, c_uint32, c_int)),
     "p4r_absmax_bits": (c_uint32, (c_int, c_void_p, c_size_t)),
     "p4r_fold": (None, (c_int, c_int, c_void_p, c_void_p, c_size_t)),
+    "p4r_sum_rows": (None, (c_int, c_void_p, c_size_t, c_size_t, c_size_t, c_uint32, c_void_p)),
     "p4r_divide": (None, (c_int, c_void_p, c_size_t, c_uint32)),
 }
 
@@ -239,22 +240,22 @@ def native_operation(operation: Operation) -> NativeOperation:
     received = operation.receive_elements
     if received is None:
         received = 0 if receive is None else receive.size
-    return NativeOperation(
-        send=None if send is None else send.ctypes.data,
-        receive=None if receive is None else receive.ctypes.data,
-        send_elements=sent,
-        receive_elements=received,
-        cut_elements=max(sent, received) if operation.cut_elements is None else operation.cut_elements,
-        total_elements=operation.total_elements,
-        collective=operation.collective,
-        divisor=operation.divisor,
-        exponent=operation.exponent,
-        switch_op=operation.switch_op,
-        element_type=operation.element_type,
-        reduction=operation.reduction,
-        arrival=operation.arrival,
-        element_size=operation.element_size,
-        invert=operation.invert,
+    return NativeOperation(  # by place: with names it takes twice as long
+        None if send is None else send.ctypes.data,
+        None if receive is None else receive.ctypes.data,
+        sent,
+        received,
+        max(sent, received) if operation.cut_elements is None else operation.cut_elements,
+        operation.total_elements,
+        operation.collective,
+        operation.divisor,
+        operation.exponent,
+        operation.switch_op,
+        operation.element_type,
+        operation.reduction,
+        operation.arrival,
+        operation.element_size,
+        operation.invert,
     )
 
 
