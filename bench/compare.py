@@ -72,7 +72,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="how often each strategy runs")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the runs to FILE")
     arguments = parser.parse_args()
-    console, found = Console(stderr=True), []
+    console, found = Console(width=None if sys.stdout.isatty() else 140), []  # a pipe has no width
     for race in races(arguments.rounds):
         found.append(run(race, console))
         console.print(run_tables(found[-1]))
