@@ -37,7 +37,8 @@ def test_examples(path: Path) -> None:
 
 
 def test_the_file_in_the_documentation(tmp_path: Path) -> None:
-    (text,) = re.findall(r"```yaml\n(.*?)```", (EXAMPLES.parent / "docs/cli.md").read_text(), re.DOTALL)
+    pages = (EXAMPLES.parent / "docs/cli.md").read_text()
+    (text,) = re.findall(r"\n## run\n.*?```yaml\n(.*?)```", pages, re.DOTALL)
     found = parse(tmp_path, text)
     assert [len(hosts_of(found, job)) for job in found.jobs] == [3, 2]
     assert all(found.workload_of(job) for job in found.jobs)
