@@ -131,7 +131,7 @@ $(STAMPS)/gloo: | $(STAMPS)/run
 $(STAMPS)/gloo-if-small: | $(STAMPS)/run
 	@echo "== installing PyTorch into $(VENV), if there is a build without CUDA"
 	@$(BIN)/python -c 'import torch' 2>/dev/null || $(PIP) install $(TORCH_WITHOUT_CUDA) 2>/dev/null || \
-	    echo "   there is none among pip's packages: tests with Gloo skip themselves, 'make gloo' installs PyPI's build"
+	    echo "   pip has none: tests with Gloo skip themselves; 'make gloo' installs PyPI's build"
 	@touch $@
 
 $(STAMPS)/dev: setup.cfg pyproject.toml | $(STAMPS)/test

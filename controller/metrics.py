@@ -124,7 +124,7 @@ def _of_jobs(jobs: Sequence[pb.JobInfo]) -> Iterator[Metric]:
     )
     yield _gauge(
         "job_heartbeat_age_seconds",
-        "For how long the worker that was heard last has been silent.",
+        "For how long the most silent worker of a job was not heard.",
         one,
         _zip(labels, (max((worker.heard_s_ago for worker in job.workers), default=0.0) for job in live)),
     )

@@ -165,7 +165,11 @@ class Communicator:
             transport=place.transport,
         )
         if where is not None:
-            communicator._metrics = where.expose(communicator, job=job)
+            try:
+                communicator._metrics = where.expose(communicator, job=job)
+            except UsageError as error:
+                communicator.abort(str(error))  # its peers wait for it
+                raise
         return communicator
 
     @property

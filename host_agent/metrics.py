@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import os
@@ -130,11 +131,12 @@ def where(asked: str | None) -> Where | None:
 
 
 def _remove_abandoned(directory: Path) -> None:
-    """Remove the sockets of workers that were killed."""
+    """Remove the sockets of workers that were killed, if this one may."""
     for path in directory.glob(SOCKETS):
         pid = path.name.split("-")[1]
         if not Path("/proc", pid).exists():
-            path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                path.unlink()
 
 
 class Exposed:

@@ -156,7 +156,9 @@ class FramePlayer:
             raise PlayerError(error.value.decode())
 
     def progress(self) -> PlayProgress:
-        """How far it is."""
+        """How far it is. PlayerError once it is closed."""
+        if not self._player:
+            raise PlayerError("the player is closed")
         native = _NativeProgress()
         _library().p4r_player_progress(self._player, ctypes.byref(native))
         return PlayProgress(
@@ -172,7 +174,8 @@ class FramePlayer:
 
     def stop(self) -> None:
         """Send and listen no more; within some 50 ms. Idempotent."""
-        _library().p4r_player_stop(self._player)
+        if self._player:
+            _library().p4r_player_stop(self._player)
 
     def close(self) -> None:
         """Stop, and close the sockets. Idempotent."""

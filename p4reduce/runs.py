@@ -5,12 +5,14 @@ from __future__ import annotations
 import shlex
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from p4reduce import output
-from workloads.run_file import Run
+
+if TYPE_CHECKING:  # it takes pydantic, which other commands need not wait for
+    from workloads.run_file import Run
 
 DEFAULT_STRATEGIES: Final = "in-network,ring,gloo"
 Strategies = Annotated[

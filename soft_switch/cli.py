@@ -131,7 +131,7 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--metrics",
         metavar="ADDR",
-        help="where to serve Prometheus metrics: HOST:PORT or unix:PATH (default: nowhere)",
+        help="where to serve Prometheus metrics: HOST:PORT or unix:/PATH (default: nowhere)",
     )
     add("--cpu-port", type=_number, metavar="N", help="port of packet-in and packet-out (default: none)")
     add("--drop-port", type=_number, default=511, metavar="N", help="egress port that drops (default 511)")

@@ -7,7 +7,6 @@ import secrets
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any, Final
 
 from controller.api.admin import AdminClient
@@ -15,6 +14,7 @@ from controller.api.errors import ControllerError
 from topologies import wires
 from topologies.state import ClusterState, HostState
 from workloads.errors import VerificationError, WorkloadError
+from workloads.machine import free_bytes
 from workloads.team import Answer, Team
 from workloads.tensors import dtype_of, operation_of
 
@@ -92,15 +92,13 @@ class Request:
 def require_memory(size: int, workers: int) -> None:
     """WorkloadError where the tensors of `workers`, all on this machine, would not fit its memory."""
     needed = _TENSORS_A_WORKER * size * workers
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            free = int(line.split()[1]) * 1024
-            if needed > free:
-                raise WorkloadError(
-                    f"{workers} workers with tensors of {size} bytes need about "
-                    f"{needed / 2**30:.1f} GiB of this machine's memory, {free / 2**30:.1f} GiB are free: "
-                    "ask for fewer bytes"
-                )
+    free = free_bytes()
+    if needed > free:
+        raise WorkloadError(
+            f"{workers} workers with tensors of {size} bytes need about "
+            f"{needed / 2**30:.1f} GiB of this machine's memory, {free / 2**30:.1f} GiB are free: "
+            "ask for fewer bytes"
+        )
 
 
 def measure(team: Team, request: Request) -> Outcome:

@@ -35,7 +35,7 @@ def link_bound_s(strategy: str, *, size: int, fabric: Fabric) -> float:
         return _switched(fabric, passes=1) * size
     if strategy == names.PARAMETER_SERVER_SWITCH:
         return _switched(fabric, passes=2) * size  # the push, and the pull with the others' zeros
-    return size * sum(_phase_s(phase, fabric) for phase in _phases(strategy, workers))
+    return size * sum(_phase_s(phase, fabric) for phase in _phases(strategy, fabric.leaves))
 
 
 def ring_to_in_network(workers: int) -> float:
@@ -43,16 +43,24 @@ def ring_to_in_network(workers: int) -> float:
     return 2 * (workers - 1) / workers
 
 
-def _phases(strategy: str, workers: int) -> list[Phase]:
+def _phases(strategy: str, leaves: Sequence[str]) -> list[Phase]:
+    workers = len(leaves)
     if strategy in (names.RING, names.GLOO):
         share = ring_to_in_network(workers)
-        return [{(rank, (rank + 1) % workers): share for rank in range(workers)}]
+        order = _by_rack(leaves) if strategy == names.RING else list(range(workers))
+        return [dict.fromkeys(zip(order, [*order[1:], order[0]], strict=True), share)]
     if strategy == names.HALVING_DOUBLING:
         return _halving_doubling(workers)
     if strategy == names.PARAMETER_SERVER:
         others = range(1, workers)
         return [{**{(rank, 0): 1.0 for rank in others}, **{(0, rank): 1.0 for rank in others}}]
     raise ValueError(f"no bound is known for {strategy}")
+
+
+def _by_rack(leaves: Sequence[str]) -> list[int]:
+    """The order of the job's own ring: one rack after the other (controller/trees.py). Gloo's is by rank."""
+    racks = list(dict.fromkeys(leaves))
+    return sorted(range(len(leaves)), key=lambda rank: racks.index(leaves[rank]))
 
 
 def _halving_doubling(workers: int) -> list[Phase]:

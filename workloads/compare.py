@@ -117,7 +117,10 @@ def contest(
                 _require_mode(strategies, joined)
                 for strategy in strategies:
                     progress(f"connecting for {strategy}")
-                    jobs += _create_pairs(cluster, f"{job}-{strategy}", strategy, len(hosts))
+                    pairs = sorted(pairs_of(strategy, len(hosts)))
+                    own = [job_of(f"{job}-{strategy}", *pair) for pair in pairs]
+                    jobs += own
+                    _create_pairs(cluster, own)
                     team.do(
                         "open",
                         strategy=strategy,
@@ -280,13 +283,10 @@ def _require_mode(strategies: Sequence[str], joined: dict[str, Any]) -> None:
         )
 
 
-def _create_pairs(cluster: ClusterState, prefix: str, strategy: str, workers: int) -> list[str]:
-    created = []
+def _create_pairs(cluster: ClusterState, jobs: Sequence[str]) -> None:
     with AdminClient(f"unix:{cluster.control_socket}") as admin:
-        for first, second in sorted(pairs_of(strategy, workers)):
-            created.append(job_of(prefix, first, second))
-            admin.create_job(created[-1], 2, mode="ring", path_mtu=cluster.path_mtu)
-    return created
+        for name in jobs:
+            admin.create_job(name, 2, mode="ring", path_mtu=cluster.path_mtu)
 
 
 def _bound_s(cluster: ClusterState, hosts: Sequence[HostState], strategy: str, size: int) -> float | None:

@@ -40,7 +40,10 @@ def link_look(cluster: ClusterState) -> LinkLook:
     uplinks = {link.name: (link.a_interface, link.b_interface) for link in cluster.links}
 
     def look() -> dict[str, LinkBytes]:
-        counted = decode(path.read_text())
+        try:
+            counted = decode(path.read_text())
+        except OSError as error:
+            raise WorkloadError(f"the controller of cluster {cluster.name} has ended: {error}") from error
         found = {}
         for name, interface in ends.items():
             received, sent = counted[interface]

@@ -7,6 +7,8 @@ import platform
 from pathlib import Path
 from typing import Any
 
+from workloads.errors import WorkloadError
+
 
 def machine() -> dict[str, Any]:
     """Processor, cores, memory in GiB, kernel."""
@@ -26,6 +28,14 @@ def describe() -> str:
     return (
         f"{found['processor']}, {found['cores']} cores, {found['memory_gib']:g} GiB, Linux {found['kernel']}"
     )
+
+
+def free_bytes() -> int:
+    """Memory that programs can still have."""
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    raise WorkloadError("/proc/meminfo does not say how much memory is available")
 
 
 def _processor() -> str:

@@ -6,7 +6,6 @@ import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, Final
 
 from controller.api.admin import AdminClient
@@ -14,6 +13,7 @@ from topologies.state import ClusterState, HostKind, HostState
 from topologies.switches import SwitchTarget
 from workloads import compare, links, run_file
 from workloads.errors import WorkloadError
+from workloads.machine import free_bytes
 from workloads.run_file import Result, Run, Sample, Span
 from workloads.sampling import Sampler, slot_look, slots_of
 from workloads.team import Answer, Team
@@ -185,7 +185,7 @@ def described(workload: Workload, grouped: Sequence[Bucket], *, priority: bool) 
 def require_memory(workload: Workload, options: ReplayOptions, *, workers: int) -> None:
     """WorkloadError where the workers' gradients, which all are on this machine, would not fit its memory."""
     needed = memory_bytes(workload, options, workers=workers)
-    free = _free_bytes()
+    free = free_bytes()
     if needed > free:
         raise WorkloadError(
             f"{workers} workers with {workload.gradient_bytes / 2**20:.0f} MiB of gradients each need about "
@@ -319,10 +319,3 @@ def exposed_s(seconds: Sequence[float], waits: Sequence[float]) -> float:
     by_length = [wait for _, wait in sorted(zip(seconds, waits, strict=True))]
     middle = len(by_length) // 2
     return statistics.fmean(by_length[middle - (len(by_length) % 2 == 0) : middle + 1])
-
-
-def _free_bytes() -> int:
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    raise WorkloadError("/proc/meminfo does not say how much memory is available")

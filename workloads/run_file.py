@@ -148,10 +148,10 @@ class Run(Part):
 def read(path: Path) -> Run:
     """The run in a file. WorkloadError where it is none."""
     try:
-        document = json.loads(path.read_text())
+        document = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise WorkloadError(f"{path} cannot be read: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise WorkloadError(f"{path} is no JSON: {error}") from error
     try:
         return Run.model_validate(document)

@@ -82,7 +82,11 @@ def barrier(call: Call) -> Steps[None]:
 
 
 def _all_together(call: Call, array: Array, out: Array) -> Steps[None]:
-    """The sum of small floats, whose ranks' rows the switch puts together."""
+    """The sum of small floats, whose ranks' rows the switch puts together.
+
+    The header names the floats' type, not the rows': else the first messages of an int32 sum of as many
+    elements could look the same to the switch.
+    """
     rows = together.pack(call, array)
     flat = rows.reshape(-1)
     operation = Operation(
@@ -90,6 +94,7 @@ def _all_together(call: Call, array: Array, out: Array) -> Steps[None]:
         send=flat,
         receive=flat,
         element_type=ELEMENT_TYPES[flat.dtype],
+        header_type=ELEMENT_TYPES[array.dtype],
         reduction=call.reduction,
         collective=call.collective,
         total_elements=array.size,

@@ -11,9 +11,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from host_agent.collectives.plan import Array, Call, Disagreement
+from host_agent.collectives.plan import Array, Call
 from host_agent.kernels import sum_rows
-from host_agent.quantisation import ELEMENT_TYPES
 from host_agent.wire.aggregation import Reduction
 
 # All ranks' tensors together: two or three packets of the largest path MTU, which no link takes long for.
@@ -26,18 +25,12 @@ def fits(call: Call, array: Array) -> bool:
 
 
 def pack(call: Call, array: Array) -> NDArray[np.int32]:
-    """(world_size, words): this rank's row holds what it sums, and its bytes; all other rows are zero.
-
-    The header has the size and the reduction. The element type is in the row: words are all the header sees.
-    """
-    rows = np.zeros((call.world_size, 1 + -(-array.nbytes // 4)), np.int32)
-    rows[call.rank, 0] = ELEMENT_TYPES[array.dtype]
-    rows[call.rank, 1:].view(np.uint8)[: array.nbytes] = array.view(np.uint8)
+    """(world_size, words): this rank's row holds its array's bytes; all other rows are zero."""
+    rows = np.zeros((call.world_size, -(-array.nbytes // 4)), np.int32)
+    rows[call.rank].view(np.uint8)[: array.nbytes] = array.view(np.uint8)
     return rows
 
 
 def unpack(call: Call, rows: NDArray[np.int32], out: Array) -> None:
-    """Leave the sum, or average, of all rows in `out`; Disagreement where a rank's element type differs."""
-    if (rows[:, 0] != ELEMENT_TYPES[out.dtype]).any():
-        raise Disagreement(f"the workers' element types differ; this one's is {out.dtype}")
-    sum_rows(rows[:, 1:], out, divisor=call.world_size if call.reduction is Reduction.AVG else 1)
+    """Leave the sum, or average, of all rows in `out`."""
+    sum_rows(rows, out, divisor=call.world_size if call.reduction is Reduction.AVG else 1)

@@ -134,12 +134,14 @@ void Driver::run() {
         }
         const RawSocket::Sent sent = send_batch();
         const bool idle = received < kReceiveBatch && !more;
+        bool blocked = false;  // whoever posts may change `blocked_` from when the mutex is let go
         if (sent != RawSocket::Sent::kAll || idle) {
             const std::lock_guard<std::mutex> lock(monitor_.mutex());
             account(sent);
-            asleep_ = idle && !blocked_;
+            blocked = blocked_;
+            asleep_ = idle && !blocked;
         }
-        if (blocked_ || idle) sleep(next);
+        if (blocked || idle) sleep(next, blocked);
     }
 }
 
@@ -181,13 +183,13 @@ void Driver::account(RawSocket::Sent sent) {
     }
 }
 
-void Driver::sleep(int64_t deadline) {
+void Driver::sleep(int64_t deadline, bool blocked) {
     const int64_t now = monotonic_ns();
     // What is blocked goes out before anything that a timer could add.
-    int64_t wait = blocked_ ? kLongestSleepNs : std::min(deadline - now, longest_sleep_ns_);
-    if (blocked_ && queue_full_) wait = kQueueFullWaitNs;
+    int64_t wait = blocked ? kLongestSleepNs : std::min(deadline - now, longest_sleep_ns_);
+    if (blocked && queue_full_) wait = kQueueFullWaitNs;
     if (wait <= 0) return;
-    const short writable = blocked_ && !queue_full_ ? POLLOUT : 0;
+    const short writable = blocked && !queue_full_ ? POLLOUT : 0;
     pollfd files[2] = {{socket_->fd(), static_cast<short>(POLLIN | writable), 0}, {wakeup_, POLLIN, 0}};
     const timespec timeout = {wait / 1'000'000'000, wait % 1'000'000'000};
     if (ppoll(files, 2, &timeout, nullptr) <= 0) return;

@@ -38,7 +38,7 @@ class Driver {
     bool fill_batch(int64_t now);
     RawSocket::Sent send_batch();
     void account(RawSocket::Sent sent);
-    void sleep(int64_t deadline);
+    void sleep(int64_t deadline, bool blocked);
     void wake();
 
     const p4r_config config_;

@@ -105,7 +105,7 @@ bool Inbox::check_shape(const AggregationHeader &header, const Work &work, const
     const MessageShape shape = shape_message(elements, wire_element_bytes(work.op), config_.path_mtu);
     const Field fields[] = {
         {"operation", header.switch_op, work.op.switch_op},
-        {"element type", header.element_type, work.op.element_type},
+        {"element type", header.element_type, work.op.header_type},
         {"reduction", header.reduction, work.op.reduction},
         {"collective number", header.collective, work.op.collective},
         {"tensor size", header.total_elements, work.op.total_elements},

@@ -47,7 +47,7 @@ void Outbox::write(const Outgoing &sent, uint32_t offset, uint32_t bytes, uint8_
         header.message = sent.message;
         header.rank = static_cast<uint8_t>(config_.rank);
         header.switch_op = op.switch_op;
-        header.element_type = op.element_type;
+        header.element_type = op.header_type;
         header.packets = static_cast<uint8_t>(sent.shape.packets);
         header.reduction = op.reduction;
         header.elements = sent.shape.elements;

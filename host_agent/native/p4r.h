@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define P4R_ABI_VERSION 4
+#define P4R_ABI_VERSION 5
 #define P4R_NEVER INT64_MAX
 #define P4R_EXPORT __attribute__((visibility("default")))
 
@@ -62,7 +62,8 @@ typedef struct p4r_operation {
     uint8_t arrival;
     uint8_t element_size;  // bytes of one element in the user's buffers
     uint8_t invert;
-    uint8_t reserved[6];
+    uint8_t header_type;  // the element type that the header names: the user's tensor's
+    uint8_t reserved[5];
 } p4r_operation;
 
 enum { P4R_EVENT_NONE = 0, P4R_EVENT_RECEIVED = 1, P4R_EVENT_COMPLETED = 2, P4R_EVENT_FAILED = 3 };

@@ -19,7 +19,7 @@ from host_agent.transport.events import Counters, Event, EventType, Failure, Fai
 from host_agent.transport.operation import Operation
 from host_agent.wire.headers import parse_mac
 
-ABI_VERSION: Final = 4
+ABI_VERSION: Final = 5
 NEVER: Final = 2**63 - 1
 ERROR_BYTES: Final = 400
 LIBRARY: Final = Path(__file__).parent.parent / "_native.so"
@@ -84,7 +84,8 @@ class NativeOperation(ctypes.Structure):
         ("arrival", c_uint8),
         ("element_size", c_uint8),
         ("invert", c_uint8),
-        ("reserved", c_uint8 * 6),
+        ("header_type", c_uint8),
+        ("reserved", c_uint8 * 5),
     )
 
 
@@ -256,6 +257,7 @@ def native_operation(operation: Operation) -> NativeOperation:
         operation.arrival,
         operation.element_size,
         operation.invert,
+        operation.element_type if operation.header_type is None else operation.header_type,
     )
 
 

@@ -42,6 +42,7 @@ class Operation:
 
     `switch_op`, `element_type`, `reduction`, `collective` and `total_elements` go into the aggregation
     header and have to be the same on all ranks (the switch compares those of aggregated messages).
+    `header_type` goes there in place of `element_type` where what is sent stands for other elements.
     The arrays must not be changed before the operation is RECEIVED (aggregated) or COMPLETED (PASS).
     """
 
@@ -55,6 +56,7 @@ class Operation:
     exponent: int = 0
     divisor: int = 1
     invert: bool = False
+    header_type: int | None = None
     arrival: Arrival = Arrival.STORE
     cut_elements: int | None = None
     receive_elements: int | None = None

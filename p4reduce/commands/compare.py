@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,9 +17,11 @@ from p4reduce.runs import DEFAULT_STRATEGIES, Strategies, command_line, show_run
 from topologies.fabric import Fabric
 from topologies.state import ClusterState
 from topologies.switches import SwitchTarget
-from workloads.run_file import Run
 
-Contest = Callable[[ClusterState, output.Say, dict[str, Any]], Run]
+if TYPE_CHECKING:  # it takes pydantic, which other commands need not wait for
+    from workloads.run_file import Run
+
+Contest = Callable[[ClusterState, output.Say, dict[str, Any]], "Run"]
 _BYTES = "32000000"
 
 

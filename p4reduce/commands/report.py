@@ -43,7 +43,7 @@ def report(
         html = path.with_suffix(".html")
     targets = [target for target in (html, csv, json_file) if target is not None]
     for target in targets:
-        _require(target, source=path)
+        _require(target, source=path, directory=target is csv and _is_directory(csv))
     if html is not None:
         _write(html, page(run))
     if csv is not None and _is_directory(csv):
@@ -64,11 +64,11 @@ def report(
         output.note(f"no browser was found here: open {html} yourself")
 
 
-def _require(target: Path, *, source: Path) -> None:
+def _require(target: Path, *, source: Path, directory: bool) -> None:
     """Nothing is written before everything can be."""
     if target.resolve() == source.resolve():
         raise TopologyError(f"{target} is the run itself: give the report another name")
-    if not _is_directory(target) or target.is_file():
+    if not directory:
         output.require_writable(target)
 
 

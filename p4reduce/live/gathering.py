@@ -19,6 +19,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
+from controller.metrics import TIMEOUT_S as CONTROLLER_S
 from host_agent.metrics import SOCKETS
 from p4reduce.live import reading
 from telemetry import client
@@ -29,6 +30,7 @@ from topologies.state import ClusterState
 from topologies.switches import SwitchTarget
 
 _AT_ONCE: Final = 8
+_TIMEOUT_S: Final = CONTROLLER_S + 1.0  # the controller waits for switches
 _BYTES_PER_MBIT: Final = 1e6 / 8
 
 Labels = dict[str, str]
@@ -51,7 +53,7 @@ class ClusterMetrics:
         name: str,
         *,
         find: Callable[[str], ClusterState] = state.running,
-        fetch: Callable[[Path], str] = lambda path: client.fetch(Address(path=path)),
+        fetch: Callable[[Path], str] = lambda path: client.fetch(Address(path=path), timeout_s=_TIMEOUT_S),
         interfaces: Callable[[ClusterState], Mapping[str, Any]] = wires.interfaces,
     ) -> None:
         self.name = name

@@ -12,9 +12,10 @@ from prometheus_client import generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from host_agent import metrics
-from host_agent.communicator import Statistics
+from host_agent import joining, metrics
+from host_agent.communicator import Communicator, Statistics
 from host_agent.errors import UsageError
+from host_agent.joining import Place
 from host_agent.membership import Mode
 from host_agent.metrics import AgentMetrics
 from host_agent.runner import Alone
@@ -22,6 +23,8 @@ from host_agent.transport.events import Counters
 from telemetry.address import VARIABLE, Address, MetricsError
 from telemetry.client import fetch
 from telemetry.server import registry
+from tests.host_agent.fakes import FakeController, FakeMembership, SimulatedFabric, SimulatedLink, ready_of
+from tests.host_agent.sim import Simulation, configs
 
 NUMBERED = Counters(**{field.name: number for number, field in enumerate(fields(Counters), 1)})
 
@@ -115,6 +118,33 @@ def test_who_asked_is_refused_and_who_did_not_goes_on(
     monkeypatch.setenv(VARIABLE, "9464")
     with pytest.raises(UsageError, match=r"\$P4REDUCE_METRICS: '9464' is no address"):
         metrics.where(None)
+
+
+def test_a_worker_that_is_refused_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workers = configs(2, path_mtu=1024)
+    fabric, controller = SimulatedFabric(Simulation(workers, seed=1)), FakeController(2)
+    membership = FakeMembership(controller, 0)
+    place = Place(ready_of(workers[0]), SimulatedLink(fabric, 0), membership)
+    monkeypatch.setattr(joining, "join", lambda *arguments, **named: place)
+    with pytest.raises(UsageError, match="cannot serve metrics on unix:"):
+        Communicator.join("c", job="j", rank=0, world_size=2, metrics_address=f"unix:{tmp_path}/none/m.sock")
+    assert controller.ended is not None  # its peer waits for nobody
+    assert "cannot serve metrics" in controller.ended.reason
+    assert membership.closed
+
+
+def test_sockets_that_may_not_be_removed_are_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    left = tmp_path / "agent-4194305-0.sock"
+    left.mkdir()  # which nobody can unlink, not even root
+    place = metrics.where(None)
+    assert place is not None
+    exposed = place.expose(Worker(), job="j")
+    assert exposed is not None
+    exposed.close()
+    assert left.exists()
 
 
 def test_after_the_end_nobody_is_asked() -> None:

@@ -168,6 +168,9 @@ def test_stopping_at_once(wires: tuple[list[PlayHost], Relay]) -> None:
     player.stop()
     player.close()
     player.close()
+    player.stop()
+    with pytest.raises(PlayerError, match="the player is closed"):
+        player.progress()
     assert (player.sent_ns[1], player.received_ns[1]) == (NEVER, NEVER)
 
 

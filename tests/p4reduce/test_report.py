@@ -69,6 +69,7 @@ def test_a_browser_is_opened_if_asked(path: Path, monkeypatch: pytest.MonkeyPatc
         (["."], "cannot be read: Is a directory"),
         (["run.json", "--json", "run.json"], "run.json is the run itself"),
         (["run.json", "--html", "no/where.html"], "cannot write no/where.html"),
+        (["run.json", "--html", "a.html", "--json", "no/where"], "cannot write no/where"),
         (["run.json", "--csv", "no/where.csv"], "cannot write no/where.csv"),
     ],
 )
@@ -78,6 +79,7 @@ def test_mistakes(words: list[str], says: str, capsys: pytest.CaptureFixture[str
     Path("other.json").write_text('{"format": "p4reduce-run/1"}')
     assert cli.run(["report", *words]) == 1
     assert says in capsys.readouterr().err
+    assert not Path("a.html").exists()  # nothing is written before everything can be
 
 
 @pytest.mark.usefixtures("path")

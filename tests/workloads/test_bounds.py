@@ -51,5 +51,11 @@ def test_with_uplinks_between_two_racks_of_two(strategy: str, uplink_rate: float
     assert link_bound_s(strategy, size=_SECOND, fabric=fabric) == pytest.approx(seconds)
 
 
+def test_a_ring_goes_through_one_rack_after_the_other_and_gloos_by_rank() -> None:
+    fabric = Fabric(leaves=["l1", "l2", "l1", "l2"], rate_mbit=100.0, uplink_rate_mbit=100.0, uplinks=1)
+    assert link_bound_s(names.RING, size=_SECOND, fabric=fabric) == pytest.approx(1.5)
+    assert link_bound_s(names.GLOO, size=_SECOND, fabric=fabric) == pytest.approx(3.0)
+
+
 def test_the_gain_of_two_workers_is_none() -> None:
     assert [ring_to_in_network(workers) for workers in (2, 4, 8)] == [1.0, 1.5, 1.75]

@@ -104,7 +104,7 @@ def test_memory_is_that_of_all_workers() -> None:
 
 
 def test_too_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replay, "_free_bytes", lambda: 2 << 30)
+    monkeypatch.setattr(replay, "free_bytes", lambda: 2 << 30)
     with pytest.raises(WorkloadError, match=r"8 workers with 16 MiB of gradients each need about 2\.7 GiB"):
         require_memory(MODEL, ReplayOptions(), workers=8)
 

@@ -7,19 +7,20 @@ from typing import Final, Literal
 
 from workloads.errors import WorkloadError
 from workloads.run_file import LinkBytes, Result, Run
+from workloads.strategies import names
 
-IN_NETWORK: Final = "in-network"
-RING: Final = "ring"
+IN_NETWORK: Final = names.IN_NETWORK
+RING: Final = names.RING
 # Strategies in which a switch adds up; all others need nothing of the fabric but forwarding.
-IN_THE_SWITCH: Final = frozenset({IN_NETWORK, "parameter-server-switch"})
+IN_THE_SWITCH: Final = frozenset({IN_NETWORK, names.PARAMETER_SERVER_SWITCH})
 # As people say them; what is unknown is called by its name.
 NAMES: Final = {
     IN_NETWORK: "in-network",
     RING: "ring",
-    "halving-doubling": "halving-doubling",
-    "parameter-server": "parameter server",
-    "parameter-server-switch": "parameter server + switch",
-    "gloo": "Gloo over TCP",
+    names.HALVING_DOUBLING: "halving-doubling",
+    names.PARAMETER_SERVER: "parameter server",
+    names.PARAMETER_SERVER_SWITCH: "parameter server + switch",
+    names.GLOO: "Gloo over TCP",
 }
 
 

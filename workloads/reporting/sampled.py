@@ -25,7 +25,7 @@ def throughputs(run: Run) -> dict[str, Figure]:
     return {
         strategy: _throughput(run, samples)
         for strategy, samples in run.samples.items()
-        if samples and any(sample.links for sample in samples)
+        if samples and samples[-1].at_s > 0 and any(sample.links for sample in samples)
     }
 
 

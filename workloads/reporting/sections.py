@@ -102,9 +102,9 @@ def _strategies(run: Run) -> Markup:
         )
         for result in run.results
     ]
-    times_of = "iterations" if _replayed(run) else "rounds"
+    number, times_of = len(run.results[0].seconds), "iteration" if _replayed(run) else "round"
     caption = (
-        f"{len(run.results[0].seconds)} {times_of} of each strategy, interleaved; the slowest worker's time."
+        f"{number} {times_of}{'s' * (number != 1)} of each strategy, interleaved; the slowest worker's time."
     )
     return joined(
         element("p", caption),
@@ -249,8 +249,8 @@ def _link_table(result: Result) -> Markup:
 
 def _over_time(run: Run, charts: Charts) -> list[Markup]:
     text = "How busy each link was each way (whole frames: goodput and headers); at the right its mean."
-    if run.kind == "replay":
-        text += " Looked at in a turn of its own, which is not timed."
+    turn = "a turn of its own" if run.kind == "replay" else "the round that warms up"
+    text += f" Looked at in {turn}, which is not timed."
     if len(run.topology.links) > sampled.MOST_LINKS:
         text += f" The {sampled.MOST_LINKS} busiest links of {len(run.topology.links)}."
     return [element("p", text), _choice("throughput", charts.each["throughput"]), _chart("throughput")]

@@ -95,7 +95,7 @@ def _workers_reason(switched: Result) -> list[str]:
     if switched.workers > 2:
         return []
     return [
-        "Two workers have nothing to save: 2(N−1)/N = 1, so a ring sends each tensor once too. "
+        "Two workers have no bytes to save: 2(N−1)/N = 1, so a ring sends each tensor once too. "
         "Three workers would save a quarter of a ring's bytes, eight 43%."
     ]
 
@@ -182,6 +182,10 @@ def _bytes_reason(run: Run, switched: Result, rival: Result, gain: float) -> lis
     )
     if gain >= NOTICEABLE:
         return [f"{reason}."]
+    mine, theirs = switched.link_bound_s, rival.link_bound_s
+    if mine is not None and theirs is not None and mine * NOTICEABLE > theirs:
+        least = f"{seconds(mine)} at least in-network, {seconds(theirs)} with {name}"
+        return [f"{reason}; but these links take {least}."]
     return [f"{reason}; but links are not what holds this run up."]
 
 

@@ -46,6 +46,11 @@ class Pairs:
         """Packets sent again, on all of them."""
         return sum(pair.statistics().retransmissions for pair in self._pairs.values())
 
+    def abort(self, reason: str) -> None:
+        """End all: what went wrong on one, nobody on the others would hear of."""
+        for pair in self._pairs.values():
+            pair.abort(reason)
+
     def close(self) -> None:
         """Leave all; the others do so too."""
         # In the order of joining: leaving waits for the other one.

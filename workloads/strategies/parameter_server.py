@@ -79,6 +79,9 @@ class ParameterServer(QueuedReducer):
     def _barrier(self) -> None:
         self._sum(np.zeros(1, np.int32))
 
+    def _give_up(self, reason: str) -> None:
+        self._pairs.abort(reason)
+
     def _close(self) -> None:
         self._pairs.close()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -19,15 +20,15 @@ class QueuedReducer(ABC):
 
     def start(self, array: NDArray[Any]) -> Future[None]:
         """Sum `array` over all ranks, in place."""
-        return self._queue.submit(self._sum, array)
+        return self._queue.submit(self._or_give_up, self._sum, array)
 
     def sum(self, array: NDArray[Any]) -> None:
         """As `start`, and wait; while no other sum is under way: it is made in the caller's thread."""
-        self._sum(array)
+        self._or_give_up(self._sum, array)
 
     def barrier(self) -> None:
         """Return when all ranks have called it."""
-        self._queue.submit(self._barrier).result()
+        self._queue.submit(self._or_give_up, self._barrier).result()
 
     @abstractmethod
     def retransmissions(self) -> int | None:
@@ -37,6 +38,16 @@ class QueuedReducer(ABC):
         """Finish what is queued, and let go of the connections."""
         self._queue.shutdown(wait=True)
         self._close()
+
+    def _or_give_up(self, work: Callable[..., None], *arguments: Any) -> None:
+        try:
+            work(*arguments)
+        except Exception as error:
+            self._give_up(str(error))
+            raise
+
+    def _give_up(self, reason: str) -> None:  # noqa: B027 (nothing to do where one connection ends all)
+        """Tell those who wait for this worker on connections that are all right."""
 
     @abstractmethod
     def _sum(self, array: NDArray[Any]) -> None: ...

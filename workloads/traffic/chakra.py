@@ -18,6 +18,7 @@ What was bucketed when it was recorded is bucketed: replay such traces with a bu
 from __future__ import annotations
 
 import heapq
+import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -171,6 +172,7 @@ def _reduced_bytes(node: Node) -> int:
         node.type != NodeType.COLLECTIVE
         or node.attributes.get("comm_type", -1) != Collective.ALL_REDUCE
         or not isinstance(size, int | float)
+        or (isinstance(size, float) and not math.isfinite(size))
     ):
         return 0
     return int(size)

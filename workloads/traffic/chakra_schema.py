@@ -155,7 +155,7 @@ def nodes_of_json(text: str, *, where: str) -> tuple[Node, ...]:
     for number, document in enumerate(documents[1:], start=1):
         try:
             nodes.append(_node(json_format.ParseDict(document, NodeMessage(), ignore_unknown_fields=True)))
-        except json_format.ParseError as error:
+        except (json_format.ParseError, OverflowError) as error:
             raise WorkloadError(f"{where}: object {number} is no Chakra node: {error}") from error
     return tuple(nodes)
 
@@ -221,7 +221,7 @@ def _graph_node(entry: Any, *, where: str, number: int) -> Node:
                 if key in ("comm_size", "comm_type", "is_cpu_op", "tensor_size")
             },
         )
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise WorkloadError(
             f"{where}: entry {number} of workload_graph is no Chakra node: {error!r}"
         ) from error
@@ -236,7 +236,7 @@ def _documents(text: str, *, where: str) -> Iterator[dict[str, Any]]:
             continue
         try:
             document, at = decoder.raw_decode(text, at)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise WorkloadError(f"{where} is no JSON: {error}") from error
         if not isinstance(document, dict):
             raise WorkloadError(

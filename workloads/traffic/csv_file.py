@@ -26,7 +26,7 @@ def from_text(text: str, *, name: str, where: str) -> Workload:
     """The workload of a file's text; `where` names it in errors."""
     columns: list[str] | None = None
     layers: list[Layer] = []
-    for at, cells in _lines(text):
+    for at, cells in _lines(text, where=where):
         if columns is None:
             columns = _columns(cells, at=f"{where}, line {at}")
             if "numel" in (cell.lower() for cell in cells):
@@ -37,12 +37,17 @@ def from_text(text: str, *, name: str, where: str) -> Workload:
     return Workload(name, f"CSV file {where}", tuple(layers))
 
 
-def _lines(text: str) -> Iterator[tuple[int, list[str]]]:
+def _lines(text: str, *, where: str) -> Iterator[tuple[int, list[str]]]:
     """Lines that say something: number and cells."""
     for number, line in enumerate(text.splitlines(), start=1):
         content = line.partition("#")[0].strip()
-        if content:
-            yield number, [cell.strip() for cell in next(csv.reader([content]))]
+        if not content:
+            continue
+        try:
+            cells = next(csv.reader([content]))
+        except csv.Error as error:
+            raise WorkloadError(f"{where}, line {number}: {error}: {_FORMAT}") from error
+        yield number, [cell.strip() for cell in cells]
 
 
 def _columns(cells: list[str], *, at: str) -> list[str]:

@@ -34,9 +34,9 @@ def workload_of(text: str, *, batch: int | None = None, teraflops: float | None 
     """
     path = Path(text)
     model = _bundled_name(text)
-    if model is not None and (_spelling(text) == model or not path.is_file()):
+    if model is not None and (_spelling(text) == model or not _is_file(path)):
         return bundled(model, batch=batch, teraflops=TERAFLOPS if teraflops is None else teraflops)
-    if not path.is_file():
+    if not _is_file(path):
         raise WorkloadError(f"{text!r} is no workload: take {KINDS}")
     if is_capture(path):
         raise WorkloadError(
@@ -55,6 +55,13 @@ def is_capture(path: Path) -> bool:
         with path.open("rb") as file:
             return file.read(4) in _CAPTURES
     except OSError:
+        return False
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a name that is too long, a directory that may not be searched
         return False
 
 

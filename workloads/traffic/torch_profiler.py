@@ -34,6 +34,7 @@ HOW_TO_RECORD: Final = """record it like this, and replay trace.json:
 _EVALUATE: Final = "autograd::engine::evaluate_function: "
 _ACCUMULATE: Final = "torch::autograd::AccumulateGrad"
 _DEVICE_WORK: Final = ("kernel", "gpu_memcpy", "gpu_memset")
+_LARGEST_US: Final = 1e18
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class _Event:
 
     category: str
     name: str
-    thread: tuple[object, object]
+    thread: tuple[str, str]
     start: float
     end: float
     args: dict[str, Any]
@@ -50,7 +51,15 @@ class _Event:
     @property
     def sequence(self) -> int | None:
         """What joins a forward operator and its backward."""
-        number = self.args.get("Sequence number")
+        return self._number("Sequence number")
+
+    @property
+    def correlation(self) -> int | None:
+        """What joins a kernel and its launch."""
+        return self._number("correlation")
+
+    def _number(self, name: str) -> int | None:
+        number = self.args.get(name)
         return number if isinstance(number, int) and number >= 0 else None
 
 
@@ -78,7 +87,7 @@ def from_text(text: str, *, name: str, where: str) -> Workload:
     """The workload of a trace; `where` names it in errors."""
     try:
         document = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise WorkloadError(f"{where} is no JSON: {error}") from error
     if not is_trace(document):
         raise WorkloadError(
@@ -197,7 +206,7 @@ def _last_complete(iterations: Sequence[_Iteration]) -> _Iteration | None:
 def _outermost(operators: Sequence[_Event]) -> list[_Event]:
     """Operators that no other operator of their thread called."""
     outermost: list[_Event] = []
-    busy_until: dict[tuple[object, object], float] = {}
+    busy_until: dict[tuple[str, str], float] = {}
     for event in operators:
         if event.start >= busy_until.get(event.thread, -math.inf):
             outermost.append(event)
@@ -217,15 +226,14 @@ class _Clock:
         self._starts = [event.start for event in self._operators]
         kernels = [event for event in events if event.category in _DEVICE_WORK]
         launched = {
-            event.args["correlation"]: event.start
+            event.correlation: event.start
             for event in events
-            if event.category.endswith(("_runtime", "_driver")) and "correlation" in event.args
+            if event.category.endswith(("_runtime", "_driver")) and event.correlation is not None
         }
         launches = sorted(
-            (launched[correlation], kernel.end - kernel.start)
+            (launched[kernel.correlation], kernel.end - kernel.start)
             for kernel in kernels
-            if (correlation := kernel.args.get("correlation")) in launched
-            and "nccl" not in kernel.name.lower()
+            if kernel.correlation in launched and "nccl" not in kernel.name.lower()
         )
         self.has_kernels = bool(launches)
         self._launches = [at for at, _ in launches]
@@ -262,13 +270,18 @@ def _events(document: Any, *, where: str) -> list[_Event]:
             if entry["ph"] != "X" or not isinstance(entry["ts"], int | float):
                 continue
             start, duration = float(entry["ts"]), float(entry.get("dur", 0))
+            args = entry.get("args") or {}
+            if not isinstance(args, dict):
+                raise TypeError("args are no object")
+            if not (abs(start) < _LARGEST_US and abs(duration) < _LARGEST_US):  # nor NaN
+                raise ValueError("ts and dur are no times")
             event = _Event(
                 str(entry.get("cat", "")),
                 str(entry.get("name", "")),
-                (entry.get("pid"), entry.get("tid")),
+                (str(entry.get("pid")), str(entry.get("tid"))),
                 start,
                 start + duration,
-                entry.get("args") or {},
+                args,
             )
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise WorkloadError(f"{where}: event {number} is no trace event ({error!r})") from error

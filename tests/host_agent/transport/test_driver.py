@@ -169,6 +169,18 @@ def test_a_neighbour_that_is_not_there_ends_at_the_retry_limit(namespaces: list[
         assert caught.value.failure == driver.failure()
 
 
+def test_what_the_poster_sends_is_repeated_in_time(namespaces: list[str]) -> None:
+    """Its thread sleeps and is not woken; it looks at the timers in time all the same."""
+    config = replace(ring_configs(2)[0], rto_s=0.05)
+    with drivers(namespaces[:1], [config]) as (driver,):
+        time.sleep(0.2)
+        began = time.monotonic()
+        driver.post(passing(np.zeros(10, np.uint8), None))
+        while not driver.counters().timeouts:
+            time.sleep(0.001)
+        assert 0.05 <= time.monotonic() - began < 0.5
+
+
 def test_a_contribution_that_no_switch_summed_is_an_error(namespaces: list[str]) -> None:
     with drivers(namespaces, ring_configs(2)) as pair:
         values, result = np.ones(10, np.int32), np.zeros(10, np.int32)

@@ -141,6 +141,12 @@ def test_rates_are_shares_of_the_links() -> None:
     assert heat["x"] == [0.0, 1.0, 2.0, 3.0, 30.0, 31.0]
 
 
+def test_one_look_at_the_start_shows_no_rate() -> None:
+    run = compared(rack(2), strategies=("in-network",), sampled=False)
+    run.samples["in-network"] = [_sample(0.0, 0)]
+    assert sampled.throughputs(run) == {}
+
+
 def test_slots_are_shown_where_there_are_any() -> None:
     run = compared(rack(2), strategies=("in-network", "ring"), sampled=False)
     run.samples["in-network"] = [_sample(at / 5, at, slots=at) for at in range(1, 5)]

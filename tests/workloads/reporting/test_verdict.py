@@ -32,7 +32,7 @@ def test_two_workers_gain_nothing() -> None:
     found = verdict(compared(rack(2)))
     assert found.pays is Pays.NO
     assert "gains nothing" in found.headline
-    assert "Two workers have nothing to save: 2(N−1)/N = 1" in found.reasons[0]
+    assert "Two workers have no bytes to save: 2(N−1)/N = 1" in found.reasons[0]
 
 
 def test_a_model_that_mostly_computes_gains_nothing() -> None:
@@ -79,6 +79,14 @@ def test_bytes_that_are_not_saved_where_it_is_narrow() -> None:
     run = compared(rack(4))
     crowded = _changed(run, "in-network", bytes_per_link=run.results[1].bytes_per_link)
     assert any("no bytes are saved" in reason for reason in verdict(crowded).reasons)
+
+
+def test_uplinks_that_hold_it_up_are_said_to() -> None:
+    run = _changed(compared(spine_leaf(8)), "in-network", median_s=5.2, link_bound_s=5.12)
+    found = verdict(_changed(run, "in-network", fraction_of_link_bound=0.98))
+    assert found.pays is Pays.NO
+    assert any("these links take 5.12 s at least in-network, 4.48 s with ring" in r for r in found.reasons)
+    assert not any("not what holds" in reason for reason in found.reasons)
 
 
 def test_wrong_sums_make_all_void() -> None:

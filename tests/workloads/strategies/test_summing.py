@@ -71,6 +71,33 @@ def test_floats_have_the_same_bits_everywhere(opened: Open, size: int) -> None:
     np.testing.assert_allclose(arrays[0], exact, rtol=1e-5, atol=1e-5)
 
 
+class LostPair:
+    """To a worker that has died."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise ConnectionError("rank 1 has died")
+
+
+class Aborted(dict[int, Any]):
+    """Pairs that hear why they are given up."""
+
+    reason = ""
+
+    def abort(self, reason: str) -> None:
+        self.reason = reason
+
+
+@pytest.mark.parametrize("opened", [halving_doubling, parameter_server])
+@pytest.mark.parametrize(
+    "call", [lambda r, a: r.sum(a), lambda r, a: r.start(a).result(), lambda r, a: r.barrier()]
+)
+def test_what_goes_wrong_on_one_connection_ends_all(opened: Open, call: Any) -> None:
+    pairs = Aborted({1: LostPair(), 2: LostPair(), 3: LostPair()})
+    with pytest.raises(ConnectionError, match="rank 1 has died"):
+        call(opened(pairs, 0, 4), np.ones(8, np.int32))
+    assert pairs.reason == "rank 1 has died"
+
+
 def test_halving_doubling_sends_what_a_ring_does() -> None:
     arrays = [np.ones(1 << 12, np.int32) for _ in range(8)]
     for ends in summed(halving_doubling, arrays):

@@ -51,6 +51,7 @@ def test_with_names(header: str) -> None:
         ("1,fast,3\n", "line 1: forward_ns is 'fast', which is no number"),
         ("1,2,inf\n", "line 1: backward_ns is 'inf'"),
         ("0,2,3\n", "line 1: layer 'layer-0' has 0 elements"),
+        ("x" * 200_000, "line 1: field larger than field limit"),
         ("1,2,-3\n", "line 1: .* cannot be negative"),
     ],
 )

@@ -83,7 +83,7 @@ def test_what_cannot_be_read_is_no_capture(tmp_path: Path) -> None:
     assert not is_capture(tmp_path / "nothing")
 
 
-@pytest.mark.parametrize("text", ["lenet", "", "."])
+@pytest.mark.parametrize("text", ["lenet", "", ".", "x" * 300])
 def test_what_is_no_workload(text: str) -> None:
     with pytest.raises(WorkloadError, match=r"is no workload: take a bundled model \(alexnet, vgg-16"):
         workload_of(text)

@@ -113,6 +113,13 @@ def test_on_a_gpu_the_kernels_time_counts() -> None:
     assert "on the GPU" in workload.source
 
 
+def test_odd_threads_and_correlations_are_no_mistake() -> None:
+    odd = [{**entry, "tid": [1]} for entry in _iteration(0)]
+    kernel = event("gemm", 5000, 9, category="kernel", correlation=[1])
+    launch = event("cudaLaunchKernel", 2, 1, category="cuda_runtime", correlation=[1])
+    assert _read(*odd, kernel, launch).layers == _read(*_iteration(0)).layers
+
+
 def test_a_list_of_events_is_a_trace_too() -> None:
     listed = from_text(json.dumps(_iteration(0)), name="made", where="made.json")
     assert listed.layers == _read(*_iteration(0)).layers
@@ -126,6 +133,11 @@ def test_a_list_of_events_is_a_trace_too() -> None:
         ('{"traceEvents": 4}', "traceEvents is no list"),
         ('{"traceEvents": []}', "no torch::autograd::AccumulateGrad among its 0 events"),
         ('{"traceEvents": [{"ph": "X", "ts": 1, "dur": "long"}]}', "event 0 is no trace event"),
+        ('[{"ph": "X", "ts": 1, "args": [1]}]', "event 0 is no trace event"),
+        ('[{"ph": "X", "ts": NaN}]', "event 0 is no trace event"),
+        ('[{"ph": "X", "ts": 1, "dur": NaN}]', "event 0 is no trace event"),
+        ('[{"ph": "X", "ts": 1, "dur": 1e999}]', "event 0 is no trace event"),
+        ("[" * 100_000, "made.json is no JSON"),
         (json.dumps(_iteration(0)[:6]), "no gradient was computed"),
         (
             json.dumps([e for e in _iteration(0) if not e["name"].endswith("function: " + ACCUMULATE)]),
