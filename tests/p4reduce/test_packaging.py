@@ -95,7 +95,7 @@ def test_installed_in_an_empty_environment(wheel: Path, tmp_path: Path) -> None:
     environment = tmp_path / "venv"
     _run(sys.executable, "-m", "venv", str(environment), cwd=tmp_path)
     python, command = environment / "bin" / "python", environment / "bin" / "p4reduce"
-    _run(str(python), "-m", "pip", "install", "-q", str(wheel), cwd=tmp_path)
+    _run(str(python), "-m", "pip", "install", "-q", "--no-compile", str(wheel), cwd=tmp_path)
     _run(str(python), "-c", _IMPORTS.format(environment=str(environment)), cwd=tmp_path)
     assert "demo" in _run(str(command), "--help", cwd=tmp_path)
     state = tmp_path / "s"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Awaitable, Callable
 
@@ -58,8 +59,9 @@ def played(test: Test, *, source: Source | None = None, size: tuple[int, int] = 
 async def until(pilot: Pilot[None], condition: Callable[[], bool]) -> None:
     for _ in range(500):
         await pilot.pause(0.01)
-        if condition():
-            return
+        with contextlib.suppress(ValueError):  # the view is not open yet
+            if condition():
+                return
     raise AssertionError("it does not come")
 
 
