@@ -25,6 +25,15 @@ Strategies = Annotated[
 ]
 
 
+def choose_strategies(given: str | None) -> tuple[tuple[str, ...], dict[str, str]]:
+    """What to run, and why others cannot; WorkloadError where one of these was named ("all" names none)."""
+    from workloads.compare import possible
+    from workloads.strategies.names import strategies_of
+
+    named = given is not None and given.strip().lower() != "all"
+    return possible(strategies_of(DEFAULT_STRATEGIES if given is None else given), asked=named)
+
+
 def show_run(found: Run, *, json: Path | None, report: Path | None) -> None:
     """Write it wherever that was asked for, and show a table."""
     from workloads.reporting.page import write

@@ -93,7 +93,8 @@ def _phase_s(phase: Phase, fabric: Fabric) -> float:
         load["down", str(receiver)] += at_host
         here, there = fabric.leaves[sender], fabric.leaves[receiver]
         if here != there and fabric.uplink_rate_mbit is not None:
-            at_leaf = share * 8 / (fabric.uplink_rate_mbit * 1e6 * max(1, fabric.uplinks))
-            load["leaf up", here] += at_leaf
-            load["leaf down", there] += at_leaf
+            over_one = share * 8 / (fabric.uplink_rate_mbit * 1e6)  # a connection does not use two uplinks
+            load["connection", f"{sender} {receiver}"] += over_one
+            load["leaf up", here] += over_one / max(1, fabric.uplinks)
+            load["leaf down", there] += over_one / max(1, fabric.uplinks)
     return max(load.values())

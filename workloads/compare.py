@@ -54,7 +54,9 @@ class Comparison:
         size = dtype_of(self.dtype).itemsize
         if self.dtype not in ("float32", "int32"):
             raise WorkloadError(f"strategies are compared with float32 or int32, not {self.dtype}")
-        if self.bytes < size or self.bytes % size:
+        if self.bytes < size:
+            raise WorkloadError(f"{self.bytes} bytes are no tensor: at least one element ({size} bytes)")
+        if self.bytes % size:
             raise WorkloadError(
                 f"{self.bytes} bytes are not a whole number of {self.dtype} elements ({size} bytes)"
             )

@@ -66,7 +66,9 @@ void Endpoint::receive(const uint8_t *frame, size_t length, int64_t now) {
         on_acknowledge(packet, now);
         return;
     }
+    const uint32_t expected = responder_.expected_psn();
     if (!responder_.on_send(packet, now)) fail_responder();
+    if (responder_.expected_psn() != expected) requester_.on_arrival(now);
     after_receiving(now);
 }
 

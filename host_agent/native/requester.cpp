@@ -111,6 +111,13 @@ void Requester::on_rnr_nak(uint32_t psn, uint8_t timer_code, int64_t now) {
     timer_at_ = rnr_until_ + rto_;
 }
 
+// What arrives shows that the fabric moves. A sum holds our own contribution. And where a link is slow, the
+// successor's acknowledgements wait behind a whole window of its data: that is no loss. The timer runs from when
+// nothing arrives any more, which is soon where something is lost: the window allows only so much.
+void Requester::on_arrival(int64_t now) {
+    if (unacked() && rnr_until_ == 0) restart_timer(now);
+}
+
 void Requester::on_received(uint32_t received, bool result, int64_t now) {
     outbox_.on_received(received);
     if (!result || received < config_.window + 1) return;

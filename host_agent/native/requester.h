@@ -41,6 +41,8 @@ class Requester {
     void on_ack(uint32_t psn, int64_t now);
     void on_sequence_nak(uint32_t psn, int64_t now);
     void on_rnr_nak(uint32_t psn, uint8_t timer_code, int64_t now);
+    // A packet has arrived from the predecessor, in order.
+    void on_arrival(int64_t now);
     // Messages below `received` have arrived from the predecessor. `result`: the last of them was aggregated.
     void on_received(uint32_t received, bool result, int64_t now);
 

@@ -13,7 +13,7 @@ from p4reduce import fabric_options as fabrics
 from p4reduce import output
 from p4reduce.failing import ending_on_signals
 from p4reduce.options import JsonFile, parse_bytes
-from p4reduce.runs import DEFAULT_STRATEGIES, Strategies, command_line, show_run
+from p4reduce.runs import Strategies, choose_strategies, command_line, show_run
 from topologies.fabric import Fabric
 from topologies.state import ClusterState
 from topologies.switches import SwitchTarget
@@ -59,12 +59,10 @@ def compare(
     ] = None,
 ) -> None:
     """Bring a fabric up, sum the same tensors by each strategy in turns, report, take it down."""
-    from workloads.compare import possible
-    from workloads.strategies.names import strategies_of
 
     for path in (json, report):
         output.require_writable(path)
-    chosen, skipped = possible(strategies_of(strategies or DEFAULT_STRATEGIES), asked=strategies is not None)
+    chosen, skipped = choose_strategies(strategies)
     options = fabrics.fabric_options(
         kind,
         name=cluster or f"compare-{os.getpid()}",

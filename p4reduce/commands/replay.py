@@ -15,7 +15,7 @@ from p4reduce import fabric_options as fabrics
 from p4reduce import output
 from p4reduce.failing import ending_on_signals
 from p4reduce.options import JsonFile
-from p4reduce.runs import DEFAULT_STRATEGIES, Strategies, command_line, is_given, show_run
+from p4reduce.runs import Strategies, choose_strategies, command_line, is_given, show_run
 from topologies import state
 from topologies.fabric import Fabric
 from topologies.options import FabricOptions
@@ -148,14 +148,12 @@ def replay(
     if captured:
         _capture(Path(what), options, cluster, speed=speed, mapping=mapping or [], json=json)
         return
-    from workloads.compare import possible
     from workloads.placement import place
     from workloads.replay import ReplayOptions, require_memory, resized, run
-    from workloads.strategies.names import strategies_of
     from workloads.traffic.source import workload_of
 
     workload = resized(workload_of(what, batch=batch, teraflops=teraflops).scaled(compute_scale), scale_size)
-    chosen, skipped = possible(strategies_of(strategies or DEFAULT_STRATEGIES), asked=strategies is not None)
+    chosen, skipped = choose_strategies(strategies)
     how = ReplayOptions(
         iterations=iterations,
         bucket_bytes=None if bucket_mb is None else _bytes(bucket_mb),

@@ -39,8 +39,8 @@ def test_in_a_rack(strategy: str, workers: int, seconds: float) -> None:
     [
         (names.IN_NETWORK, 100.0, 1.0),
         (names.IN_NETWORK, 50.0, 2.0),  # by one of the two uplinks
-        (names.RING, 100.0, 1.5),  # one flow leaves each rack, and there are two uplinks
-        (names.RING, 25.0, 3.0),
+        (names.RING, 100.0, 1.5),
+        (names.RING, 25.0, 6.0),  # one connection leaves each rack, by one of the two uplinks
         (names.HALVING_DOUBLING, 25.0, 2 * (0.5 + 1.0)),  # two exchanges of a quarter cross, over 50 Mbit/s
         (names.PARAMETER_SERVER, 100.0, 3.0),
         (names.PARAMETER_SERVER, 25.0, 4.0),  # two tensors to the server's rack over 50 Mbit/s

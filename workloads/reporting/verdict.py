@@ -18,6 +18,7 @@ _EXPOSED: Final = 0.1
 # Links that could be done in this time leave the time to hops, wake-ups and the hosts.
 _LATENCY_BOUND_S: Final = 0.005
 _LATENCY_BOUND_BYTES: Final = 64_000
+_MUCH_MORE: Final = 1.2  # times a tensor: headers and acknowledgements are less
 _FAR_FROM_BOUND: Final = 0.8
 _CARRIES_OVER: Final = "bytes, packets and ratios at equal link rates carry over, seconds do not"
 
@@ -171,6 +172,13 @@ def _bytes_reason(run: Run, switched: Result, rival: Result, gain: float) -> lis
     if few is None or many is None or not few.bytes or not many.bytes:
         return []
     name = name_of(rival.strategy)
+    resent = switched.retransmissions or 0
+    if many.bytes < NOTICEABLE * few.bytes and resent and few.bytes > _MUCH_MORE * switched.bytes:
+        return [
+            f"The busiest link ({few.link}, {few.way}) carries {size(few.bytes)} in-network, with "
+            f"{count(resent)} packets that were sent again, and {size(many.bytes)} with {name}: so no bytes "
+            "are saved."
+        ]
     if many.bytes < NOTICEABLE * few.bytes:
         return [
             f"The busiest link ({few.link}, {few.way}) carries {size(few.bytes)} in-network and "

@@ -37,7 +37,8 @@ def workload_of(text: str, *, batch: int | None = None, teraflops: float | None 
     if model is not None and (_spelling(text) == model or not _is_file(path)):
         return bundled(model, batch=batch, teraflops=TERAFLOPS if teraflops is None else teraflops)
     if not _is_file(path):
-        raise WorkloadError(f"{text!r} is no workload: take {KINDS}")
+        missing = " (there is no such file)" if path.suffix or "/" in text.rstrip("/") else ""
+        raise WorkloadError(f"{text!r} is no workload{missing}: take {KINDS}")
     if is_capture(path):
         raise WorkloadError(
             f"{text} is a packet capture, which has no layers: 'p4reduce replay' plays it packet for packet"

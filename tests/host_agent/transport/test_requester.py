@@ -161,6 +161,22 @@ def test_a_straggler_is_retried_one_message_at_a_time_and_ever_more_rarely(peer:
     assert timeout - peer.now <= 1000 * MS
 
 
+def test_late_acknowledgements_are_no_loss_while_something_arrives(peer: Peer) -> None:
+    """On a slow link they wait behind a window of data. A packet that arrives again proves nothing."""
+    peer.endpoint.post(sum_of(lanes(2)), peer.now)
+    assert peer.psns() == list(range(FIRST, FIRST + 8))
+    for frame in result_frames(peer, 0, of=2):
+        peer.now += 40 * MS
+        peer.give(frame)
+        assert peer.psns() == []
+    peer.now += 40 * MS
+    peer.give(result_frames(peer, 0, of=2)[3])
+    peer.now += 9 * MS
+    assert peer.psns() == []
+    peer.now += 1 * MS
+    assert peer.psns() == list(range(FIRST, FIRST + 4))
+
+
 def test_after_a_timeout_progress_lets_more_be_resent() -> None:
     peer = Peer.of(window=8)
     peer.endpoint.post(sum_of(lanes(8)), peer.now)

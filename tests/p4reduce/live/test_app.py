@@ -156,6 +156,7 @@ def test_tab_goes_through_the_tables_of_the_overview() -> None:
 
 def test_sorting() -> None:
     async def test(app: Top, pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: table(app, "links").row_count > 0)
         await pilot.press("3")
         await until(pilot, lambda: table(app, "flows").row_count == 3)
         rows = table(app, "flows")
@@ -176,6 +177,7 @@ def test_the_cursor_stays_on_its_row() -> None:
     source = Source()
 
     async def test(app: Top, pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: table(app, "links").row_count > 0)
         await pilot.press("2")
         source.says = reading(jobs=[job("b"), job("c")])
         await until(pilot, lambda: column(table(app, "jobs")) == ["b", "c"])
@@ -192,6 +194,7 @@ def test_values_change_in_place() -> None:
     source = Source()
 
     async def test(app: Top, pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: table(app, "links").row_count > 0)
         await pilot.press("3")
         await until(pilot, lambda: column(table(app, "flows"), 5) == ["80.0", "40.0", "–"])
         flows = [flow("l1", 0, aggregated=3_000), flow("l2", 1), flow("s1", 0)]
@@ -205,6 +208,7 @@ def test_in_pause_nothing_is_asked() -> None:
     source = Source()
 
     async def test(app: Top, pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: table(app, "links").row_count > 0)
         await pilot.press("p")
         await until(pilot, lambda: "PAUSED" in words(app, "status"))
         await pilot.pause(0.05)
@@ -270,6 +274,7 @@ def test_nothing_is_there_yet() -> None:
 
 def test_help_and_quit() -> None:
     async def test(app: Top, pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: table(app, "links").row_count > 0)
         await pilot.press("question_mark")
         await until(pilot, lambda: isinstance(app.screen, Help))
         assert "sort by the next column" in "\n".join(screen(app))
@@ -301,6 +306,7 @@ def test_quitting_does_not_wait_for_an_answer() -> None:
             self.freed.set()
 
     async def test(app: Top, pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: table(app, "links").row_count > 0)
         await pilot.press("q")
 
     played(test, source=Slow())
