@@ -67,7 +67,8 @@ def test_in_two_racks_with_rates(tmp_path: Path) -> None:
     [
         ("rack --strategies in-network,rings", "'rings' is no strategy; there are in-network, ring"),
         ("rack --strategies ring,ring", "ring is given twice"),
-        ("rack --bytes 3", "3 bytes are not a whole number of float32 elements"),
+        ("rack --bytes 3", "3 bytes are no tensor: at least one element (4 bytes)"),
+        ("rack --bytes 6", "6 bytes are not a whole number of float32 elements"),
         ("rack --dtype float16 --bytes 4", "float32 or int32, not float16"),
         ("rack --hosts 3,3", "is no number of hosts"),
         ("rack --uplink-rate 1gbit", "a rack has no uplinks"),
