@@ -46,7 +46,7 @@ from tests.model.tree_packets import TREE_PORT, Kind, TreePacket
 
 INT32 = np.dtype(np.int32)
 SEEDS = st.integers(0, 2**32)
-MANY = int(os.environ.get("P4REDUCE_SEEDS", "60"))
+MANY = int(os.environ.get("P4REDUCE_SEEDS", "40"))
 GOOD_LINKS = Faults()
 # A smaller seed is no simpler scenario.
 BY_SEED = settings(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 from random import Random
@@ -386,7 +387,7 @@ def test_a_receiver_that_posts_late_is_waited_for() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(400))
+@pytest.mark.parametrize("seed", range(int(os.environ.get("P4REDUCE_SEEDS", "200"))))
 def test_many_seeds(seed: int) -> None:
     """A job of anything under faults of any kind; run one again by its number."""
     random = Random(seed)
