@@ -42,11 +42,12 @@ def metrics(
     if listen is None:
         print(generate_latest(registry(collect)).decode(), end="")
         return
-    try:
-        server = MetricsServer(listen, collect)
-    except MetricsError as error:
-        raise TopologyError(str(error)) from error
-    with ending_on_signals(), server, contextlib.suppress(KeyboardInterrupt):
-        where = server.address if server.address.path is not None else f"http://{server.address}/metrics"
-        output.note(f"metrics of cluster {name} at {where}; Ctrl-C ends it")
-        server.wait()
+    with contextlib.suppress(KeyboardInterrupt), ending_on_signals():
+        try:
+            server = MetricsServer(listen, collect)
+        except MetricsError as error:
+            raise TopologyError(str(error)) from error
+        with server:
+            where = server.address if server.address.path is not None else f"http://{server.address}/metrics"
+            output.note(f"metrics of cluster {name} at {where}; Ctrl-C ends it")
+            server.wait()
