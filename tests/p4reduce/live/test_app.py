@@ -18,6 +18,8 @@ from p4reduce.live.reading import Answer, Reading
 from tests.p4reduce.live import clusters
 from tests.p4reduce.live.clusters import flow, job, reading
 
+pytestmark = pytest.mark.slow  # a screen each
+
 Test = Callable[[Top, "Pilot[None]"], Awaitable[None]]
 
 
@@ -125,16 +127,18 @@ def test_any_size(size: tuple[int, int]) -> None:
 def test_views() -> None:
     async def test(app: Top, pilot: Pilot[None]) -> None:
         views = app.query_one("#views", TabbedContent)
-        seen = []
-        for _ in range(8):
-            seen.append(views.active)
-            await pilot.press("right")
-            await pilot.pause()
-        assert seen == ["overview", "jobs", "flows", "links", "switches", "hosts", "faults", "overview"]
-        await pilot.press("left")
-        await pilot.press("left")
-        await pilot.pause()
-        assert views.active == "faults"
+
+        async def goes(key: str, to: str) -> None:
+            await until(pilot, lambda: isinstance(app.focused, Rows))
+            await pilot.press(key)
+            await until(pilot, lambda: views.active == to)
+
+        assert views.active == "overview"
+        for name in ("jobs", "flows", "links", "switches", "hosts", "faults", "overview"):
+            await goes("right", name)
+        await goes("left", "faults")
+        await goes("left", "hosts")
+        await goes("1", "overview")
         await pilot.press("6")
         await until(pilot, lambda: column(table(app, "hosts")) == ["h1", "h2", "h3", "h4"])
 
@@ -162,12 +166,10 @@ def test_sorting() -> None:
         rows = table(app, "flows")
         for _ in range(6):
             await pilot.press("s")
-        await pilot.pause()
-        assert "Mbit/s▼" in [str(head.label) for head in rows.columns.values()]
+        await until(pilot, lambda: "Mbit/s▼" in [str(head.label) for head in rows.columns.values()])
         assert column(rows, 5) == ["80.0", "40.0", "–"]
         await pilot.press("S")
-        await pilot.pause()
-        assert column(rows, 5) == ["40.0", "80.0", "–"]
+        await until(pilot, lambda: column(rows, 5) == ["40.0", "80.0", "–"])
 
     played(test)
 
