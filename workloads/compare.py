@@ -32,7 +32,6 @@ from workloads.team import Answer, Team
 from workloads.tensors import dtype_of
 
 Progress = Callable[[str], None]
-IN_THE_SWITCH: Final = (names.IN_NETWORK, names.PARAMETER_SERVER_SWITCH)
 _SMALL_BYTES: Final = 1 << 20
 _OFTEN: Final = 20  # small sums a round: one alone is as short as the clock's and the scheduler's noise
 _TIMEOUT_S: Final = 900.0
@@ -88,6 +87,14 @@ class Rounds:
     links: list[dict[str, LinkBytes]] = field(default_factory=list)
     retransmissions: int | None = 0
     verified: bool | None = None
+
+    def add_resent(self, answers: Sequence[Answer]) -> None:
+        """What the workers sent again in a turn; unknown for good where one does not know."""
+        resent = [answer["retransmissions"] for answer in answers]
+        if self.retransmissions is None or None in resent:
+            self.retransmissions = None
+        else:
+            self.retransmissions += sum(resent)
 
 
 def possible(strategies: Sequence[str], *, asked: bool) -> tuple[tuple[str, ...], dict[str, str]]:
@@ -230,17 +237,13 @@ def _round(
     after = links.link_bytes(cluster)
     rounds.seconds.append(max(answer["seconds"] for answer in answers))
     rounds.links.append(links.mean([links.since(after, before)], repeat=comparison.repeat))
-    resent = [answer["retransmissions"] for answer in answers]
-    if rounds.retransmissions is None or None in resent:
-        rounds.retransmissions = None
-    else:
-        rounds.retransmissions += sum(resent)
+    rounds.add_resent(answers)
 
 
 def _warm_up(cluster: ClusterState, team: Team, comparison: Comparison, strategy: str) -> list[Sample]:
     """A turn that does not count: sums are compared with NumPy's, links and slots are looked at meanwhile."""
     with AdminClient(f"unix:{cluster.control_socket}") as admin:
-        switched = strategy in IN_THE_SWITCH
+        switched = strategy in names.IN_THE_SWITCH
         look_at_slots = slot_look(admin, team.job) if switched else None
         with Sampler(links.link_look(cluster), look_at_slots) as sampler:
             answers = _sums(team, comparison, strategy, number=0, verify=True)
@@ -278,7 +281,7 @@ def _sums(team: Team, comparison: Comparison, strategy: str, *, number: int, ver
 
 def _require_mode(strategies: Sequence[str], joined: dict[str, Any]) -> None:
     """WorkloadError where the switches have no room for the job and a strategy needs them."""
-    needing = [strategy for strategy in strategies if strategy in IN_THE_SWITCH]
+    needing = [strategy for strategy in strategies if strategy in names.IN_THE_SWITCH]
     if needing and joined["mode"] != "in_network":
         raise WorkloadError(
             f"{' and '.join(needing)}: the switches do not sum for this job: {joined['mode_reason']}"

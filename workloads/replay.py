@@ -16,6 +16,7 @@ from workloads.errors import WorkloadError
 from workloads.machine import free_bytes
 from workloads.run_file import Result, Run, Sample, Span
 from workloads.sampling import Sampler, slot_look, slots_of
+from workloads.strategies import names
 from workloads.team import Answer, Team
 from workloads.traffic.buckets import Bucket, buckets
 from workloads.traffic.model import Workload
@@ -248,7 +249,7 @@ def _look(
 ) -> list[Sample]:
     """Replay without counting, and look at the fabric; again, and longer, where that was too short to see."""
     with AdminClient(f"unix:{cluster.control_socket}") as admin:
-        switched = strategy in compare.IN_THE_SWITCH
+        switched = strategy in names.IN_THE_SWITCH
         slots = slot_look(admin, team.job) if switched else None
         allocated = slots_of(admin, team.job) if switched else 0
 
@@ -303,11 +304,7 @@ def _turn(
     seen.answers.append(answers)
     # With what each turn has besides: a barrier, and agreeing on the order.
     seen.links.append(links.mean([links.since(after, before)], repeat=turn.iterations + turn.warm_up))
-    resent = [answer["retransmissions"] for answer in answers]
-    if seen.retransmissions is None or None in resent:
-        seen.retransmissions = None
-    else:
-        seen.retransmissions += sum(resent)
+    seen.add_resent(answers)
 
 
 def _with_exposed(result: Result, seen: _Seen) -> Result:

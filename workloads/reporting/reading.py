@@ -11,8 +11,6 @@ from workloads.strategies import names
 
 IN_NETWORK: Final = names.IN_NETWORK
 RING: Final = names.RING
-# Strategies in which a switch adds up; all others need nothing of the fabric but forwarding.
-IN_THE_SWITCH: Final = frozenset({IN_NETWORK, names.PARAMETER_SERVER_SWITCH})
 # As people say them; what is unknown is called by its name.
 NAMES: Final = {
     IN_NETWORK: "in-network",

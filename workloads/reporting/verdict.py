@@ -8,8 +8,9 @@ from typing import Final
 
 from workloads.reporting import reading
 from workloads.reporting.quantities import count, seconds, share, size, times
-from workloads.reporting.reading import IN_NETWORK, IN_THE_SWITCH, RING, name_of
+from workloads.reporting.reading import IN_NETWORK, RING, name_of
 from workloads.run_file import Result, Run
+from workloads.strategies.names import IN_THE_SWITCH
 
 # Below this, medians of a few rounds on a shared machine say nothing.
 NOTICEABLE: Final = 1.05

@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from workloads.strategies.pairs import Pairs
-from workloads.strategies.queued import QueuedReducer
+from workloads.strategies.pairs import Pairs, PairsReducer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,13 +48,12 @@ def plan(rank: int, world_size: int) -> Plan:
     return Plan(folds_with=folds_with, lends=False, partners=tuple(partners))
 
 
-class HalvingDoubling(QueuedReducer):
+class HalvingDoubling(PairsReducer):
     """Over reliable connections between the pairs that exchange."""
 
     def __init__(self, pairs: Pairs, *, rank: int, world_size: int) -> None:
-        super().__init__(rank=rank, world_size=world_size)
+        super().__init__(pairs, rank=rank, world_size=world_size)
         self._plan = plan(rank, world_size)
-        self._pairs = pairs
 
     def _sum(self, array: NDArray[Any]) -> None:
         fold = self._plan.folds_with
@@ -83,16 +81,3 @@ class HalvingDoubling(QueuedReducer):
         for partner in reversed(partners):
             part = self._pairs[partner].all_gather(part).reshape(-1)
         array[...] = part[: array.size]
-
-    def retransmissions(self) -> int:
-        """Packets sent again, on all connections."""
-        return self._pairs.retransmissions()
-
-    def _barrier(self) -> None:
-        self._sum(np.zeros(1, np.int32))
-
-    def _give_up(self, reason: str) -> None:
-        self._pairs.abort(reason)
-
-    def _close(self) -> None:
-        self._pairs.close()

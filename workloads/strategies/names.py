@@ -14,8 +14,8 @@ PARAMETER_SERVER_SWITCH: Final = "parameter-server-switch"
 GLOO: Final = "gloo"
 
 ALL: Final = (IN_NETWORK, RING, HALVING_DOUBLING, PARAMETER_SERVER, PARAMETER_SERVER_SWITCH, GLOO)
-# Those that run over the connections of the job itself, and not over more of their own.
-OF_THE_JOB: Final = (IN_NETWORK, RING, PARAMETER_SERVER_SWITCH)
+# A switch adds up; all others need nothing of the fabric but forwarding.
+IN_THE_SWITCH: Final = frozenset({IN_NETWORK, PARAMETER_SERVER_SWITCH})
 
 
 def strategies_of(text: str) -> tuple[str, ...]:

@@ -9,7 +9,10 @@ import warnings
 from collections.abc import Iterable
 from contextlib import ExitStack
 
+import numpy as np
+
 from host_agent.communicator import Communicator, RingFallbackWarning
+from workloads.strategies.queued import QueuedReducer
 
 
 def job_of(job: str, first: int, second: int) -> str:
@@ -57,3 +60,24 @@ class Pairs:
         for pair in self._pairs.values():
             pair.leave()
         self._open.pop_all()
+
+
+class PairsReducer(QueuedReducer):
+    """A strategy that runs over such connections, which are its own."""
+
+    def __init__(self, pairs: Pairs, *, rank: int, world_size: int) -> None:
+        super().__init__(rank=rank, world_size=world_size)
+        self._pairs = pairs
+
+    def retransmissions(self) -> int:
+        """Packets sent again, on all connections."""
+        return self._pairs.retransmissions()
+
+    def _barrier(self) -> None:
+        self._sum(np.zeros(1, np.int32))
+
+    def _give_up(self, reason: str) -> None:
+        self._pairs.abort(reason)
+
+    def _close(self) -> None:
+        self._pairs.close()

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from host_agent.communicator import Communicator
-from workloads.strategies.pairs import Pairs
+from workloads.strategies.pairs import PairsReducer
 from workloads.strategies.queued import QueuedReducer
 
 SERVER: Final = 0
@@ -24,12 +24,8 @@ _PIECE_BYTES: Final = 256 * 1024
 _IN_FLIGHT: Final = 2  # pieces on the way to the server while their predecessors' sums come back
 
 
-class ParameterServer(QueuedReducer):
+class ParameterServer(PairsReducer):
     """Over reliable connections between the server and each worker."""
-
-    def __init__(self, pairs: Pairs, *, rank: int, world_size: int) -> None:
-        super().__init__(rank=rank, world_size=world_size)
-        self._pairs = pairs
 
     def _sum(self, array: NDArray[Any]) -> None:
         size = min(array.size, max(1, _PIECE_BYTES // array.itemsize))
@@ -71,19 +67,6 @@ class ParameterServer(QueuedReducer):
                 _take(rows, step - behind, flying.popleft(), behind)
         for place, future in enumerate(flying, start=len(rows)):
             _take(rows, place, future, behind)
-
-    def retransmissions(self) -> int:
-        """Packets sent again, on all connections."""
-        return self._pairs.retransmissions()
-
-    def _barrier(self) -> None:
-        self._sum(np.zeros(1, np.int32))
-
-    def _give_up(self, reason: str) -> None:
-        self._pairs.abort(reason)
-
-    def _close(self) -> None:
-        self._pairs.close()
 
 
 class SwitchedParameterServer(QueuedReducer):

@@ -40,10 +40,7 @@ def time_sums(
     }
     if verify:
         # All others add in floating point, in some order: N roundings.
-        how = Strategy.IN_NETWORK if strategy in _FIXED_POINT else Strategy.RING
+        how = Strategy.IN_NETWORK if strategy in names.IN_THE_SWITCH else Strategy.RING
         found = check(source, seed=seed, world_size=reducer.world_size, reduction=Reduction.SUM, strategy=how)
         answer["check"] = {**asdict(found), "passed": found.passed}
     return answer
-
-
-_FIXED_POINT = (names.IN_NETWORK, names.PARAMETER_SERVER_SWITCH)
