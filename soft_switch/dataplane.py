@@ -23,6 +23,7 @@ from soft_switch.description import (
     Exact,
     Lpm,
     Match,
+    MeterConfig,
     Optional_,
     Program,
     Range,
@@ -46,6 +47,7 @@ __all__ = [
     "GlobalStats",
     "Lpm",
     "Match",
+    "MeterConfig",
     "Optional_",
     "PortStats",
     "Program",
@@ -117,6 +119,7 @@ class DataPlane:
         self._loaded: LoadedProgram | None = None
         self._interfaces: dict[int, str] = {}
         self._packet_in: Callable[[bytes], None] | None = None
+        self._digest: Callable[[str, tuple[int, ...]], None] | None = None
         self._control = threading.RLock()
         self._events = threading.Thread(target=self._drain_events, name="soft_switch events", daemon=True)
         self._events.start()
@@ -355,6 +358,24 @@ class DataPlane:
             loaded.library.p4_register(loaded.state, number, index, data, value is not None)
             return sum(word << (WORD_BITS * i) for i, word in enumerate(data))
 
+    # Meters
+
+    def meter_read(self, name: str, index: int) -> MeterConfig | None:
+        """The configuration of a meter cell; None: it has none, and every packet is green."""
+        raise UnsupportedConstruct(f"meter {name}")
+
+    def meter_write(self, name: str, index: int, config: MeterConfig | None) -> None:
+        """Configure a meter cell; its buckets start full. None makes every packet green again."""
+        raise UnsupportedConstruct(f"meter {name}")
+
+    def direct_meter_read(self, table: str, handle: int) -> MeterConfig | None:
+        """The configuration of an entry's meter; None: it has none, and every packet is green."""
+        raise UnsupportedConstruct(f"direct meter of table {table}")
+
+    def direct_meter_write(self, table: str, handle: int, config: MeterConfig | None) -> None:
+        """Configure an entry's meter; its buckets start full. None makes every packet green again."""
+        raise UnsupportedConstruct(f"direct meter of table {table}")
+
     # Replication and the control plane's packets
 
     def multicast_set(self, group: int, replicas: Sequence[tuple[int, int]]) -> None:
@@ -367,6 +388,21 @@ class DataPlane:
         """Delete a multicast group."""
         if self._native.engine_multicast_delete(self._engine, group) < 0:
             raise UnknownEntry(f"there is no multicast group {group}")
+
+    def clone_set(self, session: int, replicas: Sequence[tuple[int, int]], packet_length: int = 0) -> None:
+        """Create or replace a clone session: (egress port, instance) of each copy.
+
+        Clones leave with at most `packet_length` bytes; 0 is no limit.
+        """
+        raise UnsupportedConstruct(f"clone session {session}")
+
+    def clone_delete(self, session: int) -> None:
+        """Delete a clone session."""
+        raise UnknownEntry(f"there is no clone session {session}")
+
+    def on_digest(self, callback: Callable[[str, tuple[int, ...]], None]) -> None:
+        """Call back, from a thread of the data plane, with each digest: its name and its values."""
+        self._digest = callback
 
     def packet_out(self, data: bytes) -> None:
         """Process a packet as if it came in on the CPU port; what comes out is sent."""

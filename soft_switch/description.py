@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Union
 
 
@@ -127,6 +127,40 @@ class RegisterInfo:
 
 
 @dataclass(frozen=True)
+class MeterInfo:
+    """A two-rate three-color meter of `size` cells, or (with `table`) one per entry of a table.
+
+    `unit` is "packets" or "bytes"; `rates` is how many rates it has (2 in v1model).
+    """
+
+    name: str
+    id: int
+    size: int
+    unit: str
+    rates: int
+    table: str | None
+
+
+@dataclass(frozen=True)
+class MeterConfig:
+    """Committed and peak rate in units per second, and their bursts in units."""
+
+    cir: int
+    cburst: int
+    pir: int
+    pburst: int
+
+
+@dataclass(frozen=True)
+class DigestInfo:
+    """A digest: `fields` are the name and width in bits of each value of a sample."""
+
+    name: str
+    id: int
+    fields: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True)
 class Program:
     """A program as the control plane sees it."""
 
@@ -135,3 +169,5 @@ class Program:
     actions: tuple[ActionInfo, ...]
     counters: Mapping[str, CounterInfo]
     registers: Mapping[str, RegisterInfo]
+    meters: Mapping[str, MeterInfo] = field(default_factory=dict)
+    digests: Mapping[str, DigestInfo] = field(default_factory=dict)

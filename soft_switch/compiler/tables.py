@@ -181,7 +181,7 @@ class PipelineWriter:
                 out("break;" if table.by_hit else self._goto(self._next(table, action_id)))
             out("default: break;")
         if table.by_hit:
-            out(f"if (match.hit) {self._goto(table.next_hit)}")
+            out(f"if (match.hit()) {self._goto(table.next_hit)}")
             out(self._goto(table.next_miss))
         else:
             out(self._goto(table.base_next))

@@ -26,11 +26,12 @@ P4_INLINE uint32_t hash_words(const uint64_t* w) {
     return uint32_t(h);
 }
 
-// What an applied table does: which action with which parameters, and whether an entry matched.
+// What an applied table does: which action with which parameters, and the entry that matched (NO_ENTRY: none did).
 struct Match {
     const uint64_t* params;
-    int action;
-    bool hit;
+    int32_t action;
+    uint32_t entry;
+    bool hit() const { return entry != NO_ENTRY; }
 };
 
 // K words of masked key, R range fields (64 bits each at most), P words of action parameters.
@@ -53,10 +54,10 @@ class Table {
                 break;
             }
         }
-        if (!best) return {default_params_, default_action_, false};
+        if (!best) return {default_params_, default_action_, NO_ENTRY};
         best->packets++;
         best->bytes += bytes;
-        return {best->params, best->action, true};
+        return {best->params, best->action, uint32_t(best - entries_.data())};
     }
 
     // The handle of the new entry, or a TableStatus.
