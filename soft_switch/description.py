@@ -161,6 +161,16 @@ class DigestInfo:
 
 
 @dataclass(frozen=True)
+class ValueSetInfo:
+    """A parser value set of at most `size` members; each matches the components of a select key."""
+
+    name: str
+    id: int
+    size: int
+    fields: tuple[KeyField, ...]
+
+
+@dataclass(frozen=True)
 class Program:
     """A program as the control plane sees it."""
 
@@ -171,3 +181,4 @@ class Program:
     registers: Mapping[str, RegisterInfo]
     meters: Mapping[str, MeterInfo] = field(default_factory=dict)
     digests: Mapping[str, DigestInfo] = field(default_factory=dict)
+    value_sets: Mapping[str, ValueSetInfo] = field(default_factory=dict)
