@@ -66,6 +66,8 @@ class LoadedProgram:
             api.to_words(pack_params(layout, action, params)),
         )
         info = layout.table.info
+        if handle == api.TABLE_UNKNOWN:
+            raise TableError(f"table {info.name} has no key, and its default action is constant: no entries")
         if handle == api.TABLE_FULL:
             raise TableFull(f"table {info.name} is full: it holds {info.size} entries")
         if handle == api.TABLE_DUPLICATE:

@@ -18,7 +18,7 @@ from soft_switch.compiler.packing import declare_codecs
 from soft_switch.compiler.parser import ParserExpressionWriter, ParserWriter
 from soft_switch.compiler.propagate import propagate_copies
 from soft_switch.compiler.standard_metadata import StandardMetadata
-from soft_switch.compiler.tables import PipelineWriter, TableLayout, lay_out
+from soft_switch.compiler.tables import PipelineWriter, TableLayout, is_call, lay_out
 
 # Values of standard_metadata.instance_type (targets/simple_switch/simple_switch.h).
 NORMAL, REPLICATION = 0, 5
@@ -88,6 +88,8 @@ class _Compiler:
                 declare_codecs(out, self.layout, header_type)
         with out.block("struct Program : ProgramBase", ";"):
             for layout in self.tables.values():
+                if is_call(layout.table, self.program):
+                    continue
                 info = layout.table.info
                 flag = "true" if layout.priorities else "false"
                 out(f"{layout.kind} t{layout.index}{{{info.size}, {flag}}};  {comment(info.name)}")
@@ -160,12 +162,13 @@ class _Compiler:
 
     def _dispatch(self, out: Code) -> None:
         """What the C interface needs: the objects by number."""
-        with out.block("template <class F>\nstatic int64_t with_table(Program& g, uint32_t table, F f)"):
-            with out.block("switch (table)"):
+        with out.block("static TableControl* table_at(Program& g, uint32_t number)"):
+            with out.block("switch (number)"):
                 for layout in self.tables.values():
-                    out(f"case {layout.index}: return f(g.t{layout.index});")
+                    if not is_call(layout.table, self.program):
+                        out(f"case {layout.index}: return &g.t{layout.index};")
                 out("default: break;")
-            out("(void)g, (void)f;\nreturn TABLE_UNKNOWN;")
+            out("(void)g;\nreturn nullptr;")
         with out.block("static uint64_t* counter_array(Program& g, uint32_t number)"):
             with out.block("switch (number)"):
                 for index in range(len(self.counters)):

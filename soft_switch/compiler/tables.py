@@ -88,6 +88,15 @@ def lay_out(program: Bmv2Program, table: Table, index: int) -> TableLayout:
     )
 
 
+def is_call(table: Table, program: Bmv2Program) -> bool:
+    """p4c wraps statements into tables without key, entries and another default than their action."""
+    info = table.info
+    no_params = (
+        table.default_action_id is not None and not program.actions[table.default_action_id].info.params
+    )
+    return not info.keys and info.default_is_const and no_params and not info.has_direct_counter
+
+
 class PipelineWriter:
     """Writes the functions `ingress(g, p, c)` and `egress(g, p, c)`."""
 
@@ -164,7 +173,7 @@ class PipelineWriter:
         out, info = self._out, table.info
         self._write.source = table.source
         self._write.begin()
-        if self._is_call(table) and table.default_action_id is not None:
+        if is_call(table, self._program) and table.default_action_id is not None:
             self._run(table.default_action_id, "nullptr")
             out(self._goto(table.next_miss if table.by_hit else self._next(table, table.default_action_id)))
             return
@@ -185,14 +194,6 @@ class PipelineWriter:
             out(self._goto(table.next_miss))
         else:
             out(self._goto(table.base_next))
-
-    def _is_call(self, table: Table) -> bool:
-        """p4c wraps statements into tables without a key, whose default action cannot change."""
-        info = table.info
-        no_params = table.default_action_id is not None and not (
-            self._program.actions[table.default_action_id].info.params
-        )
-        return not info.keys and info.default_is_const and no_params and not info.has_direct_counter
 
     def _key(self, table: Table, layout: TableLayout) -> None:
         out = self._out

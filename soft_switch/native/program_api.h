@@ -1,8 +1,18 @@
 // The C interface of a compiled program. Included at the end of the generated code, which defines Program,
-// process, with_table, counter_array and access_register. Every call excludes the packet thread.
+// process, table_at, counter_array and access_register. Every call excludes the packet thread.
 #pragma once
 
 #define P4_API extern "C" __attribute__((visibility("default")))
+
+namespace p4 {
+
+template <class F>
+inline int64_t with_table(Program& g, uint32_t number, F f) {
+    TableControl* const table = table_at(g, number);
+    return table ? f(*table) : TABLE_UNKNOWN;
+}
+
+}  // namespace p4
 
 P4_API void* p4_create(void* host) {
     try {
@@ -22,32 +32,32 @@ P4_API int64_t p4_insert(void* program, uint32_t table, const uint64_t* key, con
                          const uint64_t* ranges, uint32_t priority, int32_t action, const uint64_t* params) {
     auto& g = *static_cast<p4::Program*>(program);
     p4::Guard guard(g.host);
-    return p4::with_table(g, table, [&](auto& t) { return t.insert(key, mask, ranges, priority, action, params); });
+    return p4::with_table(g, table, [&](p4::TableControl& t) { return t.insert(key, mask, ranges, priority, action, params); });
 }
 
 P4_API int64_t p4_modify(void* program, uint32_t table, int64_t handle, int32_t action, const uint64_t* params) {
     auto& g = *static_cast<p4::Program*>(program);
     p4::Guard guard(g.host);
-    return p4::with_table(g, table, [&](auto& t) { return t.modify(handle, action, params); });
+    return p4::with_table(g, table, [&](p4::TableControl& t) { return t.modify(handle, action, params); });
 }
 
 P4_API int64_t p4_delete(void* program, uint32_t table, int64_t handle) {
     auto& g = *static_cast<p4::Program*>(program);
     p4::Guard guard(g.host);
-    return p4::with_table(g, table, [&](auto& t) { return t.remove(handle); });
+    return p4::with_table(g, table, [&](p4::TableControl& t) { return t.remove(handle); });
 }
 
 P4_API int64_t p4_set_default(void* program, uint32_t table, int32_t action, const uint64_t* params) {
     auto& g = *static_cast<p4::Program*>(program);
     p4::Guard guard(g.host);
-    return p4::with_table(g, table, [&](auto& t) { return t.set_default(action, params), int64_t(0); });
+    return p4::with_table(g, table, [&](p4::TableControl& t) { return t.set_default(action, params), int64_t(0); });
 }
 
 // {packets, bytes} of a table's entry.
 P4_API int64_t p4_direct_counter(void* program, uint32_t table, int64_t handle, uint64_t* values, int32_t write) {
     auto& g = *static_cast<p4::Program*>(program);
     p4::Guard guard(g.host);
-    return p4::with_table(g, table, [&](auto& t) -> int64_t {
+    return p4::with_table(g, table, [&](p4::TableControl& t) -> int64_t {
         uint64_t* counter = t.counter(handle);
         if (!counter) return p4::TABLE_UNKNOWN;
         std::memcpy(write ? counter : values, write ? values : counter, 16);

@@ -34,9 +34,24 @@ struct Match {
     bool hit() const { return entry != NO_ENTRY; }
 };
 
+// What the control plane does with a table, whatever its key looks like: behind one interface, so that it is compiled
+// once for each kind of table and not for each table.
+class TableControl {
+  public:
+    virtual int64_t insert(const uint64_t* key, const uint64_t* mask, const uint64_t* ranges, uint32_t priority,
+                           int action, const uint64_t* params) = 0;
+    virtual int64_t modify(int64_t handle, int action, const uint64_t* params) = 0;
+    virtual int64_t remove(int64_t handle) = 0;
+    virtual void set_default(int action, const uint64_t* params) = 0;
+    virtual uint64_t* counter(int64_t handle) = 0;
+
+  protected:
+    ~TableControl() = default;
+};
+
 // K words of masked key, R range fields (64 bits each at most), P words of action parameters.
 template <int K, int R, int P>
-class Table {
+class Table final : public TableControl {
   public:
     Table(uint64_t capacity, bool priorities) : capacity_(capacity), priorities_(priorities) {}
 
@@ -62,7 +77,7 @@ class Table {
 
     // The handle of the new entry, or a TableStatus.
     int64_t insert(const uint64_t* key, const uint64_t* mask, const uint64_t* ranges, uint32_t priority, int action,
-                   const uint64_t* params) {
+                   const uint64_t* params) override {
         const size_t at = find_group(mask);
         uint64_t masked[K];
         for (int i = 0; i < K; i++) masked[i] = key[i] & mask[i];
@@ -83,13 +98,13 @@ class Table {
         return slot;
     }
 
-    int64_t modify(int64_t handle, int action, const uint64_t* params) {
+    int64_t modify(int64_t handle, int action, const uint64_t* params) override {
         if (!known(handle)) return TABLE_UNKNOWN;
         set_action(entries_[handle], action, params);
         return handle;
     }
 
-    int64_t remove(int64_t handle) {
+    int64_t remove(int64_t handle) override {
         if (!known(handle)) return TABLE_UNKNOWN;
         Entry& entry = entries_[handle];
         for (size_t g = 0; g < groups_.size(); g++) {
@@ -104,13 +119,13 @@ class Table {
         return handle;
     }
 
-    void set_default(int action, const uint64_t* params) {
+    void set_default(int action, const uint64_t* params) override {
         default_action_ = action;
         for (int i = 0; i < P; i++) default_params_[i] = params[i];
     }
 
     // {packets, bytes} of an entry, or null.
-    uint64_t* counter(int64_t handle) { return known(handle) ? &entries_[handle].packets : nullptr; }
+    uint64_t* counter(int64_t handle) override { return known(handle) ? &entries_[handle].packets : nullptr; }
 
   private:
     struct Entry {
