@@ -1,0 +1,158 @@
+"""p4c's sample programs that have an STF script, selected and compiled as p4c's own build does.
+
+`backends/bmv2/CMakeLists.txt` of p4c says which programs are tests for simple_switch and with which options,
+`backends/bmv2/run-bmv2-test.py` how they are compiled.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from soft_switch.build import user_cache
+
+COMPILER = shutil.which("p4c-bm2-ss")
+COMPILE_TIMEOUT_S = 120.0
+RECIPE = Path("backends", "bmv2", "CMakeLists.txt")
+SAMPLES = Path("testdata", "p4_16_samples")
+V1MODEL = re.compile(r"include.*v1model.p4")
+INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
+
+
+class CompileError(Exception):
+    """p4c refuses a program."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A program and its script; `name` is unique, `xfail` where p4c itself expects its test to fail."""
+
+    name: str
+    program: Path
+    options: tuple[str, ...] = ()
+    xfail: bool = False
+
+    @property
+    def script(self) -> Path:
+        """The STF file."""
+        return self.program.with_suffix(".stf")
+
+
+def sources() -> Path | None:
+    """The checkout of p4c that $P4C_SOURCES names."""
+    root = os.environ.get("P4C_SOURCES")
+    return None if not root or not Path(root, RECIPE).is_file() else Path(root).absolute()
+
+
+def missing() -> str | None:
+    """Why the samples cannot be run here; None if they can."""
+    if COMPILER is None:
+        return "p4c-bm2-ss is not on the PATH"
+    if sources() is None:
+        return "P4C_SOURCES does not name a checkout of p4c (of the version of p4c-bm2-ss)"
+    return None
+
+
+@functools.cache
+def yardstick(root: Path) -> tuple[Sample, ...]:
+    """`testdata/p4_16_samples/*-bmv2.stf` for v1model, by name; p4c plays the others on psa_switch."""
+    recipe = _Recipe(root)
+    programs = sorted((root / SAMPLES).glob("*-bmv2.p4"))
+    return tuple(
+        recipe.sample(path) for path in programs if path.with_suffix(".stf").is_file() and _is_v1model(path)
+    )
+
+
+@functools.cache
+def more(root: Path) -> tuple[Sample, ...]:
+    """The other programs with scripts among p4c's tests for simple_switch: in P4_14, for inlined parsers."""
+    recipe = _Recipe(root)
+    found = [recipe.sample(path, "--std", "p4-14") for path in (root / "testdata/p4_14_samples").glob("*.p4")]
+    for path in (root / SAMPLES / "parser-inline").glob("*.p4"):
+        found += [recipe.sample(path), recipe.sample(path, "--parser-inline-opt")]
+    return tuple(sorted((s for s in found if s.script.is_file()), key=lambda s: s.name))
+
+
+def other_architectures(root: Path) -> tuple[str, ...]:
+    """Programs with an STF script that are for another architecture than v1model."""
+    programs = sorted((root / SAMPLES).glob("*-bmv2.p4"))
+    return tuple(p.stem for p in programs if p.with_suffix(".stf").is_file() and not _is_v1model(p))
+
+
+def _is_v1model(program: Path) -> bool:
+    return any(V1MODEL.search(line) for line in program.read_text(errors="replace").splitlines())
+
+
+class _Recipe:
+    """What p4c's CMakeLists.txt says of single programs."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        text = (root / RECIPE).read_text()
+        xfail = re.search(r"set \(XFAIL_TESTS(.*?)\n\s*\)", text, re.DOTALL)
+        lines = xfail[1].splitlines() if xfail else []
+        self.xfail = {line.strip() for line in lines if line.strip().startswith("testdata/")}
+        self.options: dict[str, tuple[str, ...]] = {}
+        for program, arguments in re.findall(
+            r'p4c_add_test_with_args *\([^)]*?"(testdata/[^"]+)"\s*"-a=(\S+)', text
+        ):
+            self.options[program] = (arguments,)
+
+    def sample(self, program: Path, *options: str) -> Sample:
+        path = program.relative_to(self.root).as_posix()
+        name = path.removeprefix("testdata/").removeprefix("p4_16_samples/").removesuffix(".p4")
+        if "--parser-inline-opt" in options:
+            name += "+opt"
+        return Sample(name, program, (*options, *self.options.get(path, ())), path in self.xfail)
+
+
+def compiled(sample: Sample) -> tuple[bytes, str]:
+    """The BMv2 JSON and the P4Info text of a sample, from the cache if p4c and its sources are the same."""
+    assert COMPILER is not None
+    digest = hashlib.sha256(f"{_version()}\0{sample.options}\0{sample.program}\0".encode())
+    _add_source(sample.program, digest, set())
+    folder = user_cache() / "p4c-samples"
+    folder.mkdir(parents=True, exist_ok=True)
+    output = folder / f"{sample.program.stem}-{digest.hexdigest()[:24]}.json"
+    info = output.with_suffix(".p4info.txtpb")
+    if not output.is_file():
+        partial = output.with_suffix(f".{os.getpid()}.json")
+        _run(sample, partial, ("--p4runtime-files", str(info)))
+        partial.replace(output)
+    return output.read_bytes(), info.read_text() if info.is_file() else ""
+
+
+def _run(sample: Sample, output: Path, info: tuple[str, ...]) -> None:
+    """p4c's own tests want no P4Info, and it cannot be made for all programs."""
+    assert COMPILER is not None
+    for options in (info, ()):
+        command = [COMPILER, "-o", str(output), *sample.options, *options, str(sample.program)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_TIMEOUT_S, check=False)
+        if done.returncode == 0:
+            return
+    output.unlink(missing_ok=True)
+    errors = [line for line in done.stderr.splitlines() if "error" in line.lower()]
+    raise CompileError(errors[0] if errors else f"p4c ended with {done.returncode}")
+
+
+def _add_source(path: Path, digest: hashlib._Hash, seen: set[Path]) -> None:
+    """Hash a file and what it includes with quotes."""
+    if path in seen or not path.is_file():
+        return
+    seen.add(path)
+    content = path.read_bytes()
+    digest.update(content)
+    for name in INCLUDE.findall(content.decode(errors="replace")):
+        _add_source((path.parent / name).resolve(), digest, seen)
+
+
+@functools.cache
+def _version() -> str:
+    assert COMPILER is not None
+    return subprocess.run([COMPILER, "--version"], capture_output=True, text=True, check=True).stdout
