@@ -21,17 +21,20 @@ from soft_switch.compiler.bounds import WORD_BITS, WORD_MASK, ones, words
 from soft_switch.compiler.tables import TableLayout
 from soft_switch.description import (
     Exact,
+    Group,
     Lpm,
     Match,
+    Member,
     MeterConfig,
     Optional_,
     Program,
     Range,
+    Target,
     Ternary,
 )
-from soft_switch.entries import find_action, pack_params
 from soft_switch.errors import (
     DuplicateEntry,
+    EntryInUse,
     ProgramError,
     TableError,
     TableFull,
@@ -43,10 +46,13 @@ from soft_switch.loaded import LoadedProgram
 __all__ = [
     "DataPlane",
     "DuplicateEntry",
+    "EntryInUse",
     "Exact",
     "GlobalStats",
+    "Group",
     "Lpm",
     "Match",
+    "Member",
     "MeterConfig",
     "Optional_",
     "PortStats",
@@ -55,6 +61,7 @@ __all__ = [
     "Range",
     "TableError",
     "TableFull",
+    "Target",
     "Ternary",
     "UnknownEntry",
     "UnsupportedConstruct",
@@ -247,23 +254,36 @@ class DataPlane:
         return self._loaded
 
     def insert(
-        self, table: str, match: Sequence[Match], *, priority: int, action: str, params: Sequence[int]
+        self,
+        table: str,
+        match: Sequence[Match],
+        *,
+        priority: int,
+        action: str | None = None,
+        params: Sequence[int] = (),
+        target: Target | None = None,
     ) -> int:
         """Insert an entry and give its handle. Greater priority wins; it counts only in tables with ternary,
-        range or optional fields. Raises TableFull, DuplicateEntry, UnknownEntry, TableError.
+        range or optional fields. An entry of a table with an action profile has a `target`, every other
+        one an `action`. Raises TableFull, DuplicateEntry, UnknownEntry, TableError.
         """
         with self._control:
             loaded, layout = self._table(table)
-            return loaded.insert(layout, match, priority, find_action(layout, loaded.actions, action), params)
+            return loaded.insert(layout, match, priority, action, params, target)
 
-    def modify(self, table: str, handle: int, *, action: str, params: Sequence[int]) -> None:
-        """Give an entry another action."""
+    def modify(
+        self,
+        table: str,
+        handle: int,
+        *,
+        action: str | None = None,
+        params: Sequence[int] = (),
+        target: Target | None = None,
+    ) -> None:
+        """Give an entry another action, or in a table with an action profile another target."""
         with self._control:
             loaded, layout = self._table(table)
-            info = find_action(layout, loaded.actions, action)
-            packed = api.to_words(pack_params(layout, info, params))
-            if loaded.library.p4_modify(loaded.state, layout.index, handle, info.id, packed) < 0:
-                raise UnknownEntry(f"table {table} has no entry {handle}")
+            loaded.modify(layout, handle, action, params, target)
 
     def delete(self, table: str, handle: int) -> None:
         """Delete an entry."""
@@ -279,9 +299,7 @@ class DataPlane:
             if action is None:
                 loaded.restore_default(layout)
                 return
-            info = find_action(layout, loaded.actions, action)
-            packed = api.to_words(pack_params(layout, info, params))
-            loaded.library.p4_set_default(loaded.state, layout.index, info.id, packed)
+            loaded.set_default(layout, action, params)
 
     def direct_counter_read(self, table: str, handle: int) -> tuple[int, int]:
         """Packets and bytes that an entry matched."""
@@ -294,11 +312,51 @@ class DataPlane:
     def _direct_counter(self, table: str, handle: int, value: tuple[int, int] | None) -> tuple[int, int]:
         with self._control:
             loaded, layout = self._table(table)
+            if not layout.table.info.has_direct_counter:
+                raise TableError(f"table {table} has no direct counter")
             pair = (ctypes.c_uint64 * 2)(*(value or ()))
             write = value is not None
             if loaded.library.p4_direct_counter(loaded.state, layout.index, handle, pair, write) < 0:
                 raise UnknownEntry(f"table {table} has no entry {handle}")
             return pair[0], pair[1]
+
+    def idle_ns(self, table: str, handle: int) -> int:
+        """Nanoseconds since an entry was matched last, or inserted. The table has to support timeouts."""
+        with self._control:
+            loaded, layout = self._table(table)
+            return loaded.idle_ns(layout, handle)
+
+    # Action profiles
+
+    def profile_member_insert(self, profile: str, action: str, params: Sequence[int]) -> int:
+        """Insert a member and give its handle. There is no limit: P4Runtime's sizes are for its server."""
+        with self._control:
+            return self._running().profiles.member_insert(profile, action, params)
+
+    def profile_member_modify(self, profile: str, member: int, action: str, params: Sequence[int]) -> None:
+        """Give a member another action."""
+        with self._control:
+            self._running().profiles.member_modify(profile, member, action, params)
+
+    def profile_member_delete(self, profile: str, member: int) -> None:
+        """Delete a member that no entry and no group uses, EntryInUse otherwise."""
+        with self._control:
+            self._running().profiles.member_delete(profile, member)
+
+    def profile_group_insert(self, profile: str, members: Sequence[int]) -> int:
+        """Insert a group of different members, maybe of none, and give its handle."""
+        with self._control:
+            return self._running().profiles.group_insert(profile, members)
+
+    def profile_group_modify(self, profile: str, group: int, members: Sequence[int]) -> None:
+        """Give a group other members."""
+        with self._control:
+            self._running().profiles.group_modify(profile, group, members)
+
+    def profile_group_delete(self, profile: str, group: int) -> None:
+        """Delete a group that no entry uses, EntryInUse otherwise."""
+        with self._control:
+            self._running().profiles.group_delete(profile, group)
 
     # Counters and registers
 

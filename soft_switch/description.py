@@ -49,6 +49,23 @@ Match = Union[Exact, Lpm, Ternary, Range, Optional_]  # noqa: UP007  (evaluated 
 
 
 @dataclass(frozen=True)
+class Member:
+    """What an entry of an indirect table points to: a member of the table's action profile, by handle."""
+
+    handle: int
+
+
+@dataclass(frozen=True)
+class Group:
+    """What an entry of a table with an action selector may point to: a group of members, by handle."""
+
+    handle: int
+
+
+Target = Union[Member, Group]  # noqa: UP007  (evaluated at run time, as above)
+
+
+@dataclass(frozen=True)
 class KeyField:
     """One component of a table key; `kind` is exact, lpm, ternary, range or optional, `width` in bits."""
 
@@ -93,7 +110,10 @@ class InitialEntry:
 
 @dataclass(frozen=True)
 class TableInfo:
-    """A table; `default` is the program's own default action (None: a miss does nothing)."""
+    """A table; `default` is the program's own default action (None: a miss does nothing).
+
+    `profile` is the action profile its entries take their actions from, None where they have their own.
+    """
 
     name: str
     id: int
@@ -104,6 +124,8 @@ class TableInfo:
     default: ActionCall | None
     default_is_const: bool
     has_direct_counter: bool
+    profile: str | None = None
+    has_idle_timeout: bool = False
 
 
 @dataclass(frozen=True)
@@ -171,6 +193,20 @@ class ValueSetInfo:
 
 
 @dataclass(frozen=True)
+class ActionProfileInfo:
+    """An action profile of `size` members; with a `selector` they can form groups.
+
+    `max_group_size` is 0 where the program sets no bound.
+    """
+
+    name: str
+    id: int
+    size: int
+    selector: bool
+    max_group_size: int = 0
+
+
+@dataclass(frozen=True)
 class Program:
     """A program as the control plane sees it."""
 
@@ -182,3 +218,4 @@ class Program:
     meters: Mapping[str, MeterInfo] = field(default_factory=dict)
     digests: Mapping[str, DigestInfo] = field(default_factory=dict)
     value_sets: Mapping[str, ValueSetInfo] = field(default_factory=dict)
+    action_profiles: Mapping[str, ActionProfileInfo] = field(default_factory=dict)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
-from soft_switch.compiler.bounds import WORD_BITS, WORD_MASK, ones, words
+from soft_switch.compiler.bounds import WORD_BITS, ones, words
 from soft_switch.compiler.tables import KeyPart, TableLayout
 from soft_switch.description import ActionInfo, Exact, KeyField, Lpm, Match, Optional_, Range, Ternary
 from soft_switch.errors import TableError, UnknownEntry
@@ -13,44 +12,37 @@ from soft_switch.errors import TableError, UnknownEntry
 MAX_PRIORITY = (1 << 31) - 1
 
 
-@dataclass(frozen=True)
-class PackedKey:
-    """A match: key and mask words, low and high of each range field, and the rank among entries."""
+def pack_match(layout: TableLayout, match: Sequence[Match], priority: int) -> tuple[int, int]:
+    """Check a match against the table's key and lay it out; with the rank that decides between entries.
 
-    key: list[int]
-    mask: list[int]
-    ranges: list[int]
-    priority: int
-
-
-def pack_key(layout: TableLayout, match: Sequence[Match], priority: int) -> PackedKey:
-    """Check a match against the table's key and lay it out."""
+    As one number whose 64-bit digits are the words of key, mask, low and high ends of ranges.
+    """
     name = layout.table.info.name
     if len(match) != len(layout.parts):
         raise TableError(f"table {name} has {len(layout.parts)} key fields, the entry has {len(match)}")
     if not 0 <= priority <= MAX_PRIORITY:
         raise TableError(f"table {name}: priority {priority} is not within 0 and {MAX_PRIORITY}")
-    key, mask = [0] * layout.key_words, [0] * layout.key_words
-    ranges = [0] * (2 * layout.ranges)
+    key = mask = lows = highs = 0
     rank = priority if layout.priorities else 0
     for part, value in zip(layout.parts, match, strict=True):
+        shift = WORD_BITS * part.first + part.shift
         if isinstance(value, Range):
             _check_kind(name, part.field, "range")
             low, high = _checked(name, part.field, value.low), _checked(name, part.field, value.high)
             if low > high:
                 raise TableError(f"table {name}: the range {low}..{high} of {part.field.name} is empty")
-            assert part.range_index is not None
-            ranges[2 * part.range_index : 2 * part.range_index + 2] = [low, high]
+            lows |= low << shift
+            highs |= high << shift
             continue
-        if part.range_index is not None:
+        if part.is_range:
             raise _wrong_kind(name, part.field, value)
         bits, care = _ternary(name, part, value)
         if isinstance(value, Lpm) and not layout.priorities:
             rank = value.prefix_len  # the longest prefix wins
-        for i in range(words(part.field.width)):
-            key[part.first + i] |= (bits >> (WORD_BITS * i) & WORD_MASK) << part.shift
-            mask[part.first + i] |= (care >> (WORD_BITS * i) & WORD_MASK) << part.shift
-    return PackedKey(key, mask, ranges, rank)
+        key |= bits << shift
+        mask |= care << shift
+    size, ranges = WORD_BITS * layout.key_words, WORD_BITS * layout.range_words
+    return key | (mask | (lows | highs << ranges) << size) << size, rank
 
 
 def _ternary(table: str, part: KeyPart, value: Match) -> tuple[int, int]:
@@ -94,23 +86,29 @@ def _checked(table: str, field: KeyField, value: int) -> int:
     return value
 
 
-def pack_params(layout: TableLayout, action: ActionInfo, params: Sequence[int]) -> list[int]:
-    """Check arguments against an action's parameters and lay them out."""
+def pack_params(action: ActionInfo, params: Sequence[int]) -> int:
+    """Check arguments against an action's parameters and lay them out, as one number of 64-bit digits."""
     if len(params) != len(action.params):
         raise TableError(
             f"action {action.name} has {len(action.params)} parameters, {len(params)} were given"
         )
-    result: list[int] = []
+    result = shift = 0
     for param, value in zip(action.params, params, strict=True):
-        if not 0 <= value <= ones(param.width):
+        if not 0 <= value < 1 << param.width:
             raise TableError(
                 f"action {action.name}: {value} does not fit the {param.width} bits of {param.name}"
             )
-        result += [value >> (WORD_BITS * i) & WORD_MASK for i in range(words(param.width))]
-    return result + [0] * (layout.param_words - len(result))
+        result |= value << shift
+        shift += WORD_BITS * words(param.width)
+    return result
 
 
-def find_action(layout: TableLayout, actions: dict[int, ActionInfo], name: str) -> ActionInfo:
+def to_bytes(number: int, count: int) -> bytes:
+    """The 64-bit digits of a number as `count` words, least first; there is at least one, for its address."""
+    return number.to_bytes(8 * max(1, count), "little")
+
+
+def find_action(layout: TableLayout, actions: Mapping[int, ActionInfo], name: str) -> ActionInfo:
     """The action of that name among those of the table (its default action included)."""
     numbers = [*layout.table.action_ids]
     if layout.table.default_action_id is not None:

@@ -46,3 +46,7 @@ class DuplicateEntry(TableError):
 
 class UnknownEntry(TableError):
     """There is no such entry, table, action, counter, register or index."""
+
+
+class EntryInUse(TableError):
+    """A member that a group or an entry refers to, or a group that an entry refers to, cannot be deleted."""

@@ -27,7 +27,8 @@ NO_PORT = 0xFFFFFFFF
 MAX_FRAME = 16384
 EVENT_NONE, EVENT_PACKET_IN, EVENT_LOG, EVENT_CLOSED = range(4)
 LOG_ERROR = 1
-TABLE_FULL, TABLE_DUPLICATE, TABLE_UNKNOWN = -1, -2, -3
+TABLE_FULL, TABLE_DUPLICATE, TABLE_UNKNOWN, TABLE_NO_TARGET, TABLE_IN_USE = -1, -2, -3, -4, -5
+TO_MEMBER, TO_GROUP = -2, -3  # what an entry of an indirect table has instead of an action
 
 Words = POINTER(c_uint64)
 
@@ -60,10 +61,15 @@ PROGRAM: dict[str, tuple[Any, list[Any]]] = {
     "p4_create": (c_void_p, [c_void_p]),
     "p4_destroy": (None, [c_void_p]),
     "p4_process": (None, [c_void_p, c_char_p, c_uint32, c_uint32]),
-    "p4_insert": (c_int64, [c_void_p, c_uint32, Words, Words, Words, c_uint32, c_int32, Words]),
-    "p4_modify": (c_int64, [c_void_p, c_uint32, c_int64, c_int32, Words]),
+    "p4_insert": (c_int64, [c_void_p, c_uint32, c_char_p, c_uint32, c_int32]),
+    "p4_modify": (c_int64, [c_void_p, c_uint32, c_int64, c_int32, c_char_p]),
     "p4_delete": (c_int64, [c_void_p, c_uint32, c_int64]),
-    "p4_set_default": (c_int64, [c_void_p, c_uint32, c_int32, Words]),
+    "p4_set_default": (c_int64, [c_void_p, c_uint32, c_int32, c_char_p]),
+    "p4_idle_us": (c_int64, [c_void_p, c_uint32, c_int64]),
+    "p4_set_member": (c_int64, [c_void_p, c_uint32, c_int64, c_int32, c_char_p]),
+    "p4_delete_member": (c_int64, [c_void_p, c_uint32, c_int64]),
+    "p4_set_group": (c_int64, [c_void_p, c_uint32, c_int64, Words, c_uint64]),
+    "p4_delete_group": (c_int64, [c_void_p, c_uint32, c_int64]),
     "p4_direct_counter": (c_int64, [c_void_p, c_uint32, c_int64, Words, c_int32]),
     "p4_counter": (None, [c_void_p, c_uint32, c_uint64, c_uint64, Words, c_int32]),
     "p4_register": (None, [c_void_p, c_uint32, c_uint64, Words, c_int32]),

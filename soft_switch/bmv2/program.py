@@ -199,3 +199,4 @@ class Bmv2Program:
     checksums: tuple[Checksum, ...]
     aliases: Mapping[str, tuple[str, str]]
     description: Program
+    selectors: Mapping[str, str]  # action selectors and the calculations that choose their members

@@ -37,6 +37,7 @@ from soft_switch.description import (
     ActionCall,
     ActionInfo,
     ActionParam,
+    ActionProfileInfo,
     CounterInfo,
     Exact,
     InitialEntry,
@@ -116,9 +117,6 @@ class _Reader:
         ):
             for item in self.root.get(key, ()):
                 raise UnsupportedConstruct(f"{construct} {item['name']}", read_source(item))
-        for pipeline in self.root["pipelines"]:
-            for item in pipeline.get("action_profiles", ()):
-                raise UnsupportedConstruct(f"action profile or selector {item['name']}", read_source(item))
 
     def _header_type(self, item: Json) -> HeaderType:
         fields = []
@@ -154,6 +152,12 @@ class _Reader:
         states = {item["name"]: self._parser_state(item) for item in parsers["parser"]["parse_states"]}
         name = str(root.get("program", ""))
         calculations = {item["name"]: self._calculation(item) for item in root.get("calculations", ())}
+        selectors = {}
+        for item in self._profiles():
+            if "selector" in item:
+                chooser = self._selector(item)
+                calculations[chooser.name] = chooser
+                selectors[item["name"]] = chooser.name
         checksums = tuple(self._checksum(item) for item in root.get("checksums", ()))
         self._check_calculations(calculations, checksums)
         return Bmv2Program(
@@ -173,7 +177,17 @@ class _Reader:
             checksums=checksums,
             aliases={alias: (field[0], field[1]) for alias, field in root.get("field_aliases", ())},
             description=self._description(name, pipelines),
+            selectors=selectors,
         )
+
+    def _profiles(self) -> Sequence[Json]:
+        return [item for pipe in self.root["pipelines"] for item in pipe.get("action_profiles", ())]
+
+    def _selector(self, item: Json) -> Calculation:
+        """What chooses the members of a selector's groups; its name is none that P4 can give."""
+        selector, place = item["selector"], read_source(item)
+        inputs = tuple(self._calc_input(part, place) for part in selector["input"])
+        return Calculation(f"{item['name']} (selector)", selector["algo"], inputs, place)
 
     def _description(self, name: str, pipelines: Mapping[str, Pipeline]) -> Program:
         counters = {}
@@ -188,7 +202,25 @@ class _Reader:
             )
             for item in self.root.get("register_arrays", ())
         }
-        return Program(name, tables, tuple(a.info for a in self.actions.values()), counters, registers)
+        profiles = {
+            item["name"]: ActionProfileInfo(
+                item["name"], int(item["id"]), int(item.get("max_size", 0)), "selector" in item
+            )
+            for item in self._profiles()
+        }
+        for info in tables.values():
+            if info.profile is not None and info.profile not in profiles:
+                raise ProgramError(
+                    f"table {info.name} has an action profile {info.profile} that is not there"
+                )
+        return Program(
+            name,
+            tables,
+            tuple(a.info for a in self.actions.values()),
+            counters,
+            registers,
+            action_profiles=profiles,
+        )
 
     # Parser
 
@@ -260,8 +292,9 @@ class _Reader:
 
     def _table(self, item: Json) -> Table:
         name, place = item["name"], read_source(item)
-        if item.get("type", "simple") != "simple":
-            raise UnsupportedConstruct(f"table {name} with an action profile", place)
+        kind = item.get("type", "simple")
+        if kind not in ("simple", "indirect", "indirect_ws"):
+            raise UnsupportedConstruct(f"table {name} of type {kind}", place)
         if item.get("direct_meters"):
             raise UnsupportedConstruct(f"direct meter of table {name}", place)
         keys = tuple(self._key_source(key, place) for key in item["key"])
@@ -289,6 +322,8 @@ class _Reader:
             default=self._call(default) if default else None,
             default_is_const=bool(default and default.get("action_const", False)),
             has_direct_counter=bool(item.get("with_counters", False)),
+            profile=None if kind == "simple" else item["action_profile"],
+            has_idle_timeout=bool(item.get("support_timeout", False)),
         )
         next_tables = item["next_tables"]
         by_hit = "__HIT__" in next_tables or "__MISS__" in next_tables

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from soft_switch.bmv2.program import Action, Bmv2Program, Calculation
+from soft_switch.bmv2.program import Action, Bmv2Program, Calculation, Table
 from soft_switch.bmv2.syntax import (
     Binary,
     Const,
@@ -164,6 +164,12 @@ class EffectsFinder:
             elif isinstance(part.value, Header):
                 found.update(self._fields(part.value.name))
         return frozenset(found)
+
+    def table(self, table: Table) -> frozenset[Variable]:
+        """What a table reads: its key, and what its action selector hashes."""
+        selector = self._program.selectors.get(table.info.profile or "")
+        chosen = frozenset() if selector is None else self.calculation(self._program.calculations[selector])
+        return chosen.union(*(self.variables(key.value) for key in table.keys))
 
     def primitive(self, call: Primitive) -> Effects:
         """The effects of one primitive call."""

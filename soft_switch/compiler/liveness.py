@@ -101,7 +101,7 @@ def _ways(program: Bmv2Program, finder: EffectsFinder, pipeline: Pipeline) -> Ma
     for conditional in pipeline.conditionals:
         reads[conditional.name] = finder.variables(conditional.condition)
     for table in pipeline.tables:
-        reads[table.info.name] = frozenset().union(*(finder.variables(key.value) for key in table.keys))
+        reads[table.info.name] = finder.table(table)
     nodes: dict[str, list[_Way]] = {}
     for node, action_id, following in edges(program, pipeline):
         before = Effects(reads.get(node, frozenset()), frozenset())

@@ -18,7 +18,14 @@ from soft_switch.compiler.packing import declare_codecs
 from soft_switch.compiler.parser import ParserExpressionWriter, ParserWriter
 from soft_switch.compiler.propagate import propagate_copies
 from soft_switch.compiler.standard_metadata import StandardMetadata
-from soft_switch.compiler.tables import PipelineWriter, TableLayout, is_call, lay_out
+from soft_switch.compiler.tables import (
+    PipelineWriter,
+    ProfileLayout,
+    TableLayout,
+    is_call,
+    lay_out,
+    lay_out_profiles,
+)
 
 # Values of standard_metadata.instance_type (targets/simple_switch/simple_switch.h).
 NORMAL, REPLICATION = 0, 5
@@ -33,6 +40,7 @@ class CompiledProgram:
     tables: Mapping[str, TableLayout]
     counters: Mapping[str, int]
     registers: Mapping[str, int]
+    profiles: Mapping[str, ProfileLayout]
 
 
 def compile_program(program: Bmv2Program, *, optimise: bool = True) -> CompiledProgram:
@@ -55,7 +63,11 @@ class _Compiler:
         self.primitives = Primitives(program, self.calculations, self.standard)
         self.actions = Actions(program, self.layout, self.constants, self.primitives)
         tables = [table for pipeline in program.pipelines.values() for table in pipeline.tables]
-        self.tables = {table.info.name: lay_out(program, table, index) for index, table in enumerate(tables)}
+        self.profiles = lay_out_profiles(program)
+        self.tables = {
+            table.info.name: lay_out(program, table, index, self.profiles)
+            for index, table in enumerate(tables)
+        }
         self.registers = list(program.description.registers.values())
         self.counters = [c for c in program.description.counters.values() if c.table is None]
 
@@ -76,6 +88,7 @@ class _Compiler:
             self.tables,
             {counter.name: index for index, counter in enumerate(self.counters)},
             {register.name: index for index, register in enumerate(self.registers)},
+            self.profiles,
         )
 
     def _structs(self, out: Code) -> None:
@@ -91,8 +104,9 @@ class _Compiler:
                 if is_call(layout.table, self.program):
                     continue
                 info = layout.table.info
-                flag = "true" if layout.priorities else "false"
-                out(f"{layout.kind} t{layout.index}{{{info.size}, {flag}}};  {comment(info.name)}")
+                out(f"{layout.kind} t{layout.index}{{{info.size}}};  {comment(info.name)}")
+            for profile in self.profiles.values():
+                out(f"ActionProfile a{profile.index}{{{profile.param_words}}};  {comment(profile.info.name)}")
             for index, register in enumerate(self.registers):
                 kind, name = c_type(register.width), comment(register.name)
                 out(f"{kind}* const r{index} = array<{kind}>({register.size});  {name}")
@@ -103,12 +117,17 @@ class _Compiler:
             with out.block("explicit Program(Host& host) : ProgramBase(host)"):
                 out("std::memset(static_cast<void*>(&phv), 0, sizeof phv);")
                 out("std::memset(static_cast<void*>(&copy_phv), 0, sizeof copy_phv);")
+                for layout in self.tables.values():
+                    if layout.profile is not None:
+                        out(f"t{layout.index}.use(a{layout.profile});")
 
     def _functions(self) -> Code:
         out = Code()
         self.calculations.declare(out)
         writer = ExpressionWriter(self.layout, self.constants, out)
-        pipelines = PipelineWriter(self.program, self.actions, writer, self.tables)
+        pipelines = PipelineWriter(
+            self.program, self.actions, writer, self.tables, self.profiles, self.calculations
+        )
         parts = [self.program.pipelines["ingress"], self.program.pipelines["egress"]]
         self.actions.declare(out, pipelines.used_actions(parts))
         ParserWriter(
@@ -162,11 +181,17 @@ class _Compiler:
 
     def _dispatch(self, out: Code) -> None:
         """What the C interface needs: the objects by number."""
-        with out.block("static TableControl* table_at(Program& g, uint32_t number)"):
+        with out.block("static TableCore* table_at(Program& g, uint32_t number)"):
             with out.block("switch (number)"):
                 for layout in self.tables.values():
                     if not is_call(layout.table, self.program):
                         out(f"case {layout.index}: return &g.t{layout.index};")
+                out("default: break;")
+            out("(void)g;\nreturn nullptr;")
+        with out.block("static ActionProfile* profile_at(Program& g, uint32_t number)"):
+            with out.block("switch (number)"):
+                for profile in self.profiles.values():
+                    out(f"case {profile.index}: return &g.a{profile.index};")
                 out("default: break;")
             out("(void)g;\nreturn nullptr;")
         with out.block("static uint64_t* counter_array(Program& g, uint32_t number)"):

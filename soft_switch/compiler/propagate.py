@@ -85,8 +85,7 @@ def _readers(program: Bmv2Program, finder: EffectsFinder) -> Mapping[Variable, s
         for conditional in pipeline.conditionals:
             note(finder.variables(conditional.condition), "condition")
         for table in pipeline.tables:
-            for key in table.keys:
-                note(finder.variables(key.value), "key")
+            note(finder.table(table), "key")
     for checksum in program.checksums:
         note(finder.calculation(program.calculations[checksum.calculation]), "checksum")
         note(finder.variables(checksum.target), "checksum")

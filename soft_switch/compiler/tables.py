@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from soft_switch.bmv2.program import ActionCallNode, Bmv2Program, Conditional, KeySource, Pipeline, Table
@@ -11,7 +11,8 @@ from soft_switch.compiler import bounds as b
 from soft_switch.compiler.actions import Actions, param_words
 from soft_switch.compiler.code import Code, comment, word
 from soft_switch.compiler.expressions import ExpressionWriter
-from soft_switch.description import KeyField
+from soft_switch.compiler.hashes import Calculations
+from soft_switch.description import ActionProfileInfo, KeyField
 from soft_switch.errors import UnsupportedConstruct
 
 WORD_BITS = 64
@@ -19,72 +20,125 @@ WORD_BITS = 64
 
 @dataclass(frozen=True)
 class KeyPart:
-    """Where a key component lies: words of the key and shift, or the number of a range field."""
+    """Where a key component lies: words of the key and shift, or for `is_range` the words of the ranges."""
 
     field: KeyField
     mask: int
     first: int
     shift: int
-    range_index: int | None
+    is_range: bool
 
 
 @dataclass(frozen=True)
 class TableLayout:
-    """How entries of a table are laid out in words; `index` is its number in the C++ program."""
+    """How entries of a table are laid out in words; `index` is its number in the C++ program.
+
+    `ranges` are the words of each range field, `profile` is the number of the table's action profile.
+    """
 
     index: int
     table: Table
     parts: tuple[KeyPart, ...]
     key_words: int
-    ranges: int
+    ranges: tuple[int, ...]
     param_words: int
     priorities: bool
+    profile: int | None = None
+
+    @property
+    def range_words(self) -> int:
+        """Words of all range fields together."""
+        return sum(self.ranges)
 
     @property
     def kind(self) -> str:
         """The C++ type."""
-        return f"Table<{self.key_words}, {self.ranges}, {self.param_words}>"
+        info = self.table.info
+        flags = [
+            ("PRIORITIES", self.priorities),
+            ("COUNTED", info.has_direct_counter),
+            ("AGED", info.has_idle_timeout),
+        ]
+        chosen = " | ".join(name for name, wanted in flags if wanted) or "0"
+        sizes = [self.key_words, self.param_words, chosen, *self.ranges]
+        return f"Table<{', '.join(map(str, sizes))}>"
 
 
-def lay_out(program: Bmv2Program, table: Table, index: int) -> TableLayout:
+@dataclass(frozen=True)
+class ProfileLayout:
+    """An action profile; `index` is its number in the C++ program.
+
+    Tables that share a profile have copies of the same actions under the same names: members have the ids
+    in `actions`, whichever table points to them.
+    """
+
+    index: int
+    info: ActionProfileInfo
+    actions: Mapping[str, int]
+    param_words: int
+    calculation: str | None
+
+
+def lay_out_profiles(program: Bmv2Program) -> dict[str, ProfileLayout]:
+    """The action profiles of a program, by name."""
+    tables = [table for pipeline in program.pipelines.values() for table in pipeline.tables]
+    result = {}
+    for index, info in enumerate(program.description.action_profiles.values()):
+        actions: dict[str, int] = {}
+        for table in tables:
+            if table.info.profile == info.name:
+                for number in table.action_ids:
+                    actions.setdefault(program.actions[number].info.name, number)
+        size = max((_param_words(program, number) for number in actions.values()), default=0)
+        calculation = program.selectors.get(info.name)
+        result[info.name] = ProfileLayout(index, info, actions, size, calculation)
+    return result
+
+
+def _param_words(program: Bmv2Program, action_id: int) -> int:
+    return sum(b.words(param.width) for param in program.actions[action_id].info.params)
+
+
+def lay_out(
+    program: Bmv2Program, table: Table, index: int, profiles: Mapping[str, ProfileLayout]
+) -> TableLayout:
     """Pack the key: narrow fields share words, wide ones have their own."""
     free: list[int] = []  # bits left in each word
     parts: dict[int, KeyPart] = {}
-    ranges = 0
+    ranges: list[int] = []
     order = sorted(range(len(table.keys)), key=lambda i: -table.info.keys[i].width)
     for i in order:
         field, key = table.info.keys[i], table.keys[i]
         mask = b.ones(field.width) if key.mask is None else key.mask & b.ones(field.width)
         if field.kind == "range":
-            if field.width > WORD_BITS:
-                raise UnsupportedConstruct(
-                    f"range match on {field.width} bits in table {table.info.name}", table.source
-                )
-            parts[i] = KeyPart(field, mask, 0, 0, ranges)
-            ranges += 1
+            parts[i] = KeyPart(field, mask, sum(ranges), 0, True)
+            ranges.append(b.words(field.width))
         elif field.width > WORD_BITS:
-            parts[i] = KeyPart(field, mask, len(free), 0, None)
+            parts[i] = KeyPart(field, mask, len(free), 0, False)
             free += [0] * b.words(field.width)
         else:
             at = next((n for n, left in enumerate(free) if left >= field.width), len(free))
             if at == len(free):
                 free.append(WORD_BITS)
-            parts[i] = KeyPart(field, mask, at, WORD_BITS - free[at], None)
+            parts[i] = KeyPart(field, mask, at, WORD_BITS - free[at], False)
             free[at] -= field.width
-    ids = [*table.action_ids, *([] if table.default_action_id is None else [table.default_action_id])]
-    size = 0
-    for number in ids:
-        widths = [param.width for param in program.actions[number].info.params]
-        size = max(size, sum(b.words(width) for width in widths))
+    default = table.default_action_id
+    size = 0 if default is None else _param_words(program, default)
+    profile = None
+    if table.info.profile is not None:
+        profile, size = profiles[table.info.profile].index, max(size, 1)
+    else:
+        size = max([size, *(_param_words(program, number) for number in table.action_ids)])
     kinds = {field.kind for field in table.info.keys}
     return TableLayout(
         index=index,
         table=table,
         parts=tuple(parts[i] for i in range(len(table.keys))),
         key_words=max(1, len(free)),
-        ranges=ranges,
+        ranges=tuple(ranges),
         param_words=size,
         priorities=bool(kinds & {"ternary", "range", "optional"}),
+        profile=profile,
     )
 
 
@@ -105,13 +159,17 @@ class PipelineWriter:
         program: Bmv2Program,
         actions: Actions,
         writer: ExpressionWriter,
-        layouts: dict[str, TableLayout],
+        layouts: Mapping[str, TableLayout],
+        profiles: Mapping[str, ProfileLayout],
+        calculations: Calculations,
     ) -> None:
         self._program = program
         self._actions = actions
         self._write = writer
         self._out: Code = writer.out
         self._layouts = layouts
+        self._profiles = profiles
+        self._calculations = calculations
         self._nodes: dict[str, int] = {}
 
     def used_actions(self, pipelines: Sequence[Pipeline]) -> frozenset[int]:
@@ -179,13 +237,15 @@ class PipelineWriter:
             return
         layout = self._layouts[info.name]
         self._key(table, layout)
-        out(f"const Match match = g.t{layout.index}.lookup(key, ranges, c.length);")
-        ids = dict.fromkeys(
-            [*table.action_ids, *([] if table.default_action_id is None else [table.default_action_id])]
-        )
+        now = "g.host.now_us()" if info.has_idle_timeout else "0"
+        profile = None if info.profile is None else self._profiles[info.profile]
+        head = "const Match match" if profile is None else "Match match"
+        out(f"{head} = g.t{layout.index}.lookup(key, ranges, c.length, {now});")
+        if profile is not None:
+            self._resolve(profile)
         with out.block("switch (match.action)"):
-            for action_id in ids:
-                out(f"case {action_id}:  {comment(self._program.actions[action_id].info.name)}")
+            for number, action_id in self._cases(table, profile).items():
+                out(f"case {number}:  {comment(self._program.actions[action_id].info.name)}")
                 self._run(action_id, "match.params")
                 out("break;" if table.by_hit else self._goto(self._next(table, action_id)))
             out("default: break;")
@@ -195,23 +255,41 @@ class PipelineWriter:
         else:
             out(self._goto(table.base_next))
 
+    def _resolve(self, profile: ProfileLayout) -> None:
+        """From what an entry points to, to a member's action."""
+        out, name = self._out, f"g.a{profile.index}"
+        out(f"if (match.action == TO_MEMBER) {name}.member(match, match.params[0]);")
+        if profile.info.selector:
+            # BMv2 keeps 32 bits of a hash for its selectors.
+            value = "0" if profile.calculation is None else self._calculations.call(profile.calculation)
+            choice = f"{name}.choose(match, match.params[0], uint32_t({value}));"
+            out(f"else if (match.action == TO_GROUP) {choice}")
+
+    def _cases(self, table: Table, profile: ProfileLayout | None) -> dict[int, int]:
+        """The table's own action for each number that a match can give."""
+        cases = {number: number for number in table.action_ids}
+        if profile is not None:
+            name = {number: self._program.actions[number].info.name for number in table.action_ids}
+            cases = {profile.actions[name[number]]: number for number in table.action_ids}
+        if table.default_action_id is not None:
+            cases.setdefault(table.default_action_id, table.default_action_id)
+        return cases
+
     def _key(self, table: Table, layout: TableLayout) -> None:
         out = self._out
         key: list[list[str]] = [[] for _ in range(layout.key_words)]
         ranges: dict[int, str] = {}
         for part, source in zip(layout.parts, table.keys, strict=True):
-            if part.range_index is not None:
-                ranges[part.range_index] = self._key_word(source, part.mask, 0)
-            elif part.field.width <= WORD_BITS:
-                text = self._key_word(source, part.mask, 0)
-                key[part.first].append(f"{text} << {part.shift}" if part.shift else text)
-            else:
-                for i in range(b.words(part.field.width)):
-                    key[part.first + i].append(self._key_word(source, part.mask >> (64 * i) & b.WORD_MASK, i))
+            for i in range(b.words(part.field.width)):
+                text = self._key_word(source, part.mask >> (WORD_BITS * i) & b.WORD_MASK, i)
+                if part.is_range:
+                    ranges[part.first + i] = text
+                else:
+                    key[part.first + i].append(f"{text} << {part.shift}" if part.shift else text)
         parts = ", ".join(" | ".join(items) or "0" for items in key)
         out(f"const uint64_t key[{layout.key_words}] = {{{parts}}};")
-        values = ", ".join(ranges[i] for i in range(layout.ranges)) or "0"
-        out(f"const uint64_t ranges[{max(1, layout.ranges)}] = {{{values}}};")
+        values = ", ".join(ranges[i] for i in range(layout.range_words)) or "0"
+        out(f"const uint64_t ranges[{max(1, layout.range_words)}] = {{{values}}};")
 
     def _key_word(self, source: KeySource, mask: int, index: int) -> str:
         """One word of a key component; fields of a header that is not valid count as 0."""

@@ -83,6 +83,8 @@ class Engine final : public Host {
 
     uint64_t now_us() override { return now_us_; }
 
+    uint64_t fresh_us() override { return clock_us() - start_us_; }
+
     void log(int level, const char* text, size_t length) override {
         push(EVENT_LOG, uint32_t(level), reinterpret_cast<const uint8_t*>(text), length);
     }

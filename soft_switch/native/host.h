@@ -28,6 +28,8 @@ class Host {
     virtual Replicas multicast(uint32_t group) = 0;
     // Microseconds since the engine started; one value for a batch.
     virtual uint64_t now_us() = 0;
+    // The same, at this moment.
+    virtual uint64_t fresh_us() = 0;
     virtual void log(int level, const char* text, size_t length) = 0;
     // Control operations exclude the packet thread.
     virtual void lock() = 0;

@@ -1,5 +1,5 @@
 // The C interface of a compiled program. Included at the end of the generated code, which defines Program,
-// process, table_at, counter_array and access_register. Every call excludes the packet thread.
+// process, table_at, profile_at, counter_array and access_register. Every call excludes the packet thread.
 #pragma once
 
 #define P4_API extern "C" __attribute__((visibility("default")))
@@ -8,8 +8,14 @@ namespace p4 {
 
 template <class F>
 inline int64_t with_table(Program& g, uint32_t number, F f) {
-    TableControl* const table = table_at(g, number);
+    TableCore* const table = table_at(g, number);
     return table ? f(*table) : TABLE_UNKNOWN;
+}
+
+template <class F>
+inline int64_t with_profile(Program& g, uint32_t number, F f) {
+    ActionProfile* const profile = profile_at(g, number);
+    return profile ? f(*profile) : TABLE_UNKNOWN;
 }
 
 }  // namespace p4
@@ -28,36 +34,73 @@ P4_API void p4_process(void* program, const uint8_t* frame, uint32_t length, uin
     p4::process(*static_cast<p4::Program*>(program), frame, length, port);
 }
 
-P4_API int64_t p4_insert(void* program, uint32_t table, const uint64_t* key, const uint64_t* mask,
-                         const uint64_t* ranges, uint32_t priority, int32_t action, const uint64_t* params) {
+// `entry` is key, mask, low and high ends of ranges, and parameters, one after the other.
+P4_API int64_t p4_insert(void* program, uint32_t table, const uint64_t* entry, uint32_t priority, int32_t action) {
     auto& g = *static_cast<p4::Program*>(program);
     p4::Guard guard(g.host);
-    return p4::with_table(g, table, [&](p4::TableControl& t) { return t.insert(key, mask, ranges, priority, action, params); });
+    return p4::with_table(g, table, [&](p4::TableCore& t) { return t.insert(entry, priority, action, g.host.fresh_us()); });
 }
 
 P4_API int64_t p4_modify(void* program, uint32_t table, int64_t handle, int32_t action, const uint64_t* params) {
     auto& g = *static_cast<p4::Program*>(program);
     p4::Guard guard(g.host);
-    return p4::with_table(g, table, [&](p4::TableControl& t) { return t.modify(handle, action, params); });
+    return p4::with_table(g, table, [&](p4::TableCore& t) { return t.modify(handle, action, params); });
 }
 
 P4_API int64_t p4_delete(void* program, uint32_t table, int64_t handle) {
     auto& g = *static_cast<p4::Program*>(program);
     p4::Guard guard(g.host);
-    return p4::with_table(g, table, [&](p4::TableControl& t) { return t.remove(handle); });
+    return p4::with_table(g, table, [&](p4::TableCore& t) { return t.remove(handle); });
 }
 
 P4_API int64_t p4_set_default(void* program, uint32_t table, int32_t action, const uint64_t* params) {
     auto& g = *static_cast<p4::Program*>(program);
     p4::Guard guard(g.host);
-    return p4::with_table(g, table, [&](p4::TableControl& t) { return t.set_default(action, params), int64_t(0); });
+    return p4::with_table(g, table, [&](p4::TableCore& t) { return t.set_default(action, params), int64_t(0); });
+}
+
+// Microseconds since an entry was hit.
+P4_API int64_t p4_idle_us(void* program, uint32_t table, int64_t handle) {
+    auto& g = *static_cast<p4::Program*>(program);
+    p4::Guard guard(g.host);
+    return p4::with_table(g, table, [&](p4::TableCore& t) { return t.idle_us(handle, g.host.fresh_us()); });
+}
+
+// Inserts a member for handle -1.
+P4_API int64_t p4_set_member(void* program, uint32_t profile, int64_t handle, int32_t action, const uint64_t* params) {
+    auto& g = *static_cast<p4::Program*>(program);
+    p4::Guard guard(g.host);
+    return p4::with_profile(g, profile, [&](p4::ActionProfile& a) {
+        return handle < 0 ? a.insert_member(action, params) : a.modify_member(handle, action, params);
+    });
+}
+
+P4_API int64_t p4_delete_member(void* program, uint32_t profile, int64_t handle) {
+    auto& g = *static_cast<p4::Program*>(program);
+    p4::Guard guard(g.host);
+    return p4::with_profile(g, profile, [&](p4::ActionProfile& a) { return a.remove_member(handle); });
+}
+
+// Inserts a group for handle -1.
+P4_API int64_t p4_set_group(void* program, uint32_t profile, int64_t handle, const uint64_t* members, uint64_t count) {
+    auto& g = *static_cast<p4::Program*>(program);
+    p4::Guard guard(g.host);
+    return p4::with_profile(g, profile, [&](p4::ActionProfile& a) {
+        return handle < 0 ? a.insert_group(members, count) : a.modify_group(handle, members, count);
+    });
+}
+
+P4_API int64_t p4_delete_group(void* program, uint32_t profile, int64_t handle) {
+    auto& g = *static_cast<p4::Program*>(program);
+    p4::Guard guard(g.host);
+    return p4::with_profile(g, profile, [&](p4::ActionProfile& a) { return a.remove_group(handle); });
 }
 
 // {packets, bytes} of a table's entry.
 P4_API int64_t p4_direct_counter(void* program, uint32_t table, int64_t handle, uint64_t* values, int32_t write) {
     auto& g = *static_cast<p4::Program*>(program);
     p4::Guard guard(g.host);
-    return p4::with_table(g, table, [&](p4::TableControl& t) -> int64_t {
+    return p4::with_table(g, table, [&](p4::TableCore& t) -> int64_t {
         uint64_t* counter = t.counter(handle);
         if (!counter) return p4::TABLE_UNKNOWN;
         std::memcpy(write ? counter : values, write ? values : counter, 16);

@@ -12,21 +12,52 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from soft_switch.description import Match
+from soft_switch.description import Match, Target
 
 
 class ForwardingBackend(Protocol):
     """Tables, counters, registers and multicast groups of the running program, by their P4 names."""
 
     def insert(
-        self, table: str, match: Sequence[Match], *, priority: int, action: str, params: Sequence[int]
+        self,
+        table: str,
+        match: Sequence[Match],
+        *,
+        priority: int,
+        action: str | None = None,
+        params: Sequence[int] = (),
+        target: Target | None = None,
     ) -> int: ...
 
-    def modify(self, table: str, handle: int, *, action: str, params: Sequence[int]) -> None: ...
+    def modify(
+        self,
+        table: str,
+        handle: int,
+        *,
+        action: str | None = None,
+        params: Sequence[int] = (),
+        target: Target | None = None,
+    ) -> None: ...
 
     def delete(self, table: str, handle: int) -> None: ...
 
     def set_default(self, table: str, action: str | None, params: Sequence[int] = ()) -> None: ...
+
+    def idle_ns(self, table: str, handle: int) -> int: ...
+
+    def profile_member_insert(self, profile: str, action: str, params: Sequence[int]) -> int: ...
+
+    def profile_member_modify(
+        self, profile: str, member: int, action: str, params: Sequence[int]
+    ) -> None: ...
+
+    def profile_member_delete(self, profile: str, member: int) -> None: ...
+
+    def profile_group_insert(self, profile: str, members: Sequence[int]) -> int: ...
+
+    def profile_group_modify(self, profile: str, group: int, members: Sequence[int]) -> None: ...
+
+    def profile_group_delete(self, profile: str, group: int) -> None: ...
 
     def counter_read(self, name: str, index: int) -> tuple[int, int]: ...
 

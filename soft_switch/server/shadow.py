@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from soft_switch.description import Match
+from soft_switch.description import Match, Target
 from soft_switch.errors import TableFull, UnknownEntry
 from soft_switch.server.program import ProgramTables
 from soft_switch.server.schema import Schema
@@ -36,17 +36,31 @@ class Shadow:
         self._next_handle = 1 << 32  # apart from the program's own entries
 
     def insert(
-        self, table: str, match: Sequence[Match], *, priority: int, action: str, params: Sequence[int]
+        self,
+        table: str,
+        match: Sequence[Match],
+        *,
+        priority: int,
+        action: str | None = None,
+        params: Sequence[int] = (),
+        target: Target | None = None,
     ) -> int:
         entries = self._entries[table]
         if len(entries) >= self._capacity[table]:
             raise TableFull(f"table {table} is full: it holds {self._capacity[table]} entries")
-        handle = self._next_handle
-        self._next_handle += 1
+        handle = self._handle()
         entries.add(handle)
         return handle
 
-    def modify(self, table: str, handle: int, *, action: str, params: Sequence[int]) -> None:
+    def modify(
+        self,
+        table: str,
+        handle: int,
+        *,
+        action: str | None = None,
+        params: Sequence[int] = (),
+        target: Target | None = None,
+    ) -> None:
         self._check(table, handle)
 
     def delete(self, table: str, handle: int) -> None:
@@ -55,6 +69,30 @@ class Shadow:
         self._direct.pop((table, handle), None)
 
     def set_default(self, table: str, action: str | None, params: Sequence[int] = ()) -> None:
+        return
+
+    def idle_ns(self, table: str, handle: int) -> int:
+        self._check(table, handle)
+        return 0
+
+    # What a profile's members and groups are, and who refers to them, the server knows by itself.
+
+    def profile_member_insert(self, profile: str, action: str, params: Sequence[int]) -> int:
+        return self._handle()
+
+    def profile_member_modify(self, profile: str, member: int, action: str, params: Sequence[int]) -> None:
+        return
+
+    def profile_member_delete(self, profile: str, member: int) -> None:
+        return
+
+    def profile_group_insert(self, profile: str, members: Sequence[int]) -> int:
+        return self._handle()
+
+    def profile_group_modify(self, profile: str, group: int, members: Sequence[int]) -> None:
+        return
+
+    def profile_group_delete(self, profile: str, group: int) -> None:
         return
 
     def counter_read(self, name: str, index: int) -> tuple[int, int]:
@@ -89,6 +127,10 @@ class Shadow:
         if group not in self._groups:
             raise UnknownEntry(f"there is no multicast group {group}")
         del self._groups[group]
+
+    def _handle(self) -> int:
+        self._next_handle += 1
+        return self._next_handle - 1
 
     def _check(self, table: str, handle: int) -> None:
         if handle not in self._entries[table]:

@@ -19,8 +19,6 @@ from tests.soft_switch.programs import NAMES, REFUSED, program
 
 # What the message says, and the line in the P4 source where p4c's JSON has one.
 CONSTRUCTS = {
-    "action_profile": ("action profile or selector profile", 33),
-    "action_selector": ("action profile or selector selector", 33),
     "clone": ("primitive clone_ingress_pkt_to_egress", 31),
     "digest": ("digest learn_t", None),
     "direct_meter": ("meter TestIngress.rate", 29),
