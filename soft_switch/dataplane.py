@@ -42,6 +42,7 @@ from soft_switch.errors import (
     UnsupportedConstruct,
 )
 from soft_switch.loaded import LoadedProgram
+from soft_switch.value_sets import pack_member
 
 __all__ = [
     "DataPlane",
@@ -433,6 +434,25 @@ class DataPlane:
     def direct_meter_write(self, table: str, handle: int, config: MeterConfig | None) -> None:
         """Configure an entry's meter; its buckets start full. None makes every packet green again."""
         raise UnsupportedConstruct(f"direct meter of table {table}")
+
+    # Value sets
+
+    def value_set_write(self, name: str, members: Sequence[Sequence[Match]]) -> None:
+        """Replace what a parser's value set holds; a member has a match for each component of the key.
+
+        Raises UnknownEntry, TableError (a member that does not fit) or TableFull.
+        """
+        with self._control:
+            loaded = self._running()
+            number = loaded.compiled.value_sets.get(name)
+            if number is None:
+                raise UnknownEntry(f"the program has no value set {name}")
+            info = loaded.compiled.program.description.value_sets[name]
+            if len(members) > info.size:
+                raise TableFull(f"value set {name} holds {info.size} members, {len(members)} were given")
+            rows = [row for member in members for row in pack_member(info, member)]
+            data = api.to_words([word for row in rows for word in row])
+            loaded.library.p4_value_set(loaded.state, number, data, len(rows))
 
     # Replication and the control plane's packets
 

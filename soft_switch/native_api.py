@@ -72,6 +72,7 @@ PROGRAM: dict[str, tuple[Any, list[Any]]] = {
     "p4_delete_group": (c_int64, [c_void_p, c_uint32, c_int64]),
     "p4_direct_counter": (c_int64, [c_void_p, c_uint32, c_int64, Words, c_int32]),
     "p4_counter": (None, [c_void_p, c_uint32, c_uint64, c_uint64, Words, c_int32]),
+    "p4_value_set": (None, [c_void_p, c_uint32, Words, c_uint64]),
     "p4_register": (None, [c_void_p, c_uint32, c_uint64, Words, c_int32]),
 }
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from soft_switch.bmv2.syntax import (
+    NOT_VALUES,
     VALID,
     Binary,
     Bool,
@@ -14,8 +15,10 @@ from soft_switch.bmv2.syntax import (
     Expression,
     Field,
     Header,
+    HeaderMux,
     HeaderRef,
     HeadersEqual,
+    HeaderUnion,
     LastField,
     Lookahead,
     Mux,
@@ -27,6 +30,7 @@ from soft_switch.bmv2.syntax import (
     StackCount,
     StackElement,
     Unary,
+    UnionStack,
     Valid,
     is_bool,
     operands,
@@ -40,6 +44,7 @@ BINARY = frozenset(
     | {"<", "<=", ">", ">=", "and", "or"}
 )
 UNARY = frozenset({"~", "not", "d2b", "b2d"})
+HEADERS = (Header, StackElement, HeaderMux)
 NAMED = frozenset({"register_array", "counter_array", "calculation", "string"})
 
 
@@ -54,10 +59,15 @@ def read_source(value: Json) -> Source | None:
 
 @dataclass(frozen=True)
 class Names:
-    """What names in expressions can refer to: the field names of header instances and of stacks."""
+    """What names in expressions can refer to: the field names of header instances and of stacks.
+
+    `unions` has the headers of each union, `union_stacks` the stack that stands for each member, by name.
+    """
 
     header_fields: Mapping[str, Sequence[str]]
     stack_fields: Mapping[str, Sequence[str]]
+    unions: Mapping[str, tuple[str, ...]]
+    union_stacks: Mapping[str, Mapping[str, str]]
 
 
 class SyntaxReader:
@@ -70,14 +80,14 @@ class SyntaxReader:
     def expression(self, value: Json, source: Source | None) -> Expression:
         """An expression that yields a number or a truth value."""
         operand = self.operand(value, source)
-        if isinstance(operand, (Header, StackElement, Stack, Named, tuple)):
+        if isinstance(operand, NOT_VALUES):
             raise UnsupportedConstruct(f"{value['type']} used as a value", source)
         return operand
 
     def header(self, value: Json, source: Source | None) -> HeaderRef:
         """A reference to a header instance."""
         operand = self.operand(value, source)
-        if not isinstance(operand, (Header, StackElement)):
+        if not isinstance(operand, (Header, StackElement, HeaderMux)):
             raise UnsupportedConstruct(f"{value['type']} used as a header", source)
         return operand
 
@@ -123,8 +133,13 @@ class SyntaxReader:
         if kind == "header_stack":
             return self._stack(inner, source)
         if kind == "stack_field":
-            self._stack(inner[0], source)
-            return LastField(inner[0], inner[1])
+            return self._last(self._stack(inner[0], source), inner[1])
+        if kind == "union_stack_field":
+            return self._last(self.column(inner[0], inner[1], source), inner[2])
+        if kind == "header_union":
+            return self._union(inner, source)
+        if kind == "header_union_stack":
+            return UnionStack(inner, tuple(self._columns(inner, source).values()))
         if kind == "lookahead":
             return Lookahead(int(inner[0]), int(inner[1]))
         if kind == "parameters_vector":
@@ -150,15 +165,38 @@ class SyntaxReader:
             raise UnsupportedConstruct(f"header stack reference {name}", source)
         return Stack(name)
 
+    def _last(self, stack: Stack, field: str) -> Operand:
+        if field == "last" and field not in self._names.stack_fields[stack.name]:
+            return StackElement(stack.name, StackCount(stack.name, True))
+        return LastField(stack.name, field)
+
+    def _columns(self, name: Any, source: Source | None) -> Mapping[str, str]:
+        if not isinstance(name, str) or name not in self._names.union_stacks:
+            raise UnsupportedConstruct(f"reference to a stack of header unions {name}", source)
+        return self._names.union_stacks[name]
+
+    def column(self, name: str, member: str, source: Source | None) -> Stack:
+        """The stack that stands for a member of a stack of unions."""
+        columns = self._columns(name, source)
+        if member not in columns:
+            raise ProgramError(f"the header unions of {name} have no member {member}")
+        return Stack(columns[member])
+
+    def _union(self, name: Any, source: Source | None) -> HeaderUnion:
+        if not isinstance(name, str) or name not in self._names.unions:
+            raise UnsupportedConstruct(f"header union reference {name}", source)
+        return HeaderUnion(name, self._names.unions[name])
+
     def _operation(self, value: Json, source: Source | None) -> Operand:
         op, left, right = value["op"], value.get("left"), value["right"]
         if op == "?":
-            condition = self.expression(value["cond"], source)
-            return Mux(condition, self.expression(left, source), self.expression(right, source))  # type: ignore[arg-type]
+            return self._mux(self.expression(value["cond"], source), left, right, source)  # type: ignore[arg-type]
         if op in ("==", "!="):
             return self._equality(op, left, right, source)  # type: ignore[arg-type]
         if op == "valid":
             return Valid(self.header(right, source))
+        if op == "valid_union":
+            return _any([Valid(Header(name)) for name in self._as_union(right, source).headers])
         if op == "access_field":
             return self._access_field(self.header(left, source), int(right), source)  # type: ignore[arg-type]
         if op in ("dereference_header_stack", "dereference_stack"):
@@ -176,10 +214,28 @@ class SyntaxReader:
             return Binary(op, self.expression(left, source), self.expression(right, source))
         raise UnsupportedConstruct(f"operator {op}", source)
 
+    def _mux(self, condition: Expression, left: Json, right: Json, source: Source | None) -> Operand:
+        first, second = self.operand(left, source), self.operand(right, source)
+        if isinstance(first, HEADERS) and isinstance(second, HEADERS):
+            return HeaderMux(condition, first, second)
+        return Mux(condition, self.expression(left, source), self.expression(right, source))
+
+    def _as_union(self, value: Json, source: Source | None) -> HeaderUnion:
+        operand = self.operand(value, source)
+        if not isinstance(operand, HeaderUnion):
+            raise UnsupportedConstruct(f"{value['type']} used as a header union", source)
+        return operand
+
     def _equality(self, op: str, left: Json, right: Json, source: Source | None) -> Expression:
         first, second = self.operand(left, source), self.operand(right, source)
-        if isinstance(first, (Header, StackElement)) and isinstance(second, (Header, StackElement)):
+        equal: Expression | None = None
+        if isinstance(first, HEADERS) and isinstance(second, HEADERS):
             equal = HeadersEqual(first, second)
+        elif isinstance(first, HeaderUnion) and isinstance(second, HeaderUnion):
+            # One header at most is valid in each, and headers that are not are unequal.
+            pairs = zip(first.headers, second.headers, strict=True)
+            equal = _any([HeadersEqual(Header(a), Header(b)) for a, b in pairs])
+        if equal is not None:
             return equal if op == "==" else Unary("not", equal)
         a, b = self.expression(left, source), self.expression(right, source)
         if is_bool(a) != is_bool(b):
@@ -187,12 +243,23 @@ class SyntaxReader:
         return Binary(op, a, b)
 
     def _access_field(self, header: HeaderRef, offset: int, source: Source | None) -> Field:
-        if isinstance(header, StackElement):
-            fields = self._names.stack_fields[header.stack]
+        first = header
+        while isinstance(first, HeaderMux):  # both sides are of one type
+            first = first.left
+        if isinstance(first, StackElement):
+            fields = self._names.stack_fields[first.stack]
         else:
-            fields = self._names.header_fields[header.name]
+            fields = self._names.header_fields[first.name]
         if offset == len(fields):  # hidden fields follow the declared ones
             return Field(header, VALID)
         if not 0 <= offset < len(fields):
             raise UnsupportedConstruct(f"access to field number {offset}", source)
         return Field(header, fields[offset])
+
+
+def _any(tests: Sequence[Expression]) -> Expression:
+    """Whether one of several things is so."""
+    result: Expression = Bool(False)
+    for test in tests:
+        result = Binary("or", result, test)
+    return result

@@ -12,11 +12,17 @@ from soft_switch.errors import ProgramError, Source
 
 @dataclass(frozen=True)
 class FieldType:
-    """A field of a header type, width in bits."""
+    """A field of a header type, width in bits.
+
+    A varbit field takes up what the parser found, `width` at most. A saturating one keeps the nearest value
+    that fits.
+    """
 
     name: str
     width: int
     signed: bool
+    varbit: bool = False
+    saturating: bool = False
 
 
 @dataclass(frozen=True)
@@ -28,8 +34,13 @@ class HeaderType:
 
     @property
     def width(self) -> int:
-        """Bits of all fields."""
-        return sum(field.width for field in self.fields)
+        """Bits of all fields, a varbit field counted as empty."""
+        return sum(field.width for field in self.fields if not field.varbit)
+
+    @property
+    def varbit(self) -> FieldType | None:
+        """The varbit field, if there is one."""
+        return next((field for field in self.fields if field.varbit), None)
 
     def field(self, name: str) -> FieldType:
         """The field of that name."""
@@ -50,16 +61,23 @@ class HeaderInstance:
 
 @dataclass(frozen=True)
 class HeaderStack:
-    """A header stack and the instances that make it up."""
+    """A header stack and the instances that make it up.
+
+    A stack of unions is one of these for each member, a column: they share one count, which `counter` names.
+    """
 
     name: str
     type: HeaderType
     headers: tuple[str, ...]
+    counter: str
 
 
 @dataclass(frozen=True)
 class ParserOp:
-    """An operation of a parser state: extract, set, verify, shift, advance or a primitive."""
+    """An operation of a parser state: extract, set, verify, advance or a primitive.
+
+    The value of an extract is the length in bits of the header's varbit field.
+    """
 
     op: str
     target: Operand | None
@@ -69,11 +87,17 @@ class ParserOp:
 
 @dataclass(frozen=True)
 class Transition:
-    """Where to go when key & mask == value; value None is the default."""
+    """Where to go when key & mask == value, or the value set has the key; neither is the default."""
 
     value: int | None
     mask: int | None
     next_state: str | None
+    value_set: str | None = None
+
+    @property
+    def is_default(self) -> bool:
+        """Whether the transition asks for nothing."""
+        return self.value is None and self.value_set is None
 
 
 @dataclass(frozen=True)
@@ -188,6 +212,7 @@ class Bmv2Program:
     name: str
     header_instances: Mapping[str, HeaderInstance]
     stacks: Mapping[str, HeaderStack]
+    unions: tuple[tuple[str, ...], ...]
     errors: Mapping[str, int]
     parser_start: str | None
     parser_states: Mapping[str, ParserState]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from soft_switch.bmv2.expression_reader import Json, Names, SyntaxReader, read_source
@@ -27,10 +28,18 @@ from soft_switch.bmv2.program import (
     Transition,
 )
 from soft_switch.bmv2.syntax import (
+    VALID,
     Const,
+    Expression,
     Field,
     Header,
+    HeaderMux,
+    HeaderRef,
+    LastField,
+    Lookahead,
     Named,
+    Operand,
+    StackElement,
     Valid,
 )
 from soft_switch.description import (
@@ -49,6 +58,7 @@ from soft_switch.description import (
     RegisterInfo,
     TableInfo,
     Ternary,
+    ValueSetInfo,
 )
 from soft_switch.errors import ProgramError, Source, UnsupportedConstruct
 
@@ -80,6 +90,9 @@ class _Reader:
             raise UnsupportedConstruct(f"BMv2 JSON version {'.'.join(map(str, version))}")
         self._refuse_unsupported()
         self.types = {item["name"]: self._header_type(item) for item in root["header_types"]}
+        for item in root["headers"]:
+            if item["header_type"] not in self.types:
+                raise UnsupportedConstruct(f"header union {item['name']} as a header", read_source(item))
         self.instances = {
             item["name"]: HeaderInstance(
                 item["name"], self.types[item["header_type"]], bool(item["metadata"])
@@ -96,21 +109,28 @@ class _Reader:
                 item["name"],
                 self.types[item["header_type"]],
                 tuple(by_id[number] for number in item["header_ids"]),
+                item["name"],
             )
             for item in root.get("header_stacks", ())
         }
+        self.unions = {
+            item["name"]: tuple(by_id[number] for number in item["header_ids"])
+            for item in root.get("header_unions", ())
+        }
+        columns = {item["name"]: self._columns(item) for item in root.get("header_union_stacks", ())}
         names = Names(
             {name: [field.name for field in item.type.fields] for name, item in self.instances.items()},
             {name: [field.name for field in item.type.fields] for name, item in self.stacks.items()},
+            self.unions,
+            columns,
         )
         self.syntax = SyntaxReader(names)
+        self.value_sets = {item["name"]: _value_set(item) for item in root.get("parse_vsets", ())}
+        self.used_value_sets: set[str] = set()
         self.actions = {item["id"]: self._action(item) for item in root["actions"]}
 
     def _refuse_unsupported(self) -> None:
         for key, construct in (
-            ("header_unions", "header union"),
-            ("header_union_stacks", "stack of header unions"),
-            ("parse_vsets", "parser value set"),
             ("extern_instances", "extern instance"),
             ("meter_arrays", "meter"),
             ("learn_lists", "digest"),
@@ -120,16 +140,39 @@ class _Reader:
 
     def _header_type(self, item: Json) -> HeaderType:
         fields = []
+        if item.get("length_exp") is not None:
+            raise UnsupportedConstruct(f"the length expression of header {item['name']}", read_source(item))
+        fixed = sum(int(field[1]) for field in item["fields"] if field[1] != "*")
         for field in item["fields"]:
-            name, width = field[0], field[1]
-            if width == "*":
-                raise UnsupportedConstruct(f"varbit field {item['name']}.{name}", read_source(item))
-            if len(field) > 3 and field[3]:
-                raise UnsupportedConstruct(f"saturating field {item['name']}.{name}", read_source(item))
+            name, width, varbit = field[0], field[1], field[1] == "*"
+            if varbit:
+                if "max_length" not in item:
+                    raise UnsupportedConstruct(
+                        f"varbit field {item['name']}.{name} without a greatest length", read_source(item)
+                    )
+                width = 8 * int(item["max_length"]) - fixed
+                if width % 8:
+                    raise ProgramError(f"varbit field {item['name']}.{name} has {width} bits at most")
             if not 0 < int(width) <= MAX_WIDTH:
                 raise ProgramError(f"field {item['name']}.{name} is {width} bits wide")
-            fields.append(FieldType(name, int(width), len(field) > 2 and bool(field[2])))
+            signed = len(field) > 2 and bool(field[2])
+            fields.append(FieldType(name, int(width), signed, varbit, len(field) > 3 and bool(field[3])))
+        if sum(field.varbit for field in fields) > 1:
+            raise ProgramError(f"header type {item['name']} has more than one varbit field")
         return HeaderType(item["name"], tuple(fields))
+
+    def _columns(self, item: Json) -> Mapping[str, str]:
+        """The stacks that stand for the members of a stack of unions; adds them to the stacks."""
+        by_id = {union["id"]: union["name"] for union in self.root["header_unions"]}
+        kinds = {kind["name"]: kind["headers"] for kind in self.root["header_union_types"]}
+        unions = [self.unions[by_id[number]] for number in item["header_union_ids"]]
+        result = {}
+        for position, (member, header_type) in enumerate(kinds[item["union_type"]]):
+            name = f"{item['name']}.{member}"
+            headers = tuple(union[position] for union in unions)
+            self.stacks[name] = HeaderStack(name, self.types[header_type], headers, item["name"])
+            result[member] = name
+        return result
 
     def _action(self, item: Json) -> Action:
         params = tuple(ActionParam(p["name"], int(p["bitwidth"])) for p in item["runtime_data"])
@@ -164,6 +207,7 @@ class _Reader:
             name=name,
             header_instances=self.instances,
             stacks=self.stacks,
+            unions=tuple(self.unions.values()),
             errors=_error_codes(root.get("errors", ())),
             parser_start=parsers["parser"].get("init_state"),
             parser_states=states,
@@ -220,6 +264,7 @@ class _Reader:
             counters,
             registers,
             action_profiles=profiles,
+            value_sets=self.value_sets,
         )
 
     # Parser
@@ -228,6 +273,8 @@ class _Reader:
         place = read_source(item)
         ops = tuple(self._parser_op(op, item["name"], place) for op in item["parser_ops"])
         key = tuple(self.syntax.expression(part, place) for part in item["transition_key"])
+        if any(isinstance(part, Field) and self._is_varbit(part) for part in key):
+            raise UnsupportedConstruct(f"select on a varbit field in parser state {item['name']}", place)
         transitions = []
         for branch in item["transitions"]:
             kind = branch.get("type", "hexstr")
@@ -242,6 +289,8 @@ class _Reader:
                         branch["next_state"],
                     )
                 )
+            elif kind == "parse_vset":
+                transitions.append(self._value_set_transition(branch, item["name"], key, place))
             else:
                 raise UnsupportedConstruct(f"transition on {kind} in parser state {item['name']}", place)
         return ParserState(item["name"], ops, key, tuple(transitions))
@@ -249,13 +298,9 @@ class _Reader:
     def _parser_op(self, item: Json, state: str, place: Source | None) -> ParserOp:
         op, params = item["op"], item["parameters"]
         place = read_source(item) or place
-        if op == "extract":
-            kind, name = params[0]["type"], params[0]["value"]
-            if kind == "regular":
-                return ParserOp(op, self.syntax.header({"type": "header", "value": name}, place), None)
-            if kind == "stack":
-                return ParserOp(op, self.syntax.operand({"type": "header_stack", "value": name}, place), None)
-            raise UnsupportedConstruct(f"extract of a {kind} in parser state {state}", place)
+        if op in ("extract", "extract_VL"):
+            length = self.syntax.expression(params[1], place) if op == "extract_VL" else None
+            return ParserOp("extract", self._extracted(params[0], state, place), length)
         if op == "set":
             target = self.syntax.operand(params[0], place)
             return ParserOp(op, target, self.syntax.expression(params[1], place))
@@ -269,6 +314,46 @@ class _Reader:
         if op == "primitive":
             return ParserOp(op, None, None, self.syntax.primitive(params[0], place))
         raise UnsupportedConstruct(f"parser operation {op} in parser state {state}", place)
+
+    def _extracted(self, item: Json, state: str, place: Source | None) -> Operand:
+        kind, name = item["type"], item["value"]
+        if kind == "regular":
+            reference = name if isinstance(name, Mapping) else {"type": "header", "value": name}
+            return self.syntax.header(reference, place)
+        if kind == "stack":
+            return self.syntax.operand({"type": "header_stack", "value": name}, place)
+        if kind == "union_stack":
+            return self.syntax.column(name[0], name[1], place)
+        raise UnsupportedConstruct(f"extract of a {kind} in parser state {state}", place)
+
+    def _value_set_transition(
+        self, branch: Json, state: str, key: Sequence[Expression], place: Source | None
+    ) -> Transition:
+        name = branch["value"]
+        if branch.get("mask") is not None:
+            raise UnsupportedConstruct(f"value set {name} with a mask in parser state {state}", place)
+        fields = []
+        for number, part in enumerate(key):
+            if not isinstance(part, (Field, LastField, Lookahead)):
+                raise UnsupportedConstruct(f"select on an expression in parser state {state}", place)
+            fields.append(KeyField(f"field{number}", "exact", self._part_width(part)))
+        known = self.value_sets.get(name)
+        if known is None:
+            raise ProgramError(
+                f"parser state {state} uses a value set {name} that the program does not define"
+            )
+        if name in self.used_value_sets and known.fields != tuple(fields):
+            raise UnsupportedConstruct(f"value set {name} in selects of different widths", place)
+        self.used_value_sets.add(name)
+        self.value_sets[name] = replace(known, fields=tuple(fields))
+        return Transition(None, None, branch["next_state"], name)
+
+    def _part_width(self, part: Field | LastField | Lookahead) -> int:
+        if isinstance(part, Lookahead):
+            return part.width
+        if isinstance(part, LastField):
+            return self.stacks[part.stack].type.field(part.field).width
+        return self._field_width(part)
 
     # Pipelines
 
@@ -354,17 +439,37 @@ class _Reader:
             return KeySource(
                 Valid(self.syntax.header({"type": "header", "value": key["target"]}, place)), None
             )
-        return KeySource(self.syntax.field(key["target"], place), None if mask is None else int(mask, 16))
+        target = key["target"]
+        if isinstance(target, Mapping):
+            read = self.syntax.expression(target, place)
+            if not isinstance(read, Field):
+                raise UnsupportedConstruct(f"{type(read).__name__} as a table key", place)
+            field = read
+        else:
+            field = self.syntax.field(target, place)
+        if self._is_varbit(field):
+            raise UnsupportedConstruct("a varbit field as a table key", place)
+        return KeySource(field, None if mask is None else int(mask, 16))
 
     def _key_width(self, key: KeySource) -> int:
         return 1 if isinstance(key.value, Valid) else self._field_width(key.value)
 
     def _field_width(self, field: Field) -> int:
-        if field.field == "$valid$":
+        if field.field == VALID:
             return 1
-        if not isinstance(field.header, Header):
-            raise UnsupportedConstruct("a table key in a header stack at a computed index")
-        return self.instances[field.header.name].type.field(field.field).width
+        return self._header_of(field.header).field(field.field).width
+
+    def _header_of(self, header: HeaderRef) -> HeaderType:
+        match header:
+            case Header(name):
+                return self.instances[name].type
+            case StackElement(stack, _):
+                return self.stacks[stack].type
+            case HeaderMux(_, left, _):
+                return self._header_of(left)
+
+    def _is_varbit(self, field: Field) -> bool:
+        return field.field != VALID and self._header_of(field.header).field(field.field).varbit
 
     def _call(self, item: Json) -> ActionCall:
         action = self.actions[int(item["action_id"])].info
@@ -421,6 +526,12 @@ class _Reader:
             update=bool(item.get("update", True)),
             condition=None if condition is None else self.syntax.expression(condition, place),
         )
+
+
+def _value_set(item: Json) -> ValueSetInfo:
+    """Its fields are those of the select that uses it."""
+    whole = KeyField("field0", "exact", int(item["compressed_bitwidth"]))
+    return ValueSetInfo(item["name"], int(item["id"]), int(item.get("max_size", 0)), (whole,))
 
 
 def _key_name(key: Json) -> str:

@@ -42,7 +42,16 @@ class StackElement:
     index: Expression
 
 
-HeaderRef = Union[Header, StackElement]  # noqa: UP007
+@dataclass(frozen=True)
+class HeaderMux:
+    """One of two headers of the same type, by a condition."""
+
+    condition: Expression
+    left: HeaderRef
+    right: HeaderRef
+
+
+HeaderRef = Union[Header, StackElement, HeaderMux]  # noqa: UP007
 
 
 @dataclass(frozen=True)
@@ -55,7 +64,7 @@ class Field:
 
 @dataclass(frozen=True)
 class LastField:
-    """A field of the header that was extracted into a stack last."""
+    """A field of the header that was extracted into a stack (or a column of a stack of unions) last."""
 
     stack: str
     field: str
@@ -157,8 +166,21 @@ def operands(expression: Expression) -> tuple[Expression, ...]:
             return left, right
         case Mux(condition, left, right):
             return condition, left, right
-        case Field(StackElement(_, index), _) | Valid(StackElement(_, index)):
+        case Field(header, _) | Valid(header):
+            return header_operands(header)
+        case HeadersEqual(left, right):
+            return header_operands(left) + header_operands(right)
+        case _:
+            return ()
+
+
+def header_operands(header: HeaderRef) -> tuple[Expression, ...]:
+    """The expressions that say which header is meant."""
+    match header:
+        case StackElement(_, index):
             return (index,)
+        case HeaderMux(condition, left, right):
+            return condition, *header_operands(left), *header_operands(right)
         case _:
             return ()
 
@@ -171,6 +193,22 @@ class Stack:
 
 
 @dataclass(frozen=True)
+class HeaderUnion:
+    """A header union as an operand: the headers it consists of, of which one at most is valid."""
+
+    name: str
+    headers: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class UnionStack:
+    """A stack of header unions as an operand: the stacks of the first members, of the second, and so on."""
+
+    name: str
+    columns: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Named:
     """An object a primitive works on: kind is register_array, counter_array, calculation or string."""
 
@@ -178,7 +216,18 @@ class Named:
     name: str
 
 
-Operand = Union[Expression, Header, StackElement, Stack, Named, tuple[Expression, ...]]  # noqa: UP007
+NOT_VALUES = (Header, StackElement, HeaderMux, Stack, HeaderUnion, UnionStack, Named, tuple)
+Operand = Union[  # noqa: UP007
+    Expression,
+    Header,
+    StackElement,
+    HeaderMux,
+    Stack,
+    HeaderUnion,
+    UnionStack,
+    Named,
+    tuple[Expression, ...],
+]
 
 
 @dataclass(frozen=True)

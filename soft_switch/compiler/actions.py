@@ -6,17 +6,22 @@ from collections.abc import Callable, Mapping, Sequence
 
 from soft_switch.bmv2.program import Action, Bmv2Program
 from soft_switch.bmv2.syntax import (
+    NOT_VALUES,
     Const,
     Expression,
     Field,
     Header,
+    HeaderMux,
     HeaderRef,
+    HeaderUnion,
     LastField,
     Named,
     Operand,
     Primitive,
     Stack,
     StackElement,
+    UnionStack,
+    header_operands,
     is_bool,
 )
 from soft_switch.compiler.bounds import words
@@ -24,7 +29,7 @@ from soft_switch.compiler.code import Code, comment, string
 from soft_switch.compiler.effects import ENDING
 from soft_switch.compiler.expressions import Constants, ExpressionWriter
 from soft_switch.compiler.hashes import Calculations
-from soft_switch.compiler.layout import HeaderPlace, Layout, Place
+from soft_switch.compiler.layout import HeaderPlace, Layout, Place, StackPlace
 from soft_switch.compiler.standard_metadata import StandardMetadata
 from soft_switch.errors import ProgramError, Source, UnsupportedConstruct
 
@@ -54,6 +59,9 @@ class Primitives:
             "assign_header": self._assign_header,
             "copy_header": self._assign_header,
             "assign_header_stack": self._assign_stack,
+            "assign_VL": self._assign_varbit,
+            "assign_union": self._assign_union,
+            "assign_union_stack": self._assign_union_stack,
             "add_header": self._add_header,
             "remove_header": self._remove_header,
             "push": self._push,
@@ -102,31 +110,79 @@ class Primitives:
             for item in to.type.fields:
                 write.store(write.layout.field(to, item.name), write.layout.field(source, item.name))
             return
-        write.out(f"if ({source.valid}) {to.text} = {source.text};\n{to.valid} = {source.valid};")
+        if to.others:
+            with write.out.block(f"if ({source.valid})"):
+                write.out(f"{to.text} = {source.text};\n{to.mark_valid()}")
+            write.out(f"else {to.valid} = 0;")
+        else:
+            write.out(f"if ({source.valid}) {to.text} = {source.text};\n{to.valid} = {source.valid};")
 
     def _assign_stack(self, call: Primitive, write: ExpressionWriter) -> None:
-        to, source = (write.layout.stacks[_stack(operand, call.source)] for operand in call.operands[:2])
+        to, source = (_stack(operand, call.source) for operand in call.operands[:2])
+        self._copy_stack(write, write.layout.stacks[to], write.layout.stacks[source])
+
+    @staticmethod
+    def _copy_stack(write: ExpressionWriter, to: StackPlace, source: StackPlace) -> None:
         write.out(f"{to.next} = {source.next};")
         with write.out.block(f"for (int i = 0; i < {to.depth}; i++)"):
             write.out(f"if (p.v[{source.first_valid} + i]) {to.array}[i] = {source.array}[i];")
             write.out(f"p.v[{to.first_valid} + i] = p.v[{source.first_valid} + i];")
+
+    def _assign_union(self, call: Primitive, write: ExpressionWriter) -> None:
+        to, source = call.operands[:2]
+        if not isinstance(to, HeaderUnion) or not isinstance(source, HeaderUnion):
+            raise UnsupportedConstruct("assign_union with these operands", call.source)
+        for one, other in zip(to.headers, source.headers, strict=True):
+            self._copy_header(write, write.layout.headers[one], write.layout.headers[other])
+
+    def _assign_union_stack(self, call: Primitive, write: ExpressionWriter) -> None:
+        to, source = call.operands[:2]
+        if not isinstance(to, UnionStack) or not isinstance(source, UnionStack):
+            raise UnsupportedConstruct("assign_union_stack with these operands", call.source)
+        for one, other in zip(to.columns, source.columns, strict=True):
+            self._copy_stack(write, write.layout.stacks[one], write.layout.stacks[other])
+
+    def _assign_varbit(self, call: Primitive, write: ExpressionWriter) -> None:
+        to, source = (write.place(_lvalue(operand, call.source)) for operand in call.operands[:2])
+        if not to.varbit or not source.varbit or to.width != source.width:
+            raise UnsupportedConstruct("assign_VL of fields of different types", call.source)
+        write.out(f"{to.text} = {source.text};")
 
     def _add_header(self, call: Primitive, write: ExpressionWriter) -> None:
         header = write.header(_header(call.operands[0], call.source))
         if header.valid is None:
             return
         with write.out.block(f"if (!{header.valid})"):
-            write.out(f"std::memset(&{header.text}, 0, sizeof {header.text});\n{header.valid} = 1;")
-            write.out(f"c.packet_length += {header.type.width // 8};")
+            varbit = header.type.varbit
+            if varbit is not None:  # it keeps its length
+                size = f"{write.layout.field(header, varbit.name).text}.size"
+                write.out(f"const uint32_t size = {size};")
+            write.out(f"std::memset(&{header.text}, 0, sizeof {header.text});\n{header.mark_valid()}")
+            if varbit is not None:
+                write.out(f"{size} = size;")
+            write.out(f"c.packet_length += {header.size};")
 
     def _remove_header(self, call: Primitive, write: ExpressionWriter) -> None:
         header = write.header(_header(call.operands[0], call.source))
         if header.valid is not None:
-            write.out(
-                f"if ({header.valid}) c.packet_length -= {header.type.width // 8};\n{header.valid} = 0;"
-            )
+            write.out(f"if ({header.valid}) c.packet_length -= {header.size};\n{header.valid} = 0;")
+
+    def _shift_unions(self, call: Primitive, write: ExpressionWriter, unions: UnionStack) -> None:
+        count = write.hoist(_expression(call.operands[1], call.source), 1)
+        stacks = [write.layout.stacks[name] for name in unions.columns]
+        depth, following = stacks[0].depth, stacks[0].next
+        limited = f"uint32_t({count} < {depth} ? {count} : {depth})"
+        if call.op == "push":
+            write.out(f"{following} = std::min({depth}u, {following} + {limited});")
+        else:
+            write.out(f"{following} -= std::min({following}, {limited});")
+        for stack in stacks:
+            write.out(f"{call.op}_union({stack.array}, &p.v[{stack.first_valid}], {depth}, {count});")
 
     def _push(self, call: Primitive, write: ExpressionWriter) -> None:
+        if isinstance(call.operands[0], UnionStack):
+            self._shift_unions(call, write, call.operands[0])
+            return
         stack = write.layout.stacks[_stack(call.operands[0], call.source)]
         count = write.hoist(_expression(call.operands[1], call.source), 1)
         write.out(
@@ -134,6 +190,9 @@ class Primitives:
         )
 
     def _pop(self, call: Primitive, write: ExpressionWriter) -> None:
+        if isinstance(call.operands[0], UnionStack):
+            self._shift_unions(call, write, call.operands[0])
+            return
         stack = write.layout.stacks[_stack(call.operands[0], call.source)]
         count = write.hoist(_expression(call.operands[1], call.source), 1)
         write.out(
@@ -301,9 +360,9 @@ def _roots(call: Primitive) -> list[Expression]:
     for operand in call.operands:
         if isinstance(operand, tuple):
             roots += operand
-        elif isinstance(operand, StackElement):
-            roots.append(operand.index)
-        elif not isinstance(operand, (Header, Stack, Named)):
+        elif isinstance(operand, (Header, StackElement, HeaderMux)):
+            roots += header_operands(operand)
+        elif not isinstance(operand, NOT_VALUES):
             roots.append(operand)
     return roots
 
@@ -316,7 +375,7 @@ def _jump_target(call: Primitive) -> int:
 
 
 def _expression(operand: Operand, source: Source | None) -> Expression:
-    if isinstance(operand, (Header, StackElement, Stack, Named, tuple)):
+    if isinstance(operand, NOT_VALUES):
         raise UnsupportedConstruct(f"{type(operand).__name__} as a value", source)
     return operand
 
@@ -328,7 +387,7 @@ def _lvalue(operand: Operand, source: Source | None) -> Field | LastField:
 
 
 def _header(operand: Operand, source: Source | None) -> HeaderRef:
-    if not isinstance(operand, (Header, StackElement)):
+    if not isinstance(operand, (Header, StackElement, HeaderMux)):
         raise UnsupportedConstruct(f"{type(operand).__name__} as a header", source)
     return operand
 

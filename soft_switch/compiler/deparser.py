@@ -69,7 +69,7 @@ class DeparserWriter:
         with out.block("static void deparse(Program& g, Phv& p, const Context& c, uint32_t port)"):
             out("uint32_t length = c.payload_length;")
             for header in headers:
-                out(f"if ({header.valid}) length += {header.type.width // 8};")
+                out(f"if ({header.valid}) length += {header.size};")
             out("uint8_t* const frame = g.host.reserve(port, length);\nif (!frame) return;")
             out("uint8_t* q = frame;")
             for header in headers:

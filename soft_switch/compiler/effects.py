@@ -19,8 +19,10 @@ from soft_switch.bmv2.syntax import (
     Expression,
     Field,
     Header,
+    HeaderMux,
     HeaderRef,
     HeadersEqual,
+    HeaderUnion,
     LastField,
     Mux,
     Named,
@@ -29,7 +31,9 @@ from soft_switch.bmv2.syntax import (
     Stack,
     StackElement,
     Unary,
+    UnionStack,
     Valid,
+    header_operands,
 )
 from soft_switch.compiler.flow import JUMPS, Variable, first_writes
 
@@ -39,6 +43,7 @@ ENDING = frozenset({"exit", "assert", "assume"})
 FIELD_WRITERS = frozenset(
     {
         "assign",
+        "assign_VL",
         "modify_field",
         "register_read",
         "modify_field_with_hash_based_offset",
@@ -123,27 +128,32 @@ class EffectsFinder:
             case Valid(header):
                 yield from self._reference(header)
             case HeadersEqual(first, second):
-                for header in (first, second):
-                    yield from self._reference(header)
-                    if isinstance(header, Header):
-                        yield from self._fields(header.name)
+                yield from self._header(first)
+                yield from self._header(second)
             case _:
                 pass
 
     def _reference(self, header: HeaderRef) -> Iterator[Variable]:
-        if isinstance(header, StackElement):
-            yield from self.variables(header.index)
+        for part in header_operands(header):
+            yield from self.variables(part)
+
+    def _header(self, header: HeaderRef) -> Iterator[Variable]:
+        """What is read where the fields of a header are."""
+        yield from self._reference(header)
+        if isinstance(header, HeaderMux):
+            yield from self._header(header.left)
+            yield from self._header(header.right)
+        elif isinstance(header, Header):
+            yield from self._fields(header.name)
 
     def operand(self, operand: Operand) -> frozenset[Variable]:
         """What an operand that is read, reads."""
         match operand:
-            case Header(name):
-                return frozenset(self._fields(name))
-            case StackElement(_, index):
-                return self.variables(index)
+            case Header() | StackElement() | HeaderMux():
+                return frozenset(self._header(operand))
             case Named("calculation", name):
                 return self.calculation(self._program.calculations[name])
-            case Named() | Stack():
+            case Named() | Stack() | HeaderUnion() | UnionStack():
                 return frozenset()
             case tuple():
                 return frozenset().union(*(self.variables(item) for item in operand))

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Union
 
+from soft_switch.bmv2.program import HeaderType
 from soft_switch.bmv2.syntax import (
     Binary,
     Bool,
@@ -19,6 +20,7 @@ from soft_switch.bmv2.syntax import (
     Expression,
     Field,
     Header,
+    HeaderMux,
     HeaderRef,
     HeadersEqual,
     LastField,
@@ -26,6 +28,7 @@ from soft_switch.bmv2.syntax import (
     Mux,
     Param,
     StackCount,
+    StackElement,
     Unary,
     Valid,
     is_bool,
@@ -94,13 +97,36 @@ class ExpressionWriter:
         """The header a reference denotes; an index beyond the stack denotes its spare element."""
         if isinstance(reference, Header):
             return self.layout.headers[reference.name]
+        if isinstance(reference, HeaderMux):
+            return self._header_mux(reference)
         stack = self.layout.stacks[reference.stack]
         index = self.out.name("i")
         bounds = self.bounds(reference.index)
         value = self.value(reference.index, b.words(bounds.bits))
         low = value if b.words(bounds.bits) == 1 else f"{value}.w[0]"
         self.out(f"uint64_t {index} = {low};\nif ({index} >= {stack.depth}u) {index} = {stack.depth}u;")
-        return HeaderPlace(f"{stack.array}[{index}]", f"p.v[{stack.first_valid} + {index}]", stack.type)
+        return stack.element(index)
+
+    def _header_mux(self, reference: HeaderMux) -> HeaderPlace:
+        left, right = self.header(reference.left), self.header(reference.right)
+        if left.valid is None or right.valid is None or left.type != right.type:
+            raise UnsupportedConstruct("a choice between two structs", self.source)
+        name = self.out.name("m")
+        condition = self.boolean(reference.condition)
+        self.out(f"const bool {name} = {condition};")
+        self.out(f"auto& {name}h = {name} ? {left.text} : {right.text};")
+        self.out(f"uint8_t& {name}v = {name} ? {left.valid} : {right.valid};")
+        return HeaderPlace(f"{name}h", f"{name}v", left.type)
+
+    def header_type(self, reference: HeaderRef) -> HeaderType:
+        """The type of a header, without code for an index."""
+        match reference:
+            case Header(name):
+                return self.layout.headers[name].type
+            case HeaderMux(_, left, _):
+                return self.header_type(left)
+            case StackElement(stack, _):
+                return self.layout.stacks[stack].type
 
     def place(self, field: Field | LastField | Place) -> Place:
         """The field to read or write."""
@@ -110,8 +136,7 @@ class ExpressionWriter:
             return self.layout.field(self.header(field.header), field.field)
         stack = self.layout.stacks[field.stack]
         index = f"({stack.next} ? {stack.next} - 1 : {stack.depth}u)"
-        header = HeaderPlace(f"{stack.array}[{index}]", f"p.v[{stack.first_valid} + {index}]", stack.type)
-        return self.layout.field(header, field.field)
+        return self.layout.field(stack.element(index), field.field)
 
     def _static_place(self, field: Field | LastField) -> Place:
         """Width and sign of a field, without code for an index."""
@@ -120,7 +145,7 @@ class ExpressionWriter:
         elif isinstance(field.header, Header):
             return self.layout.field(self.layout.headers[field.header.name], field.field)
         else:
-            header_type = self.layout.stacks[field.header.stack].type
+            header_type = self.header_type(field.header)
         return self.layout.field(HeaderPlace("", "", header_type), field.field)
 
     # Bounds
@@ -141,13 +166,18 @@ class ExpressionWriter:
             case Place():
                 return expression.bounds
             case Field() | LastField():
-                return self._static_place(expression).bounds
+                place = self._static_place(expression)
+                if place.varbit:
+                    raise UnsupportedConstruct(
+                        f"varbit field {expression.field} in a computation", self.source
+                    )
+                return place.bounds
             case Param(index):
                 return b.unsigned(self._params[index][1])
             case Lookahead(_, width):
                 return b.unsigned(width)
             case StackCount(_, last):
-                return b.between(-1 if last else 0, b.ones(32))
+                return b.unsigned(64 if last else 32)  # BMv2: an empty stack's last index is 2^64 - 1
             case Mux(_, left, right):
                 return b.union(self.bounds(left), self.bounds(right))
             case Unary("~", operand):
@@ -224,7 +254,15 @@ class ExpressionWriter:
     def _valid(header: HeaderPlace) -> str:
         return "true" if header.valid is None else f"bool({header.valid})"
 
+    def _is_varbit(self, expression: Value) -> bool:
+        if isinstance(expression, (Field, LastField)):
+            return self._static_place(expression).varbit
+        return False
+
     def _compare(self, op: str, left: Value, right: Expression) -> str:
+        if op in ("==", "!=") and self._is_varbit(left) and self._is_varbit(right):
+            x, y = self.place(left).text, self.place(right).text  # type: ignore[arg-type]
+            return f"{'!' if op == '!=' else ''}equal({x}, {y})"
         both = b.union(self.bounds(left), self.bounds(right))
         count = b.words(both.bits)
         x, y = self.value(left, count), self.value(right, count)
@@ -245,7 +283,8 @@ class ExpressionWriter:
         tests = [self._valid(first), self._valid(second)]
         for item in first.type.fields:
             x, y = self.layout.field(first, item.name), self.layout.field(second, item.name)
-            tests.append(f"equal({x.text}, {y.text})" if x.width > 64 else f"{x.text} == {y.text}")
+            whole = x.width > 64 or x.varbit
+            tests.append(f"equal({x.text}, {y.text})" if whole else f"{x.text} == {y.text}")
         return "(" + " && ".join(tests) + ")"
 
     # Numbers
@@ -338,7 +377,7 @@ class ExpressionWriter:
                 text = self._lookahead(expression)
                 return f"resize<{count}>({text}, false)" if width > 64 else f"from_unsigned<{count}>({text})"
             case StackCount() | Unary("b2d", _):
-                return f"from_signed<{count}>(int64_t({self._narrow(expression)}))"
+                return f"from_unsigned<{count}>({self._narrow(expression)})"
             case Binary("&", left, right) if self._keeps(right, count):
                 return self._wide(left, count)
             case Binary("+" | "-" as op, left, right) if not self._parallel(expression, count):
@@ -508,6 +547,11 @@ class ExpressionWriter:
 
     def store(self, place: Place, expression: Value) -> None:
         """Store a value in a place, cut to its width."""
+        if place.varbit:
+            raise UnsupportedConstruct("a number stored in a varbit field", self.source)
+        if place.saturating:
+            op = "sat_cast" if place.signed else "usat_cast"
+            expression = Binary(op, expression, Const(place.width))  # type: ignore[arg-type]
         count = place.words
         bounds = self.bounds(expression)
         fits = not bounds.negative and bounds.maybe & ~b.ones(place.width) == 0

@@ -55,7 +55,7 @@ class Calculations:
         runs = self._runs(item)
         total = sum(bits.width for _, run in runs for bits in run)
         out(f"{ALGORITHMS[item.algorithm][0]} state;\nuint8_t buffer[{max(1, -(-total // 8))}];")
-        if all(sum(bits.width for bits in run) % 8 == 0 for _, run in runs):
+        if all(sum(bits.width for bits in run) % 8 == 0 for _, whole in runs for run in _split(whole)):
             self._whole_bytes(out, runs)
         else:
             self._bit_by_bit(out, runs)
@@ -67,8 +67,13 @@ class Calculations:
         out("uint8_t* q = buffer;")
         for valid, run in runs:
             with out.block("" if valid is None else f"if ({valid})"):
-                size = write_bytes(out, "q", run)
-                out(f"q += {size};")
+                for part in _split(run):
+                    if part[0].varbit:
+                        text = part[0].text
+                        out(f"std::memcpy(q, {text}.bytes, {text}.size);\nq += {text}.size;")
+                    else:
+                        size = write_bytes(out, "q", part)
+                        out(f"q += {size};")
         out("state.add(buffer, size_t(q - buffer));")
 
     def _bit_by_bit(self, out: Code, runs: Sequence[tuple[str | None, list[Bits]]]) -> None:
@@ -77,6 +82,9 @@ class Calculations:
         for valid, run in runs:
             with out.block("" if valid is None else f"if ({valid})"):
                 for bits in run:
+                    if bits.varbit:
+                        out(f"or_varbit(buffer, offset, {bits.text});\noffset += 8 * {bits.text}.size;")
+                        continue
                     suffix = "_wide" if bits.width > 64 else ""
                     out(f"or_bits{suffix}<{bits.width}>(buffer, offset, {bits.text});")
                     out(f"offset += {bits.width};")
@@ -108,4 +116,17 @@ class Calculations:
 
     def _bits(self, header: HeaderPlace, name: str) -> Bits:
         place = self._layout.field(header, name)
+        if place.varbit:
+            return Bits(place.text, place.width, True)
         return Bits(place.text if place.width > 64 else f"uint64_t({place.text})", place.width)
+
+
+def _split(run: Sequence[Bits]) -> list[list[Bits]]:
+    """Varbit fields by themselves, what is between them together."""
+    parts: list[list[Bits]] = []
+    for bits in run:
+        if parts and not bits.varbit and not parts[-1][-1].varbit:
+            parts[-1].append(bits)
+        else:
+            parts.append([bits])
+    return parts

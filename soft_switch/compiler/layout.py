@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from soft_switch.bmv2.program import Bmv2Program, FieldType, HeaderInstance, HeaderType
+from soft_switch.bmv2.program import Bmv2Program, FieldType, HeaderInstance, HeaderStack, HeaderType
 from soft_switch.bmv2.syntax import VALID
 from soft_switch.compiler.bounds import Bounds, signed, unsigned, words
 from soft_switch.compiler.code import Code, comment
 from soft_switch.compiler.flow import Variable
 from soft_switch.compiler.liveness import Liveness
 from soft_switch.errors import ProgramError
+
+
+def field_type(field: FieldType) -> str:
+    """The C++ type of a field."""
+    return f"Varbit<{field.width // 8}>" if field.varbit else c_type(field.width)
 
 
 def c_type(width: int) -> str:
@@ -28,6 +33,8 @@ class Place:
     text: str
     width: int
     signed: bool
+    varbit: bool = False
+    saturating: bool = False
 
     @property
     def words(self) -> int:
@@ -42,23 +49,50 @@ class Place:
 
 @dataclass(frozen=True)
 class HeaderPlace:
-    """A stored header: C++ lvalue, C++ lvalue of its validity (None for metadata, which is always valid)."""
+    """A stored header: C++ lvalue, C++ lvalue of its validity (None for metadata, which is always valid).
+
+    `others` are the validities of the other headers of its union, which end when this one becomes valid.
+    """
 
     text: str
     valid: str | None
     type: HeaderType
     name: str | None = None
+    others: tuple[str, ...] = ()
+
+    @property
+    def size(self) -> str:
+        """C++ for its bytes in a packet."""
+        fixed = self.type.width // 8
+        for index, field in enumerate(self.type.fields):
+            if field.varbit:
+                return f"({fixed}u + {self.text}.f{index}.size)"
+        return f"{fixed}u"
+
+    def mark_valid(self) -> str:
+        """C++ that makes it valid."""
+        return "".join(f"{other} = 0;\n" for other in self.others) + f"{self.valid} = 1;"
 
 
 @dataclass(frozen=True)
 class StackPlace:
-    """A stored stack: C++ array with one spare element, number of real elements, first validity index."""
+    """A stored stack: C++ array with one spare element, number of real elements, first validity index.
+
+    `others` are the first validity indices of the other columns, in a stack of unions.
+    """
 
     array: str
     depth: int
     first_valid: int
     next: str
     type: HeaderType
+    others: tuple[int, ...] = ()
+
+    def element(self, index: str, name: str | None = None) -> HeaderPlace:
+        """The header at an index."""
+        others = tuple(f"p.v[{first} + {index}]" for first in self.others)
+        valid = f"p.v[{self.first_valid} + {index}]"
+        return HeaderPlace(f"{self.array}[{index}]", valid, self.type, name, others)
 
 
 # Groups of metadata in `Phv`, by what has to happen to them: cleared for a packet, copied for a replica.
@@ -78,8 +112,8 @@ class Layout:
         self._groups: dict[str, list[tuple[str, FieldType]]] = {name: [] for name in GROUPS.values()}
         self.valid_count = 0
         in_stack = {name for stack in program.stacks.values() for name in stack.headers}
-        for stack in program.stacks.values():
-            self._add_stack(stack.name, stack.type, stack.headers)
+        self._counters: dict[str, int] = {}
+        self._add_stacks(list(program.stacks.values()))
         for header in program.header_instances.values():
             if header.name in in_stack:
                 continue
@@ -93,6 +127,14 @@ class Layout:
                 valid = f"p.v[{self.valid_count}]"
                 self.valid_count += 1
                 self.headers[header.name] = HeaderPlace(text, valid, header.type, header.name)
+        for union in program.unions:
+            self._add_union([self.headers[name] for name in union if name not in in_stack])
+
+    def _add_union(self, members: list[HeaderPlace]) -> None:
+        for member in members:
+            others = tuple(other.valid for other in members if other is not member and other.valid)
+            assert member.name is not None
+            self.headers[member.name] = replace(member, others=others)
 
     def _add_metadata(self, header: HeaderInstance, liveness: Liveness) -> None:
         for field in header.type.fields:
@@ -101,18 +143,25 @@ class Layout:
             group = GROUPS[cleared, variable in liveness.copied]
             text = f"p.{group}.x{len(self._groups[group])}"
             self._groups[group].append((f"{header.name}.{field.name}", field))
-            self._metadata[variable] = Place(text, field.width, field.signed)
+            self._metadata[variable] = _place(text, field)
 
-    def _add_stack(self, name: str, header_type: HeaderType, elements: tuple[str, ...]) -> None:
-        self._type_number(header_type)
-        number = len(self.stacks)
-        array, first = f"p.s{number}", self.valid_count
-        self.stacks[name] = StackPlace(array, len(elements), first, f"p.next[{number}]", header_type)
-        for index, element in enumerate(elements):
-            self.headers[element] = HeaderPlace(
-                f"{array}[{index}]", f"p.v[{first + index}]", header_type, element
+    def _add_stacks(self, stacks: list[HeaderStack]) -> None:
+        firsts: dict[str, list[int]] = {}
+        for number, stack in enumerate(stacks):
+            self._type_number(stack.type)
+            counter = self._counters.setdefault(stack.counter, len(self._counters))
+            place = StackPlace(
+                f"p.s{number}", len(stack.headers), self.valid_count, f"p.next[{counter}]", stack.type
             )
-        self.valid_count += len(elements) + 1  # the spare one takes accesses beyond the end
+            firsts.setdefault(stack.counter, []).append(self.valid_count)
+            self.stacks[stack.name] = place
+            self.valid_count += place.depth + 1  # the spare one takes accesses beyond the end
+        for stack in stacks:
+            place = self.stacks[stack.name]
+            others = tuple(first for first in firsts[stack.counter] if first != place.first_valid)
+            self.stacks[stack.name] = place = replace(place, others=others)
+            for index, element in enumerate(stack.headers):
+                self.headers[element] = place.element(str(index), element)
 
     def _type_number(self, header_type: HeaderType) -> int:
         return self._types.setdefault(header_type.name, len(self._types))
@@ -129,7 +178,7 @@ class Layout:
             return self._metadata[header.name, name]
         for index, field in enumerate(header.type.fields):
             if field.name == name:
-                return Place(f"{header.text}.f{index}", field.width, field.signed)
+                return _place(f"{header.text}.f{index}", field)
         raise ProgramError(f"header type {header.type.name} has no field {name}")
 
     def find(self, header: str, field: str) -> Place | None:
@@ -146,13 +195,13 @@ class Layout:
         for name, header_type in types.items():
             with out.block(f"struct {self.type_name(header_type)}", f";  {comment(name)}"):
                 for index, field in enumerate(header_type.fields):
-                    out(f"{c_type(field.width)} f{index};  {comment(field.name)}")
+                    out(f"{field_type(field)} f{index};  {comment(field.name)}")
         for group, members in self._groups.items():
             with out.block(f"struct {group.capitalize()}", ";"):
                 for index, (name, field) in enumerate(members):
-                    out(f"{c_type(field.width)} x{index};  {comment(name)}")
+                    out(f"{field_type(field)} x{index};  {comment(name)}")
         with out.block("struct Phv", ";"):
-            out(f"uint8_t v[{self.valid_count + 1}];\nuint32_t next[{len(self.stacks) + 1}];")
+            out(f"uint8_t v[{self.valid_count + 1}];\nuint32_t next[{len(self._counters) + 1}];")
             for group in self._groups:
                 out(f"{group.capitalize()} {group};")
             for index, name in enumerate(self.plain):
@@ -162,20 +211,39 @@ class Layout:
         with out.block("static P4_INLINE void reset(Phv& p)"):
             for member in ("v", "next", "kept", "cleared"):
                 out(f"std::memset(&p.{member}, 0, sizeof p.{member});")
+            for size in self._varbit_sizes():
+                out(f"{size} = 0;")
         with out.block("static void copy(Phv& to, const Phv& p)"):
             for member in ("v", "next", "kept", "copied"):
                 out(f"std::memcpy(&to.{member}, &p.{member}, sizeof p.{member});")
+            for size in self._varbit_sizes():
+                out(f"to.{size[2:]} = 0;")
             for index, name in enumerate(self.plain):
                 out(f"if ({self.headers[name].valid}) to.h{index} = p.h{index};")
             for index, stack in enumerate(self.stacks.values()):
                 out(f"for (int i = 0; i < {stack.depth}; i++)")
                 out(f"    if (p.v[{stack.first_valid} + i]) to.s{index}[i] = p.s{index}[i];")
 
+    def _varbit_sizes(self) -> list[str]:
+        """The sizes of all varbit fields in headers; a header that was not extracted has an empty one."""
+        stacks = [
+            stack.element(str(index)) for stack in self.stacks.values() for index in range(stack.depth + 1)
+        ]
+        return [
+            f"{self.field(header, header.type.varbit.name).text}.size"
+            for header in [*(self.headers[name] for name in self.plain), *stacks]
+            if header.type.varbit is not None
+        ]
+
+
+def _place(text: str, field: FieldType) -> Place:
+    return Place(text, field.width, field.signed, field.varbit, field.saturating)
+
 
 def field_offsets(header_type: HeaderType) -> list[tuple[int, FieldType]]:
-    """Fields with their bit offset in the packet."""
+    """Fields with their bit offset in the packet, where a varbit field is empty."""
     offset, result = 0, []
     for field in header_type.fields:
         result.append((offset, field))
-        offset += field.width
+        offset += 0 if field.varbit else field.width
     return result

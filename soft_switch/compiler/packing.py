@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from soft_switch.bmv2.program import HeaderType
+from soft_switch.bmv2.program import FieldType, HeaderType
 from soft_switch.compiler.code import Code, word
 from soft_switch.compiler.layout import Layout, field_offsets
 
@@ -14,10 +14,11 @@ WORD_BITS = 64
 
 @dataclass(frozen=True)
 class Bits:
-    """A value to write: C++ text of type uint64_t (width <= 64) or Wide, cut to its width."""
+    """A value to write: C++ text of type uint64_t (width <= 64), Wide (cut to its width) or Varbit."""
 
     text: str
     width: int
+    varbit: bool = False
 
 
 def write_bytes(out: Code, base: str, items: Sequence[Bits]) -> int:
@@ -67,6 +68,9 @@ def declare_codecs(out: Code, layout: Layout, header_type: HeaderType) -> None:
     """Functions that read a header from a packet and write it."""
     name = layout.type_name(header_type)
     offsets = field_offsets(header_type)
+    if header_type.varbit is not None:
+        _declare_varbit_codecs(out, name, offsets)
+        return
     with out.block(f"static P4_INLINE void extract(const uint8_t* q, {name}& h)"):
         for index, (offset, field) in enumerate(offsets):
             at = f"q + {offset // 8}"
@@ -84,3 +88,27 @@ def declare_codecs(out: Code, layout: Layout, header_type: HeaderType) -> None:
         size = write_bytes(out, "q", items)
         out("(void)h;" if not items else "")
         out(f"return q + {size};")
+
+
+def _declare_varbit_codecs(out: Code, name: str, offsets: Sequence[tuple[int, FieldType]]) -> None:
+    """The same for a header with a varbit field: the fields behind it move by whole bytes."""
+    with out.block(f"static P4_INLINE void extract(const uint8_t* q, {name}& h, uint32_t size)"):
+        for index, (offset, field) in enumerate(offsets):
+            at = f"q + {offset // 8}"
+            if field.varbit:
+                out(f"load_varbit<{offset % 8}>(h.f{index}, {at}, size);\nq += size;")
+            elif field.width > WORD_BITS:
+                out(f"load_bits_wide<{offset % 8}, {field.width}>(h.f{index}, {at});")
+            else:
+                out(f"h.f{index} = load_bits<{offset % 8}, {field.width}>({at});")
+    total = sum(field.width for _, field in offsets if not field.varbit) // 8
+    with out.block(f"static inline uint8_t* emit(uint8_t* q, const {name}& h)"):
+        varbit = next(f"h.f{index}" for index, (_, field) in enumerate(offsets) if field.varbit)
+        out(f"std::memset(q, 0, {total} + {varbit}.size);")
+        for index, (offset, field) in enumerate(offsets):
+            if field.varbit:
+                out(f"or_varbit(q, {offset}, h.f{index});\nq += h.f{index}.size;")
+            else:
+                suffix = "_wide" if field.width > WORD_BITS else ""
+                out(f"or_bits{suffix}<{field.width}>(q, {offset}, h.f{index});")
+        out(f"return q + {total};")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from soft_switch.bmv2.program import Bmv2Program, ParserOp, ParserState
+from collections.abc import Sequence
+
+from soft_switch.bmv2.program import Bmv2Program, ParserOp, ParserState, Transition
 from soft_switch.bmv2.syntax import (
     Const,
     Expression,
@@ -17,11 +19,20 @@ from soft_switch.compiler import bounds as b
 from soft_switch.compiler.actions import Primitives
 from soft_switch.compiler.code import Code, comment, word
 from soft_switch.compiler.expressions import ExpressionWriter
-from soft_switch.errors import UnsupportedConstruct
+from soft_switch.compiler.layout import HeaderPlace, Place
+from soft_switch.errors import ProgramError, UnsupportedConstruct
 
 # A parser that goes round in circles without consuming the packet is stopped: ParserTimeout in core.p4.
-MAX_STEPS = 1 << 14
-CORE_ERRORS = ("NoError", "PacketTooShort", "StackOutOfBounds", "ParserTimeout", "ParserInvalidArgument")
+MAX_STEPS = 1 << 16
+CORE_ERRORS = (
+    "NoError",
+    "PacketTooShort",
+    "StackOutOfBounds",
+    "HeaderTooShort",
+    "ParserTimeout",
+    "ParserInvalidArgument",
+)
+MAX_INT = (1 << 31) - 1
 
 
 class ParserExpressionWriter(ExpressionWriter):
@@ -82,19 +93,12 @@ class ParserWriter:
             self._primitives.write(op.primitive, self._write)
         elif op.op == "extract" and isinstance(op.target, Stack):
             stack = self._write.layout.stacks[op.target.name]
-            size = stack.type.width // 8
             out(f"const uint32_t i = {stack.next};")
             out(f"if (i >= {stack.depth}u) {{ error = StackOutOfBounds; goto stop; }}")
-            out(f"if (left < {size}u) {{ error = PacketTooShort; goto stop; }}")
-            out(f"extract(at, {stack.array}[i]);\np.v[{stack.first_valid} + i] = 1;\n{stack.next} = i + 1;")
-            out(f"at += {size}, left -= {size};")
+            self._extract(stack.element("i"), op.value)
+            out(f"{stack.next} = i + 1;")
         elif op.op == "extract" and isinstance(op.target, (Header, StackElement)):
-            header = self._write.header(op.target)
-            if header.valid is None:
-                raise UnsupportedConstruct(f"extract of metadata {header.name}")
-            size = header.type.width // 8
-            out(f"if (left < {size}u) {{ error = PacketTooShort; goto stop; }}")
-            out(f"extract(at, {header.text});\n{header.valid} = 1;\nat += {size}, left -= {size};")
+            self._extract(self._write.header(op.target), op.value)
         elif op.op == "set" and isinstance(op.target, (Field, LastField)) and op.value is not None:
             self._write.assign(op.target, op.value)
         elif op.op == "verify" and op.value is not None:
@@ -104,6 +108,28 @@ class ParserWriter:
             self._advance(op.value)
         else:
             raise UnsupportedConstruct(f"parser operation {op.op} with these operands")
+
+    def _extract(self, header: HeaderPlace, length: Expression | None) -> None:
+        out, fixed = self._out, header.type.width // 8
+        if header.valid is None:
+            raise UnsupportedConstruct(f"extract of metadata {header.name}")
+        varbit = header.type.varbit
+        if (varbit is None) != (length is None):
+            raise ProgramError(f"extract of {header.type.name} does not fit its varbit field, or lack of one")
+        if varbit is None or length is None:
+            out(f"if (left < {fixed}u) {{ error = PacketTooShort; goto stop; }}")
+            out(f"extract(at, {header.text});\n{header.mark_valid()}\nat += {fixed}, left -= {fixed};")
+            return
+        bounds = self._write.bounds(length)
+        bits = self._write.hoist(length, 1)
+        beyond = "" if bounds.high <= MAX_INT else f"{bits} > {MAX_INT} || "
+        out(f"if ({beyond}{bits} % 8) {{ error = ParserInvalidArgument; goto stop; }}")
+        # BMv2 adds what the header has from an earlier extract.
+        out(f"const uint64_t wanted = {header.size} + {bits} / 8;")
+        out("if (left < wanted) { error = PacketTooShort; goto stop; }")
+        out(f"if (wanted > {fixed + varbit.width // 8}u) {{ error = HeaderTooShort; goto stop; }}")
+        out(f"extract(at, {header.text}, uint32_t({bits} / 8));\n{header.mark_valid()}")
+        out(f"at += {fixed} + {bits} / 8, left -= uint32_t({fixed} + {bits} / 8);")
 
     def _advance(self, amount: Expression) -> None:
         out = self._out
@@ -116,15 +142,17 @@ class ParserWriter:
         """The key is compared component by component; in the JSON each is padded to whole bytes."""
         out, write = self._out, self._write
         write.begin(*state.key)
-        default = next((t.next_state for t in state.transitions if t.value is None), None)
+        default = next((t.next_state for t in state.transitions if t.is_default), None)
         keys: list[tuple[str, int, int]] = []  # C++ text, words, padded width
-        if any(t.value is not None for t in state.transitions):
+        if not all(t.is_default for t in state.transitions):
             for part in state.key:
                 bounds = write.bounds(part)
-                count = b.words(bounds.bits)
-                padded = -(-self._key_width(part, bounds) // 8) * 8
-                keys.append((write.hoist(part, count), count, padded))
+                width = self._key_width(part, bounds)
+                count = b.words(width)
+                keys.append((self._key_part(part, width, count), count, -(-width // 8) * 8))
         for transition in state.transitions:
+            if transition.value_set is not None:
+                self._value_set(transition, keys)
             if transition.value is None:
                 continue
             tests, value, mask = [], transition.value, transition.mask
@@ -138,6 +166,21 @@ class ParserWriter:
             wanted = " && ".join(test for test in reversed(tests) if test) or "true"
             out(f"if ({wanted}) {self._goto(transition.next_state)}")
         out(self._goto(default))
+
+    def _key_part(self, part: Expression, width: int, count: int) -> str:
+        """A component's bits, without sign."""
+        if isinstance(part, (Field, LastField)):
+            stored = self._write.place(part)
+            return self._write.hoist(Place(stored.text, width, False), count)
+        return self._write.hoist(part, count)
+
+    def _value_set(self, transition: Transition, keys: Sequence[tuple[str, int, int]]) -> None:
+        out = self._out
+        number = list(self._program.description.value_sets).index(str(transition.value_set))
+        words = [f"{text}.w[{i}]" if count > 1 else text for text, count, _ in keys for i in range(count)]
+        with out.block():
+            out(f"const uint64_t key[{max(1, len(words))}] = {{{', '.join(words) or '0'}}};")
+            out(f"if (g.value_sets[{number}].contains(key)) {self._goto(transition.next_state)}")
 
     def _key_width(self, part: Expression, bounds: b.Bounds) -> int:
         if isinstance(part, (Field, LastField)):

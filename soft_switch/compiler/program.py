@@ -41,6 +41,7 @@ class CompiledProgram:
     counters: Mapping[str, int]
     registers: Mapping[str, int]
     profiles: Mapping[str, ProfileLayout]
+    value_sets: Mapping[str, int]
 
 
 def compile_program(program: Bmv2Program, *, optimise: bool = True) -> CompiledProgram:
@@ -68,6 +69,7 @@ class _Compiler:
             table.info.name: lay_out(program, table, index, self.profiles)
             for index, table in enumerate(tables)
         }
+        self.value_sets = list(program.description.value_sets.values())
         self.registers = list(program.description.registers.values())
         self.counters = [c for c in program.description.counters.values() if c.table is None]
 
@@ -89,6 +91,7 @@ class _Compiler:
             {counter.name: index for index, counter in enumerate(self.counters)},
             {register.name: index for index, register in enumerate(self.registers)},
             self.profiles,
+            {item.name: index for index, item in enumerate(self.value_sets)},
         )
 
     def _structs(self, out: Code) -> None:
@@ -113,6 +116,9 @@ class _Compiler:
             for index, counter in enumerate(self.counters):
                 name = comment(counter.name)
                 out(f"uint64_t* const c{index} = array<uint64_t>(2 * size_t({counter.size}));  {name}")
+            sizes = [sum(words(field.width) for field in item.fields) for item in self.value_sets]
+            sets = ", ".join(f"ValueSet({size})" for size in [*sizes, 0])
+            out(f"ValueSet value_sets[{len(sizes) + 1}] = {{{sets}}};")
             out("Phv phv, copy_phv;")
             with out.block("explicit Program(Host& host) : ProgramBase(host)"):
                 out("std::memset(static_cast<void*>(&phv), 0, sizeof phv);")

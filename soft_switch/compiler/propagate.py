@@ -18,8 +18,10 @@ from soft_switch.bmv2.syntax import (
     Expression,
     Field,
     Header,
+    HeaderMux,
     HeaderRef,
     HeadersEqual,
+    HeaderUnion,
     Mux,
     Named,
     Operand,
@@ -27,6 +29,7 @@ from soft_switch.bmv2.syntax import (
     Stack,
     StackElement,
     Unary,
+    UnionStack,
     Valid,
     operands,
 )
@@ -142,7 +145,7 @@ class _Propagation:
                     yield name
                 case Named("calculation", name):
                     pending += [part.value for part in self._program.calculations[name].inputs]
-                case HeadersEqual(left, right):
+                case HeadersEqual(left, right) | HeaderMux(_, left, right):
                     pending += [left, right]
                 case tuple():
                     pending += item
@@ -199,7 +202,7 @@ class _Propagation:
                 continue
             target = call.operands[0]
             if call.op in FIELD_WRITERS:
-                if target == field or not isinstance(target, Field):
+                if target == field or not isinstance(target, Field) or isinstance(target.header, HeaderMux):
                     return True
                 if isinstance(target.header, StackElement) and target.header.stack in stacks:
                     return True
@@ -209,6 +212,8 @@ class _Propagation:
                 name = target.name if isinstance(target, Stack) else target.stack
                 if name in stacks:
                     return True
+            elif isinstance(target, (HeaderMux, HeaderUnion, UnionStack)):
+                return True
         return False
 
     # Substitution
@@ -226,19 +231,24 @@ class _Propagation:
         return replace(field, header=self._reference(field.header, known))
 
     def _reference(self, header: HeaderRef, known: Substitution) -> HeaderRef:
-        if isinstance(header, StackElement):
-            return replace(header, index=self._expression(header.index, known))
-        return header
+        match header:
+            case StackElement(_, index):
+                return replace(header, index=self._expression(index, known))
+            case HeaderMux(condition, left, right):
+                sides = (self._reference(side, known) for side in (left, right))
+                return HeaderMux(self._expression(condition, known), *sides)
+            case _:
+                return header
 
     def _operand(self, operand: Operand, known: Substitution) -> Operand:
         match operand:
             case Named("calculation", name):
                 self.calculations[name] = self._calculation(self._program.calculations[name], known)
                 return operand
-            case Header() | Stack() | Named():
+            case Stack() | HeaderUnion() | UnionStack() | Named():
                 return operand
-            case StackElement(_, index):
-                return replace(operand, index=self._expression(index, known))
+            case Header() | StackElement() | HeaderMux():
+                return self._reference(operand, known)
             case tuple():
                 return tuple(self._expression(item, known) for item in operand)
             case _:

@@ -6,14 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from soft_switch.bmv2.program import ActionCallNode, Bmv2Program, Conditional, KeySource, Pipeline, Table
-from soft_switch.bmv2.syntax import Field, Header, Valid
+from soft_switch.bmv2.syntax import Field, Valid
 from soft_switch.compiler import bounds as b
 from soft_switch.compiler.actions import Actions, param_words
 from soft_switch.compiler.code import Code, comment, word
 from soft_switch.compiler.expressions import ExpressionWriter
 from soft_switch.compiler.hashes import Calculations
 from soft_switch.description import ActionProfileInfo, KeyField
-from soft_switch.errors import UnsupportedConstruct
 
 WORD_BITS = 64
 
@@ -296,11 +295,7 @@ class PipelineWriter:
         if isinstance(source.value, Valid):
             return f"uint64_t({self._write.boolean(source.value)})"
         field: Field = source.value
-        if not isinstance(field.header, Header):
-            raise UnsupportedConstruct(
-                "a table key in a header stack at a computed index", self._write.source
-            )
-        header = self._write.layout.headers[field.header.name]
+        header = self._write.header(field.header)
         place = self._write.layout.field(header, field.field)
         text = f"{place.text}.w[{index}]" if place.width > WORD_BITS else f"uint64_t({place.text})"
         full = b.ones(min(place.width - WORD_BITS * index, WORD_BITS))

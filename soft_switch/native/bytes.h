@@ -120,6 +120,44 @@ P4_INLINE void load_bits_wide(Wide<(WIDTH + 63) / 64>& to, const uint8_t* p) {
     }
 }
 
+// A varbit field: whole bytes, as they are in the packet.
+template <int MAX>
+struct Varbit {
+    uint32_t size;
+    uint8_t bytes[MAX];
+};
+
+template <int OFFSET, int MAX>
+P4_INLINE void load_varbit(Varbit<MAX>& to, const uint8_t* p, uint32_t size) {
+    to.size = size;
+    if constexpr (OFFSET == 0) {
+        std::memcpy(to.bytes, p, size);
+    } else {
+        for (uint32_t i = 0; i < size; i++) to.bytes[i] = uint8_t(p[i] << OFFSET | p[i + 1] >> (8 - OFFSET));
+    }
+}
+
+// Or a varbit field into p, which holds zeros there.
+template <int MAX>
+P4_INLINE void or_varbit(uint8_t* p, unsigned offset, const Varbit<MAX>& from) {
+    p += offset / 8, offset %= 8;
+    for (uint32_t i = 0; i < from.size; i++) {
+        p[i] |= uint8_t(from.bytes[i] >> offset);
+        if (offset) p[i + 1] |= uint8_t(from.bytes[i] << (8 - offset));
+    }
+}
+
+// As BMv2 compares: as numbers, whatever their lengths.
+template <int A, int B>
+inline bool equal(const Varbit<A>& a, const Varbit<B>& b) {
+    uint32_t i = 0, j = 0;
+    for (; a.size - i > b.size - j; i++)
+        if (a.bytes[i]) return false;
+    for (; b.size - j > a.size - i; j++)
+        if (b.bytes[j]) return false;
+    return std::memcmp(a.bytes + i, b.bytes + j, a.size - i) == 0;
+}
+
 // Or the low WIDTH bits of `value` into p, which holds zeros there.
 template <int WIDTH>
 P4_INLINE void or_bits(uint8_t* p, unsigned offset, uint64_t value) {

@@ -116,6 +116,13 @@ P4_API void p4_counter(void* program, uint32_t number, uint64_t first, uint64_t 
     std::memcpy(write ? at : values, write ? values : at, 16 * count);
 }
 
+// Replaces the members of a parser's value set, as rows of values and masks.
+P4_API void p4_value_set(void* program, uint32_t number, const uint64_t* rows, uint64_t count) {
+    auto& g = *static_cast<p4::Program*>(program);
+    p4::Guard guard(g.host);
+    g.value_sets[number].assign(rows, count);
+}
+
 P4_API void p4_register(void* program, uint32_t number, uint64_t index, uint64_t* value, int32_t write) {
     auto& g = *static_cast<p4::Program*>(program);
     p4::Guard guard(g.host);

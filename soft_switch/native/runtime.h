@@ -2,8 +2,10 @@
 #pragma once
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <utility>
 #include <vector>
 
 #include "bytes.h"
@@ -11,6 +13,7 @@
 #include "host.h"
 #include "random.h"
 #include "table.h"
+#include "value_set.h"
 #include "wide.h"
 
 namespace p4 {
@@ -112,6 +115,24 @@ inline void pop_front(H* stack, uint8_t* valid, uint32_t& next, uint32_t depth, 
         valid[i] = valid[i + n];
     }
     for (uint32_t i = depth - n; i < depth; i++) valid[i] = 0;
+}
+
+// A stack of header unions is as many stacks as the unions have members: `next` moves once, with the first. BMv2
+// swaps the unions and leaves those that were pushed or popped as they are.
+template <class H>
+inline void swap_elements(H* stack, uint8_t* valid, uint32_t i, uint32_t j) {
+    std::swap(stack[i], stack[j]);
+    std::swap(valid[i], valid[j]);
+}
+
+template <class H>
+inline void push_union(H* stack, uint8_t* valid, uint32_t depth, uint64_t count) {
+    for (uint32_t i = depth; count && i-- > count;) swap_elements(stack, valid, i, uint32_t(i - count));
+}
+
+template <class H>
+inline void pop_union(H* stack, uint8_t* valid, uint32_t depth, uint64_t count) {
+    for (uint32_t i = 0; count && i + count < depth; i++) swap_elements(stack, valid, i, uint32_t(i + count));
 }
 
 }  // namespace p4

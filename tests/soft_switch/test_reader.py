@@ -22,12 +22,9 @@ CONSTRUCTS = {
     "clone": ("primitive clone_ingress_pkt_to_egress", 31),
     "digest": ("digest learn_t", None),
     "direct_meter": ("meter TestIngress.rate", 29),
-    "header_union": ("header union either", None),
     "meter": ("meter TestIngress.rate", 29),
     "recirculate": ("primitive recirculate", 36),
     "resubmit": ("primitive resubmit", 31),
-    "value_set": ("parser value set TestParser.kinds", None),
-    "varbit": ("varbit field byte_t.value", None),
 }
 
 
