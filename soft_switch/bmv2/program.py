@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -44,10 +45,15 @@ class HeaderType:
 
     def field(self, name: str) -> FieldType:
         """The field of that name."""
-        for field in self.fields:
-            if field.name == name:
-                return field
-        raise ProgramError(f"header type {self.name} has no field {name}")
+        found = self.numbers.get(name)
+        if found is None:
+            raise ProgramError(f"header type {self.name} has no field {name}")
+        return self.fields[found]
+
+    @functools.cached_property
+    def numbers(self) -> dict[str, int]:
+        """Where in `fields` each name is."""
+        return {field.name: number for number, field in enumerate(self.fields)}
 
 
 @dataclass(frozen=True)

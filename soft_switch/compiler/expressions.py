@@ -337,7 +337,7 @@ class ExpressionWriter:
                 return f"uint64_t({self.boolean(operand)})"
             case Mux(condition, left, right):
                 return f"({self.boolean(condition)} ? {self.value(left, 1)} : {self.value(right, 1)})"
-            case Binary("&", left, right) if self._keeps(right, 1):
+            case Binary("&", left, right) if self._keeps(left, right, 1):
                 return self._narrow(left)
             case Binary("+" | "-" | "*" | "&" | "|" | "^" as op, left, right):
                 return f"({self.value(left, 1)} {op} {self.value(right, 1)})"
@@ -351,6 +351,10 @@ class ExpressionWriter:
                 return f"uint64_t({self.boolean(expression)})"
 
     def _wide(self, expression: Value, count: int) -> str:
+        if isinstance(expression, COMPOSITE):
+            bounds = self.bounds(expression)
+            if not bounds.negative and bounds.bits <= b.WORD_BITS:
+                return f"from_unsigned<{count}>({self.value(expression, 1)})"
         match expression:
             case Const(value):
                 if value >= 0 and value <= b.WORD_MASK:
@@ -378,7 +382,7 @@ class ExpressionWriter:
                 return f"resize<{count}>({text}, false)" if width > 64 else f"from_unsigned<{count}>({text})"
             case StackCount() | Unary("b2d", _):
                 return f"from_unsigned<{count}>({self._narrow(expression)})"
-            case Binary("&", left, right) if self._keeps(right, count):
+            case Binary("&", left, right) if self._keeps(left, right, count):
                 return self._wide(left, count)
             case Binary("+" | "-" as op, left, right) if not self._parallel(expression, count):
                 name = "add" if op == "+" else "sub"
@@ -404,7 +408,7 @@ class ExpressionWriter:
         match expression:
             case Unary("~", _) | Mux():
                 return True
-            case Binary("&", left, right) if self._keeps(right, count):
+            case Binary("&", left, right) if self._keeps(left, right, count):
                 return self._parallel(left, count)
             case Binary(op, _, _) if op in WORD_PARALLEL:
                 return True
@@ -428,7 +432,7 @@ class ExpressionWriter:
                 if len(parts) == 1:
                     return word(parts.pop())
                 return f"{self._constants.name(value, count)}[i]"
-            case Binary("&", left, right) if self._keeps(right, count):
+            case Binary("&", left, right) if self._keeps(left, right, count):
                 return self.word(left, count)
             case Unary("~", operand):
                 return f"(~{self.word(operand, count)})"
@@ -441,9 +445,15 @@ class ExpressionWriter:
             case _:
                 return f"{self.hoist(expression, count)}.w[i]"
 
-    def _keeps(self, mask: Expression, count: int) -> bool:
-        """Whether `& mask` changes nothing in the low `count` words."""
-        return isinstance(mask, Const) and mask.value & b.ones(64 * count) == b.ones(64 * count)
+    def _keeps(self, left: Expression, mask: Expression, count: int) -> bool:
+        """Whether `left & mask` has the low `count` words of `left`."""
+        if not isinstance(mask, Const):
+            return False
+        low = b.ones(64 * count)
+        if mask.value & low == low:
+            return True
+        bounds = self.bounds(left)
+        return not bounds.negative and bounds.maybe & low & ~mask.value == 0
 
     def _shift_left(self, left: Expression, right: Expression, count: int) -> str:
         if isinstance(right, Const):
@@ -474,6 +484,8 @@ class ExpressionWriter:
         elif op != ">>":
             bits = max(bits, self._width_operand(right) + 1)
         size = b.words(bits)
+        if op == ">>" and size > 1 and isinstance(right, Const) and not bounds.negative:
+            return self._part(self.value(left, size), right.value, size, count)
         text = {">>": self._shift_right, "/": self._divide, "%": self._divide}.get(op, self._saturate)(
             op, left, right, size
         )
@@ -490,14 +502,17 @@ class ExpressionWriter:
             )
         return f"resize<{count}>({text}, {'true' if result.negative else 'false'})"
 
+    @staticmethod
+    def _part(text: str, amount: int, size: int, count: int) -> str:
+        """`count` words of a wide value that is shifted to the right by a constant."""
+        if amount >= 64 * size:
+            return "uint64_t(0)" if count == 1 else f"Wide<{count}>{{}}"
+        return f"word_at<{amount}>({text})" if count == 1 else f"part<{count}, {amount}>({text})"
+
     def _shift_right(self, op: str, left: Expression, right: Expression, size: int) -> str:
         negative = self.bounds(left).negative
-        if isinstance(right, Const) and not negative:
-            if right.value >= 64 * size:
-                return "uint64_t(0)" if size == 1 else f"Wide<{size}>{{}}"
-            if size == 1:
-                return f"({self.value(left, 1)} >> {right.value})"
-            return f"shr_by<{size}, {right.value}>({self.value(left, size)})"
+        if isinstance(right, Const) and not negative and size == 1:
+            return "uint64_t(0)" if right.value >= 64 else f"({self.value(left, 1)} >> {right.value})"
         if size == 1:
             return f"{'sar' if negative else 'shr'}({self.value(left, 1)}, {self._amount(right)})"
         return f"shr({self.value(left, size)}, {self._amount(right)}, {'true' if negative else 'false'})"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable, Iterable, Iterator
 
 from soft_switch.bmv2.program import Action, Bmv2Program, Pipeline
 from soft_switch.bmv2.syntax import Const, Field, Header, Primitive
@@ -37,32 +38,44 @@ def first_writes(program: Bmv2Program, targets: Callable[[Primitive], frozenset[
 
     `targets` says what a call can write; the parser counts as if it wrote everything it can write.
     """
-    written = set(_parser_writes(program, targets))
+    bits: dict[Variable, int] = {}  # sets of variables are numbers here, with a bit for each
+
+    def number(variables: Iterable[Variable]) -> int:
+        result = 0
+        for variable in variables:
+            result |= 1 << bits.setdefault(variable, len(bits))
+        return result
+
+    written = number(_parser_writes(program, targets))
     in_action = {
-        number: frozenset().union(*(targets(call) for call in action.primitives))
-        for number, action in program.actions.items()
+        index: number(itertools.chain.from_iterable(targets(call) for call in action.primitives))
+        for index, action in program.actions.items()
     }
-    before: dict[int, set[Variable]] = {number: set() for number in program.actions}
+    before = dict.fromkeys(program.actions, 0)
     for name in ("ingress", "egress"):
-        pipeline = program.pipelines[name]
-        ways = list(edges(program, pipeline))
-        at: dict[str | None, set[Variable]] = {node: set(written) for node, _, _ in ways}
-        at[None] = set(written)
+        ways = list(edges(program, program.pipelines[name]))
+        at: dict[str | None, int] = {node: written for node, _, _ in ways}
+        at[None] = written
         changed = True
         while changed:
             changed = False
             for node, action, following in ways:
-                after = at[node] | (frozenset() if action is None else in_action[action])
-                if not after <= at[following]:
+                after = at[node] | (0 if action is None else in_action[action])
+                if after & ~at[following]:
                     at[following] |= after
                     changed = True
         for node, action, _ in ways:
             if action is not None:
                 before[action] |= at[node]
                 written |= in_action[action]  # an exit can lead to the next pipeline from anywhere
+    names = list(bits)
+
+    def variables(value: int) -> set[Variable]:
+        return {names[index] for index in range(value.bit_length()) if value >> index & 1}
+
     found: set[int] = set()
-    for number, item in program.actions.items():
-        found.update(_first_in_action(item, before[number], targets))
+    for key, item in program.actions.items():
+        found.update(_first_in_action(item, variables(before[key] & in_action[key]), targets))
     return frozenset(found)
 
 

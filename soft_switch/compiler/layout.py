@@ -10,7 +10,6 @@ from soft_switch.compiler.bounds import Bounds, signed, unsigned, words
 from soft_switch.compiler.code import Code, comment
 from soft_switch.compiler.flow import Variable
 from soft_switch.compiler.liveness import Liveness
-from soft_switch.errors import ProgramError
 
 
 def field_type(field: FieldType) -> str:
@@ -176,10 +175,7 @@ class Layout:
             return Place("1" if header.valid is None else header.valid, 1, False)
         if header.valid is None and header.name is not None:
             return self._metadata[header.name, name]
-        for index, field in enumerate(header.type.fields):
-            if field.name == name:
-                return _place(f"{header.text}.f{index}", field)
-        raise ProgramError(f"header type {header.type.name} has no field {name}")
+        return _place(f"{header.text}.f{header.type.numbers[name]}", header.type.field(name))
 
     def find(self, header: str, field: str) -> Place | None:
         """A field by names, if the program has it."""

@@ -17,6 +17,7 @@ from soft_switch.compiler.liveness import everything, find_liveness
 from soft_switch.compiler.packing import declare_codecs
 from soft_switch.compiler.parser import ParserExpressionWriter, ParserWriter
 from soft_switch.compiler.propagate import propagate_copies
+from soft_switch.compiler.reroll import reroll
 from soft_switch.compiler.standard_metadata import StandardMetadata
 from soft_switch.compiler.tables import (
     PipelineWriter,
@@ -81,7 +82,7 @@ class _Compiler:
         out("namespace p4 {\nnamespace {\n")
         self.constants.declare(out)
         self._structs(out)
-        out.lines += body.lines
+        out.lines += reroll(body.lines)
         out("}  // namespace\n}  // namespace p4\n")
         out('#include "program_api.h"')
         return CompiledProgram(

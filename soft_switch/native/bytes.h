@@ -1,9 +1,6 @@
 // Between fields and the bytes of a packet: big endian, most significant bit first, any bit offset.
 #pragma once
-#if defined(__AVX512VBMI__) && defined(__AVX512BW__)
-#include <immintrin.h>
-#endif
-
+#include "vector.h"
 #include "wide.h"
 
 namespace p4 {
@@ -56,24 +53,14 @@ P4_INLINE void store_be(uint8_t* p, uint64_t value) {
     }
 }
 
-#if defined(__AVX512VBMI__) && defined(__AVX512BW__)
-P4_INLINE __m512i reverse_64_bytes(__m512i v) {
-    alignas(64) static const uint8_t order[64] = {
-        63, 62, 61, 60, 59, 58, 57, 56, 55, 54, 53, 52, 51, 50, 49, 48, 47, 46, 45, 44, 43, 42,
-        41, 40, 39, 38, 37, 36, 35, 34, 33, 32, 31, 30, 29, 28, 27, 26, 25, 24, 23, 22, 21, 20,
-        19, 18, 17, 16, 15, 14, 13, 12, 11, 10, 9,  8,  7,  6,  5,  4,  3,  2,  1,  0};
-    return _mm512_permutexvar_epi8(_mm512_load_si512(order), v);
-}
-#endif
-
 // A big endian number of BYTES bytes.
 template <int BYTES>
 P4_INLINE void load_be_wide(Wide<(BYTES + 7) / 8>& to, const uint8_t* p) {
     constexpr int N = (BYTES + 7) / 8, rest = BYTES % 8;
-#if defined(__AVX512VBMI__) && defined(__AVX512BW__)
-    if constexpr (BYTES % 64 == 0) {
-        for (int i = 0; i < BYTES / 64; i++)
-            _mm512_storeu_si512(to.w + 8 * i, reverse_64_bytes(_mm512_loadu_si512(p + BYTES - 64 * (i + 1))));
+#if P4_REVERSE
+    if constexpr (BYTES % P4_REVERSE == 0) {
+        for (int i = 0; i < BYTES; i += P4_REVERSE)
+            reverse_bytes(to.w + i / 8, p + BYTES - P4_REVERSE - i);
         return;
     }
 #endif
@@ -84,10 +71,10 @@ P4_INLINE void load_be_wide(Wide<(BYTES + 7) / 8>& to, const uint8_t* p) {
 template <int BYTES>
 P4_INLINE void store_be_wide(uint8_t* p, const Wide<(BYTES + 7) / 8>& from) {
     constexpr int N = (BYTES + 7) / 8, rest = BYTES % 8;
-#if defined(__AVX512VBMI__) && defined(__AVX512BW__)
-    if constexpr (BYTES % 64 == 0) {
-        for (int i = 0; i < BYTES / 64; i++)
-            _mm512_storeu_si512(p + BYTES - 64 * (i + 1), reverse_64_bytes(_mm512_loadu_si512(from.w + 8 * i)));
+#if P4_REVERSE
+    if constexpr (BYTES % P4_REVERSE == 0) {
+        for (int i = 0; i < BYTES; i += P4_REVERSE)
+            reverse_bytes(p + BYTES - P4_REVERSE - i, from.w + i / 8);
         return;
     }
 #endif

@@ -3,9 +3,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#if defined(__PCLMUL__) && defined(__SSE4_1__)
-#include <immintrin.h>
-#endif
+
+#include "vector.h"
 
 namespace p4 {
 
@@ -13,7 +12,7 @@ template <class T>
 struct CrcTable {
     T entry[256];
     // Reflected: the polynomial's bits are reversed too.
-    constexpr explicit CrcTable(T polynomial) : entry{} {
+    explicit CrcTable(T polynomial) {
         for (int i = 0; i < 256; i++) {
             T r = T(i);
             for (int j = 0; j < 8; j++) r = T(r & 1 ? (r >> 1) ^ polynomial : r >> 1);
@@ -24,7 +23,7 @@ struct CrcTable {
 
 struct Crc32Tables {
     uint32_t slice[8][256];
-    constexpr Crc32Tables() : slice{} {
+    Crc32Tables() {
         const CrcTable<uint32_t> first(0xEDB88320u);
         for (int i = 0; i < 256; i++) slice[0][i] = first.entry[i];
         for (int k = 1; k < 8; k++)
@@ -33,7 +32,7 @@ struct Crc32Tables {
     }
 };
 
-static constexpr Crc32Tables crc32_tables{};
+static const Crc32Tables crc32_tables;  // filled in when the library is opened
 
 inline uint32_t crc32_sliced(uint32_t crc, const uint8_t* p, size_t n) {
     const auto& t = crc32_tables.slice;
@@ -48,43 +47,36 @@ inline uint32_t crc32_sliced(uint32_t crc, const uint8_t* p, size_t n) {
     return crc;
 }
 
-#if defined(__PCLMUL__) && defined(__SSE4_1__)
-#define P4_FOLD(x, k, data)                                                              \
-    _mm_xor_si128(_mm_xor_si128(_mm_clmulepi64_si128(x, k, 0x00),                        \
-                                _mm_clmulepi64_si128(x, k, 0x11)),                       \
-                  data)
-
+#ifdef P4_CLMUL
 // Folding by carry-less multiplication: V. Gopal et al., "Fast CRC Computation for Generic Polynomials Using
 // PCLMULQDQ Instruction", Intel 2009; the constants are those of the reflected polynomial 0x04C11DB7.
+P4_INLINE Vec128 fold(Vec128 x, Vec128 k, Vec128 data) { return clmul<0, 0>(x, k) ^ clmul<1, 1>(x, k) ^ data; }
+
 // n is a multiple of 16, at least 64.
 inline uint32_t crc32_folded(uint32_t crc, const uint8_t* p, size_t n) {
-    const __m128i* q = reinterpret_cast<const __m128i*>(p);
-    const __m128i k12 = _mm_set_epi64x(0x01c6e41596, 0x0154442bd4);
-    const __m128i k34 = _mm_set_epi64x(0x00ccaa009e, 0x01751997d0);
-    __m128i x0 = _mm_xor_si128(_mm_loadu_si128(q), _mm_cvtsi32_si128(int(crc)));
-    __m128i x1 = _mm_loadu_si128(q + 1), x2 = _mm_loadu_si128(q + 2), x3 = _mm_loadu_si128(q + 3);
-    q += 4, n -= 64;
-    for (; n >= 64; q += 4, n -= 64) {
-        x0 = P4_FOLD(x0, k12, _mm_loadu_si128(q));
-        x1 = P4_FOLD(x1, k12, _mm_loadu_si128(q + 1));
-        x2 = P4_FOLD(x2, k12, _mm_loadu_si128(q + 2));
-        x3 = P4_FOLD(x3, k12, _mm_loadu_si128(q + 3));
+    const Vec128 k12 = vec_128(0x01c6e41596, 0x0154442bd4), k34 = vec_128(0x00ccaa009e, 0x01751997d0);
+    Vec128 x0 = load_128(p) ^ vec_128(0, crc), x1 = load_128(p + 16), x2 = load_128(p + 32), x3 = load_128(p + 48);
+    p += 64, n -= 64;
+    for (; n >= 64; p += 64, n -= 64) {
+        x0 = fold(x0, k12, load_128(p));
+        x1 = fold(x1, k12, load_128(p + 16));
+        x2 = fold(x2, k12, load_128(p + 32));
+        x3 = fold(x3, k12, load_128(p + 48));
     }
-    x0 = P4_FOLD(x0, k34, x1);
-    x0 = P4_FOLD(x0, k34, x2);
-    x0 = P4_FOLD(x0, k34, x3);
-    for (; n >= 16; q++, n -= 16) x0 = P4_FOLD(x0, k34, _mm_loadu_si128(q));
+    x0 = fold(x0, k34, x1);
+    x0 = fold(x0, k34, x2);
+    x0 = fold(x0, k34, x3);
+    for (; n >= 16; p += 16, n -= 16) x0 = fold(x0, k34, load_128(p));
     // 128 to 64 bits, then Barrett reduction to 32.
-    const __m128i low32 = _mm_setr_epi32(-1, 0, -1, 0);
-    x0 = _mm_xor_si128(_mm_srli_si128(x0, 8), _mm_clmulepi64_si128(x0, k34, 0x10));
-    x1 = _mm_clmulepi64_si128(_mm_and_si128(x0, low32), _mm_set_epi64x(0, 0x0163cd6124), 0x00);
-    x0 = _mm_xor_si128(_mm_srli_si128(x0, 4), x1);
-    const __m128i poly = _mm_set_epi64x(0x01f7011641, 0x01db710641);
-    x1 = _mm_clmulepi64_si128(_mm_and_si128(x0, low32), poly, 0x10);
-    x1 = _mm_clmulepi64_si128(_mm_and_si128(x1, low32), poly, 0x00);
-    return uint32_t(_mm_extract_epi32(_mm_xor_si128(x0, x1), 1));
+    const Vec128 low32 = vec_128(0xFFFFFFFF, 0xFFFFFFFF);
+    x0 = shift_bytes<8>(x0) ^ clmul<0, 1>(x0, k34);
+    x1 = clmul<0, 0>(x0 & low32, vec_128(0, 0x0163cd6124));
+    x0 = shift_bytes<4>(x0) ^ x1;
+    const Vec128 poly = vec_128(0x01f7011641, 0x01db710641);
+    x1 = clmul<0, 1>(x0 & low32, poly);
+    x1 = clmul<0, 0>(x1 & low32, poly);
+    return uint32_t(uint64_t((x0 ^ x1)[0]) >> 32);
 }
-#undef P4_FOLD
 
 inline uint32_t crc32_update(uint32_t crc, const uint8_t* p, size_t n) {
     if (n >= 64) {
@@ -105,7 +97,7 @@ struct Crc32 {
     uint64_t value() const { return ~state; }
 };
 
-static constexpr CrcTable<uint16_t> crc16_table{0xA001};
+static const CrcTable<uint16_t> crc16_table{0xA001};
 
 struct Crc16 {
     uint16_t state = 0;

@@ -4,9 +4,9 @@
 #include <cstdint>
 #include <cstring>
 
-namespace p4 {
+#include "vector.h"
 
-#define P4_INLINE inline __attribute__((always_inline))
+namespace p4 {
 
 template <int N>
 struct Wide {
@@ -152,6 +152,25 @@ P4_INLINE Wide<N> shr_by(const Wide<N>& a) {
         const uint64_t high = i + words + 1 < N ? a.w[i + words + 1 < N ? i + words + 1 : 0] : 0;
         r.w[i] = bits ? low >> bits | high << ((64 - bits) & 63) : low;
     }
+    return r;
+}
+
+// Word i of `a` shifted to the right by A bits.
+template <unsigned A, int N>
+P4_INLINE uint64_t word_at(const Wide<N>& a, int i = 0) {
+    constexpr int words = A / 64, bits = A % 64;
+    const int j = i + words;
+    const uint64_t low = j < N ? a.w[j < N ? j : 0] : 0;
+    if (bits == 0) return low;
+    const uint64_t high = j + 1 < N ? a.w[j + 1 < N ? j + 1 : 0] : 0;
+    return low >> bits | high << ((64 - bits) & 63);
+}
+
+// COUNT words of `a` shifted to the right by A bits.
+template <int COUNT, unsigned A, int N>
+P4_INLINE Wide<COUNT> part(const Wide<N>& a) {
+    Wide<COUNT> r;
+    for (int i = 0; i < COUNT; i++) r.w[i] = word_at<A>(a, i);
     return r;
 }
 
