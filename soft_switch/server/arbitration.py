@@ -23,8 +23,10 @@ from dataclasses import dataclass, field
 
 import grpc
 from finsy.proto import U128, p4r, rpc_status
+from google.protobuf.any_pb2 import Any
 
 from soft_switch.server.errors import P4RuntimeError, code_number, invalid, not_found
+from soft_switch.server.roles import Access, parse_role
 
 MAX_CONTROLLERS = 16  # live controllers a role, as in simple_switch_grpc
 
@@ -40,6 +42,9 @@ class Role:
     explicit: bool  # the controllers named the role, so answers do too
     live: dict[SessionId, int | None] = field(default_factory=dict)
     highest: int | None = None  # election id ever seen
+    asked: dict[SessionId, tuple[Any | None, Access | None]] = field(default_factory=dict)
+    config: Any | None = None  # of the last primary, as it was given
+    access: Access | None = None  # what that says; None: everything
 
     def primary(self, *, promote: bool) -> SessionId | None:
         """The session that may write."""
@@ -63,6 +68,7 @@ class Arbiter:
         """Take a MasterArbitrationUpdate; P4RuntimeError ends the stream that sent it."""
         name = message.role.name
         self._check(session, message)
+        access = parse_role(message.role, self._live_access())
         election_id = U128.decode(message.election_id) if message.HasField("election_id") else None
         role = self._roles.get(name) or Role(name, explicit=True)
         for other, taken in role.live.items():
@@ -80,9 +86,11 @@ class Arbiter:
         self._role_of[session] = name
         before = role.primary(promote=self._promote)
         role.live[session] = election_id
+        role.asked[session] = (message.role.config if message.role.HasField("config") else None, access)
         if election_id is not None:
             role.highest = max(election_id, role.highest or 0)
         after = role.primary(promote=self._promote)
+        self._configure(role, after)
         if after == before and after != session:
             return [self._notice(role, session)]
         return self._notices(role)
@@ -94,7 +102,8 @@ class Arbiter:
             return []
         role = self._roles[name]
         was_primary = role.primary(promote=self._promote) == session
-        del role.live[session]
+        del role.live[session], role.asked[session]
+        self._configure(role, role.primary(promote=self._promote))
         return self._notices(role) if was_primary else []
 
     def is_primary(self, session: SessionId) -> bool:
@@ -107,8 +116,25 @@ class Arbiter:
         primaries = (role.primary(promote=self._promote) for role in self._roles.values())
         return [session for session in primaries if session is not None]
 
-    def check_primary(self, role_name: str, election_id: p4r.Uint128 | None) -> None:
-        """Refuse a request that does not come from the role's primary."""
+    def access(self, session: SessionId) -> Access | None:
+        """What a live controller's role may do; None is everything."""
+        return self._roles[self._role_of[session]].access
+
+    def role_access(self, role_name: str) -> Access | None:
+        """What a role may do; None is everything, as for a role nobody has configured."""
+        role = self._roles.get(role_name)
+        return role.access if role is not None else None
+
+    def _configure(self, role: Role, primary: SessionId | None) -> None:
+        """The primary's configuration is the role's, and stays when it leaves."""
+        if primary is not None:
+            role.config, role.access = role.asked[primary]
+
+    def _live_access(self) -> dict[str, Access]:
+        return {name: role.access for name, role in self._roles.items() if role.live and role.access}
+
+    def check_primary(self, role_name: str, election_id: p4r.Uint128 | None) -> Access | None:
+        """Refuse a request that does not come from the role's primary; what that may do."""
         role = self._roles.get(role_name)
         if role is None:
             raise not_found(f"there is no role {role_name!r}: no controller has taken it")
@@ -124,6 +150,7 @@ class Arbiter:
             raise P4RuntimeError(
                 grpc.StatusCode.PERMISSION_DENIED, f"Not primary{_of_role(role_name)}: {reason}"
             )
+        return role.access
 
     def _check(self, session: SessionId, message: p4r.MasterArbitrationUpdate) -> None:
         current = self._role_of.get(session)
@@ -136,11 +163,6 @@ class Arbiter:
             raise P4RuntimeError(
                 grpc.StatusCode.FAILED_PRECONDITION,
                 f"this stream has role {current!r}, it cannot change to {message.role.name!r}: open another",
-            )
-        if message.role.HasField("config"):
-            raise invalid(
-                f"role {message.role.name!r}: role configurations are not supported by this switch; leave "
-                "Role.config out, every role has full access to the pipeline"
             )
 
     def _notices(self, role: Role) -> list[Notice]:
@@ -162,6 +184,8 @@ class Arbiter:
         )
         if role.explicit:
             message.role.name = role.name
+        if role.config is not None:
+            message.role.config.CopyFrom(role.config)
         election_id = role.live[primary] if primary is not None else role.highest
         if election_id is not None:
             message.election_id.CopyFrom(U128.encode(election_id))

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from finsy.proto import p4d, p4r
+from finsy.proto import p4r
 
 from soft_switch.server.backend import ForwardingBackend
-from soft_switch.server.bytestrings import decode, decode_signed, encode, encode_signed
 from soft_switch.server.errors import invalid, out_of_range, unimplemented
 from soft_switch.server.operation import Operation
+from soft_switch.server.p4data import Scalar, format_data, parse_scalar
 from soft_switch.server.schema import Register, Schema, lookup_error
 from soft_switch.server.tables import check_counter_data, counter_data
 
@@ -32,13 +32,13 @@ class Counters:
             raise lookup_error("counter", message.counter_id, self._schema)
         if operation != Operation.MODIFY:
             raise invalid(f"counter {counter.name}: cells are always there, only MODIFY applies to them")
-        cells = _cells(
+        indices = cells(
             "counter", counter.name, counter.size, message.index if message.HasField("index") else None
         )
         if not message.HasField("data"):
             return
         check_counter_data(message.data)
-        for index in cells:
+        for index in indices:
             self._backend.counter_write(
                 counter.name, index, message.data.packet_count, message.data.byte_count
             )
@@ -51,7 +51,7 @@ class Counters:
             if request.counter_id not in (0, counter.id):
                 continue
             if request.HasField("index"):
-                (index,) = _cells("counter", counter.name, counter.size, request.index)
+                (index,) = cells("counter", counter.name, counter.size, request.index)
                 values = {index: self._backend.counter_read(counter.name, index)}
             else:
                 values = dict(enumerate(self._backend.counter_read_all(counter.name).tolist()))
@@ -76,13 +76,13 @@ class Registers:
             raise lookup_error("register", message.register_id, self._schema)
         if operation != Operation.MODIFY:
             raise invalid(f"register {register.name}: cells are always there, only MODIFY applies to them")
-        cells = _cells(
+        indices = cells(
             "register", register.name, register.size, message.index if message.HasField("index") else None
         )
         if not message.HasField("data"):
             raise invalid(f"register {register.name}: the data to write is missing")
-        value = _parse_data(register, message.data)
-        for index in cells:
+        value = parse_scalar(_type(register), message.data, f"register {register.name}, data")
+        for index in indices:
             self._backend.register_write(register.name, index, value)
 
     def read(self, request: p4r.RegisterEntry) -> Iterator[p4r.Entity]:
@@ -92,16 +92,17 @@ class Registers:
         for register in self._schema.registers.values():
             if request.register_id not in (0, register.id):
                 continue
-            cells = _cells(
+            indices = cells(
                 "register", register.name, register.size, request.index if request.HasField("index") else None
             )
-            for index in cells:
-                data = _format_data(register, self._backend.register_read(register.name, index))
+            for index in indices:
+                value = self._backend.register_read(register.name, index)
+                data = format_data(_type(register), iter((value,)))
                 entry = p4r.RegisterEntry(register_id=register.id, index=p4r.Index(index=index), data=data)
                 yield p4r.Entity(register_entry=entry)
 
 
-def _cells(kind: str, name: str, size: int, index: p4r.Index | None) -> Iterable[int]:
+def cells(kind: str, name: str, size: int, index: p4r.Index | None) -> Iterable[int]:
     """The cells an index means: itself, or all of them when it is absent."""
     if index is None:
         return range(size)
@@ -112,31 +113,10 @@ def _cells(kind: str, name: str, size: int, index: p4r.Index | None) -> Iterable
     return (index.index,)
 
 
-def _width(register: Register) -> int:
-    if register.width is None:
+def _type(register: Register) -> Scalar:
+    if not isinstance(register.type, Scalar):
         raise unimplemented(
-            f"register {register.name} has elements of type {register.form}: "
+            f"register {register.name} has elements of type {register.type.form}: "
             "this switch carries bit<W>, int<W>, bool and serializable enums"
         )
-    return register.width
-
-
-def _parse_data(register: Register, data: p4d.P4Data) -> int:
-    width, what = _width(register), f"register {register.name}, data"
-    form = data.WhichOneof("data")
-    if form != register.form:
-        raise invalid(f"{what} must be a {register.form}, the request gives {form or 'none'}")
-    if form == "bool":
-        return int(data.bool)
-    if form == "enum_value":
-        return decode(data.enum_value, width, what)
-    return (decode_signed if register.signed else decode)(data.bitstring, width, what)
-
-
-def _format_data(register: Register, value: int) -> p4d.P4Data:
-    width = _width(register)
-    if register.form == "bool":
-        return p4d.P4Data(bool=bool(value))
-    if register.form == "enum_value":
-        return p4d.P4Data(enum_value=encode(value))
-    return p4d.P4Data(bitstring=encode_signed(value, width) if register.signed else encode(value))
+    return register.type

@@ -12,11 +12,11 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from soft_switch.description import Match, Target
+from soft_switch.description import Match, MeterConfig, Target
 
 
 class ForwardingBackend(Protocol):
-    """Tables, counters, registers and multicast groups of the running program, by their P4 names."""
+    """Tables, arrays and value sets of the running program, by their P4 names, and packet replication."""
 
     def insert(
         self,
@@ -73,16 +73,34 @@ class ForwardingBackend(Protocol):
 
     def register_write(self, name: str, index: int, value: int) -> None: ...
 
+    def meter_read(self, name: str, index: int) -> MeterConfig | None: ...
+
+    def meter_write(self, name: str, index: int, config: MeterConfig | None) -> None: ...
+
+    def direct_meter_read(self, table: str, handle: int) -> MeterConfig | None: ...
+
+    def direct_meter_write(self, table: str, handle: int, config: MeterConfig | None) -> None: ...
+
+    def value_set_write(self, name: str, members: Sequence[Sequence[Match]]) -> None: ...
+
     def multicast_set(self, group: int, replicas: Sequence[tuple[int, int]]) -> None: ...
 
     def multicast_delete(self, group: int) -> None: ...
 
+    def clone_set(
+        self, session: int, replicas: Sequence[tuple[int, int]], packet_length: int = 0
+    ) -> None: ...
+
+    def clone_delete(self, session: int) -> None: ...
+
 
 class Backend(ForwardingBackend, Protocol):
-    """A forwarding backend that also loads programs and exchanges packets with the controller."""
+    """A forwarding backend that also loads programs and exchanges packets and digests with the controller."""
 
     def load(self, program_json: bytes) -> None: ...
 
     def packet_out(self, data: bytes) -> None: ...
 
     def on_packet_in(self, callback: Callable[[bytes], None]) -> None: ...
+
+    def on_digest(self, callback: Callable[[str, tuple[int, ...]], None]) -> None: ...

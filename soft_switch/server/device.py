@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import grpc
@@ -11,12 +12,14 @@ from finsy.proto import p4r
 
 from soft_switch.errors import ProgramError
 from soft_switch.server.backend import Backend
-from soft_switch.server.errors import P4RuntimeError, invalid, not_found, unimplemented
+from soft_switch.server.errors import P4RuntimeError, denied, invalid, not_found, unimplemented
 from soft_switch.server.packet_io import decode_packet_in, encode_packet_out
+from soft_switch.server.roles import Access, entity_id, filter_entities
 from soft_switch.server.shadow import Shadow
 from soft_switch.server.state import ForwardingState, PipelineConfig, parse_config
 
 Results = list[P4RuntimeError | None]
+Permit = Callable[[], Access | None]  # raises if the client is not primary; what its role may do
 
 
 @dataclass
@@ -31,12 +34,18 @@ class Device:
     """Pipelines and forwarding state on one data plane.
 
     `verify` tells whether a program could be loaded, without touching the running one: it raises
-    ProgramError like `Backend.load`.
+    ProgramError like `Backend.load`. `clock` gives nanoseconds and never goes back.
     """
 
-    def __init__(self, backend: Backend, verify: Callable[[bytes], None]) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        verify: Callable[[bytes], None],
+        clock: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
         self._backend = backend
         self._verify = verify
+        self._clock = clock
         self._lock = threading.Lock()
         self._running: ForwardingState | None = None
         self._saved: Saved | None = None
@@ -46,9 +55,11 @@ class Device:
         with self._lock:
             return
 
-    def set_config(self, request: p4r.SetForwardingPipelineConfigRequest, permit: Callable[[], None]) -> None:
-        """Perform one of the five actions on a pipeline. `permit` raises if the client is not primary."""
-        permit()
+    def set_config(self, request: p4r.SetForwardingPipelineConfigRequest, permit: Permit) -> None:
+        """Perform one of the five actions on a pipeline."""
+        access = permit()
+        if access is not None and not access.pipeline:
+            raise denied(f"role {request.role!r} may not push a pipeline")
         action, given = request.action, request.HasField("config")
         name = p4r.SetForwardingPipelineConfigRequest.Action.Name
         actions = p4r.SetForwardingPipelineConfigRequest
@@ -98,35 +109,44 @@ class Device:
             answer.cookie.CopyFrom(message.cookie)
         return answer
 
-    def write(self, request: p4r.WriteRequest, permit: Callable[[], None]) -> Results:
-        """Apply a batch in order, each update whether or not others fail; one result for each."""
-        results: Results = []
+    def write(self, request: p4r.WriteRequest, permit: Permit) -> Results:
+        """Apply a batch in order; one result for each update."""
         with self._lock:
-            permit()
+            access = permit()
             state = self._require()
-            if request.atomicity != p4r.WriteRequest.CONTINUE_ON_ERROR:
-                name = p4r.WriteRequest.Atomicity.Name(request.atomicity)
-                raise unimplemented(f"atomicity {name} is not supported, only CONTINUE_ON_ERROR is")
-            for update in request.updates:
-                try:
-                    state.write(update)
-                except P4RuntimeError as error:
-                    results.append(error)
-                else:
-                    results.append(None)
-                    if self._saved is not None:
-                        self._saved.writes.append(update)
+            modes = p4r.WriteRequest
+            if request.atomicity == modes.ROLLBACK_ON_ERROR:
+                results = _write_or_roll_back(state, request.updates, access)
+            elif request.atomicity == modes.CONTINUE_ON_ERROR or (
+                request.atomicity == modes.DATAPLANE_ATOMIC and len(request.updates) <= 1
+            ):
+                results = [_attempt(state, update, access) for update in request.updates]
+            elif request.atomicity == modes.DATAPLANE_ATOMIC:
+                raise unimplemented(
+                    f"a batch of {len(request.updates)} updates cannot be written between two packets: "
+                    "atomicity DATAPLANE_ATOMIC is for batches of one"
+                )
+            else:
+                raise invalid(f"there is no atomicity {request.atomicity}")
+            if self._saved is not None:
+                pairs = zip(request.updates, results, strict=True)
+                self._saved.writes += [update for update, error in pairs if error is None]
         return results
 
-    def read(self, requests: Iterable[p4r.Entity]) -> tuple[list[p4r.Entity], Results]:
-        """All entities a batch selects, as they are at one moment, and one result for each request."""
+    def read(
+        self, requests: Iterable[p4r.Entity], access: Access | None = None
+    ) -> tuple[list[p4r.Entity], Results]:
+        """All entities a batch selects, as they are at one moment, and one result for each request.
+
+        What `access` does not cover is left out.
+        """
         entities: list[p4r.Entity] = []
         results: Results = []
         with self._lock:
             state = self._require()
             for request in requests:
                 try:
-                    entities += state.read(request)
+                    entities += filter_entities(access, state.read(request))
                 except P4RuntimeError as error:
                     results.append(error)
                 else:
@@ -152,6 +172,44 @@ class Device:
         if running is None:
             raise no_pipeline()
         return decode_packet_in(running.config.schema.packet_in, data)
+
+    # What the data plane has to tell
+
+    def digest(self, name: str, sample: tuple[int, ...]) -> p4r.DigestList | None:
+        """Take a sample of the running pipeline; a list when it is time to send one."""
+        running = self._running
+        return running.digests.learn(name, sample, self._clock()) if running is not None else None
+
+    def acknowledge(self, message: p4r.DigestListAck) -> None:
+        """A controller has acted on a digest list."""
+        running = self._running
+        if running is None:
+            raise no_pipeline()
+        running.digests.acknowledge(message)
+
+    def forget_digests(self) -> None:
+        """There is another primary, which has not seen what the one before it got."""
+        running = self._running
+        if running is not None:
+            running.digests.forget()
+
+    def tick(self) -> tuple[list[p4r.DigestList], list[p4r.TableEntry]]:
+        """Digest lists that have waited long enough, and entries that have been idle for their timeout."""
+        with self._lock:
+            running = self._running
+            if running is None:
+                return [], []
+            return running.digests.tick(self._clock()), running.tables.expired()
+
+    def delay_ns(self) -> int | None:
+        """How long until `tick` has something to do; None: not before the next write or sample."""
+        with self._lock:
+            running = self._running
+            if running is None:
+                return None
+            deadlines = (running.digests.deadline(), running.tables.idle.deadline())
+        known = [deadline for deadline in deadlines if deadline is not None]
+        return max(0, min(known) - self._clock()) if known else None
 
     def _current(self) -> ForwardingState | None:
         """The pipeline that reads and writes refer to: the saved one if there is one."""
@@ -212,3 +270,40 @@ def _realize(load: Callable[[bytes], None], config: PipelineConfig) -> None:
         load(config.message.p4_device_config)
     except ProgramError as error:
         raise invalid(f"the program cannot be realized by this switch: {error}") from error
+
+
+def _attempt(state: ForwardingState, update: p4r.Update, access: Access | None) -> P4RuntimeError | None:
+    """Apply one update; why it was refused."""
+    try:
+        if access is not None and not access.allows(update.entity):
+            raise denied(f"{entity_id(update.entity):#010x} is not one of the role's")
+        state.write(update)
+    except P4RuntimeError as error:
+        return error
+    return None
+
+
+def _write_or_roll_back(
+    state: ForwardingState, updates: Sequence[p4r.Update], access: Access | None
+) -> Results:
+    """Apply all updates or none."""
+    undo: list[p4r.Update] = []  # from the last to the first
+    for number, update in enumerate(updates):
+        before = state.undo(update)
+        error = _attempt(state, update, access)
+        if error is None:
+            undo = before + undo
+            continue
+        for back in undo:
+            try:
+                state.write(back)
+            except P4RuntimeError as fault:
+                raise P4RuntimeError(
+                    grpc.StatusCode.INTERNAL,
+                    f"update number {number} failed ({error.message}) and the updates before it could not "
+                    f"all be rolled back: {fault.message}",
+                ) from fault
+        aborted = P4RuntimeError(grpc.StatusCode.ABORTED, f"rolled back, as update number {number} failed")
+        skipped = P4RuntimeError(grpc.StatusCode.ABORTED, f"not attempted, as update number {number} failed")
+        return [*[aborted] * number, error, *[skipped] * (len(updates) - number - 1)]
+    return [None] * len(updates)

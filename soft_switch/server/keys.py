@@ -20,18 +20,25 @@ MAX_PRIORITY = 2**31 - 1  # int32 on the wire
 
 def parse_key(table: Table, messages: Sequence[p4r.FieldMatch]) -> tuple[Match, ...]:
     """The key of an entry; INVALID_ARGUMENT says which field of which table is wrong."""
+    return parse_fields(f"table {table.name}", table.fields, messages)
+
+
+def parse_fields(
+    owner: str, fields: Sequence[MatchField], messages: Sequence[p4r.FieldMatch]
+) -> tuple[Match, ...]:
+    """One value for each of `fields`; `owner` is whose they are, for INVALID_ARGUMENT."""
     by_id: dict[int, p4r.FieldMatch] = {}
     for message in messages:
         if message.field_id in by_id:
-            raise invalid(f"table {table.name}: match field {message.field_id} is given twice")
+            raise invalid(f"{owner}: match field {message.field_id} is given twice")
         by_id[message.field_id] = message
     key = []
-    for field in table.fields:
+    for field in fields:
         given = by_id.pop(field.id, None)
-        key.append(_dont_care(table, field) if given is None else _parse_field(table, field, given))
+        key.append(_dont_care(owner, field) if given is None else _parse_field(owner, field, given))
     if by_id:
-        known = ", ".join(f"{field.id} ({field.name})" for field in table.fields) or "none"
-        raise invalid(f"table {table.name} has no match field {min(by_id)}; its fields are {known}")
+        known = ", ".join(f"{field.id} ({field.name})" for field in fields) or "none"
+        raise invalid(f"{owner} has no match field {min(by_id)}; its fields are {known}")
     return tuple(key)
 
 
@@ -53,16 +60,21 @@ def check_priority(table: Table, priority: int) -> None:
 
 def format_key(table: Table, key: Sequence[Match]) -> list[p4r.FieldMatch]:
     """The canonical messages of a key, don't-care fields left out."""
+    return format_fields(table.fields, key)
+
+
+def format_fields(fields: Sequence[MatchField], key: Sequence[Match]) -> list[p4r.FieldMatch]:
+    """The canonical messages of one value for each of `fields`, don't-care fields left out."""
     messages = []
-    for field, match in zip(table.fields, key, strict=True):
+    for field, match in zip(fields, key, strict=True):
         message = _format_field(field, match)
         if message is not None:
             messages.append(message)
     return messages
 
 
-def _parse_field(table: Table, field: MatchField, message: p4r.FieldMatch) -> Match:
-    what = f"table {table.name}, match field {field.name}"
+def _parse_field(owner: str, field: MatchField, message: p4r.FieldMatch) -> Match:
+    what = f"{owner}, match field {field.name or field.id}"
     kind = message.WhichOneof("field_match_type")
     if kind != field.kind.value:
         raise invalid(f"{what} is {field.kind.value}, but the request gives {kind or 'no match'}")
@@ -125,9 +137,9 @@ _PARSERS = {
 }
 
 
-def _dont_care(table: Table, field: MatchField) -> Match:
+def _dont_care(owner: str, field: MatchField) -> Match:
     if field.kind is MatchKind.EXACT:
-        raise invalid(f"table {table.name}: exact match field {field.name} ({field.id}) is missing")
+        raise invalid(f"{owner}: exact match field {field.name} ({field.id}) is missing")
     if field.kind is MatchKind.LPM:
         return Lpm(0, 0)
     if field.kind is MatchKind.TERNARY:

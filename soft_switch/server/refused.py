@@ -19,10 +19,6 @@ REFUSED = {
     "extern_entry": ("externs", ("extern_type_id",)),
     "action_profile_member": ("action profile members", ("action_profile_id", "member_id")),
     "action_profile_group": ("action profile groups", ("action_profile_id", "group_id")),
-    "meter_entry": ("meters", ("meter_id",)),
-    "direct_meter_entry": ("direct meters", ()),
-    "value_set_entry": ("parser value sets", ("value_set_id",)),
-    "digest_entry": ("digests", ("digest_id",)),
 }
 
 
@@ -39,6 +35,6 @@ class Refused:
     def read(self, request: Any) -> Iterator[p4r.Entity]:
         """Nothing for a wildcard, UNIMPLEMENTED for anything named."""
         named = any(getattr(request, name) for name in self._ids)
-        if named or (self._name == "direct meters" and request.table_entry.table_id):
+        if named:
             raise unimplemented(f"{self._name} are not supported by this switch yet")
         return iter(())

@@ -1,11 +1,12 @@
-"""The packet replication engine: multicast groups (and, refused for now, clone sessions).
+"""The packet replication engine: multicast groups and clone sessions.
 
 Source: P4Runtime specification, section "PacketReplicationEngineEntry".
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from finsy.proto import p4r
 
@@ -16,6 +17,7 @@ from soft_switch.server.operation import Operation
 
 GROUP_BITS = 16  # standard_metadata.mcast_grp of v1model.p4
 INSTANCE_BITS = 16  # standard_metadata.egress_rid of v1model.p4
+MAX_SESSION = (1 << 15) - 1  # of BMv2, which keeps a session in 15 bits
 
 
 class Replication:
@@ -25,66 +27,78 @@ class Replication:
         self._port_width = port_width
         self._backend = backend
         self._groups: dict[int, p4r.MulticastGroupEntry] = {}
+        self._sessions: dict[int, p4r.CloneSessionEntry] = {}
 
     def write(self, operation: Operation, message: p4r.PacketReplicationEngineEntry) -> None:
-        """Apply one update to a multicast group."""
-        form = message.WhichOneof("type")
-        if form == "clone_session_entry":
-            raise unimplemented("clone sessions are not supported by this switch yet")
-        if form is None:
-            raise invalid(
-                "the packet replication engine entry is neither a multicast group nor a clone session"
-            )
-        entry = message.multicast_group_entry
+        """Apply one update to a multicast group or a clone session."""
+        if _form(message) == "multicast_group_entry":
+            self._write_group(operation, message.multicast_group_entry)
+        else:
+            self._write_session(operation, message.clone_session_entry)
+
+    def read(self, request: p4r.PacketReplicationEngineEntry) -> Iterator[p4r.Entity]:
+        """One multicast group or clone session, or all for id 0."""
+        if _form(request) == "multicast_group_entry":
+            group = request.multicast_group_entry.multicast_group_id
+            for entry in _select(self._groups, group, "multicast group"):
+                engine_entry = p4r.PacketReplicationEngineEntry(multicast_group_entry=entry)
+                yield p4r.Entity(packet_replication_engine_entry=engine_entry)
+        else:
+            session = request.clone_session_entry.session_id
+            for entry in _select(self._sessions, session, "clone session"):
+                engine_entry = p4r.PacketReplicationEngineEntry(clone_session_entry=entry)
+                yield p4r.Entity(packet_replication_engine_entry=engine_entry)
+
+    def clear(self) -> None:
+        """Take all groups and sessions out of the data plane."""
+        for group in list(self._groups):
+            self._backend.multicast_delete(group)
+            del self._groups[group]
+        for session in list(self._sessions):
+            self._backend.clone_delete(session)
+            del self._sessions[session]
+
+    def _write_group(self, operation: Operation, entry: p4r.MulticastGroupEntry) -> None:
         group = entry.multicast_group_id
         if group == 0:
             raise invalid("multicast group 0 means no replication: groups count from 1")
         if group >> GROUP_BITS:
             raise out_of_range(f"multicast group {group} does not fit within {GROUP_BITS} bits")
-        exists = group in self._groups
-        if operation == Operation.INSERT and exists:
-            raise already_exists(f"multicast group {group} is there already: use MODIFY to change it")
-        if operation != Operation.INSERT and not exists:
-            raise not_found(f"there is no multicast group {group}")
+        what = f"multicast group {group}"
+        _check_existence(operation, group in self._groups, what)
         if operation == Operation.DELETE:
             self._backend.multicast_delete(group)
             del self._groups[group]
             return
-        self._backend.multicast_set(group, self._replicas(entry))
+        self._backend.multicast_set(group, self._replicas(entry.replicas, what))
         stored = p4r.MulticastGroupEntry()
         stored.CopyFrom(entry)
         self._groups[group] = stored
 
-    def read(self, request: p4r.PacketReplicationEngineEntry) -> Iterator[p4r.Entity]:
-        """One multicast group, or all for id 0."""
-        form = request.WhichOneof("type")
-        if form is None:
-            raise invalid(
-                "the packet replication engine entry is neither a multicast group nor a clone session"
-            )
-        if form == "clone_session_entry":
-            if request.clone_session_entry.session_id == 0:
-                return  # none can be written, so there are none
-            raise unimplemented("clone sessions are not supported by this switch yet")
-        group = request.multicast_group_entry.multicast_group_id
-        if group and group not in self._groups:
-            raise not_found(f"there is no multicast group {group}")
-        for entry in [self._groups[group]] if group else self._groups.values():
-            yield p4r.Entity(
-                packet_replication_engine_entry=p4r.PacketReplicationEngineEntry(multicast_group_entry=entry)
-            )
+    def _write_session(self, operation: Operation, entry: p4r.CloneSessionEntry) -> None:
+        session = entry.session_id
+        what = f"clone session {session}"
+        if not 0 < session <= MAX_SESSION:
+            raise invalid(f"{what} is not within 1 to {MAX_SESSION}")
+        _check_existence(operation, session in self._sessions, what)
+        if operation == Operation.DELETE:
+            self._backend.clone_delete(session)
+            del self._sessions[session]
+            return
+        if entry.class_of_service:
+            raise unimplemented(f"{what}: this switch has no classes of service, leave it 0")
+        if entry.packet_length_bytes < 0:
+            raise invalid(f"{what}: packet length {entry.packet_length_bytes} is negative")
+        replicas = self._replicas(entry.replicas, what)
+        self._backend.clone_set(session, replicas, entry.packet_length_bytes)
+        stored = p4r.CloneSessionEntry()
+        stored.CopyFrom(entry)
+        self._sessions[session] = stored
 
-    def clear(self) -> None:
-        """Take all groups out of the data plane."""
-        for group in list(self._groups):
-            self._backend.multicast_delete(group)
-            del self._groups[group]
-
-    def _replicas(self, entry: p4r.MulticastGroupEntry) -> list[tuple[int, int]]:
-        """The (egress port, instance) pairs of a group."""
-        what = f"multicast group {entry.multicast_group_id}"
+    def _replicas(self, replicas: Sequence[p4r.Replica], what: str) -> list[tuple[int, int]]:
+        """The (egress port, instance) pairs of a group or session."""
         pairs: list[tuple[int, int]] = []
-        for replica in entry.replicas:
+        for replica in replicas:
             if replica.backup_replicas:
                 raise unimplemented(f"{what}: backup replicas are not supported by this switch")
             kind = replica.WhichOneof("port_kind")
@@ -102,3 +116,26 @@ class Replication:
                 raise invalid(f"{what} has port {port} with instance {replica.instance} twice")
             pairs.append((port, replica.instance))
         return pairs
+
+
+def _form(message: p4r.PacketReplicationEngineEntry) -> str:
+    form = message.WhichOneof("type")
+    if form is None:
+        raise invalid("the packet replication engine entry is neither a multicast group nor a clone session")
+    return form
+
+
+def _check_existence(operation: Operation, exists: bool, what: str) -> None:
+    if operation == Operation.INSERT and exists:
+        raise already_exists(f"{what} is there already: use MODIFY to change it")
+    if operation != Operation.INSERT and not exists:
+        raise not_found(f"there is no {what}")
+
+
+def _select(entries: dict[int, Any], number: int, what: str) -> list[Any]:
+    """One entry, or all for 0."""
+    if number == 0:
+        return list(entries.values())
+    if number not in entries:
+        raise not_found(f"there is no {what} {number}")
+    return [entries[number]]

@@ -10,6 +10,7 @@ from typing import Any
 from finsy.proto import p4i, p4t
 
 from soft_switch.server.errors import P4RuntimeError, invalid
+from soft_switch.server.p4data import Scalar, Type, parse_type, scalars
 
 
 class MatchKind(Enum):
@@ -32,6 +33,14 @@ class Scope(IntEnum):
     TABLE_AND_DEFAULT = p4i.ActionRef.TABLE_AND_DEFAULT
     TABLE_ONLY = p4i.ActionRef.TABLE_ONLY
     DEFAULT_ONLY = p4i.ActionRef.DEFAULT_ONLY
+
+
+class MeterType(IntEnum):
+    """Which configurations a meter takes."""
+
+    TWO_RATE_THREE_COLOR = p4i.MeterSpec.TWO_RATE_THREE_COLOR
+    SINGLE_RATE_THREE_COLOR = p4i.MeterSpec.SINGLE_RATE_THREE_COLOR
+    SINGLE_RATE_TWO_COLOR = p4i.MeterSpec.SINGLE_RATE_TWO_COLOR
 
 
 _MATCH_KINDS = {
@@ -103,14 +112,42 @@ class Counter:
 
 @dataclass(frozen=True)
 class Register:
-    """A register array; `width` is None for element types that P4Runtime cannot carry as one integer."""
+    """A register array of elements of one type."""
 
     id: int
     name: str
     size: int
-    width: int | None
-    signed: bool
-    form: str  # the P4Data member its values travel in: bitstring, bool or enum_value
+    type: Type
+
+
+@dataclass(frozen=True)
+class Meter:
+    """An indexed meter array, or (with size 0) the meters of a table's entries."""
+
+    id: int
+    name: str
+    size: int
+    type: MeterType
+
+
+@dataclass(frozen=True)
+class Digest:
+    """A digest; its samples have one number for each of `scalars`."""
+
+    id: int
+    name: str
+    type: Type
+    scalars: tuple[Scalar, ...]
+
+
+@dataclass(frozen=True)
+class ValueSet:
+    """A parser value set that holds up to `size` members; `fields` as in a table's key."""
+
+    id: int
+    name: str
+    fields: tuple[MatchField, ...]
+    size: int
 
 
 @dataclass(frozen=True)
@@ -128,6 +165,10 @@ class Schema:
     actions: dict[int, Action] = field(default_factory=dict)
     counters: dict[int, Counter] = field(default_factory=dict)
     registers: dict[int, Register] = field(default_factory=dict)
+    meters: dict[int, Meter] = field(default_factory=dict)
+    direct_meters: dict[int, Meter] = field(default_factory=dict)  # by the id of their table
+    digests: dict[int, Digest] = field(default_factory=dict)
+    value_sets: dict[int, ValueSet] = field(default_factory=dict)
     packet_in: PacketHeader | None = None
     packet_out: PacketHeader | None = None
     # Objects that no request names by id, or that none can be served for yet.
@@ -163,8 +204,20 @@ def parse_p4info(p4info: p4i.P4Info) -> Schema:
             for counter in p4info.counters
         },
         registers={
-            register.preamble.id: _register(register, p4info.type_info) for register in p4info.registers
+            register.preamble.id: Register(
+                register.preamble.id,
+                register.preamble.name,
+                register.size,
+                parse_type(register.type_spec, p4info.type_info),
+            )
+            for register in p4info.registers
         },
+        meters={meter.preamble.id: _meter(meter.preamble, meter.spec, meter.size) for meter in p4info.meters},
+        direct_meters={
+            meter.direct_table_id: _meter(meter.preamble, meter.spec, 0) for meter in p4info.direct_meters
+        },
+        digests={digest.preamble.id: _digest(digest, p4info.type_info) for digest in p4info.digests},
+        value_sets={values.preamble.id: _value_set(values, translated) for values in p4info.value_sets},
         packet_in=headers.get("packet_in"),
         packet_out=headers.get("packet_out"),
         other_ids=dict(_other_objects(p4info)),
@@ -182,16 +235,7 @@ def _table(
     for reference in table.action_refs:
         if reference.id not in actions:
             raise invalid(f"P4Info: table {name} refers to action {reference.id:#010x}, which is not there")
-    fields = []
-    for match in table.match_fields:
-        what = f"match field {match.name} of table {name}"
-        kind = _MATCH_KINDS.get(match.match_type) if match.WhichOneof("match") == "match_type" else None
-        if kind is None:
-            raise invalid(
-                f"P4Info: {what} has match kind {match.other_match_type or 'none'!r}, not supported"
-            )
-        _check_type(match.type_name, match.bitwidth, translated, what)
-        fields.append(MatchField(match.id, match.name, kind, match.bitwidth))
+    fields = [_match_field(match, f"table {name}", translated) for match in table.match_fields]
     _check_unique((field.id for field in fields), f"match fields of table {name}")
     return Table(
         id=table.preamble.id,
@@ -205,6 +249,15 @@ def _table(
         direct_counter=table.preamble.id in direct_counters,
         direct_meter=table.preamble.id in direct_meters,
     )
+
+
+def _match_field(match: p4i.MatchField, owner: str, translated: set[str]) -> MatchField:
+    what = f"match field {match.name or match.id} of {owner}"
+    kind = _MATCH_KINDS.get(match.match_type) if match.WhichOneof("match") == "match_type" else None
+    if kind is None:
+        raise invalid(f"P4Info: {what} has match kind {match.other_match_type or 'none'!r}, not supported")
+    _check_type(match.type_name, match.bitwidth, translated, what)
+    return MatchField(match.id, match.name, kind, match.bitwidth)
 
 
 def _action(action: p4i.Action, translated: set[str]) -> Action:
@@ -224,31 +277,27 @@ def _packet_header(header: p4i.ControllerPacketMetadata, translated: set[str]) -
     return PacketHeader(tuple(Param(member.id, member.name, member.bitwidth) for member in header.metadata))
 
 
-def _register(register: p4i.Register, types: p4t.P4TypeInfo) -> Register:
-    width, signed, form = _element(register.type_spec, types)
-    preamble = register.preamble
-    return Register(preamble.id, preamble.name, register.size, width, signed, form)
+def _meter(preamble: p4i.Preamble, spec: p4i.MeterSpec, size: int) -> Meter:
+    return Meter(preamble.id, preamble.name, size, MeterType(spec.type))
 
 
-def _element(spec: p4t.P4DataTypeSpec, types: p4t.P4TypeInfo) -> tuple[int | None, bool, str]:
-    """Width, signedness and P4Data member of a register's element type."""
-    kind = spec.WhichOneof("type_spec")
-    if kind == "bitstring":
-        form = spec.bitstring.WhichOneof("type_spec")
-        if form == "bit":
-            return spec.bitstring.bit.bitwidth, False, "bitstring"
-        if form == "int":
-            return spec.bitstring.int.bitwidth, True, "bitstring"
-    if kind == "bool":
-        return 1, False, "bool"
-    if kind == "serializable_enum":
-        enum = types.serializable_enums[spec.serializable_enum.name]
-        return enum.underlying_type.bitwidth, False, "enum_value"
-    if kind == "new_type":
-        new_type = types.new_types[spec.new_type.name]
-        if new_type.WhichOneof("representation") == "original_type":
-            return _element(new_type.original_type, types)
-    return None, False, kind or "none"
+def _digest(digest: p4i.Digest, types: p4t.P4TypeInfo) -> Digest:
+    name = digest.preamble.name
+    kind = parse_type(digest.type_spec, types)
+    numbers = scalars(kind)
+    if numbers is None:
+        raise invalid(
+            f"P4Info: digest {name} has a field that is not a bit<W>, int<W>, bool or serializable enum: "
+            "this switch carries no others"
+        )
+    return Digest(digest.preamble.id, name, kind, numbers)
+
+
+def _value_set(values: p4i.ValueSet, translated: set[str]) -> ValueSet:
+    name = values.preamble.name
+    fields = tuple(_match_field(match, f"value set {name}", translated) for match in values.match)
+    _check_unique((field.id for field in fields), f"match fields of value set {name}")
+    return ValueSet(values.preamble.id, name, fields, values.size)
 
 
 def _check_type(type_name: p4t.P4NamedType, width: int, translated: set[str], what: str) -> None:
@@ -300,7 +349,7 @@ def _preambles(p4info: p4i.P4Info) -> Iterable[tuple[p4i.Preamble, str]]:
 
 def _other_objects(p4info: p4i.P4Info) -> Iterable[tuple[int, str]]:
     for preamble, kind in _preambles(p4info):
-        if kind in {"direct counter", "direct meter", "meter", "action profile", "digest", "value set"}:
+        if kind in {"direct counter", "direct meter", "action profile"}:
             yield preamble.id, f"{kind} {preamble.name}"
 
 
@@ -316,6 +365,9 @@ def lookup_error(kind: str, number: int, schema: Schema) -> P4RuntimeError:
                 ("action", schema.actions),
                 ("counter", schema.counters),
                 ("register", schema.registers),
+                ("meter", schema.meters),
+                ("digest", schema.digests),
+                ("value set", schema.value_sets),
             )
             if number in objects
         ),

@@ -50,9 +50,11 @@ class P4RuntimeServer:
         self._address: str | None = None
         self._pool = ThreadPoolExecutor(MAX_STREAMS + UNARY_THREADS, thread_name_prefix="p4runtime")
         self._server = grpc.server(self._pool, options=OPTIONS)
-        service = P4RuntimeService(device_id, Device(backend, verify), Arbiter(device_id, promote=promote))
-        p4r_grpc.add_P4RuntimeServicer_to_server(service, self._server)
-        backend.on_packet_in(service.deliver_packet_in)
+        arbiter = Arbiter(device_id, promote=promote)
+        self._service = P4RuntimeService(device_id, Device(backend, verify), arbiter)
+        p4r_grpc.add_P4RuntimeServicer_to_server(self._service, self._server)
+        backend.on_packet_in(self._service.deliver_packet_in)
+        backend.on_digest(self._service.deliver_digest)
 
     @property
     def address(self) -> str:
@@ -70,9 +72,11 @@ class P4RuntimeServer:
         unix = self._requested.startswith(("unix:", "unix-abstract:"))
         host = self._requested.rpartition(":")[0]
         self._address = self._requested if unix else f"{host}:{port}"
+        self._service.start()
         self._server.start()
 
     def stop(self, *, grace_s: float = 0.5) -> None:
         """Refuse new requests, give running ones `grace_s` seconds, then end them and every stream."""
         self._server.stop(grace_s).wait()
         self._pool.shutdown(wait=True)
+        self._service.stop()

@@ -9,7 +9,8 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NoReturn
 
 import grpc
@@ -27,12 +28,15 @@ from soft_switch.server.errors import (
     not_found,
     unimplemented,
 )
+from soft_switch.server.roles import Access
 from soft_switch.server.streams import StreamSession
+from soft_switch.server.ticker import Ticker
 
 LOG = logging.getLogger(__name__)
 
 API_VERSION = "1.5.0"  # of p4runtime.proto, the messages served
 MAX_STREAMS = 48  # open StreamChannels over all roles; each holds a thread of the server
+MAX_IDLE_ENTRIES = 1024  # in one IdleTimeoutNotification, to stay below the 4 MB as well
 CHUNK_BYTES = 1 << 20  # a ReadResponse stays well below the 4 MB a client takes by default
 
 
@@ -46,6 +50,15 @@ class P4RuntimeService(p4r_grpc.P4RuntimeServicer):
         self._lock = threading.Lock()
         self._sessions: dict[int, StreamSession] = {}
         self._ids = itertools.count(1)
+        self._ticker = Ticker(self._tick, device.delay_ns)
+
+    def start(self) -> None:
+        """Begin to watch timeouts."""
+        self._ticker.start()
+
+    def stop(self) -> None:
+        """No more notifications."""
+        self._ticker.stop()
 
     # Unary RPCs
 
@@ -56,6 +69,7 @@ class P4RuntimeService(p4r_grpc.P4RuntimeServicer):
             results = self._device.write(request, lambda: self._permit(request))
         except P4RuntimeError as error:
             _abort(context, error)
+        self._ticker.wake()
         _abort_batch(context, "Write", results)
         return p4r.WriteResponse()
 
@@ -63,7 +77,9 @@ class P4RuntimeService(p4r_grpc.P4RuntimeServicer):
         """Answer a batch of queries; anybody may read."""
         try:
             self._check_device(request.device_id)
-            entities, results = self._device.read(request.entities)
+            with self._lock:
+                access = self._arbiter.role_access(request.role)
+            entities, results = self._device.read(request.entities, access)
         except P4RuntimeError as error:
             _abort(context, error)
         yield from _chunks(entities)
@@ -142,10 +158,51 @@ class P4RuntimeService(p4r_grpc.P4RuntimeServicer):
         except P4RuntimeError as error:
             LOG.warning("packet-in of %d bytes dropped: %s", len(data), error.message)
             return
+        for session, access in self._primaries():
+            if access is None or access.receives(message.packet):
+                session.offer(message)
+
+    def deliver_digest(self, name: str, sample: tuple[int, ...]) -> None:
+        """Take a digest sample from the data plane."""
+        message = self._device.digest(name, sample)
+        if message is not None:
+            self._send_digest(message)
+        else:
+            self._ticker.wake()
+
+    def _tick(self) -> None:
+        """Send what has become due."""
+        digests, entries = self._device.tick()
+        for message in digests:
+            self._send_digest(message)
+        if entries:
+            self._send_idle(entries)
+
+    def _send_digest(self, message: p4r.DigestList) -> None:
+        message.timestamp = time.time_ns()
+        entity = p4r.Entity(digest_entry=p4r.DigestEntry(digest_id=message.digest_id))
+        for session, access in self._primaries():
+            if access is None or access.allows(entity):
+                session.offer(p4r.StreamMessageResponse(digest=message))
+
+    def _send_idle(self, entries: Sequence[p4r.TableEntry]) -> None:
+        for session, access in self._primaries():
+            mine = [
+                entry for entry in entries if access is None or access.allows(p4r.Entity(table_entry=entry))
+            ]
+            for first in range(0, len(mine), MAX_IDLE_ENTRIES):
+                notification = p4r.IdleTimeoutNotification(
+                    timestamp=time.time_ns(), table_entry=mine[first : first + MAX_IDLE_ENTRIES]
+                )
+                session.offer(p4r.StreamMessageResponse(idle_timeout_notification=notification))
+
+    def _primaries(self) -> list[tuple[StreamSession, Access | None]]:
+        """The primary of every role that has one, and what it may do."""
         with self._lock:
-            sessions = [self._sessions[session_id] for session_id in self._arbiter.primaries()]
-        for session in sessions:
-            session.offer(message)
+            return [
+                (self._sessions[session_id], self._arbiter.access(session_id))
+                for session_id in self._arbiter.primaries()
+            ]
 
     def _read_stream(self, session: StreamSession, requests: Iterator[p4r.StreamMessageRequest]) -> None:
         """Serve what a controller sends, until it stops, vanishes or breaks the rules."""
@@ -176,7 +233,8 @@ class P4RuntimeService(p4r_grpc.P4RuntimeServicer):
             if kind == "packet":
                 self._packet_out(session, request.packet)
             elif kind == "digest_ack":
-                raise unimplemented("digests are not supported by this switch yet")
+                self._require_primary(session, "acknowledge digests")
+                self._device.acknowledge(request.digest_ack)
             elif kind == "other":
                 raise unimplemented("this switch has no architecture-specific stream messages")
             else:
@@ -185,11 +243,14 @@ class P4RuntimeService(p4r_grpc.P4RuntimeServicer):
             session.offer(p4r.StreamMessageResponse(error=_stream_error(error, request)))
 
     def _packet_out(self, session: StreamSession, message: p4r.PacketOut) -> None:
+        self._require_primary(session, "send packets")
+        self._device.packet_out(message)
+
+    def _require_primary(self, session: StreamSession, what: str) -> None:
         with self._lock:
             primary = self._arbiter.is_primary(session.id)
         if not primary:
-            raise denied("Not primary: only the primary controller may send packets")
-        self._device.packet_out(message)
+            raise denied(f"Not primary: only the primary controller may {what}")
 
     def _leave(self, session: StreamSession) -> None:
         """Forget a stream that has ended; the next controller may become primary."""
@@ -214,6 +275,7 @@ class P4RuntimeService(p4r_grpc.P4RuntimeServicer):
             return
         session_id, message = notice
         self._device.drain()
+        self._device.forget_digests()
         with self._lock:
             if self._arbiter.is_primary(session_id):
                 self._sessions[session_id].send(p4r.StreamMessageResponse(arbitration=message))
@@ -224,10 +286,10 @@ class P4RuntimeService(p4r_grpc.P4RuntimeServicer):
         if device_id != self._device_id:
             raise not_found(f"there is no device {device_id} here, this is device {self._device_id}")
 
-    def _permit(self, request: p4r.WriteRequest | p4r.SetForwardingPipelineConfigRequest) -> None:
+    def _permit(self, request: p4r.WriteRequest | p4r.SetForwardingPipelineConfigRequest) -> Access | None:
         with self._lock:
             election_id = request.election_id if request.HasField("election_id") else None
-            self._arbiter.check_primary(request.role, election_id)
+            return self._arbiter.check_primary(request.role, election_id)
 
 
 def _chunks(entities: Iterable[p4r.Entity]) -> Iterator[p4r.ReadResponse]:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from soft_switch.description import Match, Target
+from soft_switch.description import Match, MeterConfig, Target
 from soft_switch.errors import TableFull, UnknownEntry
 from soft_switch.server.program import ProgramTables
 from soft_switch.server.schema import Schema
@@ -32,7 +32,10 @@ class Shadow:
             counter.name: np.zeros((counter.size, 2), dtype=np.uint64) for counter in schema.counters.values()
         }
         self._registers = {register.name: [0] * register.size for register in schema.registers.values()}
+        self._meters: dict[tuple[str, int], MeterConfig] = {}
+        self._direct_meters: dict[tuple[str, int], MeterConfig] = {}
         self._groups: dict[int, tuple[tuple[int, int], ...]] = {}
+        self._sessions: set[int] = set()
         self._next_handle = 1 << 32  # apart from the program's own entries
 
     def insert(
@@ -67,6 +70,7 @@ class Shadow:
         self._check(table, handle)
         self._entries[table].remove(handle)
         self._direct.pop((table, handle), None)
+        self._direct_meters.pop((table, handle), None)
 
     def set_default(self, table: str, action: str | None, params: Sequence[int] = ()) -> None:
         return
@@ -120,6 +124,23 @@ class Shadow:
     def register_write(self, name: str, index: int, value: int) -> None:
         self._registers[name][index] = value
 
+    def meter_read(self, name: str, index: int) -> MeterConfig | None:
+        return self._meters.get((name, index))
+
+    def meter_write(self, name: str, index: int, config: MeterConfig | None) -> None:
+        _set(self._meters, (name, index), config)
+
+    def direct_meter_read(self, table: str, handle: int) -> MeterConfig | None:
+        self._check(table, handle)
+        return self._direct_meters.get((table, handle))
+
+    def direct_meter_write(self, table: str, handle: int, config: MeterConfig | None) -> None:
+        self._check(table, handle)
+        _set(self._direct_meters, (table, handle), config)
+
+    def value_set_write(self, name: str, members: Sequence[Sequence[Match]]) -> None:
+        return
+
     def multicast_set(self, group: int, replicas: Sequence[tuple[int, int]]) -> None:
         self._groups[group] = tuple(replicas)
 
@@ -132,6 +153,23 @@ class Shadow:
         self._next_handle += 1
         return self._next_handle - 1
 
+    def clone_set(self, session: int, replicas: Sequence[tuple[int, int]], packet_length: int = 0) -> None:
+        self._sessions.add(session)
+
+    def clone_delete(self, session: int) -> None:
+        if session not in self._sessions:
+            raise UnknownEntry(f"there is no clone session {session}")
+        self._sessions.remove(session)
+
     def _check(self, table: str, handle: int) -> None:
         if handle not in self._entries[table]:
             raise UnknownEntry(f"table {table} has no entry with handle {handle}")
+
+
+def _set(
+    meters: dict[tuple[str, int], MeterConfig], cell: tuple[str, int], config: MeterConfig | None
+) -> None:
+    if config is None:
+        meters.pop(cell, None)
+    else:
+        meters[cell] = config

@@ -13,13 +13,17 @@ from finsy.proto import p4r
 from soft_switch.errors import DuplicateEntry, TableError, TableFull, UnknownEntry
 from soft_switch.server.arrays import Counters, Registers
 from soft_switch.server.backend import ForwardingBackend
+from soft_switch.server.digests import Digests
 from soft_switch.server.errors import P4RuntimeError, invalid
+from soft_switch.server.meters import DirectMeters, Meters
 from soft_switch.server.operation import Operation
 from soft_switch.server.program import ProgramTables, read_program
 from soft_switch.server.refused import REFUSED, Refused
 from soft_switch.server.replication import Replication
+from soft_switch.server.rollback import inverse, query
 from soft_switch.server.schema import Schema, parse_p4info
 from soft_switch.server.tables import DirectCounters, Tables
+from soft_switch.server.value_sets import ValueSets
 
 LOG = logging.getLogger(__name__)
 
@@ -67,13 +71,18 @@ class ForwardingState:
 
     def __init__(self, config: PipelineConfig, backend: ForwardingBackend) -> None:
         self.config = config
-        tables = Tables(config.schema, config.program, backend)
+        self.digests = Digests(config.schema)
+        self.tables = Tables(config.schema, config.program, backend)
         self._replication = Replication(config.program.port_width, backend)
         self._handlers: dict[str, EntityHandler] = {
-            "table_entry": tables,
-            "direct_counter_entry": DirectCounters(tables, backend),
+            "table_entry": self.tables,
+            "direct_counter_entry": DirectCounters(self.tables, backend),
+            "direct_meter_entry": DirectMeters(config.schema, self.tables, backend),
             "counter_entry": Counters(config.schema, backend),
             "register_entry": Registers(config.schema, backend),
+            "meter_entry": Meters(config.schema, backend),
+            "value_set_entry": ValueSets(config.schema, backend),
+            "digest_entry": self.digests,
             "packet_replication_engine_entry": self._replication,
             **{entity: Refused(entity) for entity in REFUSED},
         }
@@ -102,8 +111,30 @@ class ForwardingState:
         except Exception as error:
             raise _from_backend(error) from error
 
+    def undo(self, update: p4r.Update) -> list[p4r.Update]:
+        """The updates that take back what `update` is about to do; none if it will be refused."""
+        if update.type == p4r.Update.INSERT:
+            return inverse(update, ())
+        try:
+            request = query(update.entity)
+            found = self.read(request)
+            kind = request.WhichOneof("entity")
+            if kind == "table_entry":  # a read of the entry that matches everything finds all of the table
+                wanted = request.table_entry
+                found = [entity for entity in found if self.tables.same_entry(entity.table_entry, wanted)]
+            elif kind in ("direct_counter_entry", "direct_meter_entry"):
+                wanted = getattr(request, kind).table_entry
+                found = [
+                    entity
+                    for entity in found
+                    if self.tables.same_entry(getattr(entity, kind).table_entry, wanted)
+                ]
+        except P4RuntimeError:
+            return []
+        return inverse(update, found)
+
     def clear_replication(self) -> None:
-        """Remove the multicast groups: they are the switch's, and would outlive the program."""
+        """Remove multicast groups and clone sessions, which would outlive the program."""
         self._replication.clear()
 
     def _dispatch(self, entity: p4r.Entity) -> tuple[EntityHandler, Any]:

@@ -1,4 +1,4 @@
-"""Table entries: the `TableEntry` entity, its default actions and its direct counters.
+"""Table entries: the `TableEntry` entity, its default actions, direct resources and idle timeouts.
 
 The data plane knows entries by handle; what only a controller cares about (cookies, the exact key it wrote)
 is kept here. Source: P4Runtime specification, section "TableEntry".
@@ -6,12 +6,13 @@ is kept here. Source: P4Runtime specification, section "TableEntry".
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from finsy.proto import p4r
 
-from soft_switch.description import Match
+from soft_switch.description import Match, MeterConfig
 from soft_switch.server.backend import ForwardingBackend
 from soft_switch.server.bytestrings import decode, encode
 from soft_switch.server.errors import (
@@ -22,7 +23,9 @@ from soft_switch.server.errors import (
     not_found,
     unimplemented,
 )
+from soft_switch.server.idle import IdleTimeouts
 from soft_switch.server.keys import check_priority, format_key, parse_key
+from soft_switch.server.meter_config import COUNTERS_TEXT, format_config, parse_config
 from soft_switch.server.operation import Operation
 from soft_switch.server.program import ActionCall, ProgramTables
 from soft_switch.server.schema import Action, Schema, Scope, Table, lookup_error
@@ -39,6 +42,7 @@ class Entry:
     is_const: bool = False
     metadata: bytes = b""
     controller_metadata: int = 0
+    idle_timeout_ns: int = 0
 
 
 @dataclass
@@ -61,11 +65,19 @@ class TableState:
 
 
 class Tables:
-    """Writes and reads `TableEntry` on one backend."""
+    """Writes and reads `TableEntry` on one backend. `clock` gives nanoseconds and never goes back."""
 
-    def __init__(self, schema: Schema, program: ProgramTables, backend: ForwardingBackend) -> None:
+    def __init__(
+        self,
+        schema: Schema,
+        program: ProgramTables,
+        backend: ForwardingBackend,
+        clock: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
         self._schema = schema
         self._backend = backend
+        self._clock = clock
+        self.idle: IdleTimeouts[tuple[int, Key]] = IdleTimeouts(backend)
         self._states: dict[int, TableState] = {}
         for table in schema.tables.values():
             default = program.defaults.get(table.id)
@@ -94,13 +106,24 @@ class Tables:
     def read(self, request: p4r.TableEntry) -> Iterator[p4r.Entity]:
         """The entries a request selects; fields left at their default select everything."""
         for state in self.select(request):
-            if request.HasField("time_since_last_hit"):
-                raise _no_idle_timeout(state.table, "time_since_last_hit")
+            if request.HasField("time_since_last_hit") and request.table_id:
+                _check_idle_timeout(state.table, "time_since_last_hit", default=request.is_default_action)
             if request.is_default_action:
                 yield p4r.Entity(table_entry=self._format_default(state, request))
                 continue
             for key, entry in matching(state, request):
                 yield p4r.Entity(table_entry=self._format(state.table, key, entry, request))
+
+    def expired(self) -> list[p4r.TableEntry]:
+        """The entries that no packet has hit for their timeout, each as IdleTimeoutNotification wants it."""
+        messages = []
+        for table_id, key in self.idle.expired(self._clock()):
+            state = self._states[table_id]
+            entry = state.entries[key]
+            message = self._format(state.table, key, entry, p4r.TableEntry())
+            message.ClearField("action")
+            messages.append(message)
+        return messages
 
     def state(self, table_id: int) -> TableState:
         """The table with this id, INVALID_ARGUMENT if the P4Info has none."""
@@ -117,6 +140,16 @@ class Tables:
             raise invalid("a read with match fields needs a table id: field ids mean nothing without a table")
         return list(self._states.values())
 
+    def same_entry(self, one: p4r.TableEntry, other: p4r.TableEntry) -> bool:
+        """Whether two messages name one entry, or both the default entry, of a table."""
+        table = self.state(one.table_id).table
+        return (
+            one.table_id == other.table_id
+            and one.priority == other.priority
+            and one.is_default_action == other.is_default_action
+            and parse_key(table, one.match) == parse_key(table, other.match)
+        )
+
     # Entries
 
     def _insert(self, state: TableState, message: p4r.TableEntry) -> None:
@@ -129,36 +162,43 @@ class Tables:
         if not message.HasField("action"):
             raise invalid(f"table {table.name}: an INSERT needs an action")
         call = self._parse_call(table, message.action, default=False)
-        self._check_resources(table, message)
+        meter = self._check_resources(table, message)
         if key in state.entries:
             raise already_exists(f"table {table.name} has this entry already: use MODIFY to change it")
         handle = self._backend.insert(
             table.name, key[0], priority=key[1], action=self._action(call).name, params=call.params
         )
-        state.entries[key] = Entry(
+        entry = state.entries[key] = Entry(
             handle, call, metadata=message.metadata, controller_metadata=message.controller_metadata
         )
-        self._write_counter(table, handle, message)
+        if meter is not None:
+            self._backend.direct_meter_write(table.name, handle, meter)
+        self._write_resources(table, key, entry, message)
 
     def _modify(self, state: TableState, message: p4r.TableEntry) -> None:
         table = state.table
         key = _key(table, message)
         fixed = table.is_const and (
-            message.HasField("action") or message.metadata or message.controller_metadata
+            message.HasField("action")
+            or message.metadata
+            or message.controller_metadata
+            or message.idle_timeout_ns
         )
         if fixed:
             raise denied(
-                f"table {table.name} is constant: only direct counters of its entries can be modified"
+                f"table {table.name} is constant: only direct resources of its entries can be modified"
             )
         call = self._parse_call(table, message.action, default=False) if message.HasField("action") else None
-        self._check_resources(table, message)
+        meter = self._check_resources(table, message)
         entry = _find(state, key)
         if call is not None:
             self._backend.modify(table.name, entry.handle, action=self._action(call).name, params=call.params)
             entry.call = call
         entry.metadata = message.metadata
         entry.controller_metadata = message.controller_metadata
-        self._write_counter(table, entry.handle, message)
+        if table.direct_meter:
+            self._backend.direct_meter_write(table.name, entry.handle, meter)
+        self._write_resources(table, key, entry, message)
 
     def _delete(self, state: TableState, message: p4r.TableEntry) -> None:
         table = state.table
@@ -167,6 +207,7 @@ class Tables:
         key = _key(table, message)
         self._backend.delete(table.name, _find(state, key).handle)
         del state.entries[key]
+        self.idle.drop((table.id, key))
 
     # The default entry
 
@@ -179,9 +220,11 @@ class Tables:
             raise invalid(f"table {table.name} has an action profile: its default action cannot be changed")
         if table.const_default:
             raise denied(f"table {table.name} has a constant default action")
-        self._check_resources(table, message)
-        if message.HasField("counter_data"):
-            raise unimplemented(f"table {table.name}: direct counters count entries, not the default entry")
+        self._check_resources(table, message, default=True)
+        if message.HasField("counter_data") or message.HasField("meter_config"):
+            raise unimplemented(
+                f"table {table.name}: direct resources belong to entries, not to the default entry"
+            )
         if not message.HasField("action"):
             self._backend.set_default(table.name, None)
             state.default = DefaultEntry(state.program_default)
@@ -217,24 +260,37 @@ class Tables:
     def _action(self, call: ActionCall) -> Action:
         return self._schema.actions[call.action_id]
 
-    def _check_resources(self, table: Table, message: p4r.TableEntry) -> None:
+    def _check_resources(
+        self, table: Table, message: p4r.TableEntry, *, default: bool = False
+    ) -> MeterConfig | None:
+        """Refuse what the table does not have; the meter's configuration."""
         if message.HasField("time_since_last_hit"):
             raise invalid(f"table {table.name}: time_since_last_hit is the switch's to set")
         if message.idle_timeout_ns:
-            raise _no_idle_timeout(table, "idle_timeout_ns")
-        if message.HasField("meter_config") or message.HasField("meter_counter_data"):
-            if not table.direct_meter:
-                raise invalid(f"table {table.name} has no direct meter")
-            raise unimplemented(f"table {table.name}: direct meters are not supported by this switch yet")
+            _check_idle_timeout(table, "idle_timeout_ns", default=default)
+            if message.idle_timeout_ns < 0:
+                raise invalid(f"table {table.name}: idle_timeout_ns {message.idle_timeout_ns} is negative")
         if message.HasField("counter_data"):
             if not table.direct_counter:
                 raise invalid(f"table {table.name} has no direct counter")
             check_counter_data(message.counter_data)
+        if not (message.HasField("meter_config") or message.HasField("meter_counter_data")):
+            return None
+        meter = self._schema.direct_meters.get(table.id)
+        if meter is None:
+            raise invalid(f"table {table.name} has no direct meter")
+        if message.HasField("meter_counter_data"):
+            raise unimplemented(COUNTERS_TEXT)
+        return parse_config(meter, message.meter_config)
 
-    def _write_counter(self, table: Table, handle: int, message: p4r.TableEntry) -> None:
+    def _write_resources(self, table: Table, key: Key, entry: Entry, message: p4r.TableEntry) -> None:
+        """Counter and timeout of an entry that has just been written."""
         if message.HasField("counter_data"):
             data = message.counter_data
-            self._backend.direct_counter_write(table.name, handle, data.packet_count, data.byte_count)
+            self._backend.direct_counter_write(table.name, entry.handle, data.packet_count, data.byte_count)
+        if message.idle_timeout_ns or entry.idle_timeout_ns:
+            entry.idle_timeout_ns = message.idle_timeout_ns
+            self.idle.watch((table.id, key), table.name, entry.handle, entry.idle_timeout_ns, self._clock())
 
     # Answers
 
@@ -246,11 +302,20 @@ class Tables:
             priority=key[1],
             controller_metadata=entry.controller_metadata,
             metadata=entry.metadata,
+            idle_timeout_ns=entry.idle_timeout_ns,
             is_const=entry.is_const,
         )
         if request.HasField("counter_data") and table.direct_counter:
             packets, bytes_ = self._backend.direct_counter_read(table.name, entry.handle)
             message.counter_data.CopyFrom(counter_data(packets, bytes_))
+        if request.HasField("meter_counter_data"):
+            raise unimplemented(COUNTERS_TEXT)
+        if request.HasField("meter_config") and table.direct_meter:
+            config = self._backend.direct_meter_read(table.name, entry.handle)
+            if config is not None:
+                message.meter_config.CopyFrom(format_config(config))
+        if request.HasField("time_since_last_hit") and table.idle_timeout:
+            message.time_since_last_hit.elapsed_ns = self._backend.idle_ns(table.name, entry.handle)
         return message
 
     def _format_default(self, state: TableState, request: p4r.TableEntry) -> p4r.TableEntry:
@@ -290,7 +355,7 @@ class DirectCounters:
             raise invalid("a direct counter is named by its table entry, which is missing")
         state = self._tables.state(message.table_entry.table_id)
         _check_direct_counter(state.table, message.table_entry)
-        entry = _find(state, _key(state.table, message.table_entry))
+        entry = find_entry(state, message.table_entry)
         if message.HasField("data"):
             check_counter_data(message.data)
             self._backend.direct_counter_write(
@@ -306,7 +371,7 @@ class DirectCounters:
             _check_direct_counter(state.table, selector)
             selected = list(matching(state, selector))
             if selector.match and not selected:
-                raise _no_entry(state.table)
+                raise missing_entry(state.table)
             for (match, priority), entry in selected:
                 packets, bytes_ = self._backend.direct_counter_read(state.table.name, entry.handle)
                 yield p4r.Entity(
@@ -360,14 +425,20 @@ def _key(table: Table, message: p4r.TableEntry) -> Key:
     return key, message.priority
 
 
+def find_entry(state: TableState, message: p4r.TableEntry) -> Entry:
+    """The entry that a message names by its match fields and priority; NOT_FOUND if there is none."""
+    return _find(state, _key(state.table, message))
+
+
 def _find(state: TableState, key: Key) -> Entry:
     entry = state.entries.get(key)
     if entry is None:
-        raise _no_entry(state.table)
+        raise missing_entry(state.table)
     return entry
 
 
-def _no_entry(table: Table) -> P4RuntimeError:
+def missing_entry(table: Table) -> P4RuntimeError:
+    """The error for a match key and priority that no entry has."""
     return not_found(f"table {table.name} has no entry with this match key and priority")
 
 
@@ -385,12 +456,11 @@ def _check_direct_counter(table: Table, message: p4r.TableEntry) -> None:
         raise unimplemented(f"table {table.name}: direct counters count entries, not the default entry")
 
 
-def _no_idle_timeout(table: Table, what: str) -> P4RuntimeError:
-    if table.idle_timeout:
-        return unimplemented(
-            f"table {table.name}: {what}: idle timeouts are not supported by this switch yet"
-        )
-    return invalid(f"table {table.name}: {what}: the program declares no idle timeout for it")
+def _check_idle_timeout(table: Table, what: str, *, default: bool) -> None:
+    if not table.idle_timeout:
+        raise invalid(f"table {table.name}: {what}: the program declares no idle timeout for it")
+    if default:
+        raise invalid(f"table {table.name}: {what}: the default entry has no idle timeout")
 
 
 def _parse_params(action: Action, message: p4r.Action) -> tuple[int, ...]:

@@ -16,7 +16,7 @@ import pytest
 from finsy.proto import U128, p4i, p4r, p4r_grpc, rpc_code, rpc_status
 from google.protobuf import text_format
 
-from soft_switch.description import Match
+from soft_switch.description import Match, MeterConfig
 from soft_switch.errors import DuplicateEntry, ProgramError, TableFull, UnknownEntry, UnsupportedConstruct
 from soft_switch.server import P4RuntimeServer
 
@@ -38,9 +38,15 @@ class FakePlane:
         self.counters: dict[str, npt.NDArray[np.uint64]] = {}
         self.registers: dict[str, list[int]] = {}
         self.direct: dict[tuple[str, int], tuple[int, int]] = {}
+        self.meters: dict[tuple[str, int], MeterConfig | None] = {}
+        self.direct_meters: dict[tuple[str, int], MeterConfig | None] = {}
+        self.value_sets: dict[str, list[tuple[Match, ...]]] = {}
+        self.idle: dict[tuple[str, int], int] = {}  # in ns; 0 for one that is not there
         self.groups: dict[int, tuple[tuple[int, int], ...]] = {}
+        self.sessions: dict[int, tuple[tuple[tuple[int, int], ...], int]] = {}
         self.packets: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self.send_up: Callable[[bytes], None] = lambda data: None
+        self.learn: Callable[[str, tuple[int, ...]], None] = lambda name, values: None
         self.gate = threading.Event()  # cleared by a test that wants an insert to take its time
         self.gate.set()
         self.waiting = threading.Event()
@@ -69,6 +75,10 @@ class FakePlane:
         }
         self.defaults = {}
         self.direct = {}
+        self.meters = {}
+        self.direct_meters = {}
+        self.value_sets = {}
+        self.idle = {}
         self.counters = {
             array["name"]: np.zeros((array["size"], 2), np.uint64)
             for array in program["counter_arrays"]
@@ -107,9 +117,14 @@ class FakePlane:
             raise UnknownEntry(f"table {table} has no handle {handle}")
         del self.entries[table][handle]
         self.direct.pop((table, handle), None)
+        self.direct_meters.pop((table, handle), None)
+        self.idle.pop((table, handle), None)
 
     def set_default(self, table: str, action: str | None, params: Sequence[int] = ()) -> None:
         self.defaults[table] = None if action is None else (action, tuple(params))
+
+    def idle_ns(self, table: str, handle: int) -> int:
+        return self.idle.get((table, handle), 0)
 
     def counter_read(self, name: str, index: int) -> tuple[int, int]:
         packets, bytes_ = self.counters[name][index].tolist()
@@ -133,6 +148,30 @@ class FakePlane:
 
     def register_write(self, name: str, index: int, value: int) -> None:
         self.registers[name][index] = value
+
+    def meter_read(self, name: str, index: int) -> MeterConfig | None:
+        return self.meters.get((name, index))
+
+    def meter_write(self, name: str, index: int, config: MeterConfig | None) -> None:
+        self.meters[name, index] = config
+
+    def direct_meter_read(self, table: str, handle: int) -> MeterConfig | None:
+        return self.direct_meters.get((table, handle))
+
+    def direct_meter_write(self, table: str, handle: int, config: MeterConfig | None) -> None:
+        self.direct_meters[table, handle] = config
+
+    def value_set_write(self, name: str, members: Sequence[Sequence[Match]]) -> None:
+        self.value_sets[name] = [tuple(member) for member in members]
+
+    def clone_set(self, session: int, replicas: Sequence[tuple[int, int]], packet_length: int = 0) -> None:
+        self.sessions[session] = (tuple(replicas), packet_length)
+
+    def clone_delete(self, session: int) -> None:
+        del self.sessions[session]
+
+    def on_digest(self, callback: Callable[[str, tuple[int, ...]], None]) -> None:
+        self.learn = callback
 
     def multicast_set(self, group: int, replicas: Sequence[tuple[int, int]]) -> None:
         self.groups[group] = tuple(replicas)
@@ -420,3 +459,35 @@ def connect() -> Callable[[str], Controller]:
 def plane(switch: Switch) -> FakePlane:
     """The data plane of `switch`."""
     return switch.plane
+
+
+@pytest.fixture
+def features() -> p4r.ForwardingPipelineConfig:
+    """The program with meters, digests, value sets, clones and timeouts."""
+    return p4r.ForwardingPipelineConfig(
+        p4info=text_format.Parse((HERE / "features.p4info.txtpb").read_text(), p4i.P4Info()),
+        p4_device_config=_stripped((HERE / "features.json").read_bytes()),
+    )
+
+
+@pytest.fixture
+def learner(switch: Switch, features: p4r.ForwardingPipelineConfig) -> Controller:
+    """The primary of a switch that runs `features`."""
+    controller = switch.connect()
+    controller.become_primary()
+    controller.set_config(config=features)
+    return controller
+
+
+def _stripped(data: bytes) -> bytes:  # until the data plane reads all of it
+    program = json.loads(data)
+    for name in ("meter_arrays", "learn_lists", "parse_vsets"):
+        program[name] = []
+    for state in program["parsers"][0]["parse_states"]:
+        state["transitions"] = [one for one in state["transitions"] if one["type"] != "parse_vset"]
+    for action in program["actions"]:
+        action["primitives"] = []
+    for pipeline in program["pipelines"]:
+        for table in pipeline["tables"]:
+            table["direct_meters"] = None
+    return json.dumps(program).encode()

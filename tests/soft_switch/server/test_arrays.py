@@ -320,8 +320,6 @@ def test_an_empty_multicast_group(controller: Controller, plane: FakePlane) -> N
         ("insert", group(8, p4r.Replica(port=b"\1", backup_replicas=[p4r.BackupReplica(port=b"\2")])),
          "UNIMPLEMENTED: multicast group 8: backup replicas are not supported"),
         ("insert", p4r.PacketReplicationEngineEntry(), "INVALID_ARGUMENT: the packet replication engine en"),
-        ("insert", p4r.PacketReplicationEngineEntry(clone_session_entry=p4r.CloneSessionEntry(session_id=1)),
-         "UNIMPLEMENTED: clone sessions are not supported by this switch yet"),
     ],
 )  # fmt: skip
 def test_a_bad_multicast_write(
@@ -349,21 +347,6 @@ REFUSED = [
         "action profile members",
     ),
     (p4r.Entity(action_profile_group=p4r.ActionProfileGroup(action_profile_id=1)), "action profile groups"),
-    (p4r.Entity(meter_entry=p4r.MeterEntry(meter_id=0x14000001)), "meters"),
-    (
-        p4r.Entity(direct_meter_entry=p4r.DirectMeterEntry(table_entry=p4r.TableEntry(table_id=0x02000001))),
-        "direct meters",
-    ),
-    (p4r.Entity(value_set_entry=p4r.ValueSetEntry(value_set_id=1)), "parser value sets"),
-    (p4r.Entity(digest_entry=p4r.DigestEntry(digest_id=1)), "digests"),
-    (
-        p4r.Entity(
-            packet_replication_engine_entry=p4r.PacketReplicationEngineEntry(
-                clone_session_entry=p4r.CloneSessionEntry(session_id=1)
-            )
-        ),
-        "clone sessions",
-    ),
 ]
 
 
@@ -384,6 +367,4 @@ def test_a_wildcard_read_of_a_refused_entity_finds_nothing(
     assert kind is not None
     wildcard = p4r.Entity()
     getattr(wildcard, kind).SetInParent()
-    if kind == "packet_replication_engine_entry":
-        wildcard.packet_replication_engine_entry.clone_session_entry.SetInParent()
     assert controller.read(wildcard) == []

@@ -334,7 +334,7 @@ BAD_DEFAULTS = [
     ("modify", {"action": action(COUNT)}, "PERMISSION_DENIED: table ingress.ipv4_lpm: action ingress.count "
                                           "is @tableonly, it cannot be the default action"),
     ("modify", {"table_id": CLASSES}, "PERMISSION_DENIED: table ingress.classes has a constant default act"),
-    ("modify", {"counter_data": p4r.CounterData()}, "UNIMPLEMENTED: table ingress.ipv4_lpm: direct counter"),
+    ("modify", {"counter_data": p4r.CounterData()}, "UNIMPLEMENTED: table ingress.ipv4_lpm: direct resourc"),
     ("modify", {"idle_timeout_ns": 1}, "INVALID_ARGUMENT: table ingress.ipv4_lpm: idle_timeout_ns"),
 ]  # fmt: skip
 
@@ -374,7 +374,7 @@ def test_a_constant_table_refuses_writes(controller: Controller) -> None:
     assert why(controller, "delete", entry) == text
     assert why(controller, "modify", entry) == (
         "PERMISSION_DENIED: table ingress.classes is constant: "
-        "only direct counters of its entries can be modified"
+        "only direct resources of its entries can be modified"
     )
 
 
@@ -595,18 +595,6 @@ def test_a_batch_goes_on_after_errors(controller: Controller) -> None:
 
 def test_an_empty_batch(controller: Controller) -> None:
     controller.write()
-
-
-@pytest.mark.parametrize("atomicity", ["ROLLBACK_ON_ERROR", "DATAPLANE_ATOMIC"])
-def test_other_atomicities(controller: Controller, atomicity: str) -> None:
-    update = p4r.Update(type=p4r.Update.INSERT, entity=p4r.Entity(table_entry=route()))
-    mode = p4r.WriteRequest.Atomicity.Value(atomicity)
-    refusal = controller.refused(controller.write, update, atomicity=mode)
-    assert str(refusal) == (
-        f"UNIMPLEMENTED: atomicity {atomicity} is not supported, only CONTINUE_ON_ERROR is"
-    )
-    assert refusal.details == []
-    assert read_table(controller, ROUTES) == []
 
 
 def test_a_batch_with_very_many_errors_keeps_its_codes(controller: Controller) -> None:

@@ -1,0 +1,114 @@
+"""Meters: the `MeterEntry` and `DirectMeterEntry` entities.
+
+Source: P4Runtime specification, section "MeterEntry & DirectMeterEntry". A cell without a configuration is
+the default: every packet is green.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from finsy.proto import p4r
+
+from soft_switch.server.arrays import cells
+from soft_switch.server.backend import ForwardingBackend
+from soft_switch.server.errors import invalid, unimplemented
+from soft_switch.server.keys import format_key
+from soft_switch.server.meter_config import COUNTERS_TEXT, format_config, parse_config
+from soft_switch.server.operation import Operation
+from soft_switch.server.schema import Meter, Schema, lookup_error
+from soft_switch.server.tables import Tables, find_entry, matching, missing_entry
+
+
+class Meters:
+    """Writes and reads `MeterEntry`."""
+
+    def __init__(self, schema: Schema, backend: ForwardingBackend) -> None:
+        self._schema = schema
+        self._backend = backend
+
+    def write(self, operation: Operation, message: p4r.MeterEntry) -> None:
+        """Configure one cell, or all when there is no index. Only MODIFY exists; no config is the default."""
+        meter = self._schema.meters.get(message.meter_id)
+        if meter is None:
+            raise lookup_error("meter", message.meter_id, self._schema)
+        if operation != Operation.MODIFY:
+            raise invalid(f"meter {meter.name}: cells are always there, only MODIFY applies to them")
+        if message.HasField("counter_data"):
+            raise unimplemented(COUNTERS_TEXT)
+        indices = cells("meter", meter.name, meter.size, message.index if message.HasField("index") else None)
+        config = parse_config(meter, message.config) if message.HasField("config") else None
+        for index in indices:
+            self._backend.meter_write(meter.name, index, config)
+
+    def read(self, request: p4r.MeterEntry) -> Iterator[p4r.Entity]:
+        """One cell, all cells of a meter (no index), or all cells of all meters (id 0)."""
+        if request.meter_id and request.meter_id not in self._schema.meters:
+            raise lookup_error("meter", request.meter_id, self._schema)
+        if request.HasField("counter_data"):
+            raise unimplemented(COUNTERS_TEXT)
+        for meter in self._schema.meters.values():
+            if request.meter_id not in (0, meter.id):
+                continue
+            index = request.index if request.HasField("index") else None
+            for cell in cells("meter", meter.name, meter.size, index):
+                entry = p4r.MeterEntry(meter_id=meter.id, index=p4r.Index(index=cell))
+                config = self._backend.meter_read(meter.name, cell)
+                if config is not None:
+                    entry.config.CopyFrom(format_config(config))
+                yield p4r.Entity(meter_entry=entry)
+
+
+class DirectMeters:
+    """Writes and reads `DirectMeterEntry`: the meters that hang on table entries."""
+
+    def __init__(self, schema: Schema, tables: Tables, backend: ForwardingBackend) -> None:
+        self._schema = schema
+        self._tables = tables
+        self._backend = backend
+
+    def write(self, operation: Operation, message: p4r.DirectMeterEntry) -> None:
+        """Configure the meter of one entry. Only MODIFY exists; no config is the default."""
+        if operation != Operation.MODIFY:
+            raise invalid("a direct meter lives and dies with its table entry: only MODIFY applies to it")
+        if not message.HasField("table_entry"):
+            raise invalid("a direct meter is named by its table entry, which is missing")
+        state = self._tables.state(message.table_entry.table_id)
+        meter = self._meter(message.table_entry)
+        if message.HasField("counter_data"):
+            raise unimplemented(COUNTERS_TEXT)
+        entry = find_entry(state, message.table_entry)
+        config = parse_config(meter, message.config) if message.HasField("config") else None
+        self._backend.direct_meter_write(state.table.name, entry.handle, config)
+
+    def read(self, request: p4r.DirectMeterEntry) -> Iterator[p4r.Entity]:
+        """The meters of the entries a request selects; NOT_FOUND when it gives a key that is not there."""
+        if request.HasField("counter_data"):
+            raise unimplemented(COUNTERS_TEXT)
+        selector = request.table_entry
+        for state in self._tables.select(selector):
+            if not selector.table_id and not state.table.direct_meter:
+                continue
+            self._meter(p4r.TableEntry(table_id=state.table.id, is_default_action=selector.is_default_action))
+            selected = list(matching(state, selector))
+            if selector.match and not selected:
+                raise missing_entry(state.table)
+            for (match, priority), entry in selected:
+                answer = p4r.DirectMeterEntry(
+                    table_entry=p4r.TableEntry(
+                        table_id=state.table.id, match=format_key(state.table, match), priority=priority
+                    )
+                )
+                config = self._backend.direct_meter_read(state.table.name, entry.handle)
+                if config is not None:
+                    answer.config.CopyFrom(format_config(config))
+                yield p4r.Entity(direct_meter_entry=answer)
+
+    def _meter(self, entry: p4r.TableEntry) -> Meter:
+        name = self._schema.tables[entry.table_id].name
+        meter = self._schema.direct_meters.get(entry.table_id)
+        if meter is None:
+            raise invalid(f"table {name} has no direct meter")
+        if entry.is_default_action:
+            raise unimplemented(f"table {name}: direct meters hang on entries, not on the default entry")
+        return meter

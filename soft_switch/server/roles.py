@@ -1,0 +1,94 @@
+"""What a role may do: Stratum's `P4RoleConfig`, the scheme that finsy knows.
+
+P4Runtime leaves the scheme open (specification, section "Role Config"). In this one a role lists the ids of
+the P4Info objects it may write and read; a role without a configuration, and the default role, may do
+everything. Multicast groups and clone sessions have no id, so every role has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from finsy.proto import p4r, stratum
+
+from soft_switch.server.errors import invalid
+
+
+@dataclass(frozen=True)
+class Access:
+    """The rights of one role."""
+
+    exclusive: frozenset[int]
+    shared: frozenset[int]
+    packet_ins: bool
+    packet_in_filter: tuple[int, bytes] | None  # id and value of the metadata field a packet-in must have
+    pipeline: bool
+
+    def allows(self, entity: p4r.Entity) -> bool:
+        """Whether an entity is one of the role's."""
+        number = entity_id(entity)
+        return number is None or number in self.exclusive or number in self.shared
+
+    def receives(self, packet: p4r.PacketIn) -> bool:
+        """Whether the role gets a packet-in."""
+        if not self.packet_ins or self.packet_in_filter is None:
+            return self.packet_ins
+        number, value = self.packet_in_filter
+        return any(item.metadata_id == number and item.value == value for item in packet.metadata)
+
+
+def parse_role(role: p4r.Role, others: Mapping[str, Access]) -> Access | None:
+    """The access a controller asks for, None for all; `others` is that of the live roles that have one."""
+    if not role.HasField("config"):
+        return None
+    if not role.name:
+        raise invalid("the default role has access to everything, it takes no configuration: name a role")
+    config = stratum.P4RoleConfig()
+    if not role.config.Unpack(config):
+        raise invalid(
+            f"role {role.name!r}: the configuration is a {role.config.type_url!r}, this switch takes "
+            "stratum.P4RoleConfig"
+        )
+    access = Access(
+        exclusive=frozenset(config.exclusive_p4_ids),
+        shared=frozenset(config.shared_p4_ids),
+        packet_ins=config.receives_packet_ins,
+        packet_in_filter=(config.packet_in_filter.metadata_id, config.packet_in_filter.value)
+        if config.HasField("packet_in_filter")
+        else None,
+        pipeline=config.can_push_pipeline,
+    )
+    for name, other in others.items():
+        taken = access.exclusive & (other.exclusive | other.shared) | access.shared & other.exclusive
+        if taken and name != role.name:
+            raise invalid(f"role {role.name!r}: {min(taken):#010x} is exclusive to it or to role {name!r}")
+    return access
+
+
+def filter_entities(access: Access | None, entities: Iterable[p4r.Entity]) -> list[p4r.Entity]:
+    """The entities that a role may see."""
+    return [entity for entity in entities if access is None or access.allows(entity)]
+
+
+# The id of the P4Info object that an entity belongs to, as Stratum counts it.
+_IDS: Mapping[str, Callable[[p4r.Entity], int]] = {
+    "extern_entry": lambda entity: entity.extern_entry.extern_type_id,
+    "table_entry": lambda entity: entity.table_entry.table_id,
+    "action_profile_member": lambda entity: entity.action_profile_member.action_profile_id,
+    "action_profile_group": lambda entity: entity.action_profile_group.action_profile_id,
+    "meter_entry": lambda entity: entity.meter_entry.meter_id,
+    "direct_meter_entry": lambda entity: entity.direct_meter_entry.table_entry.table_id,
+    "counter_entry": lambda entity: entity.counter_entry.counter_id,
+    "direct_counter_entry": lambda entity: entity.direct_counter_entry.table_entry.table_id,
+    "value_set_entry": lambda entity: entity.value_set_entry.value_set_id,
+    "register_entry": lambda entity: entity.register_entry.register_id,
+    "digest_entry": lambda entity: entity.digest_entry.digest_id,
+}
+
+
+def entity_id(entity: p4r.Entity) -> int | None:
+    """The id that decides who may write an entity, None where there is none."""
+    kind = entity.WhichOneof("entity")
+    find = _IDS.get(kind) if kind is not None else None
+    return find(entity) if find is not None else None
