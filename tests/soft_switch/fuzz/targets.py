@@ -1,0 +1,99 @@
+"""What is fuzzed: a program, entries in its tables, sequences of frames to start from."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from controller.entries import Group, key_of
+from p4src import CPU_PORT, JSON_PATH
+from soft_switch.bmv2.reader import read_program
+from soft_switch.compiler import compile_program
+from soft_switch.dataplane import DataPlane, Exact, Lpm
+from tests.fabric.scenarios import draw
+from tests.p4src.test_fabric_against_model import Script, recorded, something_else
+from tests.soft_switch.fuzz.entries import fill
+from tests.soft_switch.fuzz.packets import PacketMaker
+from tests.soft_switch.fuzz.recording import recorded as recorded_calls
+
+Frames = list[tuple[int, bytes]]
+SEQUENCE = 6
+ROLES = {"leaf": "l", "spine": "s"}
+
+
+@dataclass(frozen=True)
+class Target:
+    """C++ of a program and of what fills its tables, and the corpus."""
+
+    name: str
+    source: str
+    entries: str
+    corpus: Sequence[Frames]
+
+
+def _made(name: str, program: bytes, install: Callable[[DataPlane], None], frames: Frames) -> Target:
+    with recorded_calls(program, cpu_port=CPU_PORT) as (plane, recording):
+        install(plane)
+    corpus = [frames[at : at + SEQUENCE] for at in range(0, len(frames), SEQUENCE)]
+    return Target(name, compile_program(read_program(program)).source, recording.text(), corpus)
+
+
+def any_program(path: Path, seed: int, packets: int = 300) -> Target:
+    """A program with random entries; frames are what its parser takes, and some that say nothing."""
+    chance = random.Random(seed)
+    program = path.read_bytes()
+    maker = PacketMaker(json.loads(program), chance)
+    frames = [(chance.randrange(1, 9), maker.packet()) for _ in range(packets)]
+    frames += [(1, b""), (1, bytes(1)), (2, bytes(60)), (3, bytes(1514))]
+    return _made(path.stem, program, lambda plane: fill(plane, chance), frames)
+
+
+def aggregation(role: str, seed: int) -> Target:
+    """The aggregation program on a leaf or a spine: what the controller writes and hosts and switches send
+    while a job runs, acknowledgements and tree packets among it, and the controller's own packets and ARP.
+    """
+    chance = random.Random(seed)
+    script = _script(role, seed)
+    frames: Frames = []
+    for step in script.steps:
+        if isinstance(step[1], int):
+            assert isinstance(step[2], bytes)
+            frames.append((step[1], step[2]))
+            if chance.random() < 0.2:
+                frames.append(something_else(chance, frames))
+    frames = frames[:6000]
+    frames += [(CPU_PORT, bytes([op]) + chance.randbytes(chance.choice([6, 20, 60]))) for op in range(6)]
+    frames += [
+        (1, bytes.fromhex("ffffffffffff020000000001080600010800060400010200000000010a000001" + "00" * 28))
+    ]
+    return _made(f"p4reduce-{role}", JSON_PATH.read_bytes(), lambda plane: _install(plane, script), frames)
+
+
+def _script(role: str, seed: int) -> Script:
+    """Of the busiest switch of that role in the first scenario from `seed` on that has one."""
+    for number in range(seed, seed + 100):
+        scripts = recorded(draw(number, most_jobs=2, most_workers=5, elements=2000))
+        fitting = [script for name, script in scripts.items() if name.startswith(ROLES[role])]
+        if fitting:
+            return max(fitting, key=lambda script: len(script.steps))
+    raise ValueError(f"no scenario from {seed} on has a {role}")
+
+
+def _install(plane: DataPlane, script: Script) -> None:
+    known: dict[object, int] = {}
+    for step in script.steps:
+        if step[0] != "write":
+            continue
+        for entry in step[1]:  # type: ignore[union-attr]
+            if isinstance(entry, Group):
+                plane.multicast_set(entry.group, entry.replicas)
+                continue
+            key, params = key_of(entry), [value for _, value in entry.params]
+            if key in known:
+                plane.modify(entry.table, known[key], action=entry.action, params=params)
+                continue
+            match = [Lpm(*value) if isinstance(value, tuple) else Exact(value) for _, value in entry.match]
+            known[key] = plane.insert(entry.table, match, priority=0, action=entry.action, params=params)
