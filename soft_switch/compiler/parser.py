@@ -156,15 +156,17 @@ class ParserWriter:
             if transition.value is None:
                 continue
             tests, value, mask = [], transition.value, transition.mask
-            for text, count, padded in reversed(keys):
+            for part, (text, count, padded) in zip(reversed(state.key), reversed(keys), strict=True):
                 ones = b.ones(padded)
-                tests.append(
-                    self._test(text, count, value & ones, ones if mask is None else mask & ones, padded)
-                )
+                wanted = value & ones
+                if write.bounds(part).negative and wanted >> (padded - 1):
+                    value += 1 << padded  # p4c adds up the components, of which this one is negative
+                    wanted &= b.ones(self._key_width(part, write.bounds(part)))
+                tests.append(self._test(text, count, wanted, ones if mask is None else mask & ones, padded))
                 value >>= padded
                 mask = None if mask is None else mask >> padded
-            wanted = " && ".join(test for test in reversed(tests) if test) or "true"
-            out(f"if ({wanted}) {self._goto(transition.next_state)}")
+            matches = " && ".join(test for test in reversed(tests) if test) or "true"
+            out(f"if ({matches}) {self._goto(transition.next_state)}")
         out(self._goto(default))
 
     def _key_part(self, part: Expression, width: int, count: int) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 HERE = Path(__file__).parent
-NAMES = ("arithmetic", "l3", "stacks", "state", "tables")
+NAMES = ("arithmetic", "headers", "l3", "selects", "stacks", "state", "tables")
 REFUSED = tuple(sorted(path.stem for path in (HERE / "refused").glob("*.json")))
 
 
