@@ -70,6 +70,8 @@ __all__ = [
 
 EVENT_WAIT_MS = 1000
 DIRECTIONS = ("in", "out")
+MAX_CLONE_SESSION = (1 << 15) - 1
+MAX_RATE = (1 << 63) - 1
 
 
 @dataclass(frozen=True)
@@ -96,12 +98,16 @@ class PortStats:
 
 @dataclass(frozen=True)
 class GlobalStats:
-    """Frames that no port counts: for a port that is not there, too long, and events nobody took in time."""
+    """Frames that no port counts: for a port that is not there, too long, and events nobody took in time.
+
+    `passes_dropped` are packets that were to go through the program again and found the queue full.
+    """
 
     no_port: int
     too_long: int
     events_dropped: int
     failed_asserts: int
+    passes_dropped: int
 
 
 class DataPlane:
@@ -117,12 +123,15 @@ class DataPlane:
         drop_port: int = 511,
         seed: int = 0,
         log: logging.Logger | None = None,
+        priority_queues: int = 1,
     ) -> None:
+        """A packet whose `standard_metadata.priority` is `priority_queues` or more is dropped, as by BMv2."""
         self._cpu_port = cpu_port
         self._log = log or logging.getLogger(__name__)
         self._native = api.engine_library()
         number = api.NO_PORT if cpu_port is None else cpu_port
         self._engine = self._native.engine_create(number, drop_port, seed & WORD_MASK)
+        self._native.engine_set_priority_queues(self._engine, priority_queues)
         self._host: int = self._native.engine_host(self._engine)
         self._loaded: LoadedProgram | None = None
         self._interfaces: dict[int, str] = {}
@@ -156,7 +165,8 @@ class DataPlane:
         with self._control:
             loaded = LoadedProgram(compiled, self._host)
             function = ctypes.cast(loaded.library.p4_process, ctypes.c_void_p)
-            self._native.engine_set_program(self._engine, function, loaded.state)
+            passes = ctypes.cast(loaded.library.p4_passes, ctypes.c_void_p)
+            self._native.engine_set_program(self._engine, function, passes, loaded.state)
             before, self._loaded = self._loaded, loaded
             if before is not None:
                 before.destroy()
@@ -195,7 +205,7 @@ class DataPlane:
 
     def stats(self) -> GlobalStats:
         """What no port counts."""
-        values = (ctypes.c_uint64 * 4)()
+        values = (ctypes.c_uint64 * 5)()
         self._native.engine_globals(self._engine, values)
         return GlobalStats(*values)
 
@@ -234,7 +244,7 @@ class DataPlane:
             engine, self._engine = self._engine, None
             if engine is None:
                 return
-            self._native.engine_set_program(engine, None, None)
+            self._native.engine_set_program(engine, None, None, None)
             if self._loaded is not None:
                 self._loaded.destroy()
                 self._loaded = None
@@ -421,19 +431,48 @@ class DataPlane:
 
     def meter_read(self, name: str, index: int) -> MeterConfig | None:
         """The configuration of a meter cell; None: it has none, and every packet is green."""
-        raise UnsupportedConstruct(f"meter {name}")
+        with self._control:
+            loaded, number = self._meter(name, index)
+            values = (ctypes.c_uint64 * 5)()
+            loaded.library.p4_meter(loaded.state, number, index, values, False)
+            return _from_words(values)
 
     def meter_write(self, name: str, index: int, config: MeterConfig | None) -> None:
         """Configure a meter cell; its buckets start full. None makes every packet green again."""
-        raise UnsupportedConstruct(f"meter {name}")
+        values = _to_words(config)
+        with self._control:
+            loaded, number = self._meter(name, index)
+            loaded.library.p4_meter(loaded.state, number, index, values, True)
 
     def direct_meter_read(self, table: str, handle: int) -> MeterConfig | None:
         """The configuration of an entry's meter; None: it has none, and every packet is green."""
-        raise UnsupportedConstruct(f"direct meter of table {table}")
+        values = (ctypes.c_uint64 * 5)()
+        self._direct_meter(table, handle, values, write=False)
+        return _from_words(values)
 
     def direct_meter_write(self, table: str, handle: int, config: MeterConfig | None) -> None:
         """Configure an entry's meter; its buckets start full. None makes every packet green again."""
-        raise UnsupportedConstruct(f"direct meter of table {table}")
+        self._direct_meter(table, handle, _to_words(config), write=True)
+
+    def _meter(self, name: str, index: int) -> tuple[LoadedProgram, int]:
+        loaded = self._running()
+        number = loaded.compiled.meters.get(name)
+        info = loaded.compiled.program.description.meters.get(name)
+        if number is None or info is None or info.table is not None:
+            raise UnknownEntry(f"the program has no indexed meter {name}")
+        if not 0 <= index < info.size:
+            raise UnknownEntry(f"meter {name} has {info.size} cells, there is no index {index}")
+        return loaded, number
+
+    def _direct_meter(
+        self, table: str, handle: int, values: ctypes.Array[ctypes.c_uint64], *, write: bool
+    ) -> None:
+        with self._control:
+            loaded, layout = self._table(table)
+            if layout.table.direct_meter is None:
+                raise UnknownEntry(f"table {table} has no direct meter")
+            if loaded.library.p4_direct_meter(loaded.state, layout.index, handle, values, write) < 0:
+                raise UnknownEntry(f"table {table} has no entry {handle}")
 
     # Value sets
 
@@ -472,11 +511,19 @@ class DataPlane:
 
         Clones leave with at most `packet_length` bytes; 0 is no limit.
         """
-        raise UnsupportedConstruct(f"clone session {session}")
+        if not 0 <= session <= MAX_CLONE_SESSION:
+            raise TableError(f"clone session {session} is not within 0 and {MAX_CLONE_SESSION}")
+        flat = [number for replica in replicas for number in replica]
+        array = (ctypes.c_uint32 * max(1, len(flat)))(*flat)
+        self._native.engine_clone_set(self._engine, session, array, len(replicas), packet_length)
 
     def clone_delete(self, session: int) -> None:
         """Delete a clone session."""
-        raise UnknownEntry(f"there is no clone session {session}")
+        if (
+            not 0 <= session <= MAX_CLONE_SESSION
+            or self._native.engine_clone_delete(self._engine, session) < 0
+        ):
+            raise UnknownEntry(f"there is no clone session {session}")
 
     def on_digest(self, callback: Callable[[str, tuple[int, ...]], None]) -> None:
         """Call back, from a thread of the data plane, with each digest: its name and its values."""
@@ -532,8 +579,39 @@ class DataPlane:
                     self._packet_in(bytes(data[: length.value]))
                 except Exception:  # noqa: BLE001  (the callback is the user's; the thread has to live on)
                     self._log.exception("the packet-in callback failed")
+            elif kind == api.EVENT_DIGEST and self._digest is not None:
+                self._deliver_digest(level.value, bytes(data[: length.value]))
+
+    def _deliver_digest(self, list_id: int, data: bytes) -> None:
+        loaded = self._loaded
+        item = None if loaded is None else loaded.compiled.program.learn_lists.get(list_id)
+        widths = [] if item is None else [width for _, width in item.values]
+        sizes = [words(width) * WORD_BITS // 8 for width in widths]
+        if item is None or self._digest is None or len(data) != sum(sizes):
+            return  # it is of the program before
+        values, at = [], 0
+        for size, width in zip(sizes, widths, strict=True):
+            values.append(int.from_bytes(data[at : at + size], "little") & ones(width))
+            at += size
+        try:
+            self._digest(item.name, tuple(values))
+        except Exception:  # noqa: BLE001  (the callback is the user's; the thread has to live on)
+            self._log.exception("the digest callback failed")
 
 
 def _check_frame(data: bytes) -> None:
     if len(data) > api.MAX_FRAME - 4:
         raise ValueError(f"a packet of {len(data)} bytes is longer than {api.MAX_FRAME - 4}")
+
+
+def _to_words(config: MeterConfig | None) -> ctypes.Array[ctypes.c_uint64]:
+    values = (0, 0, 0, 0) if config is None else (config.cir, config.cburst, config.pir, config.pburst)
+    if not all(0 <= value <= MAX_RATE for value in values):
+        raise TableError(f"the rates and bursts of a meter are within 0 and {MAX_RATE}: {config}")
+    if config is not None and config.cir > config.pir:
+        raise TableError(f"the committed rate {config.cir} is above the peak rate {config.pir}")
+    return (ctypes.c_uint64 * 5)(config is not None, *values)
+
+
+def _from_words(values: ctypes.Array[ctypes.c_uint64]) -> MeterConfig | None:
+    return MeterConfig(*values[1:]) if values[0] else None

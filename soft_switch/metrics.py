@@ -28,8 +28,13 @@ _LOSSES: Final = (
 _GLOBAL: Final = (
     ("no_port_packets", "Frames for a port that is not there.", "no_port"),
     ("too_long_packets", "Frames that the program made longer than any frame can be.", "too_long"),
-    ("control_events_dropped", "Packet-ins and log lines that nobody took in time.", "events_dropped"),
+    (
+        "control_events_dropped",
+        "Packet-ins, digests and log lines that nobody took in time.",
+        "events_dropped",
+    ),
     ("failed_asserts", "Assertions of the program that did not hold.", "failed_asserts"),
+    ("passes_dropped", "Packets that were to go through the program again and did not.", "passes_dropped"),
 )
 
 

@@ -25,7 +25,7 @@ from soft_switch.build import build_engine
 
 NO_PORT = 0xFFFFFFFF
 MAX_FRAME = 16384
-EVENT_NONE, EVENT_PACKET_IN, EVENT_LOG, EVENT_CLOSED = range(4)
+EVENT_NONE, EVENT_PACKET_IN, EVENT_LOG, EVENT_CLOSED, EVENT_DIGEST = range(5)
 LOG_ERROR = 1
 TABLE_FULL, TABLE_DUPLICATE, TABLE_UNKNOWN, TABLE_NO_TARGET, TABLE_IN_USE = -1, -2, -3, -4, -5
 TO_MEMBER, TO_GROUP = -2, -3  # what an entry of an indirect table has instead of an action
@@ -36,13 +36,16 @@ ENGINE: dict[str, tuple[Any, list[Any]]] = {
     "engine_create": (c_void_p, [c_uint32, c_uint32, c_uint64]),
     "engine_destroy": (None, [c_void_p]),
     "engine_host": (c_void_p, [c_void_p]),
-    "engine_set_program": (None, [c_void_p, c_void_p, c_void_p]),
+    "engine_set_program": (None, [c_void_p, c_void_p, c_void_p, c_void_p]),
     "engine_attach": (c_int, [c_void_p, c_uint32, c_char_p, c_char_p]),
     "engine_detach": (c_int, [c_void_p, c_uint32]),
     "engine_stats": (c_int, [c_void_p, c_uint32, Words]),
     "engine_set_loss": (c_int, [c_void_p, c_uint32, c_int, c_double, c_uint64]),
     "engine_multicast_set": (None, [c_void_p, c_uint32, POINTER(c_uint32), c_size_t]),
     "engine_multicast_delete": (c_int, [c_void_p, c_uint32]),
+    "engine_clone_set": (None, [c_void_p, c_uint32, POINTER(c_uint32), c_size_t, c_uint32]),
+    "engine_clone_delete": (c_int, [c_void_p, c_uint32]),
+    "engine_set_priority_queues": (None, [c_void_p, c_uint32]),
     "engine_inject": (None, [c_void_p, c_uint32, c_char_p, c_uint32]),
     "engine_process": (c_void_p, [c_void_p, c_uint32, c_char_p, c_uint32]),
     "engine_collected": (c_void_p, [c_void_p, POINTER(c_size_t)]),
@@ -61,6 +64,7 @@ PROGRAM: dict[str, tuple[Any, list[Any]]] = {
     "p4_create": (c_void_p, [c_void_p]),
     "p4_destroy": (None, [c_void_p]),
     "p4_process": (None, [c_void_p, c_char_p, c_uint32, c_uint32]),
+    "p4_passes": (None, [c_void_p, c_int]),
     "p4_insert": (c_int64, [c_void_p, c_uint32, c_char_p, c_uint32, c_int32]),
     "p4_modify": (c_int64, [c_void_p, c_uint32, c_int64, c_int32, c_char_p]),
     "p4_delete": (c_int64, [c_void_p, c_uint32, c_int64]),
@@ -74,6 +78,8 @@ PROGRAM: dict[str, tuple[Any, list[Any]]] = {
     "p4_counter": (None, [c_void_p, c_uint32, c_uint64, c_uint64, Words, c_int32]),
     "p4_value_set": (None, [c_void_p, c_uint32, Words, c_uint64]),
     "p4_register": (None, [c_void_p, c_uint32, c_uint64, Words, c_int32]),
+    "p4_meter": (None, [c_void_p, c_uint32, c_uint64, Words, c_int32]),
+    "p4_direct_meter": (c_int64, [c_void_p, c_uint32, c_int64, Words, c_int32]),
 }
 
 

@@ -45,7 +45,7 @@ BINARY = frozenset(
 )
 UNARY = frozenset({"~", "not", "d2b", "b2d"})
 HEADERS = (Header, StackElement, HeaderMux)
-NAMED = frozenset({"register_array", "counter_array", "calculation", "string"})
+NAMED = frozenset({"register_array", "counter_array", "meter_array", "calculation", "string"})
 
 
 def read_source(value: Json) -> Source | None:
@@ -153,6 +153,8 @@ class SyntaxReader:
         """One primitive call; `fallback` is the place to name where the call itself has none."""
         source = read_source(value) or fallback
         operands = tuple(self.operand(item, source) for item in value["parameters"])
+        if value["op"] == "execute_meter":  # the field that gets the color comes last: first, as elsewhere
+            operands = operands[2:] + operands[:2]
         return Primitive(str(value["op"]), operands, source)
 
     def _header_name(self, name: Any, source: Source | None) -> Header:

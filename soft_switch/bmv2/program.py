@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -133,6 +134,14 @@ class KeySource:
 
 
 @dataclass(frozen=True)
+class DirectMeter:
+    """The meter of a table's entries, and the field that gets the color when an entry matches."""
+
+    name: str
+    target: Field
+
+
+@dataclass(frozen=True)
 class Table:
     """A table in the control flow."""
 
@@ -147,6 +156,7 @@ class Table:
     by_hit: bool
     base_next: str | None
     source: Source | None
+    direct_meter: DirectMeter | None = None
 
 
 @dataclass(frozen=True)
@@ -212,6 +222,14 @@ class Checksum:
 
 
 @dataclass(frozen=True)
+class LearnList:
+    """What a digest consists of: fields and constants, each with its width in bits."""
+
+    name: str
+    values: tuple[tuple[Field | Const, int], ...]
+
+
+@dataclass(frozen=True)
 class Bmv2Program:
     """A whole program."""
 
@@ -231,3 +249,6 @@ class Bmv2Program:
     aliases: Mapping[str, tuple[str, str]]
     description: Program
     selectors: Mapping[str, str]  # action selectors and the calculations that choose their members
+    # By number: what clones, resubmitted and recirculated packets keep of their metadata; what digests say.
+    field_lists: Mapping[int, tuple[Field, ...]] = dataclasses.field(default_factory=dict)
+    learn_lists: Mapping[int, LearnList] = dataclasses.field(default_factory=dict)

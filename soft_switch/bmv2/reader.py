@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,11 +16,13 @@ from soft_switch.bmv2.program import (
     Calculation,
     Checksum,
     Conditional,
+    DirectMeter,
     FieldType,
     HeaderInstance,
     HeaderStack,
     HeaderType,
     KeySource,
+    LearnList,
     ParserOp,
     ParserState,
     Pipeline,
@@ -48,11 +50,13 @@ from soft_switch.description import (
     ActionParam,
     ActionProfileInfo,
     CounterInfo,
+    DigestInfo,
     Exact,
     InitialEntry,
     KeyField,
     Lpm,
     Match,
+    MeterInfo,
     Program,
     Range,
     RegisterInfo,
@@ -128,13 +132,17 @@ class _Reader:
         self.value_sets = {item["name"]: _value_set(item) for item in root.get("parse_vsets", ())}
         self.used_value_sets: set[str] = set()
         self.actions = {item["id"]: self._action(item) for item in root["actions"]}
+        self.learn_lists = {int(item["id"]): self._learn_list(item) for item in root.get("learn_lists", ())}
+        self.direct_meters = {
+            item["name"]: DirectMeter(
+                item["name"], self.syntax.field(item["result_target"], read_source(item))
+            )
+            for item in root.get("meter_arrays", ())
+            if item["is_direct"]
+        }
 
     def _refuse_unsupported(self) -> None:
-        for key, construct in (
-            ("extern_instances", "extern instance"),
-            ("meter_arrays", "meter"),
-            ("learn_lists", "digest"),
-        ):
+        for key, construct in (("extern_instances", "extern instance"),):
             for item in self.root.get(key, ()):
                 raise UnsupportedConstruct(f"{construct} {item['name']}", read_source(item))
 
@@ -222,6 +230,10 @@ class _Reader:
             aliases={alias: (field[0], field[1]) for alias, field in root.get("field_aliases", ())},
             description=self._description(name, pipelines),
             selectors=selectors,
+            field_lists={
+                int(item["id"]): tuple(self._list_fields(item)) for item in root.get("field_lists", ())
+            },
+            learn_lists=self.learn_lists,
         )
 
     def _profiles(self) -> Sequence[Json]:
@@ -257,15 +269,53 @@ class _Reader:
                 raise ProgramError(
                     f"table {info.name} has an action profile {info.profile} that is not there"
                 )
+        meters = {item["name"]: self._meter(item, tables) for item in self.root.get("meter_arrays", ())}
+        digests: dict[str, DigestInfo] = {}
+        for number, item in self.learn_lists.items():  # one for each call; those of one type share a name
+            names = [f"f{i}" if isinstance(v, Const) else v.field for i, (v, _) in enumerate(item.values)]
+            fields = tuple(zip(names, (width for _, width in item.values), strict=True))
+            digests.setdefault(item.name, DigestInfo(item.name, number, fields))
         return Program(
-            name,
-            tables,
-            tuple(a.info for a in self.actions.values()),
-            counters,
-            registers,
+            name=name,
+            tables=tables,
+            actions=tuple(a.info for a in self.actions.values()),
+            counters=counters,
+            registers=registers,
             action_profiles=profiles,
             value_sets=self.value_sets,
+            meters=meters,
+            digests=digests,
         )
+
+    def _meter(self, item: Json, tables: Mapping[str, TableInfo]) -> MeterInfo:
+        rates, unit = int(item["rate_count"]), str(item["type"])
+        if rates != 2 or unit not in ("packets", "bytes"):
+            raise UnsupportedConstruct(f"meter {item['name']} of {rates} rates in {unit}", read_source(item))
+        table = item["binding"] if item["is_direct"] else None
+        size = tables[table].size if table else int(item["size"])
+        return MeterInfo(item["name"], int(item["id"]), size, unit, rates, table)
+
+    def _list_fields(self, item: Json) -> Iterator[Field]:
+        """The fields of a field list or learn list; constants in a field list have no effect."""
+        for element in item["elements"]:
+            if element["type"] == "field":
+                yield self.syntax.field(element["value"], read_source(item))
+            elif element["type"] != "hexstr":
+                raise UnsupportedConstruct(
+                    f"{element['type']} in field list {item['name']}", read_source(item)
+                )
+
+    def _learn_list(self, item: Json) -> LearnList:
+        values: list[tuple[Field | Const, int]] = []
+        for element in item["elements"]:
+            if element["type"] == "hexstr":
+                values.append((Const(int(element["value"], 16)), int(element["bitwidth"])))
+            elif element["type"] == "field":
+                field = self.syntax.field(element["value"], read_source(item))
+                values.append((field, self._field_width(field)))
+            else:
+                raise UnsupportedConstruct(f"{element['type']} in digest {item['name']}", read_source(item))
+        return LearnList(str(item["name"]), tuple(values))
 
     # Parser
 
@@ -380,8 +430,6 @@ class _Reader:
         kind = item.get("type", "simple")
         if kind not in ("simple", "indirect", "indirect_ws"):
             raise UnsupportedConstruct(f"table {name} of type {kind}", place)
-        if item.get("direct_meters"):
-            raise UnsupportedConstruct(f"direct meter of table {name}", place)
         keys = tuple(self._key_source(key, place) for key in item["key"])
         fields = tuple(
             KeyField(
@@ -425,6 +473,7 @@ class _Reader:
             by_hit=by_hit,
             base_next=base,
             source=place,
+            direct_meter=self.direct_meters[item["direct_meters"]] if item.get("direct_meters") else None,
         )
 
     def _action_ids(self, item: Json) -> Sequence[int]:

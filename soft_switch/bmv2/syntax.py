@@ -210,7 +210,7 @@ class UnionStack:
 
 @dataclass(frozen=True)
 class Named:
-    """An object a primitive works on: kind is register_array, counter_array, calculation or string."""
+    """An object a primitive works on: a register_array, counter_array, meter_array, calculation or string."""
 
     kind: str
     name: str

@@ -31,6 +31,7 @@ from soft_switch.compiler.expressions import Constants, ExpressionWriter
 from soft_switch.compiler.hashes import Calculations
 from soft_switch.compiler.layout import HeaderPlace, Layout, Place, StackPlace
 from soft_switch.compiler.standard_metadata import StandardMetadata
+from soft_switch.description import MeterInfo
 from soft_switch.errors import ProgramError, Source, UnsupportedConstruct
 
 
@@ -43,6 +44,14 @@ def param_words(widths: Sequence[int]) -> list[tuple[int, int]]:
     return result
 
 
+def write_color(write: ExpressionWriter, target: Place, meter: MeterInfo, cell: str) -> None:
+    """Run a meter cell and store the color."""
+    units = "1" if meter.unit == "packets" else "c.length"
+    color = write.out.name()
+    write.out(f"const uint64_t {color} = {cell}.execute(g.host.now_us(), {units});")
+    write.store(target, Place(color, 64, False))
+
+
 class Primitives:
     """Writes primitive calls. A new primitive is one method and one line in `_table`."""
 
@@ -51,6 +60,7 @@ class Primitives:
         self._registers = {name: (n, r) for n, (name, r) in enumerate(description.registers.items())}
         indirect = [c for c in description.counters.values() if c.table is None]
         self._counters = {c.name: (n, c) for n, c in enumerate(indirect)}
+        self._meters = {name: (n, m) for n, (name, m) in enumerate(description.meters.items())}
         self._calculations = calculations
         self._standard = standard
         self._table: Mapping[str, Callable[[Primitive, ExpressionWriter], None]] = {
@@ -74,6 +84,12 @@ class Primitives:
             "modify_field_with_hash_based_offset": self._hash,
             "modify_field_rng_uniform": self._random,
             "truncate": self._truncate,
+            "execute_meter": self._meter,
+            "clone_ingress_pkt_to_egress": self._clone,
+            "clone_egress_pkt_to_egress": self._clone,
+            "generate_digest": lambda call, write: self._ask("digest", call.operands[1], call, write),
+            "resubmit": lambda call, write: self._ask("resubmit", call.operands[0], call, write),
+            "recirculate": lambda call, write: self._ask("recirculate", call.operands[0], call, write),
             "log_msg": self._log,
             "assert": self._assert,
             "assume": self._assert,
@@ -238,6 +254,27 @@ class Primitives:
         index = write.hoist(_expression(call.operands[1], call.source), 1)
         with write.out.block(f"if ({index} < {counter.size}u)"):
             write.out(f"g.c{number}[2 * {index}]++;\ng.c{number}[2 * {index} + 1] += c.length;")
+
+    def _meter(self, call: Primitive, write: ExpressionWriter) -> None:
+        number, meter = self._meters[_name(call.operands[1], call.source)]
+        index = write.hoist(_expression(call.operands[2], call.source), 1)
+        target = write.place(_lvalue(call.operands[0], call.source))
+        with write.out.block(f"if ({index} < {meter.size}u)"):
+            write_color(write, target, meter, f"g.m{number}[{index}]")
+        self._otherwise_zero(call, write, target)
+
+    # What happens when the pipeline ends (see `soft_switch.compiler.passes`)
+
+    def _clone(self, call: Primitive, write: ExpressionWriter) -> None:
+        session = write.hoist(_expression(call.operands[0], call.source), 1)
+        write.out(f"c.clone = uint16_t(uint16_t({session}) | CLONE);")
+        self._ask("clone_list", call.operands[1], call, write)
+
+    @staticmethod
+    def _ask(what: str, number: Operand, call: Primitive, write: ExpressionWriter) -> None:
+        if not isinstance(number, Const):
+            raise UnsupportedConstruct(f"{call.op} with a computed field list", call.source)
+        write.out(f"c.{what} = {number.value & 0xFFFF};")
 
     # Externs
 

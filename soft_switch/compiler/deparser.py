@@ -70,12 +70,12 @@ class DeparserWriter:
             out("uint32_t length = c.payload_length;")
             for header in headers:
                 out(f"if ({header.valid}) length += {header.size};")
-            out("uint8_t* const frame = g.host.reserve(port, length);\nif (!frame) return;")
+            out("uint8_t* const frame = room(g, c, port, length);\nif (!frame) return;")
             out("uint8_t* q = frame;")
             for header in headers:
                 out(f"if ({header.valid}) q = emit(q, {header.text});  {comment(header.name or '')}")
             out("std::memcpy(q, c.payload, c.payload_length);")
-            out("g.host.commit(length < c.truncate ? length : c.truncate);\n(void)p;")
+            out("leave(g, c, length);\n(void)p;")
 
     def _header(self, name: str) -> HeaderPlace:
         header = self._write.header(Header(name))

@@ -3,8 +3,9 @@
 A variable is a field of a metadata instance: p4c puts every local variable of a P4 program there. Only
 writes that happen whenever the statement is reached count as writes.
 
-`register.read` beyond the end and `random` without a range leave their target alone. Where nothing can have
-written it before, it stays zero, which counts as a write: the generated code sets it to zero.
+`register.read` and `meter.execute_meter` beyond the end and `random` without a range leave their target
+alone. Where nothing can have written it before, it stays zero, which counts as a write: the generated code
+sets it to zero.
 """
 
 from __future__ import annotations
@@ -48,11 +49,12 @@ FIELD_WRITERS = frozenset(
         "register_read",
         "modify_field_with_hash_based_offset",
         "modify_field_rng_uniform",
+        "execute_meter",
     }
 )
 HEADER_WRITERS = frozenset({"assign_header", "copy_header"})
 # Primitives that can leave their first operand as it is.
-UNCERTAIN_WRITERS = frozenset({"register_read", "modify_field_rng_uniform"})
+UNCERTAIN_WRITERS = frozenset({"register_read", "modify_field_rng_uniform", "execute_meter"})
 # What mark_to_drop writes.
 DROP_WRITES = frozenset({("standard_metadata", "egress_spec"), ("standard_metadata", "mcast_grp")})
 
@@ -180,6 +182,15 @@ class EffectsFinder:
         selector = self._program.selectors.get(table.info.profile or "")
         chosen = frozenset() if selector is None else self.calculation(self._program.calculations[selector])
         return chosen.union(*(self.variables(key.value) for key in table.keys))
+
+    def at_end(self) -> frozenset[Variable]:
+        """What is read when a pipeline ends: by digests and for what copies of a packet keep."""
+        found: set[Variable] = set()
+        for fields in self._program.field_lists.values():
+            found = found.union(*(self.variables(item) for item in fields))
+        for item in self._program.learn_lists.values():
+            found = found.union(*(self.variables(value) for value, _ in item.values))
+        return frozenset(found)
 
     def primitive(self, call: Primitive) -> Effects:
         """The effects of one primitive call."""

@@ -36,7 +36,8 @@ def edges(program: Bmv2Program, pipeline: Pipeline) -> Iterator[Edge]:
 def first_writes(program: Bmv2Program, targets: Callable[[Primitive], frozenset[Variable]]) -> frozenset[int]:
     """The `id` of each primitive call before which no way through the program writes what it writes.
 
-    `targets` says what a call can write; the parser counts as if it wrote everything it can write.
+    `targets` says what a call can write; the parser counts as if it wrote everything it can write,
+    and so do the meters of tables and what copies of a packet keep.
     """
     bits: dict[Variable, int] = {}  # sets of variables are numbers here, with a bit for each
 
@@ -46,7 +47,7 @@ def first_writes(program: Bmv2Program, targets: Callable[[Primitive], frozenset[
             result |= 1 << bits.setdefault(variable, len(bits))
         return result
 
-    written = number(_parser_writes(program, targets))
+    written = number(_parser_writes(program, targets)) | number(_other_writes(program))
     in_action = {
         index: number(itertools.chain.from_iterable(targets(call) for call in action.primitives))
         for index, action in program.actions.items()
@@ -108,3 +109,12 @@ def _parser_writes(
                 yield from targets(op.primitive)
             elif op.op == "set" and isinstance(op.target, Field) and isinstance(op.target.header, Header):
                 yield op.target.header.name, op.target.field
+
+
+def _other_writes(program: Bmv2Program) -> Iterator[Variable]:
+    fields = [item for kept in program.field_lists.values() for item in kept]
+    for pipeline in program.pipelines.values():
+        fields += [table.direct_meter.target for table in pipeline.tables if table.direct_meter]
+    for item in fields:
+        if isinstance(item.header, Header):
+            yield item.header.name, item.field

@@ -58,8 +58,9 @@ def find_liveness(program: Bmv2Program) -> Liveness:
     verify, update = _checksum_reads(program, finder, "verify"), _checksum_reads(program, finder, "update")
     ingress = _ways(program, finder, program.pipelines["ingress"])
     egress = _ways(program, finder, program.pipelines["egress"])
-    copied = _live(program.pipelines["egress"].first, egress, update)
-    needed = _live(program.pipelines["ingress"].first, ingress, copied)
+    ends = finder.at_end()
+    copied = _live(program.pipelines["egress"].first, egress, update | ends)
+    needed = _live(program.pipelines["ingress"].first, ingress, copied | ends)
     needed |= cleared | verify | finder.standard
     return Liveness(needed, copied | finder.standard, finder.first_writes)
 

@@ -16,7 +16,8 @@ from soft_switch.compiler.layout import Layout, c_type
 from soft_switch.compiler.liveness import everything, find_liveness
 from soft_switch.compiler.packing import declare_codecs
 from soft_switch.compiler.parser import ParserExpressionWriter, ParserWriter
-from soft_switch.compiler.propagate import propagate_copies
+from soft_switch.compiler.passes import PassWriter
+from soft_switch.compiler.propagate import all_reads, propagate_copies
 from soft_switch.compiler.reroll import reroll
 from soft_switch.compiler.standard_metadata import StandardMetadata
 from soft_switch.compiler.tables import (
@@ -27,9 +28,6 @@ from soft_switch.compiler.tables import (
     lay_out,
     lay_out_profiles,
 )
-
-# Values of standard_metadata.instance_type (targets/simple_switch/simple_switch.h).
-NORMAL, REPLICATION = 0, 5
 
 
 @dataclass(frozen=True)
@@ -43,6 +41,7 @@ class CompiledProgram:
     registers: Mapping[str, int]
     profiles: Mapping[str, ProfileLayout]
     value_sets: Mapping[str, int]
+    meters: Mapping[str, int]
 
 
 def compile_program(program: Bmv2Program, *, optimise: bool = True) -> CompiledProgram:
@@ -61,7 +60,8 @@ class _Compiler:
         self.layout = Layout(program, find_liveness(program) if optimise else everything(program))
         self.constants = Constants()
         self.calculations = Calculations(self.layout, list(program.calculations.values()))
-        self.standard = StandardMetadata(program, self.layout)
+        self.standard = StandardMetadata(program, self.layout, all_reads(program) if optimise else None)
+        self.passes = PassWriter(program, self.layout, self.standard)
         self.primitives = Primitives(program, self.calculations, self.standard)
         self.actions = Actions(program, self.layout, self.constants, self.primitives)
         tables = [table for pipeline in program.pipelines.values() for table in pipeline.tables]
@@ -73,12 +73,15 @@ class _Compiler:
         self.value_sets = list(program.description.value_sets.values())
         self.registers = list(program.description.registers.values())
         self.counters = [c for c in program.description.counters.values() if c.table is None]
+        self.meters = list(program.description.meters.values())
 
     def compile(self) -> CompiledProgram:
         body = self._functions()  # first: it finds out which constants there are
         out = Code()
         out(comment(f"Made from the BMv2 JSON of {self.program.name or 'a P4 program'}."))
-        out('#include "runtime.h"\n')
+        out('#include "runtime.h"')
+        self.passes.includes(out)
+        out()
         out("namespace p4 {\nnamespace {\n")
         self.constants.declare(out)
         self._structs(out)
@@ -93,6 +96,7 @@ class _Compiler:
             {register.name: index for index, register in enumerate(self.registers)},
             self.profiles,
             {item.name: index for index, item in enumerate(self.value_sets)},
+            {meter.name: index for index, meter in enumerate(self.meters)},
         )
 
     def _structs(self, out: Code) -> None:
@@ -120,10 +124,12 @@ class _Compiler:
             sizes = [sum(words(field.width) for field in item.fields) for item in self.value_sets]
             sets = ", ".join(f"ValueSet({size})" for size in [*sizes, 0])
             out(f"ValueSet value_sets[{len(sizes) + 1}] = {{{sets}}};")
-            out("Phv phv, copy_phv;")
+            for index, meter in enumerate(self.meters):
+                out(f"Meter* const m{index} = array<Meter>({meter.size});  {comment(meter.name)}")
+            self.passes.members(out)
             with out.block("explicit Program(Host& host) : ProgramBase(host)"):
-                out("std::memset(static_cast<void*>(&phv), 0, sizeof phv);")
-                out("std::memset(static_cast<void*>(&copy_phv), 0, sizeof copy_phv);")
+                for name in self.passes.cleared():
+                    out(f"std::memset(static_cast<void*>(&{name}), 0, sizeof {name});")
                 for layout in self.tables.values():
                     if layout.profile is not None:
                         out(f"t{layout.index}.use(a{layout.profile});")
@@ -140,51 +146,13 @@ class _Compiler:
         ParserWriter(
             self.program, ParserExpressionWriter(self.layout, self.constants, out), self.primitives
         ).write()
+        self.passes.write_output(out)
         DeparserWriter(self.program, writer, self.calculations).write()
         for pipeline in parts:
             pipelines.write(pipeline)
-        self._process(out)
+        self.passes.write(out)
         self._dispatch(out)
         return out
-
-    def _process(self, out: Code) -> None:
-        """From a frame to its copies on ports (targets/simple_switch/simple_switch.cpp)."""
-        std = self.standard
-        with out.block("static void finish(Program& g, Phv& p, Context c, uint32_t port)"):
-            std.set(out, "enq_timestamp", "g.host.now_us()")
-            std.set(out, "egress_global_timestamp", "g.host.now_us()")
-            std.set(out, "egress_port", "port")
-            # mark_to_drop in egress sets egress_spec to the drop port: start with anything else.
-            std.set(out, "egress_spec", "g.host.drop_port + 1")
-            std.set(out, "packet_length", "c.packet_length")
-            out("egress(g, p, c);\nc.exit = false;")
-            out(f"if (c.aborted || {std.get('egress_spec')} == g.host.drop_port) return;")
-            out("update_checksums(p, c);\ndeparse(g, p, c, port);")
-        head = "static void process(Program& g, const uint8_t* frame, uint32_t length, uint32_t port)"
-        with out.block(head):
-            out("Phv& p = g.phv;\nContext c(frame, length);\nreset(p);")
-            std.set(out, "ingress_port", "port")
-            std.set(out, "packet_length", "length")
-            std.set(out, "ingress_global_timestamp", "g.host.now_us()")
-            out("parse(g, p, c);\nif (c.aborted) return;")
-            std.set(out, "parser_error", "c.error")
-            out("const bool good = verify_checksums(p, c);")
-            std.set(out, "checksum_error", "!good")
-            out("(void)good;\ningress(g, p, c);\nif (c.aborted) return;\nc.exit = false;")
-            if std.has("mcast_grp"):
-                with out.block(f"if (const uint32_t group = uint32_t({std.get('mcast_grp')}))"):
-                    std.set(out, "instance_type", str(REPLICATION))
-                    out("const Replicas replicas = g.host.multicast(group);")
-                    with out.block("for (size_t i = 0; i < replicas.count; i++)"):
-                        std.set(out, "egress_rid", "replicas.list[i].instance")
-                        out("const bool last = i + 1 == replicas.count;")
-                        out("if (!last) copy(g.copy_phv, p);")
-                        out("finish(g, last ? p : g.copy_phv, c, replicas.list[i].port);")
-                    out("return;")
-            out(f"const uint32_t out = uint32_t({std.get('egress_spec')});")
-            out("if (out == g.host.drop_port) return;")
-            std.set(out, "instance_type", str(NORMAL))
-            out("finish(g, p, c, out);")
 
     def _dispatch(self, out: Code) -> None:
         """What the C interface needs: the objects by number."""
@@ -205,6 +173,19 @@ class _Compiler:
             with out.block("switch (number)"):
                 for index in range(len(self.counters)):
                     out(f"case {index}: return g.c{index};")
+                out("default: break;")
+            out("(void)g;\nreturn nullptr;")
+        with out.block("static Meter* meter_array(Program& g, uint32_t number)"):
+            with out.block("switch (number)"):
+                for index in range(len(self.meters)):
+                    out(f"case {index}: return g.m{index};")
+                out("default: break;")
+            out("(void)g;\nreturn nullptr;")
+        with out.block("static Meter* direct_meters(Program& g, uint32_t table)"):
+            with out.block("switch (table)"):
+                for index, meter in enumerate(self.meters):
+                    if meter.table is not None:
+                        out(f"case {self.tables[meter.table].index}: return g.m{index};")
                 out("default: break;")
             out("(void)g;\nreturn nullptr;")
         args = "Program& g, uint32_t number, uint64_t index, uint64_t* value, bool write"

@@ -59,6 +59,15 @@ def propagate_copies(program: Bmv2Program) -> Bmv2Program:
     return replace(program, actions=actions, calculations=calculations)
 
 
+def all_reads(program: Bmv2Program) -> frozenset[Variable]:
+    """Metadata that some part of the program reads."""
+    finder = EffectsFinder(program)
+    found = set(_readers(program, finder))
+    for call in program.deparser_primitives:
+        found |= finder.primitive(call).reads
+    return frozenset(found)
+
+
 def _readers(program: Bmv2Program, finder: EffectsFinder) -> Mapping[Variable, set[object]]:
     """Who reads each variable: the numbers of actions, and a word for everything else."""
     readers: dict[Variable, set[object]] = {}
@@ -89,6 +98,7 @@ def _readers(program: Bmv2Program, finder: EffectsFinder) -> Mapping[Variable, s
             note(finder.variables(conditional.condition), "condition")
         for table in pipeline.tables:
             note(finder.table(table), "key")
+    note(finder.at_end(), "end")
     for checksum in program.checksums:
         note(finder.calculation(program.calculations[checksum.calculation]), "checksum")
         note(finder.variables(checksum.target), "checksum")
@@ -120,7 +130,7 @@ class _Propagation:
         calls = self._action.primitives
         if any(call.op in JUMPS for call in calls) or not self._straight(calls):
             return self._action
-        written = Counter(variable for call in calls for variable in self._finder.primitive(call).writes)
+        written = Counter(variable for call in calls for variable in self._finder.targets(call))
         known: Substitution = {}
         result: list[Primitive] = []
         read: set[Variable] = set()

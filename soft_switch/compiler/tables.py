@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from soft_switch.bmv2.program import ActionCallNode, Bmv2Program, Conditional, KeySource, Pipeline, Table
 from soft_switch.bmv2.syntax import Field, Valid
 from soft_switch.compiler import bounds as b
-from soft_switch.compiler.actions import Actions, param_words
+from soft_switch.compiler.actions import Actions, param_words, write_color
 from soft_switch.compiler.code import Code, comment, word
 from soft_switch.compiler.expressions import ExpressionWriter
 from soft_switch.compiler.hashes import Calculations
@@ -242,6 +242,7 @@ class PipelineWriter:
         out(f"{head} = g.t{layout.index}.lookup(key, ranges, c.length, {now});")
         if profile is not None:
             self._resolve(profile)
+        self._direct_meter(table)
         with out.block("switch (match.action)"):
             for number, action_id in self._cases(table, profile).items():
                 out(f"case {number}:  {comment(self._program.actions[action_id].info.name)}")
@@ -273,6 +274,16 @@ class PipelineWriter:
         if table.default_action_id is not None:
             cases.setdefault(table.default_action_id, table.default_action_id)
         return cases
+
+    def _direct_meter(self, table: Table) -> None:
+        """A packet is metered before the entry's action runs, whether or not the action reads the color."""
+        if table.direct_meter is not None:
+            name = table.direct_meter.name
+            number = list(self._program.description.meters).index(name)
+            with self._out.block("if (match.hit())"):
+                target = self._write.place(table.direct_meter.target)
+                meter = self._program.description.meters[name]
+                write_color(self._write, target, meter, f"g.m{number}[match.entry]")
 
     def _key(self, table: Table, layout: TableLayout) -> None:
         out = self._out

@@ -13,8 +13,8 @@ P4_API void engine_destroy(Engine* engine) { delete engine; }
 // The engine as programs see it.
 P4_API void* engine_host(Engine* engine) { return static_cast<p4::Host*>(engine); }
 
-P4_API void engine_set_program(Engine* engine, p4::ProcessFn function, void* program) {
-    engine->set_program(function, program);
+P4_API void engine_set_program(Engine* engine, p4::ProcessFn function, p4::PassesFn passes, void* program) {
+    engine->set_program(function, passes, program);
 }
 P4_API int engine_attach(Engine* engine, uint32_t port, const char* interface, const char* capture) {
     return engine->attach(port, interface, capture);
@@ -30,6 +30,14 @@ P4_API void engine_multicast_set(Engine* engine, uint32_t group, const p4::Repli
 P4_API int engine_multicast_delete(Engine* engine, uint32_t group) {
     return engine->multicast_delete(group) ? 0 : -ENOENT;
 }
+P4_API void engine_clone_set(Engine* engine, uint32_t session, const p4::Replica* replicas, size_t count,
+                             uint32_t packet_length) {
+    engine->clone_set(session, replicas, count, packet_length);
+}
+P4_API int engine_clone_delete(Engine* engine, uint32_t session) {
+    return engine->clone_delete(session) ? 0 : -ENOENT;
+}
+P4_API void engine_set_priority_queues(Engine* engine, uint32_t count) { engine->set_priority_queues(count); }
 P4_API void engine_inject(Engine* engine, uint32_t port, const uint8_t* frame, uint32_t length) {
     engine->inject(port, frame, length);
 }

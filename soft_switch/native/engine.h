@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <sys/eventfd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <deque>
@@ -19,7 +20,7 @@
 
 namespace p4 {
 
-enum EventKind : uint32_t { EVENT_NONE = 0, EVENT_PACKET_IN = 1, EVENT_LOG = 2, EVENT_CLOSED = 3 };
+enum EventKind : uint32_t { EVENT_NONE = 0, EVENT_PACKET_IN = 1, EVENT_LOG = 2, EVENT_CLOSED = 3, EVENT_DIGEST = 4 };
 
 struct Event {
     uint32_t kind, level;
@@ -37,6 +38,7 @@ class Engine final : public Host {
     static constexpr uint32_t NO_PORT = ~uint32_t(0), MAX_PORTS = 65536;
     static constexpr size_t MAX_EVENTS = 8192;
     static constexpr int CHECK_MS = 200, RETRY_MS = 1;
+    static constexpr int PASSES = 64, MAX_PASSES = 4096;  // in one turn; for one packet whose end is waited for
 
     Engine(uint32_t cpu_port, uint32_t drop, uint64_t random_seed) : cpu_port_(cpu_port), wake_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
         drop_port = drop;
@@ -81,6 +83,16 @@ class Engine final : public Host {
         return {found->second.data(), found->second.size()};
     }
 
+    CloneSession clone_session(uint32_t session) override {
+        const auto found = sessions_.find(session);
+        if (found == sessions_.end()) return {{nullptr, 0}, 0};
+        return {{found->second.replicas.data(), found->second.replicas.size()}, found->second.packet_length};
+    }
+
+    void digest(uint32_t list, const uint64_t* words, size_t count) override {
+        push(EVENT_DIGEST, list, reinterpret_cast<const uint8_t*>(words), 8 * count);
+    }
+
     uint64_t now_us() override { return now_us_; }
 
     uint64_t fresh_us() override { return clock_us() - start_us_; }
@@ -99,10 +111,15 @@ class Engine final : public Host {
 
     // Control, each under the lock.
 
-    void set_program(ProcessFn function, void* program) {
+    void set_program(ProcessFn function, PassesFn passes, void* program) {
         Guard guard(*this);
         process_ = function;
+        passes_ = passes;
         program_ = program;
+        waiting = false;
+        const std::lock_guard<std::mutex> hold(events_mutex_);  // the digests of the program before mean nothing now
+        events_.erase(std::remove_if(events_.begin(), events_.end(), [](const Event& e) { return e.kind == EVENT_DIGEST; }),
+                      events_.end());
     }
 
     int attach(uint32_t number, const char* interface, const char* capture) {
@@ -154,11 +171,28 @@ class Engine final : public Host {
         return groups_.erase(group) > 0;
     }
 
+    void clone_set(uint32_t session, const Replica* replicas, size_t count, uint32_t packet_length) {
+        Guard guard(*this);
+        Session& to = sessions_[session];
+        to.replicas.assign(replicas, replicas + count);
+        to.packet_length = packet_length ? packet_length : ~uint32_t(0);
+    }
+    bool clone_delete(uint32_t session) {
+        Guard guard(*this);
+        return sessions_.erase(session) > 0;
+    }
+
+    void set_priority_queues(uint32_t count) {
+        Guard guard(*this);
+        priority_queues = count;
+    }
+
     // A frame that enters at `port` from the control plane; what comes out is sent.
     void inject(uint32_t port, const uint8_t* frame, uint32_t length) {
         Guard guard(*this);
         run(port, frame, length);
         flush_all();
+        if (waiting) wake();
     }
 
     // A frame that enters at `port`; what comes out is collected.
@@ -166,12 +200,15 @@ class Engine final : public Host {
         Guard guard(*this);
         collector_ = &collector;
         run(port, frame, length);
+        for (int i = 0; waiting && i < MAX_PASSES; i += PASSES) passes_(program_, PASSES);
+        if (waiting) passes_(program_, -1);
         collector_ = nullptr;
     }
 
     void globals(uint64_t* to) {
         Guard guard(*this);
         to[0] = no_port_, to[1] = too_long_, to[2] = events_dropped_, to[3] = failed_asserts;
+        to[4] = passes_dropped;
     }
 
     // The next event, waiting for one up to timeout_ms.
@@ -224,11 +261,17 @@ class Engine final : public Host {
     std::atomic<int> waiting_{0};
     std::atomic<bool> running_{false};
     std::thread thread_;
+    struct Session {
+        std::vector<Replica> replicas;
+        uint32_t packet_length;
+    };
     ProcessFn process_ = nullptr;
+    PassesFn passes_ = nullptr;
     void* program_ = nullptr;
     std::vector<std::unique_ptr<Port>> ports_;  // by number
     std::vector<Port*> list_;
     std::unordered_map<uint32_t, std::vector<Replica>> groups_;
+    std::unordered_map<uint32_t, Session> sessions_;
     Port* target_ = nullptr;
     bool to_cpu_ = false;
     Collector* collector_ = nullptr;
@@ -300,6 +343,11 @@ class Engine final : public Host {
                 now_us_ = now - start_us_;
                 check = now >= next_check;
                 for (size_t i = 0; i < list_.size(); i++) busy |= serve(*list_[i], i < polled.size() ? polled[i].revents : short(0), check);
+                if (waiting) {
+                    passes_(program_, PASSES);
+                    flush_all();
+                    busy = true;
+                }
                 if (check) next_check = now + CHECK_MS * 1000;
                 if (!busy) retry = list_for_poll(polled);
             }

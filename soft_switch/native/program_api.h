@@ -1,5 +1,6 @@
 // The C interface of a compiled program. Included at the end of the generated code, which defines Program,
-// process, table_at, profile_at, counter_array and access_register. Every call excludes the packet thread.
+// process, run_waiting, table_at, profile_at, counter_array, meter_array, direct_meters and access_register. Every call
+// excludes the packet thread.
 #pragma once
 
 #define P4_API extern "C" __attribute__((visibility("default")))
@@ -34,11 +35,18 @@ P4_API void p4_process(void* program, const uint8_t* frame, uint32_t length, uin
     p4::process(*static_cast<p4::Program*>(program), frame, length, port);
 }
 
+P4_API void p4_passes(void* program, int budget) { p4::run_waiting(*static_cast<p4::Program*>(program), budget); }
+
 // `entry` is key, mask, low and high ends of ranges, and parameters, one after the other.
 P4_API int64_t p4_insert(void* program, uint32_t table, const uint64_t* entry, uint32_t priority, int32_t action) {
     auto& g = *static_cast<p4::Program*>(program);
     p4::Guard guard(g.host);
-    return p4::with_table(g, table, [&](p4::TableCore& t) { return t.insert(entry, priority, action, g.host.fresh_us()); });
+    return p4::with_table(g, table, [&](p4::TableCore& t) {
+        const int64_t handle = t.insert(entry, priority, action, g.host.fresh_us());
+        p4::Meter* const meters = p4::direct_meters(g, table);
+        if (meters && handle >= 0) meters[t.entry(handle)] = p4::Meter();
+        return handle;
+    });
 }
 
 P4_API int64_t p4_modify(void* program, uint32_t table, int64_t handle, int32_t action, const uint64_t* params) {
@@ -127,4 +135,24 @@ P4_API void p4_register(void* program, uint32_t number, uint64_t index, uint64_t
     auto& g = *static_cast<p4::Program*>(program);
     p4::Guard guard(g.host);
     p4::access_register(g, number, index, value, write != 0);
+}
+
+P4_API void p4_meter(void* program, uint32_t number, uint64_t index, uint64_t* values, int32_t write) {
+    auto& g = *static_cast<p4::Program*>(program);
+    p4::Guard guard(g.host);
+    p4::Meter& meter = p4::meter_array(g, number)[index];
+    write ? meter.write(values) : meter.read(values);
+}
+
+// The meter of a table's entry.
+P4_API int64_t p4_direct_meter(void* program, uint32_t table, int64_t handle, uint64_t* values, int32_t write) {
+    auto& g = *static_cast<p4::Program*>(program);
+    p4::Guard guard(g.host);
+    return p4::with_table(g, table, [&](p4::TableCore& t) -> int64_t {
+        const uint32_t entry = t.entry(handle);
+        p4::Meter* const meters = p4::direct_meters(g, table);
+        if (entry == p4::NO_ENTRY || !meters) return p4::TABLE_UNKNOWN;
+        write ? meters[entry].write(values) : meters[entry].read(values);
+        return handle;
+    });
 }

@@ -11,6 +11,7 @@
 #include "bytes.h"
 #include "hash.h"
 #include "host.h"
+#include "meter.h"
 #include "random.h"
 #include "table.h"
 #include "value_set.h"
@@ -26,13 +27,27 @@ struct Context {
     const uint8_t* payload;  // behind what the parser took
     uint32_t payload_length;
     uint32_t error = 0;
+    uint32_t source = 0;  // the port it came in on, whatever its metadata says
     uint32_t truncate = ~uint32_t(0);
+    // What is asked for at the end of a pipeline (targets/simple_switch/register_access.h): 0 is nothing.
+    uint16_t clone = 0, clone_list = 0, digest = 0, resubmit = 0, recirculate = 0;
     bool exit = false;
     bool aborted = false;
 
     Context(const uint8_t* frame_, uint32_t length_)
         : frame(frame_), length(length_), packet_length(length_), payload(frame_), payload_length(length_) {}
+
+    // For a copy of the packet: nothing is asked for it.
+    Context copy() const {
+        Context result = *this;
+        result.truncate = ~uint32_t(0);
+        result.clone = result.clone_list = result.digest = result.resubmit = result.recirculate = 0;
+        return result;
+    }
 };
+
+// A session of a clone, as asked for: the highest bit says that there is one.
+constexpr uint16_t CLONE = 0x8000, CLONE_SESSION = 0x7FFF;
 
 // A line for the log, at most as long as its buffer.
 class LogLine {

@@ -152,6 +152,9 @@ class TableCore {
         std::memcpy(default_params_.data(), params, 8 * size_t(params_));
     }
 
+    // The number that a match gives for an entry, below the table's size; NO_ENTRY: there is none of that handle.
+    uint32_t entry(int64_t handle) const { return known(handle) ? uint32_t(handle) : NO_ENTRY; }
+
     // {packets, bytes} of an entry, or null.
     uint64_t* counter(int64_t handle) {
         return known(handle) && flags_ & COUNTED ? words(uint32_t(handle)) + counter_at_ : nullptr;

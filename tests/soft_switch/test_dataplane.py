@@ -23,6 +23,8 @@ def test_garbage_of_every_length(name: str) -> None:
     plane = DataPlane(cpu_port=255)
     plane.load(P4REDUCE.read_bytes() if name == "p4reduce" else program(name))
     plane.multicast_set(1, [(port, port) for port in range(1, 5)])
+    plane.clone_set(0, [(1, 1), (2, 2)])
+    added = 256 * 45 if name == "flow" else 2048  # 45 bytes each time it goes round
     garbage = chance.randbytes(2 * LONGEST)
     for length in range(LONGEST + 1):
         start = chance.randrange(LONGEST)
@@ -30,7 +32,7 @@ def test_garbage_of_every_length(name: str) -> None:
         head = chance.choice([b"", b"\x01\x00", bytes(12) + b"\x08\x00\x45", bytes([8, 0, 0, 0, 1])])
         frame = (head + garbage[start : start + length])[:length]
         for _, left in plane.process(chance.randrange(1, 5), frame):
-            assert len(left) <= length + 2048
+            assert len(left) <= length + added
     plane.close()
 
 

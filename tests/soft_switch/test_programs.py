@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.soft_switch.programs import HERE, NAMES, REFUSED
+from tests.soft_switch.programs import HERE, NAMES
 
 P4C = shutil.which("p4c-bm2-ss")
 
@@ -17,7 +17,7 @@ P4C = shutil.which("p4c-bm2-ss")
 @pytest.mark.p4c
 @pytest.mark.slow
 @pytest.mark.skipif(P4C is None, reason="p4c-bm2-ss is not on the PATH")
-@pytest.mark.parametrize("name", [*NAMES, *(f"refused/{name}" for name in REFUSED)])
+@pytest.mark.parametrize("name", NAMES)
 def test_what_p4c_writes(name: str, tmp_path: Path) -> None:
     output = tmp_path / "program.json"
     subprocess.run(

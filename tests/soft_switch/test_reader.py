@@ -15,41 +15,27 @@ from soft_switch.errors import ProgramError, UnsupportedConstruct
 from tests.soft_switch.bits import pack
 from tests.soft_switch.bmv2_json import assign, call, const, field, operation
 from tests.soft_switch.bmv2_json import program as made
-from tests.soft_switch.programs import NAMES, REFUSED, program
-
-# What the message says, and the line in the P4 source where p4c's JSON has one.
-CONSTRUCTS = {
-    "clone": ("primitive clone_ingress_pkt_to_egress", 31),
-    "digest": ("digest learn_t", None),
-    "direct_meter": ("meter TestIngress.rate", 29),
-    "meter": ("meter TestIngress.rate", 29),
-    "recirculate": ("primitive recirculate", 36),
-    "resubmit": ("primitive resubmit", 31),
-}
+from tests.soft_switch.programs import NAMES, program
 
 
 def compiled(text: bytes) -> str:
     return compile_program(read_program(text)).source
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_refused_with_name_and_line(name: str) -> None:
-    construct, line = CONSTRUCTS[name]
-    with pytest.raises(UnsupportedConstruct) as caught:
-        compiled(program(f"refused/{name}"))
-    assert caught.value.construct == construct
-    assert f"{construct} is not supported" in str(caught.value)
-    assert (caught.value.source.line if caught.value.source else None) == line
-    if line is not None:
-        assert f"{name}.p4:{line}" in str(caught.value)
+def test_refused_with_name_and_line() -> None:
+    place = {"filename": "own.p4", "line": 29, "column": 4, "source_fragment": "own()"}
+    root = {**json.loads(program("stacks")), "extern_instances": [{"name": "a", "source_info": place}]}
+    with pytest.raises(UnsupportedConstruct, match=r"extern instance a is not supported .*own\.p4:29"):
+        compiled(json.dumps(root).encode())
 
 
 def test_a_refused_program_leaves_the_one_before_running() -> None:
     plane = DataPlane()
     plane.load(program("stacks"))
     before = plane.process(1, bytes(20))
-    with pytest.raises(UnsupportedConstruct):
-        plane.load(program("refused/clone"))
+    other = {**json.loads(program("stacks")), "extern_instances": [{"name": "a"}]}
+    with pytest.raises(UnsupportedConstruct, match="extern instance a"):
+        plane.load(json.dumps(other).encode())
     assert plane.process(1, bytes(20)) == before
     plane.close()
 
@@ -88,7 +74,7 @@ def small(*statements: dict[str, Any], **more: Any) -> bytes:
 @pytest.mark.parametrize(
     ("text", "construct"),
     [
-        (small(call("generate_digest", const(1), line=12)), "primitive generate_digest"),
+        (small(call("of_my_own", const(1), line=12)), "primitive of_my_own"),
         (small(call("assign", field("h", "a"), operation("#", const(1), const(2)), line=12)), "operator #"),
         (
             small(call("assign", field("h", "a"), {"type": "regular_expression", "value": "x"}, line=12)),

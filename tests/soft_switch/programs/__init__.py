@@ -9,8 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 HERE = Path(__file__).parent
-NAMES = ("arithmetic", "headers", "l3", "selects", "stacks", "state", "tables")
-REFUSED = tuple(sorted(path.stem for path in (HERE / "refused").glob("*.json")))
+NAMES = tuple(sorted(path.stem for path in HERE.glob("*.p4")))
 
 
 def program(name: str) -> bytes:
