@@ -338,6 +338,65 @@ def test_a_multicast_group_that_is_not_there(controller: Controller) -> None:
     assert refusal.codes == ["INVALID_ARGUMENT"]
 
 
+def clone(number: int, *replicas: p4r.Replica, **fields: Any) -> p4r.PacketReplicationEngineEntry:
+    entry = p4r.CloneSessionEntry(session_id=number, replicas=replicas, **fields)
+    return p4r.PacketReplicationEngineEntry(clone_session_entry=entry)
+
+
+def test_clone_sessions(controller: Controller, plane: FakePlane) -> None:
+    first = clone(5, p4r.Replica(port=b"\1", instance=2), p4r.Replica(egress_port=3), packet_length_bytes=64)
+    controller.insert(packet_replication_engine_entry=first)
+    controller.insert(packet_replication_engine_entry=clone(32767))
+    assert plane.sessions == {5: (((1, 2), (3, 0)), 64), 32767: ((), 0)}
+    answers = controller.read(p4r.Entity(packet_replication_engine_entry=clone(0)))
+    assert [answer.packet_replication_engine_entry for answer in answers] == [first, clone(32767)]
+    second = clone(5, p4r.Replica(port=b"\1"))
+    controller.modify(packet_replication_engine_entry=second)
+    assert plane.sessions[5] == (((1, 0),), 0)
+    (answer,) = controller.read(p4r.Entity(packet_replication_engine_entry=clone(5)))
+    assert answer.packet_replication_engine_entry == second
+    controller.delete(packet_replication_engine_entry=clone(5, class_of_service=3))  # the id alone counts
+    assert plane.sessions == {32767: ((), 0)}
+
+
+def test_groups_and_sessions_are_apart_and_end_with_their_pipeline(
+    controller: Controller, plane: FakePlane, config: p4r.ForwardingPipelineConfig
+) -> None:
+    controller.insert(packet_replication_engine_entry=clone(1))
+    controller.insert(packet_replication_engine_entry=group(1))
+    assert (plane.groups, plane.sessions) == ({1: ()}, {1: ((), 0)})
+    controller.set_config(config=config)
+    assert (plane.groups, plane.sessions) == ({}, {})
+    for wildcard in (clone(0), group(0)):
+        assert controller.read(p4r.Entity(packet_replication_engine_entry=wildcard)) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "entry", "text"),
+    [
+        ("insert", clone(0), "INVALID_ARGUMENT: clone session 0 is not within 1 to 32767"),
+        ("insert", clone(32768), "INVALID_ARGUMENT: clone session 32768 is not within 1 to 32767"),
+        ("insert", clone(7), "ALREADY_EXISTS: clone session 7 is there already"),
+        ("modify", clone(8), "NOT_FOUND: there is no clone session 8"),
+        ("delete", clone(8), "NOT_FOUND: there is no clone session 8"),
+        ("insert", clone(8, p4r.Replica()), "INVALID_ARGUMENT: clone session 8: a replica has no port"),
+        ("insert", clone(8, p4r.Replica(port=b"\2\0")), "OUT_OF_RANGE: clone session 8, port is 0x200"),
+        ("insert", clone(8, p4r.Replica(port=b"\1"), p4r.Replica(port=b"\1")),
+         "INVALID_ARGUMENT: clone session 8 has port 1 with instance 0 twice"),
+        ("insert", clone(8, packet_length_bytes=-1), "INVALID_ARGUMENT: clone session 8: packet length -1"),
+        ("insert", clone(8, class_of_service=1), "UNIMPLEMENTED: clone session 8: this switch has no class"),
+    ],
+)  # fmt: skip
+def test_a_bad_clone_write(
+    controller: Controller, plane: FakePlane, kind: str, entry: p4r.PacketReplicationEngineEntry, text: str
+) -> None:
+    controller.insert(packet_replication_engine_entry=clone(7))
+    assert why(controller, kind, packet_replication_engine_entry=entry).startswith(text)
+    assert plane.sessions == {7: ((), 0)}
+    refusal = controller.refused(controller.read, p4r.Entity(packet_replication_engine_entry=clone(9)))
+    assert refusal.codes == ["NOT_FOUND"]
+
+
 # What is refused
 
 REFUSED = [
