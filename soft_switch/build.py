@@ -4,25 +4,32 @@ A library's name is a hash of everything that made it: source, headers, flags, c
 It appears under its name only when complete, and processes that want the same one wait for the first.
 Behind it in its file is its SHA-256 (which the loader ignores): a damaged file is made again, because
 opening it could kill the process.
+
+A program can be compiled twice: QUICK, to run at once, and OPTIMISED. Both have the same layout in memory.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import functools
 import hashlib
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
+import threading
+import time
+from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from soft_switch.errors import ProgramError
 
 NATIVE = Path(__file__).parent / "native"
 FLAGS = (
     "-std=c++17",
-    "-O3",
     "-march=native",
     "-fPIC",
     "-shared",
@@ -33,7 +40,57 @@ FLAGS = (
     "-w",
 )
 COMPILE_TIMEOUT_S = 300.0
+LOCK_POLL_S = 0.05
 DIGEST_BYTES = hashlib.sha256().digest_size
+
+
+@dataclass(frozen=True)
+class Tier:
+    """How a program is compiled: flags, and what its libraries' names begin with."""
+
+    kind: str
+    flags: tuple[str, ...]
+
+
+OPTIMISED = Tier("program", ("-O3",))
+QUICK = Tier("quick", ("-Og",))
+ENGINE = Tier("engine", ("-O2",))
+
+
+class Stopped(Exception):
+    """A compilation was stopped; nothing came of it."""
+
+
+class Stop:
+    """Ends a compilation that nobody waits for any more, from another thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[str] | None = None
+        self._requested = False
+
+    def request(self) -> None:
+        """End it: it raises Stopped."""
+        with self._lock:
+            self._requested = True
+            self._kill()
+
+    def check(self) -> None:
+        """Raise Stopped if that was requested."""
+        if self._requested:
+            raise Stopped
+
+    def started(self, process: subprocess.Popen[str]) -> None:
+        """The compiler runs, at the head of its own process group."""
+        with self._lock:
+            self._process = process
+            if self._requested:
+                self._kill()
+
+    def _kill(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
 
 
 def user_cache() -> Path:
@@ -50,32 +107,51 @@ def cache_directory() -> Path:
     return user_cache() / "programs"
 
 
-def build_program(source: str) -> Path:
-    """The library made from generated source; ProgramError when it cannot be compiled."""
-    return _build(source, "program")
+def build_program(source: str, tier: Tier = OPTIMISED, stop: Stop | None = None) -> Path:
+    """The library made from generated source; ProgramError when it cannot be compiled.
+
+    With `stop`, the compiler runs with low priority, and raises Stopped when it is stopped.
+    """
+    return _build(source, tier, stop)
+
+
+def find_program(source: str, tier: Tier = OPTIMISED) -> Path | None:
+    """The library made from generated source, if it is there."""
+    library = _library(_compiler(), source, tier)
+    return library if _intact(library) else None
 
 
 def build_engine() -> Path:
     """The library that moves packets."""
-    return _build((NATIVE / "engine.cpp").read_text(), "engine")
+    return _build((NATIVE / "engine.cpp").read_text(), ENGINE, None)
 
 
-def _build(source: str, kind: str) -> Path:
-    compiler = _compiler()
+def engine_is_built() -> bool:
+    """Whether `build_engine` has nothing to do."""
+    return find_program((NATIVE / "engine.cpp").read_text(), ENGINE) is not None
+
+
+def _library(compiler: str, source: str, tier: Tier) -> Path:
+    flags = " ".join((*FLAGS, *tier.flags))
     digest = hashlib.sha256()
-    for part in (source, _headers(), " ".join(FLAGS), _version(compiler), _processor()):
+    for part in (source, _headers(), flags, _version(compiler), _processor()):
         digest.update(part.encode())
         digest.update(b"\0")
-    directory = cache_directory()
-    library = directory / f"{kind}-{digest.hexdigest()[:32]}.so"
+    return cache_directory() / f"{tier.kind}-{digest.hexdigest()[:32]}.so"
+
+
+def _build(source: str, tier: Tier, stop: Stop | None) -> Path:
+    compiler = _compiler()
+    library = _library(compiler, source, tier)
     if _intact(library):
         return library
+    directory = library.parent
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        with (library.with_suffix(".lock")).open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with library.with_suffix(".lock").open("w") as lock:
+            _acquire(lock, stop)
             if not _intact(library):
-                _compile(compiler, source, library)
+                _compile(compiler, source, library, tier, stop)
     except OSError as error:
         raise ProgramError(
             f"cannot keep compiled programs in {directory} ({error.strerror}): "
@@ -84,37 +160,80 @@ def _build(source: str, kind: str) -> Path:
     return library
 
 
+def _acquire(lock: IO[str], stop: Stop | None) -> None:
+    if stop is None:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return None
+    while True:
+        stop.check()
+        try:
+            return fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(LOCK_POLL_S)
+
+
 def _intact(library: Path) -> bool:
+    return read_sealed(library) is not None
+
+
+def read_sealed(path: Path) -> bytes | None:
+    """A file's content without the digest behind it; None if it is not there or damaged."""
     try:
-        content = library.read_bytes()
+        content = path.read_bytes()
     except OSError:  # it is not there, or making it says what is wrong
-        return False
-    return hashlib.sha256(content[:-DIGEST_BYTES]).digest() == content[-DIGEST_BYTES:]
+        return None
+    body = memoryview(content)[:-DIGEST_BYTES]
+    return bytes(body) if hashlib.sha256(body).digest() == content[-DIGEST_BYTES:] else None
 
 
-def _compile(compiler: str, source: str, library: Path) -> None:
+def seal(content: bytes) -> bytes:
+    """Content and the digest behind it."""
+    return content + hashlib.sha256(content).digest()
+
+
+def _compile(compiler: str, source: str, library: Path, tier: Tier, stop: Stop | None) -> None:
     text = library.with_suffix(".cpp")
     with tempfile.TemporaryDirectory(dir=library.parent) as scratch:
         file, output = Path(scratch) / text.name, Path(scratch) / library.name
         file.write_text(source)
-        command = [compiler, *FLAGS, f"-I{NATIVE}", "-o", str(output), str(file)]
-        try:
-            done = subprocess.run(
-                command, capture_output=True, text=True, timeout=COMPILE_TIMEOUT_S, check=False
-            )
-        except subprocess.TimeoutExpired as error:
-            raise ProgramError(
-                f"{compiler} took more than {COMPILE_TIMEOUT_S:.0f} s for the program"
-            ) from error
-        if done.returncode != 0:
+        command = [compiler, *FLAGS, *tier.flags, f"-I{NATIVE}", "-o", str(output), str(file)]
+        code, errors = _run(command, stop)
+        if code != 0:
             shutil.copy(file, text)
             raise ProgramError(
-                f"{compiler} does not compile {text}, which is a bug in soft_switch:\n{done.stderr}"
+                f"{compiler} does not compile {text}, which is a bug in soft_switch:\n{errors}"
             )
-        with output.open("ab") as stream:
-            stream.write(hashlib.sha256(output.read_bytes()).digest())
-        file.replace(text)  # for whoever wants to read it or profile
+        output.write_bytes(seal(output.read_bytes()))
+        if tier is not QUICK:
+            file.replace(text)  # for whoever wants to read it or profile
         output.replace(library)
+
+
+def _run(command: list[str], stop: Stop | None) -> tuple[int, str]:
+    """Run the compiler: its exit code and what it says."""
+    if stop is not None and (nice := shutil.which("nice")) is not None:
+        command = [nice, *command]
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=stop is not None,
+    ) as process:
+        try:
+            if stop is not None:
+                stop.started(process)
+            _, errors = process.communicate(timeout=COMPILE_TIMEOUT_S)
+        except subprocess.TimeoutExpired as error:
+            raise ProgramError(
+                f"{command[0]} took more than {COMPILE_TIMEOUT_S:.0f} s for the program"
+            ) from error
+        finally:
+            process.kill()
+        if stop is not None:
+            stop.check()
+        return process.returncode, errors
 
 
 def _compiler() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import logging
 import os
 import threading
@@ -15,8 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from soft_switch import native_api as api
-from soft_switch.bmv2.reader import read_program
-from soft_switch.compiler import compile_program
+from soft_switch.build import QUICK
 from soft_switch.compiler.bounds import WORD_BITS, WORD_MASK, ones, words
 from soft_switch.compiler.tables import TableLayout
 from soft_switch.description import (
@@ -42,6 +42,8 @@ from soft_switch.errors import (
     UnsupportedConstruct,
 )
 from soft_switch.loaded import LoadedProgram
+from soft_switch.optimiser import Optimiser, first_library, mode
+from soft_switch.translation import translate
 from soft_switch.value_sets import pack_member
 
 __all__ = [
@@ -134,6 +136,7 @@ class DataPlane:
         self._native.engine_set_priority_queues(self._engine, priority_queues)
         self._host: int = self._native.engine_host(self._engine)
         self._loaded: LoadedProgram | None = None
+        self._optimiser: Optimiser | None = None
         self._interfaces: dict[int, str] = {}
         self._packet_in: Callable[[bytes], None] | None = None
         self._digest: Callable[[str, tuple[int, ...]], None] | None = None
@@ -156,20 +159,44 @@ class DataPlane:
         """The running program's description."""
         return None if self._loaded is None else self._loaded.compiled.program.description
 
-    def load(self, program_json: bytes, *, optimise: bool = True) -> None:
+    def load(self, program_json: bytes, *, optimise: bool = True, wait: bool = False) -> None:
         """Compile a BMv2 JSON and run it instead of the program before; ports and multicast groups stay.
 
+        A big program that is not in the cache runs quickly compiled, until its optimised version is ready in
+        the background and takes over between two packets; with `wait`, loading ends only then.
         Raises UnsupportedConstruct or ProgramError; the program before then keeps running.
         """
-        compiled = compile_program(read_program(program_json), optimise=optimise)
+        compiled = translate(program_json, optimise=optimise)
+        library, tier = first_library(compiled.source, wait=wait)
         with self._control:
-            loaded = LoadedProgram(compiled, self._host)
+            loaded = LoadedProgram(compiled, library, self._host)
             function = ctypes.cast(loaded.library.p4_process, ctypes.c_void_p)
             passes = ctypes.cast(loaded.library.p4_passes, ctypes.c_void_p)
             self._native.engine_set_program(self._engine, function, passes, loaded.state)
             before, self._loaded = self._loaded, loaded
             if before is not None:
                 before.destroy()
+            stopped, self._optimiser = self._optimiser, None
+            if tier is QUICK and mode() != "quick":
+                swap = functools.partial(self._swap, loaded)
+                self._optimiser = Optimiser(compiled.source, swap, self._log)
+                self._optimiser.start()
+        if stopped is not None:
+            stopped.cancel()
+
+    def _swap(self, loaded: LoadedProgram, library: Path) -> None:
+        """Go on with the optimised version of a program: same state, another function."""
+        optimised = api.program_library(library)
+        with self._control:
+            if self._loaded is loaded and self._engine is not None:
+                function = ctypes.cast(optimised.p4_process, ctypes.c_void_p)
+                self._native.engine_set_program(self._engine, function, loaded.state)
+                self._log.info("the optimised program has taken over")
+
+    def wait_optimised(self, timeout_s: float | None = None) -> bool:
+        """Wait until the optimised version runs, or turned out not to compile; False: not within the time."""
+        optimiser = self._optimiser
+        return optimiser is None or optimiser.wait(timeout_s)
 
     # Ports
 
@@ -233,6 +260,10 @@ class DataPlane:
 
     def close(self) -> None:
         """Stop and give everything back."""
+        with self._control:
+            optimiser, self._optimiser = self._optimiser, None
+        if optimiser is not None:
+            optimiser.cancel()
         with self._control:
             if self._engine is None:
                 return

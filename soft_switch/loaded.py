@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from soft_switch import native_api as api
-from soft_switch.build import build_program
 from soft_switch.compiler import CompiledProgram
 from soft_switch.compiler.tables import ProfileLayout, TableLayout
 from soft_switch.description import ActionInfo, Match, Member, Target
@@ -16,9 +16,9 @@ from soft_switch.errors import DuplicateEntry, EntryInUse, ProgramError, TableEr
 class LoadedProgram:
     """A compiled program and its state in native memory."""
 
-    def __init__(self, compiled: CompiledProgram, host: int) -> None:
+    def __init__(self, compiled: CompiledProgram, library: Path, host: int) -> None:
         self.compiled = compiled
-        self.library = api.program_library(build_program(compiled.source))
+        self.library = api.program_library(library)
         self.actions = {action.info.id: action.info for action in compiled.program.actions.values()}
         self.state = self.library.p4_create(host)
         if not self.state:

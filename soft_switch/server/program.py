@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from soft_switch.bmv2.program import Bmv2Program
-from soft_switch.bmv2.reader import read_program as read_bmv2_json
 from soft_switch.description import KeyField, Match, Optional_, TableInfo, Ternary
 from soft_switch.errors import ProgramError
 from soft_switch.server.errors import invalid
 from soft_switch.server.schema import MatchField, MatchKind, Schema, Table
+from soft_switch.translation import describe
 
 DEFAULT_PORT_WIDTH = 9  # bits of standard_metadata.egress_port in v1model.p4
 
@@ -51,7 +51,7 @@ class ProgramTables:
 def read_program(device_config: bytes, schema: Schema) -> ProgramTables:
     """Read a BMv2 JSON and hold it against its P4Info; INVALID_ARGUMENT where they are wrong."""
     try:
-        bmv2 = read_bmv2_json(device_config)
+        bmv2 = describe(device_config)
     except ProgramError as error:
         raise invalid(f"the program cannot be realized by this switch: {error}") from error
     program = bmv2.description

@@ -1,0 +1,104 @@
+"""BMv2 JSONs as C++, kept in the user's cache: translating a big program takes longer than opening it."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import pickle
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+from soft_switch.bmv2.program import Bmv2Program
+from soft_switch.bmv2.reader import read_program
+from soft_switch.build import cache_directory, read_sealed, seal
+from soft_switch.compiler import CompiledProgram, compile_program
+
+PACKAGE = Path(__file__).parent
+PARTS = ("bmv2/*.py", "compiler/*.py", "description.py", "errors.py")
+
+
+def translate(program_json: bytes, *, optimise: bool = True) -> CompiledProgram:
+    """As `compile_program(read_program(program_json))`, but without what actions and parser states do.
+
+    Raises UnsupportedConstruct or ProgramError.
+    """
+    return _translate(_text(program_json, optimise))
+
+
+def describe(program_json: bytes) -> Bmv2Program:
+    """As `read_program(program_json)`, with or without what actions and parser states do."""
+    kept = _find(_text(program_json, True))
+    return read_program(program_json) if kept is None else kept.program
+
+
+def _text(program_json: bytes, optimise: bool) -> _Text:
+    digest = hashlib.sha256(_version() + bytes([optimise]) + program_json).hexdigest()
+    return _Text(program_json, digest, optimise)
+
+
+class _Text:
+    """A JSON, equal to others with the same digest."""
+
+    def __init__(self, content: bytes, digest: str, optimise: bool) -> None:
+        self.content = content
+        self.digest = digest
+        self.optimise = optimise
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Text) and self.digest == other.digest
+
+
+@functools.lru_cache(maxsize=2)
+def _translate(text: _Text) -> CompiledProgram:
+    kept = _find(text)
+    if kept is not None:
+        return kept
+    compiled = _without_code(compile_program(read_program(text.content), optimise=text.optimise))
+    _keep(_path(text), seal(pickle.dumps(compiled, pickle.HIGHEST_PROTOCOL)))
+    return compiled
+
+
+def _find(text: _Text) -> CompiledProgram | None:
+    kept = read_sealed(_path(text))
+    if kept is None:
+        return None
+    compiled: CompiledProgram = pickle.loads(kept)
+    return compiled
+
+
+def _path(text: _Text) -> Path:
+    return cache_directory() / f"translated-{text.digest[:32]}.pickle"
+
+
+def _without_code(compiled: CompiledProgram) -> CompiledProgram:
+    program = compiled.program
+    actions = {number: replace(action, primitives=()) for number, action in program.actions.items()}
+    return replace(compiled, program=replace(program, actions=actions, parser_states={}))
+
+
+def _keep(path: Path, content: bytes) -> None:
+    """Put a file into the cache; without a cache that can be written, compiling says what is wrong."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        number, name = tempfile.mkstemp(dir=path.parent)
+        with os.fdopen(number, "wb") as file:
+            file.write(content)
+        Path(name).replace(path)
+    except OSError:
+        return
+
+
+@functools.cache
+def _version() -> bytes:
+    """Of everything that a translation depends on besides the program."""
+    digest = hashlib.sha256(sys.version.encode())
+    for pattern in PARTS:
+        for path in sorted(PACKAGE.glob(pattern)):
+            digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    return digest.digest()
