@@ -41,6 +41,7 @@ from soft_switch.errors import (
     UnknownEntry,
     UnsupportedConstruct,
 )
+from soft_switch.links import interface_is_up
 from soft_switch.loaded import LoadedProgram
 from soft_switch.optimiser import Optimiser, first_library, mode
 from soft_switch.translation import translate
@@ -229,6 +230,13 @@ class DataPlane:
                 if self._native.engine_stats(self._engine, port, values) == 0:
                     result[port] = PortStats(interface, *values)
         return result
+
+    def port_is_up(self, port: int) -> bool | None:
+        """Whether a port's interface has its link; None: there is no such port."""
+        if port == self._cpu_port:
+            return True
+        interface = self._interfaces.get(port)
+        return None if interface is None else interface_is_up(interface)
 
     def stats(self) -> GlobalStats:
         """What no port counts."""

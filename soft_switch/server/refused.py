@@ -17,8 +17,6 @@ from soft_switch.server.operation import Operation
 # What it is called, and the fields that are all zero in a wildcard read.
 REFUSED = {
     "extern_entry": ("externs", ("extern_type_id",)),
-    "action_profile_member": ("action profile members", ("action_profile_id", "member_id")),
-    "action_profile_group": ("action profile groups", ("action_profile_id", "group_id")),
 }
 
 

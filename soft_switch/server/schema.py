@@ -94,11 +94,31 @@ class Table:
     idle_timeout: bool
     direct_counter: bool
     direct_meter: bool
+    profile_id: int = 0  # of the action profile of an indirect table
 
     @property
     def needs_priority(self) -> bool:
         """Whether every entry must have a priority (greater wins); otherwise none may."""
         return any(field.kind in PRIORITY_KINDS for field in self.fields)
+
+
+@dataclass(frozen=True)
+class ActionProfile:
+    """An action profile of `size` members (0: no bound); a `selector` makes groups of them.
+
+    A group's size is its sum of weights, or with `sum_of_members` how many members it has; sizes of 0 are no
+    bound.
+    """
+
+    id: int
+    name: str
+    selector: bool
+    size: int
+    max_group_size: int
+    actions: Mapping[int, Scope]
+    sum_of_members: bool = False
+    max_member_weight: int = 0
+    weights_disallowed: bool = False
 
 
 @dataclass(frozen=True)
@@ -169,6 +189,7 @@ class Schema:
     direct_meters: dict[int, Meter] = field(default_factory=dict)  # by the id of their table
     digests: dict[int, Digest] = field(default_factory=dict)
     value_sets: dict[int, ValueSet] = field(default_factory=dict)
+    action_profiles: dict[int, ActionProfile] = field(default_factory=dict)
     packet_in: PacketHeader | None = None
     packet_out: PacketHeader | None = None
     # Objects that no request names by id, or that none can be served for yet.
@@ -218,6 +239,7 @@ def parse_p4info(p4info: p4i.P4Info) -> Schema:
         },
         digests={digest.preamble.id: _digest(digest, p4info.type_info) for digest in p4info.digests},
         value_sets={values.preamble.id: _value_set(values, translated) for values in p4info.value_sets},
+        action_profiles=_action_profiles(p4info, tables),
         packet_in=headers.get("packet_in"),
         packet_out=headers.get("packet_out"),
         other_ids=dict(_other_objects(p4info)),
@@ -248,7 +270,36 @@ def _table(
         idle_timeout=table.idle_timeout_behavior != p4i.Table.NO_TIMEOUT,
         direct_counter=table.preamble.id in direct_counters,
         direct_meter=table.preamble.id in direct_meters,
+        profile_id=table.implementation_id,
     )
+
+
+def _action_profiles(p4info: p4i.P4Info, tables: Mapping[int, Table]) -> dict[int, ActionProfile]:
+    profiles = {}
+    for item in p4info.action_profiles:
+        preamble = item.preamble
+        users = [table for table in tables.values() if table.profile_id == preamble.id]
+        actions = {number: scope for table in users for number, scope in table.actions.items()}
+        if any(table.actions.keys() != actions.keys() for table in users):
+            raise invalid(f"P4Info: the tables of action profile {preamble.name} have different actions")
+        profiles[preamble.id] = ActionProfile(
+            id=preamble.id,
+            name=preamble.name,
+            selector=item.with_selector,
+            size=item.size,
+            max_group_size=item.max_group_size,
+            actions=actions,
+            sum_of_members=item.HasField("sum_of_members"),
+            max_member_weight=item.sum_of_members.max_member_weight,
+            weights_disallowed=item.weights_disallowed,
+        )
+    for table in tables.values():
+        if table.indirect and table.profile_id not in profiles:
+            raise invalid(
+                f"P4Info: table {table.name} refers to action profile {table.profile_id:#010x}, "
+                "which is not there"
+            )
+    return profiles
 
 
 def _match_field(match: p4i.MatchField, owner: str, translated: set[str]) -> MatchField:
@@ -349,7 +400,7 @@ def _preambles(p4info: p4i.P4Info) -> Iterable[tuple[p4i.Preamble, str]]:
 
 def _other_objects(p4info: p4i.P4Info) -> Iterable[tuple[int, str]]:
     for preamble, kind in _preambles(p4info):
-        if kind in {"direct counter", "direct meter", "action profile"}:
+        if kind in {"direct counter", "direct meter"}:
             yield preamble.id, f"{kind} {preamble.name}"
 
 
@@ -368,6 +419,7 @@ def lookup_error(kind: str, number: int, schema: Schema) -> P4RuntimeError:
                 ("meter", schema.meters),
                 ("digest", schema.digests),
                 ("value set", schema.value_sets),
+                ("action profile", schema.action_profiles),
             )
             if number in objects
         ),

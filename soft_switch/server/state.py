@@ -10,13 +10,14 @@ from typing import Any, Protocol
 import grpc
 from finsy.proto import p4r
 
-from soft_switch.errors import DuplicateEntry, TableError, TableFull, UnknownEntry
+from soft_switch.errors import DuplicateEntry, EntryInUse, TableError, TableFull, UnknownEntry
 from soft_switch.server.arrays import Counters, Registers
 from soft_switch.server.backend import ForwardingBackend
 from soft_switch.server.digests import Digests
 from soft_switch.server.errors import P4RuntimeError, invalid
 from soft_switch.server.meters import DirectMeters, Meters
 from soft_switch.server.operation import Operation
+from soft_switch.server.profile_entries import Groups, Members
 from soft_switch.server.program import ProgramTables, read_program
 from soft_switch.server.refused import REFUSED, Refused
 from soft_switch.server.replication import Replication
@@ -32,6 +33,7 @@ BACKEND_ERRORS = (
     (TableFull, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (DuplicateEntry, grpc.StatusCode.ALREADY_EXISTS),
     (UnknownEntry, grpc.StatusCode.NOT_FOUND),
+    (EntryInUse, grpc.StatusCode.FAILED_PRECONDITION),
     (TableError, grpc.StatusCode.INVALID_ARGUMENT),
 )
 
@@ -76,6 +78,8 @@ class ForwardingState:
         self._replication = Replication(config.program.port_width, backend)
         self._handlers: dict[str, EntityHandler] = {
             "table_entry": self.tables,
+            "action_profile_member": Members(self.tables.profiles),
+            "action_profile_group": Groups(self.tables.profiles),
             "direct_counter_entry": DirectCounters(self.tables, backend),
             "direct_meter_entry": DirectMeters(config.schema, self.tables, backend),
             "counter_entry": Counters(config.schema, backend),

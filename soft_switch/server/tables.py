@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from finsy.proto import p4r
 
 from soft_switch.description import Match, MeterConfig
+from soft_switch.server.action_profiles import ActionProfiles, Choice
+from soft_switch.server.actions import format_action, parse_action
 from soft_switch.server.backend import ForwardingBackend
-from soft_switch.server.bytestrings import decode, encode
 from soft_switch.server.errors import (
     P4RuntimeError,
     already_exists,
@@ -28,17 +29,17 @@ from soft_switch.server.keys import check_priority, format_key, parse_key
 from soft_switch.server.meter_config import COUNTERS_TEXT, format_config, parse_config
 from soft_switch.server.operation import Operation
 from soft_switch.server.program import ActionCall, ProgramTables
-from soft_switch.server.schema import Action, Schema, Scope, Table, lookup_error
+from soft_switch.server.schema import Action, Schema, Table, lookup_error
 
 Key = tuple[tuple[Match, ...], int]  # match values and priority: what tells two entries of a table apart
 
 
 @dataclass
 class Entry:
-    """An entry that is in the data plane under `handle`."""
+    """An entry that is in the data plane under `handle`; an indirect table's refers to something."""
 
     handle: int
-    call: ActionCall
+    call: ActionCall | Choice
     is_const: bool = False
     metadata: bytes = b""
     controller_metadata: int = 0
@@ -78,6 +79,7 @@ class Tables:
         self._backend = backend
         self._clock = clock
         self.idle: IdleTimeouts[tuple[int, Key]] = IdleTimeouts(backend)
+        self.profiles = ActionProfiles(schema, backend)
         self._states: dict[int, TableState] = {}
         for table in schema.tables.values():
             default = program.defaults.get(table.id)
@@ -161,13 +163,11 @@ class Tables:
         key = _key(table, message)
         if not message.HasField("action"):
             raise invalid(f"table {table.name}: an INSERT needs an action")
-        call = self._parse_call(table, message.action, default=False)
+        call = self._parse_call(table, message.action)
         meter = self._check_resources(table, message)
         if key in state.entries:
             raise already_exists(f"table {table.name} has this entry already: use MODIFY to change it")
-        handle = self._backend.insert(
-            table.name, key[0], priority=key[1], action=self._action(call).name, params=call.params
-        )
+        handle = self._place(table, key, call)
         entry = state.entries[key] = Entry(
             handle, call, metadata=message.metadata, controller_metadata=message.controller_metadata
         )
@@ -188,12 +188,11 @@ class Tables:
             raise denied(
                 f"table {table.name} is constant: only direct resources of its entries can be modified"
             )
-        call = self._parse_call(table, message.action, default=False) if message.HasField("action") else None
+        call = self._parse_call(table, message.action) if message.HasField("action") else None
         meter = self._check_resources(table, message)
         entry = _find(state, key)
         if call is not None:
-            self._backend.modify(table.name, entry.handle, action=self._action(call).name, params=call.params)
-            entry.call = call
+            self._change(table, entry, call)
         entry.metadata = message.metadata
         entry.controller_metadata = message.controller_metadata
         if table.direct_meter:
@@ -205,9 +204,37 @@ class Tables:
         if table.is_const:
             raise denied(f"table {table.name} is constant: its entries are part of the program")
         key = _key(table, message)
-        self._backend.delete(table.name, _find(state, key).handle)
+        entry = _find(state, key)
+        self._backend.delete(table.name, entry.handle)
         del state.entries[key]
         self.idle.drop((table.id, key))
+        if not isinstance(entry.call, ActionCall):
+            self.profiles.release(table, entry.call)
+
+    def _place(self, table: Table, key: Key, call: ActionCall | Choice) -> int:
+        """Put a new entry into the data plane; its handle."""
+        match, priority = key
+        if isinstance(call, ActionCall):
+            name = self._action(call).name
+            return self._backend.insert(table.name, match, priority=priority, action=name, params=call.params)
+        target = self.profiles.acquire(table, call)
+        try:
+            return self._backend.insert(table.name, match, priority=priority, target=target)
+        except Exception:
+            self.profiles.release(table, call)
+            raise
+
+    def _change(self, table: Table, entry: Entry, call: ActionCall | Choice) -> None:
+        """Give an entry another action, or something else to refer to."""
+        before, entry.call = entry.call, call
+        if isinstance(call, ActionCall):
+            name = self._action(call).name
+            self._backend.modify(table.name, entry.handle, action=name, params=call.params)
+            return
+        target = self.profiles.acquire(table, call)
+        self._backend.modify(table.name, entry.handle, target=target)
+        if not isinstance(before, ActionCall):
+            self.profiles.release(table, before)
 
     # The default entry
 
@@ -229,33 +256,23 @@ class Tables:
             self._backend.set_default(table.name, None)
             state.default = DefaultEntry(state.program_default)
             return
-        call = self._parse_call(table, message.action, default=True)
+        call = self._parse_action(table, message.action, default=True)
         self._backend.set_default(table.name, self._action(call).name, call.params)
         state.default = DefaultEntry(call, message.metadata, message.controller_metadata)
 
     # Actions and direct resources
 
-    def _parse_call(self, table: Table, message: p4r.TableAction, *, default: bool) -> ActionCall:
-        kind = message.WhichOneof("type")
+    def _parse_call(self, table: Table, message: p4r.TableAction) -> ActionCall | Choice:
         if table.indirect:
-            if kind == "action":
-                raise invalid(f"table {table.name} has an action profile: it takes members, not actions")
-            raise unimplemented(f"table {table.name}: action profiles are not supported by this switch yet")
+            return self.profiles.parse(table, message)
+        return self._parse_action(table, message, default=False)
+
+    def _parse_action(self, table: Table, message: p4r.TableAction, *, default: bool) -> ActionCall:
+        kind = message.WhichOneof("type")
         if kind != "action":
             raise invalid(f"table {table.name} takes a direct action, the request gives {kind or 'none'}")
-        action_id = message.action.action_id
-        scope = table.actions.get(action_id)
-        if scope is None:
-            if action_id not in self._schema.actions:
-                raise lookup_error("action", action_id, self._schema)
-            name = self._schema.actions[action_id].name
-            raise invalid(f"action {name} is not one of table {table.name}'s actions")
-        name = self._schema.actions[action_id].name
-        if default and scope == Scope.TABLE_ONLY:
-            raise denied(f"table {table.name}: action {name} is @tableonly, it cannot be the default action")
-        if not default and scope == Scope.DEFAULT_ONLY:
-            raise denied(f"table {table.name}: action {name} is @defaultonly, an entry cannot have it")
-        return ActionCall(action_id, _parse_params(self._schema.actions[action_id], message.action))
+        what = f"table {table.name}"
+        return parse_action(self._schema, what, table.actions, message.action, default=default)
 
     def _action(self, call: ActionCall) -> Action:
         return self._schema.actions[call.action_id]
@@ -332,12 +349,10 @@ class Tables:
             message.action.CopyFrom(self._format_call(default.call))
         return message
 
-    def _format_call(self, call: ActionCall) -> p4r.TableAction:
-        params = [
-            p4r.Action.Param(param_id=param.id, value=encode(value))
-            for param, value in zip(self._action(call).params, call.params, strict=True)
-        ]
-        return p4r.TableAction(action=p4r.Action(action_id=call.action_id, params=params))
+    def _format_call(self, call: ActionCall | Choice) -> p4r.TableAction:
+        if isinstance(call, ActionCall):
+            return p4r.TableAction(action=format_action(self._schema, call))
+        return self.profiles.format(call)
 
 
 class DirectCounters:
@@ -412,7 +427,7 @@ def matching(state: TableState, request: p4r.TableEntry) -> Iterator[tuple[Key, 
         if (
             (wanted is None or key[0] == wanted)
             and request.priority in (0, key[1])
-            and action_id in (0, entry.call.action_id)
+            and (action_id == 0 or (isinstance(entry.call, ActionCall) and entry.call.action_id == action_id))
             and request.controller_metadata in (0, entry.controller_metadata)
             and request.metadata in (b"", entry.metadata)
         ):
@@ -461,22 +476,3 @@ def _check_idle_timeout(table: Table, what: str, *, default: bool) -> None:
         raise invalid(f"table {table.name}: {what}: the program declares no idle timeout for it")
     if default:
         raise invalid(f"table {table.name}: {what}: the default entry has no idle timeout")
-
-
-def _parse_params(action: Action, message: p4r.Action) -> tuple[int, ...]:
-    given = {param.param_id: param.value for param in message.params}
-    if len(given) != len(message.params):
-        raise invalid(f"action {action.name}: a parameter is given twice")
-    values = []
-    for param in action.params:
-        if param.id not in given:
-            raise invalid(f"action {action.name}: parameter {param.name} ({param.id}) is missing")
-        try:
-            what = f"action {action.name}, parameter {param.name}"
-            values.append(decode(given.pop(param.id), param.width, what))
-        except P4RuntimeError as error:
-            # As for match fields: "Action Specification" wants INVALID_ARGUMENT, not OUT_OF_RANGE.
-            raise invalid(error.message) from error
-    if given:
-        raise invalid(f"action {action.name} has no parameter {min(given)}")
-    return tuple(values)

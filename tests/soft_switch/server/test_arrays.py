@@ -401,11 +401,6 @@ def test_a_bad_clone_write(
 
 REFUSED = [
     (p4r.Entity(extern_entry=p4r.ExternEntry(extern_type_id=1)), "externs"),
-    (
-        p4r.Entity(action_profile_member=p4r.ActionProfileMember(action_profile_id=1)),
-        "action profile members",
-    ),
-    (p4r.Entity(action_profile_group=p4r.ActionProfileGroup(action_profile_id=1)), "action profile groups"),
 ]
 
 

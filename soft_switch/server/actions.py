@@ -1,0 +1,62 @@
+"""Actions with their arguments as P4Runtime gives them: the `Action` message."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from finsy.proto import p4r
+
+from soft_switch.server.bytestrings import decode, encode
+from soft_switch.server.errors import P4RuntimeError, denied, invalid
+from soft_switch.server.program import ActionCall
+from soft_switch.server.schema import Action, Schema, Scope, lookup_error
+
+
+def parse_action(
+    schema: Schema,
+    owner: str,
+    scopes: Mapping[int, Scope],
+    message: p4r.Action,
+    *,
+    default: bool = False,
+) -> ActionCall:
+    """An action that `owner` ("table x") has among `scopes`, with all of its arguments."""
+    action = schema.actions.get(message.action_id)
+    if action is None:
+        raise lookup_error("action", message.action_id, schema)
+    scope = scopes.get(message.action_id)
+    if scope is None:
+        raise invalid(f"action {action.name} is not one of {owner}'s actions")
+    if default and scope == Scope.TABLE_ONLY:
+        raise denied(f"{owner}: action {action.name} is @tableonly, it cannot be the default action")
+    if not default and scope == Scope.DEFAULT_ONLY:
+        raise denied(f"{owner}: action {action.name} is @defaultonly, an entry cannot have it")
+    return ActionCall(message.action_id, _parse_params(action, message))
+
+
+def format_action(schema: Schema, call: ActionCall) -> p4r.Action:
+    """The canonical message of an action."""
+    params = [
+        p4r.Action.Param(param_id=param.id, value=encode(value))
+        for param, value in zip(schema.actions[call.action_id].params, call.params, strict=True)
+    ]
+    return p4r.Action(action_id=call.action_id, params=params)
+
+
+def _parse_params(action: Action, message: p4r.Action) -> tuple[int, ...]:
+    given = {param.param_id: param.value for param in message.params}
+    if len(given) != len(message.params):
+        raise invalid(f"action {action.name}: a parameter is given twice")
+    values = []
+    for param in action.params:
+        if param.id not in given:
+            raise invalid(f"action {action.name}: parameter {param.name} ({param.id}) is missing")
+        try:
+            what = f"action {action.name}, parameter {param.name}"
+            values.append(decode(given.pop(param.id), param.width, what))
+        except P4RuntimeError as error:
+            # As for match fields: "Action Specification" wants INVALID_ARGUMENT, not OUT_OF_RANGE.
+            raise invalid(error.message) from error
+    if given:
+        raise invalid(f"action {action.name} has no parameter {min(given)}")
+    return tuple(values)
