@@ -15,6 +15,7 @@ from soft_switch.server.errors import invalid
 from soft_switch.server.schema import MatchField, MatchKind, Schema, Table
 from soft_switch.translation import describe
 
+MISMATCH = "they are not of one program"
 DEFAULT_PORT_WIDTH = 9  # bits of standard_metadata.egress_port in v1model.p4
 
 
@@ -63,15 +64,28 @@ def read_program(device_config: bytes, schema: Schema) -> ProgramTables:
     for register in schema.registers.values():
         cells = program.registers.get(register.name)
         _check_array("register", register.name, register.size, cells.size if cells else None)
+    for meter in schema.meters.values():
+        cells_ = program.meters.get(meter.name)
+        _check_array(
+            "meter", meter.name, meter.size, cells_.size if cells_ and cells_.table is None else None
+        )
+    for digest in schema.digests.values():
+        learned = program.digests.get(digest.name)
+        widths = tuple(width for _, width in learned.fields) if learned is not None else None
+        if widths != tuple(number.width for number in digest.scalars):
+            raise invalid(
+                f"P4Info has a digest {digest.name} that the BMv2 JSON has not in this form: {MISMATCH}"
+            )
+    for values in schema.value_sets.values():
+        known = program.value_sets.get(values.name)
+        _check_array("value set", values.name, values.size, known.size if known is not None else None)
     entries: dict[int, list[InitialEntry]] = {}
     defaults: dict[int, ActionCall] = {}
     sizes: dict[int, int] = {}
     for table in schema.tables.values():
         json_table = program.tables.get(table.name)
         if json_table is None:
-            raise invalid(
-                f"P4Info has a table {table.name} that the BMv2 JSON lacks: they are not of one program"
-            )
+            raise invalid(f"P4Info has a table {table.name} that the BMv2 JSON lacks: {MISMATCH}")
         _check_key(table, json_table)
         sizes[table.id] = json_table.size
         ids = {schema.actions[number].name: number for number in table.actions}
@@ -94,9 +108,7 @@ def read_program(device_config: bytes, schema: Schema) -> ProgramTables:
 
 def _check_array(kind: str, name: str, size: int, json_size: int | None) -> None:
     if size != json_size:
-        raise invalid(
-            f"P4Info has a {kind} {name} of size {size} that the BMv2 JSON lacks: they are not of one program"
-        )
+        raise invalid(f"P4Info has a {kind} {name} of size {size} that the BMv2 JSON lacks: {MISMATCH}")
 
 
 def _check_key(table: Table, json_table: TableInfo) -> None:
@@ -104,7 +116,7 @@ def _check_key(table: Table, json_table: TableInfo) -> None:
     if key != [(_json_kind(field.kind), field.width) for field in json_table.keys]:
         raise invalid(
             f"table {table.name} has the key ({_describe(table.fields)}) in P4Info and "
-            f"({_describe(json_table.keys)}) in the BMv2 JSON: they are not of one program"
+            f"({_describe(json_table.keys)}) in the BMv2 JSON: {MISMATCH}"
         )
 
 

@@ -466,7 +466,7 @@ def features() -> p4r.ForwardingPipelineConfig:
     """The program with meters, digests, value sets, clones and timeouts."""
     return p4r.ForwardingPipelineConfig(
         p4info=text_format.Parse((HERE / "features.p4info.txtpb").read_text(), p4i.P4Info()),
-        p4_device_config=_stripped((HERE / "features.json").read_bytes()),
+        p4_device_config=(HERE / "features.json").read_bytes(),
     )
 
 
@@ -477,17 +477,3 @@ def learner(switch: Switch, features: p4r.ForwardingPipelineConfig) -> Controlle
     controller.become_primary()
     controller.set_config(config=features)
     return controller
-
-
-def _stripped(data: bytes) -> bytes:  # until the data plane reads all of it
-    program = json.loads(data)
-    for name in ("meter_arrays", "learn_lists", "parse_vsets"):
-        program[name] = []
-    for state in program["parsers"][0]["parse_states"]:
-        state["transitions"] = [one for one in state["transitions"] if one["type"] != "parse_vset"]
-    for action in program["actions"]:
-        action["primitives"] = []
-    for pipeline in program["pipelines"]:
-        for table in pipeline["tables"]:
-            table["direct_meters"] = None
-    return json.dumps(program).encode()
