@@ -41,6 +41,7 @@ from soft_switch.bmv2.syntax import (
     Lookahead,
     Named,
     Operand,
+    Primitive,
     StackElement,
     Valid,
 )
@@ -210,7 +211,8 @@ class _Reader:
                 calculations[chooser.name] = chooser
                 selectors[item["name"]] = chooser.name
         checksums = tuple(self._checksum(item) for item in root.get("checksums", ()))
-        self._check_calculations(calculations, checksums)
+        statements = tuple(self.syntax.primitive(p) for p in deparsers["deparser"].get("primitives", ()))
+        self._check_calculations(calculations, checksums, statements)
         return Bmv2Program(
             name=name,
             header_instances=self.instances,
@@ -220,9 +222,7 @@ class _Reader:
             parser_start=parsers["parser"].get("init_state"),
             parser_states=states,
             deparser_order=tuple(deparsers["deparser"]["order"]),
-            deparser_primitives=tuple(
-                self.syntax.primitive(p) for p in deparsers["deparser"].get("primitives", ())
-            ),
+            deparser_primitives=statements,
             actions=self.actions,
             pipelines=pipelines,
             calculations=calculations,
@@ -552,11 +552,14 @@ class _Reader:
         raise UnsupportedConstruct(f"calculation over {kind}", place)
 
     def _check_calculations(
-        self, calculations: Mapping[str, Calculation], checksums: Sequence[Checksum]
+        self,
+        calculations: Mapping[str, Calculation],
+        checksums: Sequence[Checksum],
+        deparser: Sequence[Primitive],
     ) -> None:
         wanted = {item.calculation for item in checksums}
-        for action in self.actions.values():
-            for call in action.primitives:
+        for primitives in [*(action.primitives for action in self.actions.values()), deparser]:
+            for call in primitives:
                 parts = [part for part in call.operands if isinstance(part, Named)]
                 wanted |= {part.name for part in parts if part.kind == "calculation"}
         for name in sorted(wanted - calculations.keys()):

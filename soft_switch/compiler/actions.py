@@ -24,9 +24,9 @@ from soft_switch.bmv2.syntax import (
     header_operands,
     is_bool,
 )
-from soft_switch.compiler.bounds import words
-from soft_switch.compiler.code import Code, comment, string
-from soft_switch.compiler.effects import ENDING
+from soft_switch.compiler.bounds import ones, words
+from soft_switch.compiler.code import Code, comment, string, word
+from soft_switch.compiler.effects import ENDING, STANDARD
 from soft_switch.compiler.expressions import Constants, ExpressionWriter
 from soft_switch.compiler.hashes import Calculations
 from soft_switch.compiler.layout import HeaderPlace, Layout, Place, StackPlace
@@ -65,6 +65,7 @@ class Primitives:
         self._standard = standard
         self._table: Mapping[str, Callable[[Primitive, ExpressionWriter], None]] = {
             "assign": self._assign,
+            "set": self._assign,
             "modify_field": self._assign,
             "assign_header": self._assign_header,
             "copy_header": self._assign_header,
@@ -216,6 +217,13 @@ class Primitives:
         )
 
     def _drop(self, call: Primitive, write: ExpressionWriter) -> None:
+        marked = call.operands[0] if call.operands else None
+        if isinstance(marked, Header) and marked.name != STANDARD:  # a control's copy
+            for name, value in (("egress_spec", "g.host.drop_port"), ("mcast_grp", "0")):
+                place = write.layout.find(marked.name, name)
+                if place is not None:
+                    write.out(f"{place.text} = {value} & {word(ones(place.width))};")
+            return
         self._standard.set(write.out, "egress_spec", "g.host.drop_port")
         self._standard.set(write.out, "mcast_grp", "0")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from soft_switch.bmv2.program import Bmv2Program, Checksum
 from soft_switch.bmv2.syntax import Header
+from soft_switch.compiler.actions import Primitives
 from soft_switch.compiler.code import Code, comment
 from soft_switch.compiler.expressions import ExpressionWriter
 from soft_switch.compiler.hashes import Calculations
@@ -14,10 +15,15 @@ from soft_switch.errors import UnsupportedConstruct
 class DeparserWriter:
     """Writes `verify_checksums`, `update_checksums` and `deparse`."""
 
-    def __init__(self, program: Bmv2Program, writer: ExpressionWriter, calculations: Calculations) -> None:
-        if program.deparser_primitives:
-            raise UnsupportedConstruct("a statement in the deparser", program.deparser_primitives[0].source)
+    def __init__(
+        self,
+        program: Bmv2Program,
+        writer: ExpressionWriter,
+        calculations: Calculations,
+        primitives: Primitives,
+    ) -> None:
         self._program = program
+        self._primitives = primitives
         self._write = writer
         self._calculations = calculations
         self._out: Code = writer.out
@@ -36,7 +42,18 @@ class DeparserWriter:
                 if item.update:
                     self._update(item)
             out("(void)p, (void)c;")
+        if self._program.deparser_primitives:
+            self._statements()
         self._deparse()
+
+    def _statements(self) -> None:
+        """What the deparser does before it emits headers."""
+        out = self._out
+        with out.block("static void deparser_statements(Program& g, Phv& p, Context& c)"):
+            for call in self._program.deparser_primitives:
+                with out.block():
+                    self._primitives.write(call, self._write)
+            out("(void)g, (void)p, (void)c;")
 
     def _condition(self, item: Checksum) -> str:
         if item.condition is None:
@@ -67,6 +84,8 @@ class DeparserWriter:
         out = self._out
         headers = [self._header(name) for name in self._program.deparser_order]
         with out.block("static void deparse(Program& g, Phv& p, const Context& c, uint32_t port)"):
+            if self._program.deparser_primitives:
+                out("Context inner = c;\ndeparser_statements(g, p, inner);\nif (inner.aborted) return;")
             out("uint32_t length = c.payload_length;")
             for header in headers:
                 out(f"if ({header.valid}) length += {header.size};")

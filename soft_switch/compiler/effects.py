@@ -45,6 +45,7 @@ FIELD_WRITERS = frozenset(
     {
         "assign",
         "assign_VL",
+        "set",
         "modify_field",
         "register_read",
         "modify_field_with_hash_based_offset",
@@ -55,8 +56,9 @@ FIELD_WRITERS = frozenset(
 HEADER_WRITERS = frozenset({"assign_header", "copy_header"})
 # Primitives that can leave their first operand as it is.
 UNCERTAIN_WRITERS = frozenset({"register_read", "modify_field_rng_uniform", "execute_meter"})
+STANDARD = "standard_metadata"
 # What mark_to_drop writes.
-DROP_WRITES = frozenset({("standard_metadata", "egress_spec"), ("standard_metadata", "mcast_grp")})
+DROP_WRITES = frozenset({"egress_spec", "mcast_grp"})
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,7 @@ class EffectsFinder:
         self.standard = frozenset(program.aliases.values()) | {
             (name, field.name)
             for name, item in program.header_instances.items()
-            if name == "standard_metadata"
+            if name == STANDARD
             for field in item.type.fields
         }
         # Calls (by id) before which nothing can have written their target.
@@ -95,9 +97,11 @@ class EffectsFinder:
 
     def targets(self, call: Primitive) -> frozenset[Variable]:
         """What a primitive call can write."""
-        if call.op in ("mark_to_drop", "drop"):
-            return DROP_WRITES
         target = call.operands[0] if call.operands else None
+        if call.op in ("mark_to_drop", "drop"):
+            # In a control that was inlined it is a copy of standard_metadata that is marked.
+            header = target.name if isinstance(target, Header) else STANDARD
+            return frozenset((header, name) for name in DROP_WRITES)
         if call.op in FIELD_WRITERS and isinstance(target, Field) and isinstance(target.header, Header):
             written = target.header.name in self._metadata
             return frozenset({(target.header.name, target.field)}) if written else frozenset()
@@ -195,7 +199,7 @@ class EffectsFinder:
     def primitive(self, call: Primitive) -> Effects:
         """The effects of one primitive call."""
         if call.op in ("mark_to_drop", "drop"):
-            return Effects(frozenset(), DROP_WRITES)
+            return Effects(frozenset(), self.targets(call))
         reads: set[Variable] = set()
         writes = self.targets(call)
         if call.op in UNCERTAIN_WRITERS:

@@ -59,7 +59,8 @@ def find_liveness(program: Bmv2Program) -> Liveness:
     ingress = _ways(program, finder, program.pipelines["ingress"])
     egress = _ways(program, finder, program.pipelines["egress"])
     ends = finder.at_end()
-    copied = _live(program.pipelines["egress"].first, egress, update | ends)
+    deparser = sequence(finder.primitive(call) for call in program.deparser_primitives).reads
+    copied = _live(program.pipelines["egress"].first, egress, update | deparser | ends)
     needed = _live(program.pipelines["ingress"].first, ingress, copied | ends)
     needed |= cleared | verify | finder.standard
     return Liveness(needed, copied | finder.standard, finder.first_writes)

@@ -147,7 +147,7 @@ class _Compiler:
             self.program, ParserExpressionWriter(self.layout, self.constants, out), self.primitives
         ).write()
         self.passes.write_output(out)
-        DeparserWriter(self.program, writer, self.calculations).write()
+        DeparserWriter(self.program, writer, self.calculations, self.primitives).write()
         for pipeline in parts:
             pipelines.write(pipeline)
         self.passes.write(out)

@@ -44,10 +44,11 @@ def propagate_copies(program: Bmv2Program) -> Bmv2Program:
     finder = EffectsFinder(program)
     readers = _readers(program, finder)
     calls = Counter(checksum.calculation for checksum in program.checksums)
+    everywhere = [action.primitives for action in program.actions.values()]
     calls.update(
         operand.name
-        for action in program.actions.values()
-        for call in action.primitives
+        for primitives in [*everywhere, program.deparser_primitives]
+        for call in primitives
         for operand in call.operands
         if isinstance(operand, Named) and operand.kind == "calculation"
     )
@@ -62,10 +63,7 @@ def propagate_copies(program: Bmv2Program) -> Bmv2Program:
 def all_reads(program: Bmv2Program) -> frozenset[Variable]:
     """Metadata that some part of the program reads."""
     finder = EffectsFinder(program)
-    found = set(_readers(program, finder))
-    for call in program.deparser_primitives:
-        found |= finder.primitive(call).reads
-    return frozenset(found)
+    return frozenset(_readers(program, finder))
 
 
 def _readers(program: Bmv2Program, finder: EffectsFinder) -> Mapping[Variable, set[object]]:
@@ -99,6 +97,8 @@ def _readers(program: Bmv2Program, finder: EffectsFinder) -> Mapping[Variable, s
         for table in pipeline.tables:
             note(finder.table(table), "key")
     note(finder.at_end(), "end")
+    for call in program.deparser_primitives:
+        note(finder.primitive(call).reads, "deparser")
     for checksum in program.checksums:
         note(finder.calculation(program.calculations[checksum.calculation]), "checksum")
         note(finder.variables(checksum.target), "checksum")
