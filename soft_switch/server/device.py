@@ -14,6 +14,7 @@ from soft_switch.errors import ProgramError
 from soft_switch.server.backend import Backend
 from soft_switch.server.errors import P4RuntimeError, denied, invalid, not_found, unimplemented
 from soft_switch.server.packet_io import decode_packet_in, encode_packet_out
+from soft_switch.server.reconcile import carry_over
 from soft_switch.server.roles import Access, entity_id, filter_entities
 from soft_switch.server.shadow import Shadow
 from soft_switch.server.state import ForwardingState, PipelineConfig, parse_config
@@ -240,20 +241,28 @@ class Device:
             state.write(update)
 
     def _reconcile(self, config: PipelineConfig) -> None:
-        """Keep the forwarding state. That is possible for the program that runs already, and only for it."""
+        """Commit a pipeline and keep the forwarding state; if that is not possible, change nothing."""
         running = self._running
         if running is None:
             self._commit(config)
             return
         old = running.config.message
         same = old.p4_device_config == config.message.p4_device_config and old.p4info == config.message.p4info
-        if not same:
-            raise unimplemented(
-                "RECONCILE_AND_COMMIT keeps the forwarding state only for the config that runs already: "
-                "use VERIFY_AND_COMMIT, which clears it"
-            )
-        running.config = config  # the cookie may be another
-        self._saved = None
+        if same:
+            running.config = config  # the cookie may be another
+            self._saved = None
+            return
+        updates = carry_over(running, config)
+        trial = ForwardingState(config, Shadow(config.schema, config.program))
+        for update in updates:
+            try:
+                trial.write(update)
+            except P4RuntimeError as error:
+                raise invalid(f"the state cannot be kept: {error.message}") from error
+        self._commit(config)
+        state = self._require()
+        for update in updates:
+            state.write(update)
 
 
 def no_pipeline() -> P4RuntimeError:

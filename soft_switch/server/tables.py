@@ -142,6 +142,11 @@ class Tables:
             raise invalid("a read with match fields needs a table id: field ids mean nothing without a table")
         return list(self._states.values())
 
+    def key_message(self, table: Table, key: Key) -> p4r.Entity:
+        """An entity that names an entry, and nothing more."""
+        entry = p4r.TableEntry(table_id=table.id, match=format_key(table, key[0]), priority=key[1])
+        return p4r.Entity(table_entry=entry)
+
     def same_entry(self, one: p4r.TableEntry, other: p4r.TableEntry) -> bool:
         """Whether two messages name one entry, or both the default entry, of a table."""
         table = self.state(one.table_id).table

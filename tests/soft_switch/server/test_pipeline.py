@@ -239,12 +239,6 @@ def test_reconcile_keeps_the_state_for_the_same_program(
     assert controller.get_config("COOKIE_ONLY").config.cookie.cookie == 79
 
 
-def test_reconcile_refuses_another_program(controller: Controller, with_extra: MakeConfig) -> None:
-    refusal = controller.refused(controller.set_config, "RECONCILE_AND_COMMIT", with_extra(comment="new"))
-    assert refusal.code == "UNIMPLEMENTED"
-    assert "use VERIFY_AND_COMMIT" in refusal.message
-
-
 def test_reconcile_commits_the_first_program(
     primary: Controller, plane: FakePlane, config: p4r.ForwardingPipelineConfig
 ) -> None:
