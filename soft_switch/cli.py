@@ -1,6 +1,6 @@
 """The command line of the switch, which takes what `simple_switch_grpc` takes.
 
-    python -m soft_switch --device-id 1 -i 1@eth1 -i 2@eth2 --no-p4 -- --grpc-server-addr 0.0.0.0:9559
+    p4reduce-switch --device-id 1 -i 1@eth1 -i 2@eth2 --no-p4 -- --grpc-server-addr 0.0.0.0:9559
 
 simple_switch_grpc keeps its target's options behind a "--"; here every option may stand on either side of it.
 """
@@ -20,9 +20,11 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+from soft_switch.commands import CommandError, run_commands
 from soft_switch.dataplane import DataPlane
 from soft_switch.errors import ProgramError
 from soft_switch.metrics import SwitchMetrics
+from soft_switch.p4c import read_program_file
 from soft_switch.server import DEFAULT_ADDRESS, P4RuntimeServer
 from telemetry.address import MetricsError
 from telemetry.server import MetricsServer
@@ -81,9 +83,11 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser = _parser()
     options = parser.parse_args(_normalise(argv))
     if options.json is None and not options.no_p4:
-        parser.error("give a BMv2 JSON, or --no-p4 to wait for one over P4Runtime")
+        parser.error("give a program (BMv2 JSON or P4), or --no-p4 to wait for one over P4Runtime")
     if options.json is not None and options.no_p4:
         parser.error("--no-p4 means to start without a program, but there is one on the command line")
+    if options.entries is not None and options.no_p4:
+        parser.error("--entries needs a program to have them")
     if options.log_console and options.log_file is not None:
         parser.error("--log-console and --log-file exclude each other")
     if options.cpu_port is not None and options.cpu_port == options.drop_port:
@@ -109,7 +113,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add(
-        "json", nargs="?", type=Path, metavar="JSON", help="the program to start with, compiled by p4c-bm2-ss"
+        "json",
+        nargs="?",
+        type=Path,
+        metavar="PROGRAM",
+        help="the program to start with: JSON of p4c-bm2-ss, or P4 source (.p4) where that is on the PATH",
     )
     add("--no-p4", action="store_true", help="start without a program and wait for one over P4Runtime")
     add("--device-id", type=_number, default=0, metavar="N", help="P4Runtime device id (default 0)")
@@ -132,6 +140,12 @@ def _parser() -> argparse.ArgumentParser:
         "--metrics",
         metavar="ADDR",
         help="where to serve Prometheus metrics: HOST:PORT or unix:/PATH (default: nowhere)",
+    )
+    add(
+        "--entries",
+        type=Path,
+        metavar="FILE",
+        help="entries, groups and clone sessions to start with, as commands of simple_switch_CLI",
     )
     add("--cpu-port", type=_number, metavar="N", help="port of packet-in and packet-out (default: none)")
     add("--drop-port", type=_number, default=511, metavar="N", help="egress port that drops (default 511)")
@@ -239,6 +253,8 @@ def _run(options: argparse.Namespace, stop: threading.Event) -> None:
         stack.enter_context(closing(plane))
         if options.json is not None:
             _load(plane, options.json)
+        if options.entries is not None:
+            _fill(plane, options.entries)
         for port in options.interface:
             _attach(plane, port, options.pcap)
         for loss in options.loss:
@@ -267,13 +283,25 @@ def _run(options: argparse.Namespace, stop: threading.Event) -> None:
 
 def _load(plane: DataPlane, path: Path) -> None:
     try:
-        program = path.read_bytes()
+        program = read_program_file(path)
     except OSError as error:
         raise StartError(f"cannot read the program {path}: {error.strerror}") from error
+    except ProgramError as error:
+        raise StartError(f"cannot compile {path}: {error}") from error
     try:
         plane.load(program)
     except ProgramError as error:
         raise StartError(f"cannot run {path}: {error}") from error
+
+
+def _fill(plane: DataPlane, path: Path) -> None:
+    try:
+        count = run_commands(plane, path)
+    except OSError as error:
+        raise StartError(f"cannot read the entries {path}: {error.strerror}") from error
+    except CommandError as error:
+        raise StartError(str(error)) from error
+    LOG.info("%d commands of %s", count, path)
 
 
 def _attach(plane: DataPlane, port: Port, pcap: Path | None) -> None:

@@ -51,6 +51,9 @@ class FakePlane:
     def on_packet_in(self, callback: Callable[[bytes], None]) -> None:
         return
 
+    def on_digest(self, callback: Callable[[str, tuple[int, ...]], None]) -> None:
+        return
+
     def start(self) -> None:
         self.calls.append(("start",))
         os.kill(os.getpid(), signal.SIGTERM)
@@ -143,7 +146,9 @@ def test_pcap_takes_a_directory_or_none(arguments: list[str], pcap: Path | None,
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ("", "give a BMv2 JSON, or --no-p4 to wait for one over P4Runtime"),
+        ("", "give a program (BMv2 JSON or P4), or --no-p4 to wait for one over P4Runtime"),
+        ("--no-p4 --entries x", "--entries needs a program to have them"),
+        ("/nowhere/program.p4", "cannot read the program /nowhere/program.p4: No such file or directory"),
         (
             "--no-p4 program.json",
             "--no-p4 means to start without a program, but there is one on the command line",
