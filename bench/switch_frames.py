@@ -139,14 +139,12 @@ def _opcode(index: int) -> Opcode:
     return Opcode.SEND_LAST if index == PACKETS - 1 else Opcode.SEND_MIDDLE
 
 
-def crossing(interfaces: Sequence[str], chunks: int, window: int, *, routed: bool) -> bytes:
-    """What enters at one of two ports leaves at the other; `routed`, as a router does it."""
+def crossing_packets(chunks: int) -> list[Frames]:
+    """What the hosts at two ports send each other through a router."""
     job = Job(2, 0)
     lanes = np.random.default_rng(_SEED).integers(-(2**31), 2**31, (PACKETS, chunks * CHUNK_LANES))
-    sent: list[Frames] = []
-    received: list[Frames] = []
-    for member in job.members:
-        frames = [
+    return [
+        [
             replace(
                 packet,
                 ethernet=replace(packet.ethernet, dst=parse_mac(_ROUTER)),
@@ -154,8 +152,16 @@ def crossing(interfaces: Sequence[str], chunks: int, window: int, *, routed: boo
             )
             for packet in job._frames(member, lanes)
         ]
-        sent.append(frames)
-        received.insert(0, [_routed(packet, 2 - member.rank) for packet in frames] if routed else frames)
+        for member in job.members
+    ]
+
+
+def crossing(interfaces: Sequence[str], chunks: int, window: int, *, routed: bool) -> bytes:
+    """What enters at one of two ports leaves at the other; `routed`, as a router does it."""
+    sent = crossing_packets(chunks)
+    received: list[Frames] = []
+    for port, frames in enumerate(sent, 1):
+        received.insert(0, [_routed(packet, 3 - port) for packet in frames] if routed else frames)
     return _plan(interfaces, window, sent, received, [0, 0], [0, 0])
 
 
