@@ -155,9 +155,8 @@ def main() -> None:
         aggregate(ports, chunks, arguments.rounds) for ports in arguments.ports for chunks in arguments.chunks
     ]
     for row in results:
-        print(
-            f"{row['program']:<10} {row['ports']} ports {row['chunks']:>2} chunks {row['ns']:>9,.1f} ns a packet"
-        )
+        what = f"{row['program']:<10} {row['ports']} ports {row['chunks']:>2} chunks"
+        print(f"{what} {row['ns']:>9,.1f} ns a packet")
     if arguments.json is not None:
         arguments.json.write_text(json.dumps(results, indent=1) + "\n")
 
