@@ -191,7 +191,8 @@ class DataPlane:
         with self._control:
             if self._loaded is loaded and self._engine is not None:
                 function = ctypes.cast(optimised.p4_process, ctypes.c_void_p)
-                self._native.engine_set_program(self._engine, function, loaded.state)
+                passes = ctypes.cast(optimised.p4_passes, ctypes.c_void_p)
+                self._native.engine_set_program(self._engine, function, passes, loaded.state)
                 self._log.info("the optimised program has taken over")
 
     def wait_optimised(self, timeout_s: float | None = None) -> bool:

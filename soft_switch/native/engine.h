@@ -115,6 +115,7 @@ class Engine final : public Host {
         Guard guard(*this);
         process_ = function;
         passes_ = passes;
+        if (program == program_) return;  // another version of its code: what waits is still its own
         program_ = program;
         waiting = false;
         const std::lock_guard<std::mutex> hold(events_mutex_);  // the digests of the program before mean nothing now

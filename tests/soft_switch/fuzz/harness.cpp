@@ -78,11 +78,11 @@ class Bench {
 
     Bench() : engine_(engine_create(CPU_PORT, DROP_PORT, 1)), program_(p4_create(engine_host(engine_))) {
         if (!program_) std::abort();
-        engine_set_program(engine_, p4_process, program_);
+        engine_set_program(engine_, p4_process, p4_passes, program_);
         fill_tables(engine_, program_);
     }
     ~Bench() {
-        engine_set_program(engine_, nullptr, nullptr);
+        engine_set_program(engine_, nullptr, nullptr, nullptr);
         p4_destroy(program_);
         engine_destroy(engine_);
     }
