@@ -22,6 +22,7 @@ from controller.p4rt import P4RuntimeClient
 from controller.push import Program
 from controller.updates import SwitchUnreachableError, Update, UpdateKind
 from p4src import CPU_PORT
+from soft_switch.optimiser import VARIABLE as OPTIMISER
 from topologies.namespaces import run
 
 NATIVE: Final = Path(__file__).parent / "native"
@@ -183,7 +184,11 @@ def subject(name: str, ports: int, command: Sequence[str], processors: Processor
     """A process that forwards between s1, s2..., from its start to its end."""
     with cables(f"bench{os.getpid()}{name}", ports) as (hosts, switch), tempfile.TemporaryFile() as log:
         process = subprocess.Popen(
-            inside(switch, command, processors.switch), stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            inside(switch, command, processors.switch),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env={**os.environ, OPTIMISER: "wait"},  # what is measured is the program's optimised version
         )
         try:
             yield Subject(name, hosts, process, processors)
