@@ -50,7 +50,7 @@ class Loss {
 
 class Port {
   public:
-    static constexpr int BATCH = 64;
+    static constexpr int BATCH = 32;
 
     Port(uint32_t number, const char* interface) : number_(number), interface_(interface) {
         for (int i = 0; i < BATCH; i++) {
