@@ -4,42 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Union
+from typing import NamedTuple, Union
 
 
-@dataclass(frozen=True)
-class Exact:
+class Exact(NamedTuple):
     """The field has this value."""
 
     value: int
 
 
-@dataclass(frozen=True)
-class Lpm:
+class Lpm(NamedTuple):
     """The first `prefix_len` bits of the field are those of `value`."""
 
     value: int
     prefix_len: int
 
 
-@dataclass(frozen=True)
-class Ternary:
+class Ternary(NamedTuple):
     """The field and `value` agree where `mask` has ones."""
 
     value: int
     mask: int
 
 
-@dataclass(frozen=True)
-class Range:
+class Range(NamedTuple):
     """The field is within `low` and `high`, both included."""
 
     low: int
     high: int
 
 
-@dataclass(frozen=True)
-class Optional_:
+class Optional_(NamedTuple):
     """The field has this value, or any value for None."""
 
     value: int | None

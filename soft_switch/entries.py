@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from soft_switch.compiler.bounds import WORD_BITS, ones, words
 from soft_switch.compiler.tables import KeyPart, TableLayout
 from soft_switch.description import ActionInfo, Exact, KeyField, Lpm, Match, Optional_, Range, Ternary
-from soft_switch.errors import TableError, UnknownEntry
+from soft_switch.errors import TableError
 
 MAX_PRIORITY = (1 << 31) - 1
 
@@ -25,22 +25,27 @@ def pack_match(layout: TableLayout, match: Sequence[Match], priority: int) -> tu
     key = mask = lows = highs = 0
     rank = priority if layout.priorities else 0
     for part, value in zip(layout.parts, match, strict=True):
-        shift = WORD_BITS * part.first + part.shift
-        if isinstance(value, Range):
+        if isinstance(value, Exact) and part.field.kind == "exact":  # first, because most are
+            bits, care = value.value, part.mask
+            if not 0 <= bits <= part.greatest:
+                raise _too_great(name, part.field, bits)
+            bits &= care
+        elif isinstance(value, Range):
             _check_kind(name, part.field, "range")
             low, high = _checked(name, part.field, value.low), _checked(name, part.field, value.high)
             if low > high:
                 raise TableError(f"table {name}: the range {low}..{high} of {part.field.name} is empty")
-            lows |= low << shift
-            highs |= high << shift
+            lows |= low << part.bit
+            highs |= high << part.bit
             continue
-        if part.is_range:
+        elif part.is_range:
             raise _wrong_kind(name, part.field, value)
-        bits, care = _ternary(name, part, value)
-        if isinstance(value, Lpm) and not layout.priorities:
-            rank = value.prefix_len  # the longest prefix wins
-        key |= bits << shift
-        mask |= care << shift
+        else:
+            bits, care = _ternary(name, part, value)
+            if isinstance(value, Lpm) and not layout.priorities:
+                rank = value.prefix_len  # the longest prefix wins
+        key |= bits << part.bit
+        mask |= care << part.bit
     size, ranges = WORD_BITS * layout.key_words, WORD_BITS * layout.range_words
     return key | (mask | (lows | highs << ranges) << size) << size, rank
 
@@ -82,8 +87,12 @@ def _wrong_kind(table: str, field: KeyField, value: Match) -> TableError:
 
 def _checked(table: str, field: KeyField, value: int) -> int:
     if not 0 <= value <= ones(field.width):
-        raise TableError(f"table {table}: {value} does not fit the {field.width} bits of {field.name}")
+        raise _too_great(table, field, value)
     return value
+
+
+def _too_great(table: str, field: KeyField, value: int) -> TableError:
+    return TableError(f"table {table}: {value} does not fit the {field.width} bits of {field.name}")
 
 
 def pack_params(action: ActionInfo, params: Sequence[int]) -> int:
@@ -94,7 +103,7 @@ def pack_params(action: ActionInfo, params: Sequence[int]) -> int:
         )
     result = shift = 0
     for param, value in zip(action.params, params, strict=True):
-        if not 0 <= value < 1 << param.width:
+        if value < 0 or value >> param.width:
             raise TableError(
                 f"action {action.name}: {value} does not fit the {param.width} bits of {param.name}"
             )
@@ -108,12 +117,8 @@ def to_bytes(number: int, count: int) -> bytes:
     return number.to_bytes(8 * max(1, count), "little")
 
 
-def find_action(layout: TableLayout, actions: Mapping[int, ActionInfo], name: str) -> ActionInfo:
-    """The action of that name among those of the table (its default action included)."""
-    numbers = [*layout.table.action_ids]
-    if layout.table.default_action_id is not None:
-        numbers.append(layout.table.default_action_id)
-    for number in numbers:
-        if actions[number].name == name:
-            return actions[number]
-    raise UnknownEntry(f"table {layout.table.info.name} has no action {name}")
+def actions_by_name(layout: TableLayout, actions: Mapping[int, ActionInfo]) -> dict[str, ActionInfo]:
+    """The actions of a table, its default action included."""
+    default = layout.table.default_action_id
+    numbers = [*([] if default is None else [default]), *reversed(layout.table.action_ids)]
+    return {actions[number].name: actions[number] for number in numbers}

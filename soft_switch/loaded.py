@@ -9,7 +9,7 @@ from soft_switch import native_api as api
 from soft_switch.compiler import CompiledProgram
 from soft_switch.compiler.tables import ProfileLayout, TableLayout
 from soft_switch.description import ActionInfo, Match, Member, Target
-from soft_switch.entries import find_action, pack_match, pack_params, to_bytes
+from soft_switch.entries import actions_by_name, pack_match, pack_params, to_bytes
 from soft_switch.errors import DuplicateEntry, EntryInUse, ProgramError, TableError, TableFull, UnknownEntry
 
 
@@ -20,6 +20,9 @@ class LoadedProgram:
         self.compiled = compiled
         self.library = api.program_library(library)
         self.actions = {action.info.id: action.info for action in compiled.program.actions.values()}
+        self._by_name = {
+            layout.index: actions_by_name(layout, self.actions) for layout in compiled.tables.values()
+        }
         self.state = self.library.p4_create(host)
         if not self.state:
             raise ProgramError("there is not enough memory for the program's registers and counters")
@@ -36,9 +39,7 @@ class LoadedProgram:
         info = layout.table.info
         for entry, action_id in zip(info.entries, layout.table.entry_action_ids, strict=True):
             if layout.profile is not None:
-                raise ProgramError(
-                    f"table {info.name} has an action profile, so it cannot have entries itself"
-                )
+                raise TableError(f"table {info.name} has an action profile, which can have none")
             params = pack_params(self.actions[action_id], entry.call.params)
             self._insert(layout, entry.match, entry.priority, action_id, params)
 
@@ -56,7 +57,7 @@ class LoadedProgram:
         if layout.profile is not None:
             name = layout.table.info.name
             raise TableError(f"table {name} has an action profile: its default action cannot change")
-        info = find_action(layout, self.actions, action)
+        info = self._action(layout, action)
         packed = to_bytes(pack_params(info, params), layout.param_words)
         self.library.p4_set_default(self.state, layout.index, info.id, packed)
 
@@ -117,7 +118,7 @@ class LoadedProgram:
         if layout.profile is None:
             if target is not None or action is None:
                 raise TableError(f"table {name} has no action profile: its entries have an action")
-            info = find_action(layout, self.actions, action)
+            info = self._action(layout, action)
             return info.id, pack_params(info, params)
         if target is None or action is not None:
             raise TableError(f"table {name} has an action profile: its entries have a member or a group")
@@ -128,6 +129,12 @@ class LoadedProgram:
         if not self.compiled.program.description.action_profiles[layout.table.info.profile or ""].selector:
             raise TableError(f"table {name} has an action profile without a selector: there are no groups")
         return api.TO_GROUP, target.handle
+
+    def _action(self, layout: TableLayout, name: str) -> ActionInfo:
+        info = self._by_name[layout.index].get(name)
+        if info is None:
+            raise UnknownEntry(f"table {layout.table.info.name} has no action {name}")
+        return info
 
     @staticmethod
     def _no_target(layout: TableLayout) -> UnknownEntry:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from soft_switch.bmv2.program import ActionCallNode, Bmv2Program, Conditional, KeySource, Pipeline, Table
 from soft_switch.bmv2.syntax import Field, Valid
@@ -26,6 +27,16 @@ class KeyPart:
     first: int
     shift: int
     is_range: bool
+
+    @cached_property
+    def bit(self) -> int:
+        """The first bit, counted over all words."""
+        return WORD_BITS * self.first + self.shift
+
+    @cached_property
+    def greatest(self) -> int:
+        """The greatest value of the field."""
+        return b.ones(self.field.width)
 
 
 @dataclass(frozen=True)

@@ -49,14 +49,14 @@ def _parse_params(action: Action, message: p4r.Action) -> tuple[int, ...]:
         raise invalid(f"action {action.name}: a parameter is given twice")
     values = []
     for param in action.params:
-        if param.id not in given:
+        data = given.pop(param.id, None)
+        if data is None:
             raise invalid(f"action {action.name}: parameter {param.name} ({param.id}) is missing")
         try:
-            what = f"action {action.name}, parameter {param.name}"
-            values.append(decode(given.pop(param.id), param.width, what))
+            values.append(decode(data, param.width, ""))
         except P4RuntimeError as error:
             # As for match fields: "Action Specification" wants INVALID_ARGUMENT, not OUT_OF_RANGE.
-            raise invalid(error.message) from error
+            raise invalid(f"action {action.name}, parameter {param.name}{error.message}") from error
     if given:
         raise invalid(f"action {action.name} has no parameter {min(given)}")
     return tuple(values)

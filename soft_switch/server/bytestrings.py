@@ -15,12 +15,12 @@ def encode(value: int) -> bytes:
 
 def decode(data: bytes, width: int, what: str) -> int:
     """The value of a `bit<width>` byte string; `what` names it in the OUT_OF_RANGE error."""
+    value = int.from_bytes(data, "big")
+    if data and value >> width == 0:
+        return value
     if not data:
         raise out_of_range(f"{what} is an empty byte string: give at least one byte")
-    value = int.from_bytes(data, "big")
-    if value.bit_length() > width:
-        raise out_of_range(f"{what} is {value:#x}, which does not fit within {width} bits")
-    return value
+    raise out_of_range(f"{what} is {value:#x}, which does not fit within {width} bits")
 
 
 def encode_signed(raw: int, width: int) -> bytes:

@@ -35,7 +35,10 @@ def parse_fields(
     key = []
     for field in fields:
         given = by_id.pop(field.id, None)
-        key.append(_dont_care(owner, field) if given is None else _parse_field(owner, field, given))
+        if given is None:
+            key.append(_dont_care(owner, field))
+        else:
+            key.append(_parse_field(owner, field, given))
     if by_id:
         known = ", ".join(f"{field.id} ({field.name})" for field in fields) or "none"
         raise invalid(f"{owner} has no match field {min(by_id)}; its fields are {known}")
@@ -74,66 +77,66 @@ def format_fields(fields: Sequence[MatchField], key: Sequence[Match]) -> list[p4
 
 
 def _parse_field(owner: str, field: MatchField, message: p4r.FieldMatch) -> Match:
-    what = f"{owner}, match field {field.name or field.id}"
     kind = message.WhichOneof("field_match_type")
-    if kind != field.kind.value:
-        raise invalid(f"{what} is {field.kind.value}, but the request gives {kind or 'no match'}")
+    if kind != field.word:
+        what = f"{owner}, match field {field.name or field.id}"
+        raise invalid(f"{what} is {field.word}, but the request gives {kind or 'no match'}")
     try:
-        return _PARSERS[field.kind](field.width, message, what)
+        return _PARSERS[kind](field.width, message)
     except P4RuntimeError as error:
         # A byte string that does not fit is OUT_OF_RANGE elsewhere; "Match Format" wants INVALID_ARGUMENT.
-        raise invalid(error.message) from error
+        raise invalid(f"{owner}, match field {field.name or field.id}{error.message}") from error
 
 
-def _parse_exact(width: int, message: p4r.FieldMatch, what: str) -> Match:
-    return Exact(decode(message.exact.value, width, what))
+# What is wrong is said in words that follow the name of the field: that costs nothing while nothing is.
 
 
-def _parse_lpm(width: int, message: p4r.FieldMatch, what: str) -> Match:
-    value, length = decode(message.lpm.value, width, what), message.lpm.prefix_len
+def _parse_exact(width: int, message: p4r.FieldMatch) -> Match:
+    return Exact(decode(message.exact.value, width, ""))
+
+
+def _parse_lpm(width: int, message: p4r.FieldMatch) -> Match:
+    given = message.lpm
+    value, length = decode(given.value, width, ""), given.prefix_len
     if length == 0:
-        raise invalid(f"{what}: prefix length 0 matches everything, leave the field out instead")
+        raise invalid(": prefix length 0 matches everything, leave the field out instead")
     if not 0 < length <= width:
-        raise invalid(f"{what}: prefix length {length} is not within 1 to {width}")
+        raise invalid(f": prefix length {length} is not within 1 to {width}")
     if value & ((1 << (width - length)) - 1):
-        raise invalid(f"{what}: value {value:#x} has bits set behind its prefix of {length} bits")
+        raise invalid(f": value {value:#x} has bits set behind its prefix of {length} bits")
     return Lpm(value, length)
 
 
-def _parse_ternary(width: int, message: p4r.FieldMatch, what: str) -> Match:
-    value, mask = (
-        decode(message.ternary.value, width, what),
-        decode(message.ternary.mask, width, f"{what}, mask"),
-    )
+def _parse_ternary(width: int, message: p4r.FieldMatch) -> Match:
+    given = message.ternary
+    value, mask = decode(given.value, width, ""), decode(given.mask, width, ", mask")
     if mask == 0:
-        raise invalid(f"{what}: mask 0 matches everything, leave the field out instead")
+        raise invalid(": mask 0 matches everything, leave the field out instead")
     if value & ~mask:
-        raise invalid(f"{what}: value {value:#x} has bits set outside its mask {mask:#x}")
+        raise invalid(f": value {value:#x} has bits set outside its mask {mask:#x}")
     return Ternary(value, mask)
 
 
-def _parse_range(width: int, message: p4r.FieldMatch, what: str) -> Match:
-    low, high = (
-        decode(message.range.low, width, f"{what}, low"),
-        decode(message.range.high, width, f"{what}, high"),
-    )
+def _parse_range(width: int, message: p4r.FieldMatch) -> Match:
+    given = message.range
+    low, high = decode(given.low, width, ", low"), decode(given.high, width, ", high")
     if low > high:
-        raise invalid(f"{what}: low {low:#x} is greater than high {high:#x}")
+        raise invalid(f": low {low:#x} is greater than high {high:#x}")
     if low == 0 and high == (1 << width) - 1:
-        raise invalid(f"{what}: the range is everything, leave the field out instead")
+        raise invalid(": the range is everything, leave the field out instead")
     return Range(low, high)
 
 
-def _parse_optional(width: int, message: p4r.FieldMatch, what: str) -> Match:
-    return Optional_(decode(message.optional.value, width, what))
+def _parse_optional(width: int, message: p4r.FieldMatch) -> Match:
+    return Optional_(decode(message.optional.value, width, ""))
 
 
 _PARSERS = {
-    MatchKind.EXACT: _parse_exact,
-    MatchKind.LPM: _parse_lpm,
-    MatchKind.TERNARY: _parse_ternary,
-    MatchKind.RANGE: _parse_range,
-    MatchKind.OPTIONAL: _parse_optional,
+    "exact": _parse_exact,
+    "lpm": _parse_lpm,
+    "ternary": _parse_ternary,
+    "range": _parse_range,
+    "optional": _parse_optional,
 }
 
 

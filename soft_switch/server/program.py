@@ -19,7 +19,7 @@ MISMATCH = "they are not of one program"
 DEFAULT_PORT_WIDTH = 9  # bits of standard_metadata.egress_port in v1model.p4
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class ActionCall:
     """An action with its arguments, by the id P4Info gives it."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
+from functools import cached_property
 from typing import Any
 
 from finsy.proto import p4i, p4t
@@ -61,6 +62,11 @@ class MatchField:
     kind: MatchKind
     width: int
 
+    @cached_property
+    def word(self) -> str:
+        """The kind as `FieldMatch` has it."""
+        return self.kind.value
+
 
 @dataclass(frozen=True)
 class Param:
@@ -96,7 +102,7 @@ class Table:
     direct_meter: bool
     profile_id: int = 0  # of the action profile of an indirect table
 
-    @property
+    @cached_property
     def needs_priority(self) -> bool:
         """Whether every entry must have a priority (greater wins); otherwise none may."""
         return any(field.kind in PRIORITY_KINDS for field in self.fields)

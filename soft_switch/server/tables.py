@@ -34,7 +34,7 @@ from soft_switch.server.schema import Action, Schema, Table, lookup_error
 Key = tuple[tuple[Match, ...], int]  # match values and priority: what tells two entries of a table apart
 
 
-@dataclass
+@dataclass(slots=True)
 class Entry:
     """An entry that is in the data plane under `handle`; an indirect table's refers to something."""
 
