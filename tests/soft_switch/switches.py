@@ -21,7 +21,7 @@ import grpc
 from finsy.proto import U128, p4i, p4r, p4r_grpc
 from google.protobuf import text_format
 
-from soft_switch.dataplane import Exact, Lpm, Match, Range, Ternary
+from soft_switch.dataplane import Exact, Lpm, Match, MeterConfig, Range, Ternary
 from tests.host_agent.transport.namespaces import inside, run
 
 TIMEOUT_S = 20.0
@@ -144,8 +144,8 @@ class Switch:
             timeout=60,
         )
 
-    def _write(self, entity: p4r.Entity) -> None:
-        update = p4r.Update(type=p4r.Update.INSERT, entity=entity)
+    def _write(self, entity: p4r.Entity, kind: p4r.Update.Type.ValueType = p4r.Update.INSERT) -> None:
+        update = p4r.Update(type=kind, entity=entity)
         request = p4r.WriteRequest(device_id=0, election_id=U128.encode(1), updates=[update])
         self.stub.Write(request, timeout=TIMEOUT_S)
 
@@ -155,18 +155,13 @@ class Switch:
         """An entry, as `DataPlane.insert` takes it; fields that match everything are left out."""
         t = next(item for item in self.info.tables if item.preamble.name == table)
         a = next(item for item in self.info.actions if item.preamble.name == action)
-        fields = [
-            wire
-            for f, m in zip(t.match_fields, match, strict=True)
-            if (wire := field_match(f, m)) is not None
-        ]
         arguments = [
             p4r.Action.Param(param_id=p.id, value=shortest(value))
             for p, value in zip(a.params, params, strict=True)
         ]
         entry = p4r.TableEntry(
             table_id=t.preamble.id,
-            match=fields,
+            match=field_matches(t, match),
             priority=priority,
             action=p4r.TableAction(action=p4r.Action(action_id=a.preamble.id, params=arguments)),
         )
@@ -181,6 +176,31 @@ class Switch:
         )
         engine = p4r.PacketReplicationEngineEntry(multicast_group_entry=entry)
         self._write(p4r.Entity(packet_replication_engine_entry=engine))
+
+    def clone_set(self, session: int, replicas: Sequence[tuple[int, int]], packet_length: int = 0) -> None:
+        """A new clone session: (egress port, instance); clones of any length."""
+        entry = p4r.CloneSessionEntry(
+            session_id=session,
+            replicas=[p4r.Replica(egress_port=port, instance=instance) for port, instance in replicas],
+            packet_length_bytes=packet_length,
+        )
+        engine = p4r.PacketReplicationEngineEntry(clone_session_entry=entry)
+        self._write(p4r.Entity(packet_replication_engine_entry=engine))
+
+    def meter_write(self, name: str, index: int, config: MeterConfig) -> None:
+        """Configure a meter cell."""
+        meter = next(item for item in self.info.meters if item.preamble.name == name)
+        entry = p4r.MeterEntry(
+            meter_id=meter.preamble.id, index=p4r.Index(index=index), config=meter_config(config)
+        )
+        self._write(p4r.Entity(meter_entry=entry), p4r.Update.MODIFY)
+
+    def direct_meter_write(self, table: str, match: Sequence[Match], config: MeterConfig) -> None:
+        """Configure the meter of the entry with this match."""
+        t = next(item for item in self.info.tables if item.preamble.name == table)
+        entry = p4r.TableEntry(table_id=t.preamble.id, match=field_matches(t, match))
+        direct = p4r.DirectMeterEntry(table_entry=entry, config=meter_config(config))
+        self._write(p4r.Entity(direct_meter_entry=direct), p4r.Update.MODIFY)
 
     def counters(self) -> dict[str, list[tuple[int, int]]]:
         """All indexed counters: (packets, bytes) by index."""
@@ -200,6 +220,20 @@ class Switch:
 
 def shortest(value: int) -> bytes:
     return value.to_bytes(max(1, -(-value.bit_length() // 8)), "big")
+
+
+def meter_config(config: MeterConfig) -> p4r.MeterConfig:
+    """A meter's configuration as P4Runtime has it."""
+    return p4r.MeterConfig(cir=config.cir, cburst=config.cburst, pir=config.pir, pburst=config.pburst)
+
+
+def field_matches(table: p4i.Table, match: Sequence[Match]) -> list[p4r.FieldMatch]:
+    """A whole match; fields that match everything are left out."""
+    return [
+        wire
+        for field, item in zip(table.match_fields, match, strict=True)
+        if (wire := field_match(field, item)) is not None
+    ]
 
 
 def field_match(field: p4i.MatchField, match: Match) -> p4r.FieldMatch | None:

@@ -12,14 +12,17 @@ from typing import cast
 import pytest
 
 from host_agent.wire.headers import RocePacket
-from soft_switch.dataplane import DataPlane, Exact, Lpm, Match, Range, Ternary
+from soft_switch.dataplane import DataPlane, Exact, Lpm, Match, MeterConfig, Range, Ternary
 from tests.p4src.rack import CompiledRack, mac
 from tests.p4src.test_against_model import RNR_NAK, Pair, too_early
 from tests.soft_switch import bits
 from tests.soft_switch.aggregation_frames import NoPlane, p4reduce_frames
 from tests.soft_switch.programs import p4info, program
 from tests.soft_switch.switches import BMV2, Bench, Fence, Switch, Wire, namespace, running, unique
+from tests.soft_switch.test_compiler_meters import METERED
 from tests.soft_switch.test_compiler_parser import labels_frame
+from tests.soft_switch.test_compiler_passes import COMMAND as FLOW_COMMAND
+from tests.soft_switch.test_compiler_passes import SEEN, flow_frame
 from tests.soft_switch.test_compiler_state import COMMAND
 
 pytestmark = [
@@ -211,6 +214,95 @@ def test_state(both: Both) -> None:
     assert len(left[4]) > 300
     assert all(len(left[port]) > 10 for port in (1, 2, 4))
     assert not left[3]  # instance 3 is dropped in egress
+
+
+class FlowFence(Fence):
+    """For `flow.p4`: a command that asks for nothing but a port."""
+
+    def frame(self, port: int) -> bytes:
+        return flow_frame(port=port)
+
+
+def flow_command(chance: random.Random) -> dict[str, int]:
+    """Much at once, with sessions and groups that are there or not; not more packets than BMv2's queues hold."""
+    ways = [1 << bit for bit in range(8)]
+    ingress_op = sum(way for way in ways if chance.random() < 0.25)
+    egress_op = sum(way for way in ways[:-1] if chance.random() < 0.25)
+    if egress_op & 4 and (egress_op | ingress_op) & 3:  # clones go round too
+        ingress_op &= ~0x14
+    return {
+        "ingress_op": ingress_op,
+        "egress_op": egress_op | (0x80 if chance.random() < 0.05 else 0),
+        "rounds": chance.choice([0, 0, 1, 1]) if (egress_op | ingress_op) & 3 else chance.randrange(5),
+        "port": chance.choice([*PORTS, 255, 77]),
+        "session": chance.choice([0, 5, 5, 6, 9, 5 | 0x8000]),
+        "group": chance.choice([0, 1, 2, 77]),
+        "length": chance.choice([20, 60, 100, 150, 1000]),
+        "value": chance.getrandbits(20) + 1,
+    }
+
+
+def without_queue(frame: bytes) -> bytes:
+    """A frame of `flow.p4` but for the byte that says whether BMv2's queues were empty."""
+    at = bits.size(FLOW_COMMAND) + bits.size(SEEN) - 2
+    return frame[:at] + frame[at + 1 :]
+
+
+def test_flow(both: Both) -> None:
+    """Clones, resubmitted and recirculated packets, replicas; what leaves first on a port is open."""
+    for switch in both[0]:
+        switch.push(program("flow"), p4info("flow"))
+        switch.clone_set(5, [(2, 20), (3, 30)])
+        switch.clone_set(6, [(4, 41), (4, 42)])
+        switch.multicast_set(1, [(1, 11), (3, 33)])
+        switch.multicast_set(2, [(2, 2)])
+    for bench in both[1]:
+        bench.fence = FlowFence()
+    chance = random.Random(6)
+    commands = [flow_command(chance) for _ in range(1500)]
+    ports = [chance.choice(PORTS) for _ in commands]
+    frames = [
+        (port, flow_frame(**command) + bytes([number & 0xFF]) * chance.randrange(200))
+        for number, (port, command) in enumerate(zip(ports, commands, strict=True))
+    ]
+    lefts = []
+    for bench in both[1]:
+        left = bench.play(frames, batch=1)
+        for _ in range(30):  # a fence can overtake a packet that goes round
+            for port, more in bench.play([], batch=1).items():
+                left[port] += more
+        lefts.append({port: sorted(map(without_queue, left[port])) for port in PORTS})
+    for port in PORTS:
+        assert len(lefts[0][port]) > 150
+        assert [frame.hex() for frame in lefts[0][port]] == [frame.hex() for frame in lefts[1][port]]
+
+
+def test_meters(both: Both) -> None:
+    """Buckets that are never filled again, so that colors do not depend on the time."""
+    chance = random.Random(7)
+    rows = [(name, index) for name in ("by_packets", "by_bytes") for index in range(0, 8, 2)]
+    sizes = [chance.randrange(2, 20) * (1 if name == "by_packets" else 70) for name, _ in rows]
+    for switch in both[0]:
+        switch.push(program("meters"), p4info("meters"))
+        for kind, action in enumerate(("metered", "reset_color", "metered")):
+            insert = ("TestIngress.entries", [Exact(kind)])
+            switch.insert(*insert, priority=0, action=f"TestIngress.{action}", params=[])
+            if kind < 2:
+                switch.direct_meter_write(*insert, MeterConfig(cir=0, cburst=2000, pir=0, pburst=3000))
+        for (name, index), size in zip(rows, sizes, strict=True):
+            config = MeterConfig(cir=0, cburst=size, pir=0, pburst=size + size // 2)
+            switch.meter_write(f"TestIngress.{name}", index, config)
+    for bench in both[1]:
+        bench.fence = BeforeParser(bits.pack(METERED, {"kind": 9, "index": 99}) + bytes(8))
+        bench.targets = [1]
+    frames = [
+        (1, bits.pack(METERED, {"kind": chance.randrange(5), "index": chance.randrange(10)}) + bytes(size))
+        for size in (chance.randrange(5, 120) for _ in range(400))
+    ]
+    left = assert_alike(both, frames, batch=5)
+    seen = [bits.unpack(METERED, frame) for frame in left[1]]
+    for name in ("packets_color", "bytes_color", "entry_color"):
+        assert {0, 1, 2} <= {item[name] for item in seen}
 
 
 def install_aggregation(switches: Sequence[Switch], pair: Pair) -> None:
