@@ -150,6 +150,13 @@ def _parser() -> argparse.ArgumentParser:
     add("--cpu-port", type=_number, metavar="N", help="port of packet-in and packet-out (default: none)")
     add("--drop-port", type=_number, default=511, metavar="N", help="egress port that drops (default 511)")
     add(
+        "--priority-queues",
+        type=_number,
+        default=1,
+        metavar="N",
+        help="drop packets whose standard_metadata.priority is N or more (default 1)",
+    )
+    add(
         "--pcap",
         type=Path,
         metavar="DIR",
@@ -246,7 +253,13 @@ def _run(options: argparse.Namespace, stop: threading.Event) -> None:
     if options.thrift_port is not None:
         LOG.warning("--thrift-port %d is not used: there is no Thrift server", options.thrift_port)
     try:
-        plane = DataPlane(cpu_port=options.cpu_port, drop_port=options.drop_port, seed=options.seed, log=LOG)
+        plane = DataPlane(
+            cpu_port=options.cpu_port,
+            drop_port=options.drop_port,
+            seed=options.seed,
+            log=LOG,
+            priority_queues=options.priority_queues,
+        )
     except ProgramError as error:  # no compiler, no cache
         raise StartError(str(error)) from error
     with contextlib.ExitStack() as stack:

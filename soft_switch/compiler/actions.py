@@ -325,14 +325,10 @@ class Primitives:
                 write.out(f"line.text({string(plain)});")
             if index < len(values):
                 bounds = write.bounds(values[index]) if not is_bool(values[index]) else None
-                if bounds is None or bounds.bits <= 64:
-                    negative = bounds is not None and bounds.negative
-                    write.out(
-                        f"line.number({write.value(values[index], 1)}, {'true' if negative else 'false'});"
-                    )
-                else:
-                    count = words(bounds.bits)
-                    write.out(f"line.number({write.hoist(values[index], count)});")
+                negative = "true" if bounds is not None and bounds.negative else "false"
+                count = 1 if bounds is None else words(bounds.bits)
+                value = write.value(values[index], 1) if count == 1 else write.hoist(values[index], count)
+                write.out(f"line.number({value}, {negative});")
         write.out("line.send(g.host, LOG_INFO);")
 
     def _assert(self, call: Primitive, write: ExpressionWriter) -> None:

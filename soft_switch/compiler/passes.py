@@ -279,7 +279,7 @@ class PassWriter:
             out("auto& passes = g.passes;")
             out("if (budget < 0) g.host.passes_dropped += passes.clear();")
             with out.block("for (; budget > 0 && !passes.empty(); budget--)"):
-                with out.block("if (!passes.copies.empty())"):
+                with out.block("if (passes.copy_is_next())"):
                     out("auto item = std::move(passes.copies.front());\npasses.copies.pop_front();")
                     out("finish(g, *item.phv, item.context, item.port);")
                     out("passes.give_back(std::move(item.phv));\ncontinue;")

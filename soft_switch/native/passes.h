@@ -15,6 +15,7 @@ template <class Phv>
 class Passes {
   public:
     static constexpr size_t CAPACITY = 1024;  // of each queue; as BMv2's for resubmitted and recirculated packets
+    static constexpr int COPIES_IN_A_ROW = 64;
 
     // A packet for the parser; `kept` holds the fields of the list.
     struct Round {
@@ -32,6 +33,13 @@ class Passes {
 
     std::deque<Round> rounds;
     std::deque<Copy> copies;
+
+    // Copies come first, as they are further on, but not for ever.
+    bool copy_is_next() {
+        if (copies.empty() || rounds.empty()) return !copies.empty();
+        in_a_row_ = in_a_row_ < COPIES_IN_A_ROW ? in_a_row_ + 1 : 0;
+        return in_a_row_ != 0;
+    }
 
     bool empty() const { return rounds.empty() && copies.empty(); }
     // Gives up what waits; how many packets that were.
@@ -65,6 +73,7 @@ class Passes {
     std::vector<std::unique_ptr<Phv>> spare_;
     std::vector<uint8_t> together_;
     bool fits_ = false;
+    int in_a_row_ = 0;
 };
 
 }  // namespace p4

@@ -60,12 +60,34 @@ class LogLine {
         std::snprintf(digits, sizeof digits, is_signed ? "%lld" : "%llu", (unsigned long long)value);
         text(digits);
     }
+    // Decimal, as BMv2 writes it.
     template <int N>
-    void number(const Wide<N>& value) {
-        char digits[17];
-        text("0x");
-        for (int i = N - 1; i >= 0; i--) {
-            std::snprintf(digits, sizeof digits, "%016llx", (unsigned long long)value.w[i]);
+    void number(Wide<N> value, bool is_signed) {
+        if (is_signed && value.w[N - 1] >> 63) {
+            text("-");
+            for (int i = 0, carry = 1; i < N; i++) {
+                value.w[i] = ~value.w[i] + uint64_t(carry);
+                carry = carry && value.w[i] == 0;
+            }
+        }
+        constexpr uint64_t PART = 1000000000000000000u;  // 18 digits
+        uint64_t parts[N * 64 / 59 + 2];
+        int count = 0;
+        for (bool more = true; more; count++) {
+            unsigned __int128 rest = 0;
+            more = false;
+            for (int i = N - 1; i >= 0; i--) {
+                rest = rest << 64 | value.w[i];
+                value.w[i] = uint64_t(rest / PART);
+                rest %= PART;
+                more |= value.w[i] != 0;
+            }
+            parts[count] = uint64_t(rest);
+        }
+        number(parts[--count], false);
+        while (count-- > 0) {
+            char digits[24];
+            std::snprintf(digits, sizeof digits, "%018llu", (unsigned long long)parts[count]);
             text(digits);
         }
     }

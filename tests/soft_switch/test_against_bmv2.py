@@ -224,7 +224,7 @@ class FlowFence(Fence):
 
 
 def flow_command(chance: random.Random) -> dict[str, int]:
-    """Much at once, with sessions and groups that are there or not; not more packets than BMv2's queues hold."""
+    """Much at once, with sessions and groups that are there or not; no more than BMv2's queues hold."""
     ways = [1 << bit for bit in range(8)]
     ingress_op = sum(way for way in ways if chance.random() < 0.25)
     egress_op = sum(way for way in ways[:-1] if chance.random() < 0.25)

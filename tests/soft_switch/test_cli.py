@@ -93,7 +93,13 @@ def test_a_start_like_simple_switch_grpc(planes: list[FakePlane], capsys: pytest
     arguments += "--grpc-server-addr 127.0.0.1:0 --cpu-port 255"
     assert cli.main(arguments.split()) == 0
     (plane,) = planes
-    assert plane.options == {"cpu_port": 255, "drop_port": 511, "seed": 0, "log": cli.LOG}
+    assert plane.options == {
+        "cpu_port": 255,
+        "drop_port": 511,
+        "seed": 0,
+        "log": cli.LOG,
+        "priority_queues": 1,
+    }
     assert plane.calls == [
         ("attach", 1, "eth1", None),
         ("attach", 2, "s1-eth2", None),
@@ -114,11 +120,19 @@ def test_a_program_is_loaded_before_ports_are_attached(planes: list[FakePlane], 
 def test_all_options(planes: list[FakePlane], tmp_path: Path) -> None:
     log = tmp_path / "switch.log"
     arguments = f"--no-p4 -i 7@eth7 -i8@eth8 --pcap={tmp_path} --seed 9 --loss 7:in:0.25 --loss 8:out:1"
-    arguments += f" --drop-port 0x1fe --log-file {log} -L debug --log-flush --thrift-port 9090"
+    arguments += (
+        f" --drop-port 0x1fe --priority-queues 8 --log-file {log} -L debug --log-flush --thrift-port 9090"
+    )
     arguments += " --strict-arbitration"
     assert cli.main([*arguments.split(), *ANY_PORT]) == 0
     (plane,) = planes
-    assert plane.options == {"cpu_port": None, "drop_port": 510, "seed": 9, "log": cli.LOG}
+    assert plane.options == {
+        "cpu_port": None,
+        "drop_port": 510,
+        "seed": 9,
+        "log": cli.LOG,
+        "priority_queues": 8,
+    }
     assert plane.calls[:4] == [
         ("attach", 7, "eth7", tmp_path / "eth7.pcap"),
         ("attach", 8, "eth8", tmp_path / "eth8.pcap"),
