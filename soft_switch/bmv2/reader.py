@@ -522,7 +522,12 @@ class _Reader:
 
     def _call(self, item: Json) -> ActionCall:
         action = self.actions[int(item["action_id"])].info
-        return ActionCall(action.name, tuple(int(text, 16) for text in item["action_data"]))
+        # Numbers with a sign can be negative in the JSON; entries have their bits.
+        values = [
+            int(text, 16) & (1 << param.width) - 1 if text.startswith("-") else int(text, 16)
+            for text, param in zip(item["action_data"], action.params, strict=True)
+        ]
+        return ActionCall(action.name, tuple(values))
 
     def _initial_entry(self, row: Json, fields: Sequence[KeyField], top: int) -> InitialEntry:
         match = tuple(_match(field, key) for field, key in zip(fields, row["match_key"], strict=True))
@@ -594,18 +599,22 @@ def _key_name(key: Json) -> str:
 
 
 def _match(field: KeyField, key: Json) -> Match:
+    def number(name: str) -> int:
+        value = int(key[name], 16)
+        return value & (1 << field.width) - 1 if value < 0 else value
+
     if key["match_type"] == "range":
-        return Range(int(key["start"], 16), int(key["end"], 16))
+        return Range(number("start"), number("end"))
     if key["match_type"] == "valid":
         return Exact(int(bool(key["key"])))
-    value = int(key["key"], 16)
+    value = number("key")
     if key["match_type"] == "exact":
         return Exact(value)
     if key["match_type"] == "lpm":
         length = int(key["prefix_length"])
         shift = field.width - length
         return Lpm(value >> shift << shift, length)
-    mask = int(key["mask"], 16)
+    mask = number("mask")
     return Ternary(value & mask, mask)
 
 

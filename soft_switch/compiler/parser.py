@@ -13,6 +13,7 @@ from soft_switch.bmv2.syntax import (
     LastField,
     Lookahead,
     Stack,
+    StackCount,
     StackElement,
 )
 from soft_switch.compiler import bounds as b
@@ -174,6 +175,8 @@ class ParserWriter:
         if isinstance(part, (Field, LastField)):
             stored = self._write.place(part)
             return self._write.hoist(Place(stored.text, width, False), count)
+        if isinstance(part, StackCount):
+            return f"uint64_t(uint32_t({self._write.value(part, 1)}))"
         return self._write.hoist(part, count)
 
     def _value_set(self, transition: Transition, keys: Sequence[tuple[str, int, int]]) -> None:
@@ -191,6 +194,8 @@ class ParserWriter:
             return part.width
         if isinstance(part, Const):
             return 8
+        if isinstance(part, StackCount):
+            return 32
         return bounds.bits
 
     def _test(self, text: str, count: int, value: int, mask: int, padded: int) -> str:
