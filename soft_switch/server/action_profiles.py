@@ -12,7 +12,8 @@ Selector Programming".
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Union
 
@@ -60,6 +61,8 @@ class OneShot:
     members: list[int] = field(default_factory=list)
 
 
+PORT_CHECK_NS = 100_000_000  # how often watched ports are looked at
+
 Choice = Union[ToMember, ToGroup, OneShot]  # noqa: UP007  (evaluated at run time)
 
 
@@ -96,9 +99,13 @@ class ProfileState:
 class ActionProfiles:
     """The action profiles of one pipeline on one backend: what members, groups and entries refer to."""
 
-    def __init__(self, schema: Schema, backend: ForwardingBackend) -> None:
+    def __init__(
+        self, schema: Schema, backend: ForwardingBackend, clock: Callable[[], int] = time.monotonic_ns
+    ) -> None:
         self._schema = schema
         self._backend = backend
+        self._clock = clock
+        self._looked = 0  # at the ports, last
         self._states = {profile.id: ProfileState(profile) for profile in schema.action_profiles.values()}
         self._up: dict[int, bool] = {}  # ports that are watched
 
@@ -341,43 +348,42 @@ class ActionProfiles:
 
     # Watch ports
 
-    @property
-    def watches(self) -> bool:
-        """Whether there is a port to watch."""
-        return bool(self._up)
+    def deadline(self) -> int | None:
+        """When to look at the watched ports again, None: there are none."""
+        return self._looked + PORT_CHECK_NS if self._up else None
 
-    def ports_changed(self) -> None:
-        """Look at the watched ports again, and leave out the members whose port is down."""
-        watched = {
-            port
-            for state in self._states.values()
-            for port in (
-                *(watched_port(member) for group in state.groups.values() for member in group.members),
-                *(
-                    watched_port(action)
-                    for one_shot in state.one_shots.values()
-                    for action in one_shot.message.action_profile_actions
-                ),
-            )
-            if port is not None
-        }
-        before, self._up = self._up, {port: bool(self._backend.port_is_up(port)) for port in watched}
-        changed = {port for port, up in self._up.items() if before.get(port) != up}
+    def check_ports(self, now: int) -> None:
+        """Look at the watched ports if it is time, and leave out the members whose port is down."""
+        if self._up and now >= self._looked + PORT_CHECK_NS:
+            self._look(now)
+
+    def _look(self, now: int) -> None:
+        self._looked = now
+        is_up = self._backend.port_is_up
+        changed = {port for port, up in self._up.items() if bool(is_up(port)) != up}
         if not changed:
             return
+        watched: set[int] = set()
+        for port in changed:
+            self._up[port] = not self._up[port]
         for state in self._states.values():
             for group in state.groups.values():
-                if any(watched_port(member) in changed for member in group.members):
+                ports = _watched(group.members)
+                watched |= ports
+                if ports & changed:
                     self._fill_group(state, group)
             for one_shot in state.one_shots.values():
-                if any(watched_port(action) in changed for action in one_shot.message.action_profile_actions):
+                ports = _watched(one_shot.message.action_profile_actions)
+                watched |= ports
+                if ports & changed:
                     self._fill_one_shot(state.profile.name, one_shot)
+        for port in self._up.keys() - watched:
+            del self._up[port]
 
     def _watch(self, members: Iterable[Weighted]) -> None:
-        for member in members:
-            port = watched_port(member)
-            if port is not None:
-                self._up[port] = bool(self._backend.port_is_up(port))
+        for port in _watched(members) - self._up.keys():
+            self._up[port] = bool(self._backend.port_is_up(port))
+        self._look(self._clock())
 
     def _check_port(self, what: str, member: Weighted) -> None:
         port = watched_port(member)
@@ -426,3 +432,7 @@ class ActionProfiles:
     def format_action(self, call: ActionCall) -> p4r.Action:
         """The canonical message of an action."""
         return format_action(self._schema, call)
+
+
+def _watched(members: Iterable[Weighted]) -> set[int]:
+    return {port for member in members if (port := watched_port(member)) is not None}

@@ -195,12 +195,17 @@ class Device:
             running.digests.forget()
 
     def tick(self) -> tuple[list[p4r.DigestList], list[p4r.TableEntry]]:
-        """Digest lists that have waited long enough, and entries that have been idle for their timeout."""
+        """Digest lists that have waited long enough, and entries that have been idle for their timeout.
+
+        Members of groups whose port went down or came up are taken out or put back in passing.
+        """
         with self._lock:
             running = self._running
             if running is None:
                 return [], []
-            return running.digests.tick(self._clock()), running.tables.expired()
+            now = self._clock()
+            running.tables.profiles.check_ports(now)
+            return running.digests.tick(now), running.tables.expired()
 
     def delay_ns(self) -> int | None:
         """How long until `tick` has something to do; None: not before the next write or sample."""
@@ -208,7 +213,8 @@ class Device:
             running = self._running
             if running is None:
                 return None
-            deadlines = (running.digests.deadline(), running.tables.idle.deadline())
+            tables = running.tables
+            deadlines = (running.digests.deadline(), tables.idle.deadline(), tables.profiles.deadline())
         known = [deadline for deadline in deadlines if deadline is not None]
         return max(0, min(known) - self._clock()) if known else None
 

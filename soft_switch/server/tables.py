@@ -79,7 +79,7 @@ class Tables:
         self._backend = backend
         self._clock = clock
         self.idle: IdleTimeouts[tuple[int, Key]] = IdleTimeouts(backend)
-        self.profiles = ActionProfiles(schema, backend)
+        self.profiles = ActionProfiles(schema, backend, clock)
         self._states: dict[int, TableState] = {}
         for table in schema.tables.values():
             default = program.defaults.get(table.id)

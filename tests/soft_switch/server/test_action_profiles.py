@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -275,6 +276,27 @@ def test_a_member_whose_port_is_down_is_left_out(controller: Controller, plane: 
     plane.down = set()
     write(controller, "MODIFY", group(1, (1, 1, 2), (2, 1, 2)))
     assert values(plane, 2) == [10, 20]
+
+
+def test_a_port_goes_down_and_comes_up(controller: Controller, plane: Plane) -> None:
+    write(controller, "INSERT", *(member(number, 10 * number) for number in (1, 2)))
+    write(controller, "INSERT", group(1, (1, 2, 1), (2, 1, 2)), entry(action_profile_group_id=1))
+    shot = one_shot((call("one", 3), 1, 2), (call("one", 4), 1))
+    write(controller, "INSERT", entry("by_crc16", action_profile_action_set=shot))
+
+    def soon(expected: list[int], one_shots: set[int]) -> None:
+        deadline = time.monotonic() + 10
+        while values(plane, 3) != expected or set(values(plane, 8, which=1)) != one_shots:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+    soon([10, 20, 10], {3, 4})
+    plane.down = {2}
+    soon([10, 10, 10], {4})
+    plane.down = {1, 2}
+    soon([0, 0, 0], {4})
+    plane.down = set()
+    soon([10, 20, 10], {3, 4})
 
 
 @pytest.mark.parametrize(
