@@ -18,9 +18,9 @@ import os
 import shutil
 import signal
 import subprocess
-import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -193,8 +193,8 @@ def seal(content: bytes) -> bytes:
 
 def _compile(compiler: str, source: str, library: Path, tier: Tier, stop: Stop | None) -> None:
     text = library.with_suffix(".cpp")
-    with tempfile.TemporaryDirectory(dir=library.parent) as scratch:
-        file, output = Path(scratch) / text.name, Path(scratch) / library.name
+    with _scratch(library.with_suffix(".tmp")) as scratch:
+        file, output = scratch / text.name, scratch / library.name
         file.write_text(source)
         command = [compiler, *FLAGS, *tier.flags, f"-I{NATIVE}", "-o", str(output), str(file)]
         code, errors = _run(command, stop)
@@ -207,6 +207,17 @@ def _compile(compiler: str, source: str, library: Path, tier: Tier, stop: Stop |
         if tier is not QUICK:
             file.replace(text)  # for whoever wants to read it or profile
         output.replace(library)
+
+
+@contextlib.contextmanager
+def _scratch(directory: Path) -> Iterator[Path]:
+    """An empty directory, removed afterwards. A process that was killed may have left one of that name."""
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir()
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 def _run(command: list[str], stop: Stop | None) -> tuple[int, str]:

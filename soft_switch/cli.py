@@ -15,7 +15,7 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,6 +46,39 @@ class StartError(Exception):
     """The switch cannot start; the message is one line for the user."""
 
 
+class Interrupted(BaseException):
+    """A signal came while a program was compiled."""
+
+
+class Stop:
+    """Told by a signal to stop: at once while a program is compiled, at the next wait otherwise."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+        self._interrupt = False
+
+    def request(self) -> None:
+        """From the signal's handler, in the main thread."""
+        self._event.set()
+        if self._interrupt:
+            raise Interrupted
+
+    def wait(self) -> None:
+        """Until a signal comes, or has come."""
+        self._event.wait()
+
+    @contextlib.contextmanager
+    def interrupting(self) -> Iterator[None]:
+        """What is done here ends with Interrupted when a signal comes."""
+        self._interrupt = True
+        try:
+            if self._event.is_set():
+                raise Interrupted
+            yield
+        finally:
+            self._interrupt = False
+
+
 @dataclass(frozen=True)
 class Port:
     """A port number and the interface behind it."""
@@ -66,12 +99,14 @@ class Loss:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the switch until SIGTERM or SIGINT; the exit code is 0 then, 2 if it could not start."""
     options = parse_arguments(sys.argv[1:] if argv is None else argv)
-    stop = threading.Event()
+    stop = Stop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+        signal.signal(number, lambda *_: stop.request())
     try:
         _configure_logging(options)
         _run(options, stop)
+    except Interrupted:
+        return 0
     except StartError as error:
         print(f"soft_switch: {error}", file=sys.stderr)
         return EXIT_ERROR
@@ -248,7 +283,7 @@ def _configure_logging(options: argparse.Namespace) -> None:
     )
 
 
-def _run(options: argparse.Namespace, stop: threading.Event) -> None:
+def _run(options: argparse.Namespace, stop: Stop) -> None:
     """Bring the switch up, serve until told to stop, take it down."""
     if options.thrift_port is not None:
         LOG.warning("--thrift-port %d is not used: there is no Thrift server", options.thrift_port)
@@ -265,7 +300,8 @@ def _run(options: argparse.Namespace, stop: threading.Event) -> None:
     with contextlib.ExitStack() as stack:
         stack.enter_context(closing(plane))
         if options.json is not None:
-            _load(plane, options.json)
+            with stop.interrupting():
+                _load(plane, options.json)
         if options.entries is not None:
             _fill(plane, options.entries)
         for port in options.interface:

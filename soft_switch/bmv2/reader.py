@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from soft_switch.bmv2.consistency import check_consistency
 from soft_switch.bmv2.expression_reader import Json, Names, SyntaxReader, read_source
 from soft_switch.bmv2.program import (
     Action,
@@ -75,14 +76,16 @@ def read_program(text: bytes) -> Bmv2Program:
     """Read a program. ProgramError: it is not BMv2 JSON; UnsupportedConstruct: it asks for too much."""
     try:
         root = json.loads(text)
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
         raise ProgramError(f"the program is not JSON: {error}") from error
     if not isinstance(root, dict) or "pipelines" not in root:
         raise ProgramError("the program is JSON but not of BMv2: it has no 'pipelines'")
     try:
-        return _Reader(root).read()
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        program = _Reader(root).read()
+        check_consistency(program)
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, RecursionError) as error:
         raise ProgramError(f"the program is not the BMv2 JSON that p4c writes: {error!r}") from error
+    return program
 
 
 class _Reader:
@@ -237,7 +240,14 @@ class _Reader:
         )
 
     def _profiles(self) -> Sequence[Json]:
-        return [item for pipe in self.root["pipelines"] for item in pipe.get("action_profiles", ())]
+        """The action profiles; in older JSON the table that has one says what it is."""
+        result = [item for pipe in self.root["pipelines"] for item in pipe.get("action_profiles", ())]
+        for pipe in self.root["pipelines"]:
+            for table in pipe["tables"]:
+                if "action_profile" not in table and "act_prof_name" in table:
+                    chooser = {"selector": table["selector"]} if "selector" in table else {}
+                    result.append({"name": table["act_prof_name"], "id": table["id"], **chooser})
+        return result
 
     def _selector(self, item: Json) -> Calculation:
         """What chooses the members of a selector's groups; its name is none that P4 can give."""
@@ -455,7 +465,7 @@ class _Reader:
             default=self._call(default) if default else None,
             default_is_const=bool(default and default.get("action_const", False)),
             has_direct_counter=bool(item.get("with_counters", False)),
-            profile=None if kind == "simple" else item["action_profile"],
+            profile=None if kind == "simple" else item.get("action_profile") or item["act_prof_name"],
             has_idle_timeout=bool(item.get("support_timeout", False)),
         )
         next_tables = item["next_tables"]

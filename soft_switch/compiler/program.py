@@ -28,6 +28,7 @@ from soft_switch.compiler.tables import (
     lay_out,
     lay_out_profiles,
 )
+from soft_switch.errors import ProgramError
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,12 @@ def compile_program(program: Bmv2Program, *, optimise: bool = True) -> CompiledP
 
     Without `optimise` every copy is made, and all metadata is cleared and follows replicas: to test against.
     """
-    return _Compiler(program, optimise=optimise).compile()
+    try:
+        return _Compiler(program, optimise=optimise).compile()
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, RecursionError) as error:
+        raise ProgramError(
+            f"the program has something that p4c does not write (or soft_switch has a bug): {error!r}"
+        ) from error
 
 
 class _Compiler:
