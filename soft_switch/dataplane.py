@@ -32,6 +32,7 @@ from soft_switch.description import (
     Target,
     Ternary,
 )
+from soft_switch.engine import Engine
 from soft_switch.errors import (
     DuplicateEntry,
     EntryInUse,
@@ -131,11 +132,8 @@ class DataPlane:
         """A packet whose `standard_metadata.priority` is `priority_queues` or more is dropped, as by BMv2."""
         self._cpu_port = cpu_port
         self._log = log or logging.getLogger(__name__)
-        self._native = api.engine_library()
         number = api.NO_PORT if cpu_port is None else cpu_port
-        self._engine = self._native.engine_create(number, drop_port, seed & WORD_MASK)
-        self._native.engine_set_priority_queues(self._engine, priority_queues)
-        self._host: int = self._native.engine_host(self._engine)
+        self._lazy_engine = Engine(number, drop_port, seed & WORD_MASK, priority_queues)
         self._loaded: LoadedProgram | None = None
         self._optimiser: Optimiser | None = None
         self._interfaces: dict[int, str] = {}
@@ -152,6 +150,20 @@ class DataPlane:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    @property
+    def _native(self) -> ctypes.CDLL:
+        return self._lazy_engine.library
+
+    @property
+    def _engine(self) -> int | None:
+        return self._lazy_engine.handle
+
+    @functools.cached_property
+    def _host(self) -> int:
+        """What programs call."""
+        host: int = self._native.engine_host(self._engine)
+        return host
 
     # The program
 
@@ -281,7 +293,7 @@ class DataPlane:
         if threading.current_thread() is not self._events:
             self._events.join()
         with self._control:
-            engine, self._engine = self._engine, None
+            engine = self._lazy_engine.take()
             if engine is None:
                 return
             self._native.engine_set_program(engine, None, None, None)

@@ -362,28 +362,36 @@ class Actions:
         return not self._program.actions[action_id].primitives
 
     def declare(self, out: Code, used: frozenset[int]) -> None:
-        """Write the functions of the actions that tables refer to."""
+        """Write the functions of the actions that tables refer to; those that do the same are one."""
+        known: dict[str, int] = {}
         for action in self._program.actions.values():
-            if action.info.id in used:
-                self._declare(out, action)
+            number, name = action.info.id, comment(action.info.name)
+            if number not in used:
+                continue
+            body = self._body(action)
+            same = known.setdefault(body, number)
+            if same != number:
+                out(f"static constexpr auto& action{number} = action{same};  {name}")
+                continue
+            out(f"static void action{number}(Program& g, Phv& p, Context& c, const uint64_t* a) {{  {name}")
+            out.lines += body.split("\n")
+            out("}")
 
-    def _declare(self, out: Code, action: Action) -> None:
+    def _body(self, action: Action) -> str:
+        out = Code(1)
         params = param_words([param.width for param in action.info.params])
         writer = ExpressionWriter(self._layout, self._constants, out, params)
-        head = f"static void action{action.info.id}(Program& g, Phv& p, Context& c, const uint64_t* a)"
-        with out.block(head, f"  {comment(action.info.name)}"):
-            targets = {
-                _jump_target(call) for call in action.primitives if call.op in ("_jump", "_jump_if_zero")
-            }
-            for index, call in enumerate(action.primitives):
-                if index in targets:
-                    out.label(f"L{index}")
-                with out.block():
-                    self._primitive(call, writer)
-            for target in sorted(targets):
-                if target >= len(action.primitives):
-                    out.label(f"L{target}")
-            out("(void)g, (void)p, (void)c, (void)a;")
+        targets = {_jump_target(call) for call in action.primitives if call.op in ("_jump", "_jump_if_zero")}
+        for index, call in enumerate(action.primitives):
+            if index in targets:
+                out.label(f"L{index}")
+            with out.block():
+                self._primitive(call, writer)
+        for target in sorted(targets):
+            if target >= len(action.primitives):
+                out.label(f"L{target}")
+        out("(void)g, (void)p, (void)c, (void)a;")
+        return out.text()
 
     def _primitive(self, call: Primitive, writer: ExpressionWriter) -> None:
         if call.op == "_jump":

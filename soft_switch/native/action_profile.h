@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
-#include <functional>
 #include <vector>
 
 #include "wide.h"
@@ -35,17 +34,19 @@ struct Match {
 
 // Handles from 0, the lowest that is free first, as BMv2 gives them out: which member a hash chooses depends on it.
 class Handles {
+    static bool later(uint32_t a, uint32_t b) { return a > b; }
+
   public:
     uint32_t take() {
         if (free_.empty()) return next_++;
-        std::pop_heap(free_.begin(), free_.end(), std::greater<uint32_t>());
+        std::pop_heap(free_.begin(), free_.end(), later);
         const uint32_t handle = free_.back();
         free_.pop_back();
         return handle;
     }
     void give_back(uint32_t handle) {
         free_.push_back(handle);
-        std::push_heap(free_.begin(), free_.end(), std::greater<uint32_t>());
+        std::push_heap(free_.begin(), free_.end(), later);
     }
     void clear() {
         next_ = 0;

@@ -1,0 +1,56 @@
+"""The native engine of a data plane, compiled in the background where it is not in the cache."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import threading
+
+from soft_switch import native_api as api
+from soft_switch.build import engine_is_built
+from soft_switch.errors import ProgramError
+
+
+class Engine:
+    """An engine that is there when it is first needed, so that a program can be translated meanwhile."""
+
+    def __init__(self, cpu_port: int, drop_port: int, seed: int, priority_queues: int) -> None:
+        """ProgramError where nothing can be compiled."""
+        self._settings = cpu_port, drop_port, seed
+        self._priority_queues = priority_queues
+        self._making = threading.Lock()
+        self._handle: int | None = None
+        self._closed = False
+        if engine_is_built():
+            self._make()
+        else:
+            threading.Thread(target=self._prepare, name="soft_switch engine", daemon=True).start()
+
+    @property
+    def library(self) -> ctypes.CDLL:
+        """The engine's functions."""
+        return api.engine_library()
+
+    @property
+    def handle(self) -> int | None:
+        """The engine; None when it is gone."""
+        return self._handle or self._make()
+
+    def take(self) -> int | None:
+        """The engine, for the last time: who gets it destroys it."""
+        handle = self.handle
+        with self._making:
+            self._closed, self._handle = True, None
+        return handle
+
+    def _make(self) -> int | None:
+        with self._making:
+            if self._handle is None and not self._closed:
+                handle: int = self.library.engine_create(*self._settings)
+                self.library.engine_set_priority_queues(handle, self._priority_queues)
+                self._handle = handle
+            return self._handle
+
+    def _prepare(self) -> None:
+        with contextlib.suppress(ProgramError):  # raised again where the engine is used
+            self._make()
