@@ -24,7 +24,7 @@ from soft_switch.bmv2.syntax import (
     header_operands,
     is_bool,
 )
-from soft_switch.compiler.bounds import ones, words
+from soft_switch.compiler.bounds import WORD_MASK, ones, words
 from soft_switch.compiler.code import Code, comment, string, word
 from soft_switch.compiler.effects import ENDING, STANDARD
 from soft_switch.compiler.expressions import Constants, ExpressionWriter
@@ -292,7 +292,7 @@ class Primitives:
         size = _expression(call.operands[3], call.source)
         result = write.out.name()
         text = self._calculations.call(name)
-        if not (isinstance(size, Const) and size.value > (1 << self._calculations.bits(name)) - 1):
+        if not (isinstance(size, Const) and size.value & WORD_MASK > ones(self._calculations.bits(name))):
             text = f"bounded({text}, {write.value(size, 1)})"
         if base != Const(0):
             text = f"{text} + {write.value(base, 1)}"
