@@ -10,6 +10,7 @@ sets it to zero.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -92,8 +93,11 @@ class EffectsFinder:
             if name == STANDARD
             for field in item.type.fields
         }
-        # Calls (by id) before which nothing can have written their target.
-        self.first_writes = first_writes(program, self.targets)
+
+    @functools.cached_property
+    def first_writes(self) -> frozenset[int]:
+        """Calls (by id) before which nothing can have written their target."""
+        return first_writes(self._program, self.targets)
 
     def targets(self, call: Primitive) -> frozenset[Variable]:
         """What a primitive call can write."""

@@ -7,7 +7,7 @@ through the program it is read before it is written, and copying only if egress 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from soft_switch.bmv2.program import Bmv2Program, ParserState, Pipeline
@@ -121,18 +121,27 @@ def _live(
     first: str | None, nodes: Mapping[str, list[_Way]], at_end: frozenset[Variable]
 ) -> frozenset[Variable]:
     """What is live at the start, given what is live at the end."""
-    live: dict[str, frozenset[Variable]] = {name: frozenset() for name in nodes}
+    bits: dict[Variable, int] = {}  # sets of variables are numbers here, with a bit for each
 
-    def at(name: str | None) -> frozenset[Variable]:
-        return at_end if name is None else live[name]
+    def number(variables: Iterable[Variable]) -> int:
+        result = 0
+        for variable in variables:
+            result |= 1 << bits.setdefault(variable, len(bits))
+        return result
 
+    ways_of = {
+        name: [(number(way.effects.reads), ~number(way.effects.writes), way.following) for way in ways]
+        for name, ways in reversed(list(nodes.items()))
+    }
+    live: dict[str | None, int] = dict.fromkeys(nodes, 0)
+    live[None] = number(at_end)
     changed = True
     while changed:
         changed = False
-        for name, ways in reversed(list(nodes.items())):
-            value = frozenset().union(
-                *(way.effects.reads | (at(way.following) - way.effects.writes) for way in ways)
-            )
+        for name, ways in ways_of.items():
+            value = 0
+            for reads, kept, following in ways:
+                value |= reads | (live[following] & kept)
             if value != live[name]:
                 live[name], changed = value, True
-    return at(first)
+    return frozenset(variable for variable, bit in bits.items() if live[first] >> bit & 1)
