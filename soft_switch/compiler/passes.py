@@ -135,6 +135,7 @@ class PassWriter:
                 out("g.passes.copies.push_back({{payload, payload + c.payload_length}, g.passes.take_phv(),")
                 out("                           c.copy(), session.replicas.list[i].port});")
                 out("auto& item = g.passes.copies.back();\nPhv& q = *item.phv;")
+                out("item.payload.push_back(0);  // never empty, so that there is an address")
                 out("item.context.payload = item.payload.data();")
                 out("item.context.truncate = session.packet_length;")
                 out("copy(q, p);\nforget(q);\ncarry(q, p, c.clone_list);")

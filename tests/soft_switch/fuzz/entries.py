@@ -5,20 +5,40 @@ from __future__ import annotations
 import contextlib
 import random
 
-from soft_switch.dataplane import DataPlane, Exact, Lpm, Match, Optional_, Range, TableError, Ternary
+from soft_switch.dataplane import (
+    DataPlane,
+    Exact,
+    Lpm,
+    Match,
+    MeterConfig,
+    Optional_,
+    Range,
+    TableError,
+    Ternary,
+)
 from soft_switch.description import KeyField, TableInfo
 
 ENTRIES = 12
 PORTS = range(1, 9)
 GROUPS = range(1, 5)
+SESSIONS = range(6)
 
 
 def fill(plane: DataPlane, chance: random.Random) -> None:
-    """Entries in every table, default actions, multicast groups."""
+    """Entries in every table, default actions, multicast groups, clone sessions, meters."""
     program = plane.program
     assert program is not None
     for group in GROUPS:
         plane.multicast_set(group, [(chance.choice(PORTS), n) for n in range(chance.randrange(5))])
+    for session in SESSIONS:
+        replicas = [(chance.choice(PORTS), n) for n in range(chance.randrange(4))]
+        plane.clone_set(session, replicas, chance.choice([0, 20, 200]))
+    for meter in program.meters.values():
+        if meter.table is None:
+            for index in range(0, min(meter.size, 8), 2):
+                plane.meter_write(
+                    meter.name, index, MeterConfig(*chance.choice([(1, 2, 3, 4), (0, 90, 9, 900)]))
+                )
     for table in program.tables.values():
         if not table.keys:
             continue

@@ -12,8 +12,8 @@ from soft_switch.dataplane import DataPlane
 
 # Calls that say nothing about entries, or that the harness makes itself.
 LIFE = (
-    "create destroy host process set_program attach detach stats start stop next_event close_events globals"
-    " collected free inject set_loss"
+    "create destroy host process passes set_program attach detach stats start stop next_event close_events"
+    " globals collected free inject set_loss"
 )
 UNRECORDED = {f"{prefix}_{name}" for prefix in ("engine", "p4") for name in LIFE.split()}
 
