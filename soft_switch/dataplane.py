@@ -11,9 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING
 
 from soft_switch import native_api as api
 from soft_switch.build import QUICK
@@ -47,6 +45,10 @@ from soft_switch.loaded import LoadedProgram
 from soft_switch.optimiser import Optimiser, first_library, mode
 from soft_switch.translation import translate
 from soft_switch.value_sets import pack_member
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 __all__ = [
     "DataPlane",
@@ -448,6 +450,8 @@ class DataPlane:
             count = size if count is None else count
             if not 0 <= first <= size - count:
                 raise UnknownEntry(f"counter {name} has {size} cells, there is no index {first}")
+            import numpy as np  # here, because a switch whose counters nobody reads starts without it
+
             values = np.zeros((count, 2), np.uint64)
             if value is not None:
                 values[0] = value
