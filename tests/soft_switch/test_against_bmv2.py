@@ -275,6 +275,10 @@ def test_flow(both: Both) -> None:
     for port in PORTS:
         assert len(lefts[0][port]) > 150
         assert [frame.hex() for frame in lefts[0][port]] == [frame.hex() for frame in lefts[1][port]]
+    counters = both[0][0].counters()
+    assert counters == both[0][1].counters()
+    assert sum(packets > 0 for packets, _ in counters["TestEgress.left"]) == 4
+    assert sum(packets > 0 for packets, _ in counters["TestIngress.entered"]) == 3
 
 
 def test_meters(both: Both) -> None:

@@ -95,7 +95,10 @@ control Verify(inout headers_t hdr, inout metadata_t meta) { apply {} }
 control Update(inout headers_t hdr, inout metadata_t meta) { apply {} }
 
 control TestIngress(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t std) {
+    counter(8, CounterType.packets_and_bytes) entered;  // by instance_type
+
     apply {
+        entered.count(std.instance_type);
         if (!hdr.seen.isValid()) {
             mark_to_drop(std);
             exit;
@@ -148,7 +151,10 @@ control TestIngress(inout headers_t hdr, inout metadata_t meta, inout standard_m
 }
 
 control TestEgress(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t std) {
+    counter(8, CounterType.packets_and_bytes) left;
+
     apply {
+        left.count(std.instance_type);
         hdr.seen.egress_port = (bit<16>)std.egress_port;
         hdr.seen.egress_instance = std.instance_type;
         hdr.seen.egress_length = std.packet_length;
