@@ -10,12 +10,19 @@ from pathlib import Path
 
 from tests.conformance.running import Verdict, judge
 from tests.conformance.samples import Sample, missing, more, sources, yardstick
+from tests.conformance.ways import WAYS
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.conformance", description=__doc__)
     parser.add_argument("names", nargs="*", help="only these samples")
     parser.add_argument("--suite", choices=("bmv2", "more", "all"), default="bmv2", help="which samples")
+    parser.add_argument(
+        "--on",
+        choices=tuple(WAYS),
+        default="direct",
+        help="this switch by its own methods or over P4Runtime, or simple_switch_grpc",
+    )
     parser.add_argument("--json", type=Path, help="write the verdicts there")
     parser.add_argument("--again", type=Path, help="run only those that failed in this file of --json")
     parser.add_argument("-v", "--verbose", action="store_true", help="print each verdict as it comes")
@@ -39,7 +46,7 @@ def main() -> int:
             verdicts.append(known)
             continue
         start = time.monotonic()
-        verdicts.append(judge(sample))
+        verdicts.append(judge(sample, options.on))
         if options.verbose:
             v = verdicts[-1]
             print(f"{time.monotonic() - start:5.1f} s  {v.stage:8} {v.sample}  {v.reason[:300]}", flush=True)

@@ -12,7 +12,6 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
-from soft_switch.dataplane import DataPlane
 from soft_switch.description import (
     ActionInfo,
     Exact,
@@ -20,6 +19,7 @@ from soft_switch.description import (
     Lpm,
     Match,
     Optional_,
+    Program,
     Range,
     TableInfo,
     Ternary,
@@ -51,6 +51,7 @@ COMPARE: Mapping[str, Callable[[int, int], bool]] = {
 BITS_PER_DIGIT = {"0x": 4, "0b": 1}
 FCS_BYTES = 4  # scripts count the frame check sequence, which packets in scripts and in BMv2 do not have
 Frames = dict[int, list[bytes]]
+Send = Callable[[int, bytes], Sequence[tuple[int, bytes]]]
 
 
 class Mismatch(Exception):
@@ -58,11 +59,10 @@ class Mismatch(Exception):
 
 
 class Player:
-    """A switch and what it has sent so far; `control` and `send` do what statements say."""
+    """A switch and what it has sent so far: `send` sends a packet and gives what leaves then."""
 
-    def __init__(self, plane: DataPlane, control: Control) -> None:
-        assert plane.program is not None
-        self.plane, self.control, self.program = plane, control, plane.program
+    def __init__(self, program: Program, control: Control, send: Send) -> None:
+        self.program, self.control, self.send = program, control, send
         self.left: Frames = defaultdict(list)
         self.entries: dict[str, tuple[str, int]] = {}
         self.groups: dict[int, list[int]] = {}
@@ -72,13 +72,14 @@ class Player:
     def play(self, statements: Sequence[Statement]) -> None:
         """Play a script. Raises Mismatch, or what the switch raised where it refused something."""
         for statement in statements:
-            self._execute(statement)
+            self.execute(statement)
         compare(self.left, statements)
 
-    def _execute(self, statement: Statement) -> None:
+    def execute(self, statement: Statement) -> None:
+        """Do what a statement says; what is expected is compared at the end."""
         match statement:
             case Packet():
-                for port, frame in self.plane.process(statement.port, statement.data):
+                for port, frame in self.send(statement.port, statement.data):
                     self.left[port].append(frame)
             case Add():
                 self._add(statement)

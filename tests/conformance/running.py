@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import multiprocessing
 import traceback
+from contextlib import ExitStack
 from dataclasses import dataclass
 
-from soft_switch.dataplane import DataPlane
+import grpc
+
+from soft_switch.bmv2.reader import read_program
 from soft_switch.errors import ProgramError, TableError, UnknownEntry, UnsupportedConstruct
 from tests.conformance import stf
-from tests.conformance.control import Direct
+from tests.conformance.p4runtime import refused
 from tests.conformance.player import Mismatch, Player
 from tests.conformance.samples import CompileError, Sample, compiled
+from tests.conformance.ways import WAYS
 
 TIMEOUT_S = 300.0
 
@@ -32,12 +36,12 @@ class Verdict:
         return self.stage == "passed"
 
 
-def judge(sample: Sample) -> Verdict:
+def judge(sample: Sample, way: str = "direct") -> Verdict:
     """Compile, load and play a sample in a process of its own."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])
     here, there = context.Pipe(duplex=False)
-    process = context.Process(target=_judge, args=(sample, there))
+    process = context.Process(target=_judge, args=(sample, way, there))
     process.start()
     there.close()
     try:
@@ -55,38 +59,41 @@ def judge(sample: Sample) -> Verdict:
         here.close()
 
 
-def _judge(sample: Sample, connection) -> None:  # type: ignore[no-untyped-def]
+def _judge(sample: Sample, way: str, connection) -> None:  # type: ignore[no-untyped-def]
     try:
-        verdict = play(sample)
+        verdict = play(sample, way)
     except Exception:  # noqa: BLE001  (whatever it is, it is this sample's verdict)
         verdict = Verdict(sample.name, "crash", traceback.format_exc().strip())
     connection.send(verdict)
     connection.close()
 
 
-def play(sample: Sample) -> Verdict:
+def play(sample: Sample, way: str) -> Verdict:
     """Compile, load and play a sample."""
 
     def failed(stage: str, error: Exception) -> Verdict:
         return Verdict(sample.name, stage, f"{type(error).__name__}: {error}")
 
     try:
-        program, _ = compiled(sample)
+        program, p4info = compiled(sample)
     except CompileError as error:
         return failed("p4c", error)
     try:
         script = stf.parse(sample.script.read_text())
     except stf.StfError as error:
         return failed("script", error)
-    with DataPlane() as plane:
+    with ExitStack() as stack:
         try:
-            plane.load(program)
+            description = read_program(program).description
+            switch = stack.enter_context(WAYS[way](program, p4info))
         except (UnsupportedConstruct, ProgramError) as error:
             return failed("load", error)
         try:
-            Player(plane, Direct(plane)).play(script)
-        except (TableError, UnknownEntry, UnsupportedConstruct) as error:
+            Player(description, switch.control, switch.send).play(script)
+        except (TableError, UnknownEntry, UnsupportedConstruct, LookupError) as error:
             return failed("control", error)
+        except grpc.RpcError as error:
+            return Verdict(sample.name, "control", refused(error))
         except Mismatch as error:
             return failed("packets", error)
     return Verdict(sample.name, "passed")

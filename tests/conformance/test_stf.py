@@ -155,9 +155,11 @@ def test_a_script_is_played() -> None:
     """
     with DataPlane() as plane:
         plane.load(program("l3"))
-        Player(plane, Direct(plane)).play(stf.parse(script))
+        assert plane.program is not None
+        player = Player(plane.program, Direct(plane), plane.process)
+        player.play(stf.parse(script))
         with pytest.raises(Mismatch, match="no table is called nowhere"):
-            Player(plane, Direct(plane)).play(stf.parse("setdefault nowhere a()"))
+            player.play(stf.parse("setdefault nowhere a()"))
 
 
 def test_known_failures_are_those_of_the_table(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -21,7 +22,7 @@ import grpc
 from finsy.proto import U128, p4i, p4r, p4r_grpc
 from google.protobuf import text_format
 
-from soft_switch.dataplane import Exact, Lpm, Match, MeterConfig, Range, Ternary
+from soft_switch.dataplane import Exact, Lpm, Match, MeterConfig, Optional_, Range, Ternary
 from tests.host_agent.transport.namespaces import inside, run
 
 TIMEOUT_S = 20.0
@@ -89,46 +90,32 @@ def wait_for(wires: Sequence[Wire], timeout_s: float) -> None:
     select.select([wire.socket for wire in wires], [], [], timeout_s)
 
 
-class Switch:
-    """A running switch process and the primary controller's connection to it."""
+class Controller:
+    """The primary controller of a switch that listens at an address."""
 
-    def __init__(self, name: str, command: Sequence[str], address: str, log: Path) -> None:
-        with log.open("wb") as file:
-            self.process = subprocess.Popen(
-                ["ip", "netns", "exec", name, *command], stdout=file, stderr=subprocess.STDOUT
-            )
-        self.log = log
+    def __init__(self, address: str) -> None:
         self.channel = grpc.insecure_channel(address)
         try:
             grpc.channel_ready_future(self.channel).result(timeout=TIMEOUT_S)
         except grpc.FutureTimeoutError:
-            self.stop()
-            raise RuntimeError(f"the switch does not answer: {log.read_text()}") from None
+            self.channel.close()
+            raise
         self.stub = p4r_grpc.P4RuntimeStub(self.channel)
         self.info = p4i.P4Info()
-        self._requests: list[p4r.StreamMessageRequest] = []
         arbitration = p4r.MasterArbitrationUpdate(device_id=0, election_id=U128.encode(1))
-        self._done = False
+        self._done = threading.Event()
 
         def requests() -> Iterator[p4r.StreamMessageRequest]:
             yield p4r.StreamMessageRequest(arbitration=arbitration)
-            while not self._done:
-                time.sleep(0.05)
+            self._done.wait()
 
         self._stream = self.stub.StreamChannel(requests())
         next(iter(self._stream))
 
-    def stop(self) -> int:
-        """Ask it to end; its exit code."""
-        self._done = True
+    def close(self) -> None:
+        """Leave the switch."""
+        self._done.set()
         self.channel.close()
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-        try:
-            return self.process.wait(TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            return self.process.wait()
 
     def push(self, json: bytes, p4info: str) -> None:
         """Load a program."""
@@ -218,6 +205,36 @@ class Switch:
         return result
 
 
+class Switch(Controller):
+    """A running switch process in a namespace, and the primary controller's connection to it."""
+
+    def __init__(self, name: str, command: Sequence[str], address: str, log: Path) -> None:
+        with log.open("wb") as file:
+            self.process = subprocess.Popen(
+                ["ip", "netns", "exec", name, *command], stdout=file, stderr=subprocess.STDOUT
+            )
+        self.log = log
+        try:
+            super().__init__(address)
+        except grpc.FutureTimeoutError:
+            self._end()
+            raise RuntimeError(f"the switch does not answer: {log.read_text()}") from None
+
+    def stop(self) -> int:
+        """Ask it to end; its exit code."""
+        self.close()
+        return self._end()
+
+    def _end(self) -> int:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            return self.process.wait(TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            return self.process.wait()
+
+
 def shortest(value: int) -> bytes:
     return value.to_bytes(max(1, -(-value.bit_length() // 8)), "big")
 
@@ -254,6 +271,10 @@ def field_match(field: p4i.MatchField, match: Match) -> p4r.FieldMatch | None:
             if (low, high) == (0, (1 << field.bitwidth) - 1):
                 return None
             made.range.low, made.range.high = shortest(low), shortest(high)
+        case Optional_(None):
+            return None
+        case Optional_(value) if value is not None:
+            made.optional.value = shortest(value)
         case _:
             raise NotImplementedError(match)
     return made
