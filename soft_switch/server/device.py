@@ -197,7 +197,7 @@ class Device:
     def tick(self) -> tuple[list[p4r.DigestList], list[p4r.TableEntry]]:
         """Digest lists that have waited long enough, and entries that have been idle for their timeout.
 
-        Members of groups whose port went down or came up are taken out or put back in passing.
+        Members of groups and replicas whose port went down or came up are replaced or put back in passing.
         """
         with self._lock:
             running = self._running
@@ -205,6 +205,7 @@ class Device:
                 return [], []
             now = self._clock()
             running.tables.profiles.check_ports(now)
+            running.replication.check_ports(now)
             return running.digests.tick(now), running.tables.expired()
 
     def delay_ns(self) -> int | None:
@@ -214,7 +215,12 @@ class Device:
             if running is None:
                 return None
             tables = running.tables
-            deadlines = (running.digests.deadline(), tables.idle.deadline(), tables.profiles.deadline())
+            deadlines = (
+                running.digests.deadline(),
+                running.replication.deadline(),
+                tables.idle.deadline(),
+                tables.profiles.deadline(),
+            )
         known = [deadline for deadline in deadlines if deadline is not None]
         return max(0, min(known) - self._clock()) if known else None
 

@@ -75,7 +75,7 @@ class ForwardingState:
         self.config = config
         self.digests = Digests(config.schema)
         self.tables = Tables(config.schema, config.program, backend)
-        self._replication = Replication(config.program.port_width, backend)
+        self.replication = Replication(config.program.port_width, backend)
         self._handlers: dict[str, EntityHandler] = {
             "table_entry": self.tables,
             "action_profile_member": Members(self.tables.profiles),
@@ -87,7 +87,7 @@ class ForwardingState:
             "meter_entry": Meters(config.schema, backend),
             "value_set_entry": ValueSets(config.schema, backend),
             "digest_entry": self.digests,
-            "packet_replication_engine_entry": self._replication,
+            "packet_replication_engine_entry": self.replication,
             **{entity: Refused(entity) for entity in REFUSED},
         }
 
@@ -139,7 +139,7 @@ class ForwardingState:
 
     def clear_replication(self) -> None:
         """Remove multicast groups and clone sessions, which would outlive the program."""
-        self._replication.clear()
+        self.replication.clear()
 
     def _dispatch(self, entity: p4r.Entity) -> tuple[EntityHandler, Any]:
         kind = entity.WhichOneof("entity")

@@ -126,6 +126,9 @@ class FakePlane:
     def idle_ns(self, table: str, handle: int) -> int:
         return self.idle.get((table, handle), 0)
 
+    def port_is_up(self, port: int) -> bool | None:
+        return True
+
     def counter_read(self, name: str, index: int) -> tuple[int, int]:
         packets, bytes_ = self.counters[name][index].tolist()
         return packets, bytes_

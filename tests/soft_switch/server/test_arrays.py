@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -317,8 +318,12 @@ def test_an_empty_multicast_group(controller: Controller, plane: FakePlane) -> N
                                                                       "instance 65536 does not fit within"),
         ("insert", group(8, p4r.Replica(port=b"\1"), p4r.Replica(egress_port=1)),
          "INVALID_ARGUMENT: multicast group 8 has port 1 with instance 0 twice"),
-        ("insert", group(8, p4r.Replica(port=b"\1", backup_replicas=[p4r.BackupReplica(port=b"\2")])),
-         "UNIMPLEMENTED: multicast group 8: backup replicas are not supported"),
+        ("insert", group(8, p4r.Replica(port=b"\1", backup_replicas=[{"port": b"\1", "instance": 1}])),
+         "INVALID_ARGUMENT: multicast group 8: port 1 is its own backup"),
+        ("insert", group(8, p4r.Replica(port=b"\1", backup_replicas=[{"port": b"\2"}, {"port": b"\2"}])),
+         "INVALID_ARGUMENT: multicast group 8 has port 2 with instance 0 twice"),
+        ("insert", group(8, p4r.Replica(port=b"\1", backup_replicas=[{"port": b"\2\0"}])),
+         "OUT_OF_RANGE: multicast group 8, backup port is 0x200"),
         ("insert", p4r.PacketReplicationEngineEntry(), "INVALID_ARGUMENT: the packet replication engine en"),
     ],
 )  # fmt: skip
@@ -395,6 +400,49 @@ def test_a_bad_clone_write(
     assert plane.sessions == {7: ((), 0)}
     refusal = controller.refused(controller.read, p4r.Entity(packet_replication_engine_entry=clone(9)))
     assert refusal.codes == ["NOT_FOUND"]
+
+
+@pytest.mark.parametrize("form", ["group", "session"])
+def test_backup_replicas(controller: Controller, plane: FakePlane, form: str) -> None:
+    """The first port that is up; the replica's own when none is."""
+    make = group if form == "group" else clone
+    down: set[int] = set()
+    looked = threading.Event()
+
+    def port_is_up(port: int) -> bool:
+        looked.set()
+        return port not in down
+
+    plane.port_is_up = port_is_up  # type: ignore[method-assign]
+    backups = [p4r.BackupReplica(port=b"\2", instance=5), p4r.BackupReplica(port=b"\3", instance=6)]
+    entry = make(1, p4r.Replica(port=b"\1", backup_replicas=backups), p4r.Replica(port=b"\7"))
+    controller.insert(packet_replication_engine_entry=entry)
+
+    def chosen() -> tuple[int, int]:
+        replicas = plane.groups[1] if form == "group" else plane.sessions[1][0]
+        assert replicas[1] == (7, 0)
+        return replicas[0]
+
+    assert chosen() == (1, 0)
+    for ports, expected in [
+        ({1}, (2, 5)),
+        ({1, 2}, (3, 6)),
+        ({1, 2, 3}, (1, 0)),
+        ({1}, (2, 5)),
+        (set(), (1, 0)),
+    ]:
+        down.clear()
+        down |= ports
+        for _ in range(3):  # one look may have begun before the ports changed
+            looked.clear()
+            assert looked.wait(10)
+        controller.read(p4r.Entity(packet_replication_engine_entry=entry))  # waits for the look to end
+        assert chosen() == expected
+    (answer,) = controller.read(p4r.Entity(packet_replication_engine_entry=entry))
+    assert answer.packet_replication_engine_entry == entry
+    controller.modify(packet_replication_engine_entry=make(1, p4r.Replica(port=b"\1")))
+    looked.clear()
+    assert not looked.wait(0.25)
 
 
 # What is refused

@@ -232,10 +232,10 @@ def test_a_saved_pipeline_is_replayed(
 def test_what_the_data_plane_cannot_do_is_refused(controller: Controller, with_extra: Any) -> None:
     """And the program that runs goes on."""
     controller.modify(table_entry=default(ALWAYS, forward(CPU_PORT)))
-    unions = [{"name": "options", "id": 0, "header_union_ids": []}]
+    externs = [{"name": "ingress.cache", "id": 0, "type": "cache_t"}]
     for kind in ("VERIFY", "VERIFY_AND_SAVE", "VERIFY_AND_COMMIT"):
-        refusal = controller.refused(controller.set_config, kind, with_extra(header_unions=unions))
+        refusal = controller.refused(controller.set_config, kind, with_extra(extern_instances=externs))
         assert refusal.code == "INVALID_ARGUMENT"
-        assert "header union options is not supported by this switch" in refusal.message
+        assert "extern instance ingress.cache is not supported by this switch" in refusal.message
     send(controller, bytes(60))
     assert len(controller.receive().packet.payload) == 59
