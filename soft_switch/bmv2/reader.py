@@ -69,6 +69,7 @@ from soft_switch.description import (
 from soft_switch.errors import ProgramError, Source, UnsupportedConstruct
 
 SUPPORTED_MAJOR = 2
+MIN_PRESET_SIZE = 1 << 16  # entries of a table that has some from the start
 MAX_WIDTH = 1 << 16  # bits; p4c stops at 2048
 
 
@@ -459,7 +460,8 @@ class _Reader:
             name=name,
             id=int(item["id"]),
             keys=fields,
-            size=max(int(item["max_size"]), len(rows)),
+            # Where there are initial entries p4c writes how many, whatever size the program gives the table.
+            size=max(int(item["max_size"]), len(rows), MIN_PRESET_SIZE if rows else 0),
             actions=tuple(item["actions"]),
             entries=tuple(self._initial_entry(row, fields, top) for row in rows),
             default=self._call(default) if default else None,

@@ -22,13 +22,12 @@ from finsy.proto import p4r
 from soft_switch.description import Group, Member, Target
 from soft_switch.server.actions import format_action, parse_action
 from soft_switch.server.backend import ForwardingBackend
-from soft_switch.server.errors import already_exists, invalid, not_found, unimplemented
+from soft_switch.server.errors import already_exists, exhausted, invalid, not_found, unimplemented
 from soft_switch.server.group_rules import (
     Weighted,
     check_copies,
     check_max_size,
     check_weights,
-    exhausted,
     in_use,
     mixed,
     watched_port,

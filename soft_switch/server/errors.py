@@ -60,6 +60,11 @@ def unimplemented(message: str) -> P4RuntimeError:
     return P4RuntimeError(grpc.StatusCode.UNIMPLEMENTED, message)
 
 
+def exhausted(message: str) -> P4RuntimeError:
+    """There is no room."""
+    return P4RuntimeError(grpc.StatusCode.RESOURCE_EXHAUSTED, message)
+
+
 def out_of_range(message: str) -> P4RuntimeError:
     """A number is beyond the array or the bits it is meant for."""
     return P4RuntimeError(grpc.StatusCode.OUT_OF_RANGE, message)

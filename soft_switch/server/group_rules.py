@@ -11,7 +11,7 @@ from typing import Union
 import grpc
 from finsy.proto import p4r
 
-from soft_switch.server.errors import P4RuntimeError, invalid
+from soft_switch.server.errors import P4RuntimeError, exhausted, invalid
 from soft_switch.server.schema import ActionProfile
 
 MAX_COPIES = 1 << 16  # of members in one group, that is its sum of weights
@@ -67,8 +67,3 @@ def in_use(profile: ActionProfile, what: str, why: str) -> P4RuntimeError:
     """A DELETE of what something refers to."""
     message = f"action profile {profile.name}: {what} is still in use, {why}"
     return P4RuntimeError(grpc.StatusCode.FAILED_PRECONDITION, message)
-
-
-def exhausted(message: str) -> P4RuntimeError:
-    """There is no room."""
-    return P4RuntimeError(grpc.StatusCode.RESOURCE_EXHAUSTED, message)

@@ -40,7 +40,7 @@ class InitialEntry:
 class ProgramTables:
     """Initial entries, default actions (a table with neither is absent) and sizes by table id.
 
-    The size is the data plane's: where a table has initial entries p4c counts these, whatever P4Info says.
+    The size is the data plane's, or P4Info's where a table has initial entries: p4c's JSON counts these.
     """
 
     entries: Mapping[int, Sequence[InitialEntry]]
@@ -87,7 +87,7 @@ def read_program(device_config: bytes, schema: Schema) -> ProgramTables:
         if json_table is None:
             raise invalid(f"P4Info has a table {table.name} that the BMv2 JSON lacks: {MISMATCH}")
         _check_key(table, json_table)
-        sizes[table.id] = json_table.size
+        sizes[table.id] = (json_table.entries and table.size) or json_table.size
         ids = {schema.actions[number].name: number for number in table.actions}
         default = json_table.default
         if default is not None and default.action in ids:  # p4c may add a NoAction that P4Info does not list

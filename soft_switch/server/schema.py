@@ -101,6 +101,7 @@ class Table:
     direct_counter: bool
     direct_meter: bool
     profile_id: int = 0  # of the action profile of an indirect table
+    size: int = 0
 
     @cached_property
     def needs_priority(self) -> bool:
@@ -277,6 +278,7 @@ def _table(
         direct_counter=table.preamble.id in direct_counters,
         direct_meter=table.preamble.id in direct_meters,
         profile_id=table.implementation_id,
+        size=table.size,
     )
 
 

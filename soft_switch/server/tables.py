@@ -20,6 +20,7 @@ from soft_switch.server.errors import (
     P4RuntimeError,
     already_exists,
     denied,
+    exhausted,
     invalid,
     not_found,
     unimplemented,
@@ -60,6 +61,7 @@ class TableState:
     """One table, its entries and its default entry as they are now."""
 
     table: Table
+    size: int
     program_default: ActionCall | None
     default: DefaultEntry
     entries: dict[Key, Entry] = field(default_factory=dict)
@@ -83,7 +85,7 @@ class Tables:
         self._states: dict[int, TableState] = {}
         for table in schema.tables.values():
             default = program.defaults.get(table.id)
-            state = TableState(table, default, DefaultEntry(default))
+            state = TableState(table, program.sizes[table.id], default, DefaultEntry(default))
             # The data plane gives the program's own entries the handles 0, 1, ... in the order of the JSON.
             for handle, entry in enumerate(program.entries.get(table.id, ())):
                 state.entries[entry.match, entry.priority] = Entry(handle, entry.call, table.is_const)
@@ -172,6 +174,8 @@ class Tables:
         meter = self._check_resources(table, message)
         if key in state.entries:
             raise already_exists(f"table {table.name} has this entry already: use MODIFY to change it")
+        if len(state.entries) >= state.size:
+            raise exhausted(f"table {table.name} is full: it holds {state.size} entries")
         handle = self._place(table, key, call)
         entry = state.entries[key] = Entry(
             handle, call, metadata=message.metadata, controller_metadata=message.controller_metadata

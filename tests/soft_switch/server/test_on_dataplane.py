@@ -239,3 +239,13 @@ def test_what_the_data_plane_cannot_do_is_refused(controller: Controller, with_e
         assert "extern instance ingress.cache is not supported by this switch" in refusal.message
     send(controller, bytes(60))
     assert len(controller.receive().packet.payload) == 59
+
+
+def test_a_table_with_initial_entries_takes_more(controller: Controller) -> None:
+    """P4Info says how many; p4c writes no room for any into the JSON."""
+    added = [p4r.TableEntry(table_id=PRESET, priority=9 + n, action=action(DROP)) for n in range(1022)]
+    entries = [p4r.Entity(table_entry=entry) for entry in added]
+    controller.write(*(p4r.Update(type=p4r.Update.INSERT, entity=entity) for entity in entries))
+    assert len(read(controller, table_entry=p4r.TableEntry(table_id=PRESET))) == 1024
+    one_more = p4r.TableEntry(table_id=PRESET, priority=5000, action=action(DROP))
+    assert controller.refused(controller.insert, table_entry=one_more).codes == ["RESOURCE_EXHAUSTED"]
