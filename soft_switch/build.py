@@ -41,6 +41,7 @@ FLAGS = (
 )
 COMPILE_TIMEOUT_S = 300.0
 LOCK_POLL_S = 0.05
+INTERRUPTION_POLL_S = 0.1
 DIGEST_BYTES = hashlib.sha256().digest_size
 
 
@@ -57,8 +58,25 @@ QUICK = Tier("quick", ("-Og",))
 ENGINE = Tier("engine", ("-O2",))
 
 
-class Stopped(Exception):
+class Stopped(ProgramError):
     """A compilation was stopped; nothing came of it."""
+
+    def __init__(self) -> None:
+        super().__init__("the compilation was stopped")
+
+
+class Interruption:
+    """While it is requested, by a signal's handler, no compilation of this process goes on: Stopped."""
+
+    requested = False
+
+    def check(self) -> None:
+        """Raise Stopped if it is requested."""
+        if self.requested:
+            raise Stopped
+
+
+INTERRUPTION = Interruption()
 
 
 class Stop:
@@ -161,11 +179,10 @@ def _build(source: str, tier: Tier, stop: Stop | None) -> Path:
 
 
 def _acquire(lock: IO[str], stop: Stop | None) -> None:
-    if stop is None:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        return None
     while True:
-        stop.check()
+        INTERRUPTION.check()
+        if stop is not None:
+            stop.check()
         try:
             return fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -230,21 +247,32 @@ def _run(command: list[str], stop: Stop | None) -> tuple[int, str]:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
-        start_new_session=stop is not None,
+        start_new_session=True,  # so that what the compiler runs ends with it
     ) as process:
         try:
             if stop is not None:
                 stop.started(process)
-            _, errors = process.communicate(timeout=COMPILE_TIMEOUT_S)
-        except subprocess.TimeoutExpired as error:
-            raise ProgramError(
-                f"{command[0]} took more than {COMPILE_TIMEOUT_S:.0f} s for the program"
-            ) from error
+            errors = _errors(process, command[0])
         finally:
-            process.kill()
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
         if stop is not None:
             stop.check()
         return process.returncode, errors
+
+
+def _errors(process: subprocess.Popen[str], name: str) -> str:
+    """What it says until it ends."""
+    deadline = time.monotonic() + COMPILE_TIMEOUT_S
+    while True:
+        INTERRUPTION.check()
+        try:
+            return process.communicate(timeout=INTERRUPTION_POLL_S)[1]
+        except subprocess.TimeoutExpired as error:
+            if time.monotonic() > deadline:
+                raise ProgramError(
+                    f"{name} took more than {COMPILE_TIMEOUT_S:.0f} s for the program"
+                ) from error
 
 
 def _compiler() -> str:

@@ -15,11 +15,12 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+from soft_switch.build import INTERRUPTION, Stopped
 from soft_switch.commands import CommandError, run_commands
 from soft_switch.dataplane import DataPlane
 from soft_switch.errors import ProgramError
@@ -46,39 +47,6 @@ class StartError(Exception):
     """The switch cannot start; the message is one line for the user."""
 
 
-class Interrupted(BaseException):
-    """A signal came while a program was compiled."""
-
-
-class Stop:
-    """Told by a signal to stop: at once while a program is compiled, at the next wait otherwise."""
-
-    def __init__(self) -> None:
-        self._event = threading.Event()
-        self._interrupt = False
-
-    def request(self) -> None:
-        """From the signal's handler, in the main thread."""
-        self._event.set()
-        if self._interrupt:
-            raise Interrupted
-
-    def wait(self) -> None:
-        """Until a signal comes, or has come."""
-        self._event.wait()
-
-    @contextlib.contextmanager
-    def interrupting(self) -> Iterator[None]:
-        """What is done here ends with Interrupted when a signal comes."""
-        self._interrupt = True
-        try:
-            if self._event.is_set():
-                raise Interrupted
-            yield
-        finally:
-            self._interrupt = False
-
-
 @dataclass(frozen=True)
 class Port:
     """A port number and the interface behind it."""
@@ -99,17 +67,24 @@ class Loss:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the switch until SIGTERM or SIGINT; the exit code is 0 then, 2 if it could not start."""
     options = parse_arguments(sys.argv[1:] if argv is None else argv)
-    stop = Stop()
+    stop = threading.Event()
+
+    def on_signal(*_: object) -> None:
+        INTERRUPTION.requested = True
+        stop.set()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.request())
+        signal.signal(number, on_signal)
     try:
         _configure_logging(options)
         _run(options, stop)
-    except Interrupted:
+    except Stopped:
         return 0
     except StartError as error:
         print(f"soft_switch: {error}", file=sys.stderr)
         return EXIT_ERROR
+    finally:
+        INTERRUPTION.requested = False
     return 0
 
 
@@ -283,7 +258,7 @@ def _configure_logging(options: argparse.Namespace) -> None:
     )
 
 
-def _run(options: argparse.Namespace, stop: Stop) -> None:
+def _run(options: argparse.Namespace, stop: threading.Event) -> None:
     """Bring the switch up, serve until told to stop, take it down."""
     if options.thrift_port is not None:
         LOG.warning("--thrift-port %d is not used: there is no Thrift server", options.thrift_port)
@@ -295,13 +270,14 @@ def _run(options: argparse.Namespace, stop: Stop) -> None:
             log=LOG,
             priority_queues=options.priority_queues,
         )
+    except Stopped:
+        raise
     except ProgramError as error:  # no compiler, no cache
         raise StartError(str(error)) from error
     with contextlib.ExitStack() as stack:
         stack.enter_context(closing(plane))
         if options.json is not None:
-            with stop.interrupting():
-                _load(plane, options.json)
+            _load(plane, options.json)
         if options.entries is not None:
             _fill(plane, options.entries)
         for port in options.interface:
@@ -339,6 +315,8 @@ def _load(plane: DataPlane, path: Path) -> None:
         raise StartError(f"cannot compile {path}: {error}") from error
     try:
         plane.load(program)
+    except Stopped:
+        raise
     except ProgramError as error:
         raise StartError(f"cannot run {path}: {error}") from error
 

@@ -94,6 +94,7 @@ class Controller:
     """The primary controller of a switch that listens at an address."""
 
     def __init__(self, address: str) -> None:
+        self.address = address
         self.channel = grpc.insecure_channel(address)
         try:
             grpc.channel_ready_future(self.channel).result(timeout=TIMEOUT_S)
