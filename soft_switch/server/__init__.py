@@ -5,11 +5,15 @@ A request goes through these modules in this order:
     server.py       address, threads
     service.py      the six RPCs, streams, who is told what
     arbitration.py  who is primary
+    roles.py        what a role may do
     device.py       pipelines: running, saved; one request at a time
     state.py        an entity to its handler
-    tables.py, arrays.py, replication.py, refused.py
+    tables.py, action_profiles.py, arrays.py, meters.py, value_sets.py, digests.py, replication.py, refused.py
                     the entities, checked and kept
     backend.py      what the data plane is asked to do
+
+`ticker.py` wakes what has to happen by itself: idle timeouts (`idle.py`), digests that have waited, ports
+that are watched. `rollback.py` takes an update back, `reconcile.py` carries the state to another pipeline.
 
 `schema.py` reads P4Info, `program.py` what P4Info leaves out of the program, `keys.py` and `bytestrings.py`
 turn values into messages and back, `packet_io.py` does so for packet-in and packet-out.

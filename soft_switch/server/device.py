@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -308,14 +309,14 @@ def _write_or_roll_back(
     state: ForwardingState, updates: Sequence[p4r.Update], access: Access | None
 ) -> Results:
     """Apply all updates or none."""
-    undo: list[p4r.Update] = []  # from the last to the first
+    undo: list[list[p4r.Update]] = []  # for each update, what takes it back
     for number, update in enumerate(updates):
         before = state.undo(update)
         error = _attempt(state, update, access)
         if error is None:
-            undo = before + undo
+            undo.append(before)
             continue
-        for back in undo:
+        for back in itertools.chain.from_iterable(reversed(undo)):
             try:
                 state.write(back)
             except P4RuntimeError as fault:

@@ -38,11 +38,11 @@ class Ticker:
 
     def _run(self) -> None:
         while not self._stopped.wait(MIN_PERIOD_S):
-            delay = self._delay_ns()
-            if delay is None or delay > 0:
-                self._woken.wait(None if delay is None else delay / 1e9)
-            self._woken.clear()
             try:
+                delay = self._delay_ns()
+                if delay is None or delay > 0:
+                    self._woken.wait(None if delay is None else delay / 1e9)
+                self._woken.clear()
                 self._tick()
             except Exception:  # the thread has to live on
                 LOG.exception("a notification failed")

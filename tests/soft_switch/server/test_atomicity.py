@@ -113,7 +113,7 @@ def test_one_change_is_taken_back(learner: Controller, change: p4r.Update) -> No
     learner.write(change, atomicity=ROLLBACK)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30, deadline=None)
 @given(st.lists(st.sampled_from(CHANGES), max_size=12))
 def test_any_changes_are_taken_back(
     features: p4r.ForwardingPipelineConfig, changes: list[p4r.Update]

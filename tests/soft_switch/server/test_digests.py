@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from finsy.proto import p4d, p4i, p4r, p4t, rpc_code
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from soft_switch.server import digests
@@ -97,6 +97,7 @@ def test_what_waits_for_acknowledgement_is_bounded(monkeypatch: pytest.MonkeyPat
     assert values(one.learn((0,), 9)) == [0]
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.integers(0, 3) | st.just("ack") | st.just("tick"), max_size=60),
     st.sampled_from([0, 3, 7]),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from finsy.proto import p4r
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from soft_switch.server.idle import MIN_TIMEOUT_NS, IdleTimeouts
@@ -82,6 +82,7 @@ def test_entries_that_come_and_go_leave_nothing() -> None:
     assert len(idle._heap) < 2000
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from(["hit", "wait", "set", "drop"])), max_size=60))
 def test_no_entry_is_reported_early_or_forgotten(events: list[tuple[int, str]]) -> None:
     clock = Clock()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from soft_switch.server.packet_io import decode_packet_in, encode_packet_out
 from soft_switch.server.schema import PacketHeader, Param
-from soft_switch.server.streams import MAX_QUEUED, StreamSession
+from soft_switch.server.streams import MAX_QUEUED, MAX_QUEUED_BYTES, StreamSession
 
 if TYPE_CHECKING:
     from tests.soft_switch.server.conftest import Controller, FakePlane, Switch
@@ -192,6 +192,21 @@ def test_a_controller_that_does_not_read_loses_packets_not_memory(
     assert messages[-1] == notice
     assert session.dropped == 100
     assert len(caplog.records) == 7  # at 1, 2, 4, ... 64
+
+
+def test_what_waits_is_bounded_in_bytes_too() -> None:
+    session = StreamSession(1, "ipv4:192.0.2.1:1")
+    message = p4r.StreamMessageResponse(packet=p4r.PacketIn(payload=bytes(65000)))
+    fit = MAX_QUEUED_BYTES // message.ByteSize()
+    for _ in range(fit + 10):
+        session.offer(message)
+    assert session.dropped == 10
+    messages = session.messages()
+    for _ in range(fit):
+        next(messages)
+    for _ in range(fit):  # there is room again
+        session.offer(message)
+    assert session.dropped == 10
 
 
 fields = st.lists(st.integers(1, 48), min_size=0, max_size=6)
