@@ -202,9 +202,8 @@ class Primitives:
             return
         stack = write.layout.stacks[_stack(call.operands[0], call.source)]
         count = write.hoist(_expression(call.operands[1], call.source), 1)
-        write.out(
-            f"push_front({stack.array}, &p.v[{stack.first_valid}], {stack.next}, {stack.depth}, {count});"
-        )
+        name = "push_front" if stack.type.varbit is None else "push_varbit"
+        write.out(f"{name}({stack.array}, &p.v[{stack.first_valid}], {stack.next}, {stack.depth}, {count});")
 
     def _pop(self, call: Primitive, write: ExpressionWriter) -> None:
         if isinstance(call.operands[0], UnionStack):
@@ -212,9 +211,8 @@ class Primitives:
             return
         stack = write.layout.stacks[_stack(call.operands[0], call.source)]
         count = write.hoist(_expression(call.operands[1], call.source), 1)
-        write.out(
-            f"pop_front({stack.array}, &p.v[{stack.first_valid}], {stack.next}, {stack.depth}, {count});"
-        )
+        name = "pop_front" if stack.type.varbit is None else "pop_varbit"
+        write.out(f"{name}({stack.array}, &p.v[{stack.first_valid}], {stack.next}, {stack.depth}, {count});")
 
     def _drop(self, call: Primitive, write: ExpressionWriter) -> None:
         marked = call.operands[0] if call.operands else None

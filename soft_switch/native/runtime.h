@@ -172,4 +172,21 @@ inline void pop_union(H* stack, uint8_t* valid, uint32_t depth, uint64_t count) 
     for (uint32_t i = 0; count && i + count < depth; i++) swap_elements(stack, valid, i, uint32_t(i + count));
 }
 
+// A header without a value keeps the length of its varbit field, so that it matters where it goes.
+template <class H>
+inline void push_varbit(H* stack, uint8_t* valid, uint32_t& next, uint32_t depth, uint64_t count) {
+    const uint32_t n = uint32_t(count < depth ? count : depth);
+    next = next + n < depth ? next + n : depth;
+    push_union(stack, valid, depth, count);
+    for (uint32_t i = 0; i < n; i++) valid[i] = 0;
+}
+
+template <class H>
+inline void pop_varbit(H* stack, uint8_t* valid, uint32_t& next, uint32_t depth, uint64_t count) {
+    const uint32_t n = uint32_t(count < depth ? count : depth);
+    next = next > n ? next - n : 0;
+    pop_union(stack, valid, depth, count);
+    for (uint32_t i = depth - n; i < depth; i++) valid[i] = 0;
+}
+
 }  // namespace p4
