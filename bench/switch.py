@@ -5,7 +5,8 @@
 All in one run, in turns, round by round: (a) `native/forwarder.c`, which only moves frames between two
 veths, in three variants (the fastest is the ceiling); (b) soft_switch with the router l3.p4 of its tests
 between two ports; (c) soft_switch with p4src's program, adding up the messages of a job on 4 or 8 ports,
-in packets of 1, 4 and 16 chunks (path MTU 256, 1024, 4096); (d) the same on BMv2.
+in packets of 1, 4 and 16 chunks (path MTU 256, 1024, 4096); (d) the same on BMv2, which is measured on both
+processors too, and the better figure counts.
 
 The set-up is the same for all: what forwards has one processor, the hosts (one thread, `native/traffic.c`)
 another. Every port gets and gives a packet in every round: in (c) a slot takes one from each rank and gives
@@ -71,6 +72,7 @@ class Case:
     chunks: int
     once: Callable[[], Outcome]
     subject: Subject
+    processors: int = 1
     outcomes: list[Outcome] = field(default_factory=list)
 
     @property
@@ -92,6 +94,7 @@ class Case:
             "switch": self.switch,
             "ports": self.ports,
             "chunks": self.chunks,
+            "processors": self.processors,
             "pps": round(self.pps),
             "min_pps": min(samples),
             "max_pps": max(samples),
@@ -153,7 +156,16 @@ class Bench:
         def once() -> Outcome:
             return made.measure(self.native["traffic"], plan, stream, self.arguments.seconds)
 
+        def once_on_both() -> Outcome:
+            made.pin([self.processors.hosts, self.processors.switch])
+            try:
+                return once()
+            finally:
+                made.pin([self.processors.switch])
+
         self.cases.append(Case(what, kind, ports, chunks, once, made))
+        if kind == "BMv2":  # it has a thread for each step
+            self.cases.append(Case(what, kind, ports, chunks, once_on_both, made, processors=2))
 
     @staticmethod
     def _window(kind: str) -> int:
@@ -210,8 +222,12 @@ def where_time_goes(bench: Bench) -> Iterator[tuple[Case, dict[str, float], list
 
 
 def by_chunks(cases: Sequence[Case], what: str) -> dict[str, int] | None:
-    """Packets a second by chunks."""
-    return {str(case.chunks): round(case.pps) for case in cases if case.what == what} or None
+    """Packets a second by chunks, the better where a case was measured on one and on two processors."""
+    found: dict[str, int] = {}
+    for case in cases:
+        if case.what == what:
+            found[str(case.chunks)] = max(round(case.pps), found.get(str(case.chunks), 0))
+    return found or None
 
 
 def by_chunks_and_ports(cases: Sequence[Case]) -> dict[str, dict[str, int]] | None:
@@ -219,7 +235,8 @@ def by_chunks_and_ports(cases: Sequence[Case]) -> dict[str, dict[str, int]] | No
     found: dict[str, dict[str, int]] = {}
     for case in cases:
         if case.what == "aggregate":
-            found.setdefault(str(case.chunks), {})[str(case.ports)] = round(case.pps)
+            by_ports = found.setdefault(str(case.chunks), {})
+            by_ports[str(case.ports)] = max(round(case.pps), by_ports.get(str(case.ports), 0))
     return found or None
 
 
@@ -272,7 +289,7 @@ def _ratios_by_cpu(own: Sequence[Case], ceiling: dict[str, float]) -> dict[str, 
 
 
 def _against(own: Sequence[Case], theirs: Sequence[Case]) -> dict[str, float]:
-    slow = {_name(case): case.pps for case in theirs}
+    slow = {_name(case): case.pps for case in sorted(theirs, key=lambda case: case.pps)}
     return {_name(case): round(case.pps / slow[_name(case)], 1) for case in own if _name(case) in slow}
 
 
@@ -281,7 +298,17 @@ def show(cases: Sequence[Case], ceiling: dict[str, int]) -> Table:
     table = Table(title="Packets a second through a switch on one processor", title_justify="left")
     for heading in ("what", "switch"):
         table.add_column(heading)
-    for heading in ("ports", "chunks", "median", "min", "max", "of ceiling", "CPU per packet", "hosts' CPU"):
+    for heading in (
+        "on",
+        "ports",
+        "chunks",
+        "median",
+        "min",
+        "max",
+        "of ceiling",
+        "CPU per packet",
+        "hosts' CPU",
+    ):
         table.add_column(heading, justify="right")
     for case in cases:
         row = case.report()
@@ -289,6 +316,7 @@ def show(cases: Sequence[Case], ceiling: dict[str, int]) -> Table:
         table.add_row(
             case.what,
             case.switch,
+            f"{case.processors} CPU",
             str(case.ports),
             str(case.chunks),
             f"{row['pps']:,}",
