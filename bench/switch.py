@@ -53,7 +53,7 @@ ROUTER: Final = Path(__file__).parents[1] / "tests" / "soft_switch" / "programs"
 VARIANTS: Final = {
     "v2": "TPACKET_V2 ring, sendmmsg out of it",
     "v3": "TPACKET_V3 ring, sendmmsg out of it",
-    "tx": "TPACKET_V2 rings in and out",
+    "tx": "TPACKET_V2 rings in and out, one copy between them and one out",
 }
 CHUNKS: Final = (1, 4, 16)
 PORTS: Final = (4, 8)

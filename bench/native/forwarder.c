@@ -3,43 +3,53 @@
  *   forwarder v2|v3|tx A B
  *
  * v2: TPACKET_V2 ring in, sendmmsg out of the ring itself; v3: TPACKET_V3 blocks in, sendmmsg; tx: TPACKET_V2 rings in and
- * out, one copy between them. All pass the queueing discipline, as a switch has to. */
+ * out, one copy between them. All pass the queueing discipline, as a switch has to.
+ *
+ * What is in a ring out would be sent as pages, which a veth copies into new ones. A virtio_net_hdr that calls all of a
+ * frame header makes it one copy into the packet's own memory. */
 #include "rings.h"
 
+#include <linux/virtio_net.h>
 #include <poll.h>
 
-enum { BATCH = 64, LENGTH = 9300, FRAMES = 512, V3_BLOCKS = 64, V3_TIMEOUT_MS = 1 };
+enum { BATCH = 64, LENGTH = 9300, FRAMES = 512, FRAMES_OUT = 128, V3_BLOCKS = 64, V3_TIMEOUT_MS = 1 };
 
 struct side {
-    int fd;
+    int fd, fd_out; /* the same but for tx, whose frames come without a virtio_net_hdr */
     struct ring in, out;
     uint32_t unsent;
     struct mmsghdr messages[BATCH];
     struct iovec parts[BATCH];
 };
 
+static void open_tx(struct side *side, const char *interface) {
+    const int one = 1;
+    side->fd_out = packet_socket(TPACKET_V2);
+    if (setsockopt(side->fd_out, SOL_PACKET, PACKET_VNET_HDR, &one, sizeof one) < 0) fail("PACKET_VNET_HDR");
+    struct tpacket_req request = ring_request(&side->out, LENGTH, FRAMES_OUT);
+    if (setsockopt(side->fd_out, SOL_PACKET, PACKET_TX_RING, &request, sizeof request) < 0) fail("PACKET_TX_RING");
+    side->out.start = map_rings(side->fd_out, (size_t)BLOCK * request.tp_block_nr);
+    bind_to(side->fd_out, interface, 0);
+}
+
 static void open_side(struct side *side, const char *interface, int version, int with_tx) {
     side->fd = packet_socket(version);
     for (int i = 0; i < BATCH; i++) side->messages[i].msg_hdr = (struct msghdr){.msg_iov = &side->parts[i], .msg_iovlen = 1};
-    size_t size = 0, in_size;
+    side->fd_out = side->fd;
+    size_t size;
     if (version == TPACKET_V3) {
         struct tpacket_req3 request = {.tp_block_size = BLOCK, .tp_block_nr = V3_BLOCKS, .tp_frame_size = 2048,
                                        .tp_frame_nr = BLOCK / 2048 * V3_BLOCKS, .tp_retire_blk_tov = V3_TIMEOUT_MS};
         if (setsockopt(side->fd, SOL_PACKET, PACKET_RX_RING, &request, sizeof request) < 0) fail("PACKET_RX_RING");
         side->in.frames = V3_BLOCKS;
-        in_size = (size_t)BLOCK * V3_BLOCKS;
+        size = (size_t)BLOCK * V3_BLOCKS;
     } else {
         struct tpacket_req request = ring_request(&side->in, LENGTH, FRAMES);
         if (setsockopt(side->fd, SOL_PACKET, PACKET_RX_RING, &request, sizeof request) < 0) fail("PACKET_RX_RING");
-        in_size = (size_t)BLOCK * request.tp_block_nr;
-        if (with_tx) {
-            request = ring_request(&side->out, LENGTH, FRAMES);
-            if (setsockopt(side->fd, SOL_PACKET, PACKET_TX_RING, &request, sizeof request) < 0) fail("PACKET_TX_RING");
-            size = (size_t)BLOCK * request.tp_block_nr;
-        }
+        size = (size_t)BLOCK * request.tp_block_nr;
     }
-    side->in.start = map_rings(side->fd, in_size + size);
-    side->out.start = side->in.start + in_size;
+    side->in.start = map_rings(side->fd, size);
+    if (with_tx) open_tx(side, interface);
     struct packet_mreq promiscuous = {.mr_ifindex = if_nametoindex(interface), .mr_type = PACKET_MR_PROMISC};
     if (setsockopt(side->fd, SOL_PACKET, PACKET_ADD_MEMBERSHIP, &promiscuous, sizeof promiscuous) < 0) fail(interface);
     bind_to(side->fd, interface, ETH_P_ALL);
@@ -89,7 +99,7 @@ static uint32_t forward_v3(struct side *from, struct side *to) {
 
 static void kick(struct side *to) {
     if (!to->unsent) return;
-    if (send(to->fd, NULL, 0, MSG_DONTWAIT) < 0 && errno != EAGAIN && errno != ENOBUFS && errno != EINTR) fail("send");
+    if (send(to->fd_out, NULL, 0, MSG_DONTWAIT) < 0 && errno != EAGAIN && errno != ENOBUFS && errno != EINTR) fail("send");
     to->unsent = 0;
 }
 
@@ -104,8 +114,10 @@ static uint32_t forward_tx(struct side *from, struct side *to) {
             to->unsent = 1;
             break;
         }
-        memcpy((uint8_t *)room + data, (uint8_t *)header + header->tp_mac, header->tp_snaplen);
-        room->tp_len = header->tp_snaplen;
+        struct virtio_net_hdr *virtio = (struct virtio_net_hdr *)((uint8_t *)room + data);
+        *virtio = (struct virtio_net_hdr){.hdr_len = header->tp_snaplen};
+        memcpy(virtio + 1, (uint8_t *)header + header->tp_mac, header->tp_snaplen);
+        room->tp_len = sizeof *virtio + header->tp_snaplen;
         set_status(room, TP_STATUS_SEND_REQUEST);
         set_status(header, TP_STATUS_KERNEL);
         to->out.at = (to->out.at + 1) % to->out.frames;
