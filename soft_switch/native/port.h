@@ -22,6 +22,7 @@
 #include "host.h"
 #include "random.h"
 #include "tx_queue.h"
+#include "tx_ring.h"
 
 #ifndef PACKET_IGNORE_OUTGOING
 #define PACKET_IGNORE_OUTGOING 23
@@ -65,7 +66,7 @@ class Port {
     uint32_t number() const { return number_; }
     int fd() const { return fd_; }
     bool is_open() const { return fd_ >= 0; }
-    bool wants_to_send() const { return is_open() && queue_.size() > 0; }
+    bool wants_to_send() const { return is_open() && (queue_.size() > 0 || ring_out_.size() > 0); }
     bool blocked_by_qdisc() const { return blocked_by_qdisc_; }
 
     // 0 or -errno. The interface may be down; it has to exist.
@@ -98,8 +99,13 @@ class Port {
         return seen;
     }
 
+    // Frames go into the ring while nothing waits that the interface did not take, otherwise behind that.
     uint8_t* reserve(uint32_t length) {
         if (fd_ < 0) return stats_.tx_dropped++, nullptr;
+        in_ring_ = nullptr;
+        if (queue_.size() == 0 && ring_out_.is_open()) in_ring_ = ring_out_.reserve(length);
+        if (in_ring_) return in_ring_;
+        if (ring_out_.size() > 0) flush();
         uint8_t* room = queue_.reserve(length);
         if (!room) {
             flush();
@@ -118,13 +124,23 @@ class Port {
             stats_.tx_lost++;
             return;
         }
-        queue_.commit(length);
-        if (queue_.size() % BATCH == 0) flush();
+        if (in_ring_) {
+            if (!fits_mtu(in_ring_, length)) {
+                stats_.tx_errors++;
+                return;
+            }
+            ring_out_.commit(length);
+            if (ring_out_.size() >= BATCH) flush();
+        } else {
+            queue_.commit(length);
+            if (queue_.size() % BATCH == 0) flush();
+        }
     }
 
     // Send what waits, as far as the interface takes it; what it does not take now stays.
     void flush() {
         blocked_by_qdisc_ = false;
+        if (ring_out_.size() > 0) send_ring();
         while (fd_ >= 0 && queue_.size() > 0) {
             const uint32_t count = std::min<uint32_t>(queue_.size(), BATCH);
             for (uint32_t i = 0; i < count; i++) parts_[i] = {queue_.data(queue_[i]), queue_[i].length};
@@ -149,6 +165,7 @@ class Port {
             int error = 0;
             socklen_t size = sizeof error;
             getsockopt(fd_, SOL_SOCKET, SO_ERROR, &error, &size);
+            mtu_ = read_mtu();
             if (int(if_nametoindex(interface_.c_str())) == index_ && !ring_too_small()) return;
             close_socket();
         }
@@ -171,7 +188,7 @@ class Port {
 
   private:
     // Room before the frame for a VLAN tag, which the kernel hands over apart from the frame.
-    static constexpr int VLAN_ROOM = 16;
+    static constexpr int VLAN_ROOM = 16, VLAN_TAG = 4;
     static constexpr size_t BLOCK = 1 << 17, RING = 4 << 20;
     static constexpr uint32_t MIN_FRAMES = 512;
     static constexpr uint32_t CACHE_LINE = 64, MAX_PREFETCH = 1536;
@@ -183,6 +200,9 @@ class Port {
     size_t ring_size_ = 0;
     uint32_t frame_size_ = 0, frames_ = 0, per_block_ = 1, position_ = 0, oversize_seen_ = 0;
     bool blocked_by_qdisc_ = false;
+    uint32_t mtu_ = 1500;
+    TxRing ring_out_;
+    uint8_t* in_ring_ = nullptr;  // where the frame last reserved is, if not in the queue
     TxQueue queue_;
     mmsghdr messages_[BATCH] = {};
     iovec parts_[BATCH] = {};
@@ -210,9 +230,12 @@ class Port {
         ifreq ifr{};
         return request(SIOCGIFFLAGS, ifr) == 0 ? ifr.ifr_flags : short(0);
     }
-    uint32_t frame_size_for_mtu() const {
+    uint32_t read_mtu() const {
         ifreq ifr{};
-        const uint32_t mtu = request(SIOCGIFMTU, ifr) == 0 ? uint32_t(ifr.ifr_mtu) : 1500;
+        return request(SIOCGIFMTU, ifr) == 0 ? uint32_t(ifr.ifr_mtu) : 1500;
+    }
+    uint32_t frame_size_for_mtu() const {
+        const uint32_t mtu = read_mtu();
         const uint32_t overhead = TPACKET2_HDRLEN + VLAN_ROOM + 64;
         return uint32_t(TPACKET_ALIGN(std::min(std::max(mtu, 1500u), MAX_FRAME - 64) + overhead));
     }
@@ -249,6 +272,8 @@ class Port {
         address.sll_ifindex = index;
         if (bind(fd_, reinterpret_cast<sockaddr*>(&address), sizeof address) < 0) return -errno;
         index_ = index;
+        mtu_ = read_mtu();
+        ring_out_.open(index, std::min(mtu_ + ETH_HLEN + VLAN_TAG, MAX_FRAME));
         return 0;
     }
 
@@ -257,7 +282,8 @@ class Port {
         if (fd_ >= 0) close(fd_);
         ring_ = nullptr;
         fd_ = -1;
-        stats_.tx_dropped += queue_.size();
+        stats_.tx_dropped += queue_.size() + ring_out_.size();
+        ring_out_.close();
         queue_.pop(queue_.size());
     }
 
@@ -288,16 +314,42 @@ class Port {
         f(frame, length);
     }
 
+    // What the interface does not take begins the queue. (A ring's socket cannot tell when there is room again.)
+    void send_ring() {
+        const uint32_t sent = ring_out_.send();
+        timespec now{};
+        if (capture.is_open()) clock_gettime(CLOCK_REALTIME, &now);
+        for (uint32_t i = 0; i < sent; i++) sent_frame(ring_out_.frame(i), ring_out_.length(i), now);
+        for (uint32_t i = sent; i < ring_out_.size(); i++) {
+            const uint32_t length = ring_out_.length(i);
+            uint8_t* room = queue_.reserve(length);
+            if (room) {
+                std::memcpy(room, ring_out_.frame(i), length);
+                queue_.commit(length);
+            } else {
+                stats_.tx_dropped++;
+            }
+        }
+        ring_out_.clear(sent);
+    }
+
+    // A VLAN tag does not count.
+    bool fits_mtu(const uint8_t* frame, uint32_t length) const {
+        if (length <= mtu_ + ETH_HLEN) return length <= ring_out_.capacity();
+        const bool tagged = frame[12] == ETH_P_8021Q >> 8 && frame[13] == (ETH_P_8021Q & 0xFF);
+        return tagged && length <= std::min(mtu_ + ETH_HLEN + VLAN_TAG, ring_out_.capacity());
+    }
+
     void sent_frames(uint32_t count) {
         timespec now{};
         if (capture.is_open()) clock_gettime(CLOCK_REALTIME, &now);
-        for (uint32_t i = 0; i < count; i++) {
-            const TxQueue::Item& item = queue_[i];
-            stats_.tx_packets++, stats_.tx_bytes += item.length;
-            if (capture.is_open())
-                capture.write(queue_.data(item), item.length, uint32_t(now.tv_sec), uint32_t(now.tv_nsec));
-        }
+        for (uint32_t i = 0; i < count; i++) sent_frame(queue_.data(queue_[i]), queue_[i].length, now);
         queue_.pop(count);
+    }
+
+    void sent_frame(const uint8_t* frame, uint32_t length, const timespec& now) {
+        stats_.tx_packets++, stats_.tx_bytes += length;
+        if (capture.is_open()) capture.write(frame, length, uint32_t(now.tv_sec), uint32_t(now.tv_nsec));
     }
 };
 

@@ -124,6 +124,35 @@ def test_a_rate_set_with_tc_holds(space: str, plane: DataPlane) -> None:
         assert time.monotonic() - start < TIMEOUT_S
 
 
+def test_a_shaped_port_keeps_order_and_loses_nothing(space: str, plane: DataPlane) -> None:
+    """Bursts are longer than what the interface takes at once, pauses let it catch up."""
+    run(f"ip netns exec {space} tc qdisc add dev s1 root tbf rate 80mbit burst 20000 limit 4000000")
+    wires = {port: Wire(space, far) for port, (far, _) in NAMES.items()}
+    for start, length in ((0, 1082), (400, 60), (800, 9000), (900, 300)):
+        sent = [frame(number, length) for number in range(start, start + (400 if length < 9000 else 100))]
+        for one in sent:
+            wires[2].send(one)
+        assert [left[REPORT:] for left in collect(wires[1], len(sent))] == sent
+    out = plane.ports()[1]
+    assert (out.tx_packets, out.tx_dropped, out.tx_errors) == (1300, 0, 0)
+
+
+def test_frames_longer_than_the_mtu_are_errors(space: str, plane: DataPlane) -> None:
+    wires = {port: Wire(space, far) for port, (far, _) in NAMES.items()}
+    run(f"ip -n {space} link set s1 mtu 1000")
+
+    def is_refused() -> bool:
+        seen = plane.ports()[2].rx_packets
+        wires[2].send(frame(1, 1014 - REPORT + 1))
+        until(lambda: plane.ports()[2].rx_packets > seen)
+        return plane.ports()[1].tx_errors > 0
+
+    until(is_refused)  # it looks at the MTU from time to time
+    list(wires[1].received())
+    wires[2].send(frame(2, 1014 - REPORT))
+    assert [left[REPORT:] for left in collect(wires[1], 1)] == [frame(2, 1014 - REPORT)]
+
+
 def test_an_interface_that_vanishes_and_returns(space: str, plane: DataPlane) -> None:
     far, near = NAMES[2]
     for back in (1, 2):
