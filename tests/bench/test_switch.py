@@ -1,4 +1,4 @@
-"""bench.switch: a short run, whose hosts compare every packet that comes out, gives the figures that it promises."""
+"""bench.switch: a short run, whose hosts compare every packet that comes out, gives its figures."""
 
 from __future__ import annotations
 
