@@ -99,7 +99,7 @@ def test_saturating_fields() -> None:
 
 def test_the_last_index_of_an_empty_stack() -> None:
     """BMv2 counts in 64 bits without a sign."""
-    last = operation("last_stack_index", None, {"type": "header_stack", "value": "s"})  # type: ignore[arg-type]
+    last = operation("last_stack_index", None, {"type": "header_stack", "value": "s"})
     header = {"r": 32, "greater": 8}
     statements = [
         assign(field("h", "r"), last),

@@ -6,7 +6,17 @@ import random
 
 import pytest
 
-from soft_switch.dataplane import DataPlane, Exact, Lpm, Range, TableError, TableFull, Ternary, UnknownEntry
+from soft_switch.dataplane import (
+    DataPlane,
+    Exact,
+    Lpm,
+    Match,
+    Range,
+    TableError,
+    TableFull,
+    Ternary,
+    UnknownEntry,
+)
 from soft_switch.description import KeyField, ValueSetInfo
 from soft_switch.value_sets import pack_member
 from tests.soft_switch.conftest import PlaneFactory
@@ -92,12 +102,13 @@ def test_what_does_not_fit(plane_with: PlaneFactory) -> None:
         plane.value_set_write("nothing", [])
     with pytest.raises(TableFull, match="holds 4 members, 5 were given"):
         plane.value_set_write(KINDS, [[Exact(n)] for n in range(5)])
-    for member, message in [
+    wrong: list[tuple[list[Match], str]] = [
         ([Exact(1), Exact(1)], "compares 1 fields, the member has 2"),
         ([Exact(1 << 16)], "does not fit the 16 bits"),
         ([Range(5, 4)], "is empty"),
         ([Lpm(0, 17)], "no prefixes of 17 bits"),
-    ]:
+    ]
+    for member, message in wrong:
         with pytest.raises(TableError, match=message):
             plane.value_set_write(KINDS, [member])
 
