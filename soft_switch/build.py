@@ -54,7 +54,7 @@ class Tier:
 
 
 OPTIMISED = Tier("program", ("-O3",))
-QUICK = Tier("quick", ("-Og",))
+QUICK = Tier("quick", ("-Og", "-fira-algorithm=priority"))
 ENGINE = Tier("engine", ("-O2",))
 
 

@@ -90,7 +90,7 @@ class _Compiler:
         out()
         out("namespace p4 {\nnamespace {\n")
         self.constants.declare(out)
-        self._structs(out)
+        self._structs(out, body.text())
         out.lines += reroll(body.lines)
         out("}  // namespace\n}  // namespace p4\n")
         out('#include "program_api.h"')
@@ -105,8 +105,8 @@ class _Compiler:
             {meter.name: index for index, meter in enumerate(self.meters)},
         )
 
-    def _structs(self, out: Code) -> None:
-        self.layout.declare(out, self.program)
+    def _structs(self, out: Code, body: str) -> None:
+        self.layout.declare(out, self.program, body)
         seen = set()
         types = [h.type for h in self.program.header_instances.values() if not h.metadata]
         for header_type in [*types, *(stack.type for stack in self.program.stacks.values())]:
