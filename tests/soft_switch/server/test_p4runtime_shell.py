@@ -155,7 +155,7 @@ for number in (1, 2):
     session = sh.CloneSessionEntry(number).add(1, 1)
     session.insert()  # the test makes it send a digest
     session.delete()
-first, second = lists.sniff(timeout=3)
+first, second = list(lists.sniff(timeout=5))
 assert (first.digest.list_id, second.digest.list_id) == (1, 2)
 assert first.digest.data[0].struct.members[1].bitstring == b"\\x03"
 digest.delete()
@@ -195,5 +195,5 @@ def test_a_session(switch: Switch) -> None:
 def test_meters_digests_and_timeouts(switch: Switch) -> None:
     plane = switch.plane
     plane.idle_ns = lambda table, handle: 10**9  # type: ignore[method-assign]
-    plane.clone_delete = lambda session: plane.learn("learn_t", (1, 3))  # type: ignore[method-assign]
+    plane.clone_delete = lambda session: plane.learn("learn_t", (session, 3))  # type: ignore[method-assign]
     run(FEATURES, switch, "features")
