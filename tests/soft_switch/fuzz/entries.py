@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+from collections.abc import Mapping
 
 from soft_switch.dataplane import (
     DataPlane,
@@ -16,7 +17,7 @@ from soft_switch.dataplane import (
     TableError,
     Ternary,
 )
-from soft_switch.description import KeyField, TableInfo
+from soft_switch.description import Group, KeyField, Member, TableInfo, Target
 
 ENTRIES = 12
 PORTS = range(1, 9)
@@ -25,7 +26,7 @@ SESSIONS = range(6)
 
 
 def fill(plane: DataPlane, chance: random.Random) -> None:
-    """Entries in every table, default actions, multicast groups, clone sessions, meters."""
+    """Entries in every table, default actions, action profiles, value sets, groups, sessions, meters."""
     program = plane.program
     assert program is not None
     for group in GROUPS:
@@ -39,22 +40,46 @@ def fill(plane: DataPlane, chance: random.Random) -> None:
                 plane.meter_write(
                     meter.name, index, MeterConfig(*chance.choice([(1, 2, 3, 4), (0, 90, 9, 900)]))
                 )
+    for values in program.value_sets.values():
+        members = [[_match(key, chance) for key in values.fields] for _ in range(min(values.size, 4))]
+        plane.value_set_write(values.name, members)
+    targets = {name: _targets(plane, name, chance) for name in program.action_profiles}
     for table in program.tables.values():
         if not table.keys:
             continue
         for _ in range(ENTRIES):
             with contextlib.suppress(TableError):  # the same match again, an action only for defaults, full
-                _insert(plane, table, chance)
+                _insert(plane, table, targets, chance)
         if not table.default_is_const:
             with contextlib.suppress(TableError):
                 name, params = _call(plane, table, chance)
                 plane.set_default(table.name, name, params)
 
 
-def _insert(plane: DataPlane, table: TableInfo, chance: random.Random) -> None:
-    name, params = _call(plane, table, chance)
+def _targets(plane: DataPlane, profile: str, chance: random.Random) -> list[Target]:
+    """Members, and groups of them where the profile has a selector."""
+    program = plane.program
+    assert program is not None
+    table = next(table for table in program.tables.values() if table.profile == profile)
+    members = [plane.profile_member_insert(profile, *_call(plane, table, chance)) for _ in range(6)]
+    result: list[Target] = [Member(handle) for handle in members]
+    if program.action_profiles[profile].selector:
+        for size in (0, 1, 3, 5):  # one without members
+            handle = plane.profile_group_insert(profile, chance.sample(members, size))
+            result.append(Group(handle))
+    return result
+
+
+def _insert(
+    plane: DataPlane, table: TableInfo, targets: Mapping[str, list[Target]], chance: random.Random
+) -> None:
     match = [_match(key, chance) for key in table.keys]
-    plane.insert(table.name, match, priority=chance.randrange(1, 100), action=name, params=params)
+    priority = chance.randrange(1, 100)
+    if table.profile is not None:
+        plane.insert(table.name, match, priority=priority, target=chance.choice(targets[table.profile]))
+        return
+    name, params = _call(plane, table, chance)
+    plane.insert(table.name, match, priority=priority, action=name, params=params)
 
 
 def _call(plane: DataPlane, table: TableInfo, chance: random.Random) -> tuple[str, list[int]]:
