@@ -17,7 +17,7 @@ from tests.soft_switch.random_programs import RandomProgram
 P4C, BMV2 = shutil.which("p4c-bm2-ss"), shutil.which("simple_switch")
 FRAMES = 50  # a port's queue in BMv2 holds 64
 TIMEOUT_S = 60.0
-SETTLED_S = 0.5
+POLL_S = 0.2
 PCAP_HEADER = struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, 1)
 
 
@@ -27,35 +27,35 @@ def write_pcap(path: Path, frames: Sequence[bytes]) -> None:
 
 
 def read_pcap(path: Path) -> list[bytes]:
-    data, at, frames = path.read_bytes(), len(PCAP_HEADER), []
-    while at < len(data):
+    """The complete frames in a file that may still be written."""
+    data = path.read_bytes() if path.exists() else b""
+    at, frames = len(PCAP_HEADER), []
+    while at + 16 <= len(data):
         (size,) = struct.unpack_from("<I", data, at + 8)
-        frames.append(data[at + 16 : at + 16 + size])
         at += 16 + size
+        if at <= len(data):
+            frames.append(data[at - size : at])
     return frames
 
 
 def through_bmv2(program: Path, frames: Sequence[bytes], folder: Path) -> list[bytes]:
-    """What leaves on port 1 for frames on port 0; BMv2 reads and writes files here, no interfaces."""
+    """What leaves on port 1, one for each of the frames on port 0; BMv2 reads and writes files here."""
     for port, items in ((0, frames), (1, ())):
         write_pcap(folder / f"s{port}_in.pcap", items)
     out = folder / "s1_out.pcap"
     command = [str(BMV2), "--use-files", "0", "--thrift-port", "0", "-i", "0@s0", "-i", "1@s1", str(program)]
-    wanted, deadline = -1, time.monotonic() + TIMEOUT_S
+    got, deadline = list[bytes](), time.monotonic() + TIMEOUT_S
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(command, cwd=folder, stdout=log, stderr=subprocess.STDOUT)
         try:
-            while time.monotonic() < deadline and process.poll() is None:
-                size = out.stat().st_size if out.exists() else -1
-                if size == wanted > len(PCAP_HEADER):
-                    break
-                wanted = size
-                time.sleep(SETTLED_S)
+            while len(got) < len(frames) and time.monotonic() < deadline and process.poll() is None:
+                time.sleep(POLL_S)
+                got = read_pcap(out)
         finally:
             process.kill()
             process.wait()
-    assert out.exists(), (folder / "log").read_text()
-    return read_pcap(out)
+    assert got, (folder / "log").read_text()
+    return got
 
 
 @pytest.mark.bmv2
