@@ -5,8 +5,8 @@
 A switch and its controller in one process, over a Unix socket, with the tables of tests/soft_switch/programs/
 tables.p4 made large. First batches of entries are inserted, modified and deleted in an exact, a longest
 prefix and a ternary table; CPU time is of the whole process, controller included. Then `--churn` writes
-insert and delete entries in random order, half of them with a ternary mask of their own, while about 2,000 are
-there: memory has to stay.
+insert and delete entries in random order, half of them with a ternary mask of their own, while about 2,000
+are there: memory has to stay.
 """
 
 from __future__ import annotations
