@@ -289,7 +289,7 @@ def no_pipeline() -> P4RuntimeError:
 def _realize(load: Callable[[bytes], None], config: PipelineConfig) -> None:
     """Load or verify a program; one that cannot be realized is the request's fault."""
     try:
-        load(config.message.p4_device_config)
+        load(config.device_config)
     except ProgramError as error:
         raise invalid(f"the program cannot be realized by this switch: {error}") from error
 

@@ -13,6 +13,7 @@ from finsy.proto import p4r
 from soft_switch.errors import DuplicateEntry, EntryInUse, TableError, TableFull, UnknownEntry
 from soft_switch.server.arrays import Counters, Registers
 from soft_switch.server.backend import ForwardingBackend
+from soft_switch.server.device_config import unwrap
 from soft_switch.server.digests import Digests
 from soft_switch.server.errors import P4RuntimeError, invalid
 from soft_switch.server.meters import DirectMeters, Meters
@@ -43,6 +44,7 @@ class PipelineConfig:
     """A ForwardingPipelineConfig as it was given, and what was read from it."""
 
     message: p4r.ForwardingPipelineConfig
+    device_config: bytes  # the BMv2 JSON
     schema: Schema
     program: ProgramTables
 
@@ -54,10 +56,11 @@ def parse_config(message: p4r.ForwardingPipelineConfig) -> PipelineConfig:
     if not message.p4_device_config:
         raise invalid("the forwarding pipeline config has no p4_device_config: it is p4c's BMv2 JSON")
     schema = parse_p4info(message.p4info)
-    program = read_program(message.p4_device_config, schema)
+    device_config = unwrap(message.p4_device_config)
+    program = read_program(device_config, schema)
     kept = p4r.ForwardingPipelineConfig()
     kept.CopyFrom(message)
-    return PipelineConfig(kept, schema, program)
+    return PipelineConfig(kept, device_config, schema, program)
 
 
 class EntityHandler(Protocol):

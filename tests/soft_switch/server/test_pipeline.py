@@ -410,3 +410,25 @@ def test_the_test_program_is_what_p4c_makes_of_its_source(tmp_path: Path) -> Non
         made, kept = (tmp_path / name).read_text(), (HERE / name).read_text()
         lines = [line for line in made.splitlines() if not line.startswith("#")]
         assert [line for line in lines if line] == [line for line in kept.splitlines() if line]
+
+
+def test_a_program_wrapped_as_older_clients_send_it(
+    primary: Controller, plane: FakePlane, config: p4r.ForwardingPipelineConfig
+) -> None:
+    """In a p4.tmp.P4DeviceConfig with `reassign`; it is read back as it was given."""
+    size, length = len(config.p4_device_config), bytearray()
+    while size:
+        length.append(size & 0x7F | (0x80 if size >> 7 else 0))
+        size >>= 7
+    config.p4_device_config = b"\x08\x01\x1a" + bytes(length) + config.p4_device_config
+    primary.set_config(config=config)
+    assert plane.program["pipelines"]
+    assert primary.get_config().config == config
+
+
+@pytest.mark.parametrize("data", [b"\x08", b"\x1a\x05{}", b"\x08\x01", b"\x0d\x01\x02\x03\x04", b"\xff" * 20])
+def test_a_device_config_that_is_wrapped_wrongly(
+    primary: Controller, config: p4r.ForwardingPipelineConfig, data: bytes
+) -> None:
+    config.p4_device_config = data
+    assert primary.refused(primary.set_config, config=config).code == "INVALID_ARGUMENT"
