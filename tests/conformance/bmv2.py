@@ -30,7 +30,7 @@ class Bmv2:
     def __init__(self, packets: grpc.Channel, controller: Controller) -> None:
         self.controller = controller
         self._stream = packets.stream_stream(
-            PACKET_STREAM, request_serializer=_encode, response_deserializer=_decode
+            PACKET_STREAM, request_serializer=encode, response_deserializer=decode
         )
 
     def process(self, packets: Sequence[tuple[int, bytes]]) -> Outputs:
@@ -56,23 +56,30 @@ def running_bmv2() -> Iterator[Bmv2]:
         log = Path(folder, "log")
         with log.open("wb") as file:
             process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT)
-        with grpc.insecure_channel(dataplane) as packets:
-            controller = None
-            try:
-                grpc.channel_ready_future(packets).result(timeout=TIMEOUT_S)
-                controller = Controller(runtime)
+        try:
+            with grpc.insecure_channel(dataplane) as packets, _primary(packets, runtime, log) as controller:
                 yield Bmv2(packets, controller)
-            except (grpc.FutureTimeoutError, grpc.RpcError) as error:
-                raise RuntimeError(f"simple_switch_grpc fails: {log.read_text()[-2000:]}") from error
-            finally:
-                if controller is not None:
-                    controller.close()
-                process.terminate()
-                try:
-                    process.wait(TIMEOUT_S)
-                except subprocess.TimeoutExpired:
-                    process.kill()
-                    process.wait()
+        finally:
+            process.terminate()
+            try:
+                process.wait(TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+@contextmanager
+def _primary(packets: grpc.Channel, address: str, log: Path) -> Iterator[Controller]:
+    """The primary controller, as soon as the switch answers."""
+    try:
+        grpc.channel_ready_future(packets).result(timeout=TIMEOUT_S)
+        controller = Controller(address)
+    except (grpc.FutureTimeoutError, grpc.RpcError) as error:
+        raise RuntimeError(f"simple_switch_grpc does not answer: {log.read_text()[-2000:]}") from error
+    try:
+        yield controller
+    finally:
+        controller.close()
 
 
 def free_port() -> int:
@@ -85,7 +92,7 @@ def free_port() -> int:
 Message = dict[int, "int | bytes"]
 
 
-def _encode(message: Message) -> bytes:
+def encode(message: Message) -> bytes:
     """Protocol Buffers: varints and bytes."""
     result = b""
     for field, value in message.items():
@@ -96,7 +103,8 @@ def _encode(message: Message) -> bytes:
     return result
 
 
-def _decode(data: bytes) -> Message:
+def decode(data: bytes) -> Message:
+    """The fields that a message has."""
     message: Message = {}
     at = 0
     while at < len(data):
