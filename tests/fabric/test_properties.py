@@ -56,6 +56,7 @@ BY_SEED = settings(
 )
 
 
+@pytest.mark.slow
 @settings(BY_SEED, max_examples=20)
 @given(seed=SEEDS)
 def test_anything_that_may_happen_leaves_every_sum_exact(seed: int) -> None:
@@ -169,6 +170,7 @@ def test_an_all_reduce_sends_no_gradient_from_rack_to_rack_but_through_spines() 
     assert messages == set(range(len(messages)))
 
 
+@pytest.mark.slow
 def test_sixteen_jobs_at_once_share_leaves_and_spines() -> None:
     """With loss; there is room for half of them at a time."""
     config = fabric_config(2, [4, 4, 4])

@@ -19,6 +19,8 @@ from tests.host_agent.sim import configs, job_of, routes_of
 from tests.model.slot_rules import Job, SwitchModel
 from tests.p4src.rack import CompiledRack, comparable
 
+pytestmark = pytest.mark.slow
+
 LANES = 64
 PACKETS = 4
 

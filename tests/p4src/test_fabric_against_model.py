@@ -24,6 +24,8 @@ from tests.model.slot_rules import Out
 from tests.model.tree_packets import TREE_VERSION, Kind, TreePacket
 from tests.p4src.entry_pair import EntryPair
 
+pytestmark = pytest.mark.slow
+
 
 @dataclass
 class Script:

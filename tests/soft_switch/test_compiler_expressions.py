@@ -11,6 +11,8 @@ from soft_switch.dataplane import DataPlane
 from tests.soft_switch.bits import pack, signed, unpack
 from tests.soft_switch.bmv2_json import Json, assign, const, field, operation, program
 
+pytestmark = pytest.mark.slow
+
 WIDTHS = {"a": 8, "b": 32, "c": 64, "d": 31, "e": 17, "f": 100, "g": 192, "i": 4}
 SIGNED = {"j": 32, "k": 64, "l": 130}  # in metadata, which can be signed
 RESULTS = 24

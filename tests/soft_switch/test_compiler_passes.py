@@ -17,6 +17,8 @@ from tests.soft_switch.bits import pack, size, unpack
 from tests.soft_switch.conftest import PlaneFactory
 from tests.soft_switch.programs import program
 
+pytestmark = pytest.mark.slow
+
 COMMAND = {
     "ingress_op": 8,
     "egress_op": 8,

@@ -14,6 +14,8 @@ from tests.soft_switch.conftest import PlaneFactory
 from tests.soft_switch.programs import NAMES, program
 from tests.soft_switch.test_compiler_state import COMMAND
 
+pytestmark = pytest.mark.slow
+
 LONGEST = 9000
 
 

@@ -19,6 +19,8 @@ from tests.soft_switch.bits import pack
 from tests.soft_switch.programs import program
 from tests.soft_switch.test_compiler_state import COMMAND
 
+pytestmark = pytest.mark.slow
+
 ADD = pack(COMMAND, {"op": 8, "index": 3})
 
 

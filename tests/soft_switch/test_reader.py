@@ -57,6 +57,7 @@ def test_not_a_program(text: bytes, message: str) -> None:
         read_program(text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_program_with_a_part_missing_is_an_error_not_a_crash(name: str) -> None:
     """Whatever part is left out: a ProgramError, or a program that does without it."""

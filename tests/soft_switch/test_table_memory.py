@@ -16,6 +16,8 @@ from soft_switch.dataplane import DataPlane, Exact, Group, Match, Range, Ternary
 from soft_switch.server.device import Device
 from tests.soft_switch.programs import p4info, program
 
+pytestmark = pytest.mark.slow
+
 ROUND = 500  # entries that are inserted and deleted together
 LIVE = 4  # rounds of entries that are there at one time
 ONE, TWO = "TestIngress.one", "TestIngress.two"

@@ -19,6 +19,7 @@ def _loss(network: Network, parameters: Floats, samples: Samples) -> float:
     return float(np.sum(np.log(np.exp(scores).sum(axis=1)) - chosen))
 
 
+@pytest.mark.slow
 def test_gradient_is_the_derivative() -> None:
     network = Network(hidden=5)
     training, _ = load(seed=3)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from host_agent.communicator import Communicator
@@ -71,6 +72,7 @@ def _train(meeting: _Meeting, record: Path, *, steps: int) -> list[dict[str, Any
         return [future.result() for future in futures]
 
 
+@pytest.mark.slow
 def test_training_together_equals_training_alone(tmp_path: Path) -> None:
     record = tmp_path / "sums.npy"
     answers = _train(_Meeting(3), record, steps=12)

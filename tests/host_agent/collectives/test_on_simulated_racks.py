@@ -60,6 +60,7 @@ def run_and_check(sim: Simulation, cases: list[Case], seed: int, ring: tuple[int
     assert counters["mismatch"] == counters["foreign"] == 0
 
 
+@pytest.mark.slow
 @given(
     ring=st.integers(2, 8).flatmap(lambda size: st.permutations(range(size))),
     shape=SHAPES,

@@ -34,7 +34,7 @@ class Plane:
         return {number: PortStats(f"l1-eth{number}", *range(1, 13)) for number in (1, 2)}
 
     def stats(self) -> GlobalStats:
-        return GlobalStats(1, 2, 3, 4)
+        return GlobalStats(1, 2, 3, 4, 5)
 
 
 def text_of(collected: Iterator[Metric]) -> str:

@@ -25,6 +25,8 @@ from tests.soft_switch.server.features import (
     station,
 )
 
+pytestmark = pytest.mark.slow
+
 if TYPE_CHECKING:
     from tests.soft_switch.server.conftest import Controller
 

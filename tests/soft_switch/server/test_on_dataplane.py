@@ -12,6 +12,8 @@ from soft_switch.cli import verify_program
 from soft_switch.dataplane import DataPlane
 from soft_switch.server import P4RuntimeServer
 
+pytestmark = pytest.mark.slow
+
 if TYPE_CHECKING:
     from tests.soft_switch.server.conftest import Controller
 

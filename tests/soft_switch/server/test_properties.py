@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from finsy.proto import U128, p4d, p4i, p4r, rpc_code
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,6 +13,8 @@ from soft_switch.server.arbitration import Arbiter
 from soft_switch.server.errors import P4RuntimeError
 from soft_switch.server.shadow import Shadow
 from soft_switch.server.state import ForwardingState, PipelineConfig, parse_config
+
+pytestmark = pytest.mark.slow
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
