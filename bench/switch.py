@@ -34,6 +34,9 @@ from typing import Any, Final
 from rich.console import Console
 from rich.table import Table
 
+if not __package__:  # started as a file
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+
 from bench.switch_frames import Job, crossing, router_entries
 from bench.switch_rig import (
     Outcome,
@@ -257,9 +260,9 @@ def summary(cases: Sequence[Case], reference: int) -> dict[str, Any]:
         "l3_pps": l3.get(str(reference)),
         "l3_pps_by_chunks": l3,
         "aggregate_pps": by_chunks_and_ports(own),
-        "bmv2_pps": {"l3": by_chunks(theirs, "l3"), "aggregate": by_chunks_and_ports(theirs)}
-        if theirs
-        else None,
+        "bmv2_pps": (by_chunks(theirs, "l3") or {}).get(str(reference)),
+        "bmv2_pps_by_chunks": by_chunks(theirs, "l3"),
+        "bmv2_aggregate_pps": by_chunks_and_ports(theirs),
         "of_ceiling": _ratios(own, {chunks: case.pps for chunks, case in ceiling.items()}),
         "of_ceiling_by_cpu_time": _ratios_by_cpu(
             own, {chunks: case.cpu_ns for chunks, case in ceiling.items()}
