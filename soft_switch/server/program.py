@@ -5,16 +5,20 @@ The BMv2 JSON is read by `soft_switch.bmv2`; here its names become P4Runtime's i
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from soft_switch.bmv2.program import Bmv2Program
-from soft_switch.description import KeyField, Match, Optional_, TableInfo, Ternary
+from soft_switch.description import KeyField, Match, Optional_, Program, TableInfo, Ternary
 from soft_switch.errors import ProgramError
 from soft_switch.server.errors import invalid
 from soft_switch.server.schema import MatchField, MatchKind, Schema, Table
 from soft_switch.translation import describe
 
+LOG = logging.getLogger(__name__)
+
+COMPILER_MADE = ("tbl_", "switch_")  # what the names of p4c's own tables begin with
 MISMATCH = "they are not of one program"
 DEFAULT_PORT_WIDTH = 9  # bits of standard_metadata.egress_port in v1model.p4
 
@@ -49,13 +53,17 @@ class ProgramTables:
     port_width: int
 
 
-def read_program(device_config: bytes, schema: Schema) -> ProgramTables:
-    """Read a BMv2 JSON and hold it against its P4Info; INVALID_ARGUMENT where they are wrong."""
+def read_program(device_config: bytes, schema: Schema) -> tuple[ProgramTables, Schema]:
+    """Read a BMv2 JSON and hold it against its P4Info; INVALID_ARGUMENT where they are wrong.
+
+    With it comes the schema of what the program really has.
+    """
     try:
         bmv2 = describe(device_config)
     except ProgramError as error:
         raise invalid(f"the program cannot be realized by this switch: {error}") from error
     program = bmv2.description
+    schema = fit_program(schema, program)
     for counter in schema.counters.values():
         info = program.counters.get(counter.name)
         _check_array(
@@ -83,9 +91,7 @@ def read_program(device_config: bytes, schema: Schema) -> ProgramTables:
     defaults: dict[int, ActionCall] = {}
     sizes: dict[int, int] = {}
     for table in schema.tables.values():
-        json_table = program.tables.get(table.name)
-        if json_table is None:
-            raise invalid(f"P4Info has a table {table.name} that the BMv2 JSON lacks: {MISMATCH}")
+        json_table = program.tables[table.name]
         _check_key(table, json_table)
         sizes[table.id] = (json_table.entries and table.size) or json_table.size
         ids = {schema.actions[number].name: number for number in table.actions}
@@ -103,7 +109,37 @@ def read_program(device_config: bytes, schema: Schema) -> ProgramTables:
                     call=ActionCall(ids[entry.call.action], entry.call.params),
                 )
             )
-    return ProgramTables(entries, defaults, sizes, _port_width(bmv2))
+    return ProgramTables(entries, defaults, sizes, _port_width(bmv2)), schema
+
+
+def fit_program(schema: Schema, program: Program) -> Schema:
+    """The schema without tables that p4c left out of the program, and with widths it left out of P4Info.
+
+    If the program in turn has a table that P4Info lacks, they are not of one program.
+    """
+    known = {table.name for table in schema.tables.values()}
+    dropped = {table.id: table.name for table in schema.tables.values() if table.name not in program.tables}
+    foreign = [name for name in program.tables if name not in known and not name.startswith(COMPILER_MADE)]
+    if dropped and foreign:
+        name = next(iter(dropped.values()))
+        raise invalid(f"P4Info has a table {name} that the BMv2 JSON lacks: {MISMATCH}")
+    for name in dropped.values():
+        LOG.warning("table %s of P4Info is not in the BMv2 JSON: it takes no entries", name)
+    tables = {
+        number: replace(table, fields=_with_widths(table.fields, program.tables[table.name].keys))
+        for number, table in schema.tables.items()
+        if number not in dropped
+    }
+    return replace(schema, tables=tables, dropped=dropped)
+
+
+def _with_widths(fields: tuple[MatchField, ...], keys: Sequence[KeyField]) -> tuple[MatchField, ...]:
+    if len(fields) != len(keys) or all(field.width for field in fields):
+        return fields
+    return tuple(
+        field if field.width else replace(field, width=key.width)
+        for field, key in zip(fields, keys, strict=True)
+    )
 
 
 def _check_array(kind: str, name: str, size: int, json_size: int | None) -> None:

@@ -201,6 +201,8 @@ class Schema:
     packet_out: PacketHeader | None = None
     # Objects that no request names by id, or that none can be served for yet.
     other_ids: dict[int, str] = field(default_factory=dict)
+    # Tables that the program lacks: p4c leaves those that no packet reaches out of the BMv2 JSON only.
+    dropped: dict[int, str] = field(default_factory=dict)
 
 
 def parse_p4info(p4info: p4i.P4Info) -> Schema:
@@ -315,7 +317,8 @@ def _match_field(match: p4i.MatchField, owner: str, translated: set[str]) -> Mat
     kind = _MATCH_KINDS.get(match.match_type) if match.WhichOneof("match") == "match_type" else None
     if kind is None:
         raise invalid(f"P4Info: {what} has match kind {match.other_match_type or 'none'!r}, not supported")
-    _check_type(match.type_name, match.bitwidth, translated, what)
+    # p4c gives fields of type `error` no width; `fit_program` takes the program's.
+    _check_type(match.type_name, match.bitwidth or 1, translated, what)
     return MatchField(match.id, match.name, kind, match.bitwidth)
 
 
@@ -435,4 +438,9 @@ def lookup_error(kind: str, number: int, schema: Schema) -> P4RuntimeError:
     )
     if other is not None:
         return invalid(f"id {number:#010x} is not a {kind}, it is {other}")
+    if number in schema.dropped:
+        return invalid(
+            f"table {schema.dropped[number]} is in P4Info, but not in the program: p4c leaves out what no "
+            "packet reaches, or P4Info and BMv2 JSON are not of one program"
+        )
     return invalid(f"there is no {kind} with id {number:#010x} in the P4Info of the running pipeline")

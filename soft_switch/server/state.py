@@ -57,7 +57,7 @@ def parse_config(message: p4r.ForwardingPipelineConfig) -> PipelineConfig:
         raise invalid("the forwarding pipeline config has no p4_device_config: it is p4c's BMv2 JSON")
     schema = parse_p4info(message.p4info)
     device_config = unwrap(message.p4_device_config)
-    program = read_program(device_config, schema)
+    program, schema = read_program(device_config, schema)
     kept = p4r.ForwardingPipelineConfig()
     kept.CopyFrom(message)
     return PipelineConfig(kept, device_config, schema, program)

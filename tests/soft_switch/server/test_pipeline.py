@@ -432,3 +432,34 @@ def test_a_device_config_that_is_wrapped_wrongly(
 ) -> None:
     config.p4_device_config = data
     assert primary.refused(primary.set_config, config=config).code == "INVALID_ARGUMENT"
+
+
+def test_a_table_that_p4c_left_out_of_the_program_takes_no_entries(
+    primary: Controller, config: p4r.ForwardingPipelineConfig
+) -> None:
+    extra = config.p4info.tables.add()
+    extra.CopyFrom(config.p4info.tables[0])
+    extra.preamble.id, extra.preamble.name = 0x02ABCDEF, "ingress.never_applied"
+    primary.set_config(config=config)
+    entry = p4r.TableEntry(table_id=0x02ABCDEF)
+    refusal = primary.refused(primary.insert, table_entry=entry)
+    assert "table ingress.never_applied is in P4Info, but not in the program" in str(refusal)
+    assert primary.get_config().config == config
+
+
+def test_a_key_without_width_in_p4info_has_the_width_of_the_program(
+    primary: Controller, config: p4r.ForwardingPipelineConfig
+) -> None:
+    """p4c writes none for fields of type `error`."""
+    table = next(table for table in config.p4info.tables if table.preamble.name == "ingress.ipv4_lpm")
+    field = table.match_fields[0]
+    width, field.bitwidth = field.bitwidth, 0
+    primary.set_config(config=config)
+    match = p4r.FieldMatch(field_id=field.id)
+    match.lpm.value, match.lpm.prefix_len = bytes([10]) + bytes(width // 8 - 1), 8
+    action = p4r.TableAction(action=p4r.Action(action_id=table.action_refs[1].id))
+    primary.insert(table_entry=p4r.TableEntry(table_id=table.preamble.id, match=[match], action=action))
+    found = primary.read(p4r.Entity(table_entry=p4r.TableEntry(table_id=table.preamble.id)))
+    assert [
+        list(entity.table_entry.match) for entity in found if not entity.table_entry.is_default_action
+    ] == [[match]]
