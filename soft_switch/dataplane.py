@@ -158,14 +158,9 @@ class DataPlane:
         return self._lazy_engine.library
 
     @property
-    def _engine(self) -> int | None:
+    def _engine(self) -> int:
+        """The engine, which lives as long as `_control` is held; RuntimeError when it is gone."""
         return self._lazy_engine.handle
-
-    @functools.cached_property
-    def _host(self) -> int:
-        """What programs call."""
-        host: int = self._native.engine_host(self._engine)
-        return host
 
     # The program
 
@@ -184,7 +179,7 @@ class DataPlane:
         compiled = translate(program_json, optimise=optimise)
         library, tier = first_library(compiled.source, wait=wait)
         with self._control:
-            loaded = LoadedProgram(compiled, library, self._host)
+            loaded = LoadedProgram(compiled, library, self._native.engine_host(self._engine))
             function = ctypes.cast(loaded.library.p4_process, ctypes.c_void_p)
             passes = ctypes.cast(loaded.library.p4_passes, ctypes.c_void_p)
             self._native.engine_set_program(self._engine, function, passes, loaded.state)
@@ -203,7 +198,7 @@ class DataPlane:
         """Go on with the optimised version of a program: same state, another function."""
         optimised = api.program_library(library)
         with self._control:
-            if self._loaded is loaded and self._engine is not None:
+            if self._loaded is loaded:
                 function = ctypes.cast(optimised.p4_process, ctypes.c_void_p)
                 passes = ctypes.cast(optimised.p4_passes, ctypes.c_void_p)
                 self._native.engine_set_program(self._engine, function, passes, loaded.state)
@@ -256,16 +251,18 @@ class DataPlane:
     def stats(self) -> GlobalStats:
         """What no port counts."""
         values = (ctypes.c_uint64 * 5)()
-        self._native.engine_globals(self._engine, values)
+        with self._control:
+            self._native.engine_globals(self._engine, values)
         return GlobalStats(*values)
 
     def set_loss(self, port: int, direction: str, probability: float, seed: int) -> None:
         """Lose frames of a port at random; direction is "in" or "out"."""
         if direction not in DIRECTIONS or not 0 <= probability <= 1:
             raise ValueError(f"loss of {probability} in direction {direction!r}: give 0..1 and 'in' or 'out'")
-        status = self._native.engine_set_loss(
-            self._engine, port, DIRECTIONS.index(direction), probability, seed & WORD_MASK
-        )
+        with self._control:
+            status = self._native.engine_set_loss(
+                self._engine, port, DIRECTIONS.index(direction), probability, seed & WORD_MASK
+            )
         if status < 0:
             raise UnknownEntry(f"there is no port {port}")
 
@@ -273,22 +270,24 @@ class DataPlane:
 
     def start(self) -> None:
         """Start to move packets between ports."""
-        status = self._native.engine_start(self._engine)
+        with self._control:
+            status = self._native.engine_start(self._engine)
         if status < 0:
             raise OSError(-status, os.strerror(-status))
 
     def stop(self) -> None:
         """Stop to move packets."""
-        self._native.engine_stop(self._engine)
+        with self._control:
+            self._native.engine_stop(self._engine)
 
     def close(self) -> None:
-        """Stop and give everything back."""
+        """Stop and give everything back; whatever is called afterwards raises RuntimeError."""
         with self._control:
             optimiser, self._optimiser = self._optimiser, None
         if optimiser is not None:
             optimiser.cancel()
         with self._control:
-            if self._engine is None:
+            if self._lazy_engine.is_gone:
                 return
             self.stop()
             self._native.engine_close_events(self._engine)
@@ -555,11 +554,14 @@ class DataPlane:
         """Create or replace a multicast group: (egress port, instance) of each copy."""
         flat = [number for replica in replicas for number in replica]
         array = (ctypes.c_uint32 * max(1, len(flat)))(*flat)
-        self._native.engine_multicast_set(self._engine, group, array, len(replicas))
+        with self._control:
+            self._native.engine_multicast_set(self._engine, group, array, len(replicas))
 
     def multicast_delete(self, group: int) -> None:
         """Delete a multicast group."""
-        if self._native.engine_multicast_delete(self._engine, group) < 0:
+        with self._control:
+            status = self._native.engine_multicast_delete(self._engine, group)
+        if status < 0:
             raise UnknownEntry(f"there is no multicast group {group}")
 
     def clone_set(self, session: int, replicas: Sequence[tuple[int, int]], packet_length: int = 0) -> None:
@@ -571,15 +573,17 @@ class DataPlane:
             raise TableError(f"clone session {session} is not within 0 and {MAX_CLONE_SESSION}")
         flat = [number for replica in replicas for number in replica]
         array = (ctypes.c_uint32 * max(1, len(flat)))(*flat)
-        self._native.engine_clone_set(self._engine, session, array, len(replicas), packet_length)
+        with self._control:
+            self._native.engine_clone_set(self._engine, session, array, len(replicas), packet_length)
 
     def clone_delete(self, session: int) -> None:
         """Delete a clone session."""
-        if (
-            not 0 <= session <= MAX_CLONE_SESSION
-            or self._native.engine_clone_delete(self._engine, session) < 0
-        ):
-            raise UnknownEntry(f"there is no clone session {session}")
+        with self._control:
+            if (
+                not 0 <= session <= MAX_CLONE_SESSION
+                or self._native.engine_clone_delete(self._engine, session) < 0
+            ):
+                raise UnknownEntry(f"there is no clone session {session}")
 
     def on_digest(self, callback: Callable[[str, tuple[int, ...]], None]) -> None:
         """Call back, from a thread of the data plane, with each digest: its name and its values."""
@@ -589,9 +593,10 @@ class DataPlane:
         """Process a packet as if it came in on the CPU port; what comes out is sent."""
         if self._cpu_port is None:
             raise RuntimeError("the switch has no CPU port")
-        self._running()
         _check_frame(data)
-        self._native.engine_inject(self._engine, self._cpu_port, data, len(data))
+        with self._control:
+            self._running()
+            self._native.engine_inject(self._engine, self._cpu_port, data, len(data))
 
     def on_packet_in(self, callback: Callable[[bytes], None]) -> None:
         """Call back, from a thread of the data plane, with each packet that leaves on the CPU port."""
@@ -599,9 +604,9 @@ class DataPlane:
 
     def process(self, port: int, data: bytes) -> list[tuple[int, bytes]]:
         """What a packet that comes in on a port makes leave, as (port, packet), without sending it."""
-        self._running()
         _check_frame(data)
         with self._control:
+            self._running()
             collector = self._native.engine_process(self._engine, port, data, len(data))
             try:
                 size = ctypes.c_size_t()
@@ -621,7 +626,7 @@ class DataPlane:
         """Hand packet-ins and log lines from the native queue to Python."""
         data = (ctypes.c_uint8 * api.MAX_FRAME)()
         length, level = ctypes.c_uint32(), ctypes.c_uint32()
-        while True:
+        while not self._lazy_engine.is_gone:  # after a callback that closed the data plane
             kind = self._native.engine_next_event(
                 self._engine, EVENT_WAIT_MS, data, ctypes.byref(length), ctypes.byref(level)
             )

@@ -32,13 +32,21 @@ class Engine:
         return api.engine_library()
 
     @property
-    def handle(self) -> int | None:
-        """The engine; None when it is gone."""
-        return self._handle or self._make()
+    def handle(self) -> int:
+        """The engine; RuntimeError when it is gone."""
+        handle = self._handle or self._make()
+        if handle is None:
+            raise RuntimeError("the data plane is closed")
+        return handle
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether somebody took the engine."""
+        return self._closed
 
     def take(self) -> int | None:
-        """The engine, for the last time: who gets it destroys it."""
-        handle = self.handle
+        """The engine, for the last time: who gets it destroys it. None: it is gone already."""
+        handle = self._handle or self._make()
         with self._making:
             self._closed, self._handle = True, None
         return handle

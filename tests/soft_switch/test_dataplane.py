@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import queue
 import random
+import threading
+from collections.abc import Callable
 
 import pytest
 
@@ -126,3 +128,49 @@ def test_switches_in_one_process_share_nothing(plane_with: PlaneFactory) -> None
     assert other.process(1, pack(COMMAND, {"op": 8, "index": 1})) == []
     assert other.counter_read("TestIngress.seen", 1) == (1, len(pack(COMMAND, {})))
     assert one.counter_read("TestIngress.seen", 1) == (0, 0)
+
+
+CALLS: dict[str, Callable[[DataPlane], object]] = {
+    "load": lambda plane: plane.load(program("stacks")),
+    "attach": lambda plane: plane.attach(1, "lo"),
+    "detach": lambda plane: plane.detach(1),
+    "stats": lambda plane: plane.stats(),
+    "set_loss": lambda plane: plane.set_loss(1, "in", 0.5, 1),
+    "start": lambda plane: plane.start(),
+    "stop": lambda plane: plane.stop(),
+    "multicast_set": lambda plane: plane.multicast_set(1, [(1, 1)]),
+    "multicast_delete": lambda plane: plane.multicast_delete(1),
+    "clone_set": lambda plane: plane.clone_set(1, [(1, 1)]),
+    "clone_delete": lambda plane: plane.clone_delete(1),
+    "packet_out": lambda plane: plane.packet_out(bytes(60)),
+    "process": lambda plane: plane.process(1, bytes(60)),
+    "register_read": lambda plane: plane.register_read("r", 0),
+}
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS.keys())
+def test_a_closed_data_plane_says_so(call: Callable[[DataPlane], object]) -> None:
+    plane = DataPlane(cpu_port=255)
+    plane.load(program("stacks"))
+    plane.close()
+    plane.close()
+    with pytest.raises(RuntimeError, match=r"the data plane is closed|no program is loaded"):
+        call(plane)
+
+
+def test_a_callback_may_close_its_data_plane(caplog: pytest.LogCaptureFixture) -> None:
+    plane = DataPlane(cpu_port=255)
+    plane.load(program("state"))
+    closed = threading.Event()
+
+    def close(data: bytes) -> None:
+        plane.close()
+        closed.set()
+
+    plane.on_packet_in(close)
+    plane.multicast_set(3, [(255, 1)])
+    plane.packet_out(pack(COMMAND, {"op": 8, "index": 3}))
+    assert closed.wait(10)
+    with pytest.raises(RuntimeError, match="closed"):
+        plane.stats()
+    assert not caplog.records
