@@ -94,6 +94,7 @@ class P4RuntimeService(p4r_grpc.P4RuntimeServicer):
             self._device.set_config(request, lambda: self._permit(request))
         except P4RuntimeError as error:
             _abort(context, error)
+        self._ticker.wake()  # a saved pipeline that is committed may have timeouts
         action = p4r.SetForwardingPipelineConfigRequest.Action.Name(request.action)
         LOG.info("forwarding pipeline config: %s done", action)
         return p4r.SetForwardingPipelineConfigResponse()

@@ -9,6 +9,7 @@ from collections.abc import Callable
 LOG = logging.getLogger(__name__)
 
 MIN_PERIOD_S = 0.01  # what becomes due in between is done together
+MAX_PERIOD_S = 86400.0  # a longer one could be more than the system can wait
 
 
 class Ticker:
@@ -41,7 +42,7 @@ class Ticker:
             try:
                 delay = self._delay_ns()
                 if delay is None or delay > 0:
-                    self._woken.wait(None if delay is None else delay / 1e9)
+                    self._woken.wait(None if delay is None else min(delay / 1e9, MAX_PERIOD_S))
                 self._woken.clear()
                 self._tick()
             except Exception:  # the thread has to live on

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from soft_switch.server.idle import MIN_TIMEOUT_NS, IdleTimeouts
+from soft_switch.server.ticker import Ticker
 from tests.soft_switch.server.features import MIRRORS, SOURCES, exact, mirror, source, station, why
 
 if TYPE_CHECKING:
@@ -197,5 +199,28 @@ def test_only_primaries_are_told_and_only_of_the_running_pipeline(
     assert backup.quiet()
     learner.set_config("VERIFY_AND_SAVE", features)
     learner.insert(table_entry=source(2, idle_timeout_ns=1))
+    (entry,) = learner.receive().idle_timeout_notification.table_entry
+    assert list(entry.match) == [exact(1, 1)]
+
+
+def test_a_saved_pipeline_is_watched_from_its_commit_on(
+    learner: Controller,
+    plane: FakePlane,
+    features: p4r.ForwardingPipelineConfig,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    learner.set_config("VERIFY_AND_SAVE", features)
+    learner.insert(table_entry=source(1, idle_timeout_ns=20 * MS))
+    woken, wake = threading.Event(), Ticker.wake
+
+    def noted(ticker: Ticker) -> None:
+        woken.set()
+        wake(ticker)
+
+    monkeypatch.setattr(Ticker, "wake", noted)
+    learner.set_config("COMMIT")
+    assert woken.is_set()  # it may sleep for ever, as there was nothing to watch
+    (handle,) = plane.entries["ingress.sources"]
+    plane.idle["ingress.sources", handle] = YEAR
     (entry,) = learner.receive().idle_timeout_notification.table_entry
     assert list(entry.match) == [exact(1, 1)]
