@@ -54,5 +54,8 @@ def comment(text: str) -> str:
 
 def string(text: str) -> str:
     """A C++ string literal."""
-    escaped = "".join(c if 32 <= ord(c) < 127 and c not in '"\\?' else f"\\{ord(c):03o}" for c in text)
+    escaped = "".join(
+        chr(byte) if 32 <= byte < 127 and byte not in b'"\\?' else f"\\{byte:03o}"
+        for byte in text.encode(errors="replace")
+    )
     return f'"{escaped}"'

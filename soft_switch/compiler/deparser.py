@@ -83,18 +83,19 @@ class DeparserWriter:
     def _deparse(self) -> None:
         out = self._out
         headers = [self._header(name) for name in self._program.deparser_order]
-        with out.block("static void deparse(Program& g, Phv& p, const Context& c, uint32_t port)"):
+        # The function says false where a statement gave the packet up.
+        with out.block("static bool deparse(Program& g, Phv& p, const Context& c, uint32_t port)"):
             if self._program.deparser_primitives:
-                out("Context inner = c;\ndeparser_statements(g, p, inner);\nif (inner.aborted) return;")
+                out("Context inner = c;\ndeparser_statements(g, p, inner);\nif (inner.aborted) return false;")
             out("uint32_t length = c.payload_length;")
             for header in headers:
                 out(f"if ({header.valid}) length += {header.size};")
-            out("uint8_t* const frame = room(g, c, port, length);\nif (!frame) return;")
+            out("uint8_t* const frame = room(g, c, port, length);\nif (!frame) return true;")
             out("uint8_t* q = frame;")
             for header in headers:
                 out(f"if ({header.valid}) q = emit(q, {header.text});  {comment(header.name or '')}")
             out("std::memcpy(q, c.payload, c.payload_length);")
-            out("leave(g, c, length);\n(void)p;")
+            out("leave(g, c, length);\n(void)p;\nreturn true;")
 
     def _header(self, name: str) -> HeaderPlace:
         header = self._write.header(Header(name))

@@ -163,7 +163,7 @@ class PassWriter:
             if self._clone:
                 out("if (c.clone) clone_egress(g, p, c);")
             out(f"if ({std.get('egress_spec')} == g.host.drop_port) return;")
-            out("update_checksums(p, c);\ndeparse(g, p, c, port);")
+            out("update_checksums(p, c);\nif (!deparse(g, p, c, port)) return;")
             if self._recirculate:
                 self._ask_round(out, "recirculate", RECIRCULATED, "g.passes.together()", "c.source")
 

@@ -10,6 +10,8 @@ import pytest
 from soft_switch.bmv2.reader import read_program
 from soft_switch.dataplane import DataPlane
 from soft_switch.errors import ProgramError
+from tests.soft_switch import bmv2_json
+from tests.soft_switch.bmv2_json import assign, call, const, field, operation
 from tests.soft_switch.conftest import PlaneFactory
 from tests.soft_switch.programs import program
 
@@ -65,3 +67,60 @@ def test_a_hash_that_p4c_does_not_define() -> None:
     assert broken != text
     with pytest.raises(ProgramError, match="calculation calc"):
         read_program(broken)
+
+
+def test_a_packet_given_up_by_the_deparser_is_not_recirculated() -> None:
+    op, egress_spec = field("h", "op"), field("standard_metadata", "egress_spec")
+    again = call("recirculate", const(1))
+    text = bmv2_json.program(
+        header={"op": 8},
+        metadata={"x": 8},
+        actions=[
+            [assign(egress_spec, const(2))],
+            [assign(op, const(1)), again],
+            [assign(op, const(9)), again],
+        ],
+        ingress={"init_table": "n", "action_calls": [{"name": "n", "action_id": 0, "next_node": None}]},
+        egress={
+            "init_table": "is_3",
+            "conditionals": [
+                {
+                    "name": f"is_{value}",
+                    "id": value,
+                    "expression": operation("==", op, const(value)),
+                    "true_next": f"n{value}",
+                    "false_next": following,
+                }
+                for value, following in ((3, "is_4"), (4, None))
+            ],
+            "action_calls": [
+                {"name": name, "action_id": number, "next_node": None}
+                for name, number in (("n3", 1), ("n4", 2))
+            ],
+        },
+        field_lists=[{"id": 1, "name": "nothing", "elements": []}],
+        deparsers=[
+            {
+                "name": "deparser",
+                "order": ["h"],
+                "primitives": [call("assert", operation("!=", op, const(9)))],
+            }
+        ],
+    )
+    with DataPlane() as plane:
+        plane.load(text)
+        assert plane.process(1, b"\x03one") == [(2, b"\x01one")]
+        assert plane.process(1, b"\x04two") == []
+        assert plane.stats().failed_asserts == 1
+        assert plane.stats().passes_dropped == 0
+
+
+def test_a_log_line_beyond_ascii() -> None:
+    log, lines = logging.Logger("test"), Lines()
+    log.addHandler(lines)
+    text = 'Größe ≥ 漢 ?\\"'
+    said = call("log_msg", {"type": "string", "value": text}, {"type": "parameters_vector", "value": []})
+    with DataPlane(log=log) as plane:
+        plane.load(bmv2_json.program(header={"op": 8}, metadata={"x": 8}, actions=[[said]]))
+        plane.process(1, b"\x00")
+        assert lines.wait_for(1) == [text]
