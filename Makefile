@@ -10,6 +10,8 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
+# Compiled modules are kept: otherwise every process that a test starts, and every run of pytest, makes all of them.
+unexport PYTHONDONTWRITEBYTECODE
 .PHONY: demo test test-roce roce-image roce-system gloo check wheel clean setup
 
 VENV ?= .venv

@@ -18,6 +18,8 @@ from tests.fabric.simulation import FabricSimulation
 from tests.host_agent.collectives.cases import Case
 from tests.host_agent.sim import Faults
 
+pytestmark = pytest.mark.slow
+
 MS = 1_000_000
 CASES = [
     Case("in_network", "all_reduce", np.dtype(np.int32), 2000),
