@@ -41,6 +41,18 @@ LEVELS = {
     "error": logging.ERROR,
     "off": logging.CRITICAL + 1,
 }
+# What scripts for simple_switch_grpc give (p4lang/tutorials, for instance): taken and not used.
+UNUSED = (
+    "--dump-packet-data",
+    "--log-file-max-files",
+    "--log-file-max-size",
+    "--max-l1-entries",
+    "--max-l2-entries",
+    "--max-mc-groups",
+    "--max-port-count",
+    "--nanolog",
+    "--notifications-addr",
+)
 
 
 class StartError(Exception):
@@ -100,6 +112,8 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
         parser.error("--entries needs a program to have them")
     if options.log_console and options.log_file is not None:
         parser.error("--log-console and --log-file exclude each other")
+    if options.cpu_port == 0:
+        parser.error("--cpu-port: 0 is not a valid CPU port")
     if options.cpu_port is not None and options.cpu_port == options.drop_port:
         parser.error(f"port {options.cpu_port} is the drop port: choose another --cpu-port or --drop-port")
     numbers = [port.number for port in options.interface]
@@ -192,6 +206,9 @@ def _parser() -> argparse.ArgumentParser:
     add("-L", "--log-level", choices=LEVELS, default="info", help="default: info")
     add("--log-flush", action="store_true", help="accepted: the log is always flushed")
     add("--thrift-port", type=_number, metavar="N", help="accepted and not used: there is no Thrift server")
+    add("--disable-swap", action="store_true", help=argparse.SUPPRESS)
+    for name in UNUSED:
+        add(name, metavar="ARG", help=argparse.SUPPRESS)
     add("-v", "--version", action="version", version=f"soft_switch {_version()}")
     return parser
 
@@ -211,7 +228,10 @@ def _normalise(argv: Sequence[str]) -> list[str]:
 
 
 def _number(text: str) -> int:
-    value = int(text, 0)
+    try:
+        value = int(text, 0)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
     if value < 0:
         raise argparse.ArgumentTypeError(f"{value} is negative")
     return value

@@ -68,7 +68,9 @@ class P4RuntimeServer:
         try:
             port = self._server.add_insecure_port(self._requested)
         except RuntimeError as error:
-            raise OSError(f"cannot listen on {self._requested}: is another switch using it?") from error
+            raise OSError(
+                f"cannot listen on {self._requested}: it is in use, or no address of this machine"
+            ) from error
         unix = self._requested.startswith(("unix:", "unix-abstract:"))
         host = self._requested.rpartition(":")[0]
         self._address = self._requested if unix else f"{host}:{port}"

@@ -123,7 +123,7 @@ def test_all_options(planes: list[FakePlane], tmp_path: Path) -> None:
     arguments += (
         f" --drop-port 0x1fe --priority-queues 8 --log-file {log} -L debug --log-flush --thrift-port 9090"
     )
-    arguments += " --strict-arbitration"
+    arguments += " --strict-arbitration --nanolog ipc:///tmp/s1.ipc --dump-packet-data 10000 --disable-swap"
     assert cli.main([*arguments.split(), *ANY_PORT]) == 0
     (plane,) = planes
     assert plane.options == {
@@ -170,6 +170,8 @@ def test_pcap_takes_a_directory_or_none(arguments: list[str], pcap: Path | None,
         ("--no-p4 -i eth1", "argument -i/--interface: 'eth1' is not PORT@IFACE, for instance 1@eth1"),
         ("--no-p4 -i 1@", "argument -i/--interface: '1@' is not PORT@IFACE, for instance 1@eth1"),
         ("--no-p4 -i 1@a -i 1@b", "port 1 is given twice"),
+        ("--no-p4 --device-id x", "argument --device-id: 'x' is not a number"),
+        ("--no-p4 --cpu-port 0", "--cpu-port: 0 is not a valid CPU port"),
         ("--no-p4 -i 511@a", "port 511 is the CPU or drop port, no interface can have it"),
         ("--no-p4 -i 64@a --cpu-port 64", "port 64 is the CPU or drop port, no interface can have it"),
         ("--no-p4 --cpu-port 511", "port 511 is the drop port: choose another --cpu-port or --drop-port"),
@@ -210,7 +212,9 @@ def test_an_address_in_use(planes: list[FakePlane], capsys: pytest.CaptureFixtur
         line = errors(["--no-p4", "--grpc-server-addr", f"127.0.0.1:{port}"], capsys)
     finally:
         server.stop(None)
-    assert line == f"soft_switch: cannot listen on 127.0.0.1:{port}: is another switch using it?"
+    assert (
+        line == f"soft_switch: cannot listen on 127.0.0.1:{port}: it is in use, or no address of this machine"
+    )
     assert planes[0].calls == [("start",), ("close",)]
 
 
