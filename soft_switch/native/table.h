@@ -139,7 +139,7 @@ class TableCore {
         unlink(from, slot);
         if (from.count == 0)
             drop_group(at);
-        else if (flags_ & PRIORITIES && entry.rank == from.best_rank)
+        else if (flags_ & PRIORITIES && (from.outdated || entry.rank == from.best_rank))
             lower_rank(at);
         entry.action = UNUSED;
         handles_.give_back(slot);
@@ -297,7 +297,8 @@ class TableCore {
         std::memmove(group(to), group(from), count * size_t(group_words_) * 8);
     }
 
-    // The best entry is gone. Now and then the next best is looked for: until then more groups than needed are tried.
+    // The best entry is gone. After some more removals the next best is looked for: until then more groups than needed
+    // are tried.
     void lower_rank(size_t at) {
         GroupHead& g = *group(at);
         if (++g.outdated <= 8 + g.count / 2) return;
