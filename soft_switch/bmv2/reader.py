@@ -71,6 +71,7 @@ from soft_switch.errors import ProgramError, Source, UnsupportedConstruct
 SUPPORTED_MAJOR = 2
 MIN_PRESET_SIZE = 1 << 16  # entries of a table that has some from the start
 MAX_WIDTH = 1 << 16  # bits; p4c stops at 2048
+MAX_SIZE = 1 << 32  # entries or cells; P4 has 32 bits for it
 
 
 def read_program(text: bytes) -> Bmv2Program:
@@ -261,11 +262,11 @@ class _Reader:
         tables = {table.info.name: table.info for pipe in pipelines.values() for table in pipe.tables}
         for item in self.root.get("counter_arrays", ()):
             table = item["binding"] if item["is_direct"] else None
-            size = tables[table].size if table else int(item["size"])
+            size = tables[table].size if table else _size(item, "size")
             counters[item["name"]] = CounterInfo(item["name"], int(item["id"]), size, table)
         registers = {
             item["name"]: RegisterInfo(
-                item["name"], int(item["id"]), int(item["size"]), int(item["bitwidth"])
+                item["name"], int(item["id"]), _size(item, "size"), _size(item, "bitwidth", MAX_WIDTH)
             )
             for item in self.root.get("register_arrays", ())
         }
@@ -303,7 +304,7 @@ class _Reader:
         if rates != 2 or unit not in ("packets", "bytes"):
             raise UnsupportedConstruct(f"meter {item['name']} of {rates} rates in {unit}", read_source(item))
         table = item["binding"] if item["is_direct"] else None
-        size = tables[table].size if table else int(item["size"])
+        size = tables[table].size if table else _size(item, "size")
         return MeterInfo(item["name"], int(item["id"]), size, unit, rates, table)
 
     def _list_fields(self, item: Json) -> Iterator[Field]:
@@ -461,7 +462,7 @@ class _Reader:
             id=int(item["id"]),
             keys=fields,
             # Where there are initial entries p4c writes how many, whatever size the program gives the table.
-            size=max(int(item["max_size"]), len(rows), MIN_PRESET_SIZE if rows else 0),
+            size=max(_size(item, "max_size"), len(rows), MIN_PRESET_SIZE if rows else 0),
             actions=tuple(item["actions"]),
             entries=tuple(self._initial_entry(row, fields, top) for row in rows),
             default=self._call(default) if default else None,
@@ -595,6 +596,13 @@ class _Reader:
             update=bool(item.get("update", True)),
             condition=None if condition is None else self.syntax.expression(condition, place),
         )
+
+
+def _size(item: Json, key: str, most: int = MAX_SIZE) -> int:
+    size = int(item[key])
+    if not 0 <= size <= most:
+        raise ProgramError(f"{item['name']} has a {key} of {size}, which is not within 0 and {most}")
+    return size
 
 
 def _value_set(item: Json) -> ValueSetInfo:

@@ -139,3 +139,23 @@ def test_what_leads_nowhere_is_named(change: Callable[[Any], None], text: str) -
     change(document)
     with pytest.raises(ProgramError, match=text):
         read_program(json.dumps(document).encode())
+
+
+@pytest.mark.parametrize("size", [-1, 1 << 62, 1 << 70])
+@pytest.mark.parametrize(
+    ("arrays", "key"),
+    [("register_arrays", "size"), ("register_arrays", "bitwidth"), ("counter_arrays", "size")],
+)
+def test_sizes_that_no_memory_has(arrays: str, key: str, size: int) -> None:
+    text = json.loads(program("state"))
+    for item in text[arrays]:
+        item[key] = size
+    with pytest.raises(ProgramError, match=f"has a {key} of {size}"):
+        read_program(json.dumps(text).encode())
+
+
+def test_a_table_of_negative_size() -> None:
+    text = json.loads(program("state"))
+    text["pipelines"][0]["tables"][0]["max_size"] = -1
+    with pytest.raises(ProgramError, match="has a max_size of -1"):
+        read_program(json.dumps(text).encode())
