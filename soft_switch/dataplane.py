@@ -143,7 +143,6 @@ class DataPlane:
         self._digest: Callable[[str, tuple[int, ...]], None] | None = None
         self._control = threading.RLock()
         self._events = threading.Thread(target=self._drain_events, name="soft_switch events", daemon=True)
-        self._events.start()
 
     def __enter__(self) -> DataPlane:
         return self
@@ -184,6 +183,8 @@ class DataPlane:
             passes = ctypes.cast(loaded.library.p4_passes, ctypes.c_void_p)
             self._native.engine_set_program(self._engine, function, passes, loaded.state)
             before, self._loaded = self._loaded, loaded
+            if self._events.ident is None:
+                self._events.start()
             if before is not None:
                 before.destroy()
             stopped, self._optimiser = self._optimiser, None
@@ -289,9 +290,11 @@ class DataPlane:
         with self._control:
             if self._lazy_engine.is_gone:
                 return
-            self.stop()
-            self._native.engine_close_events(self._engine)
-        if threading.current_thread() is not self._events:
+            listening = self._events.ident is not None
+            if listening:
+                self.stop()
+                self._native.engine_close_events(self._engine)
+        if listening and threading.current_thread() is not self._events:
             self._events.join()
         with self._control:
             engine = self._lazy_engine.take()

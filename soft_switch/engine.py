@@ -45,11 +45,10 @@ class Engine:
         return self._closed
 
     def take(self) -> int | None:
-        """The engine, for the last time: who gets it destroys it. None: it is gone already."""
-        handle = self._handle or self._make()
+        """The engine, for the last time: who gets it destroys it. None: it is gone, or was never needed."""
         with self._making:
-            self._closed, self._handle = True, None
-        return handle
+            handle, self._handle, self._closed = self._handle, None, True
+            return handle
 
     def _make(self) -> int | None:
         with self._making:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -97,3 +98,13 @@ def test_a_cache_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch, tmp_pat
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     with pytest.raises(ProgramError, match="set XDG_CACHE_HOME"):
         build_program(TINY)
+
+
+def test_a_switch_whose_compiler_fails_says_no_more_than_that(tmp_path: Path) -> None:
+    broken = compiler(tmp_path, '[ "$1" = --version ] && exec echo broken\necho it is broken >&2; exit 1')
+    program_json = Path(__file__).parent / "programs" / "stacks.json"
+    command = [sys.executable, "-m", "soft_switch", "--grpc-server-addr", "127.0.0.1:0", str(program_json)]
+    environment = {**os.environ, "CXX": broken}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 2
+    assert re.fullmatch(r"soft_switch: cannot run \S+stacks\.json: .*\nit is broken\n\s*", done.stderr)
