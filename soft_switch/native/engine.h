@@ -196,12 +196,14 @@ class Engine final : public Host {
         if (waiting) wake();
     }
 
-    // A frame that enters at `port`; what comes out is collected.
+    // A frame that enters at `port`; what comes out is collected. Packets that wait are sent before, as without it.
     void process(uint32_t port, const uint8_t* frame, uint32_t length, Collector& collector) {
         Guard guard(*this);
+        finish_waiting();
+        flush_all();
         collector_ = &collector;
         run(port, frame, length);
-        for (int i = 0; waiting && i < MAX_PASSES; i += PASSES) passes_(program_, PASSES);
+        finish_waiting();
         if (waiting) passes_(program_, -1);
         collector_ = nullptr;
     }
@@ -324,6 +326,11 @@ class Engine final : public Host {
     void run(uint32_t port, const uint8_t* frame, uint32_t length) {
         now_us_ = clock_us() - start_us_;
         if (process_) process_(program_, frame, length, port);
+    }
+
+    // As far as they end at all.
+    void finish_waiting() {
+        for (int i = 0; waiting && i < MAX_PASSES; i += PASSES) passes_(program_, PASSES);
     }
 
     void flush_all() {

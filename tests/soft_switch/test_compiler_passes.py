@@ -278,3 +278,12 @@ def test_packets_that_wait_end_with_their_program(plane_with: PlaneFactory) -> N
     plane.start()
     plane.load(program("forever"))
     assert plane.process(1, bytes(130)) == [(1, bytes(130))]
+
+
+def test_packets_that_wait_are_not_mixed_with_one_that_is_processed(plane_with: PlaneFactory) -> None:
+    plane = plane_with("flow")
+    arrived: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    plane.on_packet_in(arrived.put)
+    plane.packet_out(flow_frame(egress_op=RECIRCULATE, rounds=200, port=255))  # more than are done at once
+    assert [port for port, _ in plane.process(SOURCE, flow_frame(port=4))] == [4]
+    assert unpack(COMMAND, arrived.get(timeout=10))["port"] == 255
