@@ -317,7 +317,9 @@ def _run(options: argparse.Namespace, stop: threading.Event) -> None:
                 stack.enter_context(metrics)
             plane.start()
             server.start()
-        except (OSError, MetricsError) as error:
+        except Stopped:
+            raise
+        except (OSError, MetricsError, ProgramError) as error:
             raise StartError(str(error)) from error
         print(f"listening on {server.address}", flush=True)
         LOG.info("device %d is up, P4Runtime on %s", options.device_id, server.address)

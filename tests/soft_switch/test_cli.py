@@ -117,6 +117,16 @@ def test_a_program_is_loaded_before_ports_are_attached(planes: list[FakePlane], 
     assert planes[0].calls[:2] == [("load", b"{}"), ("attach", 1, "eth1", None)]
 
 
+def test_an_engine_that_cannot_be_compiled(
+    planes: list[FakePlane], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def start(_: FakePlane) -> None:
+        raise ProgramError("cannot keep compiled programs in /proc")
+
+    monkeypatch.setattr(FakePlane, "start", start)
+    assert errors(["--no-p4", *ANY_PORT], capsys) == "soft_switch: cannot keep compiled programs in /proc"
+
+
 def test_all_options(planes: list[FakePlane], tmp_path: Path) -> None:
     log = tmp_path / "switch.log"
     arguments = f"--no-p4 -i 7@eth7 -i8@eth8 --pcap={tmp_path} --seed 9 --loss 7:in:0.25 --loss 8:out:1"
