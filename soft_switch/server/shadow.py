@@ -28,10 +28,9 @@ class Shadow:
             table.name: set(range(len(program.entries.get(table.id, ())))) for table in schema.tables.values()
         }
         self._direct: dict[tuple[str, int], tuple[int, int]] = {}
-        self._counters = {
-            counter.name: np.zeros((counter.size, 2), dtype=np.uint64) for counter in schema.counters.values()
-        }
-        self._registers = {register.name: [0] * register.size for register in schema.registers.values()}
+        self._counter_sizes = {counter.name: counter.size for counter in schema.counters.values()}
+        self._counters: dict[tuple[str, int], tuple[int, int]] = {}  # cells that were written
+        self._registers: dict[tuple[str, int], int] = {}  # cells that were written
         self._meters: dict[tuple[str, int], MeterConfig] = {}
         self._direct_meters: dict[tuple[str, int], MeterConfig] = {}
         self._groups: dict[int, tuple[tuple[int, int], ...]] = {}
@@ -103,15 +102,17 @@ class Shadow:
         return
 
     def counter_read(self, name: str, index: int) -> tuple[int, int]:
-        packets, bytes_ = self._counters[name][index].tolist()
-        return packets, bytes_
+        return self._counters.get((name, index), (0, 0))
 
     def counter_read_all(self, name: str) -> npt.NDArray[np.uint64]:
-        counts: npt.NDArray[np.uint64] = self._counters[name].copy()
+        counts = np.zeros((self._counter_sizes[name], 2), dtype=np.uint64)
+        for (counter, index), value in self._counters.items():
+            if counter == name:
+                counts[index] = value
         return counts
 
     def counter_write(self, name: str, index: int, packets: int, bytes_: int) -> None:
-        self._counters[name][index] = (packets, bytes_)
+        self._counters[name, index] = (packets, bytes_)
 
     def direct_counter_read(self, table: str, handle: int) -> tuple[int, int]:
         self._check(table, handle)
@@ -122,10 +123,10 @@ class Shadow:
         self._direct[table, handle] = (packets, bytes_)
 
     def register_read(self, name: str, index: int) -> int:
-        return self._registers[name][index]
+        return self._registers.get((name, index), 0)
 
     def register_write(self, name: str, index: int, value: int) -> None:
-        self._registers[name][index] = value
+        self._registers[name, index] = value
 
     def meter_read(self, name: str, index: int) -> MeterConfig | None:
         return self._meters.get((name, index))

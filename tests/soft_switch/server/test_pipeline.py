@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +13,10 @@ import pytest
 from finsy.proto import p4i, p4r, p4t
 
 from soft_switch.description import Exact
+from soft_switch.server.schema import parse_p4info
 from soft_switch.server.service import API_VERSION
+from soft_switch.server.shadow import Shadow
+from soft_switch.server.state import parse_config
 
 if TYPE_CHECKING:
     from tests.soft_switch.server.conftest import Controller, FakePlane, Switch
@@ -463,3 +467,20 @@ def test_a_key_without_width_in_p4info_has_the_width_of_the_program(
     assert [
         list(entity.table_entry.match) for entity in found if not entity.table_entry.is_default_action
     ] == [[match]]
+
+
+def test_a_saved_pipeline_takes_no_room_for_cells_that_nobody_writes(
+    config: p4r.ForwardingPipelineConfig,
+) -> None:
+    program = parse_config(config).program
+    config.p4info.registers[0].size = config.p4info.counters[0].size = (1 << 31) - 1
+    name, counter = (item[0].preamble.name for item in (config.p4info.registers, config.p4info.counters))
+    tracemalloc.start()
+    shadow = Shadow(parse_p4info(config.p4info), program)
+    shadow.register_write(name, 1 << 30, 7)
+    shadow.counter_write(counter, 1 << 30, 1, 2)
+    assert (shadow.register_read(name, 1 << 30), shadow.register_read(name, 5)) == (7, 0)
+    assert (shadow.counter_read(counter, 1 << 30), shadow.counter_read(counter, 5)) == ((1, 2), (0, 0))
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 1 << 20
