@@ -31,12 +31,14 @@ class Meter {
 
   private:
     struct Bucket {
-        uint64_t rate, burst, tokens, seen;
+        uint64_t rate, burst, tokens;
+        double seen;  // tokens made so far: whole numbers, of great rates more than 64 bits
 
         void set(uint64_t new_rate, uint64_t new_burst) { *this = {new_rate, new_burst, new_burst, 0}; }
         bool take(uint64_t now_us, uint64_t units) {
-            const auto made = uint64_t(double(now_us) * (double(rate) / 1000000.));
-            tokens = std::min(tokens + (made - seen), burst);
+            const double made = __builtin_floor(double(now_us) * (double(rate) / 1000000.)), fresh = made - seen;
+            const uint64_t room = burst - tokens;
+            tokens += fresh < double(room) ? std::min(uint64_t(fresh), room) : room;
             seen = made;
             if (tokens < units) return false;
             tokens -= units;

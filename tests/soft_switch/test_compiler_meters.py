@@ -159,10 +159,10 @@ def harness(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return binary
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(16))
 def test_colors_over_time(harness: Path, seed: int) -> None:
     chance = random.Random(seed)
-    peak = chance.choice([1, 999, 10**6, 10**9])
+    peak = chance.choice([1, 999, 10**6, 10**9, 2**63 - 1])
     config = MeterConfig(
         chance.randrange(peak + 1), chance.choice([1, 100, 5000]), peak, chance.choice([1, 300, 9000])
     )
