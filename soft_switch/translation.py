@@ -84,14 +84,17 @@ def _without_code(compiled: CompiledProgram) -> CompiledProgram:
 
 def _keep(path: Path, content: bytes) -> None:
     """Put a file into the cache; without a cache that can be written, compiling says what is wrong."""
+    unfinished: Path | None = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         number, name = tempfile.mkstemp(dir=path.parent)
+        unfinished = Path(name)
         with os.fdopen(number, "wb") as file:
             file.write(content)
-        Path(name).replace(path)
+        unfinished.replace(path)
     except OSError:
-        return
+        if unfinished is not None:
+            unfinished.unlink(missing_ok=True)
 
 
 @functools.cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import stat
@@ -13,6 +14,8 @@ import pytest
 
 from soft_switch.build import build_engine, build_program, cache_directory
 from soft_switch.errors import ProgramError
+from soft_switch.translation import translate
+from tests.soft_switch import bmv2_json
 
 TINY = "int answer() { return 42; }"
 
@@ -108,3 +111,14 @@ def test_a_switch_whose_compiler_fails_says_no_more_than_that(tmp_path: Path) ->
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 2
     assert re.fullmatch(r"soft_switch: cannot run \S+stacks\.json: .*\nit is broken\n\s*", done.stderr)
+
+
+def test_a_cache_without_room_gets_no_part_of_a_translation(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, target: Path) -> Path:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(target))
+
+    monkeypatch.setattr(Path, "replace", full)
+    assert translate(bmv2_json.program(header={"op": 8}, metadata={"x": 8}, actions=[[]])).source
+    assert list(cache.iterdir()) == []
