@@ -13,6 +13,7 @@ Selector Programming".
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Union
@@ -107,6 +108,7 @@ class ActionProfiles:
         self._looked = 0  # at the ports, last
         self._states = {profile.id: ProfileState(profile) for profile in schema.action_profiles.values()}
         self._up: dict[int, bool] = {}  # ports that are watched
+        self._watchers: Counter[int] = Counter()  # groups and one shots, by the ports they watch
 
     def state(self, profile_id: int) -> ProfileState:
         """The action profile with this id, INVALID_ARGUMENT if the P4Info has none."""
@@ -199,6 +201,7 @@ class ActionProfiles:
             name = state.profile.name
             self._backend.profile_group_delete(name, choice.group)
             del state.one_shots[choice.group]
+            self._unwatch(choice.message.action_profile_actions)
             for handle in choice.members:
                 self._backend.profile_member_delete(name, handle)
             choice.members.clear()
@@ -337,8 +340,9 @@ class ActionProfiles:
         for message in members:
             kept.append(p4r.ActionProfileGroup.Member())
             kept[-1].CopyFrom(message)
-        group.members = tuple(kept)
+        before, group.members = group.members, tuple(kept)
         self._watch(members)
+        self._unwatch(before)
         self._fill_group(state, group)
         for member_id in concerned:
             member = state.members[member_id]
@@ -362,27 +366,28 @@ class ActionProfiles:
         changed = {port for port, up in self._up.items() if bool(is_up(port)) != up}
         if not changed:
             return
-        watched: set[int] = set()
         for port in changed:
             self._up[port] = not self._up[port]
         for state in self._states.values():
             for group in state.groups.values():
-                ports = _watched(group.members)
-                watched |= ports
-                if ports & changed:
+                if _watched(group.members) & changed:
                     self._fill_group(state, group)
             for one_shot in state.one_shots.values():
-                ports = _watched(one_shot.message.action_profile_actions)
-                watched |= ports
-                if ports & changed:
+                if _watched(one_shot.message.action_profile_actions) & changed:
                     self._fill_one_shot(state.profile.name, one_shot)
-        for port in self._up.keys() - watched:
-            del self._up[port]
 
     def _watch(self, members: Iterable[Weighted]) -> None:
-        for port in _watched(members) - self._up.keys():
+        ports = _watched(members)
+        self._watchers.update(ports)
+        for port in ports - self._up.keys():
             self._up[port] = bool(self._backend.port_is_up(port))
         self._look(self._clock())
+
+    def _unwatch(self, members: Iterable[Weighted]) -> None:
+        for port in _watched(members):
+            self._watchers[port] -= 1
+            if not self._watchers[port]:
+                del self._watchers[port], self._up[port]
 
     def _check_port(self, what: str, member: Weighted) -> None:
         port = watched_port(member)

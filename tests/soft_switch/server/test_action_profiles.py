@@ -14,6 +14,7 @@ from google.protobuf import text_format
 from soft_switch.cli import verify_program
 from soft_switch.dataplane import DataPlane
 from soft_switch.server import P4RuntimeServer
+from soft_switch.server.device import Device
 from tests.soft_switch.bits import pack, unpack
 from tests.soft_switch.programs import p4info, program
 
@@ -446,3 +447,26 @@ def test_random_updates_leave_nothing_behind(controller: Controller, plane: Plan
     write(controller, "DELETE", *(member(number) for number in members))
     assert plane.profile_member_insert("TestIngress.identity", "TestIngress.one", [1]) == 0
     assert plane.profile_group_insert("TestIngress.identity", []) == 0
+
+
+def test_ports_that_nothing_watches_any_more_are_not_looked_at(plane: Plane) -> None:
+    device = Device(plane, lambda text: None)
+    commit = p4r.SetForwardingPipelineConfigRequest.VERIFY_AND_COMMIT
+    config = p4r.ForwardingPipelineConfig(p4info=INFO, p4_device_config=program("profiles"))
+    device.set_config(p4r.SetForwardingPipelineConfigRequest(action=commit, config=config), lambda: None)
+
+    def put(kind: str, entity: p4r.Entity) -> bool:
+        """Whether ports are looked at from now on."""
+        update = p4r.Update(type=p4r.Update.Type.Value(kind), entity=entity)
+        assert device.write(p4r.WriteRequest(updates=[update]), lambda: None) == [None]
+        return device.delay_ns() is not None
+
+    shot = entry("by_crc16", action_profile_action_set=one_shot((call("one", 3), 1, 1)))
+    assert not put("INSERT", member(1, 10))
+    assert put("INSERT", group(1, (1, 1, 1)))
+    assert put("INSERT", group(2, (1, 2, 1)))
+    assert put("INSERT", shot)
+    assert put("MODIFY", group(1, (1, 1, 2)))
+    assert put("MODIFY", group(1, (1, 1)))
+    assert put("DELETE", group(2))
+    assert not put("DELETE", shot)
