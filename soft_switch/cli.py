@@ -120,6 +120,8 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     for port in options.interface:
         if numbers.count(port.number) > 1:
             parser.error(f"port {port.number} is given twice")
+        if [other.interface for other in options.interface].count(port.interface) > 1:
+            parser.error(f"interface {port.interface} is given twice: each of its frames would come in twice")
         if port.number in (options.cpu_port, options.drop_port):
             parser.error(f"port {port.number} is the CPU or drop port, no interface can have it")
     for loss in options.loss:
