@@ -11,6 +11,7 @@ A program can be compiled twice: QUICK, to run at once, and OPTIMISED. Both have
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import functools
 import hashlib
@@ -215,7 +216,11 @@ def _compile(compiler: str, source: str, library: Path, tier: Tier, stop: Stop |
         file.write_text(source)
         command = [compiler, *FLAGS, *tier.flags, f"-I{NATIVE}", "-o", str(output), str(file)]
         code, errors = _run(command, stop)
+        if code < 0:
+            raise ProgramError(f"{compiler} was ended by signal {-code}: is there not enough memory?")
         if code != 0:
+            if os.strerror(errno.ENOSPC) in errors:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             shutil.copy(file, text)
             raise ProgramError(
                 f"{compiler} does not compile {text}, which is a bug in soft_switch:\n{errors}"
@@ -247,6 +252,7 @@ def _run(command: list[str], stop: Stop | None) -> tuple[int, str]:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
+        env={**os.environ, "LC_ALL": "C"},
         start_new_session=True,  # so that what the compiler runs ends with it
     ) as process:
         try:

@@ -92,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _run(options, stop)
     except Stopped:
         return 0
-    except StartError as error:
+    except (StartError, ProgramError) as error:
         print(f"soft_switch: {error}", file=sys.stderr)
         return EXIT_ERROR
     finally:
@@ -284,18 +284,13 @@ def _run(options: argparse.Namespace, stop: threading.Event) -> None:
     """Bring the switch up, serve until told to stop, take it down."""
     if options.thrift_port is not None:
         LOG.warning("--thrift-port %d is not used: there is no Thrift server", options.thrift_port)
-    try:
-        plane = DataPlane(
-            cpu_port=options.cpu_port,
-            drop_port=options.drop_port,
-            seed=options.seed,
-            log=LOG,
-            priority_queues=options.priority_queues,
-        )
-    except Stopped:
-        raise
-    except ProgramError as error:  # no compiler, no cache
-        raise StartError(str(error)) from error
+    plane = DataPlane(
+        cpu_port=options.cpu_port,
+        drop_port=options.drop_port,
+        seed=options.seed,
+        log=LOG,
+        priority_queues=options.priority_queues,
+    )
     with contextlib.ExitStack() as stack:
         stack.enter_context(closing(plane))
         if options.json is not None:

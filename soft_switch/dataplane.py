@@ -629,6 +629,8 @@ class DataPlane:
         """Hand packet-ins and log lines from the native queue to Python."""
         data = (ctypes.c_uint8 * api.MAX_FRAME)()
         length, level = ctypes.c_uint32(), ctypes.c_uint32()
+        if not self._lazy_engine.exists():
+            return
         while not self._lazy_engine.is_gone:  # after a callback that closed the data plane
             kind = self._native.engine_next_event(
                 self._engine, EVENT_WAIT_MS, data, ctypes.byref(length), ctypes.byref(level)

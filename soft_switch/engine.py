@@ -21,6 +21,7 @@ class Engine:
         self._making = threading.Lock()
         self._handle: int | None = None
         self._closed = False
+        self._error: ProgramError | None = None
         if engine_is_built():
             self._make()
         else:
@@ -44,6 +45,12 @@ class Engine:
         """Whether somebody took the engine."""
         return self._closed
 
+    def exists(self) -> bool:
+        """Make it, unless it is gone; False: it is, or it cannot be compiled."""
+        with contextlib.suppress(ProgramError):
+            return self._make() is not None
+        return False
+
     def take(self) -> int | None:
         """The engine, for the last time: who gets it destroys it. None: it is gone, or was never needed."""
         with self._making:
@@ -53,11 +60,17 @@ class Engine:
     def _make(self) -> int | None:
         with self._making:
             if self._handle is None and not self._closed:
-                handle: int = self.library.engine_create(*self._settings)
-                self.library.engine_set_priority_queues(handle, self._priority_queues)
+                if self._error is not None:
+                    raise self._error
+                try:
+                    library = self.library
+                except ProgramError as error:
+                    self._error = error
+                    raise
+                handle: int = library.engine_create(*self._settings)
+                library.engine_set_priority_queues(handle, self._priority_queues)
                 self._handle = handle
             return self._handle
 
     def _prepare(self) -> None:
-        with contextlib.suppress(ProgramError):  # raised again where the engine is used
-            self._make()
+        self.exists()  # what is wrong is raised again where the engine is used
