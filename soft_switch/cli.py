@@ -11,10 +11,10 @@ import argparse
 import contextlib
 import importlib.metadata
 import logging
+import os
 import re
 import signal
 import sys
-import threading
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -59,6 +59,23 @@ class StartError(Exception):
     """The switch cannot start; the message is one line for the user."""
 
 
+class Stop:
+    """What a signal asks for. Its handler may run while `wait` begins: a threading.Event would lock up."""
+
+    def __init__(self) -> None:
+        self._read, self._write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        os.set_blocking(self._read, True)
+
+    def request(self) -> None:
+        """End the wait, now or when it begins."""
+        with contextlib.suppress(BlockingIOError):  # it has been asked for often enough
+            os.write(self._write, b"\0")
+
+    def wait(self) -> None:
+        """Until it is asked for."""
+        os.read(self._read, 1)
+
+
 @dataclass(frozen=True)
 class Port:
     """A port number and the interface behind it."""
@@ -79,11 +96,11 @@ class Loss:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the switch until SIGTERM or SIGINT; the exit code is 0 then, 2 if it could not start."""
     options = parse_arguments(sys.argv[1:] if argv is None else argv)
-    stop = threading.Event()
+    stop = Stop()
 
     def on_signal(*_: object) -> None:
         INTERRUPTION.requested = True
-        stop.set()
+        stop.request()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, on_signal)
@@ -280,7 +297,7 @@ def _configure_logging(options: argparse.Namespace) -> None:
     )
 
 
-def _run(options: argparse.Namespace, stop: threading.Event) -> None:
+def _run(options: argparse.Namespace, stop: Stop) -> None:
     """Bring the switch up, serve until told to stop, take it down."""
     if options.thrift_port is not None:
         LOG.warning("--thrift-port %d is not used: there is no Thrift server", options.thrift_port)
