@@ -19,7 +19,7 @@ BIN := $(VENV)/bin
 STAMPS := $(VENV)/p4reduce-stamps
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-NATIVE_SOURCES := $(wildcard host_agent/native/*) setup.py
+NATIVE_SOURCES := $(wildcard host_agent/native/* soft_switch/native/*) setup.py
 
 # command:package, as Debian and Ubuntu name them
 NEEDED := mnexec:mininet ip:iproute2 tc:iproute2 ethtool:ethtool nsenter:util-linux ping:iputils-ping gcc:gcc g++:g++
@@ -66,7 +66,7 @@ wheel: $(STAMPS)/venv
 setup: $(STAMPS)/native
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info host_agent/*.so .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist *.egg-info host_agent/*.so soft_switch/*.so .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 # ---- set-up: each stamp is one step, done once

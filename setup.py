@@ -6,34 +6,47 @@ serves every Python version. No flag here depends on the build machine.
 
 from __future__ import annotations
 
+import hashlib
 from glob import glob
+from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
+
+COMMON = ["-std=c++17", "-g0", "-fvisibility=hidden", "-Wall", "-Wextra", "-pthread"]
 
 HOST_AGENT = Extension(
     "host_agent._native",
     sources=sorted(glob("host_agent/native/*.cpp")),
     depends=glob("host_agent/native/*.h"),
     language="c++",
-    extra_compile_args=[
-        "-std=c++17",
-        "-O3",
-        "-g0",
-        "-fvisibility=hidden",
-        "-fno-math-errno",
-        "-fno-trapping-math",
-        "-Wall",
-        "-Wextra",
-        "-pthread",
-    ],
+    extra_compile_args=[*COMMON, "-O3", "-fno-math-errno", "-fno-trapping-math"],
+    extra_link_args=["-pthread"],
+)
+
+
+def engine_sources() -> str:
+    """What the engine was built from, as `soft_switch.build.engine_sources` has it."""
+    digest = hashlib.sha256()
+    for path in sorted(glob("soft_switch/native/*")):
+        digest.update(Path(path).read_bytes())
+    return digest.hexdigest()
+
+
+ENGINE = Extension(
+    "soft_switch._engine",
+    sources=["soft_switch/native/engine.cpp"],
+    depends=glob("soft_switch/native/*.h"),
+    language="c++",
+    define_macros=[("P4_SOURCES", f'"{engine_sources()}"')],
+    extra_compile_args=[*COMMON, "-O2"],
     extra_link_args=["-pthread"],
 )
 
 
 class BuildNative(build_ext):
-    """Names a library `_native.so`: no Python version is part of it."""
+    """Names a library `_native.so`, not `_native.cpython-312-....so`: no Python version is part of it."""
 
     def get_ext_filename(self, ext_name: str) -> str:
         return ext_name.replace(".", "/") + ".so"
@@ -46,4 +59,4 @@ class PlatformWheel(bdist_wheel):
         return "py3", "none", super().get_tag()[2]
 
 
-setup(ext_modules=[HOST_AGENT], cmdclass={"build_ext": BuildNative, "bdist_wheel": PlatformWheel})
+setup(ext_modules=[HOST_AGENT, ENGINE], cmdclass={"build_ext": BuildNative, "bdist_wheel": PlatformWheel})

@@ -9,11 +9,11 @@ in packets of 1, 4 and 16 chunks (path MTU 256, 1024, 4096); (d) the same on BMv
 processors too, and the better figure counts.
 
 The set-up is the same for all: what forwards has one processor, the hosts (one thread, `native/traffic.c`)
-another. Every port gets and gives a packet in every round: in (c) a slot takes one from each rank and gives
-its sum to each. The hosts never have more rounds under way than buffers hold, so nothing is lost, and they
-compare every packet: PSN, length, first 128 bytes (with lanes of the sum), and in one of 251 all bytes and
-the ICRC. Counted are packets that came in (as many went out) by wall clock. Beside it stands the CPU time
-per packet of the switch, which other work on the machine, and the hosts' own limits, hardly change.
+another, and neither falls asleep. Every port gets and gives a packet in every round: in (c) a slot takes one
+from each rank and gives its sum to each. The hosts never have more rounds under way than buffers hold, so
+nothing is lost, and they compare every packet: PSN, length, first 128 bytes (with lanes of the sum), and in
+one of 251 all bytes and the ICRC. Counted are packets that came in (as many went out) by wall clock. Beside
+it stands the CPU time per packet of the switch.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ from bench.switch_rig import (
     Outcome,
     Processors,
     Subject,
+    awake,
     compile_native,
     find_switch,
     interfaces,
@@ -116,6 +117,7 @@ class Bench:
         self.arguments = arguments
         self.stack = stack
         self.processors = Processors.first_two()
+        stack.enter_context(awake(self.processors))
         self.native = compile_native(Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench"))))
         self.cases: list[Case] = []
 

@@ -11,6 +11,7 @@ A program can be compiled twice: QUICK, to run at once, and OPTIMISED. Both have
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import fcntl
 import functools
@@ -141,13 +142,53 @@ def find_program(source: str, tier: Tier = OPTIMISED) -> Path | None:
 
 
 def build_engine() -> Path:
-    """The library that moves packets."""
-    return _build((NATIVE / "engine.cpp").read_text(), ENGINE, None)
+    """The library that moves packets: that built with the package, or where its sources differ a new one."""
+    return _prebuilt_engine() or _build((NATIVE / "engine.cpp").read_text(), ENGINE, None)
+
+
+def check() -> None:
+    """ProgramError where nothing can be compiled, or there is no place to keep it."""
+    _version(_compiler())
+    directory = cache_directory()
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _cannot_keep(directory, error) from error
+
+
+def _cannot_keep(directory: Path, error: OSError) -> ProgramError:
+    return ProgramError(
+        f"cannot keep compiled programs in {directory} ({error.strerror}): "
+        "set XDG_CACHE_HOME to a directory that can be written"
+    )
 
 
 def engine_is_built() -> bool:
     """Whether `build_engine` has nothing to do."""
-    return find_program((NATIVE / "engine.cpp").read_text(), ENGINE) is not None
+    return (
+        _prebuilt_engine() is not None
+        or find_program((NATIVE / "engine.cpp").read_text(), ENGINE) is not None
+    )
+
+
+def engine_sources() -> str:
+    """What an engine built now would be built from: SHA-256, as setup.py has it."""
+    digest = hashlib.sha256()
+    for path in sorted(NATIVE.iterdir()):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+@functools.cache
+def _prebuilt_engine() -> Path | None:
+    path = NATIVE.parent / "_engine.so"
+    try:
+        library = ctypes.CDLL(str(path), mode=os.RTLD_LOCAL | os.RTLD_NOW)
+    except OSError:  # not built, or for another machine
+        return None
+    library.engine_sources.restype = ctypes.c_char_p
+    built_from: bytes = library.engine_sources()
+    return path if built_from.decode() == engine_sources() else None
 
 
 def _library(compiler: str, source: str, tier: Tier) -> Path:
@@ -172,10 +213,7 @@ def _build(source: str, tier: Tier, stop: Stop | None) -> Path:
             if not _intact(library):
                 _compile(compiler, source, library, tier, stop)
     except OSError as error:
-        raise ProgramError(
-            f"cannot keep compiled programs in {directory} ({error.strerror}): "
-            "set XDG_CACHE_HOME to a directory that can be written"
-        ) from error
+        raise _cannot_keep(directory, error) from error
     return library
 
 

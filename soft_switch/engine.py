@@ -1,4 +1,4 @@
-"""The native engine of a data plane, compiled in the background where it is not in the cache."""
+"""The native engine of a data plane, compiled in the background where it was not built with the package."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import ctypes
 import threading
 
 from soft_switch import native_api as api
-from soft_switch.build import engine_is_built
+from soft_switch.build import check, engine_is_built
 from soft_switch.errors import ProgramError
 
 
@@ -22,6 +22,7 @@ class Engine:
         self._handle: int | None = None
         self._closed = False
         self._error: ProgramError | None = None
+        check()
         if engine_is_built():
             self._make()
         else:

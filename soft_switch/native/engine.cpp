@@ -8,6 +8,13 @@ using p4::Engine;
 P4_API Engine* engine_create(uint32_t cpu_port, uint32_t drop_port, uint64_t seed) {
     return new Engine(cpu_port, drop_port, seed);
 }
+
+// The SHA-256 of the sources, where the engine was built with the package.
+#ifndef P4_SOURCES
+#define P4_SOURCES ""
+#endif
+P4_API const char* engine_sources() { return P4_SOURCES; }
+
 P4_API void engine_destroy(Engine* engine) { delete engine; }
 
 // The engine as programs see it.

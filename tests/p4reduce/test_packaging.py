@@ -73,6 +73,7 @@ def test_what_is_in_the_wheel(wheel: Path) -> None:
         "p4src/p4reduce.p4",
         "p4src/include/headers.p4",
         "host_agent/_native.so",
+        "soft_switch/_engine.so",
         "soft_switch/native/engine.cpp",
         "controller/api/controller.proto",
         "p4reduce/commands/demo.py",

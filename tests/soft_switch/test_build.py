@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+import soft_switch
+from soft_switch import build
 from soft_switch.build import build_engine, build_program, cache_directory
 from soft_switch.errors import ProgramError
 from soft_switch.translation import translate
@@ -79,7 +81,21 @@ def test_a_damaged_library_is_made_again(damage: bytes | None) -> None:
 def test_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(ProgramError, match=r"no C\+\+ compiler g\+\+ on the PATH: install g\+\+, or set CXX"):
-        build_engine()
+        build_program(TINY)
+
+
+def test_the_engine_that_was_built_with_the_package_is_used(cache: Path) -> None:
+    assert build_engine() == Path(soft_switch.__file__).parent / "_engine.so"
+    assert not cache.exists() or not list(cache.iterdir())
+
+
+def test_an_engine_of_other_sources_is_not_used(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "engine_sources", lambda: "others")
+    build._prebuilt_engine.cache_clear()
+    try:
+        assert build_engine().parent == cache
+    finally:
+        build._prebuilt_engine.cache_clear()
 
 
 def test_something_that_is_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:

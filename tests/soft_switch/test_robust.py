@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -18,7 +17,6 @@ import grpc
 import pytest
 from finsy.proto import U128, p4r, p4r_grpc
 
-from soft_switch.build import build_engine
 from soft_switch.dataplane import DataPlane
 from tests.host_agent.transport.namespaces import inside, run
 from tests.soft_switch.programs import HERE, p4info, program
@@ -174,8 +172,6 @@ def test_a_signal_during_compilation(tmp_path: Path, number: signal.Signals) -> 
     compiler.chmod(0o755)
     (tmp_path / "slow").touch()
     programs = tmp_path / "cache" / "p4reduce" / "programs"
-    programs.mkdir(parents=True)
-    shutil.copy(build_engine(), programs)  # only the program is left to compile
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache"), "CXX": str(compiler)}
     environment["SOFT_SWITCH_COMPILE"] = "quick"
     command = [
