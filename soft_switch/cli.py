@@ -60,20 +60,28 @@ class StartError(Exception):
 
 
 class Stop:
-    """What a signal asks for. Its handler may run while `wait` begins: a threading.Event would lock up."""
+    """What a signal asks for, also one that another thread gets, or that comes while `wait` begins.
+
+    Python's handlers run in the main thread only, and not while it waits for a lock or reads: what ends
+    the read is the byte that the interpreter itself writes when a signal comes.
+    """
 
     def __init__(self) -> None:
-        self._read, self._write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._read, write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         os.set_blocking(self._read, True)
-
-    def request(self) -> None:
-        """End the wait, now or when it begins."""
-        with contextlib.suppress(BlockingIOError):  # it has been asked for often enough
-            os.write(self._write, b"\0")
+        self._before = signal.set_wakeup_fd(write, warn_on_full_buffer=False), write
 
     def wait(self) -> None:
         """Until it is asked for."""
-        os.read(self._read, 1)
+        while not INTERRUPTION.requested:
+            os.read(self._read, 1)
+
+    def close(self) -> None:
+        """Signals wake up what they did before."""
+        before, write = self._before
+        signal.set_wakeup_fd(before)
+        os.close(write)
+        os.close(self._read)
 
 
 @dataclass(frozen=True)
@@ -100,7 +108,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def on_signal(*_: object) -> None:
         INTERRUPTION.requested = True
-        stop.request()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, on_signal)
@@ -113,6 +120,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"soft_switch: {error}", file=sys.stderr)
         return EXIT_ERROR
     finally:
+        stop.close()
         INTERRUPTION.requested = False
     return 0
 
