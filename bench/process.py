@@ -49,7 +49,8 @@ class Sink:
         self.native.sink_group.argtypes = [ctypes.c_void_p, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_size_t]
         self.host = self.native.sink_create()
         self.plane = DataPlane(cpu_port=255)
-        self.plane._host = self.host  # the program's host from its creation on
+        # The program's host from its creation on.
+        self.plane._host = lambda: self.host  # type: ignore[method-assign]
         self.plane.load(program_json, wait=True)
         self.loaded = self.plane._loaded
         for entry in entries:

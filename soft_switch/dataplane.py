@@ -163,6 +163,11 @@ class DataPlane:
 
     # The program
 
+    def _host(self) -> int:
+        """What programs call."""
+        host: int = self._native.engine_host(self._engine)
+        return host
+
     @property
     def program(self) -> Program | None:
         """The running program's description."""
@@ -178,7 +183,7 @@ class DataPlane:
         compiled = translate(program_json, optimise=optimise)
         library, tier = first_library(compiled.source, wait=wait)
         with self._control:
-            loaded = LoadedProgram(compiled, library, self._native.engine_host(self._engine))
+            loaded = LoadedProgram(compiled, library, self._host())
             function = ctypes.cast(loaded.library.p4_process, ctypes.c_void_p)
             passes = ctypes.cast(loaded.library.p4_passes, ctypes.c_void_p)
             self._native.engine_set_program(self._engine, function, passes, loaded.state)
