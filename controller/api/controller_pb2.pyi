@@ -34,7 +34,7 @@ RUNNING: Phase
 ENDED: Phase
 
 class WorkerMessage(_message.Message):
-    __slots__ = ("join", "resume", "up", "heartbeat", "leave", "abort", "paused", "held")
+    __slots__ = ("join", "resume", "up", "heartbeat", "leave", "abort", "paused", "held", "renewing")
     JOIN_FIELD_NUMBER: _ClassVar[int]
     RESUME_FIELD_NUMBER: _ClassVar[int]
     UP_FIELD_NUMBER: _ClassVar[int]
@@ -43,6 +43,7 @@ class WorkerMessage(_message.Message):
     ABORT_FIELD_NUMBER: _ClassVar[int]
     PAUSED_FIELD_NUMBER: _ClassVar[int]
     HELD_FIELD_NUMBER: _ClassVar[int]
+    RENEWING_FIELD_NUMBER: _ClassVar[int]
     join: Join
     resume: Resume
     up: Up
@@ -51,23 +52,36 @@ class WorkerMessage(_message.Message):
     abort: Abort
     paused: Paused
     held: Held
-    def __init__(self, join: _Optional[_Union[Join, _Mapping]] = ..., resume: _Optional[_Union[Resume, _Mapping]] = ..., up: _Optional[_Union[Up, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ..., paused: _Optional[_Union[Paused, _Mapping]] = ..., held: _Optional[_Union[Held, _Mapping]] = ...) -> None: ...
+    renewing: Renewing
+    def __init__(self, join: _Optional[_Union[Join, _Mapping]] = ..., resume: _Optional[_Union[Resume, _Mapping]] = ..., up: _Optional[_Union[Up, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ..., paused: _Optional[_Union[Paused, _Mapping]] = ..., held: _Optional[_Union[Held, _Mapping]] = ..., renewing: _Optional[_Union[Renewing, _Mapping]] = ...) -> None: ...
 
 class Join(_message.Message):
-    __slots__ = ("job", "world_size", "worker", "path_mtu_max", "rnr_nak", "tenant")
+    __slots__ = ("job", "world_size", "worker", "path_mtu_max", "rnr_nak", "tenant", "elastic", "join_token", "backup_mac", "backup_ip", "backup_path_mtu", "selective")
     JOB_FIELD_NUMBER: _ClassVar[int]
     WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
     PATH_MTU_MAX_FIELD_NUMBER: _ClassVar[int]
     RNR_NAK_FIELD_NUMBER: _ClassVar[int]
     TENANT_FIELD_NUMBER: _ClassVar[int]
+    ELASTIC_FIELD_NUMBER: _ClassVar[int]
+    JOIN_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    BACKUP_MAC_FIELD_NUMBER: _ClassVar[int]
+    BACKUP_IP_FIELD_NUMBER: _ClassVar[int]
+    BACKUP_PATH_MTU_FIELD_NUMBER: _ClassVar[int]
+    SELECTIVE_FIELD_NUMBER: _ClassVar[int]
     job: str
     world_size: int
     worker: Worker
     path_mtu_max: int
     rnr_nak: bool
     tenant: str
-    def __init__(self, job: _Optional[str] = ..., world_size: _Optional[int] = ..., worker: _Optional[_Union[Worker, _Mapping]] = ..., path_mtu_max: _Optional[int] = ..., rnr_nak: _Optional[bool] = ..., tenant: _Optional[str] = ...) -> None: ...
+    elastic: bool
+    join_token: str
+    backup_mac: str
+    backup_ip: str
+    backup_path_mtu: int
+    selective: bool
+    def __init__(self, job: _Optional[str] = ..., world_size: _Optional[int] = ..., worker: _Optional[_Union[Worker, _Mapping]] = ..., path_mtu_max: _Optional[int] = ..., rnr_nak: _Optional[bool] = ..., tenant: _Optional[str] = ..., elastic: _Optional[bool] = ..., join_token: _Optional[str] = ..., backup_mac: _Optional[str] = ..., backup_ip: _Optional[str] = ..., backup_path_mtu: _Optional[int] = ..., selective: _Optional[bool] = ...) -> None: ...
 
 class Worker(_message.Message):
     __slots__ = ("rank", "mac", "ip", "qpn_out", "psn_out", "qpn_in", "hostname")
@@ -118,7 +132,7 @@ class Abort(_message.Message):
     def __init__(self, reason: _Optional[str] = ...) -> None: ...
 
 class ControllerMessage(_message.Message):
-    __slots__ = ("waiting", "ready", "start", "heartbeat", "left", "ended", "resumed", "pause", "hold_at", "moved")
+    __slots__ = ("waiting", "ready", "start", "heartbeat", "left", "ended", "resumed", "pause", "hold_at", "moved", "renew", "renewed")
     WAITING_FIELD_NUMBER: _ClassVar[int]
     READY_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
@@ -129,6 +143,8 @@ class ControllerMessage(_message.Message):
     PAUSE_FIELD_NUMBER: _ClassVar[int]
     HOLD_AT_FIELD_NUMBER: _ClassVar[int]
     MOVED_FIELD_NUMBER: _ClassVar[int]
+    RENEW_FIELD_NUMBER: _ClassVar[int]
+    RENEWED_FIELD_NUMBER: _ClassVar[int]
     waiting: Waiting
     ready: Ready
     start: Start
@@ -139,7 +155,9 @@ class ControllerMessage(_message.Message):
     pause: Pause
     hold_at: HoldAt
     moved: Moved
-    def __init__(self, waiting: _Optional[_Union[Waiting, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., left: _Optional[_Union[Left, _Mapping]] = ..., ended: _Optional[_Union[Ended, _Mapping]] = ..., resumed: _Optional[_Union[Resumed, _Mapping]] = ..., pause: _Optional[_Union[Pause, _Mapping]] = ..., hold_at: _Optional[_Union[HoldAt, _Mapping]] = ..., moved: _Optional[_Union[Moved, _Mapping]] = ...) -> None: ...
+    renew: Renew
+    renewed: Renewed
+    def __init__(self, waiting: _Optional[_Union[Waiting, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., left: _Optional[_Union[Left, _Mapping]] = ..., ended: _Optional[_Union[Ended, _Mapping]] = ..., resumed: _Optional[_Union[Resumed, _Mapping]] = ..., pause: _Optional[_Union[Pause, _Mapping]] = ..., hold_at: _Optional[_Union[HoldAt, _Mapping]] = ..., moved: _Optional[_Union[Moved, _Mapping]] = ..., renew: _Optional[_Union[Renew, _Mapping]] = ..., renewed: _Optional[_Union[Renewed, _Mapping]] = ...) -> None: ...
 
 class Waiting(_message.Message):
     __slots__ = ("missing_ranks",)
@@ -148,7 +166,7 @@ class Waiting(_message.Message):
     def __init__(self, missing_ranks: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Ready(_message.Message):
-    __slots__ = ("job_id", "generation", "window", "message_packets", "path_mtu", "mode", "mode_reason", "successor", "predecessor", "heartbeat_interval_s", "heartbeat_timeout_s", "resume_timeout_s", "resume_token", "rc", "ring")
+    __slots__ = ("job_id", "generation", "window", "message_packets", "path_mtu", "mode", "mode_reason", "successor", "predecessor", "heartbeat_interval_s", "heartbeat_timeout_s", "resume_timeout_s", "resume_token", "rc", "ring", "rank", "world_size", "selective", "backup")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     WINDOW_FIELD_NUMBER: _ClassVar[int]
@@ -164,6 +182,10 @@ class Ready(_message.Message):
     RESUME_TOKEN_FIELD_NUMBER: _ClassVar[int]
     RC_FIELD_NUMBER: _ClassVar[int]
     RING_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
+    SELECTIVE_FIELD_NUMBER: _ClassVar[int]
+    BACKUP_FIELD_NUMBER: _ClassVar[int]
     job_id: int
     generation: int
     window: int
@@ -179,7 +201,11 @@ class Ready(_message.Message):
     resume_token: bytes
     rc: RcParameters
     ring: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, job_id: _Optional[int] = ..., generation: _Optional[int] = ..., window: _Optional[int] = ..., message_packets: _Optional[int] = ..., path_mtu: _Optional[int] = ..., mode: _Optional[_Union[Mode, str]] = ..., mode_reason: _Optional[str] = ..., successor: _Optional[_Union[Worker, _Mapping]] = ..., predecessor: _Optional[_Union[Worker, _Mapping]] = ..., heartbeat_interval_s: _Optional[float] = ..., heartbeat_timeout_s: _Optional[float] = ..., resume_timeout_s: _Optional[float] = ..., resume_token: _Optional[bytes] = ..., rc: _Optional[_Union[RcParameters, _Mapping]] = ..., ring: _Optional[_Iterable[int]] = ...) -> None: ...
+    rank: int
+    world_size: int
+    selective: bool
+    backup: bool
+    def __init__(self, job_id: _Optional[int] = ..., generation: _Optional[int] = ..., window: _Optional[int] = ..., message_packets: _Optional[int] = ..., path_mtu: _Optional[int] = ..., mode: _Optional[_Union[Mode, str]] = ..., mode_reason: _Optional[str] = ..., successor: _Optional[_Union[Worker, _Mapping]] = ..., predecessor: _Optional[_Union[Worker, _Mapping]] = ..., heartbeat_interval_s: _Optional[float] = ..., heartbeat_timeout_s: _Optional[float] = ..., resume_timeout_s: _Optional[float] = ..., resume_token: _Optional[bytes] = ..., rc: _Optional[_Union[RcParameters, _Mapping]] = ..., ring: _Optional[_Iterable[int]] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., selective: _Optional[bool] = ..., backup: _Optional[bool] = ...) -> None: ...
 
 class RcParameters(_message.Message):
     __slots__ = ("timeout", "retry_count", "rnr_retry", "min_rnr_timer")
@@ -233,6 +259,40 @@ class Moved(_message.Message):
     mode_reason: str
     def __init__(self, move: _Optional[int] = ..., mode: _Optional[_Union[Mode, str]] = ..., mode_reason: _Optional[str] = ...) -> None: ...
 
+class Renew(_message.Message):
+    __slots__ = ("renewal", "reason")
+    RENEWAL_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    renewal: int
+    reason: str
+    def __init__(self, renewal: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class Renewing(_message.Message):
+    __slots__ = ("renewal", "qpn_out", "psn_out", "qpn_in", "collective")
+    RENEWAL_FIELD_NUMBER: _ClassVar[int]
+    QPN_OUT_FIELD_NUMBER: _ClassVar[int]
+    PSN_OUT_FIELD_NUMBER: _ClassVar[int]
+    QPN_IN_FIELD_NUMBER: _ClassVar[int]
+    COLLECTIVE_FIELD_NUMBER: _ClassVar[int]
+    renewal: int
+    qpn_out: int
+    psn_out: int
+    qpn_in: int
+    collective: int
+    def __init__(self, renewal: _Optional[int] = ..., qpn_out: _Optional[int] = ..., psn_out: _Optional[int] = ..., qpn_in: _Optional[int] = ..., collective: _Optional[int] = ...) -> None: ...
+
+class Renewed(_message.Message):
+    __slots__ = ("renewal", "ready", "collective", "holder")
+    RENEWAL_FIELD_NUMBER: _ClassVar[int]
+    READY_FIELD_NUMBER: _ClassVar[int]
+    COLLECTIVE_FIELD_NUMBER: _ClassVar[int]
+    HOLDER_FIELD_NUMBER: _ClassVar[int]
+    renewal: int
+    ready: Ready
+    collective: int
+    holder: int
+    def __init__(self, renewal: _Optional[int] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., collective: _Optional[int] = ..., holder: _Optional[int] = ...) -> None: ...
+
 class Start(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
@@ -254,7 +314,7 @@ class Ended(_message.Message):
     def __init__(self, reason: _Optional[str] = ..., rank: _Optional[int] = ...) -> None: ...
 
 class JobSpec(_message.Message):
-    __slots__ = ("name", "world_size", "mode", "path_mtu", "window", "message_packets", "tenant")
+    __slots__ = ("name", "world_size", "mode", "path_mtu", "window", "message_packets", "tenant", "elastic", "min_workers", "join_token", "selective")
     NAME_FIELD_NUMBER: _ClassVar[int]
     WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
     MODE_FIELD_NUMBER: _ClassVar[int]
@@ -262,6 +322,10 @@ class JobSpec(_message.Message):
     WINDOW_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_PACKETS_FIELD_NUMBER: _ClassVar[int]
     TENANT_FIELD_NUMBER: _ClassVar[int]
+    ELASTIC_FIELD_NUMBER: _ClassVar[int]
+    MIN_WORKERS_FIELD_NUMBER: _ClassVar[int]
+    JOIN_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    SELECTIVE_FIELD_NUMBER: _ClassVar[int]
     name: str
     world_size: int
     mode: Mode
@@ -269,7 +333,11 @@ class JobSpec(_message.Message):
     window: int
     message_packets: int
     tenant: str
-    def __init__(self, name: _Optional[str] = ..., world_size: _Optional[int] = ..., mode: _Optional[_Union[Mode, str]] = ..., path_mtu: _Optional[int] = ..., window: _Optional[int] = ..., message_packets: _Optional[int] = ..., tenant: _Optional[str] = ...) -> None: ...
+    elastic: bool
+    min_workers: int
+    join_token: str
+    selective: bool
+    def __init__(self, name: _Optional[str] = ..., world_size: _Optional[int] = ..., mode: _Optional[_Union[Mode, str]] = ..., path_mtu: _Optional[int] = ..., window: _Optional[int] = ..., message_packets: _Optional[int] = ..., tenant: _Optional[str] = ..., elastic: _Optional[bool] = ..., min_workers: _Optional[int] = ..., join_token: _Optional[str] = ..., selective: _Optional[bool] = ...) -> None: ...
 
 class JobName(_message.Message):
     __slots__ = ("name",)
@@ -282,7 +350,7 @@ class ListJobsRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class JobInfo(_message.Message):
-    __slots__ = ("spec", "phase", "explicit", "workers", "ended", "job_id", "generation", "mode", "mode_reason", "window", "message_packets", "path_mtu", "places", "ring", "waitlisted")
+    __slots__ = ("spec", "phase", "explicit", "workers", "ended", "job_id", "generation", "mode", "mode_reason", "window", "message_packets", "path_mtu", "places", "ring", "waitlisted", "renewals", "renewal_reason", "renewing", "awaited")
     SPEC_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
     EXPLICIT_FIELD_NUMBER: _ClassVar[int]
@@ -298,6 +366,10 @@ class JobInfo(_message.Message):
     PLACES_FIELD_NUMBER: _ClassVar[int]
     RING_FIELD_NUMBER: _ClassVar[int]
     WAITLISTED_FIELD_NUMBER: _ClassVar[int]
+    RENEWALS_FIELD_NUMBER: _ClassVar[int]
+    RENEWAL_REASON_FIELD_NUMBER: _ClassVar[int]
+    RENEWING_FIELD_NUMBER: _ClassVar[int]
+    AWAITED_FIELD_NUMBER: _ClassVar[int]
     spec: JobSpec
     phase: Phase
     explicit: bool
@@ -313,7 +385,11 @@ class JobInfo(_message.Message):
     places: _containers.RepeatedCompositeFieldContainer[JobPlace]
     ring: _containers.RepeatedScalarFieldContainer[int]
     waitlisted: Waitlisted
-    def __init__(self, spec: _Optional[_Union[JobSpec, _Mapping]] = ..., phase: _Optional[_Union[Phase, str]] = ..., explicit: _Optional[bool] = ..., workers: _Optional[_Iterable[_Union[WorkerInfo, _Mapping]]] = ..., ended: _Optional[_Union[Ended, _Mapping]] = ..., job_id: _Optional[int] = ..., generation: _Optional[int] = ..., mode: _Optional[_Union[Mode, str]] = ..., mode_reason: _Optional[str] = ..., window: _Optional[int] = ..., message_packets: _Optional[int] = ..., path_mtu: _Optional[int] = ..., places: _Optional[_Iterable[_Union[JobPlace, _Mapping]]] = ..., ring: _Optional[_Iterable[int]] = ..., waitlisted: _Optional[_Union[Waitlisted, _Mapping]] = ...) -> None: ...
+    renewals: int
+    renewal_reason: str
+    renewing: bool
+    awaited: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, spec: _Optional[_Union[JobSpec, _Mapping]] = ..., phase: _Optional[_Union[Phase, str]] = ..., explicit: _Optional[bool] = ..., workers: _Optional[_Iterable[_Union[WorkerInfo, _Mapping]]] = ..., ended: _Optional[_Union[Ended, _Mapping]] = ..., job_id: _Optional[int] = ..., generation: _Optional[int] = ..., mode: _Optional[_Union[Mode, str]] = ..., mode_reason: _Optional[str] = ..., window: _Optional[int] = ..., message_packets: _Optional[int] = ..., path_mtu: _Optional[int] = ..., places: _Optional[_Iterable[_Union[JobPlace, _Mapping]]] = ..., ring: _Optional[_Iterable[int]] = ..., waitlisted: _Optional[_Union[Waitlisted, _Mapping]] = ..., renewals: _Optional[int] = ..., renewal_reason: _Optional[str] = ..., renewing: _Optional[bool] = ..., awaited: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class JobPlace(_message.Message):
     __slots__ = ("switch", "role", "first_slot", "slots", "ranks")
