@@ -24,10 +24,10 @@ from host_agent.controller_session import ControllerSession
 from host_agent.errors import JobEndedError, WorkerLostError
 from host_agent.joining import transport_config
 from host_agent.membership import Mode
+from simulation.rack import Faults, Simulation
 from tests.controller.fake_switch import FakeSwitch
 from tests.controller.test_service import CONFIG, Served, request_of
 from tests.host_agent.fakes import SimulatedFabric, SimulatedLink
-from tests.host_agent.sim import Faults, Simulation
 
 pytestmark = pytest.mark.filterwarnings("ignore::host_agent.communicator.RingFallbackWarning")
 

@@ -6,8 +6,8 @@ import pytest
 
 from controller.graph import Graph, Link
 from controller.probes import Prober, echo_request
+from simulation.switch.tree_packets import Kind, TreePacket
 from tests.controller.spine_leaf import fabric
-from tests.model.tree_packets import Kind, TreePacket
 
 LINKS = Graph.of(fabric((1, 1), spines=1)).links
 ONE, TWO = (link.name for link in LINKS)

@@ -33,7 +33,7 @@ from host_agent.transport import (
     TransportTimeoutError,
 )
 from host_agent.transport.events import EventType, FailureCode
-from tests.host_agent.sim import GENERATION, JOB, Faults, Simulation, configs
+from simulation.rack import GENERATION, JOB, Faults, Simulation, configs
 
 
 @dataclass

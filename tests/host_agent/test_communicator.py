@@ -25,8 +25,8 @@ from host_agent.membership import Mode
 from host_agent.quantisation import BFLOAT16, error_bound
 from host_agent.runner import Alone
 from host_agent.transport import Operation
+from simulation.rack import Faults, configs
 from tests.host_agent.fakes import FakeController, FakeMembership, FakeRack, ready_of
-from tests.host_agent.sim import Faults, configs
 
 pytestmark = pytest.mark.filterwarnings("error")
 

@@ -16,8 +16,8 @@ from host_agent.membership import JoinRequest, RcParameters, Ready
 from host_agent.netinfo import Interface
 from host_agent.transport import TransportConfig
 from host_agent.transport.verbs import VerbsLink
+from simulation.rack import configs
 from tests.host_agent.fakes import FakeController, FakeMembership, ready_of
-from tests.host_agent.sim import configs
 from tests.host_agent.transport.verbs_wire import FakeQueuePairs, FakeWire
 
 CONFIG = configs(4, path_mtu=1024)[1]

@@ -49,7 +49,7 @@ def test_the_wire_formats_know_nothing_of_the_layers_above(path: Path) -> None:
 
 @pytest.mark.parametrize("path", sorted(ROOT.rglob("*.py")), ids=lambda path: str(path.relative_to(ROOT)))
 def test_the_agent_imports_nothing_of_the_rooms_above_it(path: Path) -> None:
-    above = ("topologies", "workloads", "p4reduce", "soft_switch", "bench", "tests", "p4src")
+    above = ("topologies", "workloads", "p4reduce", "soft_switch", "simulation", "bench", "tests", "p4src")
     assert not any(name.split(".")[0] in above for name in imported(path))
     others = {name for name in imported(path) if name.split(".")[0] == "controller"}
     assert all(name == "controller" or name.startswith("controller.api") for name in others), others

@@ -20,11 +20,11 @@ from host_agent.membership import Mode
 from host_agent.metrics import AgentMetrics
 from host_agent.runner import Alone
 from host_agent.transport.events import Counters
+from simulation.rack import Simulation, configs
 from telemetry.address import VARIABLE, Address, MetricsError
 from telemetry.client import fetch
 from telemetry.server import registry
 from tests.host_agent.fakes import FakeController, FakeMembership, SimulatedFabric, SimulatedLink, ready_of
-from tests.host_agent.sim import Simulation, configs
 
 NUMBERED = Counters(**{field.name: number for number, field in enumerate(fields(Counters), 1)})
 

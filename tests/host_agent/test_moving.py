@@ -16,8 +16,8 @@ import pytest
 from host_agent.communicator import Communicator
 from host_agent.errors import CommunicatorClosedError, JobEndedError, UsageError, WorkerLostError
 from host_agent.membership import HoldAt, Mode, Moved, Pause
+from simulation.rack import Faults
 from tests.host_agent.fakes import FakeRack
-from tests.host_agent.sim import Faults
 
 pytestmark = pytest.mark.filterwarnings("ignore::host_agent.communicator.RingFallbackWarning")
 

@@ -18,9 +18,9 @@ from host_agent.communicator import Communicator
 from host_agent.errors import CommunicatorError, MismatchError, WorkerLostError
 from host_agent.quantisation import error_bound
 from host_agent.transport import RcDriver
+from simulation.rack import configs, job_of, routes_of
+from simulation.switch.slot_rules import SwitchModel
 from tests.host_agent.fakes import FakeController, FakeMembership, ready_of
-from tests.host_agent.sim import configs, job_of, routes_of
-from tests.model.slot_rules import SwitchModel
 
 pytestmark = [
     pytest.mark.emulation,

@@ -11,10 +11,10 @@ import numpy.typing as npt
 from controller.entries import Entry, Group, Key, TableEntry, key_of
 from host_agent.wire.headers import ETHERTYPE_IPV4, RocePacket
 from p4src import CPU_PORT, HISTORY_MESSAGES, JSON_PATH
+from simulation.switch.from_entries import EntrySwitch
+from simulation.switch.state import PORT_COUNTERS, TREE_COUNTERS
+from simulation.switch.tree_packets import TreeFlags, TreePacket
 from soft_switch.dataplane import DataPlane, Exact, Lpm
-from tests.model.from_entries import EntrySwitch
-from tests.model.state import PORT_COUNTERS, TREE_COUNTERS
-from tests.model.tree_packets import TreeFlags, TreePacket
 from tests.p4src.rack import COUNTER_NAMES, comparable
 
 FLOW_COUNTERS = {

@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from host_agent.wire.aggregation import CHUNK_BYTES, MAGIC, SUMMED_BIT, Flags
 from host_agent.wire.headers import RocePacket
+from simulation.switch.slot_rules import RACK_COUNTERS, Job, Route
 from soft_switch.dataplane import DataPlane, Exact, Lpm, Match
-from tests.model.slot_rules import RACK_COUNTERS, Job, Route
 
 JSON = Path(__file__).parents[2] / "p4src" / "build" / "p4reduce.json"
 COUNTER_NAMES = {

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from host_agent.wire import psn as psn_math
 from host_agent.wire.aggregation import AggregationHeader, ElementType, Op
 from host_agent.wire.headers import Aeth, Bth, Ethernet, IPv4, Opcode, RocePacket, Udp
-from tests.host_agent.sim import configs, job_of, routes_of
-from tests.model.slot_rules import Job, SwitchModel
+from simulation.rack import configs, job_of, routes_of
+from simulation.switch.slot_rules import Job, SwitchModel
 from tests.p4src.rack import CompiledRack, comparable
 
 pytestmark = pytest.mark.slow

@@ -20,7 +20,7 @@ from host_agent.wire import aggregation, headers
 from host_agent.wire.aggregation import AggregationHeader, ElementType, Flags, Op, Reduction
 from host_agent.wire.headers import Ethernet, IPv4, Udp
 from p4src.compile import COMPILER, compile_program, compiler_version
-from tests.model.tree_packets import (
+from simulation.switch.tree_packets import (
     LINK_LOCAL,
     TREE_PORT,
     TREE_VERSION,

@@ -1,6 +1,6 @@
 """The compiled program and the model decide alike as leaf and as spine, packet by packet.
 
-A scenario of tests/fabric runs on model switches. What came to each of them, and what was written to it, is
+A scenario of simulation runs on model switches. What came to each of them, and what was written to it, is
 played again to the program and to a second model, with packets between that no switch or host sends: frames
 again, damaged, cut, at the wrong port, with other fields and a right ICRC.
 """
@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 
 from controller.entries import Entry
 from host_agent.wire.headers import RocePacket
-from tests.fabric.scenarios import Scenario, draw
-from tests.fabric.simulation import FabricSimulation
-from tests.model.slot_rules import Out
-from tests.model.tree_packets import TREE_VERSION, Kind, TreePacket
+from simulation.fabric import FabricSimulation
+from simulation.scenarios import Scenario, draw
+from simulation.switch.slot_rules import Out
+from simulation.switch.tree_packets import TREE_VERSION, Kind, TreePacket
 from tests.p4src.entry_pair import EntryPair
 
 pytestmark = pytest.mark.slow

@@ -13,13 +13,13 @@ import pytest
 from controller.entries import Entry, Group, TableEntry, table_entry
 from controller.routes import ROUTE
 from p4src import JSON_PATH, P4INFO_PATH
+from simulation.cases import Case
+from simulation.jobs import JobSettings
+from simulation.network import fabric_config
+from simulation.rack import Faults
+from simulation.scenarios import Scenario
+from simulation.switch.from_entries import EntrySwitch
 from soft_switch.dataplane import Exact, Lpm
-from tests.fabric.jobs import JobSettings
-from tests.fabric.network import fabric_config
-from tests.fabric.scenarios import Scenario
-from tests.host_agent.collectives.cases import Case
-from tests.host_agent.sim import Faults
-from tests.model.from_entries import EntrySwitch
 from tests.p4src.entry_pair import FLOW_COUNTERS, normal
 from tests.p4src.test_fabric_against_model import recorded, something_else
 from tests.soft_switch.switches import BMV2, Bench, Fence, Switch, Wire, namespace, running, unique

@@ -13,8 +13,8 @@ from controller.routes import base_entries
 from controller.trees import Tree, entries_on
 from host_agent.wire.aggregation import AggregationHeader, Op
 from host_agent.wire.headers import Bth, Ethernet, IPv4, Opcode, RocePacket, Udp
+from simulation.switch.tree_packets import TreePacket
 from tests.controller.spine_leaf import fabric, member
-from tests.model.tree_packets import TreePacket
 from tests.p4src.entry_pair import EntryPair
 from tests.p4src.rack import CompiledRack
 from tests.p4src.test_against_model import LANES, Pair

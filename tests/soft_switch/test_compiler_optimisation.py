@@ -11,10 +11,10 @@ from typing import Any, cast
 
 import pytest
 
+from simulation.rack import routes_of
 from soft_switch.bmv2.reader import read_program
 from soft_switch.compiler import compile_program
 from soft_switch.dataplane import DataPlane, Exact
-from tests.host_agent.sim import routes_of
 from tests.p4src.rack import JSON as P4REDUCE
 from tests.p4src.rack import CompiledRack
 from tests.p4src.test_against_model import Pair

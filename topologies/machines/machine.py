@@ -50,6 +50,7 @@ _PACKAGES: Final = (
     "soft_switch",
     "controller",
     "host_agent",
+    "simulation",
     "topologies",
     "workloads",
     "p4reduce",

@@ -17,8 +17,8 @@ from host_agent.collectives import in_network
 from host_agent.collectives.plan import Call, Steps
 from host_agent.transport.events import FailureCode
 from host_agent.wire.aggregation import Flags, Reduction
-from tests.host_agent.collectives.cases import DTYPES, REDUCTIONS, Case, program
-from tests.host_agent.sim import Faults, Simulation, configs
+from simulation.cases import DTYPES, REDUCTIONS, Case, program
+from simulation.rack import Faults, Simulation, configs
 
 BAD_LINKS = Faults(loss=0.05, duplicate=0.05, reorder=0.1, corrupt=0.02)
 

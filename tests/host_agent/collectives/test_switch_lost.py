@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from host_agent.collectives import in_network
 from host_agent.collectives.plan import Call
 from host_agent.wire.aggregation import Reduction
-from tests.host_agent.sim import Faults, InvariantError, Simulation, configs, routes_of
-from tests.model.slot_rules import SwitchModel
+from simulation.rack import Faults, InvariantError, Simulation, configs, routes_of
+from simulation.switch.slot_rules import SwitchModel
 
 
 @settings(max_examples=60, deadline=None)

@@ -21,8 +21,8 @@ from host_agent.transport import (
     TransportConfig,
 )
 from host_agent.wire.headers import parse_mac
-from tests.host_agent.transport.nic import NicEndpoint
-from tests.model.slot_rules import Flow, Job, Route, Slot, SwitchModel
+from simulation.nic import NicEndpoint
+from simulation.switch.slot_rules import Flow, Job, Route, Slot, SwitchModel
 
 LINK_DELAY_NS = 10_000
 TTL_OFFSET = 22  # the switch model trusts it, which a router does only where the IP checksum is right

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from host_agent.transport import EventType, FailureCode, SwitchOp
 from host_agent.wire.aggregation import CHUNK_BYTES, AggregationHeader, Flags, Reduction
+from simulation.nic import DEAD, NOT_READY, TAKEN, MessageEngine, NicEndpoint
 from tests.host_agent.transport.fabric import Fabric, Faults, ring_configs, router
-from tests.host_agent.transport.nic import DEAD, NOT_READY, TAKEN, MessageEngine, NicEndpoint
 from tests.host_agent.transport.peer import Peer, passing, sum_of
 from tests.host_agent.transport.test_simulation import (
     FAULTS,

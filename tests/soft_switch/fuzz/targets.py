@@ -10,10 +10,10 @@ from pathlib import Path
 
 from controller.entries import Group, key_of
 from p4src import CPU_PORT, JSON_PATH
+from simulation.scenarios import draw
 from soft_switch.bmv2.reader import read_program
 from soft_switch.compiler import compile_program
 from soft_switch.dataplane import DataPlane, Exact, Lpm
-from tests.fabric.scenarios import draw
 from tests.p4src.test_fabric_against_model import Script, recorded, something_else
 from tests.soft_switch.fuzz.entries import fill
 from tests.soft_switch.fuzz.packets import PacketMaker

@@ -16,8 +16,8 @@ from controller.entries import Entry, Group, Key, TableEntry, key_of
 from controller.flows import EMIT, FLOW, MEMBER_QP, TREE_JOB, UPLINK
 from controller.routes import ECMP_MEMBER, EDGE_PORT, MAC, ROUTE, TREE_LINK
 from p4src import AGAIN_GROUP, RID_BACK, RID_UP
-from tests.model.slot_rules import Role, SwitchModel
-from tests.model.state import BUCKETS, Flow, Job, LeafTree, Link, Route, Slot, SpineJob
+from simulation.switch.slot_rules import Role, SwitchModel
+from simulation.switch.state import BUCKETS, Flow, Job, LeafTree, Link, Route, Slot, SpineJob
 
 FLOWS_OF_A_JOB = 32
 ELSEWHERE = -1  # the port of who is in another rack

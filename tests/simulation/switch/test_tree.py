@@ -18,11 +18,11 @@ from controller.routes import base_entries
 from host_agent.wire import psn as psn_math
 from host_agent.wire.aggregation import AggregationHeader, ElementType, Flags, Op
 from host_agent.wire.headers import Aeth, Bth, Ethernet, IPv4, Opcode, RocePacket, Udp, parse_mac
-from tests.fabric.jobs import JobRun, JobSettings
-from tests.fabric.network import fabric_config
-from tests.model.from_entries import EntrySwitch
-from tests.model.state import BUCKETS
-from tests.model.tree_packets import TREE_PORT, Kind, TreeFlags, TreePacket, switch_address
+from simulation.jobs import JobRun, JobSettings
+from simulation.network import fabric_config
+from simulation.switch.from_entries import EntrySwitch
+from simulation.switch.state import BUCKETS
+from simulation.switch.tree_packets import TREE_PORT, Kind, TreeFlags, TreePacket, switch_address
 
 LANES = 64
 UP1, UP2 = 101, 102  # a leaf's uplinks

@@ -14,9 +14,9 @@ from dataclasses import replace
 from host_agent.wire import psn as psn_math
 from host_agent.wire.aggregation import CHUNK_BYTES, SIGNATURE, Op
 from host_agent.wire.headers import Ethernet, IPv4, Udp
-from tests.model.emit import Shape, sum_on
-from tests.model.state import BUCKETS, PORT_COUNTERS, Flow, Job, Link, Out, Slot, SpineJob, Tag
-from tests.model.tree_packets import TREE_PORT, TREE_VERSION, Kind, TreeFlags, TreePacket
+from simulation.switch.emit import Shape, sum_on
+from simulation.switch.state import BUCKETS, PORT_COUNTERS, Flow, Job, Link, Out, Slot, SpineJob, Tag
+from simulation.switch.tree_packets import TREE_PORT, TREE_VERSION, Kind, TreeFlags, TreePacket
 
 
 class TreeSwitch:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from host_agent.wire import psn as psn_math
 from host_agent.wire.aggregation import CHUNK_BYTES, FLAGS_OFFSET, RANK_OFFSET, SUMMED_BIT, Flags
 from host_agent.wire.headers import Aeth, Bth, Ethernet, IPv4, Opcode, RocePacket, Udp
-from tests.model.state import Flow, Out, Record, Slot
-from tests.model.tree_packets import TreePacket
+from simulation.switch.state import Flow, Out, Record, Slot
+from simulation.switch.tree_packets import TreePacket
 
 ENDS = (Opcode.SEND_LAST, Opcode.SEND_ONLY)
 

@@ -36,13 +36,13 @@ from hypothesis import strategies as st
 
 from controller.config import Spread
 from host_agent.wire.headers import Ethernet, IPv4, Udp
-from tests.fabric.jobs import JobRun, JobSettings
-from tests.fabric.network import fabric_config
-from tests.fabric.scenarios import Scenario, draw
-from tests.fabric.simulation import FabricSimulation, UplinkCount
-from tests.host_agent.collectives.cases import Case
-from tests.host_agent.sim import Faults
-from tests.model.tree_packets import TREE_PORT, Kind, TreePacket
+from simulation.cases import Case
+from simulation.fabric import FabricSimulation, UplinkCount
+from simulation.jobs import JobRun, JobSettings
+from simulation.network import fabric_config
+from simulation.rack import Faults
+from simulation.scenarios import Scenario, draw
+from simulation.switch.tree_packets import TREE_PORT, Kind, TreePacket
 
 INT32 = np.dtype(np.int32)
 SEEDS = st.integers(0, 2**32)

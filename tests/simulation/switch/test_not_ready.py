@@ -13,6 +13,7 @@ from host_agent.transport import SwitchOp, TransportConfig
 from host_agent.transport.events import FailureCode
 from host_agent.wire import psn as psn_math
 from host_agent.wire.headers import RocePacket
+from simulation.switch.slot_rules import Flow, Job, Out, Record
 from tests.host_agent.transport.fabric import (
     CheckedSwitch,
     Fabric,
@@ -22,7 +23,6 @@ from tests.host_agent.transport.fabric import (
     routes,
 )
 from tests.host_agent.transport.test_simulation import FAULTS, PSNS, SEEDS, Program, aggregate, gather, run
-from tests.model.slot_rules import Flow, Job, Out, Record
 
 pytestmark = pytest.mark.slow
 

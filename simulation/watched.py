@@ -7,11 +7,11 @@ from typing import Protocol
 from host_agent.wire import psn as psn_math
 from host_agent.wire.aggregation import CHUNK_BYTES
 from host_agent.wire.headers import RocePacket
-from tests.host_agent.sim import InvariantError
-from tests.model.from_entries import EntrySwitch
-from tests.model.slot_rules import Flow, Job, Out, Record, Slot
-from tests.model.state import SpineJob, Tag
-from tests.model.tree_packets import Kind, TreePacket
+from simulation.rack import InvariantError
+from simulation.switch.from_entries import EntrySwitch
+from simulation.switch.slot_rules import Flow, Job, Out, Record, Slot
+from simulation.switch.state import SpineJob, Tag
+from simulation.switch.tree_packets import Kind, TreePacket
 
 
 class Knowledge(Protocol):

@@ -23,12 +23,12 @@ from controller.routes import base_entries
 from controller.trees import chosen, moved, uplink_entries
 from host_agent.wire.headers import Opcode
 from p4src import MAX_SLOTS
-from tests.fabric.jobs import JobRun, Worker
-from tests.fabric.network import End, far_ends
-from tests.fabric.switches import WatchedSwitch
-from tests.host_agent.sim import Faults, InvariantError
-from tests.model.placement import SENDS, roce_headers
-from tests.model.tree_packets import TreePacket
+from simulation.jobs import JobRun, Worker
+from simulation.network import End, far_ends
+from simulation.rack import Faults, InvariantError
+from simulation.switch.placement import SENDS, roce_headers
+from simulation.switch.tree_packets import TreePacket
+from simulation.watched import WatchedSwitch
 
 QUEUE_NS = 1_000_000  # until a job that found no room tries again
 Drop = Callable[[str, int, bytes], bool]

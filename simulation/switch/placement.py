@@ -25,7 +25,7 @@ from host_agent.wire.headers import (
     RocePacket,
     Udp,
 )
-from tests.model.state import Flow, Job, Record, serial_age
+from simulation.switch.state import Flow, Job, Record, serial_age
 
 FIRSTS = (Opcode.SEND_FIRST, Opcode.SEND_ONLY)
 SENDS = (*FIRSTS, Opcode.SEND_MIDDLE, Opcode.SEND_LAST)

@@ -11,11 +11,11 @@ from functools import partial
 import numpy as np
 
 from controller.config import Config, Spread
-from tests.fabric.jobs import JobRun, JobSettings
-from tests.fabric.network import fabric_config
-from tests.fabric.simulation import FabricSimulation
-from tests.host_agent.collectives.cases import DTYPES, REDUCTIONS, Case
-from tests.host_agent.sim import Faults, InvariantError
+from simulation.cases import DTYPES, REDUCTIONS, Case
+from simulation.fabric import FabricSimulation
+from simulation.jobs import JobRun, JobSettings
+from simulation.network import fabric_config
+from simulation.rack import Faults, InvariantError
 
 KINDS = ("all_reduce", "all_reduce", "all_reduce", "broadcast", "all_gather", "reduce_scatter", "barrier")
 REACTION_NS = 100_000_000  # a leaf's controller has moved everything by then

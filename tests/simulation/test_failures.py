@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from controller.graph import LinkState
-from tests.fabric.jobs import JobRun, JobSettings
-from tests.fabric.network import fabric_config
-from tests.fabric.scenarios import react_now
-from tests.fabric.simulation import FabricSimulation
-from tests.host_agent.collectives.cases import Case
-from tests.host_agent.sim import Faults
+from simulation.cases import Case
+from simulation.fabric import FabricSimulation
+from simulation.jobs import JobRun, JobSettings
+from simulation.network import fabric_config
+from simulation.rack import Faults
+from simulation.scenarios import react_now
 
 pytestmark = pytest.mark.slow
 

@@ -20,10 +20,10 @@ from typing import TypeAlias
 from host_agent.wire import psn as psn_math
 from host_agent.wire.aggregation import CHUNK_BYTES, Op
 from host_agent.wire.headers import ETHERTYPE_IPV4, IPv4, Opcode, RocePacket, ipv4_checksum
-from tests.model.ecmp import choice
-from tests.model.emit import Shape, not_ready, sum_on
-from tests.model.placement import note_acknowledgement, place, roce_headers, whole_chunks
-from tests.model.state import (
+from simulation.switch.ecmp import choice
+from simulation.switch.emit import Shape, not_ready, sum_on
+from simulation.switch.placement import note_acknowledgement, place, roce_headers, whole_chunks
+from simulation.switch.state import (
     COUNTERS,
     RACK_COUNTERS,
     Flow,
@@ -36,8 +36,8 @@ from tests.model.state import (
     SpineJob,
     serial_age,
 )
-from tests.model.tree import TreeSwitch
-from tests.model.tree_packets import TreePacket
+from simulation.switch.tree import TreeSwitch
+from simulation.switch.tree_packets import TreePacket
 
 __all__ = [
     "COUNTERS",

@@ -1,4 +1,4 @@
-"""N workers, a switch and bad links on a simulated clock: real endpoints, the switch of `tests/model`.
+"""N workers, a switch and bad links on a simulated clock: real endpoints, the switch of `simulation/switch`.
 
 Nothing here waits or reads a clock: time is an integer of nanoseconds that jumps to the next event. All
 chance comes from one seeded generator.
@@ -18,8 +18,8 @@ from host_agent.collectives.plan import Steps, Wait
 from host_agent.transport import Endpoint, EventType, Predecessor, Successor, TransportConfig
 from host_agent.transport.events import Failure
 from host_agent.wire.headers import parse_mac
-from tests.host_agent.transport.nic import NicEndpoint
-from tests.model.slot_rules import Flow, Job, Route, Slot, SwitchModel
+from simulation.nic import NicEndpoint
+from simulation.switch.slot_rules import Flow, Job, Route, Slot, SwitchModel
 
 LINK_DELAY_NS = 10_000
 GENERATION = 7

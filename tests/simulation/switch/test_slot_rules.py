@@ -11,8 +11,8 @@ import pytest
 from host_agent.wire import psn as psn_math
 from host_agent.wire.aggregation import AggregationHeader, ElementType, Flags, Op
 from host_agent.wire.headers import Aeth, Bth, Ethernet, IPv4, Opcode, RocePacket, Udp
-from tests.host_agent.sim import configs, job_of, routes_of
-from tests.model.slot_rules import Flow, Job, SwitchModel
+from simulation.rack import configs, job_of, routes_of
+from simulation.switch.slot_rules import Flow, Job, SwitchModel
 
 Out = list[tuple[int, RocePacket]]
 LANES = 64

@@ -15,13 +15,13 @@ from controller.jobs import Member, Mode, Plan
 from controller.planning import switches_of
 from controller.trees import Tree, entries_on
 from host_agent.transport import Endpoint, Predecessor, Successor, TransportConfig
-from tests.host_agent import sim
-from tests.host_agent.collectives.cases import Case, program
-from tests.host_agent.transport.nic import NicEndpoint
-from tests.model.from_entries import EntrySwitch
+from simulation import rack
+from simulation.cases import Case, program
+from simulation.nic import NicEndpoint
+from simulation.switch.from_entries import EntrySwitch
 
 
-class Worker(sim.Worker):
+class Worker(rack.Worker):
     """One rank of a job, and when it is to be looked after."""
 
     def __init__(self, job: JobRun, rank: int, endpoint: Endpoint | NicEndpoint) -> None:

@@ -1,1 +1,0 @@
-"""Whole fabrics on a simulated clock: real endpoints, the controller's entries, the model of the switches."""
