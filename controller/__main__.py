@@ -24,6 +24,7 @@ from controller.routes import base_entries
 from controller.service import AddressError, ControllerService, make_server
 from controller.store import Store, StoreError
 from controller.switch import Switch
+from security.files import TlsError
 from telemetry.address import MetricsError
 from telemetry.server import MetricsServer
 
@@ -46,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         config = read_config(options.config)
         with Store(options.db) as store:
             asyncio.run(serve(config, store, options.listen, metrics=options.metrics))
-    except (ConfigError, StoreError, AddressError, MetricsError) as error:
+    except (ConfigError, StoreError, AddressError, MetricsError, TlsError) as error:
         print(f"controller: {error}", file=sys.stderr)
         return 1
     return 0
@@ -56,8 +57,11 @@ async def serve(
     config: Config, store: Store, addresses: Sequence[str], *, metrics: str | None = None
 ) -> None:
     """Run a controller until a signal comes; `metrics` is served at that address. StoreError, AddressError,
-    MetricsError.
+    MetricsError, TlsError.
     """
+    for tls in (config.tls, config.switch_tls):
+        if tls is not None:
+            tls.load()  # before anything is touched
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -66,6 +70,7 @@ async def serve(
             switch,
             base_entries(config, switch),
             on_change=lambda changed: registry.on_switch_change(changed.config.name),
+            tls=config.switch_tls,
         )
         for switch in config.switches
     ]
@@ -81,12 +86,12 @@ async def serve(
         if not stop.is_set():
             # Not before: an address that takes connections says that the controller is ready.
             service = ControllerService(registry, configuration=configuration)
-            server, bound = make_server(service, addresses)
+            server, bound = make_server(service, addresses, tls=config.tls)
             if metrics is not None:
                 collector = ControllerMetrics(service, asyncio.get_running_loop())
                 told = MetricsServer(metrics, collector.collect, process=True)
             await server.start()
-            logger.info("listening on %s", ", ".join(bound))
+            logger.info("listening on %s%s", ", ".join(bound), " with TLS" if config.tls is not None else "")
             await stop.wait()
     finally:
         registry.stop()

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from p4src import CPU_PORT, DROP_PORT, MAX_MESSAGE_PACKETS, MAX_PORTS, MAX_RANKS, MAX_WINDOW, PATH_MTUS
+from security.files import TlsFiles
 
 MAX_LEAVES = 8
 MAX_SPINES = 4
@@ -111,6 +112,9 @@ class Config:
     after `probe_found` in a row with one. `spread`: what is shared out among the spines. `quotas` is what
     controller/admission.py reads.
 
+    `tls` is what the service shows to workers and operators (None: it takes them without), `switch_tls` what
+    the controller shows to switches (None: they are to serve P4Runtime without).
+
     `rc_*` is what RDMA devices bring their queue pairs up with, and `straggler_rnr_timer` what the switch's
     RNR NAKs ask them to wait, in InfiniBand's encodings (docs/protocol.md, "Ordinary NICs").
     """
@@ -137,6 +141,8 @@ class Config:
     probe_found: int = 3
     spread: Spread = Spread.JOBS
     quotas: Mapping[str, Any] = field(default_factory=dict)
+    tls: TlsFiles | None = None
+    switch_tls: TlsFiles | None = None
     by_ip: dict[IPv4Address, HostConfig] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -201,7 +207,12 @@ def parse_config(document: Any) -> Config:
         for i, item in enumerate(_list(top, "links") if top.get("links", []) != [] else [])
     )
     values = {**top, "switches": switches, "hosts": hosts, "links": links}
-    return _build(Config, values, "the configuration", {"quotas": _object, "spread": _one_of(Spread)})
+    return _build(
+        Config,
+        values,
+        "the configuration",
+        {"quotas": _object, "spread": _one_of(Spread), "tls": _tls, "switch_tls": _tls},
+    )
 
 
 _T = TypeVar("_T")
@@ -263,6 +274,21 @@ def _one_of(kind: type[_E]) -> Callable[[Any, str], _E]:
             raise ConfigError(f"{where} is {value!r}, not one of {known}") from error
 
     return convert
+
+
+def _tls(value: Any, where: str) -> TlsFiles | None:
+    if value is None:
+        return None
+    paths = _object(value, where)
+    if "ca" not in paths:
+        raise ConfigError(f"{where} has no 'ca': without it everybody would be let in")
+    return _build(TlsFiles, paths, where, dict.fromkeys(("ca", "cert", "key"), _path))
+
+
+def _path(value: Any, where: str) -> Path:
+    if not isinstance(value, str) or not value:
+        raise ConfigError(f"{where} is {value!r}, not the path of a file")
+    return Path(value)
 
 
 def _ip(value: Any, where: str) -> IPv4Address:

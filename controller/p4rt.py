@@ -29,6 +29,9 @@ from controller.updates import (
     UpdateKind,
     WriteError,
 )
+from security import diagnosis
+from security.channels import open_aio_channel
+from security.files import TlsError, TlsFiles
 
 LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -70,7 +73,8 @@ class Pipeline:
 class P4RuntimeClient:
     """One connection with one device, from `open` to `close`; all errors are SwitchErrors.
 
-    `on_packet` gets every packet-in. `label` names the switch in errors.
+    `on_packet` gets every packet-in. `label` names the switch in errors. With `tls` the switch's certificate
+    has to be for `name` (None: for the address).
     """
 
     def __init__(
@@ -82,8 +86,12 @@ class P4RuntimeClient:
         label: str | None = None,
         on_packet: Callable[[p4r.PacketIn], None] | None = None,
         timeout_s: float = REQUEST_TIMEOUT_S,
+        tls: TlsFiles | None = None,
+        name: str | None = None,
     ) -> None:
         self.label = label or f"switch at {address}"
+        self._tls = tls
+        self._name = name
         self._address = address
         self._device_id = device_id
         self._schema = schema
@@ -104,7 +112,10 @@ class P4RuntimeClient:
 
     async def open(self, election_id: int) -> Role:
         """Connect and claim to be primary; the role that this got."""
-        self._channel = grpc.aio.insecure_channel(self._address, options=_OPTIONS)
+        try:
+            self._channel = open_aio_channel(self._address, self._tls, options=_OPTIONS, name=self._name)
+        except TlsError as error:
+            raise SwitchUnreachableError(f"{self.label}: {error}") from error
         self._stub = p4r_grpc.P4RuntimeStub(self._channel)
         self._stream = self._stub.StreamChannel()
         self._reader = asyncio.create_task(self._read_stream())
@@ -114,6 +125,12 @@ class P4RuntimeClient:
             if error.code is grpc.StatusCode.INTERNAL:
                 # A write into a stream that the server has just refused hides why; a request is told.
                 await self.cookie()
+            if isinstance(error, SwitchUnreachableError):
+                why = await asyncio.to_thread(
+                    diagnosis.why, self._address, self._tls, what=self.label, name=self._name
+                )
+                if why is not None:
+                    raise SwitchUnreachableError(why) from error
             raise
 
     async def claim(self, election_id: int) -> Role:

@@ -29,6 +29,7 @@ from controller.recovery import compare, writing_stages
 from controller.routes import base_entries
 from controller.schema import Schema
 from p4src import JSON_PATH, P4INFO_PATH
+from security.files import TlsFiles
 
 # A guest's first claim is below the controller's: who only looks takes no switch from anybody.
 GUEST_ELECTION_ID = 1
@@ -118,6 +119,7 @@ async def push_to(
     config: Config | None = None,
     program: Program | None = None,
     timeout_s: float = REQUEST_TIMEOUT_S,
+    tls: TlsFiles | None = None,
 ) -> PushResult:
     """Push to a running P4Runtime switch, HOST:PORT or unix:PATH; with a config also the rack's entries.
 
@@ -126,14 +128,20 @@ async def push_to(
     come back before the rack's routes do, unless the program that was there has other tables.
 
     SwitchError says what went wrong: NotPrimaryError that `force` is needed, SwitchUnreachableError that
-    nothing answers there in `timeout_s` (which loading the program may exceed).
+    nothing answers there in `timeout_s` (which loading the program may exceed). `tls`: an operator's
+    certificate for switches.
     """
     program = program or shipped_program()
     base = _base_of(config, address, device_id)
     label = f"switch at {address}"
     client, role = await _enter(
         lambda: P4RuntimeClient(
-            address, device_id=device_id, schema=program.schema, label=label, timeout_s=timeout_s
+            address,
+            device_id=device_id,
+            schema=program.schema,
+            label=label,
+            timeout_s=timeout_s,
+            tls=tls,
         ),
         election_id=election_id,
         force=force,

@@ -124,6 +124,12 @@ class Registry(Keeper):
         self.act(running, lambda job, now: job.join(member, world_size, now, tenant))
         return session
 
+    def host_of(self, generation: int, rank: int) -> str | None:
+        """The host that a rank of a job joined from; None where there is none."""
+        running = self._by_generation.get(generation)
+        seat = running.job.seats.get(rank) if running is not None else None
+        return seat.member.host if seat is not None else None
+
     def resume(self, name: str, generation: int, rank: int, token: bytes) -> Session:
         """Take a worker back. NotFoundError, InvalidRequestError."""
         running = self._by_generation.get(generation)

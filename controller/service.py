@@ -7,6 +7,7 @@ import functools
 import logging
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 import grpc
@@ -16,6 +17,7 @@ from controller.api import controller_pb2 as pb
 from controller.api import controller_pb2_grpc
 from controller.api.errors import ControllerError, InvalidRequestError, UnreachableError
 from controller.configuration import Configuration
+from controller.guarding import require_host, require_role
 from controller.jobs import Ended, Timing
 from controller.planning import member_from
 from controller.registry import Registry
@@ -25,6 +27,9 @@ from controller.running import Running
 from controller.sessions import Session as WorkerSession
 from controller.store import Place
 from controller.switch import CounterCell
+from security.channels import is_unix, server_credentials
+from security.files import TlsFiles
+from security.roles import Identity, Role
 
 logger = logging.getLogger(__name__)
 
@@ -60,6 +65,7 @@ def _answers(method: _Method[_Request, _Answer]) -> _Method[_Request, _Answer]:
     @functools.wraps(method)
     async def call(self: ControllerService, request: _Request, context: Any) -> _Answer:
         try:
+            require_role(context, Role.OPERATOR, method.__name__)
             return await method(self, request, context)
         except ControllerError as error:
             await context.abort(error.code, str(error))
@@ -99,7 +105,7 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
     async def Session(self, requests: AsyncIterator[pb.WorkerMessage], context: Any) -> None:
         """A worker's session, see controller.proto."""
         try:
-            session = await self._begin(requests)
+            session = await self._begin(requests, require_role(context, Role.WORKER, "a session"))
         except ControllerError as error:
             await context.abort(error.code, str(error))
         except sqlite3.Error as error:
@@ -136,7 +142,9 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         if reader.done() and not reader.cancelled() and reader.exception() is None:
             session.took_end()
 
-    async def _begin(self, requests: AsyncIterator[pb.WorkerMessage]) -> WorkerSession | None:
+    async def _begin(
+        self, requests: AsyncIterator[pb.WorkerMessage], identity: Identity | None
+    ) -> WorkerSession | None:
         """The session that the first message asks for; None where there is no first message."""
         try:
             first = await asyncio.wait_for(_next(requests), FIRST_MESSAGE_S)
@@ -149,9 +157,12 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         kind = first.WhichOneof("message")
         if kind == "join":
             member = member_from(self.registry.config, first.join)
+            require_host(identity, member.host)
             return self.registry.join(first.join.job, first.join.world_size, member, first.join.tenant)
         if kind == "resume":
             resume = first.resume
+            if (host := self.registry.host_of(resume.generation, resume.rank)) is not None:
+                require_host(identity, host)
             return self.registry.resume(resume.job, resume.generation, resume.rank, resume.token)
         raise InvalidRequestError(f"a session begins with join or resume, not with {kind or 'nothing'}")
 
@@ -327,18 +338,27 @@ async def _read(requests: AsyncIterator[pb.WorkerMessage], session: WorkerSessio
         session.events.put_nowait(None)
 
 
-def make_server(service: ControllerService, addresses: Sequence[str]) -> tuple[grpc.aio.Server, list[str]]:
+def make_server(
+    service: ControllerService, addresses: Sequence[str], *, tls: TlsFiles | None = None
+) -> tuple[grpc.aio.Server, list[str]]:
     """A server bound to "IP:port" and "unix:/path" addresses, not started; port 0 takes a free one.
 
-    AddressError where one cannot be had.
+    With `tls` the first kind takes clients with a certificate only; a Unix socket is its owner's in any case.
+    AddressError where one cannot be had, TlsError.
     """
+    credentials = None if tls is None else server_credentials(tls)
     server = grpc.aio.server(options=_OPTIONS)
     controller_pb2_grpc.add_ControllerServicer_to_server(service, server)  # type: ignore[no-untyped-call]
     bound = []
     for address in addresses:
         try:
-            port = server.add_insecure_port(address)
-        except RuntimeError as error:
+            if credentials is None or is_unix(address):
+                port = server.add_insecure_port(address)
+            else:
+                port = server.add_secure_port(address, credentials)
+            if address.startswith("unix:"):
+                Path(address.removeprefix("unix:")).chmod(0o600)
+        except (RuntimeError, OSError) as error:
             raise AddressError(
                 f"cannot listen on {address}: it is in use, or no address of this machine"
             ) from error

@@ -38,6 +38,7 @@ from controller.push import CONTROLLER_ELECTION_ID, Program, load, shipped_progr
 from controller.queries import OP_ECHO, OP_QUERY_SLOT, OP_SEND, SlotContent, SlotQueries
 from controller.recovery import Stage, compare, deleting_stages, flatten, of_jobs, writing_stages
 from p4src import MAX_FLOWS, MAX_PORTS, MAX_SLOTS
+from security.files import TlsFiles
 
 LOG = logging.getLogger(__name__)
 
@@ -78,7 +79,8 @@ class Switch:
     `base` is there whenever the switch is connected, whatever else comes and goes. `on_change` is called when
     `connected` has changed. `guards`, set by whoever writes jobs, says which guards a switch that has lost
     its entries must have before it gets routes again; `base` may be set as well, where it changes with time.
-    `on_echo` is called with the nonce of a probe that came back.
+    `on_echo` is called with the nonce of a probe that came back. With `tls`, its certificate has to be for
+    the switch's name.
     """
 
     def __init__(
@@ -90,8 +92,10 @@ class Switch:
         program: Program | None = None,
         election_id: int = CONTROLLER_ELECTION_ID,
         poll_interval_s: float = POLL_INTERVAL_S,
+        tls: TlsFiles | None = None,
     ) -> None:
         self.config = config
+        self._tls = tls
         self.guards: Callable[[], Sequence[Entry]] = tuple
         self.base: Callable[[], Sequence[Entry]] = functools.partial(tuple, base)
         self.on_echo: Callable[[int], None] | None = None
@@ -315,6 +319,8 @@ class Switch:
             schema=self._program.schema,
             label=self._label,
             on_packet=self._packet_in,
+            tls=self._tls,
+            name=self.config.name,
         )
         async with client:
             role = await client.open(self._election_id)

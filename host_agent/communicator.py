@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType, TracebackType
 
 import numpy as np
@@ -30,6 +31,7 @@ from host_agent.membership import Membership, Mode, Ready
 from host_agent.runner import Link, Runner
 from host_agent.transport.events import Counters
 from host_agent.wire.aggregation import Reduction
+from security.files import TlsFiles, tls_files
 
 
 class RingFallbackWarning(UserWarning):
@@ -119,6 +121,7 @@ class Communicator:
         first_psn: int | None = None,
         tenant: str = "",
         metrics_address: str | None = None,
+        tls: TlsFiles | Path | str | None = None,
     ) -> Communicator:
         """Join `job` at the controller ("host:port"); waits until all `world_size` workers have joined.
 
@@ -138,6 +141,10 @@ class Communicator:
         `metrics_address`: where this worker's metrics are served to Prometheus while it is in the job,
         "HOST:PORT" or "unix:/PATH", by a thread of its own (None: what the environment's P4REDUCE_METRICS
         says, such an address or a directory for a Unix socket; empty: nowhere, and there is no thread).
+
+        `tls`: this worker's certificate for the controller, as files or as a directory with ca.pem, cert.pem
+        and key.pem (None: the directory that P4REDUCE_TLS_DIR names, or no TLS where there is none; empty: no
+        TLS). See docs/security.md.
         """
         strategy = strategy_of(strategy)
         where = metrics.where(metrics_address)
@@ -153,6 +160,7 @@ class Communicator:
             transport=transport,
             first_psn=first_psn,
             tenant=tenant,
+            tls=tls_files(tls),
         )
         communicator = cls(
             rank=rank,

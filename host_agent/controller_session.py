@@ -43,6 +43,9 @@ from host_agent.membership import (
     RcParameters,
     Ready,
 )
+from security import diagnosis
+from security.channels import open_channel
+from security.files import TlsError, TlsFiles
 
 _FAREWELL_S: Final = 2.0  # how long closing waits for the controller to take our last words
 _LOG = logging.getLogger(__name__)
@@ -82,10 +85,14 @@ class _Heard:
 
 
 class ControllerSession:
-    """The `Membership` of one worker, at the controller at "host:port"."""
+    """The `Membership` of one worker, at the controller at "host:port".
 
-    def __init__(self, controller: str) -> None:
+    `tls`: its certificate (None: without TLS). ControllerUnreachableError where that cannot be used.
+    """
+
+    def __init__(self, controller: str, *, tls: TlsFiles | None = None) -> None:
         self.controller = controller
+        self._tls = tls
         self._changed = threading.Condition()
         self._heard = _Heard()
         self._request: JoinRequest | None = None
@@ -99,7 +106,10 @@ class ControllerSession:
         self._up = self._leaving = False  # what we have said, to say it again after a break
         self._aborting: str | None = None
         self._stop = threading.Event()
-        self._channel = grpc.insecure_channel(controller, options=_CHANNEL_OPTIONS)
+        try:
+            self._channel = open_channel(controller, tls, options=_CHANNEL_OPTIONS)
+        except TlsError as error:
+            raise ControllerUnreachableError(str(error)) from error
         self._stub = ControllerStub(self._channel)  # type: ignore[no-untyped-call]
         self._reader = threading.Thread(target=self._read, name="p4reduce-session", daemon=True)
         self._pulse = threading.Thread(target=self._send_heartbeats, name="p4reduce-heartbeat", daemon=True)
@@ -291,13 +301,16 @@ class ControllerSession:
     def _refuse(self, error: Any) -> None:
         """The controller, or the network, said no."""
         details = error.details() or error.code().name
+        what = f"the controller at {self.controller}"
+        tls = diagnosis.why(self.controller, self._tls, what=what) if error.code() in _GONE else None
         if self._heard.ready is not None:
             self._end(Ended(reason=f"the controller did not take this worker back: {details}"))
             return
         with self._changed:
             if error.code() in _GONE:
                 self._heard.refused = ControllerUnreachableError(
-                    f"no session with the controller at {self.controller}: {details}. Is it running, and "
+                    tls
+                    or f"no session with the controller at {self.controller}: {details}. Is it running, and "
                     f"does this host reach the management network?"
                 )
             else:

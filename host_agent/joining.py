@@ -14,6 +14,7 @@ from host_agent.netinfo import Interface, find_interface, require_path_mtu
 from host_agent.runner import Alone, Link
 from host_agent.transport import Predecessor, Successor, TransportConfig, TransportError
 from host_agent.wire.psn import PSN_MODULUS
+from security.files import TlsFiles
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ def join(
     transport: Transport | str = Transport.AUTO,
     first_psn: int | None = None,
     tenant: str = "",
+    tls: TlsFiles | None = None,
 ) -> Place:
     """Join through the controller at "host:port"; see `Communicator.join`."""
     if not 0 <= rank < world_size:
@@ -66,7 +68,7 @@ def join(
             rnr_nak=carrier.rnr_nak,
             tenant=tenant,
         )
-        membership = ControllerSession(controller)
+        membership = ControllerSession(controller, tls=tls)
     except BaseException:
         carrier.close()
         raise

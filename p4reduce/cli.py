@@ -10,6 +10,7 @@ import typer
 
 from p4reduce.commands import (
     allreduce,
+    certs,
     compare,
     demo,
     desired,
@@ -50,6 +51,7 @@ app.command(
 )(execute.execute)
 app.add_typer(job.app, name="job")
 app.add_typer(show.app, name="show")
+app.add_typer(certs.app, name="certs")
 app.add_typer(link.app, name="link")
 app.command("top")(top.top)
 app.command("metrics")(metrics.metrics)

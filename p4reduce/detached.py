@@ -68,6 +68,8 @@ def _arguments(options: FabricOptions) -> list[str]:
         *("--host-kind", ",".join(kind.value for kind in options.kinds)),
         *("--controller-options", json.dumps(options.controller_options)),
     ]
+    if options.tls:
+        arguments.append("--tls")
     if isinstance(options, RackOptions):
         arguments += ["--hosts", str(options.hosts)]
     if isinstance(options, SpineLeafOptions):

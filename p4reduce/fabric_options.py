@@ -37,6 +37,10 @@ PathMtu = Annotated[
 Name = Annotated[str | None, typer.Option("--cluster", metavar="NAME", help="Name of the fabric.")]
 Switch = Annotated[SwitchTarget, typer.Option(help="What runs the P4 program.")]
 
+Tls = Annotated[
+    bool, typer.Option("--tls", help="TLS with certificates between controller, switches and workers.")
+]
+
 
 def fabric_options(
     kind: Kind,
@@ -49,6 +53,7 @@ def fabric_options(
     leaves: int,
     mtu: int,
     switch: SwitchTarget,
+    tls: bool = False,
 ) -> FabricOptions:
     """What was asked for; BadParameter where it makes no sense."""
     rate_mbit = parse_rate(rate)
@@ -62,9 +67,10 @@ def fabric_options(
             path_mtu=mtu,
             rate_mbit=rate_mbit,
             uplink_rate_mbit="rate" if uplink_rate is None else parse_rate(uplink_rate),
+            tls=tls,
         )
     if uplink_rate is not None:
         raise typer.BadParameter("--uplink-rate is of spine-leaf fabrics: a rack has no uplinks")
     if not hosts.strip().isdigit():
         raise typer.BadParameter(f"{hosts!r} is no number of hosts: a rack has 2 to 32")
-    return RackOptions(name=name, hosts=int(hosts), switch=switch, path_mtu=mtu, rate_mbit=rate_mbit)
+    return RackOptions(name=name, hosts=int(hosts), switch=switch, path_mtu=mtu, rate_mbit=rate_mbit, tls=tls)

@@ -12,6 +12,7 @@ from controller.api.errors import ControllerError
 from controller.config import ConfigError
 from host_agent.errors import CommunicatorError
 from p4reduce.output import complain
+from security.files import TlsError
 from topologies.errors import TopologyError
 from workloads.errors import WorkloadError
 
@@ -19,7 +20,7 @@ EXIT_ERROR = 1
 EXIT_BUG = 70  # EX_SOFTWARE of sysexits.h
 EXIT_INTERRUPTED = 130  # as shells report SIGINT
 
-EXPECTED = (TopologyError, WorkloadError, ControllerError, ConfigError, CommunicatorError)
+EXPECTED = (TopologyError, WorkloadError, ControllerError, ConfigError, CommunicatorError, TlsError)
 
 
 class Signalled(BaseException):

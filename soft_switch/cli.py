@@ -20,13 +20,14 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+from security.files import TlsError, TlsFiles
 from soft_switch.build import INTERRUPTION, Stopped
 from soft_switch.commands import CommandError, run_commands
 from soft_switch.dataplane import DataPlane
 from soft_switch.errors import ProgramError
 from soft_switch.metrics import SwitchMetrics
 from soft_switch.p4c import read_program_file
-from soft_switch.server import DEFAULT_ADDRESS, P4RuntimeServer
+from soft_switch.server import DEFAULT_ADDRESS, P4RuntimeServer, ServerTls
 from telemetry.address import MetricsError
 from telemetry.server import MetricsServer
 
@@ -152,6 +153,8 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     for loss in options.loss:
         if loss.port not in numbers:
             parser.error(f"--loss names port {loss.port}, which has no interface")
+    if (wrong := _wrong_tls(options)) is not None:
+        parser.error(wrong)
     if options.pcap is not None and not options.pcap.is_dir():
         parser.error(f"--pcap: there is no directory {options.pcap}")
     return options
@@ -186,6 +189,18 @@ def _parser() -> argparse.ArgumentParser:
         default=DEFAULT_ADDRESS,
         metavar="ADDR",
         help=f"where to serve P4Runtime: HOST:PORT or unix:PATH (default {DEFAULT_ADDRESS}; 0: any port)",
+    )
+    add("--grpc-server-ssl", action="store_true", help="serve P4Runtime with TLS")
+    for name, what in (
+        ("cacert", "the authority that clients have to be certified by"),
+        ("cert", "the certificate of this switch"),
+        ("key", "its key"),
+    ):
+        add(f"--grpc-server-{name}", type=Path, metavar="FILE", help=f"with TLS: {what}, PEM")
+    add(
+        "--grpc-server-with-client-auth",
+        action="store_true",
+        help="with TLS: take only clients that have a certificate",
     )
     add(
         "--metrics",
@@ -238,6 +253,29 @@ def _parser() -> argparse.ArgumentParser:
         add(name, metavar="ARG", help=argparse.SUPPRESS)
     add("-v", "--version", action="version", version=f"soft_switch {_version()}")
     return parser
+
+
+def _wrong_tls(options: argparse.Namespace) -> str | None:
+    """What is wrong with the options of TLS; where simple_switch_grpc would serve without, too."""
+    files = (options.grpc_server_cacert, options.grpc_server_cert, options.grpc_server_key)
+    if not options.grpc_server_ssl:
+        if any(file is not None for file in files) or options.grpc_server_with_client_auth:
+            return "certificates are given, but not --grpc-server-ssl: P4Runtime would be served without TLS"
+        return None
+    if options.grpc_server_cert is None or options.grpc_server_key is None:
+        return "--grpc-server-ssl needs --grpc-server-cert and --grpc-server-key"
+    if options.grpc_server_with_client_auth and options.grpc_server_cacert is None:
+        return "--grpc-server-with-client-auth needs --grpc-server-cacert"
+    return None
+
+
+def _tls(options: argparse.Namespace) -> ServerTls | None:
+    if not options.grpc_server_ssl:
+        return None
+    files = TlsFiles(
+        ca=options.grpc_server_cacert, cert=options.grpc_server_cert, key=options.grpc_server_key
+    )
+    return ServerTls(files=files, client_certificates=options.grpc_server_with_client_auth)
 
 
 def _normalise(argv: Sequence[str]) -> list[str]:
@@ -332,6 +370,7 @@ def _run(options: argparse.Namespace, stop: Stop) -> None:
             address=options.grpc_server_addr,
             verify=verify_program,
             promote=not options.strict_arbitration,
+            tls=_tls(options),
         )
         try:
             if options.metrics is not None:
@@ -341,7 +380,7 @@ def _run(options: argparse.Namespace, stop: Stop) -> None:
             server.start()
         except Stopped:
             raise
-        except (OSError, MetricsError, ProgramError) as error:
+        except (OSError, MetricsError, ProgramError, TlsError) as error:
             raise StartError(str(error)) from error
         print(f"listening on {server.address}", flush=True)
         LOG.info("device %d is up, P4Runtime on %s", options.device_id, server.address)

@@ -17,7 +17,7 @@ from topologies.state import STATE_FILE, ClusterState, all_clusters
 _OWNER_GRACE_S: Final = 20.0
 # What a cluster keeps in its directory.
 _OWN_FILE: Final = re.compile(
-    r"cluster\.new|workers|metrics|machines|controller\.(json|log|db(-\w+)?|sock)|ssh_\w+(\.pub)?|[hls]\d+\.\w+"
+    r"cluster\.new|workers|metrics|machines|certificates|controller\.(json|log|db(-\w+)?|sock)|ssh_\w+(\.pub)?|[hls]\d+\.\w+"
 )
 
 

@@ -6,8 +6,12 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any, Final
 
+from security.files import SWITCHES, TlsFiles
+from security.places import CONTROLLER
 from topologies.errors import TopologyError
 from topologies.layout import HostPlan, Layout, LinkPlan
 from topologies.processes import ProcessId, end, wait_until
@@ -71,7 +75,15 @@ def controller_config(cluster: ClusterState) -> dict[str, Any]:
     """What the controller has to know about a cluster."""
     switches = [(switch.name, switch.device_id, switch.address) for switch in cluster.switches]
     network = _network(switches, cluster.hosts, cluster.links, target=cluster.target)
-    return {**network, "path_mtu": cluster.path_mtu}
+    return {**network, "path_mtu": cluster.path_mtu, **(_tls(cluster.certificates) if cluster.tls else {})}
+
+
+def _tls(certificates: Path) -> dict[str, Any]:
+    def paths(directory: Path) -> dict[str, str]:
+        return {name: str(path) for name, path in asdict(TlsFiles.of(directory)).items()}
+
+    controller = certificates / CONTROLLER
+    return {"tls": paths(controller), "switch_tls": paths(controller / SWITCHES)}
 
 
 def config_on_paper(layout: Layout, *, target: str, path_mtu: int) -> dict[str, Any]:

@@ -20,6 +20,8 @@ from mininet.link import Link
 from mininet.log import setLogLevel
 from mininet.net import Mininet
 
+from security.files import TlsFiles
+from security.places import switch_directory
 from topologies import cleanup, namespaces, state, wires
 from topologies.controlling import ControllerProcess
 from topologies.errors import TopologyError
@@ -87,6 +89,9 @@ class Fabric:
         """Bring everything up. On an error, `stop` removes what is there."""
         options = self.options
         self._claim()
+        if options.tls:
+            self._progress("certificates")
+            self._certify()
         self._progress("network namespace")
         self._home = self._inside.enter_context(
             namespaces.entered(namespaces.NETNS_DIRECTORY / self.state.namespace)
@@ -197,10 +202,23 @@ class Fabric:
             uplink_rate_mbit=options.uplink_shape.rate_mbit if self.layout.links else None,
             controller=f"{CONTROLLER_IP}:{CONTROLLER_PORT}",
             control_socket=str(directory / "controller.sock"),
+            tls=options.tls,
         )
         self._state.save()
         atexit.register(self.stop)
         namespaces.create(namespace)
+
+    def _certify(self) -> None:
+        from security import certificates  # cryptography, which others need not wait for
+
+        layout = self.layout
+        wanted = certificates.Wanted(
+            controller=[str(CONTROLLER_IP)],
+            switches={plan.name: [layout.address(plan).rpartition(":")[0]] for plan in layout.switches},
+            workers=[plan.name for plan in layout.hosts],
+            operators=[state.OPERATOR],
+        )
+        certificates.make(self.state.certificates, wanted)
 
     def _management_bridge(self) -> None:
         run("ip", "link", "add", _BRIDGE, "type", "bridge")
@@ -217,6 +235,7 @@ class Fabric:
             role=plan.role,
             pcap=options.pcap,
             loss=options.switch_loss,
+            tls=TlsFiles.of(switch_directory(self.state.certificates, plan.name)) if options.tls else None,
         )
         self._network().addSwitch(plan.name, cls=TARGETS[options.switch], settings=settings)
 

@@ -44,11 +44,19 @@ def call(cluster: ClusterState, host: HostState, command: Sequence[str]) -> int:
     """
     if host.kind is not HostKind.ROCE:
         path = f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}"
-        env = {METRICS_VARIABLE: str(cluster.metrics), **os.environ, "PATH": path}
+        told = {METRICS_VARIABLE: str(cluster.metrics), **cluster.environment_of(host)}
+        env = {**told, **os.environ, "PATH": path}
         return subprocess.call([*namespace_command(host), *command], env=env)
     foreground = _foreground()
     terminal = foreground is True and sys.stdout.isatty()
-    words = access.command(cluster, host, command, directory=_directory(), terminal=terminal)
+    words = access.command(
+        cluster,
+        host,
+        command,
+        env=_machine_environment(cluster, host),
+        directory=_directory(),
+        terminal=terminal,
+    )
     stdin = subprocess.DEVNULL if foreground is False else None  # else ssh reads it, and is stopped
     with subprocess.Popen(words, cwd=cluster.directory, stdin=stdin) as client:
         try:
@@ -56,6 +64,11 @@ def call(cluster: ClusterState, host: HostState, command: Sequence[str]) -> int:
         except BaseException:
             client.kill()
             raise
+
+
+def _machine_environment(cluster: ClusterState, host: HostState) -> dict[str, str]:
+    """The same for a machine, which sees our files elsewhere."""
+    return {name: f"{access.HOST_FILES}{path}" for name, path in cluster.environment_of(host).items()}
 
 
 def _wait(client: subprocess.Popen[bytes], host: HostState) -> int:
@@ -102,12 +115,19 @@ def start(
     Where a signal ended the command, its exit code is 128 + signal. It has `env`, not our environment.
     """
     if host.kind is HostKind.ROCE:
-        words = access.command(cluster, host, command, env={**_SINGLE_THREADED, **(env or {})})
+        told = _machine_environment(cluster, host)
+        words = access.command(cluster, host, command, env={**_SINGLE_THREADED, **told, **(env or {})})
     else:
         words = [*namespace_command(host), *command]
     process = subprocess.Popen(
         words,
-        env={METRICS_VARIABLE: str(cluster.metrics), **os.environ, **_SINGLE_THREADED, **(env or {})},
+        env={
+            METRICS_VARIABLE: str(cluster.metrics),
+            **os.environ,
+            **cluster.environment_of(host),
+            **_SINGLE_THREADED,
+            **(env or {}),
+        },
         stdin=stdin,
         stdout=stdout,
         stderr=stderr,

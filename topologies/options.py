@@ -19,6 +19,7 @@ from topologies.switches import SwitchTarget, require_bmv2
 class FabricOptions:
     """What all kinds of fabric have. `switch_loss` is the embedded switch's own, on every port, both ways.
 
+    With `tls`, controller and switches talk TLS, with certificates that are made with the cluster.
     `host_kinds` has the kind of each host ("emulated", "roce"); empty: all are emulated. What is in
     `controller_options` goes into the controller's configuration.
     """
@@ -34,6 +35,7 @@ class FabricOptions:
     switch_loss: float = 0.0
     pcap: Path | None = None
     host_kinds: tuple[str, ...] = ()
+    tls: bool = False
     controller_options: dict[str, Any] = field(default_factory=dict)
 
     def layout(self) -> Layout:

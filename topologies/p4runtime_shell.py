@@ -13,10 +13,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from security.files import SWITCHES, TlsFiles
+from security.places import operator_directory
 from soft_switch.build import user_cache
 from topologies.errors import TopologyError
 from topologies.namespaces import NETNS_DIRECTORY
-from topologies.state import ClusterState, SwitchState
+from topologies.state import OPERATOR, ClusterState, SwitchState
 
 # pkg_resources, which its dependencies import, left setuptools with release 82.
 _REQUIREMENTS: Final = ("p4runtime-shell==0.0.6", "setuptools<81")
@@ -70,6 +72,10 @@ def run(
         *("--device-id", str(switch.device_id)),
         *("--election-id", f"0,{election_id}"),
     ]
+    if cluster.tls:
+        files = TlsFiles.of(operator_directory(cluster.certificates, OPERATOR) / SWITCHES)
+        options += ["--ssl", "--cacert", str(files.ca), "--cert", str(files.cert)]
+        options += ["--private-key", str(files.key)]
     command = [str(python), "-m", "p4runtime_sh", *options]
     if script is not None:
         command = [str(python), "-c", _RUN_SCRIPT, *options, script]

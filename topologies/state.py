@@ -10,12 +10,16 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Final
 
+from security.files import VARIABLE as TLS_VARIABLE
+from security.places import worker_directory
 from topologies.errors import TopologyError
 from topologies.layout import Role
 from topologies.processes import ProcessId
 
 STATE_FILE: Final = "cluster.json"
 METRICS: Final = "metrics"
+CERTIFICATES: Final = "certificates"
+OPERATOR: Final = "admin"  # who has a certificate to look after the cluster with
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
 
 
@@ -97,6 +101,7 @@ class ClusterState:
     controller: str
     control_socket: str
     uplink_rate_mbit: float | None = None
+    tls: bool = False
     ready: bool = False
     controller_process: ProcessId | None = None
     hosts: list[HostState] = field(default_factory=list)
@@ -112,6 +117,17 @@ class ClusterState:
     def workers(self) -> Path:
         """A file for each process that was started in a host."""
         return self.directory / "workers"
+
+    @property
+    def certificates(self) -> Path:
+        """Those of all its machines, where it has TLS."""
+        return self.directory / CERTIFICATES
+
+    def environment_of(self, host: HostState) -> dict[str, str]:
+        """What processes in a host have to know about the cluster."""
+        if not self.tls:
+            return {}
+        return {TLS_VARIABLE: str(worker_directory(self.certificates, host.name))}
 
     @property
     def metrics(self) -> Path:

@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Final
 from mininet.node import Switch
 
 from p4src import CPU_PORT
+from security.files import TlsFiles
 from topologies.errors import TopologyError, UnsupportedError
 from topologies.layout import Role
 from topologies.processes import end, wait_until
@@ -49,6 +50,7 @@ class SwitchSettings:
     pcap: Path | None = None
     role: Role = Role.LEAF
     loss: float = 0.0
+    tls: TlsFiles | None = None
 
 
 class P4RuntimeSwitch(Switch):  # type: ignore[misc]
@@ -79,7 +81,8 @@ class P4RuntimeSwitch(Switch):  # type: ignore[misc]
         if settings.pcap is not None:
             command.append(f"--pcap={settings.pcap}")
         command += self.options()
-        return [*command, "--", "--grpc-server-addr", settings.address, "--cpu-port", str(CPU_PORT)]
+        command += ["--", "--grpc-server-addr", settings.address, "--cpu-port", str(CPU_PORT)]
+        return command if settings.tls is None else [*command, *tls_options(settings.tls)]
 
     def program(self) -> list[str]:
         """What to start."""
@@ -184,6 +187,16 @@ TARGETS: Final[dict[SwitchTarget, type[P4RuntimeSwitch]]] = {
     SwitchTarget.EMBEDDED: EmbeddedSwitch,
     SwitchTarget.BMV2: Bmv2Switch,
 }
+
+
+def tls_options(tls: TlsFiles) -> list[str]:
+    """What both targets take for mutual TLS."""
+    return [
+        *("--grpc-server-ssl", "--grpc-server-with-client-auth"),
+        *("--grpc-server-cacert", str(tls.ca)),
+        *("--grpc-server-cert", str(tls.cert)),
+        *("--grpc-server-key", str(tls.key)),
+    ]
 
 
 def require_bmv2() -> str:

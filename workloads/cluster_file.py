@@ -175,7 +175,7 @@ class Quotas(Part):
 def _controller_part() -> type[Part]:
     """The controller's options, with the types that it declares; its network is the topology's business."""
     hints = get_type_hints(Config)
-    other = ("switches", "hosts", "links", "path_mtu", "quotas", "by_ip")
+    other = ("switches", "hosts", "links", "path_mtu", "quotas", "tls", "switch_tls", "by_ip")
     fields: dict[str, Any] = {
         field.name: (hints[field.name], field.default)
         for field in dataclasses.fields(Config)
@@ -290,12 +290,13 @@ class ClusterFile(Part):
     jobs: tuple[Job, ...] = ()
     workload: tuple[Step, ...] = ()
     results: Path | None = None
+    tls: bool = False
     timeout_s: Annotated[float, Field(gt=0)] = 600.0
 
     _document: Document | None = PrivateAttr(default=None)
 
-    def fabric_options(self, *, name: str | None = None) -> FabricOptions:
-        """The fabric to bring up, under the name of the file or another."""
+    def fabric_options(self, *, name: str | None = None, tls: bool = False) -> FabricOptions:
+        """The fabric to bring up, under the file's name or another; `tls`: with TLS, whatever it says."""
         chosen = name or self.name
         if chosen is None:
             raise WorkloadError("the cluster needs a name")
@@ -303,6 +304,7 @@ class ClusterFile(Part):
             "name": chosen,
             "switch": self.switch.target,
             "switch_loss": self.switch.loss,
+            "tls": self.tls or tls,
             "controller_options": self.controller_options(),
             **self.topology.common(),
         }

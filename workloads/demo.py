@@ -41,6 +41,7 @@ class DemoOptions:
     steps: int = 150
     race_bytes: int = RACE_BYTES
     repeat: int | None = None
+    tls: bool = False
 
     @property
     def races(self) -> int:
@@ -123,6 +124,7 @@ def run(options: DemoOptions, *, progress: Progress = lambda text: None) -> Repo
         switch=options.switch,
         path_mtu=PATH_MTU,
         rate_mbit=RATE_MBIT,
+        tls=options.tls,
     )
     progress("bringing up the rack")
     with Rack(rack, progress=lambda text: progress(f"bringing up the rack: {text}")) as cluster:

@@ -9,7 +9,10 @@ import grpc
 
 from controller.api import controller_pb2 as pb
 from controller.api.controller_pb2_grpc import ControllerStub
-from controller.api.errors import InvalidRequestError, from_status
+from controller.api.errors import InvalidRequestError, UnreachableError, from_status
+from security import diagnosis
+from security.channels import is_unix, open_channel
+from security.files import TlsError, TlsFiles
 
 # The management network is never behind a web proxy, whatever the environment says.
 _OPTIONS = (("grpc.enable_http_proxy", 0), ("grpc.max_receive_message_length", 64 << 20))
@@ -17,12 +20,19 @@ _MODES = {"": pb.MODE_UNSPECIFIED, "in-network": pb.IN_NETWORK, "ring": pb.RING}
 
 
 class AdminClient:
-    """The controller at "unix:/path" or "host:port". Every method raises ControllerErrors."""
+    """The controller at "unix:/path" or "host:port". Every method raises ControllerErrors.
 
-    def __init__(self, target: str, *, timeout_s: float = 60.0) -> None:
+    `tls`: an operator's certificate (None: what P4REDUCE_TLS_DIR says, and never for Unix sockets).
+    """
+
+    def __init__(self, target: str, *, timeout_s: float = 60.0, tls: TlsFiles | None = None) -> None:
         self.target = target
         self.timeout_s = timeout_s
-        self._channel = grpc.insecure_channel(target, options=_OPTIONS)
+        self._tls = tls or (None if is_unix(target) else TlsFiles.from_environment())
+        try:
+            self._channel = open_channel(target, self._tls, options=_OPTIONS)
+        except TlsError as error:
+            raise UnreachableError(str(error)) from error
         self._stub = ControllerStub(self._channel)  # type: ignore[no-untyped-call]
 
     def __enter__(self) -> AdminClient:
@@ -137,4 +147,8 @@ class AdminClient:
         try:
             return method(request, timeout=self.timeout_s)
         except grpc.RpcError as error:
+            if error.code() is grpc.StatusCode.UNAVAILABLE:
+                why = diagnosis.why(self.target, self._tls, what=f"the controller at {self.target}")
+                if why is not None:
+                    raise UnreachableError(why) from error
             raise from_status(error.code(), error.details() or "", address=self.target) from error

@@ -35,6 +35,7 @@ def compare(
     leaves: fabrics.Leaves = 2,
     mtu: fabrics.PathMtu = 4096,
     switch: fabrics.Switch = SwitchTarget.EMBEDDED,
+    tls: fabrics.Tls = False,
     size: Annotated[
         str | None,
         typer.Option("--bytes", "-b", metavar="SIZE", help="Tensor: 1000, 64K, 32M; 32000000 if not given."),
@@ -73,6 +74,7 @@ def compare(
         leaves=leaves,
         mtu=mtu,
         switch=switch,
+        tls=tls,
     )
     options.validate()
     if workload is None:

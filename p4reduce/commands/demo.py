@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from p4reduce import output
+from p4reduce.fabric_options import Tls
 from p4reduce.failing import ending_on_signals
 from p4reduce.options import JsonFile, parse_bytes
 from topologies.switches import SwitchTarget
@@ -23,6 +24,7 @@ def demo(
     repeat: Annotated[
         int | None, typer.Option(min=1, help="How often to race; the median counts (default: 3, BMv2: 1).")
     ] = None,
+    tls: Tls = False,
     cluster: Annotated[str, typer.Option(metavar="NAME", help="Name of the rack.")] = "demo",
 ) -> None:
     """Train a network on an emulated rack whose switch adds up the gradients, then race it against a ring."""
@@ -37,6 +39,7 @@ def demo(
         steps=steps,
         race_bytes=parse_bytes(race_bytes),
         repeat=repeat,
+        tls=tls,
     )
     with ending_on_signals(), output.progress() as progress:
         report = run(options, progress=progress)

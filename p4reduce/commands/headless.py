@@ -11,6 +11,7 @@ import typer
 
 from p4reduce import output
 from p4reduce.detached import start_detached
+from p4reduce.fabric_options import Tls
 from p4reduce.failing import Signalled, ending_on_signals
 from topologies import state
 from topologies.fabric import Fabric
@@ -32,6 +33,7 @@ def run(
     cluster: Annotated[
         str | None, typer.Option("--cluster", metavar="NAME", help="Another name than the file's.")
     ] = None,
+    tls: Tls = False,
 ) -> None:
     """Bring a cluster up, run its jobs, check every sum, write results, take it down.
 
@@ -43,7 +45,7 @@ def run(
 
     described = read(path)
     require_work(described)
-    options = described.fabric_options(name=cluster)
+    options = described.fabric_options(name=cluster, tls=tls)
     target = _target(results or described.results, name=options.name)
     output.require_writable(target)
     report = Report(described)

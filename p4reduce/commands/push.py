@@ -14,6 +14,7 @@ from p4reduce import output
 from p4reduce.commands.job import client
 from p4reduce.options import ClusterOption, JsonFlag
 from p4reduce.output import Column, Row
+from security.files import tls_for_switches
 
 SWITCHES = (
     Column("name", "switch"),
@@ -63,7 +64,9 @@ def _push_to(address: str, *, device_id: int, force: bool, config: Path | None) 
     if not host or not (port.isascii() and port.isdigit() and 1 <= int(port) <= 65535):
         raise typer.BadParameter(f"{address!r} is no HOST:PORT with a port from 1 to 65535")
     known = None if config is None else read_config(config)
-    result = asyncio.run(push_to(address, device_id=device_id, force=force, config=known))
+    result = asyncio.run(
+        push_to(address, device_id=device_id, force=force, config=known, tls=tls_for_switches())
+    )
     return {
         "name": "",
         "address": address,

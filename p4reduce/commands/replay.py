@@ -22,7 +22,7 @@ from topologies.options import FabricOptions
 from topologies.state import ClusterState
 from topologies.switches import SwitchTarget
 
-_OF_A_FABRIC = ("hosts", "rate", "uplink_rate", "spines", "leaves", "mtu", "switch")
+_OF_A_FABRIC = ("hosts", "rate", "uplink_rate", "spines", "leaves", "mtu", "switch", "tls")
 _OF_A_WORKLOAD = (
     "strategies",
     "iterations",
@@ -95,6 +95,7 @@ def replay(
     leaves: fabrics.Leaves = 2,
     mtu: fabrics.PathMtu = 4096,
     switch: fabrics.Switch = SwitchTarget.EMBEDDED,
+    tls: fabrics.Tls = False,
     cluster: Annotated[
         str | None,
         typer.Option(
@@ -143,6 +144,7 @@ def replay(
             leaves=leaves,
             mtu=mtu,
             switch=switch,
+            tls=tls,
         )
         options.validate()
     if captured:

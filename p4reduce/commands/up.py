@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from controller.config import Spread
+from p4reduce.fabric_options import Tls
 from p4reduce.options import parse_host_counts, parse_host_kinds, parse_rate
 from p4reduce.staying import stay
 from topologies.rack import RackOptions
@@ -73,6 +74,7 @@ def rack(
     loss: Loss = 0.0,
     switch_loss: SwitchLoss = 0.0,
     host_kind: Kinds = HostKind.EMULATED.value,
+    tls: Tls = False,
     detach: Detach = False,
     hold: Hold = False,
     controller_options: ControllerOptions = "{}",
@@ -88,6 +90,7 @@ def rack(
         loss=loss,
         switch_loss=switch_loss,
         pcap=_absolute(pcap),
+        tls=tls,
         host_kinds=parse_host_kinds(host_kind, hosts=hosts),
         controller_options=json.loads(controller_options),
     )
@@ -120,6 +123,7 @@ def spine_leaf(
     loss: Loss = 0.0,
     switch_loss: SwitchLoss = 0.0,
     host_kind: Kinds = HostKind.EMULATED.value,
+    tls: Tls = False,
     detach: Detach = False,
     hold: Hold = False,
     controller_options: ControllerOptions = "{}",
@@ -140,6 +144,7 @@ def spine_leaf(
         loss=loss,
         switch_loss=switch_loss,
         pcap=_absolute(pcap),
+        tls=tls,
         host_kinds=parse_host_kinds(host_kind, hosts=total),
         controller_options={
             **json.loads(controller_options),
@@ -156,6 +161,7 @@ def file(
     cluster: Annotated[
         str | None, typer.Option("--cluster", metavar="NAME", help="Another name than the file's.")
     ] = None,
+    tls: Tls = False,
     detach: Detach = False,
 ) -> None:
     """What a cluster file describes, with its jobs created; 'up CLUSTER.yaml' for short.
@@ -166,7 +172,7 @@ def file(
     from workloads.scenario import create_jobs
 
     described = read(path)
-    options = described.fabric_options(name=cluster)
+    options = described.fabric_options(name=cluster, tls=tls)
     stay(
         options,
         _commands(context),

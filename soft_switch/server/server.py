@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 import grpc
 from finsy.proto import p4r_grpc
 
+from security.channels import server_credentials
+from security.files import TlsFiles
 from soft_switch.server.arbitration import Arbiter
 from soft_switch.server.backend import Backend
 from soft_switch.server.device import Device
@@ -29,12 +32,24 @@ OPTIONS = (
 )
 
 
+@dataclass(frozen=True, kw_only=True)
+class ServerTls:
+    """What the server shows; clients need a certificate by the same authority where `client_certificates`."""
+
+    files: TlsFiles
+    client_certificates: bool
+
+    def credentials(self) -> grpc.ServerCredentials:
+        """For gRPC; TlsError."""
+        return server_credentials(self.files, client_certificates=self.client_certificates)
+
+
 class P4RuntimeServer:
     """Serves P4Runtime for one data plane.
 
     `address` is HOST:PORT (port 0 takes a free one) or unix:PATH. `verify` tells whether a program could be
-    loaded, as `soft_switch.server.device.Device` says. `promote` chooses what happens when a primary leaves,
-    as `soft_switch.server.arbitration` says.
+    loaded, as `soft_switch.server.device.Device` says. With `tls` it takes TLS only. `promote` chooses what
+    happens when a primary leaves, as `soft_switch.server.arbitration` says.
     """
 
     def __init__(
@@ -45,7 +60,9 @@ class P4RuntimeServer:
         address: str = DEFAULT_ADDRESS,
         verify: Callable[[bytes], None],
         promote: bool = True,
+        tls: ServerTls | None = None,
     ) -> None:
+        self._tls = tls
         self._requested = address
         self._address: str | None = None
         self._pool = ThreadPoolExecutor(MAX_STREAMS + UNARY_THREADS, thread_name_prefix="p4runtime")
@@ -64,9 +81,12 @@ class P4RuntimeServer:
         return self._address
 
     def start(self) -> None:
-        """Listen. OSError if the address is taken or not this machine's."""
+        """Listen. OSError if the address is taken or not this machine's, TlsError."""
         try:
-            port = self._server.add_insecure_port(self._requested)
+            if self._tls is None:
+                port = self._server.add_insecure_port(self._requested)
+            else:
+                port = self._server.add_secure_port(self._requested, self._tls.credentials())
         except RuntimeError as error:
             raise OSError(
                 f"cannot listen on {self._requested}: it is in use, or no address of this machine"

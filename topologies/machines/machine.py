@@ -46,6 +46,7 @@ _KERNEL_COMMAND_LINE: Final = (
 )
 _PACKAGES: Final = (
     "p4src",
+    "security",
     "telemetry",
     "soft_switch",
     "controller",

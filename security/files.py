@@ -1,0 +1,89 @@
+"""The three files that one end of a TLS connection has: its authority's certificate, its own, and its key."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+VARIABLE: Final = "P4REDUCE_TLS_DIR"  # of workers and operators
+CA: Final = "ca.pem"
+CERT: Final = "cert.pem"
+KEY: Final = "key.pem"
+SWITCHES: Final = "switches"  # the directory, beside those files, with which to talk to switches
+
+
+class TlsError(Exception):
+    """TLS cannot be used as asked for; the message is one sentence for the user."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loaded:
+    """The contents of the files, as gRPC takes them, found to fit together."""
+
+    ca: bytes | None
+    cert: bytes
+    key: bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class TlsFiles:
+    """PEM files: the authority that the other side has to be certified by, our certificate and its key.
+
+    Without `ca` a server takes clients without certificates, and a client servers that this machine trusts.
+    """
+
+    cert: Path
+    key: Path
+    ca: Path | None = None
+
+    @classmethod
+    def of(cls, directory: Path | str) -> TlsFiles:
+        """ca.pem, cert.pem and key.pem in a directory."""
+        directory = Path(directory)
+        return cls(ca=directory / CA, cert=directory / CERT, key=directory / KEY)
+
+    @classmethod
+    def from_environment(cls) -> TlsFiles | None:
+        """Those that P4REDUCE_TLS_DIR names; None where it is not set, or empty."""
+        directory = os.environ.get(VARIABLE, "")
+        return cls.of(directory) if directory else None
+
+    def load(self, *, now: datetime | None = None) -> Loaded:
+        """Read them. TlsError where one is missing, they do not belong together, or the time is over."""
+        loaded = Loaded(
+            ca=None if self.ca is None else read(self.ca), cert=read(self.cert), key=read(self.key)
+        )
+        try:
+            from security import checking
+        except ImportError:  # machines that only run workers may be without cryptography: gRPC checks as well
+            return loaded
+        checking.check_files(self, loaded, now=now)
+        return loaded
+
+
+def tls_files(given: TlsFiles | Path | str | None) -> TlsFiles | None:
+    """What a user gave: files, a directory, None for what P4REDUCE_TLS_DIR says, "" for no TLS."""
+    if given is None:
+        return TlsFiles.from_environment()
+    if isinstance(given, TlsFiles):
+        return given
+    return TlsFiles.of(given) if str(given) else None
+
+
+def tls_for_switches() -> TlsFiles | None:
+    """What an operator talks to switches with: in P4REDUCE_TLS_DIR, the directory of that name."""
+    directory = os.environ.get(VARIABLE, "")
+    return TlsFiles.of(Path(directory) / SWITCHES) if directory else None
+
+
+def read(path: Path) -> bytes:
+    """The contents of one of the files; TlsError."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise TlsError(
+            f"cannot read {path}: {error.strerror}; 'p4reduce certs' makes the files that TLS needs"
+        ) from error
