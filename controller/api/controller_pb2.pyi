@@ -282,16 +282,18 @@ class Renewing(_message.Message):
     def __init__(self, renewal: _Optional[int] = ..., qpn_out: _Optional[int] = ..., psn_out: _Optional[int] = ..., qpn_in: _Optional[int] = ..., collective: _Optional[int] = ...) -> None: ...
 
 class Renewed(_message.Message):
-    __slots__ = ("renewal", "ready", "collective", "holder")
+    __slots__ = ("renewal", "ready", "collective", "holder", "members")
     RENEWAL_FIELD_NUMBER: _ClassVar[int]
     READY_FIELD_NUMBER: _ClassVar[int]
     COLLECTIVE_FIELD_NUMBER: _ClassVar[int]
     HOLDER_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
     renewal: int
     ready: Ready
     collective: int
     holder: int
-    def __init__(self, renewal: _Optional[int] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., collective: _Optional[int] = ..., holder: _Optional[int] = ...) -> None: ...
+    members: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, renewal: _Optional[int] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., collective: _Optional[int] = ..., holder: _Optional[int] = ..., members: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Start(_message.Message):
     __slots__ = ()
@@ -306,12 +308,16 @@ class Resumed(_message.Message):
     def __init__(self) -> None: ...
 
 class Ended(_message.Message):
-    __slots__ = ("reason", "rank")
+    __slots__ = ("reason", "rank", "host", "first_message")
     REASON_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    FIRST_MESSAGE_FIELD_NUMBER: _ClassVar[int]
     reason: str
     rank: int
-    def __init__(self, reason: _Optional[str] = ..., rank: _Optional[int] = ...) -> None: ...
+    host: str
+    first_message: int
+    def __init__(self, reason: _Optional[str] = ..., rank: _Optional[int] = ..., host: _Optional[str] = ..., first_message: _Optional[int] = ...) -> None: ...
 
 class JobSpec(_message.Message):
     __slots__ = ("name", "world_size", "mode", "path_mtu", "window", "message_packets", "tenant", "elastic", "min_workers", "join_token", "selective")

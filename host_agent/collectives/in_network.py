@@ -14,7 +14,7 @@ import math
 import numpy as np
 
 from host_agent.collectives import ring, together, words
-from host_agent.collectives.plan import Array, Call, Disagreement, Steps, Wait, ring_parts
+from host_agent.collectives.plan import Array, Call, Disagreement, Steps, Wait, ring_parts, sharing
 from host_agent.kernels import max_abs
 from host_agent.quantisation import ELEMENT_TYPES, scale_exponent
 from host_agent.transport.operation import Operation, SwitchOp
@@ -99,7 +99,7 @@ def _all_together(call: Call, array: Array, out: Array) -> Steps[None]:
         collective=call.collective,
         total_elements=array.size,
     )
-    yield Wait((yield operation))
+    yield from _in_one(call, operation, flat)
     together.unpack(call, rows, out)
 
 
@@ -115,7 +115,7 @@ def _agree_on_magnitude(call: Call, array: Array) -> Steps[float]:
         collective=call.collective,
         total_elements=array.size,
     )
-    yield Wait((yield operation))
+    yield from _in_one(call, operation, value)
     return float(value[0])
 
 
@@ -132,4 +132,13 @@ def _aggregate(call: Call, send: Array, receive: Array, *, exponent: int = 0) ->
         divisor=call.world_size if call.reduction is Reduction.AVG else 1,
         invert=call.reduction is Reduction.MIN,
     )
-    yield Wait((yield operation))
+    yield from _in_one(call, operation, receive)
+
+
+def _in_one(call: Call, operation: Operation, receive: Array) -> Steps[None]:
+    """The whole collective, or the last part of it: one sum of the switch's."""
+
+    def steps() -> Steps[None]:
+        yield Wait((yield operation))
+
+    yield from sharing(call, receive, steps(), whole=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from itertools import pairwise
 from typing import Any, TypeAlias, TypeVar
@@ -39,11 +39,28 @@ class Wait:
 Steps: TypeAlias = Generator["Operation | Wait", int, T]
 
 
+@dataclass
+class Shared:
+    """The array that a collective leaves on every rank with the same bytes; None as long as there is none.
+
+    `whole`: a rank may lack any part of it when another one has finished. Else it lacks at most what the last
+    W messages bring, as whoever finished has the results of all messages, and each rank sends message m only
+    when it has the result of m - W.
+    """
+
+    array: Array | None = None
+    whole: bool = False
+
+
+class Restored(Exception):
+    """Thrown into steps that were cut: what they share is in place, from a rank that had finished."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Call:
     """One collective on one worker: who we are, its sequence number, what the user asked for.
 
-    `ring`: all ranks, each followed by its successor (empty: by rank).
+    `ring`: all ranks, each followed by its successor (empty: by rank). `shared`: told by the collective.
     """
 
     rank: int
@@ -51,6 +68,7 @@ class Call:
     collective: int
     reduction: Reduction = Reduction.NONE
     ring: tuple[int, ...] = ()
+    shared: Shared = field(default_factory=Shared, compare=False)
 
     @property
     def position(self) -> int:
@@ -61,6 +79,15 @@ class Call:
         """`ring_parts`, in the order of the ring: each rank's at its place there."""
         by_rank = ring_parts(elements, self.world_size)
         return [by_rank[rank] for rank in self.ring] if self.ring else by_rank
+
+
+def sharing(call: Call, array: Array, steps: Steps[None], *, whole: bool) -> Steps[None]:
+    """`steps`, the last of `call` that need the network: they leave the same in `array` on all ranks."""
+    call.shared.array, call.shared.whole = array, whole
+    try:
+        yield from steps
+    except Restored:
+        return
 
 
 class Disagreement(Exception):

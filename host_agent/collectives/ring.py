@@ -4,6 +4,9 @@ Every part passes every rank, so that no rank is done before all have entered: t
 which the switch's slots rely on (docs/protocol.md). Parts are added in the order of the ring, the sum of a
 part in one place only, and copied from there: results have the same bits on all ranks. Here parts and places
 count along the ring, which need not be in order of rank.
+
+A rank can finish while others lack almost everything, and only whoever finished has it (docs/protocol.md,
+renewals). So what is small is kept, and large ones end with a barrier: who is past it knows that all have it.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from dataclasses import replace
 import numpy as np
 
 from host_agent.collectives import words
-from host_agent.collectives.plan import Array, Call, Steps, Wait
+from host_agent.collectives.plan import Array, Call, Steps, Wait, sharing
 from host_agent.kernels import divide_in_place
 from host_agent.quantisation import ELEMENT_TYPES
 from host_agent.transport.events import EventType
@@ -22,6 +25,7 @@ from host_agent.transport.operation import Arrival, Operation, SwitchOp
 from host_agent.wire.aggregation import ElementType, Reduction
 
 _RAW_SIZES = (1, 2, 4, 8)  # bytes an element
+_MOST_KEPT = 256 * 1024  # bytes; copying more takes longer than a barrier
 _ARRIVALS = {
     Reduction.SUM: Arrival.SUM,
     Reduction.AVG: Arrival.SUM,
@@ -32,6 +36,10 @@ _ARRIVALS = {
 
 def all_reduce(call: Call, array: Array, out: Array) -> Steps[None]:
     """Leave the reduction of all ranks' `array` in `out` (both flat; may be the same)."""
+    yield from _for_all(call, out, _all_reduce(call, array, out))
+
+
+def _all_reduce(call: Call, array: Array, out: Array) -> Steps[None]:
     _copy(array, out)
     parts = call.parts(out.size)
     owned = (call.position + 1) % call.world_size
@@ -46,11 +54,16 @@ def reduce_scatter(call: Call, array: Array, out: Array) -> Steps[None]:
     ids = yield from _reduce_parts(call, work, parts, owned=call.position)
     out[...] = work[parts[call.position]]
     yield from _until_sent(ids)
+    yield from barrier(call)  # nobody else has this rank's part
 
 
 def all_gather(call: Call, array: Array, out: Array) -> Steps[None]:
     """Leave all ranks' flat `array`s in `out`, in order of rank; all have one size."""
     array, out = _sendable(array), _sendable(out)
+    yield from _for_all(call, out, _all_gather(call, array, out))
+
+
+def _all_gather(call: Call, array: Array, out: Array) -> Steps[None]:
     parts = call.parts(out.size)
     _copy(array, out[parts[call.position]])
     yield from _gather_parts(call, out, parts, owned=call.position, sent=[])
@@ -67,6 +80,15 @@ def broadcast(call: Call, array: Array, out: Array, *, root: int) -> Steps[None]
 def barrier(call: Call) -> Steps[None]:
     """Return when all ranks have called it."""
     yield from all_gather(call, np.ones(1, np.int32), np.empty(call.world_size, np.int32))
+
+
+def _for_all(call: Call, out: Array, steps: Steps[None]) -> Steps[None]:
+    """`steps`, which leave the same bytes in `out` on all ranks, so that a renewal can tell who has them."""
+    if out.nbytes <= _MOST_KEPT:
+        yield from sharing(call, out, steps, whole=True)
+    else:
+        yield from steps
+        yield from barrier(call)
 
 
 def _reduce_parts(call: Call, work: Array, parts: list[slice], *, owned: int) -> Steps[list[int]]:

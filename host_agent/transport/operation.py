@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from host_agent.wire.aggregation import CHUNK_BYTES, ElementType
 from host_agent.wire.aggregation import Op as SwitchOp
 
-__all__ = ["Arrival", "ElementType", "Operation", "SwitchOp", "message_count"]
+__all__ = ["Arrival", "ElementType", "Operation", "SwitchOp", "lanes_of_message", "message_count"]
 
 
 class Arrival(IntEnum):
@@ -76,6 +76,11 @@ class Operation:
         """Bytes of one element in the user's arrays."""
         array = self.send if self.send is not None else self.receive
         return 1 if array is None else int(np.dtype(array.dtype).itemsize)
+
+
+def lanes_of_message(*, path_mtu: int, message_packets: int) -> int:
+    """How many elements an aggregated message has, at most."""
+    return (path_mtu * message_packets - CHUNK_BYTES) // 4
 
 
 def message_count(elements: int, *, path_mtu: int, message_packets: int, wire_element_size: int = 4) -> int:

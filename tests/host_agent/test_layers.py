@@ -10,7 +10,12 @@ import pytest
 import host_agent
 
 ROOT = Path(host_agent.__file__).parent
-CORE = [*sorted(ROOT.glob("wire/*.py")), *sorted(ROOT.glob("collectives/*.py")), ROOT / "quantisation.py"]
+CORE = [
+    *sorted(ROOT.glob("wire/*.py")),
+    *sorted(ROOT.glob("collectives/*.py")),
+    ROOT / "quantisation.py",
+    ROOT / "recovery.py",
+]
 OUTSIDE = {
     "socket",
     "threading",

@@ -1,0 +1,153 @@
+"""What a worker keeps so that its job can go on under a new generation, and what it does then.
+
+A renewal cuts all connections at once, wherever each worker is. Collectives synchronise: nobody has finished
+collective c before all have entered it. So of all workers, some have finished c - 1 and stand before or in c,
+and the others have finished c. Where nobody has, all that are in it run it anew, from the input that each has
+kept. Where somebody has, its user may have the result already, and it may never be made again with other bits
+(or, elastic, without a worker that died): it goes to the others as it is, and ends their collective.
+
+What has to be kept for that is little:
+
+- The input, only where the result takes its place: a copy, in a buffer that is used again.
+- Of the last result, only what another worker can lack (`plan.Shared`): of sums by the switch the last W
+  messages' elements; of small ring collectives all. Large ones end with a barrier, and keep nothing but it.
+
+This module starts no thread and does no I/O: `renewing.py` does, and simulations.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from host_agent.collectives import in_network, ring
+from host_agent.collectives.plan import Array, Call, Disagreement, Shared, Steps
+from host_agent.membership import Mode
+from host_agent.transport.operation import lanes_of_message
+
+NUMBERS = 1 << 32  # collectives are counted modulo this
+Bytes = NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Window:
+    """What a generation allows to be under way."""
+
+    messages: int
+    message_packets: int
+    path_mtu: int
+
+    @property
+    def elements(self) -> int:
+        """Of sums by the switch: how many a worker can lack that another one has."""
+        return self.messages * lanes_of_message(path_mtu=self.path_mtu, message_packets=self.message_packets)
+
+
+class Ledger:
+    """A worker's account of its collectives: how many it has finished, and what it keeps.
+
+    Not thread safe: used by whoever runs a collective, and, while that one is parked or none runs, by whoever
+    renews.
+    """
+
+    def __init__(self, window: Window) -> None:
+        self.window = window  # of the present generation
+        self.finished = 0  # collectives that ran to their end here, modulo 2^32
+        self._kept = np.empty(0, np.uint8)  # of the last of them: what others may lack
+        self._running: Shared | None = None
+        self._window = window  # of the generation in which it runs
+        self._restored = False
+        self._place: Array | None = None
+        self._input: Bytes | None = None
+        self._tail = np.empty(0, np.uint8)
+
+    def begin(self, place: Array | None) -> None:
+        """A collective begins. `place`: its input, where the result takes its place (C-contiguous)."""
+        self._place = place
+        if place is None:
+            return
+        if self._input is None or self._input.size < place.nbytes:
+            self._input = np.empty(place.nbytes, np.uint8)
+        self._input[: place.nbytes] = place.reshape(-1).view(np.uint8)
+
+    def attempt(self, call: Call) -> None:
+        """It is run, for the first time or anew, in the present generation."""
+        self._running, self._window = call.shared, self.window
+
+    def restore_input(self) -> None:
+        """Undo what its results have overwritten."""
+        if self._place is not None:
+            assert self._input is not None
+            self._place.reshape(-1).view(np.uint8)[...] = self._input[: self._place.nbytes]
+
+    def finish(self) -> None:
+        """It has run to its end."""
+        if not self._restored:
+            tail = self._shared_tail()
+            if self._tail.size < tail.size:
+                self._tail = np.empty(tail.size, np.uint8)
+            self._kept = self._tail[: tail.size]
+            self._kept[...] = tail
+            self.finished = (self.finished + 1) % NUMBERS
+        self.abandon()
+
+    def abandon(self) -> None:
+        """It runs no more, and did not finish."""
+        self._running = self._place = None
+        self._restored = False
+
+    @property
+    def restored(self) -> bool:
+        """The collective that was cut has its result, from another rank, and only has to end."""
+        return self._restored
+
+    def put_result(self) -> None:
+        """Put what another rank gave into the collective that was cut."""
+        self._shared_tail()[...] = self._kept
+
+    def kept(self, collective: int) -> Bytes:
+        """What is here of the one that is to be given to others; any bytes where it is not finished here."""
+        if self.finished == (collective + 1) % NUMBERS:
+            return self._kept
+        if self.finished != collective:
+            raise Disagreement(f"this worker has finished {self.finished} collectives, not {collective}")
+        if self._running is None:
+            raise Disagreement(
+                f"another worker has finished collective {collective}, which this one never began"
+            )
+        return np.zeros(self._shared_tail().size, np.uint8)
+
+    def take(self, collective: int, result: Bytes) -> None:
+        """What the holder of its result gave: this collective is finished here too. Disagreement."""
+        if self.finished == collective:
+            self._kept, self._restored = result, True
+            self.finished = (collective + 1) % NUMBERS
+        elif not np.array_equal(self._kept, result):
+            raise Disagreement(f"the results of collective {collective} differ between workers")
+
+    def _shared_tail(self) -> Bytes:
+        """Of what the collective shares, the bytes that a rank may lack when another has finished."""
+        assert self._running is not None
+        array = self._running.array
+        if array is None:  # of one worker alone
+            return np.empty(0, np.uint8)
+        flat = array.reshape(-1)
+        lacking = flat.size if self._running.whole else min(flat.size, self._window.elements)
+        return flat[flat.size - lacking :].view(np.uint8)
+
+
+def repair(ledger: Ledger, call: Call, *, holder: int, mode: Mode) -> Steps[None]:
+    """Collective `call.collective`'s result, from rank `holder` to all who have not finished it."""
+    mine = ledger.kept(call.collective)
+    result = np.empty_like(mine)
+    module = in_network if mode is Mode.IN_NETWORK else ring
+    yield from module.broadcast(call, mine, result, root=holder)
+    ledger.take(call.collective, result)
+
+
+def is_consistent(finished: int, collective: int, *, held: bool) -> bool:
+    """Whether who has finished so many can take part in a renewal that goes on with `collective`."""
+    ahead = (finished - collective) % NUMBERS
+    return ahead == 0 or (held and ahead == 1)

@@ -1,0 +1,207 @@
+"""Workers that run collectives on simulated racks, one rack a generation, and are cut where a test says.
+
+Each worker is its program, a `Ledger` and what its user got; the user spoils all arrays as soon as it has a
+result, as a training step does.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from host_agent.collectives.plan import Call, Restored, Steps
+from host_agent.membership import Mode
+from host_agent.recovery import Ledger, Window, is_consistent, repair
+from simulation.cases import Case
+from simulation.rack import Faults, InvariantError, Simulation, configs
+
+Array = NDArray[Any]
+
+
+@dataclass(eq=False)
+class Member:
+    """A worker: `identity` is the rank it began with."""
+
+    identity: int
+    ledger: Ledger
+    inputs: list[Array]
+    results: list[Array] = field(default_factory=list)
+    steps: Steps[Any] | None = None  # of the collective that it is in
+    out: Array | None = None
+    in_place: bool = False
+
+
+class RenewedRack:
+    """`cases` on workers that live longer than their connections."""
+
+    def __init__(
+        self,
+        cases: Sequence[Case],
+        world_size: int,
+        *,
+        in_place: bool,
+        seed: int,
+        window: int = 4,
+        packets: int = 4,
+        path_mtu: int = 256,
+        faults: Faults | None = None,
+    ) -> None:
+        self.cases, self.seed, self.faults = list(cases), seed, faults
+        self.shape = Window(window, packets, path_mtu)
+        self.chance = random.Random(seed)
+        self.given = [case.inputs(world_size, seed + number) for number, case in enumerate(cases)]
+        self.members = [
+            Member(rank, Ledger(self.shape), [given[rank].copy() for given in self.given], in_place=in_place)
+            for rank in range(world_size)
+        ]
+        self.events = 0  # of all generations
+        self.repaired = 0
+
+    def run(
+        self,
+        mode: Mode,
+        *,
+        until: Callable[[int], bool] = lambda events: False,
+        lost: Sequence[int] = (),
+        stagger: int = 0,
+        window: Window | None = None,
+        ring: Sequence[int] = (),
+    ) -> bool:
+        """One generation, without the members at the places `lost`: to its end (True), or `until` an event.
+
+        Then the connections are cut, one after the other, up to `stagger` events apart.
+        """
+        self.members = [member for place, member in enumerate(self.members) if place not in lost]
+        size = len(self.members)
+        order = [rank for rank in ring if rank < size] or list(range(size))
+        self.chance.shuffle(order)
+        window = window or self.shape
+        simulation = Simulation(
+            configs(
+                size,
+                window=window.messages,
+                packets=window.message_packets,
+                path_mtu=window.path_mtu,
+                psns=[self.chance.randrange(1 << 24) for _ in range(size)],
+                ring=order,
+            ),
+            faults=self.faults,
+            seed=self.chance.randrange(1 << 30),
+        )
+        if mode is Mode.RING:
+            simulation.uninstall()
+        finished = [member.ledger.finished for member in self.members]
+        collective = min(finished)
+        holder = next((rank for rank, count in enumerate(finished) if count > collective), None)
+        for member in self.members:
+            assert is_consistent(member.ledger.finished, collective, held=holder is not None), finished
+        self.repaired += holder is not None
+        programs = [self._life(rank, mode, tuple(order), collective, holder, window) for rank in range(size)]
+        try:
+            return self._drive(simulation, programs, until, stagger)
+        finally:
+            simulation.close()
+
+    def _drive(
+        self, simulation: Simulation, programs: list[Steps[None]], until: Callable[[int], bool], stagger: int
+    ) -> bool:
+        for rank, worker in enumerate(simulation.workers):
+            worker.program = programs[rank]
+            simulation.advance(rank)
+        events = 0
+        while not simulation.settled():
+            if until(events):
+                break
+            if not simulation.step() or simulation.now_ns > 3600e9:
+                raise InvariantError(f"nothing will ever happen again: {simulation.state()}")
+            events += 1
+        assert not any(worker.failure for worker in simulation.workers), [
+            w.failure for w in simulation.workers
+        ]
+        self.events += events
+        if simulation.settled():
+            return True
+        ranks = list(range(len(self.members)))
+        self.chance.shuffle(ranks)
+        for rank in ranks:
+            worker = simulation.workers[rank]
+            worker.endpoint.halt()
+            worker.waiting = None
+            for _ in range(self.chance.randint(0, stagger)):
+                if not simulation.step():
+                    break
+        return False
+
+    def _life(
+        self,
+        rank: int,
+        mode: Mode,
+        ring: tuple[int, ...],
+        collective: int,
+        holder: int | None,
+        window: Window,
+    ) -> Steps[None]:
+        """What a worker does in one generation."""
+        member, size = self.members[rank], len(self.members)
+        ledger = member.ledger
+        if holder is not None:
+            call = Call(rank=rank, world_size=size, collective=collective, ring=ring)
+            yield from repair(ledger, call, holder=holder, mode=mode)
+        ledger.window = window
+        if member.steps is not None:
+            if ledger.restored:
+                ledger.put_result()
+                try:
+                    member.steps.throw(Restored())
+                except StopIteration:
+                    self._end(member)
+                else:
+                    raise AssertionError("a collective that was restored needs the network again")
+            else:
+                ledger.restore_input()
+                yield from self._attempt(member, rank, mode, ring)
+        while len(member.results) < len(self.cases):
+            number = len(member.results)
+            source = member.inputs[number]
+            case = self.cases[number]
+            # As the communicator: the output may be the input, of collectives that allow it.
+            same = member.in_place and case.name == "all_reduce"
+            member.out = source if same else case.output(size)
+            ledger.begin(source if same else None)
+            yield from self._attempt(member, rank, mode, ring)
+
+    def _attempt(self, member: Member, rank: int, mode: Mode, ring: tuple[int, ...]) -> Steps[None]:
+        number, size = len(member.results), len(self.members)
+        case = self.cases[number]
+        if mode is Mode.RING:
+            case = replace(case, module="ring")
+        assert member.out is not None
+        if member.out is not member.inputs[number]:
+            member.out = case.output(size)
+        call = case.call(rank, size, number, ring)
+        member.ledger.attempt(call)
+        member.steps = case.steps(call, member.inputs[number], member.out)
+        try:
+            step = next(member.steps)
+            while True:
+                reply = yield step
+                step = member.steps.send(reply)
+        except StopIteration:
+            self._end(member)
+
+    def _end(self, member: Member) -> None:
+        member.ledger.finish()
+        member.steps = None
+        assert member.out is not None
+        member.results.append(member.out.copy())
+        for array in (member.out, member.inputs[len(member.results) - 1]):
+            array.view(np.uint8)[...] = 0xA5
+
+    def check(self, number: int) -> None:
+        """Collective `number` of a job that lost nobody is right on every rank."""
+        self.cases[number].check(self.given[number], [member.results[number] for member in self.members])
