@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import shutil
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -21,20 +22,40 @@ OPERATIONS = ("sum", "avg", "max", "min")
 SIZES = (1, 2, 63, 64, 65, 191, 192, 193, 1000, 4097, 100_003)
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.fixture(scope="module", params=TARGETS)
+def sixteen(request: pytest.FixtureRequest) -> Iterator[Rack]:
+    """Sixteen hosts whose links carry any path MTU, on each target."""
+    with rack(16, target=request.param, path_mtu=4096) as running:
+        yield running
+
+
 @pytest.mark.parametrize("workers", [2, 3, 4, 8, 16])
-def test_any_number_of_workers(workers: int, target: SwitchTarget) -> None:
-    with rack(workers, target=target) as running, joined(running, workers) as team:
+def test_any_number_of_workers(workers: int, sixteen: Rack) -> None:
+    with joined(sixteen, workers, job=f"of-{workers}", path_mtu=1024) as team:
         all_reduce(team, elements=20_011, dtype="int32", seed=workers)
         all_reduce(team, elements=20_011, dtype="float32", op="avg", seed=workers)
 
 
-@pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("path_mtu", [256, 512, 1024, 2048, 4096])
-def test_every_path_mtu(path_mtu: int, target: SwitchTarget) -> None:
-    with rack(3, target=target, path_mtu=path_mtu) as running, joined(running, 3) as team:
+def test_every_path_mtu(path_mtu: int, sixteen: Rack) -> None:
+    with joined(sixteen, 3, job=f"mtu-{path_mtu}", path_mtu=path_mtu) as team:
         for elements in SIZES:
             all_reduce(team, elements=elements, dtype="int32", seed=elements)
+
+
+def test_two_jobs_at_once_do_not_disturb_each_other(sixteen: Rack) -> None:
+    with Team(sixteen.state, 4) as team, Team(sixteen.state, 4, first_host=4) as other:
+        for job, members in (("one", team), ("two", other)):
+            assert {answer["mode"] for answer in members.join(job)} == {"in_network"}
+        with ThreadPoolExecutor() as pool:
+            both = [
+                pool.submit(all_reduce, members, elements=100_003, dtype="int32", seed=seed)
+                for seed, members in enumerate((team, other))
+            ]
+            digests = {future.result()[0]["digest"] for future in both}
+        assert len(digests) == 2
+        for members in (team, other):
+            members.do("leave")
 
 
 def test_every_element_type_and_operation(four: Rack) -> None:
@@ -112,21 +133,6 @@ def test_one_job_after_the_other_uses_the_switch_anew(four: Rack) -> None:
             all_reduce(team, elements=5000, dtype="int32", seed=round_)
         with joined(four, 2, job="again") as team:
             all_reduce(team, elements=5000, dtype="float32", seed=round_)
-
-
-def test_two_jobs_at_once_do_not_disturb_each_other() -> None:
-    with rack(8) as running, Team(running.state, 4) as team, Team(running.state, 4, first_host=4) as other:
-        for job, members in (("one", team), ("two", other)):
-            assert {answer["mode"] for answer in members.join(job)} == {"in_network"}
-        with ThreadPoolExecutor() as pool:
-            both = [
-                pool.submit(all_reduce, members, elements=300_007, dtype="int32", seed=seed)
-                for seed, members in enumerate((team, other))
-            ]
-            digests = {future.result()[0]["digest"] for future in both}
-        assert len(digests) == 2
-        for members in (team, other):
-            members.do("leave")
 
 
 def test_losses_in_the_switch_are_repaired() -> None:
