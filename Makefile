@@ -38,7 +38,7 @@ demo: $(STAMPS)/native
 	@$(BIN)/p4reduce demo $(if $(JSON),--json "$(JSON)") $(DEMO)
 
 test: $(STAMPS)/test $(STAMPS)/native $(STAMPS)/gloo-if-small
-	@$(BIN)/python -m pytest -m "not roce" -n 2 --dist loadfile --no-loadscope-reorder $(TEST)
+	@$(BIN)/python -m pytest -m "not roce" -n 3 --dist loadfile --no-loadscope-reorder $(TEST)
 
 test-roce: roce-image $(STAMPS)/test
 	@$(BIN)/python -m pytest -m roce $(TEST)

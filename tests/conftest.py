@@ -4,5 +4,15 @@ from __future__ import annotations
 
 import os
 
+import pytest
+
 # Which version of a program runs must not depend on how fast this machine compiles.
 os.environ.setdefault("SOFT_SWITCH_COMPILE", "wait")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Modules that take long go first, so that several processes end at about the same time."""
+    long = {
+        item.path for item in items if {"emulation", "slow"} & {mark.name for mark in item.iter_markers()}
+    }
+    items.sort(key=lambda item: item.path not in long)

@@ -1,0 +1,258 @@
+"""Goodput against loss: in-network aggregation, the ring on the same transport, PyTorch's Gloo over TCP.
+
+    sudo .venv/bin/python -m bench.loss --rounds 3 --json FILE --figure docs/loss.svg
+
+One rack of 8 workers for each loss, whose switch loses that share of all packets at every port, in both
+directions: what goes from one host to another passes two such ports. Strategies run in turns, on the same
+hosts and links, with fresh tensors each time. Each sum is compared with NumPy's, and its bits between all
+ranks; one that is wrong, or not there in time, ends the benchmark with an error. Only Gloo may be late: what
+its TCP connections do not carry in time is a row without a time, and rows of higher losses leave it out.
+Gloo is left out where PyTorch is not installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import statistics
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.loss_figure import figure
+from topologies.rack import Rack, RackOptions
+from workloads.compare import possible
+from workloads.errors import VerificationError, WorkloadError
+from workloads.machine import machine
+from workloads.strategies import names
+from workloads.team import Team
+from workloads.tensors import dtype_of
+
+LOSSES: Final = (0.0, 0.0001, 0.001, 0.01, 0.05)
+SELECTIVE: Final = "in-network-selective"
+STRATEGIES: Final = (names.IN_NETWORK, SELECTIVE, names.RING, names.GLOO)
+WORKERS: Final = 8
+PATH_MTU: Final = 4096
+RATES_MBIT: Final = (100.0, None)
+DTYPE: Final = "float32"
+_LIMIT_S: Final = 120.0  # for one sum
+_GLOO_LIMIT_S: Final = 60.0
+
+
+class LateError(Exception):
+    """A sum is not there in time."""
+
+
+@dataclass(kw_only=True)
+class Row:
+    """One strategy at one loss: `seconds` of each sum, the slowest worker's. No seconds: not done in time."""
+
+    strategy: str
+    loss: float
+    rate_mbit: float | None
+    bytes: int
+    seconds: list[float] = field(default_factory=list)
+    retransmissions: int = 0
+    late: bool = False
+
+    @property
+    def median_s(self) -> float | None:
+        """Of all sums."""
+        return statistics.median(self.seconds) if self.seconds else None
+
+    @property
+    def goodput_mbit_s(self) -> float | None:
+        """Tensor bits of a worker over time."""
+        median = self.median_s
+        return None if median is None else self.bytes * 8 / median / 1e6
+
+    def as_json(self) -> dict[str, object]:
+        """With what follows from it."""
+        return {**asdict(self), "median_s": self.median_s, "goodput_mbit_s": self.goodput_mbit_s}
+
+
+class Contest:
+    """Workers of one rack, connected for all strategies."""
+
+    def __init__(self, rack: Rack, strategies: Sequence[str], stack: contextlib.ExitStack) -> None:
+        self._rack = rack
+        self._stack = stack
+        self._scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="p4reduce-")))
+        self._teams = {}
+        plain = [strategy for strategy in strategies if strategy != SELECTIVE]
+        self._teams.update(dict.fromkeys(plain, self._team("plain", plain)))
+        if SELECTIVE in strategies:
+            self._teams[SELECTIVE] = self._team("selective", [names.IN_NETWORK], selective=True)
+
+    def sum(self, strategy: str, *, elements: int, seed: int, limit_s: float) -> tuple[float, int]:
+        """Seconds of a sum of fresh tensors, and packets (of Gloo: segments) sent again. LateError."""
+        team = self._teams[strategy]
+        try:
+            answers = team.do(
+                "time_sums",
+                per_rank=[{"verify": rank == 0} for rank in range(team.size)],
+                strategy=names.IN_NETWORK if strategy == SELECTIVE else strategy,
+                elements=elements,
+                dtype=DTYPE,
+                seed=seed,
+                repeat=1,
+                timeout_s=limit_s,
+            )
+        except WorkloadError as error:
+            raise LateError(f"{strategy}: no sum within {limit_s:g} s: {error}") from error
+        if len({digest for answer in answers for digest in answer["digests"]}) != 1:
+            raise VerificationError(f"{strategy}: the workers' sums differ")
+        check = answers[0]["check"]
+        if not check["passed"]:
+            raise VerificationError(
+                f"{strategy}: a sum is off by {check['largest_error']:g}, the bound is {check['bound']:g}"
+            )
+        return max(answer["seconds"] for answer in answers), sum(a["retransmissions"] for a in answers)
+
+    def leave(self, *, but: Sequence[str] = ()) -> None:
+        """Leave the jobs; workers that still wait for a strategy in `but` are ended instead."""
+        for team in {id(team): team for team in self._teams.values()}.values():
+            if any(self._teams.get(strategy) is team for strategy in but):
+                team.terminate()
+            else:
+                team.do("leave")
+
+    def _team(self, job: str, strategies: Sequence[str], **options: object) -> Team:
+        cluster = self._rack.state
+        team = self._stack.enter_context(Team(cluster, WORKERS))
+        (answer, *_) = team.join(job, **options)
+        if answer["mode"] != "in_network":
+            raise WorkloadError(f"the switch takes no part: {answer['mode_reason']}")
+        for strategy in strategies:
+            team.do(
+                "open",
+                strategy=strategy,
+                controller=cluster.controller,
+                job=job,
+                meeting_place=str(self._scratch / f"{job}-{strategy}"),
+            )
+        return team
+
+
+@contextlib.contextmanager
+def contest(loss: float, rate_mbit: float | None, strategies: Sequence[str]) -> Iterator[Contest]:
+    """A rack of this loss with workers."""
+    options = RackOptions(
+        name=f"loss-{os.getpid()}",
+        hosts=WORKERS,
+        path_mtu=PATH_MTU,
+        rate_mbit=rate_mbit,
+        switch_loss=loss,
+    )
+    with contextlib.ExitStack() as stack:
+        yield Contest(stack.enter_context(Rack(options)), strategies, stack)
+
+
+def rows_of(
+    loss: float, rate_mbit: float | None, strategies: Sequence[str], *, size: int, rounds: int
+) -> list[Row]:
+    """All strategies at one loss, in turns, after a turn to warm up."""
+    rows = {s: Row(strategy=s, loss=loss, rate_mbit=rate_mbit, bytes=size) for s in strategies}
+    elements = size // dtype_of(DTYPE).itemsize
+    with contest(loss, rate_mbit, strategies) as running:
+        for number in range(rounds + 1):
+            for strategy, row in rows.items():
+                if row.late:
+                    continue
+                limit_s = _GLOO_LIMIT_S if strategy == names.GLOO else _LIMIT_S
+                try:
+                    seconds, resent = running.sum(strategy, elements=elements, seed=number, limit_s=limit_s)
+                except LateError:
+                    if strategy != names.GLOO:
+                        raise
+                    row.late = True
+                    continue
+                if number:  # the first one warms up
+                    row.seconds.append(seconds)
+                    row.retransmissions += resent
+        running.leave(but=[strategy for strategy, row in rows.items() if row.late])
+    return list(rows.values())
+
+
+def measure(arguments: argparse.Namespace, strategies: Sequence[str], console: Console) -> Iterator[Row]:
+    """Everything, rate by rate."""
+    for rate in RATES_MBIT:
+        going = list(strategies)
+        for loss in arguments.losses:
+            with console.status(f"{_rate(rate)}, loss {loss:.4%}"):
+                rows = rows_of(loss, rate, going, size=arguments.bytes, rounds=arguments.rounds)
+            going = [row.strategy for row in rows if not row.late]
+            yield from rows
+
+
+def show(rows: Sequence[Row]) -> Table:
+    """For people."""
+    table = Table(
+        title=f"All-reduce under loss, {WORKERS} workers, path MTU {PATH_MTU}", title_justify="left"
+    )
+    for heading in ("links", "loss", "strategy"):
+        table.add_column(heading)
+    for heading in ("median", "min", "max", "Mbit/s per worker", "resent"):
+        table.add_column(heading, justify="right")
+    for row in rows:
+        times = (row.median_s, min(row.seconds), max(row.seconds)) if row.seconds else (None,) * 3
+        table.add_row(
+            _rate(row.rate_mbit),
+            f"{row.loss * 100:g} %",
+            row.strategy,
+            *("late" if value is None else f"{value * 1e3:.0f} ms" for value in times),
+            "" if row.goodput_mbit_s is None else f"{row.goodput_mbit_s:.1f}",
+            str(row.retransmissions),
+        )
+    return table
+
+
+def _rate(rate_mbit: float | None) -> str:
+    return "no rate" if rate_mbit is None else f"{rate_mbit:g} Mbit/s"
+
+
+def main() -> int:
+    """Run, show and write it."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=3, help="how often each strategy runs at each loss")
+    parser.add_argument("--bytes", type=int, default=4_000_000, help="of each worker's tensor")
+    parser.add_argument(
+        "--losses", type=lambda text: [float(word) for word in text.split(",")], default=LOSSES,
+        help="probabilities, separated by commas",
+    )  # fmt: skip
+    parser.add_argument("--strategies", default=",".join(STRATEGIES), help="separated by commas")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
+    parser.add_argument("--figure", type=Path, metavar="FILE.svg", help="draw them")
+    arguments = parser.parse_args()
+    console = Console(width=None if sys.stdout.isatty() else 140)  # a pipe has no width
+    asked = [one for one in STRATEGIES if one in arguments.strategies.split(",")]
+    strategies, skipped = possible(asked, asked=False)
+    for why in skipped.values():
+        console.print(why)
+    rows = list(measure(arguments, strategies, console))
+    console.print(show(rows))
+    if arguments.json is not None:
+        found = {
+            "machine": machine(),
+            "command": " ".join(["python", "-m", "bench.loss", *sys.argv[1:]]),
+            "workers": WORKERS,
+            "path_mtu": PATH_MTU,
+            "dtype": DTYPE,
+            "rows": [row.as_json() for row in rows],
+        }
+        arguments.json.write_text(json.dumps(found, indent=1) + "\n")
+    if arguments.figure is not None:
+        arguments.figure.write_text(figure(rows))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
