@@ -24,7 +24,8 @@ from security.files import TlsError, TlsFiles
 from soft_switch.build import INTERRUPTION, Stopped
 from soft_switch.commands import CommandError, run_commands
 from soft_switch.dataplane import DataPlane
-from soft_switch.errors import ProgramError
+from soft_switch.errors import FaultError, ProgramError
+from soft_switch.fault_control import FaultControl
 from soft_switch.metrics import SwitchMetrics
 from soft_switch.p4c import read_program_file
 from soft_switch.server import DEFAULT_ADDRESS, P4RuntimeServer, ServerTls
@@ -238,6 +239,11 @@ def _parser() -> argparse.ArgumentParser:
         help="lose packets of a port: DIR is in or out, PROB within 0 and 1; may be repeated",
     )
     add(
+        "--faults",
+        metavar="ADDR",
+        help="where faults on purpose can be told and listed: unix:/PATH (default: nowhere)",
+    )
+    add(
         "--strict-arbitration",
         action="store_true",
         help="when the primary controller leaves, wait for a claim as the P4Runtime specification says, "
@@ -376,11 +382,13 @@ def _run(options: argparse.Namespace, stop: Stop) -> None:
             if options.metrics is not None:
                 metrics = MetricsServer(options.metrics, SwitchMetrics(plane).collect, process=True)
                 stack.enter_context(metrics)
+            if options.faults is not None:
+                stack.enter_context(FaultControl(options.faults, plane.faults))
             plane.start()
             server.start()
         except Stopped:
             raise
-        except (OSError, MetricsError, ProgramError, TlsError) as error:
+        except (OSError, MetricsError, FaultError, ProgramError, TlsError) as error:
             raise StartError(str(error)) from error
         print(f"listening on {server.address}", flush=True)
         LOG.info("device %d is up, P4Runtime on %s", options.device_id, server.address)

@@ -40,6 +40,8 @@ from soft_switch.errors import (
     UnknownEntry,
     UnsupportedConstruct,
 )
+from soft_switch.fault_rules import FaultRules
+from soft_switch.faults import DIRECTIONS, FaultKind
 from soft_switch.links import interface_is_up
 from soft_switch.loaded import LoadedProgram
 from soft_switch.optimiser import Optimiser, first_library, mode
@@ -75,7 +77,6 @@ __all__ = [
 ]
 
 EVENT_WAIT_MS = 1000
-DIRECTIONS = ("in", "out")
 MAX_CLONE_SESSION = (1 << 15) - 1
 MAX_RATE = (1 << 63) - 1
 
@@ -142,6 +143,7 @@ class DataPlane:
         self._packet_in: Callable[[bytes], None] | None = None
         self._digest: Callable[[str, tuple[int, ...]], None] | None = None
         self._control = threading.RLock()
+        self.faults = FaultRules(self._lazy_engine, self._control)
         self._events = threading.Thread(target=self._drain_events, name="soft_switch events", daemon=True)
 
     def __enter__(self) -> DataPlane:
@@ -210,6 +212,11 @@ class DataPlane:
                 self._native.engine_set_program(self._engine, function, passes, loaded.state)
                 self._log.info("the optimised program has taken over")
 
+    def be_wires(self) -> None:
+        """Instead of a program: what comes in at port 0 leaves by port 1, and back; so do 2 and 3, ..."""
+        with self._control:
+            self._native.engine_set_wires(self._engine)
+
     def wait_optimised(self, timeout_s: float | None = None) -> bool:
         """Wait until the optimised version runs, or turned out not to compile; False: not within the time."""
         optimiser = self._optimiser
@@ -236,6 +243,7 @@ class DataPlane:
             if self._native.engine_detach(self._engine, port) < 0:
                 raise UnknownEntry(f"there is no port {port}")
             del self._interfaces[port]
+            self.faults.forget_port(port)
 
     def ports(self) -> dict[int, PortStats]:
         """What each port has seen so far."""
@@ -261,15 +269,15 @@ class DataPlane:
             self._native.engine_globals(self._engine, values)
         return GlobalStats(*values)
 
+    def struck(self, port: int) -> dict[tuple[str, FaultKind], int]:
+        """How many frames of a port each kind of fault has struck, "in" and "out"."""
+        return self.faults.struck(port)
+
     def set_loss(self, port: int, direction: str, probability: float, seed: int) -> None:
         """Lose frames of a port at random; direction is "in" or "out"."""
         if direction not in DIRECTIONS or not 0 <= probability <= 1:
             raise ValueError(f"loss of {probability} in direction {direction!r}: give 0..1 and 'in' or 'out'")
-        with self._control:
-            status = self._native.engine_set_loss(
-                self._engine, port, DIRECTIONS.index(direction), probability, seed & WORD_MASK
-            )
-        if status < 0:
+        if not self.faults.set_loss(port, direction, probability, seed & WORD_MASK):
             raise UnknownEntry(f"there is no port {port}")
 
     # Running

@@ -50,3 +50,7 @@ class UnknownEntry(TableError):
 
 class EntryInUse(TableError):
     """A member that a group or an entry refers to, or a group that an entry refers to, cannot be deleted."""
+
+
+class FaultError(Exception):
+    """A fault on purpose that cannot be: what is wrong with it; or there is none of that number."""

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, Protocol
 
 from soft_switch.dataplane import GlobalStats, PortStats
+from soft_switch.faults import FaultKind
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -25,6 +26,7 @@ _LOSSES: Final = (
     ("transmit", "error", "tx_errors"),
     ("transmit", "on_request", "tx_lost"),
 )
+_WAYS: Final = {"in": "receive", "out": "transmit"}
 _GLOBAL: Final = (
     ("no_port_packets", "Frames for a port that is not there.", "no_port"),
     ("too_long_packets", "Frames that the program made longer than any frame can be.", "too_long"),
@@ -45,6 +47,8 @@ class Plane(Protocol):
     def program(self) -> object | None: ...
 
     def ports(self) -> dict[int, PortStats]: ...
+
+    def struck(self, port: int) -> dict[tuple[str, FaultKind], int]: ...
 
     def stats(self) -> GlobalStats: ...
 
@@ -82,12 +86,19 @@ class SwitchMetrics:
         again = CounterMetricFamily(
             "p4reduce_switch_port_reopened", "How often the interface came back.", labels=of_port
         )
+        faults = CounterMetricFamily(
+            "p4reduce_switch_port_faults",
+            "Frames that faults on purpose have struck at a port, by direction and kind.",
+            labels=(*of_port, "direction", "kind"),
+        )
         for number, port in ports.items():
             labels = (str(number), port.interface)
+            for (way, kind), count in self._plane.struck(number).items():
+                faults.add_metric((*labels, _WAYS[way], kind.value), count)
             up.add_metric(labels, port.up)
             again.add_metric(labels, port.reopened)
             for direction, reason, field in _LOSSES:
                 lost.add_metric((*labels, direction, reason), getattr(port, field))
-        yield from (lost, up, again)
+        yield from (lost, faults, up, again)
         for name, text, field in _GLOBAL:
             yield CounterMetricFamily(f"p4reduce_switch_{name}", text, value=getattr(stats, field))

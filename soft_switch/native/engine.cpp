@@ -28,9 +28,60 @@ P4_API int engine_attach(Engine* engine, uint32_t port, const char* interface, c
 }
 P4_API int engine_detach(Engine* engine, uint32_t port) { return engine->detach(port); }
 P4_API int engine_stats(Engine* engine, uint32_t port, p4::PortStats* stats) { return engine->stats(port, stats); }
-P4_API int engine_set_loss(Engine* engine, uint32_t port, int out, double probability, uint64_t seed) {
-    return engine->set_loss(port, out != 0, probability, seed);
+P4_API int engine_fault_add(Engine* engine, uint32_t port, int out, const p4::FaultRule* rule) {
+    return engine->fault_add(port, out != 0, *rule);
 }
+P4_API int engine_fault_remove(Engine* engine, uint32_t port, int out, uint64_t id) {
+    return engine->fault_remove(port, out != 0, id);
+}
+P4_API int engine_fault_report(Engine* engine, uint32_t port, int out, p4::FaultReport* to, size_t room) {
+    return engine->fault_report(port, out != 0, to, room);
+}
+P4_API int engine_fault_struck(Engine* engine, uint32_t port, int out, uint64_t* to) {
+    return engine->fault_struck(port, out != 0, to);
+}
+P4_API void engine_set_wires(Engine* engine) { engine->set_wires(); }
+
+// A port's faults without a port, for frames and times that are given.
+P4_API p4::PortFaults* faults_create() { return new p4::PortFaults; }
+P4_API void faults_destroy(p4::PortFaults* faults) { delete faults; }
+P4_API int faults_add(p4::PortFaults* faults, int out, const p4::FaultRule* rule) {
+    const int status = faults->of(out != 0).add(*rule);
+    faults->look();
+    return status;
+}
+P4_API int faults_remove(p4::PortFaults* faults, int out, uint64_t id) {
+    const int status = faults->of(out != 0).remove(id);
+    faults->look();
+    return status;
+}
+P4_API int faults_report(p4::PortFaults* faults, int out, p4::FaultReport* to, size_t room) {
+    return int(faults->of(out != 0).report(to, room));
+}
+namespace {
+void collect(p4::Collector& collector, uint32_t out, const uint8_t* frame, uint32_t length) {
+    const uint32_t head[2] = {out, length};
+    const auto* words = reinterpret_cast<const uint8_t*>(head);
+    collector.bytes.insert(collector.bytes.end(), words, words + sizeof head);
+    collector.bytes.insert(collector.bytes.end(), frame, frame + length);
+}
+}  // namespace
+// What goes on because of a frame, each behind {out, length}. The frame may be written into.
+P4_API p4::Collector* faults_pass(p4::PortFaults* faults, int out, uint8_t* frame, uint32_t length, uint64_t now_us) {
+    auto* collector = new p4::Collector;
+    faults->pass(out != 0, frame, length, now_us, [&](const uint8_t* bytes, uint32_t n) { collect(*collector, out != 0, bytes, n); });
+    return collector;
+}
+// What is due, and goes on.
+P4_API p4::Collector* faults_release(p4::PortFaults* faults, uint64_t now_us) {
+    auto* collector = new p4::Collector;
+    for (const uint32_t out : {0u, 1u})
+        faults->of(out).release(now_us, [&](const uint8_t* bytes, uint32_t n) { collect(*collector, out, bytes, n); });
+    faults->look();
+    return collector;
+}
+// When the next is due; all ones: none is held.
+P4_API uint64_t faults_due_us(const p4::PortFaults* faults) { return faults->due_us(); }
 P4_API void engine_multicast_set(Engine* engine, uint32_t group, const p4::Replica* replicas, size_t count) {
     engine->multicast_set(group, replicas, count);
 }

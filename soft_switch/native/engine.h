@@ -155,12 +155,34 @@ class Engine final : public Host {
         return 0;
     }
 
-    int set_loss(uint32_t number, bool out, double probability, uint64_t loss_seed) {
-        Guard guard(*this);
-        Port* port = find(number);
-        if (!port) return -ENODEV;
-        (out ? port->loss_out : port->loss_in).set(probability, loss_seed);
-        return 0;
+    int fault_add(uint32_t number, bool out, const FaultRule& rule) {
+        return with_faults(number, out, [&](Faults& faults) { return faults.add(rule); });
+    }
+    int fault_remove(uint32_t number, bool out, uint64_t id) {
+        return with_faults(number, out, [&](Faults& faults) { return faults.remove(id); });
+    }
+    // How many rules there are; the first ones, as far as there is room.
+    int fault_report(uint32_t number, bool out, FaultReport* to, size_t room) {
+        return with_faults(number, out, [&](Faults& faults) { return int(faults.report(to, room)); });
+    }
+    // How many frames each kind of fault has struck, by rules that are gone too.
+    int fault_struck(uint32_t number, bool out, uint64_t* to) {
+        return with_faults(number, out, [&](Faults& faults) {
+            for (uint32_t kind = 0; kind < FAULT_KINDS; kind++) to[kind] = faults.struck(kind);
+            return 0;
+        });
+    }
+
+    // Instead of a program: what comes in at port 0 leaves by port 1 and the other way round, so do 2 and 3, ...
+    void set_wires() {
+        const auto forward = [](void* engine, const uint8_t* frame, uint32_t length, uint32_t port) {
+            Host& host = *static_cast<Engine*>(engine);
+            uint8_t* room = host.reserve(port ^ 1, length);
+            if (!room) return;
+            std::memcpy(room, frame, length);
+            host.commit(length);
+        };
+        set_program(forward, [](void*, int) {}, this);
     }
 
     void multicast_set(uint32_t group, const Replica* replicas, size_t count) {
@@ -193,7 +215,7 @@ class Engine final : public Host {
         Guard guard(*this);
         run(port, frame, length);
         flush_all();
-        if (waiting) wake();
+        if (waiting || holds_frames()) wake();
     }
 
     // A frame that enters at `port`; what comes out is collected. Packets that wait are sent before, as without it.
@@ -285,11 +307,7 @@ class Engine final : public Host {
     bool closed_ = false;
     uint8_t cpu_frame_[MAX_FRAME];
 
-    static uint64_t clock_us() {
-        timespec now;
-        clock_gettime(CLOCK_MONOTONIC, &now);
-        return uint64_t(now.tv_sec) * 1000000 + uint64_t(now.tv_nsec) / 1000;
-    }
+    static uint64_t clock_us() { return monotonic_us(); }
 
     Port* find(uint32_t number) { return number < ports_.size() ? ports_[number].get() : nullptr; }
 
@@ -298,6 +316,20 @@ class Engine final : public Host {
         for (const auto& port : ports_)
             if (port) list_.push_back(port.get());
         wake();
+    }
+
+    template <class F>
+    int with_faults(uint32_t number, bool out, F f) {
+        Guard guard(*this);
+        Port* port = find(number);
+        if (!port) return -ENODEV;
+        const int status = f(port->faults.of(out));
+        port->faults.look();
+        return status;
+    }
+
+    bool holds_frames() const {
+        return std::any_of(list_.begin(), list_.end(), [](const Port* port) { return port->faults.holds(); });
     }
 
     void wake() {
@@ -344,7 +376,8 @@ class Engine final : public Host {
         std::vector<pollfd> polled;
         uint64_t next_check = 0;
         while (running_.load(std::memory_order_relaxed)) {
-            bool busy = false, check = false, retry = false;
+            bool busy = false, check = false;
+            uint64_t sleep_us = 0;
             {
                 const std::lock_guard<std::mutex> hold(mutex_);
                 const uint64_t now = clock_us();
@@ -357,14 +390,15 @@ class Engine final : public Host {
                     busy = true;
                 }
                 if (check) next_check = now + CHECK_MS * 1000;
-                if (!busy) retry = list_for_poll(polled);
+                if (!busy) sleep_us = list_for_poll(polled, now);
             }
             for (int i = 0; waiting_.load() > 0 && i < 1000; i++) std::this_thread::yield();
             if (busy) {
                 for (pollfd& one : polled) one.revents = 0;
                 continue;
             }
-            if (poll(polled.data(), polled.size(), retry ? RETRY_MS : CHECK_MS) > 0 && polled.back().revents) {
+            const timespec sleep{time_t(sleep_us / 1000000), long(sleep_us % 1000000) * 1000};
+            if (ppoll(polled.data(), polled.size(), &sleep, nullptr) > 0 && polled.back().revents) {
                 uint64_t count;
                 if (read(wake_, &count, sizeof count) < 0) continue;
             }
@@ -374,24 +408,27 @@ class Engine final : public Host {
     // Whether the port had something to do.
     bool serve(Port& port, short revents, bool check) {
         if (check || (revents & (POLLERR | POLLHUP | POLLNVAL))) port.check();
-        const int received = port.receive([&](const uint8_t* frame, uint32_t length) {
+        const auto take = [&](const uint8_t* frame, uint32_t length) {
             if (process_) process_(program_, frame, length, port.number());
-        });
+        };
+        int received = port.receive(take);
+        if (port.faults.holds()) received += port.release(take);
         if (received > 0 || port.wants_to_send()) flush_all();
         return received > 0;
     }
 
-    // Whether some interface's queue was full, so that it has to be tried again soon.
-    bool list_for_poll(std::vector<pollfd>& polled) {
-        bool retry = false;
+    // How long to sleep: until something is due, or some interface's queue that was full has to be tried again.
+    uint64_t list_for_poll(std::vector<pollfd>& polled, uint64_t now) {
+        uint64_t sleep_us = CHECK_MS * 1000;
         polled.clear();
         for (Port* port : list_) {
             const bool wait_for_room = port->wants_to_send() && !port->blocked_by_qdisc();
-            retry |= port->blocked_by_qdisc();
+            if (port->blocked_by_qdisc()) sleep_us = std::min<uint64_t>(sleep_us, RETRY_MS * 1000);
+            if (port->faults.holds()) sleep_us = std::min(sleep_us, port->faults.due_us() > now ? port->faults.due_us() - now : 0);
             polled.push_back({port->fd(), short(POLLIN | (wait_for_room ? POLLOUT : 0)), 0});
         }
         polled.push_back({wake_, POLLIN, 0});
-        return retry;
+        return sleep_us;
     }
 };
 

@@ -17,10 +17,11 @@
 #include <cstdint>
 #include <cstring>
 #include <string>
+#include <vector>
 
 #include "capture.h"
+#include "faults.h"
 #include "host.h"
-#include "random.h"
 #include "tx_queue.h"
 #include "tx_ring.h"
 
@@ -36,18 +37,11 @@ struct PortStats {
     uint64_t up, reopened;
 };
 
-class Loss {
-  public:
-    void set(double probability, uint64_t seed) {
-        random_ = Random(seed);
-        threshold_ = probability >= 1 ? ~uint64_t(0) : uint64_t(probability * 18446744073709551616.0);
-    }
-    bool strikes() { return threshold_ && (threshold_ == ~uint64_t(0) || random_.next() < threshold_); }
-
-  private:
-    Random random_{0};
-    uint64_t threshold_ = 0;
-};
+inline uint64_t monotonic_us() {
+    timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return uint64_t(now.tv_sec) * 1000000 + uint64_t(now.tv_nsec) / 1000;
+}
 
 class Port {
   public:
@@ -106,13 +100,13 @@ class Port {
         if (queue_.size() == 0 && ring_out_.is_open()) in_ring_ = ring_out_.reserve(length);
         if (in_ring_) return in_ring_;
         if (ring_out_.size() > 0) flush();
-        uint8_t* room = queue_.reserve(length);
-        if (!room) {
+        room_ = queue_.reserve(length);
+        if (!room_) {
             flush();
-            room = queue_.reserve(length);
+            room_ = queue_.reserve(length);
         }
-        if (!room) stats_.tx_dropped++;
-        return room;
+        if (!room_) stats_.tx_dropped++;
+        return room_;
     }
 
     void commit(uint32_t length) {
@@ -120,21 +114,30 @@ class Port {
             stats_.tx_errors++;
             return;
         }
-        if (loss_out.strikes()) {
+        if (!faults.active()) return put(length);
+        const uint8_t* frame = in_ring_ ? in_ring_ : room_;
+        scratch_.assign(frame, frame + length);  // who goes on, and in which order, takes the room
+        if (!faults.pass(true, scratch_.data(), length, monotonic_us(), [&](const uint8_t* bytes, uint32_t n) { send(bytes, n); }))
             stats_.tx_lost++;
-            return;
-        }
-        if (in_ring_) {
-            if (!fits_mtu(in_ring_, length)) {
-                stats_.tx_errors++;
-                return;
-            }
-            ring_out_.commit(length);
-            if (ring_out_.size() >= BATCH) flush();
-        } else {
-            queue_.commit(length);
-            if (queue_.size() % BATCH == 0) flush();
-        }
+    }
+
+    // Frames that a fault held back and that are due: into f(frame, length), or out of the port; how many.
+    template <class F>
+    int release(F f) {
+        int released = 0;
+        const uint64_t now = monotonic_us();
+        timespec real{};
+        clock_gettime(CLOCK_REALTIME, &real);
+        faults.in.release(now, [&](const uint8_t* bytes, uint32_t n) {
+            released++;
+            deliver(bytes, n, uint32_t(real.tv_sec), uint32_t(real.tv_nsec), f);
+        });
+        faults.out.release(now, [&](const uint8_t* bytes, uint32_t n) {
+            released++;
+            send(bytes, n);
+        });
+        faults.look();
+        return released;
     }
 
     // Send what waits, as far as the interface takes it; what it does not take now stays.
@@ -183,7 +186,7 @@ class Port {
         return stats_;
     }
 
-    Loss loss_in, loss_out;
+    PortFaults faults;
     Capture capture;
 
   private:
@@ -203,6 +206,8 @@ class Port {
     uint32_t mtu_ = 1500;
     TxRing ring_out_;
     uint8_t* in_ring_ = nullptr;  // where the frame last reserved is, if not in the queue
+    uint8_t* room_ = nullptr;     // where it is there
+    std::vector<uint8_t> scratch_;
     TxQueue queue_;
     mmsghdr messages_[BATCH] = {};
     iovec parts_[BATCH] = {};
@@ -305,13 +310,40 @@ class Port {
             const uint16_t tag[2] = {htons(tpid), htons(header->tp_vlan_tci)};
             std::memcpy(frame + 12, tag, 4);
         }
-        if (loss_in.strikes()) {
-            stats_.rx_lost++;
-            return;
-        }
+        if (!faults.active()) return deliver(frame, length, header->tp_sec, header->tp_nsec, f);
+        const bool passed = faults.pass(false, frame, length, monotonic_us(), [&](const uint8_t* bytes, uint32_t n) {
+            deliver(bytes, n, header->tp_sec, header->tp_nsec, f);
+        });
+        if (!passed) stats_.rx_lost++;
+    }
+
+    template <class F>
+    void deliver(const uint8_t* frame, uint32_t length, uint32_t seconds, uint32_t nanoseconds, F f) {
         stats_.rx_packets++, stats_.rx_bytes += length;
-        if (capture.is_open()) capture.write(frame, length, header->tp_sec, header->tp_nsec);
+        if (capture.is_open()) capture.write(frame, length, seconds, nanoseconds);
         f(frame, length);
+    }
+
+    // The frame last reserved goes out.
+    void put(uint32_t length) {
+        if (in_ring_) {
+            if (!fits_mtu(in_ring_, length)) {
+                stats_.tx_errors++;
+                return;
+            }
+            ring_out_.commit(length);
+            if (ring_out_.size() >= BATCH) flush();
+        } else {
+            queue_.commit(length);
+            if (queue_.size() % BATCH == 0) flush();
+        }
+    }
+
+    void send(const uint8_t* frame, uint32_t length) {
+        uint8_t* room = reserve(length);
+        if (!room) return;
+        std::memcpy(room, frame, length);
+        put(length);
     }
 
     // What the interface does not take begins the queue. (A ring's socket cannot tell when there is room again.)

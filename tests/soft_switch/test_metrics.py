@@ -10,6 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from soft_switch import cli
 from soft_switch.dataplane import GlobalStats, PortStats
+from soft_switch.faults import DIRECTIONS, FaultKind
 from soft_switch.metrics import SwitchMetrics
 from telemetry.server import registry
 
@@ -21,6 +22,10 @@ class Plane:
 
     def ports(self) -> dict[int, PortStats]:
         return {3: PortStats("s1-eth3", *range(101, 113))}
+
+    def struck(self, port: int) -> dict[tuple[str, FaultKind], int]:
+        places = [(direction, kind) for direction in DIRECTIONS for kind in FaultKind]
+        return {place: 301 + number for number, place in enumerate(places)}
 
     def stats(self) -> GlobalStats:
         return GlobalStats(*range(201, 206))
@@ -38,7 +43,12 @@ def test_every_count_is_told_once() -> None:
                 assert (sample.labels["port"], sample.labels["interface"]) == ("3", "s1-eth3")
             samples.append(sample)
     assert len(fields(PortStats)) - 1 + len(fields(GlobalStats)) == 17
-    assert sorted(sample.value for sample in samples) == [0, *range(101, 113), *range(201, 206)]
+    assert sorted(sample.value for sample in samples) == [
+        0,
+        *range(101, 113),
+        *range(201, 206),
+        *range(301, 311),
+    ]
     reasons = {sample.labels["reason"]: sample.value for sample in samples if "reason" in sample.labels}
     assert reasons["queue_full"] == 108
 

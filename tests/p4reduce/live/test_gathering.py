@@ -15,6 +15,7 @@ from controller.metrics import families as of_controller
 from host_agent.metrics import AgentMetrics
 from p4reduce.live.gathering import ClusterMetrics
 from soft_switch.dataplane import GlobalStats, PortStats
+from soft_switch.faults import FaultKind
 from soft_switch.metrics import SwitchMetrics
 from telemetry.address import MetricsError
 from telemetry.server import registry
@@ -32,6 +33,9 @@ class Plane:
 
     def ports(self) -> dict[int, PortStats]:
         return {number: PortStats(f"l1-eth{number}", *range(1, 13)) for number in (1, 2)}
+
+    def struck(self, port: int) -> dict[tuple[str, FaultKind], int]:
+        return {("in", FaultKind.LOSS): port}
 
     def stats(self) -> GlobalStats:
         return GlobalStats(1, 2, 3, 4, 5)

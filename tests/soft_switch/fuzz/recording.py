@@ -13,7 +13,7 @@ from soft_switch.dataplane import DataPlane
 # Calls that say nothing about entries, or that the harness makes itself.
 LIFE = (
     "create destroy host process passes set_program attach detach stats start stop next_event close_events"
-    " globals collected free inject set_loss"
+    " globals collected free inject fault_add fault_remove fault_report fault_struck set_wires"
 )
 UNRECORDED = {f"{prefix}_{name}" for prefix in ("engine", "p4") for name in LIFE.split()}
 

@@ -1,0 +1,204 @@
+"""The socket over which faults are told to a running switch or wire, and listed: a JSON line each way.
+
+    {"do": "add", "places": [{"port": 1, "direction": "in"}], "fault": {"kind": "loss"}}
+    {"ok": {"number": 3}}
+    {"do": "list"}
+    {"ok": [{"number": 3, "port": 1, "direction": "in", "fault": {...}, "matched": 7, "struck": 7}]}
+    {"do": "clear", "number": 3}     (without a number: all)
+    {"ok": {"cleared": 1}}
+
+What cannot be done is answered with {"error": "a sentence"}.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import logging
+import os
+import socket
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final
+
+from soft_switch.errors import FaultError
+from soft_switch.fault_rules import FaultRules
+from soft_switch.faults import FaultRule, PlacedFault
+
+UNIX: Final = "unix:"
+MAX_LINE: Final = 1 << 20
+CLIENT_S: Final = 5.0
+_LONGEST_PATH: Final = 107  # sun_path of unix(7), without its final zero
+_LOG = logging.getLogger(__name__)
+
+
+class FaultControl:
+    """Serves the faults of `rules` at a Unix socket that only its owner may use. A context manager."""
+
+    def __init__(self, address: str, rules: FaultRules) -> None:
+        """`address` is unix:/PATH; FaultError where it cannot be."""
+        self.path = parse_address(address)
+        self._rules = rules
+        self._closed = False
+        self._listener = _listen(self.path)
+        self._thread = threading.Thread(target=self._serve, name="soft_switch faults", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> FaultControl:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Serve no more; idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        self.path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread; close alone would not
+        self._thread.join()
+        self._listener.close()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                if not self._closed:
+                    _LOG.exception("faults at %s are not served any more", self.path)
+                return
+            with connection:
+                connection.settimeout(CLIENT_S)
+                try:
+                    self._converse(connection)
+                except (OSError, ValueError) as error:  # the client went away, or sends no text
+                    _LOG.debug("faults: %s", error)
+
+    def _converse(self, connection: socket.socket) -> None:
+        with connection.makefile("rw", encoding="utf-8") as lines:
+            while not self._closed and (line := lines.readline(MAX_LINE)):
+                lines.write(json.dumps(self.answer(line)) + "\n")
+                lines.flush()
+
+    def answer(self, line: str) -> dict[str, Any]:
+        """The answer to a line."""
+        try:
+            request = json.loads(line)
+        except (json.JSONDecodeError, RecursionError):
+            return {"error": "that is no JSON: send one object a line"}
+        commands: Mapping[str, Callable[[dict[str, Any]], Any]] = {
+            "add": self._add,
+            "list": self._list,
+            "clear": self._clear,
+        }
+        name = request.get("do") if isinstance(request, dict) else None
+        if not isinstance(name, str) or name not in commands:
+            return {"error": f"say what to do: {', '.join(commands)}"}
+        try:
+            return {"ok": commands[name](request)}
+        except FaultError as error:
+            return {"error": str(error)}
+
+    def _add(self, request: dict[str, Any]) -> dict[str, Any]:
+        rule = FaultRule.decode(request.get("fault"))
+        places = request.get("places")
+        if not isinstance(places, list) or not places:
+            raise FaultError("a fault needs places: a list of {port, direction}")
+        return {"number": self._rules.add([_place(one) for one in places], rule, number=_number(request))}
+
+    def _list(self, request: dict[str, Any]) -> list[dict[str, Any]]:
+        return [encode(fault) for fault in self._rules.all()]
+
+    def _clear(self, request: dict[str, Any]) -> dict[str, Any]:
+        number = _number(request)
+        cleared = self._rules.remove(number)
+        if number is not None and not cleared:
+            raise FaultError(f"there is no fault {number}")
+        return {"cleared": cleared}
+
+
+def ask(path: Path, request: Mapping[str, Any], *, timeout_s: float = CLIENT_S) -> Any:
+    """What the faults' socket at `path` answers; FaultError: what it refuses; OSError: nobody answers."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(timeout_s)
+        connection.connect(str(path))
+        with connection.makefile("rw", encoding="utf-8") as lines:
+            lines.write(json.dumps(request) + "\n")
+            lines.flush()
+            line = lines.readline()
+    if not line:
+        raise ConnectionResetError(f"{path} gave no answer")
+    answer = json.loads(line)
+    if "error" in answer:
+        raise FaultError(answer["error"])
+    return answer["ok"]
+
+
+def encode(fault: PlacedFault) -> dict[str, Any]:
+    """A rule at a port, for JSON."""
+    return {
+        "number": fault.number,
+        "port": fault.port,
+        "direction": fault.direction,
+        "fault": fault.rule.encode(),
+        "matched": fault.matched,
+        "struck": fault.struck,
+    }
+
+
+def parse_address(text: str) -> Path:
+    """The path of unix:/PATH; FaultError says what is wrong with it."""
+    path = Path(text.removeprefix(UNIX))
+    if not text.startswith(UNIX) or not path.is_absolute():
+        raise FaultError(f"{text!r} is no place for the faults' socket: say unix:/PATH")
+    if len(os.fsencode(path)) > _LONGEST_PATH:
+        raise FaultError(
+            f"no faults' socket at {path}: the path of a Unix socket has at most {_LONGEST_PATH} bytes"
+        )
+    return path
+
+
+def _listen(path: Path) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        _remove_abandoned(path)
+        os.fchmod(listener.fileno(), 0o600)  # before anybody can see it
+        listener.bind(str(path))
+        listener.listen()
+    except OSError as error:
+        listener.close()
+        raise FaultError(f"no faults' socket at {path}: {error.strerror}") from error
+    return listener
+
+
+def _remove_abandoned(path: Path) -> None:
+    """Remove the socket of a switch that was killed."""
+    if path.is_socket():
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            if probe.connect_ex(str(path)) == errno.ECONNREFUSED:
+                path.unlink(missing_ok=True)
+
+
+def _place(raw: Any) -> tuple[int, str]:
+    if not isinstance(raw, dict) or set(raw) != {"port", "direction"}:
+        raise FaultError(f"{raw!r} is no place: give a port and a direction")
+    port, direction = raw["port"], raw["direction"]
+    if isinstance(port, bool) or not isinstance(port, int) or not 0 <= port < 65536:
+        raise FaultError(f"port {port!r} is no port number")
+    if not isinstance(direction, str):
+        raise FaultError(f"{direction!r} is no direction: give 'in' or 'out'")
+    return port, direction
+
+
+def _number(request: dict[str, Any]) -> int | None:
+    number = request.get("number")
+    if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 1):
+        raise FaultError(f"{number!r} is no fault's number")
+    return number

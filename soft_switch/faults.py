@@ -1,0 +1,275 @@
+"""Faults on purpose: what a rule says, and a port's faults by themselves, for given frames and times.
+
+native/faults.h carries rules out: in the switch's ports, in the wires of `soft_switch.wires`, and here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import struct
+from collections.abc import Mapping
+from ctypes import c_double, c_int64, c_uint32, c_uint64
+from dataclasses import asdict, dataclass, fields
+from enum import Enum
+from types import TracebackType
+from typing import Any, Final
+
+from soft_switch import native_api as api
+from soft_switch.compiler.bounds import WORD_MASK
+from soft_switch.errors import FaultError
+
+DIRECTIONS: Final = ("in", "out")
+ANY_COUNT: Final = WORD_MASK
+MAX_COPIES: Final = 1000
+MAX_BITS: Final = 1000
+MAX_DELAY_MS: Final = 600_000.0
+NEVER_US: Final = WORD_MASK
+
+
+class FaultKind(str, Enum):
+    """What happens to a frame; in the order of native/faults.h."""
+
+    LOSS = "loss"
+    DUPLICATE = "duplicate"
+    REORDER = "reorder"
+    DELAY = "delay"
+    CORRUPT = "corrupt"
+
+
+class Packets(str, Enum):
+    """Which frames a rule means; in the order of native/faults.h."""
+
+    ANY = "any"
+    ROCE = "roce"
+    SEND = "send"
+    FIRST = "first"
+    MIDDLE = "middle"
+    LAST = "last"
+    ONLY = "only"
+    ACK = "ack"
+    NAK = "nak"
+    RNR = "rnr"
+    RESULT = "result"
+    TREE = "tree"
+    PARTIAL = "partial"
+    TREE_RESULT = "tree-result"
+    ASK = "ask"
+    TCP = "tcp"
+
+
+class NativeRule(ctypes.Structure):
+    """FaultRule of native/faults.h."""
+
+    _fields_ = [
+        ("id", c_uint64),
+        ("seed", c_uint64),
+        ("probability", c_double),
+        ("message", c_int64),
+        ("psn", c_int64),
+        ("qpn", c_int64),
+        ("skip", c_uint64),
+        ("count", c_uint64),
+        ("delay_us", c_uint64),
+        ("kind", c_uint32),
+        ("packets", c_uint32),
+        ("copies", c_uint32),
+        ("bits", c_uint32),
+    ]
+
+
+class NativeReport(ctypes.Structure):
+    """FaultReport of native/faults.h."""
+
+    _fields_ = [("id", c_uint64), ("matched", c_uint64), ("struck", c_uint64)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FaultRule:
+    """A fault at a port, in one direction. FaultError where it makes no sense.
+
+    `packets` says which frames are meant, further narrowed by the number of the `message` they belong to (as
+    the First or Only packet has it; packets that follow on the connection, and their acknowledgements, belong
+    to it), by `psn` and by destination `qpn`. The first `skip` of them pass; each later one is struck with
+    `probability`, as `seed` decides, until `count` were.
+
+    duplicate: `copies`, each `delay_ms` after the one before. delay: `delay_ms`, and what comes behind waits
+    too. reorder: held back `delay_ms` while others pass; without a delay, until the next has passed. corrupt:
+    `bits` bits behind the Ethernet header are flipped.
+    """
+
+    kind: FaultKind
+    probability: float = 1.0
+    packets: Packets = Packets.ANY
+    message: int | None = None
+    psn: int | None = None
+    qpn: int | None = None
+    skip: int = 0
+    count: int | None = None
+    delay_ms: float = 0.0
+    copies: int = 1
+    bits: int = 1
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, kind in (("kind", FaultKind), ("packets", Packets)):
+            value = getattr(self, name)
+            try:
+                object.__setattr__(self, name, kind(value))
+            except ValueError:
+                known = ", ".join(member.value for member in kind)
+                what = "kind of fault" if name == "kind" else "kind of packet"
+                raise FaultError(f"{value!r} is no {what}, there are {known}") from None
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name in ("kind", "packets") or (value is None and field.default is None):
+                continue
+            real = field.name in ("probability", "delay_ms")
+            if isinstance(value, bool) or not isinstance(value, (int, float) if real else int):
+                raise FaultError(f"{field.name} {value!r} is no {'number' if real else 'whole number'}")
+        self._check()
+
+    def _check(self) -> None:
+        if not 0 < self.probability <= 1:
+            raise FaultError(f"a probability of {self.probability:g} is not above 0 and at most 1")
+        if not 0 <= self.delay_ms <= MAX_DELAY_MS:
+            raise FaultError(f"a delay of {self.delay_ms:g} ms is not within 0 and {MAX_DELAY_MS:g}")
+        if self.kind is FaultKind.DELAY and not self.delay_ms:
+            raise FaultError("a delay of 0 ms delays nothing: give delay_ms")
+        limits = (
+            ("message", self.message, 0, 0xFFFFFFFF),
+            ("psn", self.psn, 0, 0xFFFFFF),
+            ("qpn", self.qpn, 0, 0xFFFFFF),
+            ("skip", self.skip, 0, WORD_MASK),
+            ("count", self.count, 1, WORD_MASK - 1),
+            ("copies", self.copies, 1, MAX_COPIES),
+            ("bits", self.bits, 1, MAX_BITS),
+            ("seed", self.seed, 0, WORD_MASK),
+        )
+        for name, value, low, high in limits:
+            if value is not None and not low <= value <= high:
+                raise FaultError(f"{name} {value} is not within {low} and {high}")
+
+    @classmethod
+    def decode(cls, raw: Any) -> FaultRule:
+        """From what `encode` made; FaultError where it is something else."""
+        if not isinstance(raw, Mapping):
+            raise FaultError(f"{raw!r} is no fault: give an object with its fields")
+        known = {field.name for field in fields(cls)}
+        unknown = sorted(set(raw) - known)
+        if unknown or "kind" not in raw:
+            what = f"has no field {unknown[0]!r}" if unknown else "needs a kind"
+            raise FaultError(f"a fault {what}; its fields are {', '.join(sorted(known))}")
+        return cls(**raw)
+
+    def encode(self) -> dict[str, Any]:
+        """For JSON."""
+        return {**asdict(self), "kind": self.kind.value, "packets": self.packets.value}
+
+    def native(self, number: int) -> NativeRule:
+        """As the engine takes it, with its number."""
+        return NativeRule(
+            id=number,
+            seed=self.seed,
+            probability=self.probability,
+            message=-1 if self.message is None else self.message,
+            psn=-1 if self.psn is None else self.psn,
+            qpn=-1 if self.qpn is None else self.qpn,
+            skip=self.skip,
+            count=ANY_COUNT if self.count is None else self.count,
+            delay_us=math.ceil(self.delay_ms * 1000),
+            kind=list(FaultKind).index(self.kind),
+            packets=list(Packets).index(self.packets),
+            copies=self.copies,
+            bits=self.bits,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlacedFault:
+    """A rule at a port: how many frames it meant, and how many it struck."""
+
+    number: int
+    port: int
+    direction: str
+    rule: FaultRule
+    matched: int
+    struck: int
+
+
+class PortFaults:
+    """What a port's faults make of frames, without a port and without a clock. A context manager."""
+
+    def __init__(self) -> None:
+        self._library = api.engine_library()
+        self._handle: int | None = self._library.faults_create()
+        self._next = 1
+
+    def __enter__(self) -> PortFaults:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._handle is not None:
+            self._library.faults_destroy(self._handle)
+        self._handle = None
+
+    def add(self, direction: str, rule: FaultRule) -> int:
+        """Add a rule to a direction ("in", "out"); its number."""
+        number, self._next = self._next, self._next + 1
+        native = rule.native(number)
+        self._library.faults_add(self._handle, DIRECTIONS.index(direction), ctypes.byref(native))
+        return number
+
+    def remove(self, direction: str, number: int) -> None:
+        """Remove a rule; FaultError where there is none of that number."""
+        if self._library.faults_remove(self._handle, DIRECTIONS.index(direction), number) < 0:
+            raise FaultError(f"there is no fault {number}")
+
+    def struck(self, direction: str) -> dict[int, tuple[int, int]]:
+        """Of each rule, by number: how many frames it meant, and how many it struck."""
+        reports = read_reports(
+            lambda to, room: self._library.faults_report(self._handle, DIRECTIONS.index(direction), to, room)
+        )
+        return {report.id: (report.matched, report.struck) for report in reports}
+
+    def pass_(self, direction: str, frame: bytes, *, now_us: int) -> list[bytes]:
+        """What goes on because of a frame: itself, changed or not, copies, others that it has overtaken."""
+        copy = ctypes.create_string_buffer(frame, len(frame))
+        out = DIRECTIONS.index(direction)
+        collector = self._library.faults_pass(self._handle, out, copy, len(frame), now_us)
+        return [data for _, data in self._collected(collector)]
+
+    def release(self, *, now_us: int) -> list[tuple[str, bytes]]:
+        """The frames that were held back and are due, with their directions."""
+        return self._collected(self._library.faults_release(self._handle, now_us))
+
+    @property
+    def due_us(self) -> int | None:
+        """When the next held frame is due; None: none is held."""
+        due: int = self._library.faults_due_us(self._handle)
+        return None if due == NEVER_US else due
+
+    def _collected(self, collector: int) -> list[tuple[str, bytes]]:
+        size = ctypes.c_size_t()
+        start = self._library.engine_collected(collector, ctypes.byref(size))
+        data = ctypes.string_at(start, size.value) if size.value else b""
+        self._library.engine_free(collector)
+        found, at = [], 0
+        while at < len(data):
+            out, length = struct.unpack_from("=II", data, at)
+            found.append((DIRECTIONS[out], data[at + 8 : at + 8 + length]))
+            at += 8 + length
+        return found
+
+
+def read_reports(read: Any) -> list[NativeReport]:
+    """All reports; `read(to, room)` fills an array as far as there is room and says how many there are."""
+    room = 16
+    while True:
+        reports = (NativeReport * room)()
+        count = read(reports, room)
+        if count <= room:
+            return list(reports[: max(0, count)])
+        room = count
