@@ -158,7 +158,7 @@ class AgentMetrics:
 
     def __init__(self, communicator: Counted, *, job: str) -> None:
         self._communicator = communicator
-        self._labels = (job, str(communicator.rank))
+        self._job = job
         self._lock = threading.Lock()
         self._closed = False
 
@@ -179,7 +179,7 @@ class AgentMetrics:
     def _families(self, tally: Tallied, wire: Counters, in_network: bool) -> Iterator[Metric]:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-        mine, names = self._labels, ("job", "rank")
+        mine, names = (self._job, str(self._communicator.rank)), ("job", "rank")
         collectives = CounterMetricFamily(
             "p4reduce_agent_collectives",
             "Collectives that have run, by how their data travelled.",

@@ -8,21 +8,23 @@ import signal
 from pathlib import Path
 from typing import Final
 
-from topologies import namespaces
+from topologies import disk, namespaces
 from topologies.errors import TopologyError
 from topologies.launch import recorded
 from topologies.processes import ProcessId, terminate, wait_until
-from topologies.state import STATE_FILE, ClusterState, all_clusters
+from topologies.state import STATE_FILE, ClusterState, all_clusters, load
 
 _OWNER_GRACE_S: Final = 20.0
 # What a cluster keeps in its directory.
 _OWN_FILE: Final = re.compile(
-    r"cluster\.new|workers|metrics|machines|certificates|controller\.(json|log|db(-\w+)?|sock)|ssh_\w+(\.pub)?|[hls]\d+\.\w+"
+    r"cluster\.new|lock|workers|metrics|machines|certificates|database|faults(-\w+)?\.(json|new|sock)"
+    r"|wires\.log|controller\.(json|log|db(-\w+)?|sock)|ssh_\w+(\.pub)?|[hls]\d+\.\w+"
 )
 
 
 def remove(state: ClusterState) -> None:
     """End everything of a cluster whose owner is gone (or is calling), and remove its traces."""
+    state = _newest(state)
     terminate(_processes(state))
     namespaces.delete(state.namespace)  # and with it its veths and the bridge
     _remove_files(state.directory)
@@ -45,6 +47,7 @@ def remove_leftover(directory: Path) -> None:
 
 def _remove_files(directory: Path) -> None:
     """The state goes last: if we are killed meanwhile, the cluster is still known, and removed next time."""
+    disk.unmount(directory)
     for path in sorted(_files(directory), key=lambda path: path.name == STATE_FILE):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)
@@ -55,6 +58,12 @@ def _remove_files(directory: Path) -> None:
 
 def _files(directory: Path) -> list[Path]:
     return list(directory.iterdir()) if directory.is_dir() else []
+
+
+def _newest(state: ClusterState) -> ClusterState:
+    """What is written down by now: somebody may have started something again."""
+    now = load(state.name)
+    return now if now is not None and now.owner == state.owner else state
 
 
 def end_workers(state: ClusterState) -> None:
@@ -90,6 +99,8 @@ def _processes(state: ClusterState) -> list[ProcessId]:
     found += [host.process for host in state.hosts]
     found += [host.machine for host in state.hosts if host.machine is not None]
     found += [switch.process for switch in state.switches]
+    if state.wires is not None:
+        found.append(state.wires.process)
     if state.controller_process is not None:
         found.append(state.controller_process)
     for host in state.hosts:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
@@ -12,63 +11,50 @@ from typing import Any, Final
 
 from security.files import SWITCHES, TlsFiles
 from security.places import CONTROLLER
+from topologies import disk
 from topologies.errors import TopologyError
 from topologies.layout import HostPlan, Layout, LinkPlan
-from topologies.processes import ProcessId, end, wait_until
+from topologies.processes import ProcessId, wait_until
+from topologies.starting import Start, last_words
 from topologies.state import ClusterState, HostState, LinkState
 from topologies.switches import accepts
 
 _TIMEOUT_S: Final = 180.0  # the embedded switch compiles the program at the first push
 
 
-class ControllerProcess:
-    """The controller of a cluster. `options` are merged into its configuration."""
+def controller_start(cluster: ClusterState, options: Mapping[str, Any]) -> Start:
+    """How a cluster's controller is started; writes its configuration, into which `options` are merged."""
+    config = cluster.directory / "controller.json"
+    config.write_text(json.dumps({**controller_config(cluster), **options}, indent=1))
+    return Start.of(
+        [
+            *(sys.executable, "-m", "controller"),
+            *("--config", str(config)),
+            *("--db", str(disk.directory(cluster.directory) / "controller.db")),
+            *("--listen", cluster.controller),
+            *("--listen", f"unix:{cluster.control_socket}"),
+            *("--metrics", f"unix:{cluster.metrics / 'controller.sock'}"),
+        ],
+        directory=cluster.directory,
+        log=log_of(cluster),
+    )
 
-    def __init__(self, cluster: ClusterState, options: Mapping[str, Any]) -> None:
-        self._log = cluster.directory / "controller.log"
-        config = cluster.directory / "controller.json"
-        config.write_text(json.dumps({**controller_config(cluster), **options}, indent=1))
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [
-                    *(sys.executable, "-m", "controller"),
-                    *("--config", str(config)),
-                    *("--db", str(cluster.directory / "controller.db")),
-                    *("--listen", cluster.controller),
-                    *("--listen", f"unix:{cluster.control_socket}"),
-                    *("--metrics", f"unix:{cluster.metrics / 'controller.sock'}"),
-                ],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                cwd=cluster.directory,  # `python -m` looks for modules where it starts
-                start_new_session=True,
-            )
-        self.process_id = ProcessId.of(self._process.pid)
-        self._address = cluster.controller
 
-    def wait(self) -> None:
-        """Until it serves. TopologyError where it does not."""
-        host, _, port = self._address.rpartition(":")
-        served = wait_until(lambda: self._ended() or accepts(host, int(port)), timeout_s=_TIMEOUT_S)
-        if not served or self._ended():
-            raise TopologyError(f"the controller does not start: {self._last_words()}")
+def log_of(cluster: ClusterState) -> Path:
+    """What the controller wrote."""
+    return cluster.directory / "controller.log"
 
-    def check(self) -> None:
-        """TopologyError where it has died."""
-        if self._ended():
-            raise TopologyError(f"the controller has ended: {self._last_words()}")
 
-    def stop(self) -> None:
-        """End it."""
-        end([self._process])
+def wait_for_controller(cluster: ClusterState, process: ProcessId) -> None:
+    """Until it serves, seen from the cluster's namespace. TopologyError where it does not."""
+    host, _, port = cluster.controller.rpartition(":")
 
-    def _ended(self) -> bool:
-        return self._process.poll() is not None
+    def ended() -> bool:
+        return not process.alive()
 
-    def _last_words(self) -> str:
-        lines = self._log.read_text(errors="replace").strip().splitlines()
-        return " / ".join(lines[-3:]) or "it wrote nothing to its log"
+    served = wait_until(lambda: ended() or accepts(host, int(port)), timeout_s=_TIMEOUT_S)
+    if not served or ended():
+        raise TopologyError(f"the controller does not start: {last_words(log_of(cluster))}")
 
 
 def controller_config(cluster: ClusterState) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import atexit
 import contextlib
 import os
 import signal
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,9 +23,10 @@ from mininet.net import Mininet
 
 from security.files import TlsFiles
 from security.places import switch_directory
-from topologies import cleanup, namespaces, state, wires
-from topologies.controlling import ControllerProcess
+from topologies import cleanup, disk, namespaces, state
+from topologies.controlling import controller_start, log_of, wait_for_controller
 from topologies.errors import TopologyError
+from topologies.faults import ClusterFaults
 from topologies.layout import CONTROLLER_IP, MANAGEMENT, HostPlan, LinkPlan, SwitchPlan, mac
 from topologies.links import FabricIntf, require_netem
 from topologies.machines import image
@@ -32,6 +34,7 @@ from topologies.machines.fleet import Fleet
 from topologies.namespaces import run, run_inside
 from topologies.options import FabricOptions
 from topologies.processes import ProcessId, end
+from topologies.starting import last_words
 from topologies.state import ClusterState, HostKind, HostState, LinkState, SwitchState
 from topologies.switches import (
     TARGETS,
@@ -59,18 +62,23 @@ class Fabric:
         self.net: Mininet | None = None
         self._progress = progress
         self._state: ClusterState | None = None
-        self._controller: ControllerProcess | None = None
+        self._controller: subprocess.Popen[bytes] | None = None
         self._fleet: Fleet | None = None
-        self._killed: set[str] = set()
         self._inside = contextlib.ExitStack()
         self._home: Path | None = None
 
     @property
     def state(self) -> ClusterState:
-        """What others read about it."""
+        """What others read about it, and may have changed: what was started again has another process."""
         if self._state is None:
             raise TopologyError(f"the {self.options.topology} is not up")
-        return self._state
+        now = state.load(self._state.name)
+        return now if now is not None and now.owner == self._state.owner else self._state
+
+    @property
+    def faults(self) -> ClusterFaults:
+        """What can be made to fail, from here as from anywhere."""
+        return ClusterFaults(self.state)
 
     def __enter__(self: Self) -> Self:
         try:
@@ -92,6 +100,7 @@ class Fabric:
         if options.tls:
             self._progress("certificates")
             self._certify()
+        self._own_disk()
         self._progress("network namespace")
         self._home = self._inside.enter_context(
             namespaces.entered(namespaces.NETNS_DIRECTORY / self.state.namespace)
@@ -126,7 +135,7 @@ class Fabric:
         if self._state is None:
             return
         with _undisturbed():
-            cluster, self._state = self._state, None
+            cluster, self._state = self.state, None
             atexit.unregister(self.stop)
             try:
                 cleanup.end_workers(cluster)
@@ -145,35 +154,31 @@ class Fabric:
 
     def check(self) -> None:
         """TopologyError where a switch, the controller or a machine has died by itself."""
-        if self._controller is not None:
-            self._controller.check()
-        for switch in self.net.switches if self.net is not None else ():
-            if switch.process_ended() and switch.name not in self._killed:
-                raise TopologyError(f"switch {switch.name} has ended: {switch.last_words()}")
+        if self._state is None:
+            return
+        found = self.state
+        process = found.controller_process
+        if process is not None and not found.controller_killed and not process.alive():
+            raise TopologyError(f"the controller has ended: {last_words(log_of(found))}")
+        for switch in found.switches:
+            if not switch.killed and not switch.process.alive():
+                raise TopologyError(f"switch {switch.name} has ended: {last_words(Path(switch.log))}")
+        if found.wires is not None and not found.wires.process.alive():
+            raise TopologyError(f"the wires have ended: {last_words(Path(found.wires.start.log))}")
         if self._fleet is not None:
             self._fleet.check()
 
     def set_link(self, name: str, *, up: bool) -> None:
-        """Take the link l1:s2 (or s2:l1) down, both ends, or up again."""
-        wires.set_link(self.state, self.state.link(name), up=up)
+        """Take the link l1:s2 (or s2:l1), or that of a host (h1), down, or up again."""
+        self.faults.set_link(name, up=up)
 
     def kill_switch(self, name: str) -> None:
         """End a switch without a word, as a crash does. Its links stay as they are."""
-        self.state.switch(name)
-        self._killed.add(name)
-        self._node(name).kill()
+        self.faults.kill_switch(name)
 
     def restart_switch(self, name: str) -> None:
         """Start a switch anew, without a program: the controller finds it and gives it one."""
-        self.state.switch(name)
-        node = self._node(name)
-        node.kill()
-        node.start()
-        self._killed.discard(name)
-        fresh = self._switch_state(node)
-        self._state = self.state.with_(
-            switches=[fresh if switch.name == name else switch for switch in self.state.switches]
-        )
+        self.faults.restart_switch(name)
 
     def _claim(self) -> None:
         name, options = self.options.name, self.options
@@ -220,6 +225,11 @@ class Fabric:
         )
         certificates.make(self.state.certificates, wanted)
 
+    def _own_disk(self) -> None:
+        why = disk.mount(self.state.directory)
+        if why:
+            self._progress(f"the controller's database has no disk of its own, so none can be filled: {why}")
+
     def _management_bridge(self) -> None:
         run("ip", "link", "add", _BRIDGE, "type", "bridge")
         run("ip", "address", "add", f"{CONTROLLER_IP}/{MANAGEMENT.prefixlen}", "dev", _BRIDGE)
@@ -256,6 +266,7 @@ class Fabric:
             management_ip=str(plan.management_ip),
             process=ProcessId.of(host.pid),
             kind=kind,
+            qdiscs=options.link_shape.qdiscs(),
         )
         self._state = self.state.with_(hosts=[*self.state.hosts, entry])
         run_inside(host.pid, "sh", "-c", _NO_IPV6)
@@ -344,16 +355,19 @@ class Fabric:
             log=str(node.log),
             process=ProcessId.of(node.process.pid),
             role=node.settings.role,
+            start=node.starting(),
         )
 
     def _start_controller(self) -> None:
-        self._controller = ControllerProcess(self.state, self.options.controller_options)
-        self._state = self.state.with_(controller_process=self._controller.process_id)
-        self._controller.wait()
+        start = controller_start(self.state, self.options.controller_options)
+        self._controller = start.launch()
+        process = ProcessId.of(self._controller.pid)
+        self._state = self.state.with_(controller_process=process, controller_start=start)
+        wait_for_controller(self.state, process)
 
     def _stop_nodes(self) -> None:
         if self._controller is not None:
-            self._controller.stop()
+            end([self._controller])
         if self._fleet is not None:
             self._fleet.stop()
         if self.net is not None:

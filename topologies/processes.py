@@ -40,6 +40,11 @@ class ProcessId:
             return False
         return fields[_STATE] not in "ZX" or int(fields[_THREADS]) > 1
 
+    def paused(self) -> bool:
+        """Whether it was stopped by a signal and not continued."""
+        fields = _stat(self.pid)
+        return fields is not None and int(fields[_STARTTIME]) == self.started and fields[_STATE] in "Tt"
+
     def signal(self, number: signal.Signals) -> None:
         """Send a signal, if it still runs."""
         if self.alive():
@@ -54,6 +59,7 @@ def terminate(processes: Iterable[ProcessId], *, grace_s: float = 3.0) -> None:
     wanted = [process for process in processes if process.pid != os.getpid()]
     for process in wanted:
         process.signal(signal.SIGTERM)
+        process.signal(signal.SIGCONT)  # one that was paused hears it now
     if not wait_until(lambda: not any(p.alive() for p in wanted), timeout_s=grace_s):
         for process in wanted:
             process.signal(signal.SIGKILL)

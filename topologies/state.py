@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
 import re
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from pathlib import Path
@@ -15,11 +18,13 @@ from security.places import worker_directory
 from topologies.errors import TopologyError
 from topologies.layout import Role
 from topologies.processes import ProcessId
+from topologies.starting import Start
 
 STATE_FILE: Final = "cluster.json"
 METRICS: Final = "metrics"
 CERTIFICATES: Final = "certificates"
 OPERATOR: Final = "admin"  # who has a certificate to look after the cluster with
+LOCK: Final = "lock"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
 
 
@@ -34,7 +39,7 @@ class HostKind(str, Enum):
 class HostState:
     """A host: its fabric address, the switch and port it is on, and the process that holds its namespace.
 
-    `machine` is the QEMU process of a RoCE host.
+    `machine` is the QEMU process of a RoCE host. `qdiscs` is what tc was told of both ends of its link.
     """
 
     name: str
@@ -47,11 +52,15 @@ class HostState:
     switch: str = "s1"
     kind: HostKind = HostKind.EMULATED
     machine: ProcessId | None = None
+    qdiscs: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SwitchState:
-    """A switch: where it serves P4Runtime (inside the cluster's namespace), its ports' interfaces."""
+    """A switch: where it serves P4Runtime (inside the cluster's namespace), its ports' interfaces.
+
+    `start` starts it again; `killed`: it was ended on purpose.
+    """
 
     name: str
     device_id: int
@@ -61,6 +70,20 @@ class SwitchState:
     log: str
     process: ProcessId
     role: Role = Role.LEAF
+    start: Start | None = None
+    killed: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class WiresState:
+    """The process that is the wires of all links where faults were to be possible with any switch.
+
+    `links` has for each link the port at its host, or at its leaf; the port at the other end is the next.
+    """
+
+    process: ProcessId
+    start: Start
+    links: dict[str, int]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +111,8 @@ class LinkState:
 class ClusterState:
     """A cluster; `owner` runs it, `controller` is host:port for agents, `control_socket` for others.
 
-    `rate_mbit` is of the hosts' links, `uplink_rate_mbit` of those between switches.
+    `rate_mbit` is of the hosts' links, `uplink_rate_mbit` of those between switches. `controller_start`
+    starts the controller again; `controller_killed`: it was ended on purpose.
     """
 
     name: str
@@ -104,6 +128,9 @@ class ClusterState:
     tls: bool = False
     ready: bool = False
     controller_process: ProcessId | None = None
+    controller_start: Start | None = None
+    controller_killed: bool = False
+    wires: WiresState | None = None
     hosts: list[HostState] = field(default_factory=list)
     switches: list[SwitchState] = field(default_factory=list)
     links: list[LinkState] = field(default_factory=list)
@@ -186,6 +213,28 @@ class ClusterState:
         return changed
 
 
+@contextlib.contextmanager
+def exclusive(cluster: ClusterState) -> Iterator[None]:
+    """Nobody else who asks for this changes the cluster meanwhile, in this process or another."""
+    try:
+        lock = (cluster.directory / LOCK).open("w")
+    except FileNotFoundError as error:
+        raise TopologyError(f"cluster {cluster.name} is gone") from error
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def update(cluster: ClusterState, change: Callable[[ClusterState], ClusterState]) -> ClusterState:
+    """The state as it is now, changed and saved. For what runs in `exclusive`."""
+    current = load(cluster.name)
+    if current is None or current.owner != cluster.owner:
+        raise TopologyError(f"cluster {cluster.name} is gone")
+    changed = change(current)
+    changed.save()
+    return changed
+
+
 def root() -> Path:
     """Where clusters keep their state."""
     return Path(os.environ.get("P4REDUCE_STATE_DIR", "/run/p4reduce")).absolute()
@@ -262,6 +311,18 @@ def _process(raw: dict[str, int] | None) -> ProcessId | None:
     return None if raw is None else ProcessId(**raw)
 
 
+def _start(raw: dict[str, Any] | None) -> Start | None:
+    return None if raw is None else Start(**raw)
+
+
+def _wires(raw: dict[str, Any] | None) -> WiresState | None:
+    if raw is None:
+        return None
+    return WiresState(
+        process=ProcessId(**raw["process"]), start=Start(**raw["start"]), links=dict(raw["links"])
+    )
+
+
 def _decode(raw: dict[str, Any]) -> ClusterState:
     hosts = [
         HostState(
@@ -281,6 +342,7 @@ def _decode(raw: dict[str, Any]) -> ClusterState:
                 "process": _process(switch["process"]),
                 "role": Role(switch.get("role", Role.LEAF)),
                 "interfaces": {int(port): name for port, name in switch["interfaces"].items()},
+                "start": _start(switch.get("start")),
             }
         )
         for switch in raw["switches"]
@@ -289,6 +351,8 @@ def _decode(raw: dict[str, Any]) -> ClusterState:
         **raw,
         "owner": ProcessId(**raw["owner"]),
         "controller_process": _process(raw["controller_process"]),
+        "controller_start": _start(raw.get("controller_start")),
+        "wires": _wires(raw.get("wires")),
         "hosts": hosts,
         "switches": switches,
         "links": [LinkState(**link) for link in raw.get("links", [])],

@@ -21,6 +21,7 @@ from security.files import TlsFiles
 from topologies.errors import TopologyError, UnsupportedError
 from topologies.layout import Role
 from topologies.processes import end, wait_until
+from topologies.starting import Start, last_words
 from topologies.state import METRICS
 
 START_TIMEOUT_S: Final = 120.0  # the embedded switch compiles its engine at its first start
@@ -98,17 +99,13 @@ class P4RuntimeSwitch(Switch):  # type: ignore[misc]
         if not wait_until(self.serves, timeout_s=START_TIMEOUT_S):
             raise self.failure()
 
+    def starting(self) -> Start:
+        """How its process is started."""
+        return Start.of(self.command(), directory=self.settings.directory, log=self.log)
+
     def launch(self) -> None:
         """Start the process."""
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                self.command(),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                cwd=self.settings.directory,  # `python -m` looks for modules where it starts
-                start_new_session=True,
-            )
+        self.process = self.starting().launch()
 
     def serves(self) -> bool:
         """Whether it takes P4Runtime connections; TopologyError where its process has ended."""
@@ -119,13 +116,9 @@ class P4RuntimeSwitch(Switch):  # type: ignore[misc]
 
     def failure(self) -> TopologyError:
         """Says that it does not start, with its last words."""
-        return TopologyError(f"switch {self.name} ({self.target.value}) does not start: {self.last_words()}")
-
-    def kill(self) -> None:
-        """End the process without a word, as a crash does."""
-        if self.process is not None:
-            self.process.kill()
-            self.process.wait()
+        return TopologyError(
+            f"switch {self.name} ({self.target.value}) does not start: {last_words(self.log)}"
+        )
 
     def stop(self, deleteIntfs: bool = True) -> None:
         """Stop the process."""
@@ -137,11 +130,6 @@ class P4RuntimeSwitch(Switch):  # type: ignore[misc]
         """Whether the process was started and is gone."""
         return self.process is not None and self.process.poll() is not None
 
-    def last_words(self) -> str:
-        """The end of its log."""
-        lines = self.log.read_text(errors="replace").strip().splitlines()
-        return " / ".join(lines[-3:]) or f"it wrote nothing to {self.log}"
-
 
 class EmbeddedSwitch(P4RuntimeSwitch):
     """This project's own switch."""
@@ -152,7 +140,11 @@ class EmbeddedSwitch(P4RuntimeSwitch):
         return [sys.executable, "-m", "soft_switch"]
 
     def options(self) -> list[str]:
-        options = [f"--metrics=unix:{self.settings.directory / METRICS / f'switch-{self.name}.sock'}"]
+        directory = self.settings.directory
+        options = [
+            f"--metrics=unix:{directory / METRICS / f'switch-{self.name}.sock'}",
+            f"--faults=unix:{faults_socket(directory, self.name)}",
+        ]
         if self.settings.loss:
             losses = [
                 f"{port}:{way}:{self.settings.loss:f}" for port in self.interfaces() for way in ("in", "out")
@@ -208,6 +200,11 @@ def require_bmv2() -> str:
             "(https://github.com/p4lang/behavioral-model), or use the embedded switch, which needs nothing"
         )
     return path
+
+
+def faults_socket(directory: Path, name: str) -> Path:
+    """Where a switch, or the wires, can be told of faults."""
+    return directory / f"faults-{name}.sock"
 
 
 def accepts(host: str, port: int) -> bool:

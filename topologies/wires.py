@@ -6,12 +6,13 @@ The kernel counts at the veths, so that these figures outlive a switch that dies
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from topologies.launch import namespace_command
 from topologies.namespaces import NETNS_DIRECTORY, run
-from topologies.state import ClusterState, LinkState
+from topologies.state import ClusterState, HostState, LinkState
 from topologies.switches import SwitchTarget
 
 _HOLE: Final = "blackhole"  # a queueing discipline that drops everything
@@ -54,7 +55,7 @@ def wires(cluster: ClusterState) -> list[Wire]:
 
 def interfaces(cluster: ClusterState) -> dict[str, Any]:
     """What `ip -json -statistics link show` says of each interface of the switches."""
-    shown = json.loads(_inside(cluster, "ip", "-json", "-statistics", "link", "show"))
+    shown = json.loads(run(*_entering(cluster), "ip", "-json", "-statistics", "link", "show"))
     return {interface["ifname"]: interface for interface in shown}
 
 
@@ -78,21 +79,38 @@ def since(now: list[Wire], earlier: list[Wire]) -> list[Wire]:
 
 def set_link(cluster: ClusterState, link: LinkState, *, up: bool) -> None:
     """Take a link down, both ends, or up again, as it was shaped."""
+    inside = _entering(cluster)
     for interface in (link.a_interface, link.b_interface):
         if cluster.target != SwitchTarget.BMV2.value:
-            _inside(cluster, "ip", "link", "set", "dev", interface, "up" if up else "down")
-        elif not up:
-            # BMv2 hears nothing on any port once one of them is down: these stay up, but send nothing.
-            _inside(cluster, "tc", "qdisc", "replace", "dev", interface, "root", _HOLE)
-        elif _qdisc(cluster, interface) == _HOLE:
-            _inside(cluster, "tc", "qdisc", "del", "dev", interface, "root")
-            for qdisc in link.qdiscs:
-                _inside(cluster, "tc", "qdisc", "add", "dev", interface, *qdisc.split())
+            run(*inside, "ip", "link", "set", "dev", interface, "up" if up else "down")
+        else:
+            _set_hole(inside, interface, link.qdiscs, up=up)
 
 
-def _qdisc(cluster: ClusterState, interface: str) -> str:
-    (shown,) = json.loads(_inside(cluster, "ip", "-json", "link", "show", "dev", interface))
-    return str(shown["qdisc"])
+def set_host_link(cluster: ClusterState, host: HostState, *, up: bool) -> None:
+    """Take a host's link down, or up again, as it was shaped.
+
+    As when a cable is pulled, the host's end has no carrier, but keeps its address and neighbours: the
+    switch's end goes down.
+    """
+    interface = cluster.switch(host.switch).interfaces[host.port]
+    if cluster.target != SwitchTarget.BMV2.value:
+        run(*_entering(cluster), "ip", "link", "set", "dev", interface, "up" if up else "down")
+        return
+    _set_hole(_entering(cluster), interface, host.qdiscs, up=up)
+    _set_hole(namespace_command(host), host.interface, host.qdiscs, up=up)
+
+
+def _set_hole(inside: Sequence[str], interface: str, qdiscs: Sequence[str], *, up: bool) -> None:
+    """BMv2 hears nothing on any port once one of them is down: a link's ends stay up, but send nothing."""
+    if not up:
+        run(*inside, "tc", "qdisc", "replace", "dev", interface, "root", _HOLE)
+        return
+    (shown,) = json.loads(run(*inside, "ip", "-json", "link", "show", "dev", interface))
+    if shown["qdisc"] == _HOLE:
+        run(*inside, "tc", "qdisc", "del", "dev", interface, "root")
+        for qdisc in qdiscs:
+            run(*inside, "tc", "qdisc", "add", "dev", interface, *qdisc.split())
 
 
 def _is_up(interface: Mapping[str, Any]) -> bool:
@@ -104,5 +122,5 @@ def _sent(interface: Mapping[str, Any]) -> Traffic:
     return Traffic(packets=counted["packets"], bytes=counted["bytes"])
 
 
-def _inside(cluster: ClusterState, *command: str) -> str:
-    return run("nsenter", f"--net={NETNS_DIRECTORY / cluster.namespace}", "--", *command)
+def _entering(cluster: ClusterState) -> list[str]:
+    return ["nsenter", f"--net={NETNS_DIRECTORY / cluster.namespace}", "--"]

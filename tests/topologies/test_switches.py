@@ -37,7 +37,7 @@ def test_the_embedded_switch(tmp_path: Path) -> None:
     assert command[:3] == [sys.executable, "-m", "soft_switch"]
     assert " ".join(command[3:]) == (
         f"--no-p4 --device-id 1 -i 1@s1-eth1 -i 2@s1-eth2 --pcap={tmp_path} "
-        f"--metrics=unix:{tmp_path}/metrics/switch-s1.sock "
+        f"--metrics=unix:{tmp_path}/metrics/switch-s1.sock --faults=unix:{tmp_path}/faults-s1.sock "
         "--loss 1:in:0.250000 --loss 1:out:0.250000 --loss 2:in:0.250000 --loss 2:out:0.250000 "
         "-- --grpc-server-addr 127.0.0.1:9559 --cpu-port 255"
     )

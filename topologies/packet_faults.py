@@ -1,0 +1,141 @@
+"""A fault on a cluster's links, and at which ports of which switches, or of the wires, it takes place.
+
+Every link has one place: the port of its leaf, or, with --fault-wires, the wire's end at the host or leaf.
+What a host sends comes in there, so "to-switch" is inward and "to-host" outward.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Final, NamedTuple
+
+from soft_switch.errors import FaultError
+from soft_switch.faults import FaultKind, FaultRule, Packets
+from topologies.errors import TopologyError, UnsupportedError
+from topologies.state import ClusterState
+from topologies.switches import SwitchTarget
+
+ALL: Final = "*"
+BOTH: Final = "both"
+HOST_DIRECTIONS: Final = ("to-switch", "to-host")
+SWITCH_DIRECTIONS: Final = ("a-to-b", "b-to-a")
+DIRECTIONS: Final = (BOTH, *HOST_DIRECTIONS, *SWITCH_DIRECTIONS)
+WIRES: Final = "wires"  # as the name of what has the ports
+_SEED_MASK: Final = (1 << 64) - 1
+_SPREAD: Final = 0x9E3779B97F4A7C15
+
+
+@dataclass(frozen=True, kw_only=True)
+class PacketFault:
+    """What happens to which packets of a link. TopologyError where it makes no sense.
+
+    `link`: "h1" (a host's link), "l1:s2", or "*" (all). `direction`: "to-switch" or "to-host" of hosts'
+    links, "a-to-b" or "b-to-a" of a:b, "both". The rest as in `soft_switch.faults.FaultRule`; each link and
+    direction counts, and throws its dice, for itself.
+    """
+
+    link: str
+    direction: str = BOTH
+    kind: str
+    probability: float = 1.0
+    packets: str = "any"
+    message: int | None = None
+    psn: int | None = None
+    qpn: int | None = None
+    skip: int = 0
+    count: int | None = None
+    delay_ms: float = 0
+    copies: int = 1
+    bits: int = 1
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, kind in (("kind", FaultKind), ("packets", Packets)):
+            value = getattr(self, name)
+            if isinstance(value, kind):
+                object.__setattr__(self, name, value.value)
+        if self.direction not in DIRECTIONS:
+            raise TopologyError(f"{self.direction!r} is no direction, there are {', '.join(DIRECTIONS)}")
+        self.rule()
+
+    def rule(self, *, link: str = "", way: str = "") -> FaultRule:
+        """As a port takes it. Chance differs between links and ways."""
+        fields = {name: value for name, value in asdict(self).items() if name not in ("link", "direction")}
+        if link and isinstance(self.seed, int):
+            fields["seed"] = (self.seed * _SPREAD + zlib.crc32(f"{link} {way}".encode())) & _SEED_MASK
+        try:
+            return FaultRule.decode(fields)
+        except FaultError as error:
+            raise TopologyError(str(error)) from error
+
+
+class Place(NamedTuple):
+    """A link in one direction: which switch's port it is at (or the wires'), inward or outward there."""
+
+    link: str
+    way: str
+    at: str
+    port: int
+    direction: str
+
+
+def places(cluster: ClusterState, fault: PacketFault) -> list[Place]:
+    """Where a fault takes place. TopologyError names the links there are; UnsupportedError: no switch can."""
+    found = []
+    for place in _links(cluster, fault.link, fault.direction):
+        if fault.direction in (BOTH, place.way):
+            _require(cluster, place)
+            found.append(place)
+    if not found:
+        raise TopologyError(
+            f"no link {fault.link!r} has a direction {fault.direction}: hosts' links have "
+            f"{' and '.join(HOST_DIRECTIONS)}, links between switches {' and '.join(SWITCH_DIRECTIONS)}"
+        )
+    return found
+
+
+def _links(cluster: ClusterState, name: str, direction: str) -> Iterator[Place]:
+    """Every direction of the links of that name."""
+    hosts = {host.name: host for host in cluster.hosts}
+    if name != ALL and name not in hosts:
+        if ":" not in name:
+            known = [*hosts, *(link.name for link in cluster.links)]
+            raise TopologyError(
+                f"cluster {cluster.name} has no link {name!r}: it has {', '.join(known)}, and {ALL} for all"
+            )
+        cluster.link(name)
+    for host in cluster.hosts:
+        if name in (ALL, host.name):
+            at, port = _port(cluster, host.name, host.switch, host.port)
+            yield Place(host.name, "to-switch", at, port, "in")
+            yield Place(host.name, "to-host", at, port, "out")
+    for link in cluster.links:
+        turned = f"{link.b}:{link.a}"
+        if name in (ALL, link.name, turned):
+            at, port = _port(cluster, link.name, link.a, link.a_port)
+            # A wire's end at the leaf sees what the leaf sends come in; the leaf's own port sees it go out.
+            from_leaf, to_leaf = ("in", "out") if cluster.wires is not None else ("out", "in")
+            up, down = ("b-to-a", "a-to-b") if name == turned else ("a-to-b", "b-to-a")
+            yield Place(link.name, up, at, port, from_leaf)
+            yield Place(link.name, down, at, port, to_leaf)
+
+
+def _port(cluster: ClusterState, link: str, leaf: str, port: int) -> tuple[str, int]:
+    if cluster.wires is not None:
+        return WIRES, cluster.wires.links[link]
+    return leaf, port
+
+
+def _require(cluster: ClusterState, place: Place) -> None:
+    if place.at != WIRES and cluster.switch(place.at).target != SwitchTarget.EMBEDDED.value:
+        raise UnsupportedError(
+            f"switch {place.at} is BMv2, which has no faults to inject: bring the cluster up with "
+            "--fault-wires, which puts a wire that has them into every link"
+        )
+
+
+def decode(raw: Mapping[str, Any]) -> PacketFault:
+    """From what `asdict` made of one."""
+    return PacketFault(**raw)

@@ -1,0 +1,59 @@
+"""Processes of a cluster that anybody can start again: what they were started with is written down."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from topologies.namespaces import NETNS_DIRECTORY
+
+# What the programs look at; the rest of an environment is nobody's business.
+_VARIABLES: Final = ("PATH", "HOME", "LANG", "TMPDIR", "CXX", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
+_PREFIXES: Final = ("PYTHON", "XDG_", "P4REDUCE_", "SOFT_SWITCH_", "LC_", "GRPC_")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """How a process is started: its command line, where, what it writes to, its environment."""
+
+    command: list[str]
+    directory: str
+    log: str
+    environment: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, command: Sequence[str], *, directory: Path, log: Path) -> Start:
+        """Of a command that would have our environment, as far as its programs look at it."""
+        environment = {
+            name: value
+            for name, value in os.environ.items()
+            if name in _VARIABLES or name.startswith(_PREFIXES)
+        }
+        return cls(command=list(command), directory=str(directory), log=str(log), environment=environment)
+
+    def launch(self, *, namespace: str | None = None) -> subprocess.Popen[bytes]:
+        """Start it, in a session of its own, behind what its log has; in our namespace or a named one."""
+        enter = [] if namespace is None else ["nsenter", f"--net={NETNS_DIRECTORY / namespace}", "--"]
+        with Path(self.log).open("ab") as log:
+            return subprocess.Popen(
+                [*enter, *self.command],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self.directory,  # `python -m` looks for modules where it starts
+                env=self.environment,
+                start_new_session=True,
+            )
+
+
+def last_words(log: Path) -> str:
+    """The end of a log."""
+    try:
+        lines = log.read_text(errors="replace").strip().splitlines()
+    except OSError:
+        lines = []
+    return " / ".join(lines[-3:]) or f"it wrote nothing to {log}"
