@@ -27,7 +27,7 @@ _RC_LIMITS = (
     ("rc_min_rnr_timer", 0, 31, "a code of 5 bits, 12 is 0.64 ms"),
     ("straggler_rnr_timer", 0, 31, "a code of 5 bits, 24 is 40.96 ms"),
 )
-_MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
+MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
 
 
 class ConfigError(Exception):
@@ -128,9 +128,10 @@ class Config:
     check_icrc: bool = True
     auto_create: bool = True
     heartbeat_interval_s: float = 1.0
-    heartbeat_timeout_s: float = 5.0
+    heartbeat_timeout_s: float = 15.0
+    lost_timeout_s: float = 5.0
     resume_timeout_s: float = 30.0
-    switch_timeout_s: float = 30.0
+    switch_timeout_s: float = 10.0
     rc_timeout: int = 16
     rc_retry_count: int = 7
     rc_rnr_retry: int = 7
@@ -300,7 +301,7 @@ def _ip(value: Any, where: str) -> IPv4Address:
 
 def _mac(value: Any, where: str) -> str:
     text = str(value).lower()
-    if _MAC.fullmatch(text) is None:
+    if MAC.fullmatch(text) is None:
         raise ConfigError(f"{where} is {value!r}, not a MAC such as 02:00:00:00:00:01")
     return text
 

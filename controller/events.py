@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from controller.moves import HoldAt, Moved, Pause
+from controller.renewals import Cause, Renew
 from controller.specs import Member, Mode, Plan
 
 # What a worker is told.
@@ -26,6 +27,21 @@ class Ready:
     successor: Member
     predecessor: Member
     token: bytes
+    rank: int
+    world_size: int
+
+
+@dataclass(frozen=True)
+class Renewed:
+    """Bring up new connections, then go on with this collective.
+
+    `holder`: who has finished it, and gives its result to the others; None: all do it anew.
+    """
+
+    renewal: int
+    ready: Ready
+    collective: int
+    holder: int | None = None
 
 
 @dataclass(frozen=True)
@@ -56,7 +72,14 @@ class Ended:
     rank: int | None = None
 
 
-Event = Waiting | Ready | Start | Heartbeat | Resumed | Left | Ended | Pause | HoldAt | Moved
+@dataclass(frozen=True)
+class Superseded:
+    """The job went on under another generation. Nobody is told."""
+
+
+Event = (
+    Waiting | Ready | Start | Heartbeat | Resumed | Left | Ended | Pause | HoldAt | Moved | Renew | Renewed
+)
 
 
 # What has to be done.
@@ -103,4 +126,62 @@ class Stayed:
     reason: str
 
 
-Effect = Tell | Install | Started | Relocate | Stayed | Over
+@dataclass(frozen=True)
+class Lost:
+    """A worker is lost: find out what it had sent, then call `bury`. `rank` is its rank now."""
+
+    rank: int
+    token: bytes
+    reason: str
+
+
+@dataclass(frozen=True)
+class Interrupted:
+    """The job can go on under a new generation only: call `renew`."""
+
+    cause: Cause
+    reason: str
+
+
+@dataclass(frozen=True)
+class Detach:
+    """Nothing may be added up in the old generation any more. Comes before the Renew that is told."""
+
+
+@dataclass(frozen=True)
+class Rebuild:
+    """All workers have said where they stand: make a plan of this generation, write the switches, then call
+    `renewed`.
+    """
+
+    renewal: int
+
+
+@dataclass(frozen=True)
+class Renumbered:
+    """Workers have other ranks from here on: by the rank before, the one now. Who is not in it is gone."""
+
+    ranks: Mapping[int, int]
+
+
+@dataclass(frozen=True)
+class WentOn:
+    """All are up again: the job runs. Comes before the Start that is told."""
+
+    cause: Cause
+
+
+Effect = (
+    Tell
+    | Install
+    | Started
+    | Relocate
+    | Stayed
+    | Over
+    | Lost
+    | Interrupted
+    | Detach
+    | Rebuild
+    | Renumbered
+    | WentOn
+)

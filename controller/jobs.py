@@ -5,7 +5,8 @@
        └─the last one   │                            └──────────┬──────────┴───────────┬───────────┘
          withdraws ─────┘       abort, a lost worker, `end` ────┴──► ENDED ◄───────────┘ the last leave
 
-A job that runs may be moved between ring and switch, any number of times (controller/moves.py).
+A job that runs may be moved between ring and switch (controller/moves.py), and renewed when a switch or, in
+an elastic job, a worker fails (controller/renewals.py), any number of times. Its phase is RUNNING meanwhile.
 
 Nothing here does I/O or reads a clock: times come in as seconds of any clock that does not go back, and
 what is to be done comes out of `take_effects`. A session that breaks before Ready frees its rank; later,
@@ -20,49 +21,67 @@ from dataclasses import dataclass, field, replace
 
 from controller.api.errors import ConflictError, InvalidRequestError, NotPossibleError
 from controller.events import (
+    Detach,
     Effect,
     Ended,
     Event,
     Heartbeat,
     Install,
+    Interrupted,
     Left,
+    Lost,
     Over,
     Ready,
+    Rebuild,
     Relocate,
+    Renewed,
+    Renumbered,
     Resumed,
     Start,
     Started,
     Stayed,
+    Superseded,
     Tell,
     Waiting,
+    WentOn,
 )
 from controller.moves import Move, Moved, Step
+from controller.renewals import Cause, Renew, Renewal, Standing
+from controller.renewals import Step as RenewalStep
 from controller.specs import JobSpec, Member, Mode, Phase, Plan, Timing
 
 __all__ = [
+    "Detach",
     "Effect",
     "Ended",
     "Event",
     "Heartbeat",
     "Install",
+    "Interrupted",
     "Job",
     "JobSpec",
     "Left",
+    "Lost",
     "Member",
     "Mode",
     "Over",
     "Phase",
     "Plan",
     "Ready",
+    "Rebuild",
     "Relocate",
+    "Renewed",
+    "Renumbered",
     "Resumed",
     "Seat",
     "Start",
     "Started",
     "Stayed",
+    "Superseded",
     "Tell",
     "Timing",
     "Waiting",
+    "WentOn",
 ]
 
 
@@ -70,6 +89,7 @@ __all__ = [
 class Seat:
     """A worker's standing in its job: last heard of at `heard_at`, lost after `patience_s` of silence.
 
+    `recovered`: it has to come back after a restart of the controller. `lost`: it is, and never comes back.
     `knows_end`: it has acted on the job's end, and sends nothing more.
     """
 
@@ -80,12 +100,17 @@ class Seat:
     connected: bool = True
     up: bool = False
     leaving: bool = False
+    recovered: bool = False
+    lost: bool = False
     knows_end: bool = False
 
 
 @dataclass
 class Job:
-    """See the top of the file. `seats` by rank."""
+    """See the top of the file. `seats` by rank; `dropped` says, by token, why a worker has none any more.
+
+    `departed`, by rank: those of this generation among them.
+    """
 
     spec: JobSpec
     timing: Timing
@@ -93,8 +118,11 @@ class Job:
     phase: Phase = Phase.CREATED
     seats: dict[int, Seat] = field(default_factory=dict)
     plan: Plan | None = None
-    outcome: Left | Ended | None = None
+    outcome: Left | Ended | Superseded | None = None
     move: Move | None = None
+    renewal: Renewal | None = None
+    dropped: dict[bytes, str] = field(default_factory=dict)
+    departed: dict[int, Seat] = field(default_factory=dict)
     _effects: list[Effect] = field(default_factory=list)
     _beaten_at: float = 0.0
 
@@ -113,7 +141,9 @@ class Job:
         """A job from before a restart of the controller: it lives if all workers resume in time."""
         job = cls(spec, timing, explicit, Phase.RUNNING if running else Phase.READY, plan=plan)
         for member, token in workers:
-            job.seats[member.rank] = Seat(member, now, timing.resume_timeout_s, token, connected=False)
+            job.seats[member.rank] = Seat(
+                member, now, timing.resume_timeout_s, token, connected=False, recovered=True
+            )
         return job
 
     @property
@@ -127,6 +157,18 @@ class Job:
         return tuple(rank for rank in range(self.spec.world_size) if rank not in self.seats)
 
     @property
+    def world_size(self) -> int:
+        """How many workers it has; in an elastic job fewer and fewer."""
+        return self.spec.world_size if self.plan is None else len(self.seats)
+
+    @property
+    def awaited(self) -> tuple[int, ...]:
+        """The ranks that a renewal or a move waits for."""
+        if self.renewal is not None:
+            return self.renewal.missing
+        return self.move.missing if self.move is not None else ()
+
+    @property
     def live(self) -> bool:
         """Not over."""
         return self.phase is not Phase.ENDED
@@ -138,7 +180,7 @@ class Job:
 
     # What workers do.
 
-    def check(self, member: Member, world_size: int, tenant: str = "") -> None:
+    def check(self, member: Member, world_size: int, tenant: str = "", *, elastic: bool = False) -> None:
         """Raise what speaks against taking this worker in: InvalidRequestError, ConflictError."""
         name, spec = self.spec.name, self.spec
         if world_size != spec.world_size:
@@ -150,6 +192,12 @@ class Job:
             raise InvalidRequestError(
                 f"job {name} is of tenant {spec.tenant or 'default'}, but {member} says "
                 f"{tenant or 'default'}: start all workers with the same"
+            )
+        if elastic != spec.elastic and (elastic or not self.explicit):
+            ways = ("goes on without workers that die", "ends when a worker dies")
+            raise InvalidRequestError(
+                f"job {name} {ways[not spec.elastic]}, but {member} wants one that {ways[not elastic]}: "
+                "start all workers alike"
             )
         if not 0 <= member.rank < spec.world_size:
             raise InvalidRequestError(
@@ -169,9 +217,11 @@ class Job:
                 "each worker needs a rank of its own"
             )
 
-    def join(self, member: Member, world_size: int, now: float, tenant: str = "") -> None:
+    def join(
+        self, member: Member, world_size: int, now: float, tenant: str = "", *, elastic: bool = False
+    ) -> None:
         """Take a worker in; `check` says what is raised."""
-        self.check(member, world_size, tenant)
+        self.check(member, world_size, tenant, elastic=elastic)
         self.seats[member.rank] = Seat(member, now, self.timing.heartbeat_timeout_s)
         if self.missing:
             self.phase = Phase.JOINING
@@ -183,14 +233,17 @@ class Job:
     def heard(self, rank: int, now: float) -> None:
         """Anything came from a worker, so it lives."""
         seat = self.seats[rank]
-        seat.heard_at, seat.patience_s = now, self.timing.heartbeat_timeout_s
+        seat.heard_at, seat.patience_s, seat.recovered = now, self.timing.heartbeat_timeout_s, False
 
     def up(self, rank: int, now: float) -> None:
         """A worker's QPs are ready. NotPossibleError before Ready."""
         self._require_plan(rank, "ready to start")
         self.heard(rank, now)
         self.seats[rank].up = True
-        if self.phase is Phase.RUNNING:  # it lost its session before it heard
+        if self.renewal is not None:
+            if self.renewal.is_up(rank):
+                self._go_on()
+        elif self.phase is Phase.RUNNING:  # it lost its session before it heard
             self._tell(rank, Start())
         elif self.phase is Phase.READY and all(seat.up for seat in self.seats.values()):
             self.phase = Phase.RUNNING
@@ -217,21 +270,39 @@ class Job:
         if self.move is not None and self.move.held(rank, number, psn):
             self._effects.append(Relocate(self.move.mode, dict(self.move.psns)))
 
+    def standing(self, rank: int, number: int, standing: Standing, now: float) -> None:
+        """A worker sends nothing any more in the old generation, and says where it stands."""
+        self.heard(rank, now)
+        if self.renewal is not None and number <= self.renewal.number:
+            if self.renewal.stands(rank, number, standing):
+                self._all_stand()
+        elif self.phase is Phase.RUNNING and self.plan is not None and number >= self.plan.generation:
+            self._interrupted(Cause.INTERRUPTED, "the controller was restarted while the job was renewed")
+
     def abort(self, rank: int, reason: str) -> None:
-        """A worker wants the job to end."""
-        self.end(reason or f"{self.seats[rank].member} gave up without saying why", rank=rank)
+        """A worker wants the job to end; an elastic one goes on without it."""
+        reason = reason or f"{self.seats[rank].member} gave up without saying why"
+        if self._can_lose_workers:
+            self._drop(rank, reason)
+        else:
+            self.end(reason, rank=rank)
 
     def closed(self, rank: int) -> None:
         """A worker ended its session on purpose, without having left."""
+        seat = self.seats[rank]
+        seat.connected = False
         if self.phase is Phase.JOINING:
             self._withdraw(rank)
+        elif self.phase is Phase.RUNNING:
+            self._lose(rank, f"{seat.member} closed its session before everybody had left")
         else:
-            self.end(f"{self.seats[rank].member} closed its session before everybody had left", rank=rank)
+            self.end(f"{seat.member} closed its session before everybody had left", rank=rank)
 
     def broken(self, rank: int) -> None:
         """A worker's session broke; before Ready there is no way back for it."""
         seat = self.seats[rank]
         seat.connected = False
+        seat.patience_s = min(seat.patience_s, self.timing.lost_timeout_s)
         if self.phase is Phase.JOINING:
             self._withdraw(rank)
         elif self.phase is Phase.INSTALLING:
@@ -242,23 +313,46 @@ class Job:
         if not self.live and rank in self.seats:
             self.seats[rank].knows_end = True
 
-    def resume(self, rank: int, token: bytes, now: float) -> None:
-        """A worker is back. InvalidRequestError where it is not the one that was here before."""
-        seat = self.seats.get(rank)
-        if seat is None or not seat.token or not hmac.compare_digest(seat.token, token):
-            raise InvalidRequestError(
-                f"job {self.spec.name}: rank {rank} cannot be resumed, the token is not the one it was given"
-            )
+    def knows(self, token: bytes) -> bool:
+        """Whether a worker with that token has or had a part in the job."""
+        return any(hmac.compare_digest(known, token) for known in self._tokens)
+
+    def rank_of(self, rank: int, token: bytes, generation: int | None = None) -> int:
+        """The rank now of the worker with that token, which had `rank` in that generation (None: this one).
+
+        InvalidRequestError where the token is another's; NotPossibleError where its worker was given up.
+        """
+        this = generation is None or (self.plan is not None and generation == self.plan.generation)
+        for known, seat in self.seats.items():
+            if seat.token and hmac.compare_digest(seat.token, token) and (known == rank or not this):
+                return known
+        for dropped, why in self.dropped.items():
+            if hmac.compare_digest(dropped, token):
+                raise NotPossibleError(f"job {self.spec.name} goes on without this worker: {why}")
+        raise InvalidRequestError(
+            f"job {self.spec.name}: rank {rank} cannot be resumed, the token is not the one it was given"
+        )
+
+    def resume(self, rank: int, token: bytes, now: float, generation: int | None = None) -> None:
+        """A worker is back, and knows of that generation; what is raised says `rank_of`."""
+        rank = self.rank_of(rank, token, generation)
+        seat = self.seats[rank]
         seat.connected = True
         self.heard(rank, now)
-        if self.outcome is not None:
+        if isinstance(self.outcome, (Left, Ended)):
             self._tell(rank, self.outcome)
+        if not self.live:
             return
         self._tell(rank, Resumed())
-        if self.move is not None:
+        if self.renewal is not None:
+            self._tell_renewal(rank, now)
+        elif self.move is not None:
             self._tell(rank, self.move.saying)
-        elif self.phase is Phase.RUNNING and self.plan is not None:  # it may not have heard how a move ended
-            self._tell(rank, Moved(0, self.plan.mode, self.plan.mode_reason))
+        elif self.phase is Phase.RUNNING and self.plan is not None:
+            if generation not in (None, self.plan.generation):
+                self._interrupted(Cause.INTERRUPTED, "the controller was restarted while the job was renewed")
+            else:  # it may not have heard how a move ended
+                self._tell(rank, Moved(0, self.plan.mode, self.plan.mode_reason))
 
     # What the controller does.
 
@@ -267,25 +361,17 @@ class Job:
         if self.phase is not Phase.INSTALLING:
             raise NotPossibleError(f"job {self.spec.name} is {self.phase.name}, nobody waits for its plan")
         self.plan, self.phase, self._beaten_at = plan, Phase.READY, now
-        ring = [self.seats[rank].member for rank in plan.ring or sorted(self.seats)]
-        for place, member in enumerate(ring):
-            seat = self.seats[member.rank]
-            seat.token = tokens[member.rank]
-            self.heard(member.rank, now)
-            self._tell(
-                member.rank,
-                Ready(
-                    plan,
-                    successor=ring[(place + 1) % len(ring)],
-                    predecessor=ring[place - 1],
-                    token=seat.token,
-                ),
-            )
+        for rank in plan.ring or sorted(self.seats):
+            self.seats[rank].token = tokens[rank]
+            self.heard(rank, now)
+            self._tell(rank, self._ready(rank))
 
     def why_not_move(self) -> str:
         """Why the job cannot be moved now; empty if it can."""
         if self.phase is not Phase.RUNNING:
             return f"it is {self.phase.name.lower()}"
+        if self.renewal is not None:
+            return f"it is being renewed: {self.renewal.reason}"
         if self.move is not None:
             return "it is being moved already"
         for rank, seat in sorted(self.seats.items()):
@@ -305,7 +391,7 @@ class Job:
     def moved(self, mode: Mode, reason: str) -> None:
         """The switches are written, or could not be: all go on, in this mode. Nothing after the job's end."""
         move, self.move = self.move, None
-        if not self.live or self.plan is None:
+        if not self.live or self.plan is None or self.renewal is not None:
             return
         self.plan = replace(self.plan, mode=mode, mode_reason=reason)
         self._tell_all(Moved(move.number if move is not None else 0, mode, reason))
@@ -316,6 +402,73 @@ class Job:
             return
         self._effects.append(Stayed(reason))
         self.moved(self.plan.mode, self.plan.mode_reason)
+
+    def renew(self, number: int, cause: Cause, reason: str, now: float) -> None:
+        """Begin to go on as generation `number`, instead of a renewal under way. NotPossibleError."""
+        if self.phase is not Phase.RUNNING:
+            raise NotPossibleError(f"job {self.spec.name} cannot be renewed: it is {self.phase.name.lower()}")
+        if self.move is not None:
+            if self.move.step is not Step.WRITING:
+                self._effects.append(Stayed(f"it is renewed: {reason}"))
+            self.move = None
+        self.renewal = Renewal(number, cause, reason, frozenset(self.seats), now)
+        self._effects.append(Detach())
+        self._tell_all(Renew(number, reason))
+
+    def renewed_members(self) -> list[Member]:
+        """The workers as they will be: new QPs, ranks without gaps."""
+        assert self.renewal is not None
+        members = []
+        for new, old in enumerate(sorted(self.seats)):
+            standing = self.renewal.answers[old]
+            members.append(
+                replace(
+                    self.seats[old].member,
+                    rank=new,
+                    qpn_out=standing.qpn_out,
+                    psn_out=standing.psn_out,
+                    qpn_in=standing.qpn_in,
+                )
+            )
+        return members
+
+    def is_rebuilding(self, number: int) -> bool:
+        """Whether `renewed` is what that renewal waits for."""
+        renewal = self.renewal
+        return (
+            self.live
+            and renewal is not None
+            and renewal.number == number
+            and renewal.step is RenewalStep.WRITING
+        )
+
+    def renewed(self, plan: Plan, now: float) -> None:
+        """The switches are written: everybody comes up in the generation of the plan."""
+        renewal = self.renewal
+        if renewal is None or not self.is_rebuilding(plan.generation):
+            raise NotPossibleError(f"job {self.spec.name}: nobody waits for generation {plan.generation}")
+        members, old = self.renewed_members(), sorted(self.seats)
+        self.seats = {
+            member.rank: replace(self.seats[rank], member=member, up=False)
+            for member, rank in zip(members, old, strict=True)
+        }
+        self.plan = plan
+        self.departed = {}
+        new_ranks = {rank: new for new, rank in enumerate(old)}
+        renewal.written(new_ranks, now)
+        self._effects.append(Renumbered(new_ranks))
+        for rank in sorted(self.seats):
+            self._tell_renewal(rank, now)
+
+    def bury(self, token: bytes, reason: str) -> None:
+        """A worker that is lost has no part in the job any more; only an elastic one goes on."""
+        rank = next((r for r, seat in self.seats.items() if seat.token == token and seat.lost), None)
+        if rank is None or not self.live:
+            return
+        if self._can_lose_workers:
+            self._drop(rank, reason)
+        else:
+            self.end(reason, rank=rank)
 
     def end(self, reason: str, *, rank: int | None = None) -> None:
         """End the job early, for all workers; nothing where it has ended."""
@@ -328,9 +481,18 @@ class Job:
             return
         for rank, seat in sorted(self.seats.items()):
             if now - seat.heard_at > seat.patience_s:
-                self.end(self._silence(seat), rank=rank)
-                return
-        if self.move is not None and self.move.is_late(now, self.timing.heartbeat_timeout_s):
+                self._lose(rank, self._silence(seat))
+        if not self.live:
+            return
+        if self.renewal is not None:
+            connected = [rank for rank, seat in self.seats.items() if seat.connected]
+            limit_s = self.timing.heartbeat_timeout_s
+            for rank in self.renewal.late(connected, now, limit_s):
+                who, why = self.seats[rank].member, self.renewal.reason
+                self._lose(
+                    rank, f"{who} did not take part for {limit_s:g} s when the job was renewed ({why})"
+                )
+        if self.move is not None and self.move.is_late(now, self.timing.lost_timeout_s):
             seat = self.seats[self.move.missing[0]]
             self.call_off(f"{seat.member} kept the others waiting for {now - self.move.since:.0f} s")
         if now - self._beaten_at >= self.timing.heartbeat_interval_s:
@@ -341,9 +503,92 @@ class Job:
         """The controller itself was stopped for so long: nobody could be heard."""
         for seat in self.seats.values():
             seat.heard_at += seconds
+        if self.renewal is not None:
+            self.renewal.forgive(seconds)
+
+    def _ready(self, rank: int) -> Ready:
+        assert self.plan is not None
+        ring = self.plan.ring or tuple(sorted(self.seats))
+        place = ring.index(rank)
+        return Ready(
+            self.plan,
+            successor=self.seats[ring[(place + 1) % len(ring)]].member,
+            predecessor=self.seats[ring[place - 1]].member,
+            token=self.seats[rank].token,
+            rank=rank,
+            world_size=len(ring),
+        )
+
+    @property
+    def _tokens(self) -> list[bytes]:
+        return [*(seat.token for seat in self.seats.values() if seat.token), *self.dropped]
+
+    # Renewals
+
+    def _interrupted(self, cause: Cause, reason: str) -> None:
+        self._effects.append(Interrupted(cause, reason))
+
+    def _all_stand(self) -> None:
+        renewal = self.renewal
+        assert renewal is not None
+        if (apart := renewal.apart) is None:
+            renewal.step = RenewalStep.WRITING
+            self._effects.append(Rebuild(renewal.number))
+            return
+        (rear, ahead), answers = apart, renewal.answers
+        self.end(
+            f"job {self.spec.name} cannot go on: {self.seats[rear].member} has not finished collective "
+            f"{answers[rear].collective}, but {self.seats[ahead].member} stands at "
+            f"{answers[ahead].collective}"
+        )
+
+    def _tell_renewal(self, rank: int, now: float) -> None:
+        """What a worker has to know of the renewal now."""
+        renewal = self.renewal
+        assert renewal is not None
+        if renewal.step is RenewalStep.RAISING:
+            event = Renewed(renewal.number, self._ready(rank), renewal.goes_on_with, renewal.holder)
+            self._tell(rank, event)
+        elif rank in renewal.missing:
+            self._tell(rank, Renew(renewal.number, renewal.reason))
+        renewal.asked_at[rank] = now
+
+    def _go_on(self) -> None:
+        renewal, self.renewal = self.renewal, None
+        assert renewal is not None
+        self._effects.append(WentOn(renewal.cause))
+        self._tell_all(Start())
+
+    @property
+    def _can_lose_workers(self) -> bool:
+        return self.spec.elastic and self.phase is Phase.RUNNING
+
+    def _lose(self, rank: int, reason: str) -> None:
+        seat = self.seats[rank]
+        if seat.lost:
+            return
+        if self.phase is not Phase.RUNNING:
+            self.end(reason, rank=rank)
+            return
+        seat.lost = True
+        self._effects.append(Lost(rank, seat.token, reason))
+
+    def _drop(self, rank: int, reason: str) -> None:
+        """Go on without a worker."""
+        self._tell(rank, Ended(reason, rank))
+        seat = self.departed[rank] = self.seats.pop(rank)
+        self.dropped[seat.token] = reason
+        least = max(1, self.spec.min_workers)
+        if len(self.seats) < least:
+            needed = f"{len(self.seats)} workers are left, and the job needs {least}"
+            self.end(reason if not self.seats else f"{reason}; {needed}", rank=rank)
+        elif all(seat.leaving for seat in self.seats.values()):
+            self._finish(Left())
+        else:
+            self._interrupted(Cause.WORKER_LOST, reason)
 
     def _silence(self, seat: Seat) -> str:
-        if seat.patience_s != self.timing.heartbeat_timeout_s:
+        if seat.recovered:
             return (
                 f"{seat.member} has not come back within {seat.patience_s:g} s after the controller's "
                 "restart: it has died, or cannot reach the controller"
@@ -359,7 +604,7 @@ class Job:
             self.phase = Phase.CREATED
 
     def _finish(self, outcome: Left | Ended) -> None:
-        self.phase, self.outcome, self.move = Phase.ENDED, outcome, None
+        self.phase, self.outcome, self.move, self.renewal = Phase.ENDED, outcome, None, None
         self._effects.append(Over())
         self._tell_all(outcome)
 

@@ -17,7 +17,7 @@ from controller.api.errors import ControllerError, NotFoundError, NotPossibleErr
 from controller.config import Config
 from controller.entries import Entry
 from controller.fabric import ManagedSwitch
-from controller.jobs import Job, Mode
+from controller.jobs import Job, Mode, Phase
 from controller.links import LinkWatch
 from controller.places import HalfOffError, Places
 from controller.running import Running
@@ -71,6 +71,10 @@ class Keeper(abc.ABC):
         """Call a job's state machine, and do what it asks for."""
 
     @abc.abstractmethod
+    def forgot(self, running: Running, reason: str) -> None:
+        """A leaf has lost sums of a live job that nobody else has."""
+
+    @abc.abstractmethod
     def over(self, running: Running) -> None:
         """A job has ended, or one that has is not being written any more."""
 
@@ -83,7 +87,7 @@ class Keeper(abc.ABC):
         raises nothing that is not a defect.
         """
         job = running.job
-        if job.plan is None or not job.live or running.installing or running.places:
+        if job.plan is None or not job.live or running.installing or running.places or job.renewal:
             return self._mode_of(running)
         plan = replace(job.plan, mode=Mode.IN_NETWORK, mode_reason="")
         why = planning.why_ring(self.config, job.spec, job.members)
@@ -103,7 +107,7 @@ class Keeper(abc.ABC):
     async def take_off(self, running: Running, reason: str) -> tuple[Mode, str]:
         """The way back: all entries of the job go, and its slots are free. As `place_running`."""
         job = running.job
-        if job.plan is None or not job.live or running.installing or not running.places:
+        if job.plan is None or not job.live or running.installing or not running.places or job.renewal:
             return self._mode_of(running)
         why = ""
         running.installing = True
@@ -127,8 +131,12 @@ class Keeper(abc.ABC):
         """The switches have been written for a job that may have ended meanwhile."""
         running.installing = False
         self.upkeep.placed(running)
+        waiting, running.when_written = running.when_written, []
         if not running.job.live:
             self.over(running)
+            return
+        for call in waiting:
+            call()
 
     # Switches, links, and what an operator wants of them.
 
@@ -162,8 +170,8 @@ class Keeper(abc.ABC):
         self.links.look()
 
     async def settle(self, switch: ManagedSwitch) -> None:
-        """Hold a switch that is connected against what it should have; jobs that it has forgotten end."""
-        await self.places.settle(switch, self._end)
+        """Hold a switch that is connected against what it should have, and tell jobs that it forgot."""
+        await self.places.settle(switch, self.forgot)
         self.links.look()
         if switch.ready:
             self.upkeep.changed()  # what was decided while it was written
@@ -181,11 +189,11 @@ class Keeper(abc.ABC):
             )
             if jobs and not force:
                 raise NotPossibleError(
-                    f"switch {switch.name} serves {', '.join(jobs)}: a new program would end that; wait, or "
-                    "force it"
+                    f"switch {switch.name} serves {', '.join(jobs)}: a new program would interrupt that; "
+                    "wait, or force it"
                 )
         for switch in chosen:
-            await self.places.push(switch, self._end)
+            await self.places.push(switch, self.forgot)
         return chosen
 
     def _end(self, running: Running, reason: str) -> None:
@@ -224,9 +232,9 @@ class Keeper(abc.ABC):
         self.upkeep.retry()
 
     def _give_up(self, switch: ManagedSwitch) -> None:
-        """Jobs cannot do without a leaf for ever."""
+        """Jobs that do not run yet are not set up without a leaf; for the others, see Renewer."""
         for running in self.places.on(switch.name):
-            if switch.name in running.leaves:
+            if switch.name in running.leaves and running.job.phase is not Phase.RUNNING:
                 self._end(
                     running,
                     f"switch {switch.name} has been away for more than {self.config.switch_timeout_s:g} s: "

@@ -303,11 +303,11 @@ class Places:
 
     # Switches that come back
 
-    async def settle(self, switch: ManagedSwitch, end: Callable[[Running, str], None]) -> None:
+    async def settle(self, switch: ManagedSwitch, forgot: Callable[[Running, str], None]) -> None:
         """Hold a switch that is connected against what it should have.
 
-        A leaf that has forgotten a job has lost sums that nobody else has: `end` is told. A spine is filled
-        again, for it can have lost nothing that leaves cannot send once more.
+        A leaf that has forgotten a job has lost sums that nobody else has: `forgot` is told. A spine is
+        filled again, for it can have lost nothing that leaves cannot send once more.
         """
         if switch.ready or switch.settling:
             return
@@ -320,7 +320,9 @@ class Places:
                     fixed = {entry for entry in place.entries if not is_uplink(entry)}
                     lost = place.role == "leaf" and not found.issuperset(fixed)
                     if lost and running.job.live and not running.installing:
-                        end(running, f"switch {switch.name} was restarted, and has forgotten the job's sums")
+                        forgot(
+                            running, f"switch {switch.name} was restarted, and has forgotten the job's sums"
+                        )
                 await switch.adopt(self.held(switch.name))
         except ControllerError as error:
             logger.warning("switch %s: %s", switch.name, error)
@@ -329,12 +331,12 @@ class Places:
         if switch.ready:
             self._on_room()
 
-    async def push(self, switch: ManagedSwitch, end: Callable[[Running, str], None]) -> None:
-        """The program anew; the jobs of a leaf end by that."""
+    async def push(self, switch: ManagedSwitch, forgot: Callable[[Running, str], None]) -> None:
+        """The program anew; a leaf forgets its jobs by that."""
         async with switch.lock:
             for running in self.on(switch.name):
-                if running.places[switch.name].role == "leaf":
-                    end(running, f"switch {switch.name} was loaded with its program anew")
+                if running.places[switch.name].role == "leaf" and running.job.live:
+                    forgot(running, f"switch {switch.name} was loaded with its program anew")
             await switch.switch.push()
             await switch.adopt(self.held(switch.name))  # guards stay until no worker can send any more
             for running in self.remains:

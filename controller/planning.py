@@ -8,9 +8,10 @@ from ipaddress import AddressValueError, IPv4Address
 
 from controller.api import controller_pb2 as pb
 from controller.api.errors import InvalidRequestError, NotFoundError
-from controller.config import Config, HostConfig, check_window
+from controller.config import MAC, Config, HostConfig, check_window
 from controller.graph import ALL_UP
 from controller.jobs import JobSpec, Member, Mode
+from controller.specs import Backup
 from controller.trees import Tree
 from p4src import MAX_RANKS, MAX_SLOTS, PATH_MTUS
 
@@ -38,6 +39,14 @@ def check_spec(config: Config, spec: JobSpec) -> None:
         raise InvalidRequestError(
             f"{where}: {what} adds up for 2 to {most} workers, not {spec.world_size}: ask for "
             "ring mode, or leave the mode open"
+        )
+    if spec.min_workers and not spec.elastic:
+        raise InvalidRequestError(
+            f"{where}: only an elastic job goes on with fewer workers: ask for that, or leave out min_workers"
+        )
+    if not 0 <= spec.min_workers <= spec.world_size:
+        raise InvalidRequestError(
+            f"{where}: {spec.min_workers} is no least number of its {spec.world_size} workers"
         )
     if spec.path_mtu is not None:
         _check_path_mtu(spec.path_mtu, where)
@@ -72,15 +81,7 @@ def member_from(config: Config, join: pb.Join) -> Member:
             f"{who}: host {host.name} has the MAC {host.mac} in the controller's configuration, the worker "
             f"says {worker.mac!r}: use the interface that is connected to the switch"
         )
-    for what, number, least in (
-        ("qpn_out", worker.qpn_out, _FIRST_QPN),
-        ("qpn_in", worker.qpn_in, _FIRST_QPN),
-        ("psn_out", worker.psn_out, 0),
-    ):
-        if not least <= number < _24_BITS:
-            raise InvalidRequestError(f"{who}: {what} {number} is not within {least}..{_24_BITS - 1}")
-    if worker.qpn_out == worker.qpn_in:
-        raise InvalidRequestError(f"{who}: both QPs have the number {worker.qpn_in}")
+    check_qps(who, qpn_out=worker.qpn_out, psn_out=worker.psn_out, qpn_in=worker.qpn_in)
     _check_path_mtu(join.path_mtu_max, who)
     return Member(
         rank=worker.rank,
@@ -93,11 +94,48 @@ def member_from(config: Config, join: pb.Join) -> Member:
         host=host.name,
         path_mtu_max=join.path_mtu_max,
         rnr_nak=join.rnr_nak,
+        selective=join.selective,
+        backup=_backup(join, who),
     )
 
 
-def path_mtu(config: Config, spec: JobSpec, members: Sequence[Member]) -> int:
-    """The largest that every link carries, unless the job asks for one: `Job.check` has compared that."""
+def check_qps(who: str, *, qpn_out: int, psn_out: int, qpn_in: int) -> None:
+    """InvalidRequestError where these are no QPs of a worker."""
+    for what, number, least in (
+        ("qpn_out", qpn_out, _FIRST_QPN),
+        ("qpn_in", qpn_in, _FIRST_QPN),
+        ("psn_out", psn_out, 0),
+    ):
+        if not least <= number < _24_BITS:
+            raise InvalidRequestError(f"{who}: {what} {number} is not within {least}..{_24_BITS - 1}")
+    if qpn_out == qpn_in:
+        raise InvalidRequestError(f"{who}: both QPs have the number {qpn_in}")
+
+
+def _backup(join: pb.Join, who: str) -> Backup | None:
+    if not join.backup_ip and not join.backup_mac:
+        return None
+    try:
+        ip = IPv4Address(join.backup_ip)
+    except AddressValueError as error:
+        raise InvalidRequestError(f"{who}: backup_ip {join.backup_ip!r} is not an IPv4 address") from error
+    mac = join.backup_mac.lower()
+    if MAC.fullmatch(mac) is None:
+        raise InvalidRequestError(
+            f"{who}: backup_mac {join.backup_mac!r} is not a MAC such as 02:00:00:00:00:01"
+        )
+    _check_path_mtu(join.backup_path_mtu, f"{who}: backup interface")
+    return Backup(mac=mac, ip=ip, path_mtu=join.backup_path_mtu)
+
+
+def path_mtu(config: Config, spec: JobSpec, members: Sequence[Member], *, backup: bool = False) -> int:
+    """The largest that every link carries, unless the job asks for one: `Job.check` has compared that.
+
+    With `backup`, that every backup interface carries, and no larger than asked for.
+    """
+    if backup:
+        carried = min(member.backup.path_mtu for member in members if member.backup is not None)
+        return min(spec.path_mtu or carried, carried)
     return spec.path_mtu or min(config.path_mtu, *(member.path_mtu_max for member in members))
 
 
@@ -119,12 +157,12 @@ def why_ring(config: Config, spec: JobSpec, members: Sequence[Member]) -> str:
     """Why the job cannot be summed by switches, whatever there is room for; empty if it can."""
     if spec.mode is Mode.RING:
         return "the job was created with ring mode"
-    if spec.world_size == 1:
+    if len(members) == 1:
         return "a job of one worker has nothing to add up"
     tree = Tree.of(config, members)
     crowded = next((rack for rack in tree.racks if len(rack.members) > MAX_RANKS), None)
     if crowded is not None:
-        where = f"{len(crowded.members)} behind {crowded.leaf}" if tree.two_level else f"{spec.world_size}"
+        where = f"{len(crowded.members)} behind {crowded.leaf}" if tree.two_level else f"{len(members)}"
         return f"a switch adds up for {MAX_RANKS} workers at most, the job has {where}"
     if tree.two_level and not tree.spines(ALL_UP):
         names = ", ".join(sorted(tree.leaves))

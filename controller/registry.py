@@ -16,23 +16,33 @@ from controller.api.errors import ConflictError, ControllerError, NotFoundError
 from controller.config import Config
 from controller.fabric import ManagedSwitch
 from controller.jobs import (
+    Detach,
     Ended,
     Install,
+    Interrupted,
     Job,
     JobSpec,
     Left,
+    Lost,
     Member,
     Mode,
     Over,
     Phase,
+    Plan,
+    Rebuild,
     Relocate,
+    Renumbered,
     Started,
     Stayed,
+    Superseded,
     Tell,
     Timing,
+    WentOn,
 )
 from controller.keeper import STRAGGLERS_S, Keeper
 from controller.places import stored
+from controller.renewals import Cause, Standing
+from controller.renewer import Renewer
 from controller.running import Running
 from controller.sessions import Session
 from controller.store import Store, StoredJob, StoreError
@@ -60,6 +70,7 @@ class Registry(Keeper):
             heartbeat_interval_s=config.heartbeat_interval_s,
             heartbeat_timeout_s=config.heartbeat_timeout_s,
             resume_timeout_s=config.resume_timeout_s,
+            lost_timeout_s=config.lost_timeout_s,
         )
         self._jobs: dict[str, Running] = {}  # the last one of each name
         self._specs: dict[str, JobSpec] = {}  # made by CreateJob
@@ -67,6 +78,7 @@ class Registry(Keeper):
         self._ticked_at: float | None = None
         self.stopping = False
         self.waitlist = Waitlist(self)
+        self.renewer = Renewer(self)
 
     # Jobs.
 
@@ -111,41 +123,75 @@ class Registry(Keeper):
         """Other quotas of slots (None: the configuration's)."""
         self.waitlist.set_quotas(quotas)
 
-    def join(self, name: str, world_size: int, member: Member, tenant: str = "") -> Session:
+    def join(
+        self, name: str, world_size: int, member: Member, tenant: str = "", *, elastic: bool = False
+    ) -> Session:
         """Take a worker in. ControllerError says why not; nobody else notices then."""
         running = self._jobs.get(name)
         if running is None or not running.job.live:
-            running = Running(self._new_job(name, world_size, tenant))
+            running = Running(self._new_job(name, world_size, tenant, elastic=elastic))
         tenant = tenant_of(tenant)
-        running.job.check(member, world_size, tenant)
+        running.job.check(member, world_size, tenant, elastic=elastic)
         self._check_qps(member)
         self._jobs[name] = running
         session = running.sessions[member.rank] = Session(self, running, member.rank)
-        self.act(running, lambda job, now: job.join(member, world_size, now, tenant))
+        self.act(running, lambda job, now: job.join(member, world_size, now, tenant, elastic=elastic))
         return session
 
-    def host_of(self, generation: int, rank: int) -> str | None:
-        """The host that a rank of a job joined from; None where there is none."""
-        running = self._by_generation.get(generation)
-        seat = running.job.seats.get(rank) if running is not None else None
-        return seat.member.host if seat is not None else None
+    def host_of(self, name: str, generation: int, rank: int, token: bytes) -> str:
+        """The host that a worker joined from, which wants to resume. As `resume`."""
+        job = self._of_worker(name, generation, token).job
+        return job.seats[job.rank_of(rank, token, generation)].member.host
 
     def resume(self, name: str, generation: int, rank: int, token: bytes) -> Session:
-        """Take a worker back. NotFoundError, InvalidRequestError."""
-        running = self._by_generation.get(generation)
-        if running is None or running.job.spec.name != name:
-            raise NotFoundError(f"there is no job {name!r} with generation {generation}: it ended long ago")
-        session = Session(self, running, rank)
-        before = running.sessions.get(rank)
+        """Take a worker back, which knows of that generation. NotFoundError, InvalidRequestError,
+        NotPossibleError.
+        """
+        running = self._of_worker(name, generation, token)
+        known = running.job.rank_of(rank, token, generation)
+        session = Session(self, running, known)
+        before = running.sessions.get(known)
 
         def take_back(job: Job, now: float) -> None:
-            job.resume(rank, token, now)
-            running.sessions[rank] = session
+            running.sessions[known] = session
+            job.resume(rank, token, now, generation)
 
         self.act(running, take_back)
         if before is not None:
             before.events.put_nowait(None)
         return session
+
+    def _of_worker(self, name: str, generation: int, token: bytes) -> Running:
+        """The job of a worker; it may have gone on under another generation, here or before a restart."""
+        running = self._jobs.get(name)
+        if running is not None and running.job.live and running.job.knows(token):
+            return running
+        running = self._by_generation.get(generation)
+        if running is None or running.job.spec.name != name:
+            raise NotFoundError(f"there is no job {name!r} with generation {generation}: it ended long ago")
+        return running
+
+    def stands(self, session: Session, renewal: int, standing: Standing) -> None:
+        """A worker answers a renewal. InvalidRequestError, ConflictError."""
+        running, rank = session.running, session.rank
+        member = running.job.seats[rank].member
+        planning.check_qps(
+            str(member), qpn_out=standing.qpn_out, psn_out=standing.psn_out, qpn_in=standing.qpn_in
+        )
+        self._check_qps(replace(member, qpn_out=standing.qpn_out, qpn_in=standing.qpn_in), but=running)
+        self.renewer.stands(running, rank)
+        self.act(running, lambda job, now: job.standing(rank, renewal, standing, now))
+
+    def renewed(self, running: Running, plan: Plan) -> None:
+        """A job has its places in a new generation."""
+        self._by_generation[plan.generation] = running
+        logger.info(
+            "job %s: generation %d, %d workers, %s%s%s",
+            *(running.job.spec.name, plan.generation, running.job.world_size, plan.mode.name),
+            " over the backup interfaces" if plan.backup else "",
+            f" ({plan.mode_reason})" if plan.mode_reason else "",
+        )
+        self.act(running, lambda job, now: job.renewed(plan, now))
 
     def act(self, running: Running, call: Callable[[Job, float], None]) -> None:
         """Call a job's state machine, and do what it asks for."""
@@ -164,6 +210,18 @@ class Registry(Keeper):
                 self.spawn(self.waitlist.relocate(running, effect))
             elif isinstance(effect, Stayed):
                 self.waitlist.stayed(running, effect.reason)
+            elif isinstance(effect, Lost):
+                self.spawn(self.renewer.bury(running, effect))
+            elif isinstance(effect, Interrupted):
+                self.renewer.begin(running, effect.cause, effect.reason)
+            elif isinstance(effect, Detach):
+                self.renewer.detach(running)
+            elif isinstance(effect, Rebuild):
+                self.spawn(self.renewer.rebuild(running, effect.renewal))
+            elif isinstance(effect, Renumbered):
+                _renumber(running, effect)
+            elif isinstance(effect, WentOn):
+                self.waitlist.started(running)
             elif isinstance(effect, Over):
                 self.over(running)
         name = running.job.spec.name
@@ -184,7 +242,7 @@ class Registry(Keeper):
             session.events.put_nowait(None)
             del running.sessions[effect.rank]
 
-    def _new_job(self, name: str, world_size: int, tenant: str) -> Job:
+    def _new_job(self, name: str, world_size: int, tenant: str, *, elastic: bool) -> Job:
         spec = self._specs.get(name)
         if spec is not None:
             return Job(spec, self._timing, explicit=True)
@@ -193,18 +251,19 @@ class Registry(Keeper):
                 f"there is no job {name!r}: create it first (p4reduce job create), this controller makes "
                 "none by itself"
             )
-        spec = JobSpec(name=name, world_size=world_size, tenant=tenant_of(tenant))
+        spec = JobSpec(name=name, world_size=world_size, tenant=tenant_of(tenant), elastic=elastic)
         planning.check_spec(self.config, spec)
         return Job(spec, self._timing)
 
-    def _check_qps(self, member: Member) -> None:
+    def _check_qps(self, member: Member, *, but: Running | None = None) -> None:
+        """ConflictError where others have them, `but` this job's worker itself."""
         wanted = {member.qpn_in, member.qpn_out}
         for running in self._jobs.values():
             if not running.job.live:
                 continue
             for other in running.job.members:
                 taken = wanted & {other.qpn_in, other.qpn_out}
-                if other.ip == member.ip and taken:
+                if other.ip == member.ip and taken and (running is not but or other.rank != member.rank):
                     raise ConflictError(
                         f"QP {min(taken):#x} of host {member.host} ({member.ip}) belongs to {other} of job "
                         f"{running.job.spec.name}: use another QP number"
@@ -220,7 +279,7 @@ class Registry(Keeper):
             job.plan = plan  # from here on there is something to take away
             self.store.save_job(stored(job, plan, running.places.values(), Phase.READY, tokens))
         except (ControllerError, StoreError, sqlite3.Error) as error:
-            self._not_installed(running, str(error))
+            self._not_installed(running, self.trouble(error))
             return
         except Exception as error:
             logger.exception("job %s: a defect in the controller", job.spec.name)
@@ -256,6 +315,14 @@ class Registry(Keeper):
         except sqlite3.Error as error:
             logger.error("%s: job %s is not saved: %s", self.store.path, running.job.spec.name, error)
 
+    def trouble(self, error: Exception) -> str:
+        """What went wrong, and where it was the database, what to do about it."""
+        return self.store.trouble(error) if isinstance(error, sqlite3.Error) else str(error)
+
+    def forgot(self, running: Running, reason: str) -> None:
+        """A leaf has lost sums of a live job that nobody else has."""
+        self.renewer.forgot(running, reason)
+
     # Ending.
 
     def over(self, running: Running) -> None:
@@ -270,13 +337,13 @@ class Registry(Keeper):
             logger.info("job %s: all workers have left", job.spec.name)
         if running.places:
             never_sent = isinstance(job.outcome, Left) or not any(seat.token for seat in job.seats.values())
-            running.free_at = self.clock() + (0.0 if never_sent else self._guarding_s)
+            running.free_at = self.clock() + (0.0 if never_sent else self.guarding_s)
             self.spawn(self.places.clean(running))
         self.waitlist.changed()  # it may have been on its way in
         self._forget_old()
 
     @property
-    def _guarding_s(self) -> float:
+    def guarding_s(self) -> float:
         """How long an ended job has guards where not all workers are known to know."""
         return self._timing.patience_s + STRAGGLERS_S
 
@@ -311,6 +378,7 @@ class Registry(Keeper):
                 running.job.forgive(late)
             self.act(running, lambda job, now: job.tick(now))
         self.tick_switches()
+        self.renewer.tick()
         self.waitlist.tick()
 
     def stop(self) -> None:
@@ -331,8 +399,19 @@ class Registry(Keeper):
         for spec in self.store.specs():
             self._specs[spec.name] = spec
             self._jobs[spec.name] = Running(Job(spec, self._timing, explicit=True))
-        for known in self.store.jobs():
+        for known in _without_drafts(self.store.jobs()):
             self._load(known, now)
+        for running in list(self._jobs.values()):
+            job = running.job
+            if (
+                job.phase is Phase.RUNNING
+                and job.plan
+                and job.plan.mode is Mode.IN_NETWORK
+                and not running.places
+            ):
+                self.renewer.begin(
+                    running, Cause.INTERRUPTED, "the controller was restarted while the job was renewed"
+                )
 
     def _load(self, known: StoredJob, now: float) -> None:
         job = Job.recovered(
@@ -347,7 +426,9 @@ class Registry(Keeper):
         running = Running(job)
         generation = known.plan.generation
         self._by_generation[generation] = running
-        if known.explicit == (known.spec.name in self._specs):
+        if isinstance(known.outcome, Superseded):
+            running.deleted = True
+        elif known.explicit == (known.spec.name in self._specs):
             self._jobs[known.spec.name] = running
         places = known.places
         if known.outcome is None and known.plan.mode is Mode.RING:
@@ -371,8 +452,31 @@ class Registry(Keeper):
             raise StoreError(f"{self.store.path}: generation {generation}: {error}") from error
         if known.outcome is not None:
             job.phase, job.outcome = Phase.ENDED, known.outcome
-            running.free_at = now + self._guarding_s
+            running.free_at = now + self.guarding_s
             return
         if known.phase is Phase.INSTALLING:
             job.end("the controller was restarted while the job was set up")
         self.act(running, lambda job, now: None)
+
+
+def _renumber(running: Running, effect: Renumbered) -> None:
+    sessions, running.sessions = running.sessions, {}
+    for before, session in sessions.items():
+        if before in effect.ranks:
+            session.rank = effect.ranks[before]
+            running.sessions[session.rank] = session
+
+
+def _without_drafts(jobs: Sequence[StoredJob]) -> list[StoredJob]:
+    """The jobs of the database; of one name, only the last may live that its workers can have heard of.
+
+    A controller that died in the middle of a renewal leaves the job before it, and one that is half written.
+    """
+    found: dict[str, StoredJob] = {}
+    for job in jobs:
+        if job.outcome is None and (job.phase is not Phase.INSTALLING or job.spec.name not in found):
+            found[job.spec.name] = job
+    return [
+        job if job.outcome is not None or found[job.spec.name] is job else replace(job, outcome=Superseded())
+        for job in jobs
+    ]

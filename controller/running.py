@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,10 @@ class Running:
     """A job, its workers' sessions by rank, and its places by switch (empty: it has none anywhere).
 
     `free_at`: when the guards of an ended job may go; `installing`: switches are being written for it;
-    `flows_removed`: the switches where an ended job has only its guards left.
+    `flows_removed`: the switches where an ended job has only its guards left; `deleted`: the database shall
+    forget it then. `before`: what generations before this one have left on switches; `when_written`: what is
+    to be done when switches are not being written any more. `waits_for`: in words, what keeps it from going
+    on. `unsaved`: the database does not know of its generation yet.
     """
 
     job: Job
@@ -28,6 +32,10 @@ class Running:
     flows_removed: set[str] = field(default_factory=set)
     free_at: float = 0.0
     deleted: bool = False
+    before: list[Running] = field(default_factory=list)
+    when_written: list[Callable[[], None]] = field(default_factory=list)
+    waits_for: str = ""
+    unsaved: bool = False
 
     @property
     def generation(self) -> int | None:

@@ -71,14 +71,10 @@ def _answers(method: _Method[_Request, _Answer]) -> _Method[_Request, _Answer]:
             await context.abort(error.code, str(error))
         except sqlite3.Error as error:
             logger.error("%s: %s", method.__name__, error)
-            await context.abort(grpc.StatusCode.INTERNAL, _database_failed(error))
+            await context.abort(grpc.StatusCode.INTERNAL, self.registry.trouble(error))
         raise AssertionError("abort raises")
 
     return call
-
-
-def _database_failed(error: sqlite3.Error) -> str:
-    return f"the controller's database failed: {error}"
 
 
 class ControllerService(controller_pb2_grpc.ControllerServicer):
@@ -110,7 +106,7 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
             await context.abort(error.code, str(error))
         except sqlite3.Error as error:
             logger.error("a session is refused: %s", error)
-            await context.abort(grpc.StatusCode.INTERNAL, _database_failed(error))
+            await context.abort(grpc.StatusCode.INTERNAL, self.registry.trouble(error))
         if session is None:
             return
         reader = asyncio.ensure_future(_read(requests, session))
@@ -130,7 +126,7 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
                 await context.abort(wrong.code, str(wrong))
             if isinstance(wrong, sqlite3.Error):  # the worker comes back, and says it again
                 logger.error("a session is interrupted: %s", wrong)
-                await context.abort(grpc.StatusCode.UNAVAILABLE, _database_failed(wrong))
+                await context.abort(grpc.StatusCode.UNAVAILABLE, self.registry.trouble(wrong))
             raise wrong
 
     async def _farewell(self, session: WorkerSession, reader: asyncio.Future[None]) -> None:
@@ -158,12 +154,13 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         if kind == "join":
             member = member_from(self.registry.config, first.join)
             require_host(identity, member.host)
-            return self.registry.join(first.join.job, first.join.world_size, member, first.join.tenant)
+            join = first.join
+            return self.registry.join(join.job, join.world_size, member, join.tenant, elastic=join.elastic)
         if kind == "resume":
             resume = first.resume
-            if (host := self.registry.host_of(resume.generation, resume.rank)) is not None:
-                require_host(identity, host)
-            return self.registry.resume(resume.job, resume.generation, resume.rank, resume.token)
+            who = (resume.job, resume.generation, resume.rank, resume.token)
+            require_host(identity, self.registry.host_of(*who))
+            return self.registry.resume(*who)
         raise InvalidRequestError(f"a session begins with join or resume, not with {kind or 'nothing'}")
 
     @_answers
@@ -327,6 +324,8 @@ async def _read(requests: AsyncIterator[pb.WorkerMessage], session: WorkerSessio
                 session.paused(message.paused.move, message.paused.next_collective)
             elif kind == "held":
                 session.held(message.held.move, message.held.psn)
+            elif kind == "renewing":
+                session.stands(message.renewing.renewal, views.standing_from(message.renewing))
             elif kind == "abort":
                 session.abort(message.abort.reason)
             else:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from controller.api.errors import InvalidRequestError
 from controller.jobs import Ended, Event, Job, Left
+from controller.renewals import Standing
 
 if TYPE_CHECKING:
     from controller.registry import Registry
@@ -25,9 +26,9 @@ class Session:
     def __init__(self, registry: Registry, running: Running, rank: int) -> None:
         self.events: asyncio.Queue[Event | None] = asyncio.Queue()
         self.rank = rank
+        self.running = running
         self.told: Left | Ended | None = None
         self._registry = registry
-        self._running = running
 
     def heartbeat(self) -> None:
         """The worker lives."""
@@ -51,6 +52,11 @@ class Session:
             raise InvalidRequestError(f"rank {self.rank}: {psn} is no PSN (0..{_PSNS - 1})")
         self._do(lambda job, now: job.held(self.rank, move, psn, now))
 
+    def stands(self, renewal: int, standing: Standing) -> None:
+        """It sends nothing any more, and where it stands. InvalidRequestError, ConflictError."""
+        if self.running.sessions.get(self.rank) is self:
+            self._registry.stands(self, renewal, standing)
+
     def abort(self, reason: str) -> None:
         """It wants the job to end."""
         self._do(lambda job, now: job.abort(self.rank, reason))
@@ -61,19 +67,19 @@ class Session:
 
     def took_end(self) -> None:
         """It ended the session after it was told that the job is over."""
-        self._registry.act(self._running, lambda job, now: job.heard_end(self.rank))
+        self._registry.act(self.running, lambda job, now: job.heard_end(self.rank))
 
     def broken(self) -> None:
         """The connection is gone."""
         self._end(lambda job, now: job.broken(self.rank))
 
     def _do(self, call: Callable[[Job, float], None]) -> None:
-        if self._running.sessions.get(self.rank) is self:
-            self._registry.act(self._running, call)
+        if self.running.sessions.get(self.rank) is self:
+            self._registry.act(self.running, call)
 
     def _end(self, call: Callable[[Job, float], None]) -> None:
         """A session that another one has replaced, or that was told the end, ends without effect."""
-        if self._running.sessions.get(self.rank) is self:
-            del self._running.sessions[self.rank]
-            self._registry.act(self._running, call)
+        if self.running.sessions.get(self.rank) is self:
+            del self.running.sessions[self.rank]
+            self._registry.act(self.running, call)
         self.events.put_nowait(None)

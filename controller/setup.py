@@ -37,12 +37,15 @@ class Installer:
         self._store = store
         self._places = places
 
-    async def set_up(self, running: Running) -> Plan:
-        """A plan, and the job's places. NotPossibleError where it must have some but cannot."""
+    async def set_up(self, running: Running, *, generation: int | None = None) -> Plan:
+        """A plan, and the job's places. NotPossibleError where it must have some but cannot.
+
+        Without a `generation`, the next one is taken.
+        """
         job = running.job
         reason = planning.why_ring(self._config, job.spec, job.members)
         if not reason:
-            plan = self._plan(job, Mode.IN_NETWORK)
+            plan = self._plan(job, Mode.IN_NETWORK, generation=generation)
             try:
                 await self._places.put(
                     running,
@@ -53,22 +56,30 @@ class Installer:
                 return plan
             except (NoResourcesError, UnreachableError, SwitchError) as error:
                 reason = str(error)
-        if job.spec.mode is Mode.IN_NETWORK:
+        if job.spec.mode is Mode.IN_NETWORK and len(job.members) > 1:
             raise NotPossibleError(f"it must run in the network, but {reason}")
-        return self._plan(job, Mode.RING, reason)
+        return self._plan(job, Mode.RING, reason, generation=generation)
 
-    def _plan(self, job: Job, mode: Mode, reason: str = "") -> Plan:
+    def by_ring(self, job: Job, reason: str, *, generation: int, backup: bool = False) -> Plan:
+        """A plan that needs nothing of the switches; with `backup`, over the workers' backup interfaces."""
+        return self._plan(job, Mode.RING, reason, generation=generation, backup=backup)
+
+    def _plan(
+        self, job: Job, mode: Mode, reason: str = "", *, generation: int | None, backup: bool = False
+    ) -> Plan:
         tree = Tree.of(self._config, job.members)
         sizes = planning.sizes(self._config, job.spec, planning.switches_of(tree))
         window, packets = self.shape(job, *sizes)
-        generation = self._store.next_generation()
+        generation = self._store.next_generation() if generation is None else generation
         return Plan(
             job_id=generation & 0xFFFF,
             generation=generation,
             window=window,
             message_packets=packets,
-            path_mtu=planning.path_mtu(self._config, job.spec, job.members),
+            path_mtu=planning.path_mtu(self._config, job.spec, job.members, backup=backup),
             mode=mode,
             mode_reason=reason,
             ring=tree.ring,
+            backup=backup,
+            selective=job.spec.selective or all(member.selective for member in job.members),
         )

@@ -29,7 +29,8 @@ class Mode(IntEnum):
 class JobSpec:
     """What was asked for. None: whatever is best; then `mode` falls back to RING.
 
-    `tenant`: whose quota the job's slots count against; empty: the default one's.
+    `tenant`: whose quota the job's slots count against; empty: the default one's. `elastic`: the job goes on
+    without workers that die, as long as `min_workers` are left (0: one).
     """
 
     name: str
@@ -39,13 +40,26 @@ class JobSpec:
     window: int | None = None
     message_packets: int | None = None
     tenant: str = ""
+    elastic: bool = False
+    min_workers: int = 0
+    selective: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Backup:
+    """The interface on which a worker can be reached without the switches; `path_mtu` in bytes."""
+
+    mac: str
+    ip: IPv4Address
+    path_mtu: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class Member:
     """A worker as it joined. `host` is its name in the configuration; `path_mtu_max` in bytes.
 
-    `rnr_nak`: its NIC repeats by itself, and wants RNR NAKs for what it sends too early.
+    `rnr_nak`: its NIC repeats by itself, and wants RNR NAKs for what it sends too early. `selective`: it asks
+    for selective retransmission. `backup`: None where there is no such interface.
     """
 
     rank: int
@@ -58,6 +72,8 @@ class Member:
     host: str = ""
     path_mtu_max: int = 4096
     rnr_nak: bool = False
+    selective: bool = False
+    backup: Backup | None = None
 
     def __str__(self) -> str:
         return f"rank {self.rank} ({self.host or self.hostname}, {self.ip})"
@@ -67,7 +83,9 @@ class Member:
 class Plan:
     """How a job runs, on all workers and on the switches. `window` in messages, `path_mtu` in bytes.
 
-    `ring`: all ranks, each followed by its successor; empty: in ascending order.
+    `ring`: all ranks, each followed by its successor; empty: in ascending order. `backup`: by ring over the
+    backup interfaces. `selective`: selective retransmission. `renewals`: how often the job went on under a
+    new generation, and why it did last.
     """
 
     job_id: int
@@ -78,6 +96,10 @@ class Plan:
     mode: Mode
     mode_reason: str = ""
     ring: tuple[int, ...] = ()
+    backup: bool = False
+    selective: bool = False
+    renewals: int = 0
+    renewal_reason: str = ""
 
     @property
     def slots(self) -> int:
@@ -87,11 +109,14 @@ class Plan:
 
 @dataclass(frozen=True, kw_only=True)
 class Timing:
-    """How long a worker may be silent: between heartbeats, and after a restart of the controller."""
+    """How long a worker may be silent: between heartbeats, after a restart of the controller, and without a
+    connection.
+    """
 
     heartbeat_interval_s: float
     heartbeat_timeout_s: float
     resume_timeout_s: float
+    lost_timeout_s: float = 5.0
 
     @property
     def patience_s(self) -> float:

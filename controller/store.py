@@ -1,8 +1,10 @@
 """What must survive a restart of the controller: one SQLite file (WAL), one process at a time.
 
 A generation is never given out twice: the counter goes up in a transaction of its own before the number is
-used. A new file starts it at the time in seconds, so that a lost file does not bring back generations that
-slots of a switch may still hold (more than one job a second for the file's whole life would).
+used. It is kept a reserve ahead of that, so that jobs which run can be given new generations while the disk
+is full; a restart leaves out what is left of the reserve. A new file starts it at the time in seconds, so
+that a lost file does not bring back generations that slots of a switch may still hold (more than one job a
+second for the file's whole life would).
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import json
 import sqlite3
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from ipaddress import IPv4Address
 from pathlib import Path
 from types import TracebackType
@@ -19,13 +21,16 @@ from typing import Any
 
 from controller.allocator import Region
 from controller.entries import Entry, from_json, to_json
-from controller.jobs import Ended, JobSpec, Left, Member, Mode, Phase, Plan
+from controller.jobs import Ended, JobSpec, Left, Member, Mode, Phase, Plan, Superseded
 from controller.revisions import SCHEMA as _REVISIONS
+from controller.specs import Backup
 
 _VERSION = 3
 _OLDER = (1, 2)  # differ in the parameters of flow entries; one switch a job
 _GENERATIONS = 1 << 32
 _KEPT = 100  # ended jobs that are remembered
+_RESERVE = 256
+_SUPERSEDED = '{"superseded": true}'
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS counters (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
@@ -86,7 +91,7 @@ class StoredJob:
     plan: Plan
     workers: tuple[tuple[Member, bytes], ...]
     phase: Phase
-    outcome: Left | Ended | None = None
+    outcome: Left | Ended | Superseded | None = None
     places: tuple[Place, ...] = ()
 
 
@@ -96,6 +101,9 @@ class Store:
     def __init__(self, path: Path | str, *, wall_clock: Callable[[], float] = time.time) -> None:
         self.path = str(path)
         self._db = _open(self.path, int(wall_clock()))
+        (given,) = self._db.execute("SELECT value FROM counters WHERE name = 'generation'").fetchone()
+        self._given: int = given
+        self._reserved = self._given  # none of the numbers up to this one is given out after a restart
 
     def __enter__(self) -> Store:
         return self
@@ -114,17 +122,33 @@ class Store:
         """Close the file; idempotent."""
         self._db.close()
 
+    def trouble(self, error: sqlite3.Error) -> str:
+        """What is wrong with the database, where it is, and what to do."""
+        return (
+            f"the controller's database {self.path} cannot be written: {error}. Jobs that run go on, new "
+            "ones are taken when it can be written again: look for free space there (df), the controller "
+            "need not be restarted"
+        )
+
     def next_generation(self) -> int:
-        """A number from 1 to 2**32-1 that no job of this database has ever had. StoreError at the end."""
-        with self._db:
-            self._db.execute("UPDATE counters SET value = value + 1 WHERE name = 'generation'")
-            generation = int(
-                self._db.execute("SELECT value FROM counters WHERE name = 'generation'").fetchone()[0]
-            )
+        """A number from 1 to 2**32-1 that no job of this database has ever had.
+
+        StoreError at the end; what the database raises where it cannot be written and the reserve is used up.
+        """
+        generation = self._given + 1
         if not 0 < generation < _GENERATIONS:
             raise StoreError(
                 f"{self.path}: all generations are used up; restart the switches and begin a new database"
             )
+        reserved = min(generation + _RESERVE, _GENERATIONS - 1)
+        try:
+            with self._db:
+                self._db.execute("UPDATE counters SET value = ? WHERE name = 'generation'", (reserved,))
+            self._reserved = reserved
+        except sqlite3.Error:
+            if generation > self._reserved:
+                raise
+        self._given = generation
         return generation
 
     # The fabric.
@@ -163,24 +187,42 @@ class Store:
 
     def save_job(self, job: StoredJob) -> None:
         """Remember a job and its places, in one transaction: before switches are written."""
-        generation = job.plan.generation
         with self._db:
-            self._db.execute("DELETE FROM jobs WHERE generation = ?", (generation,))
+            self._save_job(job)
+
+    def _save_job(self, job: StoredJob) -> None:
+        generation = job.plan.generation
+        self._db.execute("DELETE FROM jobs WHERE generation = ?", (generation,))
+        self._db.execute(
+            "INSERT INTO jobs VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                generation,
+                job.spec.name,
+                job.explicit,
+                json.dumps(asdict(job.spec)),
+                json.dumps(asdict(job.plan)),
+                json.dumps([_member_to_json(member, token) for member, token in job.workers]),
+                int(job.phase),
+                _outcome_to_json(job.outcome),
+            ),
+        )
+        for place in job.places:
+            self._insert_place(generation, place)
+
+    def supersede(self, job: StoredJob) -> None:
+        """A job goes on under a new generation: it is remembered, and those before it are over."""
+        name, generation = job.spec.name, job.plan.generation
+        older = "name = ? AND generation < ? AND phase != ?"
+        with self._db:
+            self._save_job(job)
             self._db.execute(
-                "INSERT INTO jobs VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                (
-                    generation,
-                    job.spec.name,
-                    job.explicit,
-                    json.dumps(asdict(job.spec)),
-                    json.dumps(asdict(job.plan)),
-                    json.dumps([_member_to_json(member, token) for member, token in job.workers]),
-                    int(job.phase),
-                    _outcome_to_json(job.outcome),
-                ),
+                f"DELETE FROM jobs WHERE {older} AND generation NOT IN (SELECT generation FROM regions)",
+                (name, generation, int(Phase.ENDED)),
             )
-            for place in job.places:
-                self._insert_place(generation, place)
+            self._db.execute(
+                f"UPDATE jobs SET phase = ?, outcome = ? WHERE {older}",
+                (int(Phase.ENDED), _outcome_to_json(Superseded()), name, generation, int(Phase.ENDED)),
+            )
 
     def save_places(self, places: Iterable[tuple[int, Place]]) -> None:
         """Jobs, by generation, have more places, or other entries there."""
@@ -206,7 +248,9 @@ class Store:
     def _delete_place(self, generation: int, switch: str) -> None:
         self._db.execute("DELETE FROM regions WHERE generation = ? AND switch = ?", (generation, switch))
 
-    def save_phase(self, generation: int, phase: Phase, outcome: Left | Ended | None = None) -> None:
+    def save_phase(
+        self, generation: int, phase: Phase, outcome: Left | Ended | Superseded | None = None
+    ) -> None:
         """A job went on."""
         with self._db:
             self._db.execute(
@@ -316,23 +360,32 @@ def _plan(value: dict[str, Any]) -> Plan:
 
 
 def _member_to_json(member: Member, token: bytes) -> list[Any]:
-    return [asdict(replace(member)) | {"ip": str(member.ip)}, token.hex()]
+    fields = asdict(member) | {"ip": str(member.ip)}
+    if member.backup is not None:
+        fields["backup"]["ip"] = str(member.backup.ip)
+    return [fields, token.hex()]
 
 
 def _member_from_json(value: list[Any]) -> tuple[Member, bytes]:
     fields, token = value
+    if (backup := fields.get("backup")) is not None:
+        fields = {**fields, "backup": Backup(**{**backup, "ip": IPv4Address(backup["ip"])})}
     return Member(**{**fields, "ip": IPv4Address(fields["ip"])}), bytes.fromhex(token)
 
 
-def _outcome_to_json(outcome: Left | Ended | None) -> str | None:
+def _outcome_to_json(outcome: Left | Ended | Superseded | None) -> str | None:
     if outcome is None:
         return None
+    if isinstance(outcome, Superseded):
+        return _SUPERSEDED
     return json.dumps(asdict(outcome))
 
 
-def _outcome_from_json(text: str | None) -> Left | Ended | None:
+def _outcome_from_json(text: str | None) -> Left | Ended | Superseded | None:
     if text is None:
         return None
+    if text == _SUPERSEDED:
+        return Superseded()
     fields = json.loads(text)
     return Ended(**fields) if fields else Left()
 

@@ -15,6 +15,7 @@ from controller.jobs import (
     Mode,
     Phase,
     Ready,
+    Renewed,
     Resumed,
     Start,
     Timing,
@@ -22,6 +23,7 @@ from controller.jobs import (
 )
 from controller.moves import HoldAt, Moved, Pause
 from controller.registry import Registry
+from controller.renewals import Renew, Standing
 from controller.running import Running
 from controller.trees import Tree
 
@@ -46,6 +48,19 @@ def spec_from(message: pb.JobSpec) -> JobSpec:
         window=message.window if message.HasField("window") else None,
         message_packets=message.message_packets if message.HasField("message_packets") else None,
         tenant=message.tenant,
+        elastic=message.elastic,
+        min_workers=message.min_workers,
+        selective=message.selective,
+    )
+
+
+def standing_from(message: pb.Renewing) -> Standing:
+    """Where a worker stands."""
+    return Standing(
+        qpn_out=message.qpn_out,
+        psn_out=message.psn_out,
+        qpn_in=message.qpn_in,
+        collective=message.collective,
     )
 
 
@@ -71,6 +86,16 @@ def event_message(event: Event, timing: Timing, rc: pb.RcParameters) -> pb.Contr
         return pb.ControllerMessage(
             moved=pb.Moved(move=event.move, mode=_mode(event.mode), mode_reason=event.reason)
         )
+    if isinstance(event, Renew):
+        return pb.ControllerMessage(renew=pb.Renew(renewal=event.renewal, reason=event.reason))
+    if isinstance(event, Renewed):
+        renewed = pb.Renewed(
+            renewal=event.renewal,
+            ready=_ready(event.ready, timing, rc),
+            collective=event.collective,
+            holder=event.holder,
+        )
+        return pb.ControllerMessage(renewed=renewed)
     return pb.ControllerMessage(ended=_ended(event))
 
 
@@ -109,7 +134,13 @@ def job_info(registry: Registry, running: Running) -> pb.JobInfo:
         info.window = job.plan.window
         info.message_packets = job.plan.message_packets
         info.path_mtu = job.plan.path_mtu
-        info.ring.extend(job.plan.ring or range(job.spec.world_size))
+        info.ring.extend(job.plan.ring or range(job.world_size))
+        info.renewals = job.plan.renewals
+        info.renewal_reason = running.waits_for or job.plan.renewal_reason
+    if job.renewal is not None:
+        info.renewing = True
+        info.renewal_reason = running.waits_for or job.renewal.reason
+    info.awaited.extend(job.awaited)
     if running.places and job.live:
         tree = Tree.of(registry.config, job.members)
         for place in running.leaves_first:
@@ -128,12 +159,13 @@ def job_info(registry: Registry, running: Running) -> pb.JobInfo:
     return info
 
 
-def worker_message(member: Member) -> pb.Worker:
-    """A worker as it joined."""
+def worker_message(member: Member, *, backup: bool = False) -> pb.Worker:
+    """A worker as it joined; with `backup`, where it is reached without the switches."""
+    at = member.backup if backup and member.backup is not None else member
     return pb.Worker(
         rank=member.rank,
-        mac=member.mac,
-        ip=str(member.ip),
+        mac=at.mac,
+        ip=str(at.ip),
         qpn_out=member.qpn_out,
         psn_out=member.psn_out,
         qpn_in=member.qpn_in,
@@ -168,14 +200,18 @@ def _ready(event: Ready, timing: Timing, rc: pb.RcParameters) -> pb.Ready:
         path_mtu=plan.path_mtu,
         mode=_mode(plan.mode),
         mode_reason=plan.mode_reason,
-        successor=worker_message(event.successor),
-        predecessor=worker_message(event.predecessor),
+        successor=worker_message(event.successor, backup=plan.backup),
+        predecessor=worker_message(event.predecessor, backup=plan.backup),
         heartbeat_interval_s=timing.heartbeat_interval_s,
         heartbeat_timeout_s=timing.heartbeat_timeout_s,
         resume_timeout_s=timing.resume_timeout_s,
         resume_token=event.token,
         rc=rc,
         ring=plan.ring,
+        rank=event.rank,
+        world_size=event.world_size,
+        selective=plan.selective,
+        backup=plan.backup,
     )
 
 
@@ -192,6 +228,9 @@ def _spec(spec: JobSpec) -> pb.JobSpec:
         window=spec.window,
         message_packets=spec.message_packets,
         tenant=spec.tenant,
+        elastic=spec.elastic,
+        min_workers=spec.min_workers,
+        selective=spec.selective,
     )
 
 

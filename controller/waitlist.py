@@ -292,7 +292,8 @@ class Waitlist:
         if self._made_room_for not in self._waiting:
             self._made_room_for = None
         for running, waiting in self._waiting.items():
-            moving = running.job.move is not None or running.installing
+            job = running.job
+            moving = job.move is not None or job.renewal is not None or running.installing or running.unsaved
             if ready_only and (moving or now < waiting.not_before or self._why_away(running)):
                 continue
             assert running.job.plan is not None
@@ -305,6 +306,7 @@ class Waitlist:
             job.phase in (Phase.READY, Phase.RUNNING)
             and job.plan is not None
             and job.plan.mode is Mode.RING
+            and not job.plan.backup
             and job.spec.mode is None
             and not planning.why_ring(self._registry.config, job.spec, job.members)
         )

@@ -219,7 +219,7 @@ def test_what_is_left_of_a_job_that_ended_is_no_drift(bench: Run) -> None:
         assert guards == bench.of_jobs("l1") != set()  # workers that do not know yet may still send
         assert changes(await bench.configuration.apply("drain: [s2]")) != []
         assert bench.of_jobs("l1") == guards
-        await bench.pass_time(60.0, step=1.0)
+        await bench.pass_time(80.0, step=1.0)
         assert bench.of_jobs("l1") == set()
         assert changes(await bench.configuration.plan("")) == []
         assert len(others) == 3

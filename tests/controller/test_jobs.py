@@ -19,6 +19,7 @@ from controller.jobs import (
     Job,
     JobSpec,
     Left,
+    Lost,
     Member,
     Mode,
     Over,
@@ -104,7 +105,8 @@ def test_everyone_learns_its_neighbours_on_the_ring() -> None:
     job.take_effects()
     job.planned(PLAN, {rank: token(rank) for rank in range(3)}, 0.0)
     assert told(job) == [
-        (rank, Ready(PLAN, member((rank + 1) % 3), member((rank + 2) % 3), token(rank))) for rank in range(3)
+        (rank, Ready(PLAN, member((rank + 1) % 3), member((rank + 2) % 3), token(rank), rank, 3))
+        for rank in range(3)
     ]
 
 
@@ -112,7 +114,7 @@ def test_a_job_of_one_is_its_own_neighbour() -> None:
     job = joined(1)
     job.take_effects()
     job.planned(PLAN, {0: token(0)}, 0.0)
-    assert told(job) == [(0, Ready(PLAN, member(0), member(0), token(0)))]
+    assert told(job) == [(0, Ready(PLAN, member(0), member(0), token(0), 0, 1))]
 
 
 @pytest.mark.parametrize(
@@ -150,8 +152,13 @@ def test_silence_ends_the_job_and_names_the_worker() -> None:
         job.tick(now)
     assert told(job) == []
     job.tick(105.1)
-    ended = Ended("rank 1 (h2, 10.0.0.2) sent no heartbeat for 5 s: it has died or hangs", 1)
-    assert told(job) == [(rank, ended) for rank in range(3)]
+    lost = "rank 1 (h2, 10.0.0.2) sent no heartbeat for 5 s: it has died or hangs"
+    assert job.take_effects()[0] == Lost(1, token(1), lost)
+    job.heard(1, 105.2)
+    job.tick(105.3)
+    assert not any(isinstance(effect, Lost) for effect in job.take_effects())
+    job.bury(token(1), f"{lost}; message 3")
+    assert told(job) == [(rank, Ended(f"{lost}; message 3", 1)) for rank in range(3)]
 
 
 def test_a_break_that_is_shorter_than_the_timeout_is_no_matter() -> None:
@@ -189,10 +196,10 @@ def test_after_a_restart_all_workers_have_to_come_back() -> None:
     job.tick(30.0)
     assert told(job) == [(0, Resumed()), (0, Moved(0, Mode.IN_NETWORK))]
     job.tick(30.1)
-    ((rank, event),) = told(job)
-    assert rank == 0
-    assert isinstance(event, Ended)
-    assert "rank 1 (h2, 10.0.0.2) has not come back within 30 s" in event.reason
+    (lost,) = job.take_effects()
+    assert isinstance(lost, Lost)
+    assert (lost.rank, lost.token) == (1, token(1))
+    assert "rank 1 (h2, 10.0.0.2) has not come back within 30 s" in lost.reason
 
 
 def test_a_worker_that_was_away_when_everybody_left_hears_it_when_it_is_back() -> None:
@@ -411,7 +418,7 @@ class JobMachine(RuleBasedStateMachine):
         self.moves = 0
         self.modes: dict[int, Mode] = {}  # of collectives that have started
         self.starts = self.overs = 0
-        self.over_seen = False
+        self.lost: list[Lost] = []
 
     def settle(self) -> None:
         """Do what the job asks for, and check the promises at the very moment."""
@@ -423,6 +430,8 @@ class JobMachine(RuleBasedStateMachine):
                 self.starts += 1
             elif isinstance(effect, Over):
                 self.overs += 1
+            elif isinstance(effect, Lost):
+                self.lost.append(effect)
             elif isinstance(effect, Relocate):
                 assert self.writing is None
                 assert len({w.next for w in self.workers.values()}) == 1, "they hold at different collectives"
@@ -552,6 +561,13 @@ class JobMachine(RuleBasedStateMachine):
             return
         self.workers[rank].session = True
         self.job.resume(rank, token(rank), self.now)
+        self.settle()
+
+    @precondition(lambda self: self.lost)
+    @rule()
+    def bury(self) -> None:
+        lost = self.lost.pop()
+        self.job.bury(lost.token, lost.reason)
         self.settle()
 
     @rule(seconds=st.sampled_from([0.5, 2.0, 5.5]))

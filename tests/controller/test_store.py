@@ -91,7 +91,7 @@ def test_what_was_written_is_there_after_the_process_died(tmp_path: Path) -> Non
     db.close()
     with store(tmp_path / "copy") as copy:
         assert copy.jobs() == [JOB]
-        assert copy.next_generation() == generation + 1
+        assert copy.next_generation() > generation
 
 
 def test_generations_are_never_given_out_twice(tmp_path: Path) -> None:
@@ -99,7 +99,8 @@ def test_generations_are_never_given_out_twice(tmp_path: Path) -> None:
     for _ in range(3):
         with store(tmp_path / "db") as db:
             seen += [db.next_generation() for _ in range(3)]
-    assert seen == list(range(101, 110))
+    assert seen == sorted(set(seen))
+    assert seen[:3] == [101, 102, 103]
 
 
 def test_a_new_file_begins_where_no_old_one_has_been(tmp_path: Path) -> None:
@@ -194,7 +195,7 @@ def test_a_file_of_a_format_before_is_taken_if_it_holds_no_entries(tmp_path: Pat
         assert job.spec == JOB.spec
         ((member, _),) = job.workers
         assert member.rnr_nak is (version == 2)
-        assert db.next_generation() == generation + 1
+        assert db.next_generation() > generation
         db.save_job(JOB)
         assert db.jobs() == [JOB]
 
