@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType, TracebackType
 
@@ -24,18 +24,17 @@ from host_agent.arguments import (
 from host_agent.carriers import Transport
 from host_agent.collectives import in_network, ring
 from host_agent.collectives.plan import Array, Strategy, choose
-from host_agent.errors import CommunicatorClosedError, UsageError
-from host_agent.execution import Execution, Task
+from host_agent.errors import CommunicatorClosedError, RingFallbackWarning, UsageError
+from host_agent.execution import Begun, Execution, Task
 from host_agent.gate import Gate
-from host_agent.membership import Membership, Mode, Ready
+from host_agent.membership import Membership, MembershipChange, Mode, Ready, Seat
+from host_agent.renewing import Connections
 from host_agent.runner import Link, Runner
 from host_agent.transport.events import Counters
 from host_agent.wire.aggregation import Reduction
 from security.files import TlsFiles, tls_files
 
-
-class RingFallbackWarning(UserWarning):
-    """The job's sums are made by the workers, not by the switch."""
+__all__ = ["Communicator", "RingFallbackWarning", "Statistics"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +55,7 @@ class Statistics:
     retransmissions: int
     duplicates: int
     timeouts: int
+    renewals: int = 0
 
 
 class Communicator:
@@ -70,6 +70,13 @@ class Communicator:
 
     The controller may move a running job from ring to switch or back, between two collectives: `mode` and
     `mode_reason` tell how the next one will travel, `ready` how the job began.
+
+    The job outlives its switches: where one lost its state, or is away for long, all go on under a new
+    generation, by ring if need be. Callers see nothing but time. An elastic job outlives workers as well:
+    `rank` and `world_size` change, of which `on_change` tells. What was under way then is finished by all
+    with the dead worker's contribution, or done anew by all without it; the latter as if called now:
+    all_gather's result has as many rows as there are workers, AVG divides by their number, and where a root
+    has died or reduce_scatter's rows cannot be divided any more, it is a UsageError.
     """
 
     def __init__(
@@ -83,19 +90,23 @@ class Communicator:
         timeout_s: float | None = None,
         strategy: Strategy | str = Strategy.AUTO,
         transport: Transport = Transport.USERSPACE,
+        connections: Connections | None = None,
     ) -> None:
-        self.rank = rank
-        self.world_size = world_size
         self.ready = ready
         self.transport = transport
         self.strategy = strategy_of(strategy)
-        self._link = link
         self._membership = membership
         self._left = False
         self._metrics: metrics.Exposed | None = None
         self._gate = Gate(ready.mode, ready.mode_reason)
-        runner = Runner(link, rank=rank, timeout_s=timeout_s)
-        self._execution = Execution(rank, world_size, runner, membership, self._gate, ready.ring)
+        self._execution = Execution(
+            Seat.first(rank, world_size, ready.ring),
+            ready,
+            Runner(link, rank=rank, timeout_s=timeout_s),
+            membership,
+            self._gate,
+            connections,
+        )
         if ready.mode is Mode.RING and world_size > 1:
             warnings.warn(
                 f"this job is not summed by the switch but by ring all-reduce: {ready.mode_reason}",
@@ -122,6 +133,7 @@ class Communicator:
         tenant: str = "",
         metrics_address: str | None = None,
         tls: TlsFiles | Path | str | None = None,
+        elastic: bool = False,
     ) -> Communicator:
         """Join `job` at the controller ("host:port"); waits until all `world_size` workers have joined.
 
@@ -145,6 +157,9 @@ class Communicator:
         `tls`: this worker's certificate for the controller, as files or as a directory with ca.pem, cert.pem
         and key.pem (None: the directory that P4REDUCE_TLS_DIR names, or no TLS where there is none; empty: no
         TLS). See docs/security.md.
+
+        `elastic`: the job goes on without workers that die (all its workers say the same); else their death
+        ends it for all (WorkerLostError).
         """
         strategy = strategy_of(strategy)
         where = metrics.where(metrics_address)
@@ -161,6 +176,7 @@ class Communicator:
             first_psn=first_psn,
             tenant=tenant,
             tls=tls_files(tls),
+            elastic=elastic,
         )
         communicator = cls(
             rank=rank,
@@ -171,6 +187,7 @@ class Communicator:
             timeout_s=timeout_s,
             strategy=strategy,
             transport=place.transport,
+            connections=place.connections,
         )
         if where is not None:
             try:
@@ -179,6 +196,29 @@ class Communicator:
                 communicator.abort(str(error))  # its peers wait for it
                 raise
         return communicator
+
+    @property
+    def rank(self) -> int:
+        """This worker's place among those that the job has now."""
+        return self._execution.renewals.seat.rank
+
+    @property
+    def world_size(self) -> int:
+        """How many workers the job has now."""
+        return self._execution.renewals.seat.world_size
+
+    @property
+    def generation(self) -> int:
+        """Of the connections that the job has now; never the same twice."""
+        return self._execution.renewals.generation
+
+    def on_change(self, callback: Callable[[MembershipChange], None]) -> None:
+        """Call `callback` whenever workers of an elastic job have died.
+
+        In a thread of its own, one change after the other, when the job goes on without them. Collectives
+        that were called before may be done by then, or not.
+        """
+        self._execution.renewals.on_change(callback)
 
     @property
     def mode(self) -> Mode:
@@ -226,8 +266,9 @@ class Communicator:
         strategy: Strategy | str | None = None,
     ) -> Array | None:
         """As `all_reduce`, but only `root` gets the result; the others get None."""
-        result = self._execution.now(self._reduce(array, root, op, strategy))
-        return result if self.rank == root else None
+        member = self._member(root)
+        result = self._execution.now(self._reduce(array, member, op, strategy))
+        return result if self._is(member) else None
 
     def reduce_async(
         self,
@@ -238,8 +279,9 @@ class Communicator:
         strategy: Strategy | str | None = None,
     ) -> Future[Array | None]:
         """`reduce` as a future."""
-        task = self._reduce(array, root, op, strategy)
-        return self._execution.later(task, lambda result: result if self.rank == root else None)
+        member = self._member(root)
+        task = self._reduce(array, member, op, strategy)
+        return self._execution.later(task, lambda result: result if self._is(member) else None)
 
     def broadcast(
         self,
@@ -292,12 +334,12 @@ class Communicator:
         return self._execution.later(self._barrier(), lambda result: None)
 
     def counters(self) -> Counters:
-        """The connection's own counters."""
-        return self._link.counters()
+        """The connection's own counters; over all generations."""
+        return self._execution.runner.counters()
 
     def statistics(self) -> Statistics:
         """Collectives run, time spent in them, and what went over the wire for it."""
-        wire, tally = self._link.counters(), self._execution.tally
+        wire, tally = self.counters(), self._execution.tally
         return Statistics(
             collectives=tally.collectives,
             in_network=tally.in_network,
@@ -309,6 +351,7 @@ class Communicator:
             retransmissions=wire.retransmitted_packets,
             duplicates=wire.duplicates_received,
             timeouts=wire.timeouts,
+            renewals=self._execution.renewals.count,
         )
 
     def leave(self, *, timeout_s: float = 60.0) -> None:
@@ -327,7 +370,7 @@ class Communicator:
         finally:
             if self._metrics is not None:
                 self._metrics.close()
-            self._link.close()
+            self._execution.take_down()
             self._membership.close()
 
     def abort(self, reason: str) -> None:
@@ -353,68 +396,101 @@ class Communicator:
         require_addable(source)
         result = result_array(out, source)
         how = self._choice(strategy, auto=Strategy.IN_NETWORK)
+        begun = Begun(
+            lambda call, strategy: _of(strategy).all_reduce(call, source.reshape(-1), result.reshape(-1)),
+            result,
+            place=result if source.ctypes.data == result.ctypes.data else None,
+        )
         return Task(
             f"all_reduce({reduction.name}) of {source.size} {name_of(source.dtype)}",
             reduction,
             how,
-            lambda call, strategy: _of(strategy).all_reduce(call, source.reshape(-1), result.reshape(-1)),
-            result,
+            lambda seat: begun,
         )
 
-    def _reduce(self, array: Array, root: int, op: Reduction | str, strategy: Strategy | str | None) -> Task:
-        require_root(root, self.world_size)
-        return self._all_reduce(array, op, None, strategy)
+    def _reduce(
+        self, array: Array, member: int, op: Reduction | str, strategy: Strategy | str | None
+    ) -> Task:
+        task = self._all_reduce(array, op, None, strategy)
+
+        def begin(seat: Seat) -> Begun:
+            _rank_of(member, seat, task.what)
+            return task.begin(seat)
+
+        return replace(task, begin=begin)
 
     def _broadcast(self, array: Array, root: int, out: Array | None, strategy: Strategy | str | None) -> Task:
-        source = contiguous(array)
-        require_root(root, self.world_size)
+        source, member = contiguous(array), self._member(root)
         result = result_array(out, source)
         how = self._choice(strategy, auto=Strategy.IN_NETWORK)
-        return Task(
-            f"broadcast of {source.size} {source.dtype} from rank {root}",
-            Reduction.NONE,
-            how,
-            lambda call, strategy: _of(strategy).broadcast(
-                call, source.reshape(-1), result.reshape(-1), root=root
-            ),
-            result,
-        )
+        what = f"broadcast of {source.size} {source.dtype} from rank {root}"
+
+        def begin(seat: Seat) -> Begun:
+            now = _rank_of(member, seat, what)
+            return Begun(
+                lambda call, strategy: _of(strategy).broadcast(
+                    call, source.reshape(-1), result.reshape(-1), root=now
+                ),
+                result,
+            )
+
+        return Task(what, Reduction.NONE, how, begin)
 
     def _all_gather(self, array: Array, strategy: Strategy | str | None) -> Task:
         source = contiguous(array)
-        result = np.empty((self.world_size, *source.shape), source.dtype)
         how = self._choice(strategy, auto=Strategy.RING)
-        return Task(
-            f"all_gather of {source.size} {source.dtype}",
-            Reduction.NONE,
-            how,
-            lambda call, strategy: _of(strategy).all_gather(call, source.reshape(-1), result.reshape(-1)),
-            result,
-        )
+
+        def begin(seat: Seat) -> Begun:
+            result = np.empty((seat.world_size, *source.shape), source.dtype)
+            return Begun(
+                lambda call, strategy: _of(strategy).all_gather(call, source.reshape(-1), result.reshape(-1)),
+                result,
+            )
+
+        return Task(f"all_gather of {source.size} {source.dtype}", Reduction.NONE, how, begin)
 
     def _reduce_scatter(self, array: Array, op: Reduction | str, strategy: Strategy | str | None) -> Task:
         source, reduction = contiguous(array), reduction_of(op)
         require_addable(source)
-        if source.ndim == 0 or source.shape[0] % self.world_size:
-            raise UsageError(
-                f"reduce_scatter: the first dimension of shape {source.shape} is not a multiple of "
-                f"{self.world_size} workers"
-            )
-        result = np.empty((source.shape[0] // self.world_size, *source.shape[1:]), source.dtype)
         how = self._choice(strategy, auto=Strategy.RING)
-        return Task(
-            f"reduce_scatter({reduction.name}) of {source.size} {source.dtype}",
-            reduction,
-            how,
-            lambda call, strategy: _of(strategy).reduce_scatter(call, source.reshape(-1), result.reshape(-1)),
-            result,
-        )
+
+        def require_rows_for(seat: Seat) -> None:
+            if source.ndim == 0 or source.shape[0] % seat.world_size:
+                raise UsageError(
+                    f"reduce_scatter: the first dimension of shape {source.shape} is not a multiple of "
+                    f"{seat.world_size} workers"
+                )
+
+        seat = self._execution.renewals.seat
+        if seat.members == tuple(range(seat.world_size)):
+            require_rows_for(seat)  # else in its turn: others may have called it before workers died
+
+        def begin(seat: Seat) -> Begun:
+            require_rows_for(seat)
+            result = np.empty((source.shape[0] // seat.world_size, *source.shape[1:]), source.dtype)
+            return Begun(
+                lambda call, strategy: _of(strategy).reduce_scatter(
+                    call, source.reshape(-1), result.reshape(-1)
+                ),
+                result,
+            )
+
+        what = f"reduce_scatter({reduction.name}) of {source.size} {source.dtype}"
+        return Task(what, reduction, how, begin)
 
     def _barrier(self) -> Task:
         how = self._choice(None, auto=Strategy.IN_NETWORK)
-        return Task(
-            "barrier", Reduction.NONE, how, lambda call, strategy: _of(strategy).barrier(call), np.empty(0)
-        )
+        begun = Begun(lambda call, strategy: _of(strategy).barrier(call), np.empty(0))
+        return Task("barrier", Reduction.NONE, how, lambda seat: begun)
+
+    def _member(self, root: int) -> int:
+        """Who has this rank now, by the rank that it joined with: another one may have it later."""
+        seat = self._execution.renewals.seat
+        require_root(root, seat.world_size)
+        return seat.members[root]
+
+    def _is(self, member: int) -> bool:
+        return self._execution.renewals.seat.member == member
 
     def _choice(self, strategy: Strategy | str | None, *, auto: Strategy) -> Callable[[Mode], Strategy]:
         """How to choose when the collective starts: until then the job may have moved."""
@@ -432,6 +508,13 @@ class Communicator:
 def _of(strategy: Strategy) -> ModuleType:
     """The collectives that travel so."""
     return in_network if strategy is Strategy.IN_NETWORK else ring
+
+
+def _rank_of(member: int, seat: Seat, what: str) -> int:
+    """The rank that a worker has now."""
+    if member not in seat.members:
+        raise UsageError(f"{what}: the worker that was the root has died")
+    return seat.members.index(member)
 
 
 def _as_it_is(result: Array) -> Array:

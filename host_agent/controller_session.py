@@ -42,6 +42,11 @@ from host_agent.membership import (
     Pause,
     RcParameters,
     Ready,
+    Renew,
+    RenewalStep,
+    Renewed,
+    Renewing,
+    Started,
 )
 from security import diagnosis
 from security.channels import open_channel
@@ -77,6 +82,7 @@ class _Heard:
 
     ready: pb.Ready | None = None
     started: bool = False
+    renewing: bool = False  # since a Renew, until the Start that follows it
     left: bool = False
     ended: Ended | None = None
     refused: CommunicatorError | None = None
@@ -103,7 +109,10 @@ class ControllerSession:
         self._moving = threading.Lock()  # guards these two, and keeps steps in order
         self._on_move: Callable[[MoveStep], None] | None = None
         self._steps: list[MoveStep] = []  # that nobody has asked for
-        self._up = self._leaving = False  # what we have said, to say it again after a break
+        self._on_renewal: Callable[[RenewalStep], None] | None = None  # guarded by _moving, as this one:
+        self._renewal_steps: list[RenewalStep] = []  # that nobody has asked for
+        self._standing: Renewing | None = None  # what we have said, to say it again after a break
+        self._up = self._leaving = False
         self._aborting: str | None = None
         self._stop = threading.Event()
         try:
@@ -144,10 +153,10 @@ class ControllerSession:
         return _ready(self._heard.ready)
 
     def up(self, *, timeout_s: float) -> None:
-        """Say that this worker's QPs are ready, and wait until everybody's are."""
+        """Say that this worker's QPs are ready, and wait until everybody's are, or the job is renewed."""
         self._up = True
         self._send(pb.WorkerMessage(up=pb.Up()))
-        if not self._wait(lambda: self._heard.started, timeout_s):
+        if not self._wait(lambda: self._heard.started or self._heard.renewing, timeout_s):
             raise ControllerUnreachableError(
                 f"not all workers had their connections ready within {timeout_s:g} s, or the controller at "
                 f"{self.controller} is gone"
@@ -168,6 +177,24 @@ class ControllerSession:
             for step in self._steps:
                 callback(step)
             self._steps.clear()
+
+    def on_renewal(self, callback: Callable[[RenewalStep], None]) -> None:
+        """Call `callback`, which must not block, with every step of a renewal, those of before included."""
+        with self._moving:
+            self._on_renewal = callback
+            for step in self._renewal_steps:
+                callback(step)
+            self._renewal_steps.clear()
+
+    def renewing(self, renewing: Renewing) -> None:
+        """Where this worker stands; its old connections send nothing any more."""
+        self._standing = renewing
+        self._send(_renewing(renewing))
+
+    def up_again(self) -> None:
+        """This worker's connections of the new generation are ready."""
+        self._up = True
+        self._send(pb.WorkerMessage(up=pb.Up()))
 
     def paused(self, move: int, next_collective: int) -> None:
         """The first collective that this worker has not started."""
@@ -218,7 +245,8 @@ class ControllerSession:
 
     def _rank(self) -> int:
         assert self._request is not None
-        return self._request.rank
+        ready = self._heard.ready
+        return ready.rank if ready is not None and ready.world_size else self._request.rank
 
     # What follows runs in the reader's thread.
 
@@ -270,7 +298,10 @@ class ControllerSession:
         kind = message.WhichOneof("message")
         if kind == "ended":
             rank = message.ended.rank if message.ended.HasField("rank") else None
-            self._end(Ended(reason=message.ended.reason, rank=rank))
+            missed = message.ended.first_message if message.ended.HasField("first_message") else None
+            self._end(
+                Ended(reason=message.ended.reason, rank=rank, host=message.ended.host, first_message=missed)
+            )
             self._outgoing.put(None)  # this says that nothing more will be sent to the other workers
             return
         with self._changed:
@@ -279,8 +310,13 @@ class ControllerSession:
                 self._heard.missing_ranks = list(message.waiting.missing_ranks)
             elif kind == "ready":
                 self._heard.ready = message.ready
-            elif kind == "start":
-                self._heard.started = True
+            elif kind == "renew":
+                self._heard.renewing, self._heard.started = True, False
+                self._up = False
+            elif kind == "renewed" and self._answers(message.renewed):
+                self._heard.ready, self._standing = message.renewed.ready, None
+            elif kind == "start" and self._standing is None:
+                self._heard.started, self._heard.renewing = True, False
             elif kind == "left":
                 self._heard.left = True
             self._changed.notify_all()
@@ -290,13 +326,25 @@ class ControllerSession:
                     self._on_move(step)
                 else:
                     self._steps.append(step)
+        if (renewal := _renewal_step(message)) is not None:
+            with self._moving:
+                if self._on_renewal is not None:
+                    self._on_renewal(renewal)
+                else:
+                    self._renewal_steps.append(renewal)
         if kind == "resumed":  # what it may not have taken before the connection broke
-            if self._up and not self._heard.started:
+            if (standing := self._standing) is not None:
+                self._send(_renewing(standing))
+            elif self._up and not self._heard.started:
                 self._send(pb.WorkerMessage(up=pb.Up()))
             if self._aborting is not None:
                 self._send(pb.WorkerMessage(abort=pb.Abort(reason=self._aborting)))
             elif self._leaving:
                 self._send(pb.WorkerMessage(leave=pb.Leave()))
+
+    def _answers(self, renewed: pb.Renewed) -> bool:
+        standing = self._standing
+        return standing is not None and standing.renewal == renewed.renewal
 
     def _refuse(self, error: Any) -> None:
         """The controller, or the network, said no."""
@@ -361,12 +409,19 @@ def _join(request: JoinRequest) -> pb.Join:
         path_mtu_max=request.path_mtu_max,
         rnr_nak=request.rnr_nak,
         tenant=request.tenant,
+        elastic=request.elastic,
+        backup_mac=request.backup.mac if request.backup else "",
+        backup_ip=str(request.backup.ip) if request.backup else "",
+        backup_path_mtu=request.backup.path_mtu if request.backup else 0,
     )
 
 
 def _resume(request: JoinRequest, ready: pb.Ready) -> pb.Resume:
     return pb.Resume(
-        job=request.job, generation=ready.generation, rank=request.rank, token=ready.resume_token
+        job=request.job,
+        generation=ready.generation,
+        rank=ready.rank if ready.world_size else request.rank,
+        token=ready.resume_token,
     )
 
 
@@ -384,6 +439,9 @@ def _ready(ready: pb.Ready) -> Ready:
         heartbeat_s=ready.heartbeat_interval_s,
         rc=_rc(ready.rc) if ready.HasField("rc") else RcParameters(),
         ring=tuple(ready.ring),
+        rank=ready.rank,
+        world_size=ready.world_size,
+        backup=ready.backup,
     )
 
 
@@ -396,6 +454,34 @@ def _step(message: pb.ControllerMessage) -> MoveStep | None:
     if kind == "moved":
         return Moved(message.moved.move, Mode(message.moved.mode), message.moved.mode_reason)
     return None
+
+
+def _renewal_step(message: pb.ControllerMessage) -> RenewalStep | None:
+    kind = message.WhichOneof("message")
+    if kind == "renew":
+        return Renew(message.renew.renewal, message.renew.reason)
+    if kind == "renewed":
+        renewed = message.renewed
+        return Renewed(
+            renewal=renewed.renewal,
+            ready=_ready(renewed.ready),
+            collective=renewed.collective,
+            holder=renewed.holder if renewed.HasField("holder") else None,
+            members=tuple(renewed.members),
+        )
+    return Started() if kind == "start" else None
+
+
+def _renewing(renewing: Renewing) -> pb.WorkerMessage:
+    return pb.WorkerMessage(
+        renewing=pb.Renewing(
+            renewal=renewing.renewal,
+            qpn_out=renewing.qpn_out,
+            psn_out=renewing.psn_out,
+            qpn_in=renewing.qpn_in,
+            collective=renewing.collective,
+        )
+    )
 
 
 def _rc(rc: pb.RcParameters) -> RcParameters:
@@ -421,4 +507,5 @@ def _neighbour(worker: pb.Worker) -> Neighbour:
 
 def _error_of(ended: Ended, own_rank: int) -> JobEndedError:
     lost = ended.rank is not None and ended.rank != own_rank
-    return (WorkerLostError if lost else JobEndedError)(ended.reason, rank=ended.rank)
+    kind = WorkerLostError if lost else JobEndedError
+    return kind(ended.reason, rank=ended.rank, host=ended.host, first_message=ended.first_message)

@@ -26,14 +26,22 @@ class InterfaceError(CommunicatorError):
 class JobEndedError(CommunicatorError):
     """The controller ended the job."""
 
-    def __init__(self, reason: str, *, rank: int | None = None) -> None:
+    def __init__(
+        self, reason: str, *, rank: int | None = None, host: str = "", first_message: int | None = None
+    ) -> None:
         super().__init__(reason)
         self.reason = reason
         self.rank = rank
+        self.host = host
+        self.first_message = first_message
 
 
 class WorkerLostError(JobEndedError):
-    """Another worker died, lost its heartbeat or aborted; `rank` says which."""
+    """Another worker died, lost its heartbeat or aborted; `rank` says which, `host` where it ran.
+
+    `first_message`: the first message that it did not contribute to, of those that others wait for (None:
+    nobody waits for one, or it is not known).
+    """
 
 
 class MismatchError(CommunicatorError):
@@ -58,3 +66,7 @@ class CollectiveTimeoutError(CommunicatorError, TimeoutError):
 
 class CommunicatorClosedError(CommunicatorError):
     """The communicator was left, or failed earlier; `__cause__` is the first error."""
+
+
+class RingFallbackWarning(UserWarning):
+    """The job's sums are made by the workers, not by the switch."""

@@ -1,4 +1,4 @@
-"""Order, failure and moves: collectives run one after the other, and after a failure none does."""
+"""Order, failure, moves and renewals: collectives run one after the other, and after a failure none does."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from typing import TypeVar
 
 from host_agent.collectives.plan import Array, Call, Steps, Strategy
 from host_agent.errors import (
+    CollectiveTimeoutError,
     CommunicatorClosedError,
     CommunicatorError,
     JobEndedError,
@@ -19,8 +20,10 @@ from host_agent.errors import (
     UsageError,
     WorkerLostError,
 )
-from host_agent.gate import Gate
-from host_agent.membership import Ended, HoldAt, Membership, Mode, MoveStep, Pause
+from host_agent.gate import Gate, Parked
+from host_agent.membership import Ended, HoldAt, Membership, Mode, MoveStep, Pause, Ready, Seat
+from host_agent.recovery import NUMBERS, Ledger, Window
+from host_agent.renewing import Connections, Renewals
 from host_agent.runner import MISMATCH_MARK, Runner
 from host_agent.transport.errors import TransportClosedError
 from host_agent.wire.aggregation import Reduction
@@ -30,17 +33,29 @@ _LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Task:
-    """A collective that is ready to run: `steps(call, strategy)` fills `result`. `what` names it in errors.
+class Begun:
+    """A collective in the present generation: `steps(call, strategy)` fills `result`.
 
-    `choose`: the strategy in a mode of the job, once it is this collective's turn. UsageError.
+    `place`: its input, where the result takes its place.
+    """
+
+    steps: Callable[[Call, Strategy], Steps[bool] | Steps[None]]
+    result: Array
+    place: Array | None = None
+
+
+@dataclass(frozen=True)
+class Task:
+    """A collective that is ready to run. `what` names it in errors.
+
+    `choose`: the strategy in a mode of the job, once it is this collective's turn. `begin`: what depends on
+    who is in the job then; called again where a renewal cut it and it is done anew. Both: UsageError.
     """
 
     what: str
     reduction: Reduction
     choose: Callable[[Mode], Strategy]
-    steps: Callable[[Call, Strategy], Steps[bool] | Steps[None]]
-    result: Array
+    begin: Callable[[Seat], Begun]
 
 
 @dataclass
@@ -67,23 +82,34 @@ class Tally:
 
 @dataclass(eq=False)
 class Execution:
-    """Runs tasks in the order in which they are given, from any thread. `ring`: as in `Call`."""
+    """Runs tasks in the order in which they are given, from any thread. `seat`: the first one."""
 
-    rank: int
-    world_size: int
+    seat: InitVar[Seat]
+    ready: InitVar[Ready]
     runner: Runner
     membership: Membership
     gate: Gate
-    ring: tuple[int, ...] = ()
+    connections: InitVar[Connections | None] = None
     tally: Tally = field(default_factory=Tally)
     failure: BaseException | None = None  # ours
     ended: CommunicatorError | None = None  # the controller's
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, seat: Seat, ready: Ready, connections: Connections | None) -> None:
+        self._ledger = Ledger(Window(ready.window, ready.message_packets, ready.path_mtu))
+        self.renewals = Renewals(
+            seat=seat,
+            generation=ready.generation,
+            ledger=self._ledger,
+            gate=self.gate,
+            runner=self.runner,
+            membership=self.membership,
+            connections=connections,
+            failed=lambda error: self.fail(error, self._reason(error)),
+        )
         self._order = threading.Lock()  # hands out collective numbers and places in the queue
         self._running = threading.Lock()  # held by the collective that is on the link
         self._queue = ThreadPoolExecutor(
-            max_workers=1, thread_name_prefix=f"p4reduce-rank{self.rank}", initializer=self._note_thread
+            max_workers=1, thread_name_prefix=f"p4reduce-rank{seat.rank}", initializer=self._note_thread
         )
         self._queue_thread: int | None = None
         self._queued = 0
@@ -91,6 +117,12 @@ class Execution:
         self._closed = False
         self.membership.on_ended(self._on_ended)
         self.membership.on_move(self._on_move)
+        self.membership.on_renewal(self.renewals.on_step)
+
+    @property
+    def rank(self) -> int:
+        """This worker's, in the present generation."""
+        return self.renewals.seat.rank
 
     def now(self, task: Task) -> Array:
         """Run in this thread, or wait for it where something queued has to go first.
@@ -99,14 +131,14 @@ class Execution:
         """
         self.require_other_thread(task.what)
         with self._order:
-            call = self._admit(task)
-            future = self._enqueue(task, call, lambda result: result) if self._queued else None
+            number = self._admit(task)
+            future = self._enqueue(task, number, lambda result: result) if self._queued else None
             if future is None:
                 self._running.acquire()
         if future is not None:
             return self._result(future)
         try:
-            return self._run(task, call)
+            return self._run(task, number)
         finally:
             self._running.release()
 
@@ -120,7 +152,8 @@ class Execution:
         news = self.failure is None and self.ended is None
         if news:
             self.failure = error
-        self.runner.link.abort(reason)  # first: it does not block, and lets go of the arrays
+        self.renewals.stop()  # first: no link is made after this
+        self.runner.link.abort(reason)  # it does not block, and lets go of the arrays
         self.gate.give_up()
         if news:
             self.membership.abort(reason)
@@ -130,6 +163,11 @@ class Execution:
         with self._order:
             self._closed = True
         self._queue.shutdown(wait=True)
+
+    def take_down(self) -> None:
+        """Let go of the connection: the job is over, or has been left."""
+        self.renewals.close()
+        self.runner.link.close()
 
     def require_other_thread(self, what: str) -> None:
         """UsageError in a future's callback: what waits there for the queue waits for itself."""
@@ -156,25 +194,20 @@ class Execution:
         """What the others are told."""
         return f"rank {self.rank}: {error if isinstance(error, CommunicatorError) else repr(error)}"
 
-    def _admit(self, task: Task) -> Call:
+    def _admit(self, task: Task) -> int:
+        """The number of a collective."""
         if self._closed:
             raise CommunicatorClosedError(f"{task.what}: this communicator has left its job; join again")
         self._require_no_failure(task.what)
         collective = self._next_collective
-        self._next_collective = (collective + 1) & 0xFFFFFFFF
-        return Call(
-            rank=self.rank,
-            world_size=self.world_size,
-            collective=collective,
-            reduction=task.reduction,
-            ring=self.ring,
-        )
+        self._next_collective = (collective + 1) % NUMBERS
+        return collective
 
-    def _enqueue(self, task: Task, call: Call, finish: Callable[[Array], T]) -> Future[T]:
+    def _enqueue(self, task: Task, collective: int, finish: Callable[[Array], T]) -> Future[T]:
         def run() -> T:
             try:
                 with self._running:
-                    return finish(self._run(task, call))
+                    return finish(self._run(task, collective))
             finally:
                 with self._order:
                     self._queued -= 1
@@ -182,15 +215,14 @@ class Execution:
         self._queued += 1
         return self._queue.submit(run)
 
-    def _run(self, task: Task, call: Call) -> Array:
+    def _run(self, task: Task, collective: int) -> Array:
         self._require_no_failure(task.what)
-        what = f"{task.what} (collective {call.collective})"
+        what = f"{task.what} (collective {collective})"
         try:
-            with self.gate.turn(call.collective) as mode:
+            with self.gate.turn(collective):
                 self._require_no_failure(task.what)  # the turn may have been long in coming
                 started = time.monotonic()
-                strategy = task.choose(mode)
-                switched = self.runner.run(task.steps(call, strategy), what)
+                result, strategy, switched = self._to_its_end(task, collective, what)
         except TransportClosedError as error:
             self._require_no_failure(task.what)
             closed = CommunicatorClosedError(f"{what}: {error}")
@@ -202,7 +234,62 @@ class Execution:
             self.fail(error, self._reason(error))
             raise
         self.tally.add(strategy, switched=switched, seconds=time.monotonic() - started)
-        return task.result
+        return result
+
+    def _to_its_end(self, task: Task, collective: int, what: str) -> tuple[Array, Strategy, bool | None]:
+        """Run a collective, through as many renewals as it takes: its result, and what `Tally.add` takes."""
+        ledger, again = self._ledger, False
+        try:
+            while True:
+                if again:
+                    ledger.restore_input()
+                seat = self.renewals.seat
+                strategy = task.choose(self.gate.mode)
+                begun = task.begin(seat)
+                if not again:
+                    ledger.begin(begun.place)
+                call = Call(
+                    rank=seat.rank,
+                    world_size=seat.world_size,
+                    collective=collective,
+                    reduction=task.reduction,
+                    ring=seat.ring,
+                )
+                ledger.attempt(call)
+                steps: Steps[bool | None] = begun.steps(call, strategy)
+                try:
+                    switched = self.runner.run(steps, what)
+                    break
+                except TransportClosedError:
+                    self._require_no_failure(task.what)
+                    if not self.gate.is_renewing():
+                        raise
+                    self._park(what)
+                if ledger.restored:
+                    ledger.put_result()
+                    switched = self.runner.end(steps, what)
+                    break
+                again = True
+            ledger.finish()
+        except BaseException:
+            ledger.abandon()
+            raise
+        return begun.result, strategy, switched
+
+    def _park(self, what: str) -> None:
+        """Wait until the renewal that has cut a collective is over."""
+        patience = self.runner.patience_s
+        while (end := self.gate.park(patience)) is not Parked.GO_ON:
+            if end is Parked.BROKEN:
+                self._require_no_failure(what)
+                raise TransportClosedError("the job has ended")
+            stall = (
+                f"{what}: rank {self.rank} was cut by a renewal of its job, which has come no further for "
+                f"{patience:g} s: {self.renewals.reason}"
+            )
+            if self.runner.timeout_s is not None:
+                raise CollectiveTimeoutError(stall)
+            _LOG.warning("%s; waiting on, as no timeout_s is set", stall)
 
     def _require_no_failure(self, what: str) -> None:
         if self.ended is not None:
@@ -216,6 +303,7 @@ class Execution:
     def _on_ended(self, ended: Ended) -> None:
         if self.failure is None and not self._closed:
             self.ended = _error_of(ended, own_rank=self.rank)
+        self.renewals.stop()
         self.runner.link.abort(ended.reason)
         self.gate.give_up()
 
@@ -251,5 +339,7 @@ def _error_of(ended: Ended, *, own_rank: int) -> CommunicatorError:
     if MISMATCH_MARK in ended.reason:
         return MismatchError(ended.reason)
     if ended.rank is not None and ended.rank != own_rank:
-        return WorkerLostError(ended.reason, rank=ended.rank)
+        return WorkerLostError(
+            ended.reason, rank=ended.rank, host=ended.host, first_message=ended.first_message
+        )
     return JobEndedError(ended.reason, rank=ended.rank)

@@ -4,17 +4,29 @@
 
 A collective's mode is decided when it starts, by its number. No collective before K runs in the new mode and
 none from K on in the old one, on any worker: so all workers run each one alike, whenever it was called.
+
+A renewal interrupts: nothing starts, and the collective that runs parks here, until the job goes on.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from enum import Enum
+from functools import partial
 
 from host_agent.membership import Mode
 
 _NUMBERS = 1 << 32
+
+
+class Parked(Enum):
+    """How the wait of a collective that was cut ended."""
+
+    GO_ON = "go on"
+    STALLED = "nothing has happened for as long as it was to wait"
+    BROKEN = "the job is over"
 
 
 class Gate:
@@ -29,6 +41,9 @@ class Gate:
         self._held_from: int | None = None  # these and all later ones wait
         self._move: int | None = None  # which move holds them
         self._broken = False
+        self._renewing = False
+        self._parked = False  # what runs, while the job is renewed
+        self._marks = 0  # of progress while it is
 
     @contextmanager
     def turn(self, collective: int) -> Iterator[Mode]:
@@ -80,6 +95,49 @@ class Gate:
             self._changed.notify_all()
             return self._next
 
+    def interrupt(self) -> None:
+        """The job is renewed: start nothing until `go_on`. A move that was under way is over."""
+        with self._changed:
+            self._renewing = True
+            self._move = self._held_from = None
+            self._changed.notify_all()
+
+    def wait_quiet(self, is_wanted: Callable[[], bool]) -> bool:
+        """Wait until nothing runs, or what runs is parked; False: it is not wanted any more."""
+        with self._changed:
+            self._changed.wait_for(lambda: not is_wanted() or self._broken or self._is_quiet())
+            return is_wanted() and not self._broken
+
+    def park(self, patience_s: float) -> Parked:
+        """What runs was cut: wait until the job goes on, or nothing happens for `patience_s`."""
+        with self._changed:
+            self._parked = True
+            self._changed.notify_all()
+            try:
+                while self._renewing and not self._broken:
+                    if not self._changed.wait_for(partial(self._has_moved, self._marks), timeout=patience_s):
+                        return Parked.STALLED
+                return Parked.BROKEN if self._broken else Parked.GO_ON
+            finally:
+                self._parked = False
+
+    def progress(self) -> None:
+        """The renewal has come a step further."""
+        with self._changed:
+            self._marks += 1
+            self._changed.notify_all()
+
+    def go_on(self, mode: Mode, reason: str) -> None:
+        """The renewal is over: go on in this mode."""
+        with self._changed:
+            self.mode, self.mode_reason = mode, reason
+            self._renewing = False
+            self._changed.notify_all()
+
+    def is_renewing(self) -> bool:
+        """Whether what runs shall park."""
+        return self._renewing
+
     def give_up(self) -> None:
         """Hold nothing any more: the job is over, and what waits here shall learn of it."""
         with self._changed:
@@ -87,12 +145,24 @@ class Gate:
             self._changed.notify_all()
 
     def _holds(self, collective: int) -> bool:
-        if self._broken or self._held_from is None:
+        if self._broken:
+            return False
+        if self._renewing:
+            return True
+        if self._held_from is None:
             return False
         return _ahead(collective, self._held_from) >= 0
 
     def _is_held(self) -> bool:
-        return not self._running and self._held_from is not None and _ahead(self._next, self._held_from) >= 0
+        if self._running or self._renewing or self._held_from is None:
+            return False
+        return _ahead(self._next, self._held_from) >= 0
+
+    def _has_moved(self, marks: int) -> bool:
+        return self._broken or not self._renewing or self._marks != marks
+
+    def _is_quiet(self) -> bool:
+        return self._parked or not self._running
 
 
 def _ahead(number: int, of: int) -> int:

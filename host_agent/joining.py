@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import secrets
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from host_agent.backup import find_backup
 from host_agent.carriers import Carrier, Transport, choose_carrier, transport_of
 from host_agent.controller_session import ControllerSession
 from host_agent.errors import InterfaceError, UsageError
-from host_agent.membership import JoinRequest, Membership, Ready
-from host_agent.netinfo import Interface, find_interface, require_path_mtu
+from host_agent.membership import Backup, JoinRequest, Membership, Ready
+from host_agent.netinfo import Interface, find_interface, path_mtu_for, require_path_mtu
+from host_agent.renewing import Connections
 from host_agent.runner import Alone, Link
-from host_agent.transport import Predecessor, Successor, TransportConfig, TransportError
+from host_agent.transport import Predecessor, RcDriver, Successor, TransportConfig, TransportError
+from host_agent.transport.link import NativeLink
 from host_agent.wire.psn import PSN_MODULUS
 from security.files import TlsFiles
 
@@ -25,6 +28,7 @@ class Place:
     link: Link
     membership: Membership
     transport: Transport = Transport.USERSPACE
+    connections: Connections | None = None
 
 
 def join(
@@ -41,6 +45,7 @@ def join(
     first_psn: int | None = None,
     tenant: str = "",
     tls: TlsFiles | None = None,
+    elastic: bool = False,
 ) -> Place:
     """Join through the controller at "host:port"; see `Communicator.join`."""
     if not 0 <= rank < world_size:
@@ -53,6 +58,7 @@ def join(
         require_path_mtu(path_mtu, link_interface)
     # Alone, a worker has nobody to talk to: no device is opened for it.
     carrier = choose_carrier(transport if world_size > 1 else Transport.USERSPACE, link_interface)
+    backup = find_backup(controller, link_interface) if world_size > 1 else None
     try:
         request = JoinRequest(
             job=job,
@@ -67,14 +73,95 @@ def join(
             hostname=socket.gethostname(),
             rnr_nak=carrier.rnr_nak,
             tenant=tenant,
+            elastic=elastic,
+            backup=None
+            if backup is None
+            else Backup(mac=backup.mac, ip=backup.ip, path_mtu=path_mtu_for(backup.mtu)),
         )
         membership = ControllerSession(controller, tls=tls)
     except BaseException:
         carrier.close()
         raise
     return take_place(
-        membership, request, link_interface, carrier, timeout_s=timeout_s, retry_limit=retry_limit
+        membership,
+        request,
+        link_interface,
+        carrier,
+        timeout_s=timeout_s,
+        retry_limit=retry_limit,
+        backup=backup,
     )
+
+
+@dataclass(frozen=True)
+class QueuePairOffer:
+    """A worker's two queue pairs, with the numbers that its neighbours are told: `request` names them."""
+
+    request: JoinRequest
+    carrier: Carrier
+    interface: Interface
+    backup: Interface | None
+    retry_limit: int
+
+    @property
+    def qpn_out(self) -> int:
+        return self.request.qpn_out
+
+    @property
+    def psn_out(self) -> int:
+        return self.request.psn_out
+
+    @property
+    def qpn_in(self) -> int:
+        return self.request.qpn_in
+
+    def connect(self, ready: Ready) -> Link:
+        """The connection to the neighbours, started. InterfaceError, TransportError."""
+        if (ready.world_size or self.request.world_size) == 1:
+            return Alone()
+        link = self._link(ready)
+        try:
+            link.start()
+        except BaseException:
+            link.close()
+            raise
+        return link
+
+    def _link(self, ready: Ready) -> NativeLink:
+        if not ready.backup:
+            require_path_mtu(ready.path_mtu, self.interface)
+            config = transport_config(self.request, ready, retry_limit=self.retry_limit)
+            return self.carrier.link(config, ready.rc)
+        if self.backup is None:
+            raise InterfaceError(
+                f"the job goes over the workers' backup interfaces ({ready.mode_reason}), and here is none"
+            )
+        require_path_mtu(ready.path_mtu, self.backup)
+        request = replace(self.request, mac=self.backup.mac, ip=self.backup.ip)
+        self.carrier.close()  # an RDMA device has no part in it
+        return RcDriver(transport_config(request, ready, retry_limit=self.retry_limit), self.backup.name)
+
+    def close(self) -> None:
+        """Let go of queue pairs that got no connection; idempotent."""
+        self.carrier.close()
+
+
+@dataclass(frozen=True)
+class QueuePairs:
+    """Makes a worker's queue pairs anew, as those that it joined with: `first`."""
+
+    first: QueuePairOffer
+
+    def offer(self) -> QueuePairOffer:
+        """Fresh ones. InterfaceError."""
+        carrier = choose_carrier(self.first.carrier.transport, self.first.interface)
+        request = replace(
+            self.first.request,
+            qpn_out=carrier.qpn_out,
+            psn_out=secrets.randbelow(PSN_MODULUS),
+            qpn_in=carrier.qpn_in,
+        )
+        return replace(self.first, request=request, carrier=carrier)
 
 
 def take_place(
@@ -85,16 +172,14 @@ def take_place(
     *,
     timeout_s: float,
     retry_limit: int,
+    backup: Interface | None = None,
 ) -> Place:
     """Join, bring the connections up, and wait until everybody's are. On an error nothing is left behind."""
     link: Link = Alone()
+    offer = QueuePairOffer(request, carrier, interface, backup, retry_limit)
     try:
         ready = membership.join(request, timeout_s=timeout_s)
-        require_path_mtu(ready.path_mtu, interface)
-        if request.world_size > 1:
-            config = transport_config(request, ready, retry_limit=retry_limit)
-            link = connection = carrier.link(config, ready.rc)
-            connection.start()
+        link = offer.connect(ready)
         membership.up(timeout_s=timeout_s)
     except BaseException as error:
         membership.abort(f"rank {request.rank} on {request.hostname} could not start: {error}")
@@ -104,7 +189,7 @@ def take_place(
         if isinstance(error, TransportError):
             raise InterfaceError(str(error)) from error
         raise
-    return Place(ready, link, membership, carrier.transport)
+    return Place(ready, link, membership, carrier.transport, QueuePairs(offer))
 
 
 def transport_config(request: JoinRequest, ready: Ready, *, retry_limit: int) -> TransportConfig:
@@ -128,7 +213,7 @@ def transport_config(request: JoinRequest, ready: Ready, *, retry_limit: int) ->
         message_packets=ready.message_packets,
         job_id=ready.job_id,
         generation=ready.generation,
-        rank=request.rank,
-        world_size=request.world_size,
+        rank=ready.rank if ready.world_size else request.rank,
+        world_size=ready.world_size or request.world_size,
         retry_limit=retry_limit,
     )

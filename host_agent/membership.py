@@ -17,6 +17,15 @@ class Mode(IntEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Backup:
+    """An interface on which workers can reach each other without the switches; `path_mtu` in bytes."""
+
+    mac: str
+    ip: IPv4Address
+    path_mtu: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class JoinRequest:
     """What a worker tells the controller. MACs as text, PSNs and QPNs 24 bit, `path_mtu_max` in bytes."""
 
@@ -34,6 +43,8 @@ class JoinRequest:
         False  # a NIC repeats by itself: the switch shall answer what meets a straggler with RNR NAKs
     )
     tenant: str = ""  # whose quota the job's slots count against; empty: the default one
+    elastic: bool = False  # the job shall go on without workers that die
+    backup: Backup | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +74,9 @@ class RcParameters:
 class Ready:
     """The job as the controller has set it up: same on all workers, but for the neighbours.
 
-    `ring`: all ranks, each followed by its successor (empty: by rank). `mode` is the one to begin in.
+    `ring`: all ranks, each followed by its successor (empty: by rank). `mode` is the one to begin in. `rank`
+    and `world_size` may become others than those that it joined with; world size 0: they are those. `backup`:
+    the neighbours' addresses are those of their backup interfaces.
     """
 
     job_id: int
@@ -78,14 +91,22 @@ class Ready:
     heartbeat_s: float
     rc: RcParameters = RcParameters()
     ring: tuple[int, ...] = ()
+    rank: int = 0
+    world_size: int = 0
+    backup: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """The job is over: why, and by which rank (None: not a worker's doing)."""
+    """The job is over: why, and by which rank on which host (None, "": not a worker's doing).
+
+    `first_message`: the first that the rank did not contribute to, of those that others wait for.
+    """
 
     reason: str
     rank: int | None = None
+    host: str = ""
+    first_message: int | None = None
 
 
 @dataclass(frozen=True)
@@ -113,6 +134,96 @@ class Moved:
 
 
 MoveStep = Pause | HoldAt | Moved
+
+
+@dataclass(frozen=True)
+class Renew:
+    """The job goes on under a new generation: send nothing more in this one, and answer `renewing`."""
+
+    renewal: int
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Renewing:
+    """Where this worker stands: fresh queue pairs, and how many collectives it has finished (modulo 2^32)."""
+
+    renewal: int
+    qpn_out: int
+    psn_out: int
+    qpn_in: int
+    collective: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Renewed:
+    """The new generation. `collective`: the first that some worker has not finished.
+
+    `holder`: a rank (new numbering) that has, and gives its result to the others; None: nobody has.
+    `members`: by rank (new numbering), the rank that each worker joined with; empty: as before.
+    """
+
+    renewal: int
+    ready: Ready
+    collective: int
+    holder: int | None = None
+    members: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Started:
+    """All workers' connections are ready."""
+
+
+RenewalStep = Renew | Renewed | Started
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seat:
+    """Where a worker sits in its job now. `ring`: as in `Ready`.
+
+    `members`: by rank, the rank that each worker joined with, by which it is known for as long as it lives.
+    """
+
+    rank: int
+    world_size: int
+    ring: tuple[int, ...] = ()
+    members: tuple[int, ...] = ()
+
+    @classmethod
+    def first(cls, rank: int, world_size: int, ring: tuple[int, ...] = ()) -> Seat:
+        """As the job begins."""
+        return cls(rank=rank, world_size=world_size, ring=ring, members=tuple(range(world_size)))
+
+    @property
+    def member(self) -> int:
+        """The rank that this worker joined with."""
+        return self.members[self.rank]
+
+    def after(self, renewed: Renewed) -> Seat:
+        """The seat in the new generation."""
+        ready = renewed.ready
+        if not ready.world_size:
+            return Seat(rank=self.rank, world_size=self.world_size, ring=ready.ring, members=self.members)
+        return Seat(
+            rank=ready.rank,
+            world_size=ready.world_size,
+            ring=ready.ring,
+            members=renewed.members or self.members,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class MembershipChange:
+    """Workers of an elastic job have died. `lost`: their ranks, as they were numbered before this."""
+
+    old_rank: int
+    rank: int
+    old_world_size: int
+    world_size: int
+    lost: tuple[int, ...]
+    generation: int
+    reason: str
 
 
 class Membership(Protocol):
@@ -143,6 +254,21 @@ class Membership(Protocol):
 
     def held(self, move: int, psn: int) -> None:
         """Nothing is in flight; the next PSN of QP_out. Does not wait."""
+        ...
+
+    def on_renewal(self, callback: Callable[[RenewalStep], None]) -> None:
+        """Call `callback`, which must not block, with every step of a renewal, those of before included.
+
+        A step may come again, as those of moves.
+        """
+        ...
+
+    def renewing(self, renewing: Renewing) -> None:
+        """Where this worker stands; its old connections send nothing any more. Does not wait."""
+        ...
+
+    def up_again(self) -> None:
+        """This worker's connections of the new generation are ready. Does not wait."""
         ...
 
     def abort(self, reason: str) -> None:

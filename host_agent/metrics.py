@@ -79,11 +79,15 @@ class Tallied(Protocol):
     @property
     def busy_s(self) -> float: ...
 
+    @property
+    def renewals(self) -> int: ...
+
 
 class Counted(Protocol):
     """What is asked of a `Communicator`."""
 
-    rank: int
+    @property
+    def rank(self) -> int: ...
 
     @property
     def mode(self) -> Mode: ...
@@ -195,6 +199,7 @@ class AgentMetrics:
                 tally.non_finite_fallbacks,
             ),
             ("busy_seconds", "Time spent in collectives.", tally.busy_s),
+            ("renewals", "Times that the job went on under a new generation.", tally.renewals),
         ):
             counter = CounterMetricFamily(f"p4reduce_agent_{name}", text, labels=names)
             counter.add_metric(mine, value)

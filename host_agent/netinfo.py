@@ -24,6 +24,7 @@ _SIOCGIFMTU: Final = 0x8921
 _SIOCGIFHWADDR: Final = 0x8927
 _IFF_UP: Final = 0x1
 _IFF_LOOPBACK: Final = 0x8
+_ARPHRD_ETHER: Final = 1
 _IFREQ_SIZE: Final = 40
 _IFREQ_NAME_SIZE: Final = 16
 
@@ -121,6 +122,27 @@ def _ioctl(probe: socket.socket, request: int, name: str) -> bytes:
         raise InterfaceError(f"{name!r} is too long for an interface name (15 bytes)")
     ifreq = encoded.ljust(_IFREQ_SIZE, b"\x00")
     return fcntl.ioctl(probe, request, ifreq)[_IFREQ_NAME_SIZE:]
+
+
+def interface_towards(controller: str) -> Interface | None:
+    """The Ethernet interface that leads to `controller` ("host:port"); None where there is none."""
+    address = _local_address_towards(controller)
+    if address is None or address.is_loopback:
+        return None
+    for _, name in socket.if_nameindex():
+        try:
+            interface = _read(name)
+        except InterfaceError:
+            continue  # down, or without an address
+        if interface.ip == address and _is_ethernet(name):
+            return interface
+    return None
+
+
+def _is_ethernet(name: str) -> bool:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        (kind,) = struct.unpack_from("H", _ioctl(probe, _SIOCGIFHWADDR, name))
+    return bool(kind == _ARPHRD_ETHER)
 
 
 def _local_address_towards(controller: str) -> IPv4Address | None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import fields
 from typing import Final, Protocol, TypeVar
 
-from host_agent.collectives.plan import Disagreement, Steps, Wait
+from host_agent.collectives.plan import Disagreement, Restored, Steps, Wait
 from host_agent.errors import (
     CollectiveTimeoutError,
     CommunicatorError,
@@ -88,7 +89,7 @@ class Alone:
 
     def counters(self) -> Counters:
         """All zero."""
-        return Counters(**{field.name: 0 for field in fields(Counters)})
+        return Counters.none()
 
     def progress(self) -> Progress:
         """All zero."""
@@ -114,11 +115,46 @@ class Runner:
         self.timeout_s = timeout_s
         self._clock = clock
         self._last_op = 0
+        self._counting = threading.Lock()  # guards these two
+        self._total = Counters.none()  # of the links that are retired
+        self._retired = False  # the present one is
+
+    @property
+    def patience_s(self) -> float:
+        """How long nothing may move before it is said, or an error."""
+        return _NOTICE_S if self.timeout_s is None else self.timeout_s
+
+    def replace(self, link: Link) -> None:
+        """Go on with another link; the one before is closed."""
+        with self._counting:
+            self._last_op, self._retired = 0, False
+            self.link = link
+
+    def retire(self) -> None:
+        """Close the link, for good, and keep its counts."""
+        with self._counting:
+            if self._retired:
+                return
+            self._total = self._total + self.link.counters()
+            self._retired = True
+        self.link.close()
+
+    def counters(self) -> Counters:
+        """Counts over all links that there were."""
+        with self._counting:
+            return self._total if self._retired else self._total + self.link.counters()
+
+    def end(self, steps: Steps[T], what: str) -> T:
+        """The result of a collective that was cut, of which what it shares is in place."""
+        return self._run(lambda: steps.throw(Restored()), steps, what)
 
     def run(self, steps: Steps[T], what: str) -> T:
         """The collective's result. `what` names it in errors: "all_reduce(SUM) of 8 float32"."""
+        return self._run(lambda: next(steps), steps, what)
+
+    def _run(self, begin: Callable[[], Operation | Wait], steps: Steps[T], what: str) -> T:
         try:
-            step, posted = next(steps), False
+            step, posted = begin(), False
             while True:
                 try:
                     done = self._do(step, what)
@@ -163,7 +199,7 @@ class Runner:
         if isinstance(step, Operation):
             self._last_op = self.link.post(step)
             return self._last_op
-        patience = _NOTICE_S if self.timeout_s is None else self.timeout_s
+        patience = self.patience_s
         deadline = self._clock() + patience
         seen = None
         while True:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import IntEnum
 
 
@@ -88,6 +88,20 @@ class Counters:
     frames_blocked: int  # driver only: the interface was full, sent later
     send_errors: int  # driver only: frames lost because the interface was down
     ring_drops: int  # driver only: frames the kernel had no room for in the receive ring
+
+    @classmethod
+    def none(cls) -> Counters:
+        """All zero."""
+        return cls(**{field.name: 0 for field in fields(cls)})
+
+    def __add__(self, later: Counters) -> Counters:
+        """Of two connections, one after the other."""
+        sums = {field.name: getattr(self, field.name) + getattr(later, field.name) for field in fields(self)}
+        for name in sums:
+            if name.endswith("_ns"):
+                first, last = getattr(self, name), getattr(later, name)
+                sums[name] = (first or last) if name.startswith("first") else (last or first)
+        return Counters(**sums)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,6 +21,8 @@ from host_agent.membership import (
     Neighbour,
     Pause,
     Ready,
+    RenewalStep,
+    Renewing,
 )
 from host_agent.transport import (
     Counters,
@@ -49,6 +51,9 @@ class FakeController:
         self.lock = threading.Lock()
         self.movers: dict[int, Callable[[MoveStep], None]] = {}
         self.answers: queue.Queue[tuple[str, int, int, int]] = queue.Queue()  # what, rank, move, number
+        self.renewers: dict[int, Callable[[RenewalStep], None]] = {}  # by the rank that each joined with
+        self.standings: queue.Queue[tuple[int, Renewing]] = queue.Queue()
+        self.ups: queue.Queue[int] = queue.Queue()
 
     def say(self, step: MoveStep) -> None:
         """Tell all ranks a step of a move."""
@@ -103,6 +108,15 @@ class FakeMembership:
 
     def on_move(self, callback: Callable[[MoveStep], None]) -> None:
         self.controller.movers[self.rank] = callback
+
+    def on_renewal(self, callback: Callable[[RenewalStep], None]) -> None:
+        self.controller.renewers[self.rank] = callback
+
+    def renewing(self, renewing: Renewing) -> None:
+        self.controller.standings.put((self.rank, renewing))
+
+    def up_again(self) -> None:
+        self.controller.ups.put(self.rank)
 
     def paused(self, move: int, next_collective: int) -> None:
         self.controller.answers.put(("paused", self.rank, move, next_collective))

@@ -223,7 +223,11 @@ def test_small_floats_take_one_message_and_are_rounded_once(dtype: Any, op: str)
     mine[2, :3] = 1, np.inf, 1
 
     def work(c: Communicator) -> Any:
-        return c.all_reduce(mine[c.rank], op), c.statistics().non_finite_fallbacks, c._link.progress()
+        return (
+            c.all_reduce(mine[c.rank], op),
+            c.statistics().non_finite_fallbacks,
+            c._execution.runner.link.progress(),
+        )
 
     with np.errstate(invalid="ignore"):
         exact = mine.astype(np.float64).sum(axis=0) / (3 if op == "avg" else 1)
