@@ -36,6 +36,14 @@ _COUNTERS: Final[Mapping[str, tuple[str, str]]] = {
     "retransmitted_bytes": ("retransmitted_bytes", "Bytes of the data frames sent again."),
     "timeouts": ("timeouts", "Times that an acknowledgement did not come in time."),
     "go_backs": ("go_backs", "Times that sending began again at an earlier packet."),
+    "tail_probes": (
+        "tail_probes",
+        "Times that the ends of what was sent were sent again after some silence.",
+    ),
+    "kept_packets": (
+        "kept_packets",
+        "Data packets received behind a gap and kept, of selective retransmission.",
+    ),
     "duplicates_received": ("duplicate_packets_received", "Data packets received that were there already."),
     "out_of_order_received": ("out_of_order_packets_received", "Data packets received behind a gap."),
     "messages_sent": ("messages_sent", "Messages sent and acknowledged."),

@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <sys/timerfd.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -39,8 +40,14 @@ Driver::Driver(const p4r_config &config, const std::string &interface)
       longest_sleep_ns_(std::min(config.rto_ns, kLongestSleepNs)),
       socket_(std::make_unique<RawSocket>(config, interface, ring_slots(config))),
       wakeup_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      alarm_(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)),
       endpoint_(config) {
-    if (wakeup_ < 0) throw std::runtime_error(std::string("cannot make an eventfd: ") + strerror(errno));
+    if (wakeup_ < 0 || alarm_ < 0) {
+        const int reason = errno;
+        if (wakeup_ >= 0) close(wakeup_);
+        if (alarm_ >= 0) close(alarm_);
+        throw std::runtime_error(std::string("cannot make an eventfd and a timerfd: ") + strerror(reason));
+    }
     const size_t stride = aligned(endpoint_.frame_bytes());
     frames_.resize(stride * config.max_burst);
     lengths_.resize(config.max_burst);
@@ -74,7 +81,8 @@ void Driver::stop() {
     ring_drops_ += socket_->take_ring_drops();
     socket_.reset();
     close(wakeup_);
-    wakeup_ = -1;
+    close(alarm_);
+    wakeup_ = alarm_ = -1;
 }
 
 void Driver::wake() {
@@ -93,14 +101,22 @@ uint64_t Driver::post(const p4r_operation &op, const char **wrong) {
 }
 
 // While the thread sleeps, whoever posts sends what may go now: a small tensor is on its way without waiting for
-// the thread. Whether that was all; else the thread has to go on with it. Timers need no word to the thread: it
-// never sleeps for longer than the shortest of them runs.
+// the thread. Whether that was all; else the thread has to go on with it. What it sleeps for is not changed, but an
+// alarm is set, which costs the caller much less than to wake it.
 bool Driver::send_at_once() {
     if (!asleep_) return false;
     const bool more = fill_batch(monotonic_ns());
     monitor_.take_events();
     account(send_batch());
-    return !more && !blocked_;
+    if (more || blocked_) return false;
+    set_alarm(endpoint_.next_timeout());
+    return true;
+}
+
+void Driver::set_alarm(int64_t deadline) {
+    if (deadline == P4R_NEVER) return;
+    const itimerspec when = {{0, 0}, {deadline / 1'000'000'000, deadline % 1'000'000'000}};
+    timerfd_settime(alarm_, TFD_TIMER_ABSTIME, &when, nullptr);
 }
 
 p4r_counters Driver::counters() {
@@ -190,12 +206,13 @@ void Driver::sleep(int64_t deadline, bool blocked) {
     if (blocked && queue_full_) wait = kQueueFullWaitNs;
     if (wait <= 0) return;
     const short writable = blocked && !queue_full_ ? POLLOUT : 0;
-    pollfd files[2] = {{socket_->fd(), static_cast<short>(POLLIN | writable), 0}, {wakeup_, POLLIN, 0}};
+    pollfd files[3] = {{socket_->fd(), static_cast<short>(POLLIN | writable), 0}, {wakeup_, POLLIN, 0}, {alarm_, POLLIN, 0}};
     const timespec timeout = {wait / 1'000'000'000, wait % 1'000'000'000};
-    if (ppoll(files, 2, &timeout, nullptr) <= 0) return;
+    if (ppoll(files, 3, &timeout, nullptr) <= 0) return;
     if (files[0].revents & POLLERR) socket_->clear_error();
     uint64_t count = 0;
-    if ((files[1].revents & POLLIN) && read(wakeup_, &count, sizeof count) < 0) return;
+    for (const pollfd &file : {files[1], files[2]})
+        if ((file.revents & POLLIN) && read(file.fd, &count, sizeof count) < 0 && errno != EAGAIN) return;
 }
 
 }  // namespace p4r

@@ -38,6 +38,7 @@ class Driver {
     bool fill_batch(int64_t now);
     RawSocket::Sent send_batch();
     void account(RawSocket::Sent sent);
+    void set_alarm(int64_t deadline);
     void sleep(int64_t deadline, bool blocked);
     void wake();
 
@@ -46,6 +47,7 @@ class Driver {
     std::mutex stopping_;  // taken before the monitor's
     std::unique_ptr<RawSocket> socket_;  // the thread's own while it runs
     int wakeup_;                         // eventfd, the same
+    int alarm_;                          // timerfd, set by who posts while the thread is asleep
 
     // Guarded by the monitor's mutex, up to the blank line.
     Endpoint endpoint_;

@@ -26,13 +26,14 @@ const char *Endpoint::check(const p4r_config &c) {
     if (c.psn_out > kPsnMask || c.predecessor_psn > kPsnMask) return "a PSN does not fit 24 bits";
     if (c.qpn_in == c.qpn_out) return "qpn_in and qpn_out are the same";
     if (c.rto_ns <= 0 || c.rto_max_ns < c.rto_ns) return "the retransmission timeout is not between 0 and its maximum";
+    if (c.rto_low_ns < 0 || c.rto_low_ns > c.rto_ns) return "the low retransmission timeout is not between 0 and the other";
     if (c.max_burst == 0 || c.max_burst > 256) return "max_burst is not between 1 and 256";
     return nullptr;
 }
 
 uint64_t Endpoint::post(const p4r_operation &op, int64_t now) {
     const uint64_t id = operations_.post(op);
-    if (!operations_.dead() && !responder_.on_post()) fail_responder();
+    if (!operations_.dead() && !responder_.on_post(now)) fail_responder();
     after_receiving(now);
     return id;
 }
@@ -66,9 +67,9 @@ void Endpoint::receive(const uint8_t *frame, size_t length, int64_t now) {
         on_acknowledge(packet, now);
         return;
     }
-    const uint32_t expected = responder_.expected_psn();
+    const uint64_t before = responder_.new_packets();
     if (!responder_.on_send(packet, now)) fail_responder();
-    if (responder_.expected_psn() != expected) requester_.on_arrival(now);
+    if (responder_.new_packets() != before) requester_.on_arrival(now);
     after_receiving(now);
 }
 
@@ -78,7 +79,10 @@ void Endpoint::on_acknowledge(const Packet &packet, int64_t now) {
     } else if ((packet.syndrome & 0xe0) == kSyndromeRnr) {
         requester_.on_rnr_nak(packet.psn, packet.syndrome & 0x1f, now);
     } else if (packet.syndrome == kNakSequenceError) {
-        requester_.on_sequence_nak(packet.psn, now);
+        if (config_.selective)
+            requester_.on_selective_nak(packet.psn, packet.msn, packet.run, now);
+        else
+            requester_.on_sequence_nak(packet.psn, now);
     } else if ((packet.syndrome & 0xe0) == kSyndromeNak) {
         char text[160];
         snprintf(text, sizeof text,
@@ -113,8 +117,9 @@ size_t Endpoint::poll(int64_t now, uint8_t *buffer, size_t stride, uint32_t *len
         return 0;
     }
     size_t frames = 0;
-    if (frames < max_frames && responder_.wants_to_answer()) {
-        lengths[frames++] = static_cast<uint32_t>(responder_.write_answer(buffer, identification_++));
+    while (frames < max_frames && responder_.wants_to_answer()) {
+        const size_t length = responder_.write_answer(buffer + frames * stride, identification_++);
+        lengths[frames++] = static_cast<uint32_t>(length);
     }
     for (; frames < max_frames; frames++) {
         const size_t length = requester_.next_frame(buffer + frames * stride, now, identification_);

@@ -48,10 +48,13 @@ Parsed parse_frame(const uint8_t *frame, size_t length, bool check_icrc, Packet 
     packet->payload = bth + kBthBytes;
     packet->payload_bytes = 0;
     packet->syndrome = 0;
+    packet->msn = packet->run = 0;
     switch (packet->opcode) {
         case kAcknowledge:
             if (body_bytes != kAethBytes || pad_bytes != 0) return Parsed::kMalformed;
             packet->syndrome = packet->payload[0];
+            packet->msn = load_be24(packet->payload + 1);
+            packet->run = bth[8] & kLongestRun;
             break;
         case kSendFirst:
         case kSendMiddle:
@@ -93,7 +96,7 @@ FrameTemplate::FrameTemplate(const uint8_t *own_mac, uint32_t own_ip, const uint
     for (size_t i = 0; i < kIpBytes; i += 2) checksum_base_ += load_be16(ip + i);
 }
 
-size_t FrameTemplate::finish(uint8_t *frame, uint8_t opcode, bool ack_request, uint32_t psn, size_t body_bytes,
+size_t FrameTemplate::finish(uint8_t *frame, uint8_t opcode, uint8_t bits, uint32_t psn, size_t body_bytes,
                              uint16_t identification) const {
     memcpy(frame, header_, kHeaderBytes);
     uint8_t *ip = frame + kIp, *udp = frame + kUdp, *bth = frame + kBth;
@@ -107,7 +110,7 @@ size_t FrameTemplate::finish(uint8_t *frame, uint8_t opcode, bool ack_request, u
     store_be16(ip + 10, ~sum);
     store_be16(udp + 4, udp_bytes);
     bth[0] = opcode;
-    bth[8] = ack_request ? kAckRequestBit : 0;
+    bth[8] = bits;
     store_be24(bth + 9, psn);
     const uint32_t crc = icrc(ip, ip_bytes - kIcrcBytes);
     uint8_t *trailer = ip + ip_bytes - kIcrcBytes;
@@ -117,15 +120,15 @@ size_t FrameTemplate::finish(uint8_t *frame, uint8_t opcode, bool ack_request, u
 
 size_t FrameTemplate::finish_send(uint8_t *frame, Opcode opcode, bool ack_request, uint32_t psn,
                                   size_t payload_bytes, uint16_t identification) const {
-    return finish(frame, opcode, ack_request, psn, payload_bytes, identification);
+    return finish(frame, opcode, ack_request ? kAckRequestBit : 0, psn, payload_bytes, identification);
 }
 
 size_t FrameTemplate::write_acknowledge(uint8_t *frame, uint8_t syndrome, uint32_t psn, uint32_t msn,
-                                        uint16_t identification) const {
+                                        uint16_t identification, uint32_t run) const {
     uint8_t *aeth = frame + kHeaderBytes;
     aeth[0] = syndrome;
     store_be24(aeth + 1, msn);
-    return finish(frame, kAcknowledge, false, psn, kAethBytes, identification);
+    return finish(frame, kAcknowledge, static_cast<uint8_t>(run), psn, kAethBytes, identification);
 }
 
 void write_header(const AggregationHeader &h, uint8_t *chunk) {

@@ -29,6 +29,7 @@ constexpr uint8_t kSyndromeAck = 0x1f;  // credit count 31: "no credits"
 constexpr uint8_t kSyndromeRnr = 0x20;  // | timer
 constexpr uint8_t kSyndromeNak = 0x60;  // | code; 0 is PSN sequence error
 constexpr uint8_t kNakSequenceError = 0x60;
+constexpr uint32_t kLongestRun = 63;  // six of BTH's reserved bits, of a selective NAK
 
 // Both directions of a QP pair use the requester's, so that ECMP keeps them on one path.
 inline uint32_t source_port(uint32_t requester_qpn) {
@@ -54,6 +55,8 @@ struct Packet {
     bool ack_request;
     bool summed;              // by a switch: BTH's reserved bits say so on each packet of a result
     uint8_t syndrome;         // of an acknowledgement
+    uint32_t msn;             // of an acknowledgement; of a selective NAK: the PSN that arrived
+    uint32_t run;             // of a selective NAK: how many packets right before that one are there as well
     uint32_t payload_bytes;   // of a SEND
     const uint8_t *payload;
 };
@@ -73,10 +76,10 @@ class FrameTemplate {
     size_t finish_send(uint8_t *frame, Opcode opcode, bool ack_request, uint32_t psn, size_t payload_bytes,
                        uint16_t identification) const;
     size_t write_acknowledge(uint8_t *frame, uint8_t syndrome, uint32_t psn, uint32_t msn,
-                             uint16_t identification) const;
+                             uint16_t identification, uint32_t run = 0) const;
 
    private:
-    size_t finish(uint8_t *frame, uint8_t opcode, bool ack_request, uint32_t psn, size_t body_bytes,
+    size_t finish(uint8_t *frame, uint8_t opcode, uint8_t bits, uint32_t psn, size_t body_bytes,
                   uint16_t identification) const;
 
     uint8_t header_[kHeaderBytes];

@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define P4R_ABI_VERSION 5
+#define P4R_ABI_VERSION 6
 #define P4R_NEVER INT64_MAX
 #define P4R_EXPORT __attribute__((visibility("default")))
 
@@ -38,6 +38,9 @@ typedef struct p4r_config {
     uint32_t retry_limit;  // timeouts in a row before giving up; 0: never
     uint32_t check_icrc;
     uint32_t max_burst;  // driver: frames handed to the interface at once
+    uint32_t selective;        // retransmission on both connections; else go-back-N
+    uint32_t in_flight_bytes;  // payload sent and not known to have arrived before another message may be; 0: any
+    int64_t rto_low_ns;        // of silence, until the ends of what was sent are sent again; 0: never
     int64_t rto_ns;
     int64_t rto_max_ns;
 } p4r_config;
@@ -103,6 +106,7 @@ typedef struct p4r_counters {
     uint64_t icrc_errors, malformed, foreign, stale_acks;
     uint64_t messages_sent, messages_received, results_received;
     uint64_t implied_acks, early_messages;
+    uint64_t tail_probes, kept_packets;
     int64_t first_sent_ns, last_sent_ns, first_received_ns, last_received_ns;
     uint64_t frames_blocked, send_errors, ring_drops;
 } p4r_counters;

@@ -14,4 +14,11 @@ inline int32_t psn_diff(uint32_t a, uint32_t b) {
     return static_cast<int32_t>((a - b) << 8) >> 8;
 }
 
+// The least power of two that is not below n, which is at least 1. It divides the number of PSNs.
+inline uint32_t power_of_two(uint32_t n) {
+    uint32_t power = 1;
+    while (power < n) power *= 2;
+    return power;
+}
+
 }  // namespace p4r

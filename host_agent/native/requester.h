@@ -1,4 +1,5 @@
-// RC requester on QP_out: the outbox's messages as packets, cumulative acknowledgement, go-back-N, timeouts.
+// RC requester on QP_out: the outbox's messages as packets, cumulative acknowledgement, go-back-N or selective
+// retransmission, timeouts.
 // Pure: the time is passed in.
 #pragma once
 
@@ -9,29 +10,11 @@
 #include "outbox.h"
 #include "p4r.h"
 #include "psn.h"
+#include "recent_minimum.h"
+#include "scoreboard.h"
 #include "work.h"
 
 namespace p4r {
-
-// The least of the last 16 to 32 samples. A mean would take every straggler for a slow network.
-class RecentMinimum {
-   public:
-    void add(int64_t sample) {
-        current_ = sample < current_ ? sample : current_;
-        if (++count_ < 16) return;
-        previous_ = current_;
-        current_ = P4R_NEVER;
-        count_ = 0;
-    }
-    int64_t get() const {  // 0: no sample yet
-        const int64_t least = current_ < previous_ ? current_ : previous_;
-        return least == P4R_NEVER ? 0 : least;
-    }
-
-   private:
-    int64_t current_ = P4R_NEVER, previous_ = P4R_NEVER;
-    int count_ = 0;
-};
 
 class Requester {
    public:
@@ -40,8 +23,10 @@ class Requester {
     // From the successor.
     void on_ack(uint32_t psn, int64_t now);
     void on_sequence_nak(uint32_t psn, int64_t now);
+    // All before `psn` has arrived, and `arrived` as well with the `run` packets right before it.
+    void on_selective_nak(uint32_t psn, uint32_t arrived, uint32_t run, int64_t now);
     void on_rnr_nak(uint32_t psn, uint8_t timer_code, int64_t now);
-    // A packet has arrived from the predecessor, in order.
+    // A packet has arrived from the predecessor that was not there before.
     void on_arrival(int64_t now);
     // Messages below `received` have arrived from the predecessor. `result`: the last of them was aggregated.
     void on_received(uint32_t received, bool result, int64_t now);
@@ -63,7 +48,8 @@ class Requester {
     struct Sent : Outgoing {
         uint32_t first_psn;
         uint32_t packets_sent;
-        int64_t sent_at;  // its last packet, first time
+        int64_t sent_at;   // its last packet, first time
+        int64_t headed_at;  // its first packet, last time
 
         uint32_t end_psn() const { return psn_add(first_psn, shape.packets); }
     };
@@ -82,9 +68,19 @@ class Requester {
     void resend_gently(uint32_t psn, int64_t now);
     uint32_t end_of_messages(uint32_t psn, uint32_t messages) const;
     bool start_message(int64_t now);
+    bool find_lost(int64_t now);
+    bool has_room() const;
+    static uint32_t head_of(const Sent &sent, uint32_t psn);
+    void probe(int64_t now);
+    bool is_missing(uint32_t psn) const;  // sent, and not known to have arrived
+    uint32_t next_again(int64_t now) const;
+    size_t send_again(uint32_t psn, uint8_t *frame, int64_t now, uint16_t identification);
     size_t build(const Sent &sent, uint32_t index, uint8_t *frame, uint16_t identification) const;
     int64_t go_back_interval() const;
+    int64_t again_interval() const;
+    int64_t quiet_interval() const;
     void restart_timer(int64_t now) { timer_at_ = now + rto_; }
+    void restart_probes(int64_t now);
 
     const p4r_config config_;
     p4r_counters &counters_;
@@ -96,6 +92,10 @@ class Requester {
     uint32_t next_psn_;      // first PSN never sent
 
     Resend resend_;
+    Scoreboard board_;
+    std::deque<uint32_t> probes_;  // PSNs to send again now
+    int64_t probe_at_ = P4R_NEVER;
+    int64_t probe_interval_ = 0;  // doubled by each
     RecentMinimum ack_delay_;  // from a message's last packet to its acknowledgement
     int64_t rto_;              // doubled by each timeout, reset by progress
     int64_t timer_at_ = 0;
@@ -106,6 +106,7 @@ class Requester {
     bool went_back_ = false;  // go_back_psn_ and go_back_at_ are set
     uint32_t go_back_psn_ = 0;
     int64_t go_back_at_ = 0;
+    uint32_t go_backs_in_a_row_ = 0;  // to one place, without any progress
     bool go_back_pending_ = false;  // a further NAK for go_back_psn_ came too soon after the last
 };
 

@@ -39,6 +39,9 @@ class TransportConfig:
     `window` (W, messages) and `message_packets` (P, packets a message) are powers of two, 2W <= 16 and
     P <= 64; `path_mtu` is the payload of a full packet in bytes. `retry_limit` is the number of timeouts
     in a row, without any progress, after which the connection fails; 0 retries for as long as it lives.
+    `selective` repeats lost packets alone (both neighbours have to agree), else go-back-N. `in_flight_bytes`
+    caps the payload that is under way further than the window does, in whole messages. After `rto_low_s`
+    without a word the ends of what was sent are sent again, after `rto_s` a whole message.
     """
 
     mac: str
@@ -55,6 +58,9 @@ class TransportConfig:
     generation: int
     rank: int
     world_size: int
+    selective: bool = False
+    in_flight_bytes: int | None = None
+    rto_low_s: float = 0.002
     rto_s: float = 0.05
     rto_max_s: float = 1.0
     retry_limit: int = 0
@@ -81,6 +87,10 @@ class TransportConfig:
             raise ValueError(f"max_burst {self.max_burst} is not between 1 and 256")
         if not 0 < self.rto_s <= self.rto_max_s:
             raise ValueError(f"rto_s {self.rto_s} is not between 0 and rto_max_s {self.rto_max_s}")
+        if not 0 <= self.rto_low_s <= self.rto_s:
+            raise ValueError(f"rto_low_s {self.rto_low_s} is not between 0 and rto_s {self.rto_s}")
+        if self.in_flight_bytes is not None and not 0 < self.in_flight_bytes < 2**32:
+            raise ValueError(f"in_flight_bytes {self.in_flight_bytes} is not between 1 and 2^32 - 1")
         for name, value in (
             ("qpn_out", self.qpn_out),
             ("qpn_in", self.qpn_in),

@@ -81,6 +81,8 @@ class Counters:
     results_received: int  # those with the RESULT flag
     implied_acks: int  # messages known to have arrived from a later result
     early_messages: int  # PASS messages that arrived before they were posted
+    tail_probes: int  # times that the ends of what was sent were sent again after some silence
+    kept_packets: int  # packets behind a gap that were kept, of selective retransmission
     first_sent_ns: int
     last_sent_ns: int
     first_received_ns: int

@@ -19,7 +19,7 @@ from host_agent.transport.events import Counters, Event, EventType, Failure, Fai
 from host_agent.transport.operation import Operation
 from host_agent.wire.headers import parse_mac
 
-ABI_VERSION: Final = 5
+ABI_VERSION: Final = 6
 NEVER: Final = 2**63 - 1
 ERROR_BYTES: Final = 400
 LIBRARY: Final = Path(__file__).parent.parent / "_native.so"
@@ -31,6 +31,7 @@ _COUNTERS: Final = (
     *("data_packets_received", "data_bytes_received", "duplicates_received", "out_of_order_received"),
     *("icrc_errors", "malformed", "foreign", "stale_acks"),
     *("messages_sent", "messages_received", "results_received", "implied_acks", "early_messages"),
+    *("tail_probes", "kept_packets"),
     *("first_sent_ns", "last_sent_ns", "first_received_ns", "last_received_ns"),
     *("frames_blocked", "send_errors", "ring_drops"),
 )
@@ -62,6 +63,9 @@ class NativeConfig(ctypes.Structure):
         ("retry_limit", c_uint32),
         ("check_icrc", c_uint32),
         ("max_burst", c_uint32),
+        ("selective", c_uint32),
+        ("in_flight_bytes", c_uint32),
+        ("rto_low_ns", c_int64),
         ("rto_ns", c_int64),
         ("rto_max_ns", c_int64),
     )
@@ -222,6 +226,9 @@ def native_config(config: TransportConfig) -> NativeConfig:
         retry_limit=config.retry_limit,
         check_icrc=config.check_icrc,
         max_burst=config.max_burst,
+        selective=config.selective,
+        in_flight_bytes=config.in_flight_bytes or 0,
+        rto_low_ns=round(config.rto_low_s * 1e9),
         rto_ns=round(config.rto_s * 1e9),
         rto_max_ns=round(config.rto_max_s * 1e9),
     )

@@ -37,6 +37,9 @@ def ring_configs(
     message_packets: int = 4,
     first_psns: Sequence[int] | None = None,
     retry_limit: int = 0,
+    selective: bool = False,
+    rto_low_s: float = 0.002,
+    in_flight_bytes: int | None = None,
     job_id: int = 7,
     generation: int = 3,
 ) -> list[TransportConfig]:
@@ -64,6 +67,9 @@ def ring_configs(
                 rank=rank,
                 world_size=ranks,
                 retry_limit=retry_limit,
+                selective=selective,
+                rto_low_s=rto_low_s,
+                in_flight_bytes=in_flight_bytes,
             )
         )
     return configs

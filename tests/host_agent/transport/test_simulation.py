@@ -48,10 +48,18 @@ def switched(
     message_packets: int = 4,
     first_psns: Sequence[int] | None = None,
     adapters: Container[int] = (),
+    selective: bool = False,
+    in_flight_bytes: int | None = None,
 ) -> Fabric:
     """A rack with the switch model, which checks the slot invariant at every claim."""
     configs = ring_configs(
-        ranks, path_mtu=path_mtu, window=window, message_packets=message_packets, first_psns=first_psns
+        ranks,
+        path_mtu=path_mtu,
+        window=window,
+        message_packets=message_packets,
+        first_psns=first_psns,
+        selective=selective,
+        in_flight_bytes=in_flight_bytes,
     )
     switch = aggregating_switch(configs)
     fabric = Fabric(configs, switch.process, faults or Faults(), seed, adapters=adapters)
@@ -159,6 +167,7 @@ def run(fabric: Fabric, programs: list[Program], *, limit_s: float = 1000.0) -> 
     window=st.sampled_from([1, 2, 8]),
     message_packets=st.sampled_from([2, 4]),
     first_psn=PSNS,
+    selective=st.booleans(),
     faults=FAULTS,
     seed=SEEDS,
 )
@@ -169,6 +178,7 @@ def test_passing_around_a_faulty_ring(
     window: int,
     message_packets: int,
     first_psn: int,
+    selective: bool,
     faults: Faults,
     seed: int,
 ) -> None:
@@ -178,6 +188,7 @@ def test_passing_around_a_faulty_ring(
         window=window,
         message_packets=message_packets,
         first_psns=[(first_psn + rank) % 2**24 for rank in range(ranks)],
+        selective=selective,
     )
     fabric = Fabric(configs, router(configs), faults, seed)
     programs = [Program(rank) for rank in range(ranks)]
@@ -193,6 +204,8 @@ def test_passing_around_a_faulty_ring(
     window=st.sampled_from([1, 2, 8]),
     message_packets=st.sampled_from([2, 4]),
     first_psns=st.lists(PSNS, min_size=5, max_size=5),
+    selective=st.booleans(),
+    in_flight_bytes=st.sampled_from([None, 1, 5000]),
     faults=FAULTS,
     seed=SEEDS,
 )
@@ -203,6 +216,8 @@ def test_sums_through_a_faulty_fabric(
     window: int,
     message_packets: int,
     first_psns: list[int],
+    selective: bool,
+    in_flight_bytes: int | None,
     faults: Faults,
     seed: int,
 ) -> None:
@@ -214,6 +229,8 @@ def test_sums_through_a_faulty_fabric(
         window=window,
         message_packets=message_packets,
         first_psns=first_psns[:ranks],
+        selective=selective,
+        in_flight_bytes=in_flight_bytes,
     )
     programs = [Program(rank) for rank in range(ranks)]
     aggregate(programs, SwitchOp.SUM, elements, seed)
@@ -225,12 +242,15 @@ def test_sums_through_a_faulty_fabric(
     ranks=st.integers(2, 4),
     kinds=st.lists(st.sampled_from(["sum", "max", "gather"]), min_size=2, max_size=5),
     elements=st.integers(0, 700),
+    selective=st.booleans(),
     faults=FAULTS,
     seed=SEEDS,
 )
-def test_mixed_operations(ranks: int, kinds: list[str], elements: int, faults: Faults, seed: int) -> None:
+def test_mixed_operations(
+    ranks: int, kinds: list[str], elements: int, selective: bool, faults: Faults, seed: int
+) -> None:
     """Changing between aggregated and passed messages drains, and the slots' invariant holds."""
-    fabric = switched(ranks, faults=faults, seed=seed, first_psns=[2**24 - 10] * ranks)
+    fabric = switched(ranks, faults=faults, seed=seed, first_psns=[2**24 - 10] * ranks, selective=selective)
     programs = [Program(rank) for rank in range(ranks)]
     for number, kind in enumerate(kinds):
         if kind == "gather":
@@ -241,9 +261,11 @@ def test_mixed_operations(ranks: int, kinds: list[str], elements: int, faults: F
 
 
 @settings(deadline=None, max_examples=50)
-@given(ranks=st.integers(2, 4), count=st.integers(2, 8), faults=FAULTS, seed=SEEDS)
-def test_many_operations_posted_at_once(ranks: int, count: int, faults: Faults, seed: int) -> None:
-    fabric = switched(ranks, faults=faults, seed=seed)
+@given(ranks=st.integers(2, 4), count=st.integers(2, 8), selective=st.booleans(), faults=FAULTS, seed=SEEDS)
+def test_many_operations_posted_at_once(
+    ranks: int, count: int, selective: bool, faults: Faults, seed: int
+) -> None:
+    fabric = switched(ranks, faults=faults, seed=seed, selective=selective)
     programs = [Program(rank) for rank in range(ranks)]
     for number in range(count):
         aggregate(programs, SwitchOp.SUM, 100 * number, number)
@@ -406,6 +428,7 @@ def test_many_seeds(seed: int) -> None:
         window=random.choice([1, 2, 4, 8]),
         message_packets=random.choice([2, 4, 16]),
         first_psns=[random.choice([0, 2**24 - random.randint(1, 100)]) for _ in range(ranks)],
+        selective=random.random() < 0.5,
     )
     programs = [Program(rank) for rank in range(ranks)]
     for number in range(random.randint(1, 6)):
