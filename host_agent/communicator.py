@@ -8,10 +8,11 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType, TracebackType
+from typing import Any
 
 import numpy as np
 
-from host_agent import joining, metrics
+from host_agent import joining, metrics, standing
 from host_agent.arguments import (
     contiguous,
     name_of,
@@ -352,6 +353,20 @@ class Communicator:
             duplicates=wire.duplicates_received,
             timeouts=wire.timeouts,
             renewals=self._execution.renewals.count,
+        )
+
+    def standing(self, job: str) -> dict[str, Any]:
+        """Where this worker stands, see `host_agent.standing`."""
+        failure = self._execution.failure or self._execution.ended
+        return standing.standing(
+            job=job,
+            rank=self.rank,
+            world_size=self.world_size,
+            generation=self.ready.generation,
+            runner=self._execution.runner,
+            gate=self._gate,
+            failure="" if failure is None else str(failure),
+            is_leaving=self._left,
         )
 
     def leave(self, *, timeout_s: float = 60.0) -> None:

@@ -45,6 +45,16 @@ class Gate:
         self._parked = False  # what runs, while the job is renewed
         self._marks = 0  # of progress while it is
 
+    @property
+    def next_collective(self) -> int:
+        """The first that has not started."""
+        return self._next
+
+    @property
+    def is_holding(self) -> bool:
+        """Whether the next collective would have to wait."""
+        return self._holds(self._next)
+
     @contextmanager
     def turn(self, collective: int) -> Iterator[Mode]:
         """Wait until this collective may start; the mode to run it in. What leaves ends its turn."""

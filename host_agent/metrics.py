@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import logging
 import os
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from host_agent.errors import UsageError
 from host_agent.membership import Mode
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
 SOCKETS: Final = "agent-*.sock"  # in a directory
+WHOSE: Final = ".json"  # beside the socket: whose it is, for when that cannot answer any more
 
 _LOG = logging.getLogger(__name__)
 _NUMBERS = itertools.count()
@@ -104,6 +106,8 @@ class Counted(Protocol):
 
     def statistics(self) -> Tallied: ...
 
+    def standing(self, job: str) -> dict[str, Any]: ...
+
 
 @dataclass(frozen=True)
 class Where:
@@ -120,7 +124,10 @@ class Where:
             _remove_abandoned(self.directory)
             address = f"{UNIX}{self.directory / SOCKETS.replace('*', f'{os.getpid()}-{next(_NUMBERS)}')}"
         try:
-            return Exposed(address, AgentMetrics(communicator, job=job))
+            exposed = Exposed(address, AgentMetrics(communicator, job=job))
+            if self.directory is not None:
+                exposed.say_whose(job, communicator.rank)
+            return exposed
         except MetricsError as error:
             if self.required:
                 raise UsageError(str(error)) from error
@@ -147,8 +154,9 @@ def _remove_abandoned(directory: Path) -> None:
     for path in directory.glob(SOCKETS):
         pid = path.name.split("-")[1]
         if not Path("/proc", pid).exists():
-            with contextlib.suppress(OSError):
-                path.unlink()
+            for file in (path, path.with_suffix(WHOSE)):
+                with contextlib.suppress(OSError):
+                    file.unlink()
 
 
 class Exposed:
@@ -156,13 +164,37 @@ class Exposed:
 
     def __init__(self, address: str, metrics: AgentMetrics) -> None:
         self._metrics = metrics
-        self._server = MetricsServer(address, metrics.collect)
+        self._server = MetricsServer(address, metrics.collect, state=metrics.standing)
         self.address = self._server.address
+        self._whose: Path | None = None
+
+    def say_whose(self, job: str, rank: int) -> None:
+        """Leave word beside the Unix socket of who this is: a worker that is stopped does not answer."""
+        if self.address.path is not None:
+            whose = {
+                "job": job,
+                "rank": rank,
+                "pid": os.getpid(),
+                "started": _started(),
+                "namespace": os.stat("/proc/self/ns/net").st_ino,
+            }
+            self._whose = self.address.path.with_suffix(WHOSE)
+            try:
+                self._whose.write_text(json.dumps(whose))
+            except OSError as error:  # a full disk is no reason to fail
+                _LOG.warning("%s: %s", self._whose, error)
 
     def close(self) -> None:
         """Serve no more; idempotent."""
         self._metrics.close()
         self._server.close()
+        if self._whose is not None:
+            self._whose.unlink(missing_ok=True)
+
+
+def _started() -> int:
+    """When this process did, in clock ticks since boot: field 22 of /proc/self/stat (proc(5))."""
+    return int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
 
 
 class AgentMetrics:
@@ -178,6 +210,13 @@ class AgentMetrics:
         """The communicator is going away."""
         with self._lock:
             self._closed = True
+
+    def standing(self) -> dict[str, Any]:
+        """Where the worker stands. MetricsError after `close`."""
+        with self._lock:
+            if self._closed:
+                raise MetricsError("this worker is leaving its job")
+            return self._communicator.standing(self._job)
 
     def collect(self) -> Iterator[Metric]:
         """All families, as they are now. MetricsError after `close`."""

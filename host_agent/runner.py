@@ -118,6 +118,8 @@ class Runner:
         self._counting = threading.Lock()  # guards these two
         self._total = Counters.none()  # of the links that are retired
         self._retired = False  # the present one is
+        self.running: tuple[str, float] | None = None  # which collective, and since when
+        self.idle_since = clock()
 
     @property
     def patience_s(self) -> float:
@@ -153,6 +155,13 @@ class Runner:
         return self._run(lambda: next(steps), steps, what)
 
     def _run(self, begin: Callable[[], Operation | Wait], steps: Steps[T], what: str) -> T:
+        self.running = what, self._clock()
+        try:
+            return self._steps(begin, steps, what)
+        finally:
+            self.running, self.idle_since = None, self._clock()
+
+    def _steps(self, begin: Callable[[], Operation | Wait], steps: Steps[T], what: str) -> T:
         try:
             step, posted = begin(), False
             while True:
@@ -236,8 +245,7 @@ class Runner:
         return (
             f"{what}: rank {self.rank} saw no progress for {patience:g} s. The first message without a "
             f"result is {first} of {progress.posted_messages} posted; {own}. Either a worker has not called "
-            f"this collective, or the path to it is broken: `p4reduce show slots` tells which ranks are "
-            f"missing"
+            f"this collective, or the path to it is broken: `p4reduce doctor` tells who waits for whom"
         )
 
 

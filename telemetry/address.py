@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 UNIX: Final = "unix:"
+STATE_PATH: Final = "/state"  # what a process says of itself beside metrics, as JSON
 VARIABLE: Final = (
     "P4REDUCE_METRICS"  # where workers serve theirs: an address, or a directory for Unix sockets
 )

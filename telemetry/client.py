@@ -11,11 +11,11 @@ from telemetry.address import Address, MetricsError
 TIMEOUT_S: Final = 2.0
 
 
-def fetch(address: Address, *, timeout_s: float = TIMEOUT_S) -> str:
+def fetch(address: Address, *, timeout_s: float = TIMEOUT_S, path: str = "/metrics") -> str:
     """The text that is served at `address`; MetricsError where nobody answers in time."""
     connection = _Connection(address, timeout_s)
     try:
-        connection.request("GET", "/metrics")
+        connection.request("GET", path)
         response = connection.getresponse()
         text = response.read().decode()
     except (OSError, http.client.HTTPException) as error:

@@ -7,6 +7,7 @@ nobody reads pays for a socket and a thread.
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import socket
@@ -16,13 +17,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 from telemetry import address as addresses
-from telemetry.address import Address, MetricsError
+from telemetry.address import STATE_PATH, Address, MetricsError
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
     from prometheus_client.registry import CollectorRegistry
 
 Collect = Callable[[], "Iterable[Metric]"]
+State = Callable[[], dict[str, Any]]
 
 _LOG = logging.getLogger(__name__)
 _CLIENT_S: Final = 5.0  # a client that says nothing holds up the others for so long
@@ -34,13 +36,17 @@ class MetricsServer:
     """Serves what `collect` yields at `address` ("unix:/path", "HOST:PORT"); MetricsError where it cannot.
 
     `collect` is called in this server's thread, once a request; a MetricsError of its is told to who asked.
-    `process`: this process's own CPU time, memory and open files too.
+    `process`: this process's own CPU time, memory and open files too. `state`: what is served as JSON at
+    `STATE_PATH`, on a Unix socket only: it is for who may look into this machine's processes anyway.
     """
 
-    def __init__(self, address: str, collect: Collect, *, process: bool = False) -> None:
+    def __init__(
+        self, address: str, collect: Collect, *, process: bool = False, state: State | None = None
+    ) -> None:
         wanted = addresses.parse(address)
         self._collect = collect
         self._process = process
+        self._state = state if wanted.path is not None else None
         self._handler: Any = None
         self._listener = wanted.listen()
         self.address = wanted if wanted.path is not None else _bound(self._listener)
@@ -93,7 +99,7 @@ class MetricsServer:
 
     def _answer(self, connection: socket.socket, client: Any) -> None:
         if self._handler is None:
-            self._handler = _handler(registry(self._collect, process=self._process))
+            self._handler = _handler(registry(self._collect, process=self._process), self._state)
         self._handler(connection, client, self)
 
 
@@ -122,21 +128,31 @@ class _Collector:
         return ()
 
 
-def _handler(metrics: CollectorRegistry) -> Any:
-    """A request handler for `metrics`."""
+def _handler(metrics: CollectorRegistry, state: State | None) -> Any:
+    """A request handler for `metrics` and `state`."""
     from prometheus_client import MetricsHandler
 
     class Handler(MetricsHandler):
         registry = metrics
 
         def do_GET(self) -> None:
-            if self.path.partition("?")[0] not in _PATHS:
-                self.send_error(404, "metrics are at /metrics")
-                return
+            path = self.path.partition("?")[0]
             try:
-                super().do_GET()
+                if path == STATE_PATH and state is not None:
+                    self._tell(json.dumps(state()).encode())
+                elif path in _PATHS:
+                    super().do_GET()
+                else:
+                    self.send_error(404, "metrics are at /metrics")
             except MetricsError as error:
                 self.send_error(503, str(error))
+
+        def _tell(self, text: bytes) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text)
 
     return Handler
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import os
 import threading
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client import generate_latest
@@ -21,10 +24,11 @@ from host_agent.metrics import AgentMetrics
 from host_agent.runner import Alone
 from host_agent.transport.events import Counters
 from simulation.rack import Simulation, configs
-from telemetry.address import VARIABLE, Address, MetricsError
+from telemetry.address import STATE_PATH, VARIABLE, Address, MetricsError
 from telemetry.client import fetch
 from telemetry.server import registry
 from tests.host_agent.fakes import FakeController, FakeMembership, SimulatedFabric, SimulatedLink, ready_of
+from topologies.processes import ProcessId
 
 NUMBERED = Counters(**{field.name: number for number, field in enumerate(fields(Counters), 1)})
 
@@ -43,6 +47,9 @@ class Worker:
     def statistics(self) -> Statistics:
         counts = {field.name: 0 for field in fields(Statistics)}
         return replace(Statistics(**counts), collectives=5, in_network=3, ring=2, busy_s=1.5)
+
+    def standing(self, job: str) -> dict[str, Any]:
+        return {"job": job, "rank": self.rank}
 
 
 def families(text: str) -> dict[str, Metric]:
@@ -84,6 +91,10 @@ def test_a_socket_in_a_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     paths = sorted(tmp_path.glob(metrics.SOCKETS))
     assert len(paths) == 2
     assert 'rank="1"' in fetch(Address(path=paths[1]))
+    assert json.loads(fetch(Address(path=paths[1]), path=STATE_PATH)) == {"job": "j", "rank": 1}
+    whose = json.loads(paths[1].with_suffix(metrics.WHOSE).read_text())
+    assert (whose["job"], whose["rank"]) == ("j", 1)
+    assert ProcessId(whose["pid"], whose["started"]) == ProcessId.of(os.getpid())
     for one in exposed:
         assert one is not None
         one.close()

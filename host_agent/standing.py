@@ -1,0 +1,89 @@
+"""Where a worker stands, in plain numbers: what `p4reduce doctor` asks of each worker."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+from host_agent.gate import Gate
+from host_agent.runner import Runner
+
+_NS: Final = 1e9
+_FRAMES: Final = 8  # of a stack, the innermost
+_OURS: Final = str(Path(__file__).parent)
+_STDLIB: Final = str(Path(threading.__file__).parent)
+
+
+def standing(
+    *,
+    job: str,
+    rank: int,
+    world_size: int,
+    generation: int,
+    runner: Runner,
+    gate: Gate,
+    failure: str,
+    is_leaving: bool,
+    clock: Callable[[], float] = time.monotonic,
+) -> dict[str, Any]:
+    """As JSON has it. Times are seconds before now, None for never; see `p4reduce.doctor.facts.Standing`."""
+    now, running = clock(), runner.running
+    counters, progress = runner.counters(), runner.link.progress()
+    return {
+        "job": job,
+        "rank": rank,
+        "pid": os.getpid(),
+        "world_size": world_size,
+        "generation": generation,
+        "mode": gate.mode.name.lower(),
+        "mode_reason": gate.mode_reason,
+        "collective": None if running is None else {"what": running[0], "for_s": now - running[1]},
+        "next_collective": gate.next_collective,
+        "is_held": gate.is_holding,
+        "idle_s": None if running is not None else now - runner.idle_since,
+        "is_leaving": is_leaving,
+        "failure": failure,
+        "progress": {**asdict(progress), "oldest_unacked_s": _ago(progress.oldest_unacked_since_ns, now)},
+        "counters": asdict(counters),
+        "sent_s_ago": _ago(counters.last_sent_ns, now),
+        "received_s_ago": _ago(counters.last_received_ns, now),
+        "threads": list(threads()),
+    }
+
+
+def _ago(at_ns: int, now: float) -> float | None:
+    """The endpoint's clock is the monotonic one, as ours."""
+    return max(0.0, now - at_ns / _NS) if at_ns else None
+
+
+def threads() -> Iterator[dict[str, Any]]:
+    """Where the user's threads are, innermost frame last: "train.py:83 in load_batch". Ours are left out."""
+    frames = sys._current_frames()
+    for thread in threading.enumerate():
+        if thread.name.startswith("p4reduce-metrics") or thread.ident not in frames:
+            continue
+        stack = [
+            (frame.filename, f"{frame.filename}:{frame.lineno} in {frame.name}")
+            for frame in traceback.StackSummary.extract(
+                traceback.walk_stack(frames[thread.ident]), lookup_lines=False
+            )
+        ]
+        stack.reverse()
+        if thread is threading.main_thread() or any(_is_users(file) for file, _ in stack):
+            yield {
+                "name": thread.name,
+                "stack": [line for _, line in stack][-_FRAMES:],
+                "users": next((line for file, line in reversed(stack) if _is_users(file)), ""),
+            }
+
+
+def _is_users(file: str) -> bool:
+    """Whether a frame is neither this package's nor of Python itself or of installed packages."""
+    return not (file.startswith((_OURS, _STDLIB, "<")) or "site-packages" in file or "dist-packages" in file)
