@@ -14,6 +14,7 @@ from p4reduce.commands import (
     compare,
     demo,
     desired,
+    doctor,
     down,
     execute,
     headless,
@@ -54,6 +55,7 @@ app.add_typer(show.app, name="show")
 app.add_typer(certs.app, name="certs")
 app.add_typer(link.app, name="link")
 app.command("top")(top.top)
+app.command("doctor")(doctor.doctor)
 app.command("metrics")(metrics.metrics)
 app.command("allreduce")(allreduce.allreduce)
 app.command("replay")(replay.replay)

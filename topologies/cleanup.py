@@ -25,7 +25,7 @@ _OWN_FILE: Final = re.compile(
 def remove(state: ClusterState) -> None:
     """End everything of a cluster whose owner is gone (or is calling), and remove its traces."""
     state = _newest(state)
-    terminate(_processes(state))
+    terminate(processes(state))
     namespaces.delete(state.namespace)  # and with it its veths and the bridge
     _remove_files(state.directory)
 
@@ -93,7 +93,7 @@ def remove_dead() -> list[str]:
     return [state.name for state in dead]
 
 
-def _processes(state: ClusterState) -> list[ProcessId]:
+def processes(state: ClusterState) -> list[ProcessId]:
     """All that a cluster started, and what users started from it in its namespaces."""
     found = list(recorded(state.workers))
     found += [host.process for host in state.hosts]

@@ -258,7 +258,12 @@ def load(name: str) -> ClusterState | None:
         return None
     except json.JSONDecodeError as error:
         raise TopologyError(f"{path} is damaged ({error}): remove {path.parent}") from error
-    return _decode(raw)
+    try:
+        return _decode(raw)
+    except (TypeError, KeyError, ValueError) as error:
+        raise TopologyError(
+            f"{path} is another version's ({error}): take that cluster down with the version that started it"
+        ) from error
 
 
 def all_clusters() -> list[ClusterState]:

@@ -1,0 +1,234 @@
+"""What is wrong with the parts that jobs rely on: controller, its database, switches, who has taken them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from controller.api import controller_pb2 as pb
+from p4reduce.doctor import words
+from p4reduce.doctor.facts import Facts, Process, ProcessState
+from p4reduce.doctor.findings import Finding, Severity
+
+DISK_FULL_BYTES = 1 << 20
+
+
+def control(facts: Facts) -> Iterator[Finding]:
+    """All of it."""
+    yield from controller(facts)
+    for switch in facts.cluster.switches:
+        yield from _switch(facts, switch.name)
+    yield from _disk(facts)
+    yield from _management(facts)
+    yield from _drift(facts)
+    for rule in facts.rules:
+        yield Finding(
+            code="faults-injected",
+            severity=Severity.NOTE,
+            says=f"a fault is injected on purpose: {rule}",
+            do=("'p4reduce fault list' shows all, 'p4reduce fault clear' ends them",),
+        )
+    for name in facts.left_behind:
+        yield Finding(
+            code="left-behind",
+            severity=Severity.NOTE,
+            says=f"cluster {name} was killed, and what it started may still run",
+            do=(f"p4reduce down --cluster {name}",),
+        )
+
+
+def stopped_do(process: Process) -> tuple[str, ...]:
+    """How a stopped process goes on."""
+    return (f"kill -CONT {process.pid}", f"if a debugger holds it: grep TracerPid /proc/{process.pid}/status")
+
+
+def controller(facts: Facts) -> Iterator[Finding]:
+    """The controller's process, and whether it answers."""
+    process, jobs = facts.now.processes.get("controller"), facts.now.jobs
+    goes_on = "sums in the network go on, but nobody can join, and a worker that dies is not noticed"
+    if process is None or process.state is ProcessState.GONE:
+        words_left = facts.last_words.get("controller", "")
+        yield Finding(
+            code="controller-dead",
+            severity=Severity.ERROR,
+            says=f"the controller is dead: {goes_on}",
+            where="controller",
+            evidence=(f"the end of its log: {words_left}",) if words_left else (),
+            do=(
+                "start it again: p4reduce fault controller restart  (jobs go on if that is soon)",
+                f"its log: {facts.cluster.directory / 'controller.log'}",
+            ),
+        )
+    elif process.state is ProcessState.STOPPED:
+        yield Finding(
+            code="controller-stopped",
+            severity=Severity.ERROR,
+            says=f"the controller (process {process.pid}) is stopped (SIGSTOP): {goes_on}",
+            where="controller",
+            do=stopped_do(process),
+        )
+    elif jobs.value is None:
+        how = "does not answer in time" if jobs.is_late else "does not answer"
+        yield Finding(
+            code="controller-silent",
+            severity=Severity.ERROR,
+            says=f"the controller (process {process.pid}) runs but {how}: {goes_on}",
+            where="controller",
+            evidence=(jobs.why, f"its process {process.state.value}"),
+            do=(
+                f"its log: {facts.cluster.directory / 'controller.log'}",
+                f"what it is at: py-spy dump --pid {process.pid}",
+            ),
+        )
+
+
+# What the controller says of a switch that it cannot use (controller/switch.py), and what that means.
+_STATES = (
+    (
+        "another controller is primary",
+        "p4runtime-taken",
+        "switch {0} is taken by another P4Runtime controller: its jobs go on, but nothing can be written",
+        (
+            "end the other client (a p4runtime-shell, 'p4reduce shell'?); ours takes over by itself",
+            "p4reduce plan  shows what was changed meanwhile",
+        ),
+    ),
+    (
+        "somebody has replaced its program",
+        "program-replaced",
+        "somebody has replaced the P4 program of switch {0}: it adds up nothing",
+        ("it is loaded again by itself; if not: p4reduce push {0} --force",),
+    ),
+    (
+        "restarted",
+        "switch-restarting",
+        "switch {0} was restarted with nothing in it, and is being given its program again",
+        ("nothing: jobs there go on under a new generation when it is ready",),
+    ),
+    (
+        "loading the program",
+        "switch-restarting",
+        "switch {0} is being given its program",
+        ("nothing: it takes some seconds where the program has to be compiled",),
+    ),
+)
+
+
+def _switch(facts: Facts, name: str) -> Iterator[Finding]:
+    process = facts.now.processes.get(f"switch {name}")
+    info = _info(facts, name)
+    said = "" if info is None or info.connected else info.state
+    effect = _effect(facts, name)
+    if process is None or process.state is ProcessState.GONE:
+        last = facts.last_words.get(f"switch {name}", "")
+        yield Finding(
+            code="switch-dead",
+            severity=Severity.ERROR,
+            says=f"switch {name} is dead, its process has ended{effect}",
+            where=name,
+            evidence=(
+                *((f"the controller says: {said}",) if said else ()),
+                *((f"the end of its log: {last}",) if last else ()),
+            ),
+            do=(f"p4reduce fault switch restart {name}", f"its log: {facts.cluster.switch(name).log}"),
+        )
+    elif process.state is ProcessState.STOPPED:
+        yield Finding(
+            code="switch-stopped",
+            severity=Severity.ERROR,
+            says=f"switch {name} is stopped (process {process.pid}, SIGSTOP){effect}",
+            where=name,
+            do=stopped_do(process),
+        )
+    elif said:
+        for start, code, sentence, do in _STATES:
+            if said.startswith(start):
+                yield Finding(
+                    code=code,
+                    severity=Severity.WARNING if code == "p4runtime-taken" else Severity.ERROR,
+                    says=sentence.format(name),
+                    where=name,
+                    evidence=(f"the controller says: {said}",),
+                    do=tuple(line.format(name) for line in do),
+                )
+                return
+        yield Finding(
+            code="switch-away",
+            severity=Severity.ERROR,
+            says=f"the controller has no connection with switch {name}, whose process runs",
+            where=name,
+            evidence=(f"the controller says: {said}",),
+            do=(
+                f"its log: {facts.cluster.switch(name).log}",
+                f"if it hangs: p4reduce fault switch restart {name}",
+            ),
+        )
+
+
+def _info(facts: Facts, name: str) -> pb.SwitchInfo | None:
+    status = facts.now.status.value
+    return next((info for info in status.switches if info.name == name), None) if status is not None else None
+
+
+def _effect(facts: Facts, name: str) -> str:
+    if facts.cluster.switch(name).role.value == "leaf":
+        hosts = [host.name for host in facts.cluster.hosts_of(name)]
+        return f": nothing gets through for its hosts ({', '.join(hosts)})"
+    return ": racks' sums go over the other spines, if there are any"
+
+
+def _disk(facts: Facts) -> Iterator[Finding]:
+    disk = facts.disk
+    if disk is None or (disk.free_bytes >= DISK_FULL_BYTES and disk.free_inodes > 0):
+        return
+    what = f"{disk.free_bytes} bytes are free" if disk.free_inodes else "no inode is free"
+    yield Finding(
+        code="disk-full",
+        severity=Severity.ERROR,
+        says="the disk under the controller's database is full: jobs that run go on, new ones are refused",
+        where="controller",
+        evidence=(f"{disk.path}: {what}",),
+        do=(f"make room: df -h {disk.path}; nothing has to be started again",),
+    )
+
+
+def _management(facts: Facts) -> Iterator[Finding]:
+    process = facts.now.processes.get("controller")
+    if process is None or not process.is_well or facts.now.jobs.value is None:
+        return  # nobody reaches it, for another reason
+    for host, why in facts.management.items():
+        if why:
+            yield Finding(
+                code="no-way-to-controller",
+                severity=Severity.ERROR,
+                says=f"{host} does not reach the controller at {facts.cluster.controller}: {why}",
+                where=host,
+                evidence=("workers there cannot join, and their jobs will miss their heartbeats",),
+                do=(
+                    f"p4reduce exec {host} ip address show dev {host}-mgmt",
+                    f"p4reduce exec {host} ip route get {facts.cluster.controller.rpartition(':')[0]}",
+                ),
+            )
+
+
+def _drift(facts: Facts) -> Iterator[Finding]:
+    report = facts.plan.value
+    for plan in report.switches if report is not None else ():
+        changed = [change for change in plan.changes if change.drift]
+        if not changed:
+            continue
+        shown = [f"{_KINDS[change.kind]} {change.what} {change.key}" for change in changed[:4]]
+        if len(changed) > len(shown):
+            shown.append(f"and {len(changed) - len(shown)} more")
+        yield Finding(
+            code="drift",
+            severity=Severity.WARNING,
+            says=f"switch {plan.name} was changed by hand: {words.count(len(changed), 'difference')} to what "
+            f"the controller wrote",
+            where=plan.name,
+            evidence=tuple(shown),
+            do=("p4reduce plan  shows all of it, 'p4reduce rollback' puts it right",),
+        )
+
+
+# What would have to be done is the opposite of what somebody did.
+_KINDS = {pb.Change.ADD: "missing:", pb.Change.CHANGE: "changed:", pb.Change.DELETE: "added:"}

@@ -1,0 +1,78 @@
+"""Frames counted at both ends of a link: how many were lost on it, or doubled.
+
+A host's counter and its switch's cannot be read at one moment, and frames are under way: so the host is read
+before and after the switch. Samples in which nothing passed between these reads are exact. Between others,
+a difference counts only where it is larger than what may be under way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from p4reduce.doctor.facts import Sample
+
+UNDER_WAY: Final = 512  # frames: more than the windows of several jobs on one host
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Frames that were surely lost on the way, or came out in addition, between the samples."""
+
+    lost: int = 0
+    doubled: int = 0
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """What one end had sent, and the other received, at about one moment: at least, at most."""
+
+    sent: tuple[int, int]
+    arrived: tuple[int, int]
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing passed meanwhile."""
+        return self.sent[0] == self.sent[1] and self.arrived[0] == self.arrived[1]
+
+
+def to_switch(host: str, samples: Sequence[Sample]) -> Bounds:
+    """Between the first sample and the last, from the host to its switch."""
+    return _bounds(
+        [
+            _Reading((s.hosts[host].up, s.hosts_again[host].up), (s.switches[host].up, s.switches[host].up))
+            for s in _complete(host, samples)
+        ]
+    )
+
+
+def to_host(host: str, samples: Sequence[Sample]) -> Bounds:
+    """From the switch to the host."""
+    return _bounds(
+        [
+            _Reading(
+                (s.switches[host].down, s.switches[host].down), (s.hosts[host].down, s.hosts_again[host].down)
+            )
+            for s in _complete(host, samples)
+        ]
+    )
+
+
+def _complete(host: str, samples: Sequence[Sample]) -> list[Sample]:
+    return [s for s in samples if host in s.hosts and host in s.hosts_again and host in s.switches]
+
+
+def _bounds(readings: Sequence[_Reading]) -> Bounds:
+    if len(readings) < 2:
+        return Bounds()
+    quiet = [reading for reading in readings if reading.is_quiet]
+    if len(quiet) >= 2:
+        early, late = quiet[0], quiet[-1]
+        lost = late.sent[0] - early.sent[0] - (late.arrived[0] - early.arrived[0])
+        if lost:
+            return Bounds(max(0, lost), max(0, -lost))
+    early, late = readings[0], readings[-1]
+    least = late.sent[0] - early.sent[1] - (late.arrived[1] - early.arrived[0])
+    most = late.sent[1] - early.sent[0] - (late.arrived[0] - early.arrived[1])
+    return Bounds(least if least > UNDER_WAY else 0, -most if most < -UNDER_WAY else 0)

@@ -1,0 +1,39 @@
+"""Facts to findings, the most telling first. No I/O."""
+
+from __future__ import annotations
+
+from p4reduce.doctor.control import control
+from p4reduce.doctor.facts import Facts
+from p4reduce.doctor.findings import Diagnosis, Finding, Severity, worst_first
+from p4reduce.doctor.jobs import jobs
+from p4reduce.doctor.links import links
+
+
+def diagnose(facts: Facts, job: str | None = None) -> Diagnosis:
+    """What is the matter; with `job`, with that job, and what it may suffer from."""
+    infra = [*control(facts), *links(facts)]
+    of_jobs = list(jobs(facts, infra, job))
+    findings = _without_repetition([*of_jobs, *infra])
+    ordered = worst_first(findings)
+    return Diagnosis(verdict=_verdict(facts, ordered, job), findings=ordered, asked_s=facts.asked_s)
+
+
+def _verdict(facts: Facts, findings: tuple[Finding, ...], job: str | None) -> str:
+    """The worst in one sentence; where all is well, how the jobs are."""
+    if findings and findings[0].severity is not Severity.NOTE:
+        return f"{findings[0].says}."
+    told = [finding.says for finding in findings if finding.job]
+    if told:
+        return f"All is well: {told[0]}{f' (and {len(told) - 1} more)' if len(told) > 1 else ''}."
+    if job is not None:
+        return f"There is no job {job!r}; the fabric is well."
+    return f"All is well: cluster {facts.cluster.name} runs, and there is no job."
+
+
+def _without_repetition(findings: list[Finding]) -> list[Finding]:
+    """Without what a job's own finding has said already, word by word."""
+    kept: list[Finding] = []
+    for finding in findings:
+        if not any(finding.says in other.says and other.job and not finding.job for other in kept):
+            kept.append(finding)
+    return kept

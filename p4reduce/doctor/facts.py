@@ -1,0 +1,236 @@
+"""What was found out about a running cluster, twice: what moves is seen by comparing the two."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Generic, TypeVar
+
+from controller.api import controller_pb2 as pb
+from p4reduce.live.reading import Line, WorkerKey
+from topologies.state import ClusterState
+from topologies.wires import Traffic
+
+T = TypeVar("T")
+
+
+class ProcessState(str, Enum):
+    """What the kernel says of a process, as far as it matters here."""
+
+    RUNS = "runs"
+    SLEEPS = "sleeps"
+    STOPPED = "stopped"  # SIGSTOP, Ctrl-Z, or a debugger
+    STUCK = "in uninterruptible sleep"  # mostly waiting for a disk
+    GONE = "gone"
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process, and the CPU time it has used so far."""
+
+    pid: int
+    state: ProcessState
+    cpu_s: float = 0.0
+
+    @property
+    def is_well(self) -> bool:
+        """Whether it can do anything."""
+        return self.state in (ProcessState.RUNS, ProcessState.SLEEPS)
+
+
+@dataclass(frozen=True)
+class Said(Generic[T]):
+    """An answer, or why there is none."""
+
+    value: T | None = None
+    why: str = "not asked"
+    is_late: bool = False  # it did not come in time
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """What a worker says of itself (`host_agent.standing`). Times are seconds before it was asked.
+
+    Messages count up from 0: `posted`, `sent`, `received` are the next to post, to send, to receive a sum
+    for; `acked` the oldest that is not acknowledged.
+    """
+
+    job: str
+    rank: int
+    generation: int
+    next_collective: int  # the first that it has not begun
+    collective: str = ""  # that it is in; empty: none
+    for_s: float = 0.0  # for so long
+    idle_s: float | None = None
+    is_held: bool = False
+    is_leaving: bool = False
+    failure: str = ""
+    mode: str = ""
+    posted: int = 0
+    sent: int = 0
+    acked: int = 0
+    received: int = 0
+    timeouts_in_a_row: int = 0
+    sent_s_ago: float | None = None
+    received_s_ago: float | None = None
+    counters: Mapping[str, int] = field(default_factory=dict)
+    where: str = ""  # the user's innermost frame of the main thread: "train.py:83 in load"
+    stack: tuple[str, ...] = ()
+
+    @property
+    def position(self) -> tuple[int, ...]:
+        """What moves when anything useful happens (sending again is not)."""
+        return self.next_collective, self.posted, self.sent, self.acked, self.received, self.generation
+
+    @classmethod
+    def of(cls, said: Mapping[str, Any]) -> Standing:
+        """From what came over the socket. KeyError, TypeError where that is something else."""
+        progress, running = said["progress"], said["collective"]
+        main = next((t for t in said["threads"] if t["name"] == "MainThread"), None)
+        return cls(
+            job=said["job"],
+            rank=said["rank"],
+            generation=said["generation"],
+            next_collective=said["next_collective"],
+            collective=running["what"] if running else "",
+            for_s=running["for_s"] if running else 0.0,
+            idle_s=said["idle_s"],
+            is_held=said["is_held"],
+            is_leaving=said["is_leaving"],
+            failure=said["failure"],
+            mode=said["mode"],
+            posted=progress["posted_messages"],
+            sent=progress["sent_messages"],
+            acked=progress["acked_messages"],
+            received=progress["received_messages"],
+            timeouts_in_a_row=progress["timeouts_in_a_row"],
+            sent_s_ago=said["sent_s_ago"],
+            received_s_ago=said["received_s_ago"],
+            counters=said["counters"],
+            where=main["users"] if main else "",
+            stack=tuple(main["stack"]) if main else (),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Worker:
+    """A process that said it is a rank of a job when it joined; `host` by its network namespace."""
+
+    job: str
+    rank: int
+    process: Process
+    host: str = ""
+    standing: Standing | None = None
+    why: str = ""  # it says nothing
+
+
+@dataclass(frozen=True, kw_only=True)
+class Losses:
+    """What a switch's port counted itself, by "direction.reason"; `up`: its interface has a carrier."""
+
+    counts: Mapping[str, int]
+    is_up: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """Frames counted at both ends of hosts' links, almost at once: hosts, then switches, then hosts again.
+
+    By host; `up` is what a host has sent, or a switch received from it, `down` the other way.
+    """
+
+    hosts: Mapping[str, Ends]
+    switches: Mapping[str, Ends]
+    hosts_again: Mapping[str, Ends]
+
+
+@dataclass(frozen=True)
+class Ends:
+    """Frames from the host to the switch, and to the host, as one end counts them."""
+
+    up: int
+    down: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Echo:
+    """Probes from one host to another over the fabric: what came back, and how."""
+
+    sent: int
+    received: int
+    duplicates: int = 0
+    overtaken: int = 0
+    median_ms: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observation:
+    """What was found at one time (`at`: seconds of a monotonic clock).
+
+    `processes`: "controller", "owner", "switch s1", "host h1", "machine h1".
+    """
+
+    at: float
+    processes: Mapping[str, Process] = field(default_factory=dict)
+    workers: Sequence[Worker] = ()
+    jobs: Said[Sequence[pb.JobInfo]] = Said()
+    status: Said[pb.Status] = Said()
+    counters: Said[Sequence[pb.FlowCounters]] = Said()
+    ports: Said[Sequence[pb.Port]] = Said()
+    links: Said[Sequence[pb.Link]] = Said()
+    lines: Mapping[str, Line] = field(default_factory=dict)
+    losses: Mapping[tuple[str, int], Losses] = field(default_factory=dict)  # by switch and port
+
+
+@dataclass(frozen=True, kw_only=True)
+class Disk:
+    """Where the controller keeps its database."""
+
+    path: str
+    free_bytes: int
+    free_inodes: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """All of it. What is asked once is asked with the second observation."""
+
+    cluster: ClusterState
+    before: Observation
+    now: Observation
+    slots: Said[Sequence[pb.Slot]] = Said()
+    flows: Said[Sequence[pb.Flow]] = Said()
+    plan: Said[pb.PlanReport] = Said()
+    samples: Sequence[Sample] = ()
+    echoes: Mapping[tuple[str, str], Echo] = field(default_factory=dict)  # by host, from and to
+    management: Mapping[str, str] = field(default_factory=dict)  # by host: why not to the controller, or ""
+    disk: Disk | None = None
+    last_words: Mapping[str, str] = field(default_factory=dict)  # "controller", "switch s1": ends of logs
+    rules: Sequence[str] = ()  # faults that somebody injects, in words
+    left_behind: Sequence[str] = ()  # clusters whose owner was killed
+    asked_s: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """Between the two observations."""
+        return max(1e-3, self.now.at - self.before.at)
+
+
+__all__ = [
+    "Disk",
+    "Echo",
+    "Ends",
+    "Facts",
+    "Line",
+    "Losses",
+    "Observation",
+    "Process",
+    "ProcessState",
+    "Said",
+    "Sample",
+    "Standing",
+    "Traffic",
+    "Worker",
+    "WorkerKey",
+]

@@ -1,0 +1,473 @@
+"""What each job waits for: the oldest open slot, who has not contributed, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from controller.api import controller_pb2 as pb
+from p4reduce.doctor import words
+from p4reduce.doctor.facts import Facts
+from p4reduce.doctor.findings import Finding, Severity
+from p4reduce.doctor.ranks import Cause, Rank, cause, ranks_of, ranks_told
+
+PATIENCE_S = 1.0  # who is later than that keeps the others waiting
+_ENDED_WELL = "all workers have left"
+_LOG_HINT = "the workers' own output has the error that each of them got"
+# Findings about a switch that a job cannot do without.
+_SWITCH_CODES = (
+    "switch-dead",
+    "switch-stopped",
+    "switch-restarting",
+    "switch-away",
+    "program-replaced",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Open:
+    """The oldest message whose sum is not complete, as the switches' slots tell."""
+
+    message: int
+    switch: str
+    ranks: tuple[int, ...]
+    missing: tuple[int, ...]
+    age_s: float
+
+    def words(self) -> str:
+        """How far it is."""
+        total = len(self.ranks) + len(self.missing)
+        return (
+            f"{len(self.ranks)} of {total} ranks have contributed to message {self.message} on "
+            f"{self.switch}, "
+            f"{words.ranks(self.missing)} {'has' if len(self.missing) == 1 else 'have'} not; it is open for "
+            f"{words.seconds(self.age_s)}"
+        )
+
+
+def jobs(facts: Facts, infra: Sequence[Finding], wanted: str | None) -> Iterator[Finding]:
+    """Findings about jobs; `infra`: what was found about everything else. Each job has at least one."""
+    if facts.now.jobs.value is None:
+        for name in sorted(
+            {worker.job for worker in facts.now.workers} & {wanted or w.job for w in facts.now.workers}
+        ):
+            yield from _running(facts, name, None, ranks_told(facts, name), infra)
+        return
+    known = [job for job in facts.now.jobs.value if wanted in (None, job.spec.name)]
+    live = [job for job in known if job.phase != pb.ENDED]
+    for job in live:
+        yield from _live(facts, job, infra)
+    for job in known:
+        if job.phase == pb.ENDED:
+            yield _ended(job, is_asked=wanted is not None or not live)
+
+
+def _live(facts: Facts, job: pb.JobInfo, infra: Sequence[Finding]) -> Iterator[Finding]:
+    name, phase = job.spec.name, job.phase
+    if phase in (pb.CREATED, pb.JOINING):
+        yield _joining(facts, job)
+    elif phase == pb.RUNNING:
+        yield from _running(facts, name, job, ranks_of(facts, job), infra)
+    else:
+        yield _setting_up(facts, job, infra)
+    yield from _by_ring(job)
+
+
+def _joining(facts: Facts, job: pb.JobInfo) -> Finding:
+    name, size = job.spec.name, job.spec.world_size
+    joined = {info.worker.rank: info.host or info.worker.hostname for info in job.workers}
+    missing = [number for number in range(size) if number not in joined]
+    shut_out = [
+        f"{host} does not reach the controller: {why}" for host, why in facts.management.items() if why
+    ]
+    here = ", ".join(words.rank(number, host) for number, host in sorted(joined.items()))
+    if not joined:
+        return Finding(
+            code="nobody-joined",
+            severity=Severity.NOTE,
+            says=f"job {name}: nobody has joined yet, {size} workers are expected",
+            job=name,
+        )
+    return Finding(
+        code="joining",
+        severity=Severity.WARNING,
+        says=f"job {name}: waits for {words.ranks(missing)} to join, {len(joined)} of {size} have",
+        job=name,
+        rank=missing[0] if missing else None,
+        evidence=(f"there: {here}", *shut_out),
+        do=(
+            f"start the workers of {words.ranks(missing)}, with job {name!r}, world size {size} and the "
+            f"controller's "
+            f"address {facts.cluster.controller}",
+            "if they run: each needs its own rank, and has to reach the controller over the management "
+            "network",
+        ),
+    )
+
+
+def _setting_up(facts: Facts, job: pb.JobInfo, infra: Sequence[Finding]) -> Finding:
+    name = job.spec.name
+    blocked = next((f for f in infra if f.code in _SWITCH_CODES), None)
+    if job.phase == pb.INSTALLING:
+        says = f"job {name}: all have joined, the switches are being written"
+        if blocked is not None:
+            says += f"; {blocked.says}"
+    else:
+        says = f"job {name}: waits for its workers to bring up their queue pairs"
+    ill = [found for rank in ranks_of(facts, job) if (found := cause(rank, (), infra, set())) is not None]
+    if ill:
+        says += f"; {ill[0].rank.name}: {ill[0].says}"
+    return Finding(
+        code="setting-up",
+        severity=Severity.ERROR if blocked is not None or ill else Severity.NOTE,
+        says=says,
+        job=name,
+        do=(blocked.do if blocked is not None else ill[0].do if ill else ()),
+    )
+
+
+def _ended(job: pb.JobInfo, *, is_asked: bool) -> Finding:
+    name, ended = job.spec.name, job.ended
+    if ended.reason == _ENDED_WELL:
+        return Finding(
+            code="ended", severity=Severity.NOTE, says=f"job {name} has ended: {ended.reason}", job=name
+        )
+    disagree = "the workers disagree" in ended.reason
+    return Finding(
+        code="mismatch" if disagree else "ended-early",
+        severity=Severity.ERROR if is_asked else Severity.NOTE,
+        says=f"job {name} has ended: {ended.reason}",
+        job=name,
+        rank=ended.rank if ended.HasField("rank") else None,
+        do=(
+            "all ranks have to call the same collectives in the same order, with the same sizes, types and "
+            "operations"
+            if disagree
+            else _LOG_HINT,
+            "start its workers again; '--elastic' lets a job go on without workers that die"
+            if ended.HasField("rank") and not disagree
+            else "start its workers again",
+        ),
+    )
+
+
+def _running(
+    facts: Facts, name: str, job: pb.JobInfo | None, ranks: Sequence[Rank], infra: Sequence[Finding]
+) -> Iterator[Finding]:
+    """The one finding that says how the job stands; causes that keep it waiting are in it."""
+    opened = _oldest_open(facts, job) if job is not None else None
+    missing_flows = _missing_flows(facts, name)
+    causes = sorted(
+        (found for rank in ranks if (found := cause(rank, ranks, infra, missing_flows)) is not None),
+        key=lambda found: found.weight,
+    )
+    switches = [place.switch for place in job.places] if job is not None else []
+    leaves = _leaves(facts, job, ranks)
+    broken = [
+        f for f in infra if f.code in _SWITCH_CODES and f.where in {*leaves, *_only_spine(job, switches)}
+    ]
+    if job is not None and (job.renewing or job.awaited):
+        yield _changing(job, ranks, causes, broken)
+        return
+    moved = any(rank.has_moved for rank in ranks) or _counted(facts, name)
+    waited = max(
+        (r.standing.for_s for r in ranks if r.standing is not None and r.standing.collective), default=0.0
+    )
+    if opened is not None and not moved:
+        waited = max(waited, opened.age_s)
+    dead = [found for found in causes if found.weight == 0]
+    if moved and not dead and not broken:
+        yield _moving(facts, name, ranks, infra)
+        yield from (_as_finding(name, c, Severity.WARNING) for c in causes if c.weight == 1)
+        return
+    is_waiting = bool(dead or broken) or (waited >= PATIENCE_S and not moved)
+    if not is_waiting:
+        yield _idle(name, ranks)
+        yield from (_as_finding(name, c, Severity.WARNING) for c in causes if c.code == "worker-silent")
+        return
+    yield _waiting(facts, name, ranks, opened, causes, broken, waited, infra)
+
+
+def _waiting(
+    facts: Facts,
+    name: str,
+    ranks: Sequence[Rank],
+    opened: Open | None,
+    causes: Sequence[Cause],
+    broken: Sequence[Finding],
+    waited: float,
+    infra: Sequence[Finding],
+) -> Finding:
+    """Who is waited for, why, how far the others are, what to do."""
+    standing = _where_they_stand(ranks)
+    so_far = (opened.words(),) if opened is not None else ()
+    if broken:
+        first = broken[0]
+        also = [f"{c.rank.name}: {c.says}" for c in causes if c.weight == 0]
+        return Finding(
+            code=f"waits:{first.code}",
+            severity=Severity.ERROR,
+            says=f"job {name} waits: {first.says}",
+            job=name,
+            where=first.where,
+            evidence=(*first.evidence, *also, *so_far, *standing),
+            do=first.do,
+        )
+    if causes:
+        # Ranks that the open slot lacks are surer to be it than others with the same trouble.
+        lacking = set(opened.missing) if opened is not None else set()
+        first_cause = min(causes, key=lambda c: (c.weight, c.rank.number not in lacking))
+        alike = [c for c in causes if c.code == first_cause.code and c is not first_cause]
+        whom = words.listed([c.rank.name for c in (first_cause, *alike)])
+        says = f"job {name}: waits for {whom}: {first_cause.says}"
+        if opened is not None:
+            says += f". {words.capital(opened.words())}"
+        others = [f"{c.rank.name}: {c.says}" for c in causes if c is not first_cause]
+        do = tuple(dict.fromkeys(line for c in (first_cause, *alike) for line in c.do))
+        return Finding(
+            code=f"waits:{first_cause.code}",
+            severity=Severity.WARNING if first_cause.code == "straggler" else Severity.ERROR,
+            says=says,
+            job=name,
+            rank=first_cause.rank.number,
+            where=first_cause.rank.host,
+            evidence=(*first_cause.evidence, *others, *standing),
+            do=do,
+        )
+    return _unexplained(name, ranks, opened, waited, infra, standing)
+
+
+def _unexplained(
+    name: str,
+    ranks: Sequence[Rank],
+    opened: Open | None,
+    waited: float,
+    infra: Sequence[Finding],
+    standing: tuple[str, ...],
+) -> Finding:
+    """Nobody is at fault by himself: packets do not get through, or a rank tells nothing."""
+    by_number = {rank.number: rank for rank in ranks}
+    bad_links = [
+        f for f in infra if f.code in ("loss", "corruption", "uplink-down", "uplink-silent", "delay")
+    ]
+    if opened is not None and opened.missing:
+        names = words.listed([by_number[n].name if n in by_number else f"rank {n}" for n in opened.missing])
+        sent = [n for n in opened.missing if n in by_number and _has_sent(by_number[n], opened.message)]
+        says = f"job {name}: waits for {names}. {words.capital(opened.words())}"
+        if sent:
+            says += f"; {words.ranks(sent)} sent it, but it did not arrive"
+        rank: int | None = opened.missing[0]
+    else:
+        behind = _behind(ranks)
+        who = words.listed([r.name for r in behind])
+        says = f"job {name}: nothing has moved for {words.seconds(waited)}"
+        if behind:
+            says += f"; sums do not reach {who}, while the others have them"
+        rank = behind[0].number if behind else None
+    code, do = "waits:path", ("p4reduce show counters", "p4reduce show ports  (twice: which counter moves?)")
+    if bad_links:
+        says += f"; {bad_links[0].says}"
+        code, do = f"waits:{bad_links[0].code}", bad_links[0].do  # type: ignore[assignment]
+    return Finding(
+        code=code, severity=Severity.ERROR, says=says, job=name, rank=rank, evidence=standing, do=do
+    )
+
+
+def _moving(facts: Facts, name: str, ranks: Sequence[Rank], infra: Sequence[Finding]) -> Finding:
+    """It goes on."""
+    told = [rank for rank in ranks if rank.standing is not None and rank.earlier is not None]
+    says = f"job {name} runs"
+    if told:
+        messages = max(r.standing.received - r.earlier.received for r in told if r.standing and r.earlier)
+        calls = max((r.call or 0) for r in told)
+        if messages > 0:
+            says += f": {messages / facts.seconds:.0f} messages a second, at collective {calls}"
+        again = sum(
+            r.standing.counters.get("retransmitted_packets", 0)
+            - r.earlier.counters.get("retransmitted_packets", 0)
+            for r in told
+            if r.standing is not None and r.earlier is not None
+        )
+        if again > 0:
+            says += f", {words.count(again, 'packet')} sent again in {words.seconds(facts.seconds)}"
+    return Finding(code="runs", severity=Severity.NOTE, says=says, job=name)
+
+
+def _idle(name: str, ranks: Sequence[Rank]) -> Finding:
+    """No collective runs, or one that has just begun."""
+    told = [rank.standing for rank in ranks if rank.standing is not None]
+    busy = [s for s in told if s.collective]
+    if busy:
+        says = f"job {name} runs: in {busy[0].collective} since {words.seconds(max(s.for_s for s in busy))}"
+    elif told:
+        idle = min(s.idle_s or 0.0 for s in told)
+        says = (
+            f"job {name} is idle: no rank is in a collective, for {words.seconds(idle)} now; the next is "
+            f"{min(s.next_collective for s in told)}"
+        )
+    else:
+        says = f"job {name} runs, nothing is open in its slots; its workers do not say where they stand"
+    return Finding(
+        code="idle" if not busy else "runs",
+        severity=Severity.NOTE,
+        says=says,
+        job=name,
+        evidence=tuple(f"{r.name}: {r.activity()}" for r in ranks if r.standing is not None),
+    )
+
+
+def _changing(
+    job: pb.JobInfo, ranks: Sequence[Rank], causes: Sequence[Cause], broken: Sequence[Finding]
+) -> Finding:
+    """It is renewed, or moves between ring and switch, and waits for ranks to answer."""
+    name = job.spec.name
+    by_number = {rank.number: rank for rank in ranks}
+    awaited = [by_number[n].name if n in by_number else f"rank {n}" for n in job.awaited]
+    what = (
+        f"is being renewed ({job.renewal_reason or 'a new generation'})"
+        if job.renewing
+        else "is being moved between ring and switch"
+    )
+    says = f"job {name}: {what}"
+    says += (
+        f", waits for {words.listed(awaited)} to answer" if awaited else ", the switches are being written"
+    )
+    why = [c for c in causes if c.rank.number in job.awaited] or [c for c in causes if c.weight == 0]
+    if why:
+        says += f": {why[0].says}"
+    elif broken:
+        says += f": {broken[0].says}"
+    return Finding(
+        code="renewing" if job.renewing else "moving",
+        severity=Severity.WARNING,
+        says=says,
+        job=name,
+        rank=why[0].rank.number if why else None,
+        where=why[0].rank.host if why else broken[0].where if broken else "",
+        evidence=_where_they_stand(ranks),
+        do=why[0].do
+        if why
+        else broken[0].do
+        if broken
+        else ("wait: this takes a moment, and says so if not",),
+    )
+
+
+def _by_ring(job: pb.JobInfo) -> Iterator[Finding]:
+    """A job that was to be summed in the network and is not; one that was renewed."""
+    name = job.spec.name
+    if job.mode == pb.RING and job.spec.mode != pb.RING and job.spec.world_size > 1:
+        queue = job.waitlisted
+        if job.HasField("waitlisted"):
+            yield Finding(
+                code="waits-for-slots",
+                severity=Severity.WARNING,
+                says=f"job {name} runs by ring: it is number {queue.position} in the queue for slots, for "
+                f"{words.seconds(queue.waiting_s)}: {queue.reason}",
+                job=name,
+                do=(
+                    "p4reduce job list  shows who has the slots; it moves into the switch when there is room",
+                    "less at once: p4reduce job create ... --window 2 --message-packets 4",
+                ),
+            )
+        else:
+            yield Finding(
+                code="ring-fallback",
+                severity=Severity.WARNING,
+                says=f"job {name} runs by ring all-reduce, not in the network: "
+                f"{job.mode_reason or 'nobody says why'}",
+                job=name,
+            )
+    if job.renewals and not job.renewing:
+        yield Finding(
+            code="renewed",
+            severity=Severity.NOTE,
+            says=f"job {name} went on under a new generation {words.count(job.renewals, 'time')}, last "
+            f"because: "
+            f"{job.renewal_reason}",
+            job=name,
+        )
+    elif job.renewal_reason and not job.renewing:
+        yield Finding(
+            code="waits-for-renewal",
+            severity=Severity.WARNING,
+            says=f"job {name}: {job.renewal_reason}",
+            job=name,
+        )
+
+
+def _as_finding(job: str, found: Cause, severity: Severity) -> Finding:
+    return Finding(
+        code=found.code,
+        severity=severity,
+        says=f"job {job} {found.rank.name}: {found.says}",
+        job=job,
+        rank=found.rank.number,
+        where=found.rank.host,
+        evidence=found.evidence,
+        do=found.do,
+    )
+
+
+def _oldest_open(facts: Facts, job: pb.JobInfo) -> Open | None:
+    """Of the job's slots that lack somebody; a leaf's before a spine's, which knows racks only."""
+    slots = [
+        slot
+        for slot in facts.slots.value or ()
+        if slot.job == job.spec.name and slot.generation == job.generation and slot.missing
+    ]
+    slots = [slot for slot in slots if slot.state == "adding"]
+    if not slots:
+        return None
+    oldest = min(slots, key=lambda slot: (slot.message, slot.role != "leaf", -slot.age_s))
+    return Open(
+        message=oldest.message,
+        switch=oldest.switch,
+        ranks=tuple(sorted(oldest.ranks)),
+        missing=tuple(sorted(oldest.missing)),
+        age_s=oldest.age_s,
+    )
+
+
+def _missing_flows(facts: Facts, job: str) -> set[int]:
+    return {flow.rank for flow in facts.flows.value or () if flow.job == job and not flow.on_switch}
+
+
+def _counted(facts: Facts, job: str) -> bool:
+    """Whether the switches completed a sum of the job between the two looks; of workers that tell nothing."""
+    completed = []
+    for look in (facts.before, facts.now):
+        flows = [flow for flow in look.counters.value or () if flow.job == job]
+        completed.append(sum(f.counters["completed"].packets for f in flows if "completed" in f.counters))
+    return completed[1] > completed[0]
+
+
+def _leaves(facts: Facts, job: pb.JobInfo | None, ranks: Sequence[Rank]) -> set[str]:
+    """The switches that a job's hosts are on: it can do without none of them."""
+    hosts = {rank.host for rank in ranks}
+    return {host.switch for host in facts.cluster.hosts if host.name in hosts}
+
+
+def _only_spine(job: pb.JobInfo | None, switches: Sequence[str]) -> set[str]:
+    if job is None:
+        return set()
+    spines = {place.switch for place in job.places if place.role == "spine"}
+    return spines if len(spines) == 1 else set()
+
+
+def _has_sent(rank: Rank, message: int) -> bool:
+    return rank.standing is not None and rank.standing.sent > message
+
+
+def _behind(ranks: Sequence[Rank]) -> list[Rank]:
+    """Ranks that have received less than others; none where all have the same."""
+    told = [(rank.standing.received, rank) for rank in ranks if rank.standing is not None]
+    most = max((received for received, _ in told), default=0)
+    return [rank for received, rank in told if received < most]
+
+
+def _where_they_stand(ranks: Sequence[Rank]) -> tuple[str, ...]:
+    return tuple(rank.line() for rank in ranks)
+
+
+__all__ = ["Open", "jobs"]

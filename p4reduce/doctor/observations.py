@@ -1,0 +1,168 @@
+"""Gathers the facts, twice, some tenths of a second apart. Everything may be missing, dead or stopped.
+
+All questions of one look are asked at once, each with a time limit; what is not answered is itself a fact.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from controller.api.admin import AdminClient
+from controller.api.errors import ControllerError, TimedOutError
+from p4reduce.doctor import machine, probing
+from p4reduce.doctor.facts import Ends, Facts, Observation, Said, Sample
+from p4reduce.live import reading
+from topologies import state, wires
+from topologies.errors import TopologyError
+from topologies.state import ClusterState
+
+T = TypeVar("T")
+INTERVAL_S: Final = 0.6
+CONTROLLER_S: Final = 1.5  # a controller that waits for a switch answers late
+_SAMPLES: Final = 6
+
+
+def gather(
+    cluster: ClusterState,
+    *,
+    interval_s: float = INTERVAL_S,
+    admin: Callable[[str], Any] = lambda target: AdminClient(target, timeout_s=CONTROLLER_S),
+    interfaces: Callable[[ClusterState], Mapping[str, Any]] = wires.interfaces,
+) -> Facts:
+    """The facts about a cluster, that runs or was killed. The other parameters are there for tests."""
+    started = time.monotonic()
+    client = admin(f"unix:{cluster.control_socket}")
+    try:
+        with ThreadPoolExecutor(max_workers=16, thread_name_prefix="doctor") as pool:
+            return _Looks(cluster, client, pool, interfaces).facts(interval_s, started)
+    finally:
+        client.close()
+
+
+class _Looks:
+    """The two looks, and what comes between."""
+
+    def __init__(
+        self,
+        cluster: ClusterState,
+        admin: Any,
+        pool: ThreadPoolExecutor,
+        interfaces: Callable[[ClusterState], Mapping[str, Any]],
+    ) -> None:
+        self._cluster = cluster
+        self._admin = admin
+        self._pool = pool
+        self._interfaces = interfaces
+
+    def facts(self, interval_s: float, started: float) -> Facts:
+        """All of them."""
+        cluster, ask = self._cluster, self._pool.submit
+        before = self._look()
+        heard = before.jobs.value is not None
+        probes = ask(probing.probe, cluster)
+        samples = self._samples(interval_s) if before.ports.value is not None else []
+        time.sleep(max(0.0, before.at + interval_s - time.monotonic()))
+        once: dict[str, Future[Said[Any]]] = {}
+        if heard:
+            for name in ("slots", "flows", "plan"):
+                once[name] = ask(self._said, name)
+        now = self._look()
+        echoes, management = probes.result()
+        return Facts(
+            cluster=cluster,
+            before=before,
+            now=now,
+            slots=once["slots"].result() if heard else before.jobs,  # type: ignore[arg-type]
+            flows=once["flows"].result() if heard else before.jobs,  # type: ignore[arg-type]
+            plan=once["plan"].result() if heard else before.jobs,  # type: ignore[arg-type]
+            samples=samples,
+            echoes=echoes,
+            management=management,
+            disk=machine.disk(_database(cluster, now)),
+            last_words=_last_words(cluster),
+            rules=_rules(cluster),
+            left_behind=_left_behind(cluster),
+            asked_s=time.monotonic() - started,
+        )
+
+    def _look(self) -> Observation:
+        cluster, ask = self._cluster, self._pool.submit
+        at = time.monotonic()
+        workers = ask(machine.workers, cluster)
+        losses = ask(machine.losses, cluster)
+        said = {
+            method: ask(self._said, method)
+            for method in ("list_jobs", "status", "counters", "ports", "links")
+        }
+        try:
+            lines = reading.lines(cluster, self._interfaces(cluster))
+        except (TopologyError, KeyError):  # the namespace, or an interface in it, is gone
+            lines = {}
+        answers = {method: future.result() for method, future in said.items()}
+        return Observation(
+            at=at,
+            processes=machine.processes(cluster),
+            workers=workers.result(),
+            jobs=answers["list_jobs"],
+            status=answers["status"],
+            counters=answers["counters"],
+            ports=answers["ports"],
+            links=answers["links"],
+            lines=lines,
+            losses=losses.result(),
+        )
+
+    def _said(self, method: str) -> Said[Any]:
+        try:
+            return Said(getattr(self._admin, method)(), "")
+        except TimedOutError as error:
+            return Said(None, str(error), is_late=True)
+        except ControllerError as error:
+            return Said(None, str(error))
+
+    def _samples(self, interval_s: float) -> list[Sample]:
+        """As many as fit: frames at both ends of the hosts' links."""
+        found: list[Sample] = []
+        began = time.monotonic()
+        for number in range(_SAMPLES):
+            hosts = machine.host_ends(self._cluster)
+            said = self._said("ports")
+            again = machine.host_ends(self._cluster)
+            if said.value is None:
+                break
+            switches = {
+                port.host: Ends(up=port.received.packets, down=port.sent.packets)
+                for port in said.value
+                if port.host
+            }
+            found.append(Sample(hosts=hosts, switches=switches, hosts_again=again))
+            time.sleep(max(0.0, began + (number + 1) * interval_s / _SAMPLES - time.monotonic()))
+        return found
+
+
+def _database(cluster: ClusterState, now: Observation) -> str:
+    told = now.status.value.database if now.status.value is not None else ""
+    return told or str(cluster.directory / "controller.db")
+
+
+def _last_words(cluster: ClusterState) -> dict[str, str]:
+    logs = {f"switch {switch.name}": Path(switch.log) for switch in cluster.switches}
+    logs["controller"] = cluster.directory / "controller.log"
+    return {name: machine.last_words(path) for name, path in logs.items()}
+
+
+def _rules(cluster: ClusterState) -> list[str]:
+    return []
+
+
+def _left_behind(cluster: ClusterState) -> list[str]:
+    try:
+        return [
+            other.name for other in state.all_clusters() if not other.alive() and other.name != cluster.name
+        ]
+    except TopologyError:  # a state file is damaged, which is not this cluster's
+        return []

@@ -1,0 +1,127 @@
+"""Small probes from inside the hosts: pings to the next host over the fabric, a connection to the controller.
+
+Switches route ICMP echoes like everything that is no job's. They say whether a host's link carries anything,
+and how long that takes, also where no job sends.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import statistics
+import struct
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+
+from p4reduce.doctor.facts import Echo
+from topologies import namespaces
+from topologies.errors import TopologyError
+from topologies.state import ClusterState, HostKind, HostState
+
+ECHOES: Final = 8
+PATIENCE_S: Final = 0.4  # for the answers
+CONNECT_S: Final = 0.5
+_AT_ONCE: Final = 16
+_REQUEST, _REPLY = 8, 0
+_HEADER: Final = struct.Struct("!BBHHH")  # type, code, checksum, identifier, sequence number (RFC 792)
+_PAYLOAD: Final = bytes(48)
+
+
+def probe(
+    cluster: ClusterState,
+) -> tuple[dict[tuple[str, str], Echo], dict[str, str]]:
+    """Echoes from each host to the next; by host, why it does not reach the controller ("": it does)."""
+    hosts = [host for host in cluster.hosts if host.kind is HostKind.EMULATED and host.process.alive()]
+    if not hosts:
+        return {}, {}
+    pairs = list(zip(hosts, [*hosts[1:], hosts[0]], strict=True))
+    with ThreadPoolExecutor(min(_AT_ONCE, len(pairs))) as pool:
+        found = list(pool.map(lambda pair: _from(pair[0], pair[1], cluster.controller), pairs))
+    echoes: dict[tuple[str, str], Echo] = {}
+    management = {}
+    for (host, other), (echo, why) in zip(pairs, found, strict=True):
+        if echo is not None and host is not other:
+            echoes[host.name, other.name] = echo
+        management[host.name] = why
+    return echoes, management
+
+
+def _from(host: HostState, other: HostState, controller: str) -> tuple[Echo | None, str]:
+    try:
+        with namespaces.entered(Path(f"/proc/{host.process.pid}/ns/net")):
+            return _echoes(other.ip), _connects(controller)
+    except (OSError, TopologyError) as error:  # the host is going away just now
+        return None, f"its network namespace cannot be entered: {error}"
+
+
+def _connects(controller: str) -> str:
+    address, _, port = controller.rpartition(":")
+    try:
+        socket.create_connection((address, int(port)), CONNECT_S).close()
+    except OSError as error:
+        return os.strerror(error.errno) if error.errno else str(error)
+    return ""
+
+
+def _echoes(ip: str) -> Echo:
+    """Send `ECHOES` requests at once, and look at what comes back."""
+    identifier = int.from_bytes(os.urandom(2), "big")
+    sent: dict[int, float] = {}
+    arrived: list[int] = []
+    times_ms: list[float] = []
+    with socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP) as raw:
+        for number in range(ECHOES):
+            sent[number] = time.monotonic()
+            raw.sendto(_request(identifier, number), (ip, 0))
+        deadline = time.monotonic() + PATIENCE_S
+        while (left := deadline - time.monotonic()) > 0:
+            raw.settimeout(left)
+            try:
+                packet = raw.recv(2048)
+            except TimeoutError:
+                break
+            answered = _answers(packet, identifier)
+            if answered is not None and answered in sent:
+                if answered not in arrived:
+                    times_ms.append(1e3 * (time.monotonic() - sent[answered]))
+                arrived.append(answered)
+                if len(set(arrived)) == ECHOES:  # a copy may still come
+                    deadline = min(deadline, time.monotonic() + 0.01)
+    first = list(dict.fromkeys(arrived))
+    return Echo(
+        sent=ECHOES,
+        received=len(first),
+        duplicates=len(arrived) - len(first),
+        overtaken=sum(first[i] < first[i - 1] for i in range(1, len(first))),
+        median_ms=statistics.median(times_ms) if times_ms else None,
+    )
+
+
+def _request(identifier: int, number: int) -> bytes:
+    bare = _HEADER.pack(_REQUEST, 0, 0, identifier, number) + _PAYLOAD
+    return _HEADER.pack(_REQUEST, 0, _checksum(bare), identifier, number) + _PAYLOAD
+
+
+def _answers(packet: bytes, identifier: int) -> int | None:
+    """Which request an IP packet answers."""
+    start = (packet[0] & 0x0F) * 4
+    if len(packet) < start + _HEADER.size:
+        return None
+    kind, _, _, theirs, number = _HEADER.unpack_from(packet, start)
+    return int(number) if kind == _REPLY and theirs == identifier else None
+
+
+def _checksum(data: bytes) -> int:
+    """The Internet's (RFC 1071), of an even number of bytes."""
+    total: int = sum(struct.unpack(f"!{len(data) // 2}H", data))
+    while total >> 16:
+        total = (total & 0xFFFF) + (total >> 16)
+    return ~total & 0xFFFF
+
+
+def pairs_of(host: str, echoes: Mapping[tuple[str, str], Echo]) -> list[Echo]:
+    """Those that went over a host's link."""
+    return [echo for pair, echo in echoes.items() if host in pair]

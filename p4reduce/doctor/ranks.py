@@ -1,0 +1,270 @@
+"""One rank of a job, from everybody who knows something of it: the controller, its own word, the kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from controller.api import controller_pb2 as pb
+from p4reduce.doctor import words
+from p4reduce.doctor.facts import Facts, Observation, Process, ProcessState, Standing, Worker
+from p4reduce.doctor.findings import Finding
+
+BUSY: Final = 0.5  # of a core
+SILENT_S: Final = 2.5  # heartbeats come every second
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rank:
+    """What is known of it now, and what it said before."""
+
+    number: int
+    host: str = ""
+    info: pb.WorkerInfo | None = None
+    worker: Worker | None = None
+    earlier: Standing | None = None
+    cpu: float = 0.0  # of one core, between the two looks
+
+    @property
+    def name(self) -> str:
+        """rank 2 (h3)."""
+        return words.rank(self.number, self.host)
+
+    @property
+    def standing(self) -> Standing | None:
+        """What it says."""
+        return self.worker.standing if self.worker is not None else None
+
+    @property
+    def process(self) -> Process | None:
+        """Its process, where it is one of this machine."""
+        return self.worker.process if self.worker is not None else None
+
+    @property
+    def has_moved(self) -> bool:
+        """Whether anything useful happened between the two looks."""
+        return (
+            self.standing is not None
+            and self.earlier is not None
+            and self.standing.position != self.earlier.position
+        )
+
+    @property
+    def call(self) -> int | None:
+        """The number of the collective that it is in, or was in last."""
+        return None if self.standing is None else self.standing.next_collective - 1
+
+    def line(self) -> str:
+        """Where it stands, in one line."""
+        if self.standing is None:
+            why = f": {self.worker.why}" if self.worker is not None and self.worker.why else ""
+            heard = ""
+            if self.info is not None:
+                connected = "connected" if self.info.connected else "not connected"
+                heard = f", {connected} with the controller, heard {words.ago(self.info.heard_s_ago)}"
+            return f"{self.name}: does not say where it stands{why}{heard}"
+        s = self.standing
+        if s.collective:
+            held = ", held by the controller" if s.is_held else ""
+            at = f"in {s.collective} for {words.seconds(s.for_s)}{held}"
+        elif s.is_leaving:
+            at = "is leaving the job"
+        else:
+            at = f"in no collective for {words.seconds(s.idle_s or 0.0)}, the next is {s.next_collective}"
+        again = f", {s.timeouts_in_a_row} timeouts in a row" if s.timeouts_in_a_row else ""
+        return (
+            f"{self.name}: {at}; messages: {s.posted} posted, {s.sent} sent, {s.acked} acknowledged, "
+            f"{s.received} received; last sent {words.ago(s.sent_s_ago)}, last received "
+            f"{words.ago(s.received_s_ago)}{again}"
+        )
+
+    def activity(self) -> str:
+        """What its process does, as far as can be seen from outside, and where."""
+        s = self.standing
+        at = f", at {s.where}" if s is not None and s.where else ""
+        return f"{'it computes' if self.cpu >= BUSY else 'it sleeps'} ({100 * self.cpu:.0f}% of a core){at}"
+
+
+def ranks_of(facts: Facts, job: pb.JobInfo) -> list[Rank]:
+    """All ranks of a job that the controller knows, in order."""
+    return [
+        rank(facts, job.spec.name, info.worker.rank, host=info.host or info.worker.hostname, info=info)
+        for info in job.workers
+    ]
+
+
+def ranks_told(facts: Facts, job: str) -> list[Rank]:
+    """Those of a job that nobody but its workers tells of."""
+    hosts = {worker.rank: worker.host for worker in facts.now.workers if worker.job == job}
+    return [rank(facts, job, number, host=hosts[number], info=None) for number in sorted(hosts)]
+
+
+def rank(facts: Facts, job: str, number: int, *, host: str, info: pb.WorkerInfo | None) -> Rank:
+    """One of them, by number and host: a worker that does not answer was perhaps renumbered meanwhile."""
+    now, before = _worker(facts.now, job, number, host), _worker(facts.before, job, number, host)
+    cpu = 0.0
+    if now is not None and before is not None and now.process.pid == before.process.pid:
+        cpu = max(0.0, now.process.cpu_s - before.process.cpu_s) / facts.seconds
+    return Rank(
+        number=number,
+        host=host or (now.host if now is not None else ""),
+        info=info,
+        worker=now,
+        earlier=before.standing if before is not None else None,
+        cpu=cpu,
+    )
+
+
+def _worker(look: Observation, job: str, number: int, host: str) -> Worker | None:
+    mine = [worker for worker in look.workers if worker.job == job]
+    for worker in mine:
+        if worker.standing is not None and worker.rank == number:
+            return worker
+    silent = [worker for worker in mine if worker.standing is None]
+    on_host = [worker for worker in silent if host and worker.host == host]
+    here = on_host or [worker for worker in silent if worker.rank == number and not worker.host]
+    # Of one that was killed and its successor, the one that lives.
+    return min(here, key=lambda worker: worker.process.state is ProcessState.GONE, default=None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cause:
+    """Why a rank keeps the others waiting. `weight`: the lower, the surer that it is the root of it."""
+
+    code: str
+    rank: Rank
+    says: str
+    weight: int
+    do: tuple[str, ...] = ()
+    evidence: tuple[str, ...] = ()
+
+
+def cause(
+    rank: Rank, ranks: Sequence[Rank], infra: Sequence[Finding], missing_flows: set[int]
+) -> Cause | None:
+    """What is the matter with a rank; None where nothing is, as far as can be seen."""
+    process, s, info = rank.process, rank.standing, rank.info
+    if process is not None and process.state is ProcessState.GONE:
+        return Cause(
+            code="worker-gone",
+            rank=rank,
+            says=f"its process ({process.pid}) is gone: it was killed, or has crashed",
+            weight=0,
+            evidence=_heard(info),
+            do=(
+                "its own output says why; if nothing does: dmesg | grep -i -e oom -e killed",
+                "nothing to wait for: the job ends by itself soon, or goes on without it if it is elastic "
+                "('--elastic')",
+            ),
+        )
+    if process is not None and process.state is ProcessState.STOPPED:
+        return Cause(
+            code="worker-stopped",
+            rank=rank,
+            says=f"its process ({process.pid}) is stopped (SIGSTOP)",
+            weight=0,
+            evidence=_heard(info),
+            do=(
+                f"kill -CONT {process.pid}",
+                f"if a debugger holds it: grep TracerPid /proc/{process.pid}/status",
+            ),
+        )
+    if process is not None and process.state is ProcessState.STUCK:
+        return Cause(
+            code="worker-in-kernel",
+            rank=rank,
+            says=f"its process ({process.pid}) is stuck in the kernel, mostly for a disk or a file server",
+            weight=1,
+            do=(f"cat /proc/{process.pid}/stack /proc/{process.pid}/wchan", "dmesg | tail"),
+        )
+    for finding in infra:
+        if finding.code in ("link-down", "cut-off") and finding.where.startswith(f"{rank.host}:"):
+            return Cause(code=finding.code, rank=rank, says=finding.says, weight=0, do=finding.do)
+    if rank.number in missing_flows:
+        return Cause(
+            code="flow-missing",
+            rank=rank,
+            says="the entries of its flow are not on its switch: somebody deleted or changed them",
+            weight=1,
+            do=("p4reduce rollback", "p4reduce plan  shows what else was changed by hand"),
+        )
+    if s is not None and s.failure:
+        return Cause(code="worker-failed", rank=rank, says=f"it has failed: {s.failure}", weight=1)
+    if process is not None and s is None:
+        return Cause(
+            code="worker-silent",
+            rank=rank,
+            says=f"its process ({process.pid}) runs but does not answer: {rank.activity()}; some thread of "
+            f"it "
+            f"may hold Python's lock",
+            weight=2,
+            evidence=_heard(info),
+            do=(f"py-spy dump --pid {process.pid}  (or gdb -p {process.pid})",),
+        )
+    if (late := _late(rank, ranks)) is not None:
+        return late
+    if info is not None and not info.connected:
+        return Cause(
+            code="worker-away",
+            rank=rank,
+            says=f"it has no connection with the controller, and was heard {words.ago(info.heard_s_ago)}",
+            weight=3,
+            do=(f"see whether its process still runs, and reaches the controller, on {rank.host}",),
+        )
+    if info is not None and s is None and info.heard_s_ago > SILENT_S:
+        return Cause(
+            code="worker-mute",
+            rank=rank,
+            says=f"it is connected with the controller, but has sent no heartbeat for "
+            f"{words.seconds(info.heard_s_ago)}: it is stopped, or hangs",
+            weight=3,
+            do=(f"look at its process on {rank.host}: ps -o pid,stat,cmd (T is stopped)",),
+        )
+    return None
+
+
+def _late(rank: Rank, ranks: Sequence[Rank]) -> Cause | None:
+    """Where others are in a collective that this rank has not called."""
+    s = rank.standing
+    if s is None or s.collective:
+        return None
+    ahead = [o for o in ranks if o.standing is not None and o.standing.collective]
+    ahead = [o for o in ahead if o.call is not None and o.call >= s.next_collective]
+    if not ahead:
+        return None
+    waited = max(o.standing.for_s for o in ahead if o.standing is not None)
+    what = min(
+        (o.call, o.standing.collective) for o in ahead if o.standing is not None and o.call is not None
+    )
+    who = "the other rank is" if len(ahead) == 1 else f"the {len(ahead)} others are"
+    if s.is_leaving:
+        return Cause(
+            code="worker-left",
+            rank=rank,
+            says=f"it has left the job ('leave'), while {who} in {what[1]}: it made fewer calls",
+            weight=1,
+            do=(
+                "all ranks have to call the same collectives as often: uneven shares of the data are the "
+                "usual "
+                "reason (drop the last batch, or let each rank do as many steps as the one with the fewest)",
+            ),
+        )
+    pid = rank.process.pid if rank.process is not None else 0
+    return Cause(
+        code="straggler",
+        rank=rank,
+        says=f"it has not called {what[1]}, which {who} in for {words.seconds(waited)}: {rank.activity()}",
+        weight=2,
+        evidence=tuple(f"its main thread: {line}" for line in s.stack[-3:]),
+        do=(
+            f"look what it does there: py-spy dump --pid {pid}",
+            "if it is only slow, nothing: the others wait for as long as it sends heartbeats",
+        ),
+    )
+
+
+def _heard(info: pb.WorkerInfo | None) -> tuple[str, ...]:
+    if info is None:
+        return ()
+    return (f"the controller heard it last {words.ago(info.heard_s_ago)}",)

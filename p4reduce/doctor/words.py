@@ -1,0 +1,75 @@
+"""How things are called in a diagnosis."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from p4reduce.doctor.findings import Diagnosis, Finding, Severity
+
+_HEADINGS = {Severity.ERROR: "Also wrong", Severity.WARNING: "Also", Severity.NOTE: "Good to know"}
+
+
+def seconds(value: float) -> str:
+    """12.3 s, 4 min, 0.04 s."""
+    if value >= 600:
+        return f"{value / 60:.0f} min"
+    if value >= 100:
+        return f"{value:.0f} s"
+    return f"{value:.1f} s" if value >= 0.1 else f"{value:.2f} s"
+
+
+def ago(value: float | None) -> str:
+    """When something was: "3.1 s ago", "never"."""
+    return "never" if value is None else f"{seconds(value)} ago"
+
+
+def rank(number: int, host: str) -> str:
+    """rank 2 (h3)."""
+    return f"rank {number} ({host})" if host else f"rank {number}"
+
+
+def ranks(numbers: Iterable[int]) -> str:
+    """rank 2; ranks 0, 1 and 3."""
+    words = [str(number) for number in sorted(numbers)]
+    return f"rank{'s' if len(words) > 1 else ''} {listed(words)}"
+
+
+def listed(words: Sequence[str]) -> str:
+    """a, b and c."""
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}" if words else "nobody"
+
+
+def count(number: int, what: str) -> str:
+    """1 frame, 2 frames."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def capital(sentence: str) -> str:
+    """With a capital, where it does not begin with a name."""
+    return sentence[:1].upper() + sentence[1:]
+
+
+def lines(diagnosis: Diagnosis) -> list[tuple[str, str]]:
+    """A diagnosis for people: each line with its style ("" for plain)."""
+    found = list(diagnosis.findings)
+    style = "green" if diagnosis.is_healthy else "bold red"
+    if found and found[0].severity is Severity.WARNING:
+        style = "bold yellow"
+    shown = [(diagnosis.verdict, style)]
+    if found and found[0].says in diagnosis.verdict:
+        shown += _body(found.pop(0))
+    heading = None
+    for finding in found:
+        if finding.severity is not heading:
+            heading = finding.severity
+            shown.append((f"{_HEADINGS[heading]}:", "bold"))
+        shown.append((f"- {finding.says}", ""))
+        shown += _body(finding)
+    return shown
+
+
+def _body(finding: Finding) -> list[tuple[str, str]]:
+    return [
+        *((f"    {line}", "dim") for line in finding.evidence),
+        *((f"  -> {line}", "cyan") for line in finding.do),
+    ]

@@ -1,0 +1,566 @@
+"""What is said about facts made by hand: each case is told from all others, in words a user understands."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from controller.api import controller_pb2 as pb
+from p4reduce.doctor import words
+from p4reduce.doctor.diagnosis import diagnose
+from p4reduce.doctor.facts import Disk, Echo, Facts, Losses, ProcessState, Said
+from p4reduce.doctor.findings import Diagnosis, Severity
+from tests.p4reduce.doctor import made
+from tests.p4reduce.doctor.made import facts, idle, in_call, job, slot, standing, waiting_for, worker
+
+
+def text(found: Diagnosis) -> str:
+    """All that people see."""
+    return "\n".join(line for line, _ in words.lines(found))
+
+
+def only_trouble(found: Diagnosis) -> str:
+    """The code of the one finding that is worse than a note."""
+    codes = [finding.code for finding in found.findings if finding.severity is not Severity.NOTE]
+    assert len(codes) == 1, text(found)
+    return codes[0]
+
+
+# Nothing is wrong.
+
+
+def test_a_job_that_moves_is_healthy() -> None:
+    before = [worker(in_call(rank, for_s=0.1, received=18)) for rank in made.RANKS]
+    now = [
+        worker(in_call(rank, for_s=0.2, next_collective=30, received=78, posted=79)) for rank in made.RANKS
+    ]
+    found = diagnose(facts(now, before=before))
+    assert found.is_healthy
+    assert found.verdict == "All is well: job train runs: 100 messages a second, at collective 29."
+
+
+def test_a_job_whose_workers_compute_is_idle_and_healthy() -> None:
+    found = diagnose(facts(idle()))
+    assert found.is_healthy
+    assert "job train is idle: no rank is in a collective" in found.verdict
+    assert "rank 2 (h3): it sleeps (0% of a core), at train.py:83 in load_batch" in text(found)
+
+
+def test_a_collective_that_has_just_begun_is_healthy() -> None:
+    said = [worker(standing(0)), *(worker(in_call(rank, for_s=0.3)) for rank in (1, 2, 3))]
+    assert diagnose(facts(said, slots=Said([slot([0], age_s=0.3)], ""))).is_healthy
+
+
+def test_no_job() -> None:
+    found = diagnose(facts([], both={"jobs": Said([], "")}))
+    assert found.verdict == "All is well: cluster c1 runs, and there is no job."
+    assert found.is_healthy
+    assert diagnose(facts([], both={"jobs": Said([], "")}), "x").verdict.startswith("There is no job 'x'")
+
+
+# A worker keeps the others waiting.
+
+
+def test_a_worker_that_is_stopped() -> None:
+    seen = facts(
+        waiting_for(2, worker(2, state=ProcessState.STOPPED)),
+        slots=Said([slot([2]), slot([2], message=19)], ""),
+    )
+    found = diagnose(seen)
+    assert only_trouble(found) == "waits:worker-stopped"
+    assert found.verdict == (
+        "job train: waits for rank 2 (h3): its process (202) is stopped (SIGSTOP). 3 of 4 ranks have "
+        "contributed "
+        "to message 18 on s1, rank 2 has not; it is open for 12.0 s."
+    )
+    said = text(found)
+    assert "-> kill -CONT 202" in said
+    assert (
+        "rank 0 (h1): in all_reduce(SUM) of 1000 float32 (collective 17) for 12.0 s; messages: 19 posted"
+        in said
+    )
+    assert found.findings[0].rank == 2
+    assert found.findings[0].where == "h3"
+
+
+def test_a_worker_that_was_killed() -> None:
+    found = diagnose(facts(waiting_for(1, worker(1, state=ProcessState.GONE)), slots=Said([slot([1])], "")))
+    assert only_trouble(found) == "waits:worker-gone"
+    assert "waits for rank 1 (h2): its process (201) is gone: it was killed, or has crashed" in found.verdict
+    assert "--elastic" in text(found)
+
+
+def test_a_dead_worker_is_said_although_the_last_sums_still_move() -> None:
+    before = [worker(in_call(rank, received=17)) for rank in made.RANKS]
+    found = diagnose(facts(waiting_for(1, worker(1, state=ProcessState.GONE)), before=before))
+    assert only_trouble(found) == "waits:worker-gone"
+
+
+@pytest.mark.parametrize(("cpu_s", "says"), [(1.6, "it computes (100% of a core)"), (1.0, "it sleeps (0%")])
+def test_a_straggler_and_what_it_does(cpu_s: float, says: str) -> None:
+    late = worker(standing(3), cpu_s=cpu_s)
+    found = diagnose(
+        facts(
+            waiting_for(3, late),
+            before=waiting_for(3, worker(standing(3), cpu_s=1.0)),
+            slots=Said([slot([3])], ""),
+        )
+    )
+    assert only_trouble(found) == "waits:straggler"
+    assert f"waits for rank 3 (h4): it has not called {made.CALL}, which the 3 others are in for 12.0 s" in (
+        found.verdict
+    )
+    assert says in found.verdict
+    assert "train.py:83 in load_batch" in found.verdict
+    assert "py-spy dump --pid 203" in text(found)
+
+
+def test_two_stragglers_are_both_named() -> None:
+    said = [worker(standing(0)), worker(standing(1)), worker(in_call(2)), worker(in_call(3))]
+    found = diagnose(facts(said, slots=Said([slot([0, 1])], "")))
+    assert "waits for rank 0 (h1) and rank 1 (h2): it has not called" in found.verdict
+    assert "2 of 4 ranks have contributed to message 18 on s1, ranks 0 and 1 have not" in found.verdict
+
+
+def test_a_worker_that_made_fewer_calls_and_left() -> None:
+    found = diagnose(facts(waiting_for(0, worker(standing(0, is_leaving=True)))))
+    assert only_trouble(found) == "waits:worker-left"
+    assert "it has left the job ('leave'), while the 3 others are in all_reduce" in found.verdict
+    assert "uneven shares of the data" in text(found)
+
+
+def test_a_worker_that_hangs_with_pythons_lock_held() -> None:
+    found = diagnose(facts(waiting_for(1, worker(1)), slots=Said([slot([1])], "")))
+    assert only_trouble(found) == "waits:worker-silent"
+    assert "its process (201) runs but does not answer" in found.verdict
+    assert "py-spy dump --pid 201" in text(found)
+
+
+def test_a_worker_in_the_kernel() -> None:
+    found = diagnose(facts(waiting_for(1, worker(1, state=ProcessState.STUCK))))
+    assert only_trouble(found) == "waits:worker-in-kernel"
+
+
+def test_workers_elsewhere_tell_nothing() -> None:
+    """Their slots and heartbeats do: rank 2 has sent none."""
+    info = job()
+    info.workers[2].heard_s_ago = 8.0
+    found = diagnose(facts([], both={"jobs": Said([info], "")}, slots=Said([slot([2])], "")))
+    assert only_trouble(found) == "waits:worker-mute"
+    assert (
+        "rank 2 (h3): it is connected with the controller, but has sent no heartbeat for 8.0 s"
+        in found.verdict
+    )
+    info.workers[2].connected = False
+    found = diagnose(facts([], both={"jobs": Said([info], "")}, slots=Said([slot([2])], "")))
+    assert only_trouble(found) == "waits:worker-away"
+    quiet = diagnose(facts([]))
+    assert quiet.is_healthy
+    assert "do not say where they stand" in quiet.verdict
+
+
+def test_a_worker_that_has_failed() -> None:
+    found = diagnose(facts(waiting_for(1, worker(standing(1, failure="out of memory")))))
+    assert only_trouble(found) == "waits:worker-failed"
+    assert "it has failed: out of memory" in found.verdict
+
+
+# Packets do not get through.
+
+
+def test_a_host_link_that_is_down() -> None:
+    waits = waiting_for(2, worker(in_call(2)))
+    found = diagnose(facts(waits, both={"lines": made.lines("h3:s1")}, slots=Said([slot([2])], "")))
+    assert found.codes[0] == "waits:link-down"
+    assert "waits for rank 2 (h3): link h3:s1 is down" in found.verdict
+    assert "p4reduce fault link up h3" in text(found)
+
+
+def test_a_link_that_is_up_and_carries_nothing() -> None:
+    echoes = {
+        ("h1", "h2"): Echo(sent=8, received=8, median_ms=0.3),
+        ("h2", "h3"): Echo(sent=8, received=0),
+        ("h3", "h4"): Echo(sent=8, received=0),
+        ("h4", "h1"): Echo(sent=8, received=8, median_ms=0.3),
+    }
+    waits = waiting_for(2, worker(in_call(2)))
+    found = diagnose(facts(waits, echoes=echoes, slots=Said([slot([2])], "")))
+    assert found.codes[0] == "waits:cut-off"
+    assert "link h3:s1 is up, but nothing comes through it" in found.verdict
+
+
+def test_entries_of_a_flow_that_somebody_deleted() -> None:
+    waits = waiting_for(2, worker(in_call(2)))
+    flows = [pb.Flow(job="train", rank=rank, switch="s1", on_switch=rank != 2) for rank in made.RANKS]
+    plan = pb.PlanReport(
+        switches=[
+            pb.SwitchPlan(
+                name="s1",
+                changes=[pb.Change(kind=pb.Change.ADD, what="entry", key="flow[port=3]", drift=True)],
+            )
+        ]
+    )
+    found = diagnose(facts(waits, flows=Said(flows, ""), plan=Said(plan, ""), slots=Said([slot([2])], "")))
+    assert found.codes[0] == "waits:flow-missing"
+    assert "rank 2 (h3): the entries of its flow are not on its switch" in found.verdict
+    assert "drift" in found.codes
+    said = text(found)
+    assert "missing: entry flow[port=3]" in said
+    assert "p4reduce rollback" in said
+
+
+def test_packets_that_were_sent_and_did_not_arrive() -> None:
+    waits = waiting_for(2, worker(in_call(2)))
+    found = diagnose(facts(waits, slots=Said([slot([2])], "")))
+    assert only_trouble(found) == "waits:path"
+    assert "rank 2 sent it, but it did not arrive" in found.verdict
+
+
+def test_sums_that_do_not_reach_one_rank() -> None:
+    said = [worker(in_call(rank, received=18 if rank == 1 else 19)) for rank in made.RANKS]
+    found = diagnose(facts(said))
+    assert found.codes[0] == "waits:path"
+    assert "sums do not reach rank 1 (h2), while the others have them" in found.verdict
+
+
+# Links that lose, double, damage, delay.
+
+
+def running(**changes: Any) -> Facts:
+    """A job that moves."""
+    before = [worker(standing(rank, received=10)) for rank in made.RANKS]
+    return facts(idle(), before=before, **changes)
+
+
+@pytest.mark.parametrize(
+    ("lost", "says"),
+    [
+        ({"lost_up": 7}, "link h2:s1 loses packets from h2 to s1: 14 in 0.6 s"),
+        ({"lost_down": 7}, "link h2:s1 loses packets from s1 to h2: 14 in 0.6 s"),
+        ({"lost_up": -7}, "link h2:s1 doubles packets from h2 to s1: 14 more came out than went in"),
+    ],
+)
+def test_counts_of_host_and_switch_that_disagree(lost: dict[str, Any], says: str) -> None:
+    found = diagnose(running(samples=made.samples(**lost)))
+    assert says in found.verdict
+    assert only_trouble(found) in ("loss", "duplication")
+    assert "p4reduce fault clear" in text(found)
+
+
+def test_frames_that_are_under_way_are_not_lost() -> None:
+    assert diagnose(running(samples=made.samples(busy=300))).is_healthy
+    assert diagnose(running(samples=made.samples(lost_up=3, busy=300))).is_healthy
+    assert not diagnose(running(samples=made.samples(lost_up=600, busy=300))).is_healthy
+
+
+def test_what_a_ports_own_counter_says() -> None:
+    def port(lost: int) -> dict[tuple[str, int], Losses]:
+        return {("s1", 3): Losses(counts={"transmit.on_request": lost})}
+
+    found = diagnose(running(then={"losses": port(2)}, now={"losses": port(5)}))
+    assert "link h3:s1 loses packets from s1 to h3: 3 in 0.6 s" in found.verdict
+    found = diagnose(running(both={"losses": port(5)}))
+    assert found.is_healthy
+    assert "link h3:s1 has lost 5 packets from s1 to h3 so far, none of them just now" in text(found)
+
+
+def test_damaged_packets_by_direction() -> None:
+    found = diagnose(
+        running(
+            then={"counters": Said([made.flow(1, bad_icrc=1, completed=1)], "")},
+            now={"counters": Said([made.flow(1, bad_icrc=4, completed=9)], "")},
+        )
+    )
+    assert "link h2:s1 damages packets from h2 to s1: 3 wrong checksums (ICRC)" in found.verdict
+    before = [worker(standing(2, received=10, counters={"icrc_errors": 1}))]
+    now = [worker(standing(2, counters={"icrc_errors": 2}))]
+    found = diagnose(facts(now, before=before))
+    assert (
+        "link h3:s1 damages packets from s1 to h3: 1 wrong checksum (ICRC) in 0.6 s, 2 in all"
+        in found.verdict
+    )
+
+
+def test_a_link_that_delays() -> None:
+    echoes = {
+        ("h1", "h2"): Echo(sent=8, received=8, median_ms=0.3),
+        ("h2", "h3"): Echo(sent=8, received=8, median_ms=41.0),
+        ("h3", "h4"): Echo(sent=8, received=8, median_ms=40.0),
+        ("h4", "h1"): Echo(sent=8, received=8, median_ms=0.4),
+    }
+    found = diagnose(running(echoes=echoes))
+    assert only_trouble(found) == "delay"
+    assert (
+        "link h3:s1 is slow: a ping over it takes 40 ms there and back, between other hosts 0.3 ms"
+        in found.verdict
+    )
+
+
+def test_packets_that_overtake_each_other() -> None:
+    before = [
+        worker(standing(rank, received=10, counters={"out_of_order_received": 5})) for rank in made.RANKS
+    ]
+    now = [
+        worker(standing(rank, counters={"out_of_order_received": 9 if rank == 1 else 5}))
+        for rank in made.RANKS
+    ]
+    found = diagnose(facts(now, before=before))
+    assert only_trouble(found) == "reordering"
+    assert "packets overtake each other on link h2:s1, from s1 to h2" in found.verdict
+
+
+def test_frames_that_nobody_wants() -> None:
+    port = pb.Port(switch="s1", port=4, host="h4")
+    port.drops["spoofed"].packets = 6
+    found = diagnose(
+        running(
+            now={
+                "counters": Said([made.flow(2, foreign=3)], ""),
+                "ports": Said([port], ""),
+            }
+        )
+    )
+    said = text(found)
+    assert (
+        "switch s1: packets for job train rank 2 (h3)'s queue pair that are not from its peer were dropped: 3"
+        in said
+    )
+    assert "RoCE packets with another host's address came from h4 and were dropped: 6 in 0.6 s" in said
+    assert {"foreign-traffic", "spoofed"} <= set(found.codes)
+
+
+def test_a_receive_ring_that_overflows() -> None:
+    before = [worker(standing(0, received=1))]
+    found = diagnose(facts([worker(standing(0, counters={"ring_drops": 40}))], before=before))
+    assert only_trouble(found) == "ring-overflow"
+    assert (
+        "rank 0 (h1): its machine is too slow: 40 frames found no room in the receive ring" in found.verdict
+    )
+
+
+def test_rnr_naks_and_resent_packets_are_good_to_know() -> None:
+    before = [
+        worker(standing(rank, received=10, counters={"retransmitted_packets": 0})) for rank in made.RANKS
+    ]
+    now = [worker(standing(rank, counters={"retransmitted_packets": 2})) for rank in made.RANKS]
+    found = diagnose(
+        facts(
+            now,
+            before=before,
+            then={"counters": Said([made.flow(1, not_ready=1)], "")},
+            now={"counters": Said([made.flow(1, not_ready=4)], "")},
+        )
+    )
+    assert found.is_healthy
+    assert "8 packets sent again in 0.6 s" in found.verdict
+    assert "rank 1 (h2)'s device was asked to wait (RNR NAK) 3 times" in text(found)
+
+
+# Switches.
+
+
+def away(state: str, **processes: ProcessState) -> Facts:
+    return facts(
+        waiting_for(9, worker(0)),
+        both={
+            "processes": made.processes(**processes),
+            "status": Said(made.status(s1=state) if state else made.status(), ""),
+        },
+        last_words={"switch s1": "terminate called"},
+    )
+
+
+@pytest.mark.parametrize(
+    ("state", "process", "code", "says"),
+    [
+        ("unreachable", ProcessState.GONE, "switch-dead", "switch s1 is dead, its process has ended"),
+        ("", ProcessState.STOPPED, "switch-stopped", "switch s1 is stopped (process 102, SIGSTOP)"),
+        (
+            "restarted: its program and entries are gone, loading the program",
+            ProcessState.RUNS,
+            "switch-restarting",
+            "switch s1 was restarted with nothing in it, and is being given its program again",
+        ),
+        (
+            "somebody has replaced its program",
+            ProcessState.RUNS,
+            "program-replaced",
+            "somebody has replaced the P4 program of switch s1",
+        ),
+        ("unreachable: no answer", ProcessState.RUNS, "switch-away", "no connection with switch s1"),
+    ],
+)
+def test_what_a_switch_may_be(state: str, process: ProcessState, code: str, says: str) -> None:
+    found = diagnose(away(state, switch_s1=process))
+    assert found.codes[0] == f"waits:{code}"
+    assert found.verdict.startswith("job train waits: ")
+    assert says in found.verdict
+    assert found.findings[0].do
+
+
+def test_another_controller_of_a_switch_stops_no_job() -> None:
+    found = diagnose(
+        running(both={"status": Said(made.status(s1="another controller is primary (election id 9)"), "")})
+    )
+    assert only_trouble(found) == "p4runtime-taken"
+    assert "switch s1 is taken by another P4Runtime controller" in found.verdict
+
+
+# The controller.
+
+
+def silent(why: str, *, late: bool = False) -> dict[str, Any]:
+    return {name: Said(None, why, late) for name in ("jobs", "status", "counters", "ports", "links")}
+
+
+@pytest.mark.parametrize(
+    ("process", "code"),
+    [
+        (ProcessState.GONE, "controller-dead"),
+        (ProcessState.STOPPED, "controller-stopped"),
+        (ProcessState.SLEEPS, "controller-silent"),
+    ],
+)
+def test_without_the_controller_workers_still_tell(process: ProcessState, code: str) -> None:
+    seen = facts(
+        waiting_for(2, worker(2, state=ProcessState.STOPPED)),
+        both={**silent("no answer"), "processes": made.processes(controller=process)},
+        slots=Said(None, "no answer"),
+        last_words={"controller": "MemoryError"},
+        management=dict.fromkeys(made.HOSTS, "Connection refused"),
+    )
+    found = diagnose(seen)
+    assert "waits for rank 2 (h3): its process (202) is stopped" in found.verdict
+    assert code in found.codes
+    assert "no-way-to-controller" not in found.codes
+    assert diagnose(seen, "other").codes[0] == code
+
+
+def test_a_full_disk() -> None:
+    found = diagnose(running(disk=Disk(path="/run/x.db", free_bytes=0)))
+    assert only_trouble(found) == "disk-full"
+    assert "new ones are refused" in found.verdict
+    assert diagnose(running(disk=Disk(path="/run/x.db", free_bytes=1 << 30))).is_healthy
+    assert not diagnose(running(disk=Disk(path="/run/x.db", free_bytes=1 << 30, free_inodes=0))).is_healthy
+
+
+def test_a_host_that_does_not_reach_the_controller() -> None:
+    info = job(ranks=[0, 1, 3], phase=pb.JOINING)
+    found = diagnose(
+        facts(
+            [],
+            both={"jobs": Said([info], "")},
+            management={**dict.fromkeys(made.HOSTS, ""), "h3": "Network is unreachable"},
+        )
+    )
+    assert found.codes[0] == "no-way-to-controller"
+    assert "h3 does not reach the controller at 172.31.255.254:50051: Network is unreachable" in found.verdict
+    said = text(found)
+    assert "job train: waits for rank 2 to join, 3 of 4 have" in said
+
+
+# Jobs at other points of their lives.
+
+
+def test_ranks_that_have_not_joined() -> None:
+    found = diagnose(facts([], both={"jobs": Said([job(ranks=[0, 2], phase=pb.JOINING)], "")}))
+    assert only_trouble(found) == "joining"
+    assert found.verdict == "job train: waits for ranks 1 and 3 to join, 2 of 4 have."
+    assert "there: rank 0 (h1), rank 2 (h3)" in text(found)
+    assert diagnose(facts([], both={"jobs": Said([job(ranks=[], phase=pb.CREATED)], "")})).is_healthy
+
+
+def test_a_job_that_is_set_up() -> None:
+    assert diagnose(facts([], both={"jobs": Said([job(phase=pb.READY)], "")})).is_healthy
+    found = diagnose(
+        facts(
+            [],
+            both={
+                "jobs": Said([job(phase=pb.INSTALLING)], ""),
+                "status": Said(made.status(s1="unreachable"), ""),
+            },
+        )
+    )
+    assert "the switches are being written; the controller has no connection with switch s1" in found.verdict
+
+
+def test_why_a_job_ended() -> None:
+    gone = job(phase=pb.ENDED)
+    gone.ended.CopyFrom(pb.Ended(reason="rank 1 (h2) has died", rank=1))
+    found = diagnose(facts([], both={"jobs": Said([gone], "")}))
+    assert found.verdict == "job train has ended: rank 1 (h2) has died."
+    assert found.findings[0].rank == 1
+    live = job("other")
+    found = diagnose(facts([], both={"jobs": Said([gone, live], "")}))
+    assert found.is_healthy, "another job runs: what ended before is history"
+    assert diagnose(facts([], both={"jobs": Said([gone, live], "")}), "train").codes[0] == "ended-early"
+    gone.ended.CopyFrom(pb.Ended(reason="rank 0: the workers disagree: this one called x"))
+    found = diagnose(facts([], both={"jobs": Said([gone], "")}))
+    assert found.codes[0] == "mismatch"
+    assert "same collectives in the same order" in text(found)
+    gone.ended.CopyFrom(pb.Ended(reason="all workers have left"))
+    assert diagnose(facts([], both={"jobs": Said([gone], "")})).is_healthy
+
+
+def test_a_job_that_runs_by_ring_and_why() -> None:
+    queued = job(mode=pb.RING, mode_reason="no room")
+    queued.waitlisted.CopyFrom(pb.Waitlisted(position=2, reason="s1 has 64 slots left", waiting_s=30))
+    found = diagnose(running(both={"jobs": Said([queued], "")}))
+    assert only_trouble(found) == "waits-for-slots"
+    assert "number 2 in the queue for slots, for 30.0 s: s1 has 64 slots left" in found.verdict
+    ring = job(mode=pb.RING, mode_reason="switch s1 is away")
+    found = diagnose(running(both={"jobs": Said([ring], "")}))
+    assert only_trouble(found) == "ring-fallback"
+    assert "not in the network: switch s1 is away" in found.verdict
+    ring.spec.mode = pb.RING
+    assert diagnose(running(both={"jobs": Said([ring], "")})).is_healthy, "it was asked for"
+
+
+def test_a_renewal_and_whom_it_waits_for() -> None:
+    info = job(renewing=True, renewal_reason="switch s1 was restarted", awaited=[2])
+    found = diagnose(
+        facts(waiting_for(2, worker(2, state=ProcessState.STOPPED)), both={"jobs": Said([info], "")})
+    )
+    assert found.codes[0] == "renewing"
+    assert found.verdict == (
+        "job train: is being renewed (switch s1 was restarted), waits for rank 2 (h3) to answer: its process "
+        "(202) is stopped (SIGSTOP)."
+    )
+    moving = job(awaited=[1, 2])
+    found = diagnose(facts(idle(), both={"jobs": Said([moving], "")}))
+    assert (
+        "is being moved between ring and switch, waits for rank 1 (h2) and rank 2 (h3) to answer"
+        in found.verdict
+    )
+    over = job(renewals=2, renewal_reason="switch s1 was restarted")
+    found = diagnose(running(both={"jobs": Said([over], "")}))
+    assert found.is_healthy
+    assert "went on under a new generation 2 times, last because: switch s1 was restarted" in text(found)
+
+
+# All of it together.
+
+
+def test_injected_faults_and_dead_clusters_are_good_to_know() -> None:
+    found = diagnose(running(rules=["#1 loss of 1% on h1"], left_behind=["old"]))
+    assert found.is_healthy
+    said = text(found)
+    assert "a fault is injected on purpose: #1 loss of 1% on h1" in said
+    assert "p4reduce down --cluster old" in said
+
+
+def test_the_worst_comes_first_and_json_has_all() -> None:
+    found = diagnose(
+        facts(
+            waiting_for(2, worker(2, state=ProcessState.STOPPED)),
+            samples=made.samples(lost_up=7),
+            slots=Said([slot([2])], ""),
+        )
+    )
+    severities = [finding.severity for finding in found.findings]
+    assert severities == sorted(severities)
+    as_json = found.to_json()
+    assert as_json["is_healthy"] is False
+    assert [row["code"] for row in as_json["findings"]] == ["waits:worker-stopped", "loss"]
+    assert as_json["findings"][0]["rank"] == 2
