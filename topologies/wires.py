@@ -15,7 +15,7 @@ from topologies.namespaces import NETNS_DIRECTORY, run
 from topologies.state import ClusterState, HostState, LinkState
 from topologies.switches import SwitchTarget
 
-_HOLE: Final = "blackhole"  # a queueing discipline that drops everything
+HOLE: Final = "blackhole"  # a queueing discipline that drops everything
 
 
 @dataclass(frozen=True)
@@ -104,17 +104,17 @@ def set_host_link(cluster: ClusterState, host: HostState, *, up: bool) -> None:
 def _set_hole(inside: Sequence[str], interface: str, qdiscs: Sequence[str], *, up: bool) -> None:
     """BMv2 hears nothing on any port once one of them is down: a link's ends stay up, but send nothing."""
     if not up:
-        run(*inside, "tc", "qdisc", "replace", "dev", interface, "root", _HOLE)
+        run(*inside, "tc", "qdisc", "replace", "dev", interface, "root", HOLE)
         return
     (shown,) = json.loads(run(*inside, "ip", "-json", "link", "show", "dev", interface))
-    if shown["qdisc"] == _HOLE:
+    if shown["qdisc"] == HOLE:
         run(*inside, "tc", "qdisc", "del", "dev", interface, "root")
         for qdisc in qdiscs:
             run(*inside, "tc", "qdisc", "add", "dev", interface, *qdisc.split())
 
 
 def _is_up(interface: Mapping[str, Any]) -> bool:
-    return "UP" in interface["flags"] and interface["qdisc"] != _HOLE
+    return "UP" in interface["flags"] and interface["qdisc"] != HOLE
 
 
 def _sent(interface: Mapping[str, Any]) -> Traffic:

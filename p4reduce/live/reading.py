@@ -94,7 +94,7 @@ def lines(cluster: ClusterState, interfaces: Mapping[str, Any]) -> dict[str, Lin
             counted = interface["stats64"]
             found[f"{host.name}:{host.switch}"] = Line(
                 name=f"{host.name}:{host.switch}",
-                is_up="LOWER_UP" in interface["flags"],
+                is_up="LOWER_UP" in interface["flags"] and interface.get("qdisc") != wires.HOLE,
                 up=Traffic(counted["rx"]["packets"], counted["rx"]["bytes"]),
                 down=Traffic(counted["tx"]["packets"], counted["tx"]["bytes"]),
                 rate_mbit=cluster.rate_mbit,
