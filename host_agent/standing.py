@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from host_agent.gate import Gate
-from host_agent.runner import Runner
+from host_agent.runner import Alone, Runner
+from host_agent.transport.errors import TransportClosedError
 
 _NS: Final = 1e9
 _FRAMES: Final = 8  # of a stack, the innermost
@@ -35,7 +36,11 @@ def standing(
 ) -> dict[str, Any]:
     """As JSON has it. Times are seconds before now, None for never; see `p4reduce.doctor.facts.Standing`."""
     now, running = clock(), runner.running
-    counters, progress = runner.counters(), runner.link.progress()
+    counters = runner.counters()
+    try:
+        progress = runner.link.progress()
+    except TransportClosedError:  # between two generations
+        progress = Alone().progress()
     return {
         "job": job,
         "rank": rank,
