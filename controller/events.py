@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from controller.moves import HoldAt, Moved, Pause
 from controller.renewals import Cause, Renew
@@ -35,13 +35,15 @@ class Ready:
 class Renewed:
     """Bring up new connections, then go on with this collective.
 
-    `holder`: who has finished it, and gives its result to the others; None: all do it anew.
+    `holder`: who has finished it, and gives its result to the others; None: all do it anew. `members`: by
+    rank, the rank that each worker joined with.
     """
 
     renewal: int
     ready: Ready
     collective: int
     holder: int | None = None
+    members: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -66,10 +68,15 @@ class Left:
 
 @dataclass(frozen=True)
 class Ended:
-    """The job has ended early, and by whose doing (None: no worker's)."""
+    """The job has ended early, and by whose doing (None: no worker's).
+
+    `first_message`: the first that this worker did not contribute to, of those that others wait for.
+    """
 
     reason: str
     rank: int | None = None
+    host: str = field(default="", compare=False)
+    first_message: int | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,8 @@ the worker may resume until its heartbeats have been missing for too long.
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from controller.api.errors import ConflictError, InvalidRequestError, NotPossibleError
 from controller.events import (
@@ -45,9 +44,10 @@ from controller.events import (
     Waiting,
     WentOn,
 )
+from controller.jobstate import Seat
 from controller.moves import Move, Moved, Step
-from controller.renewals import Cause, Renew, Renewal, Standing
-from controller.renewals import Step as RenewalStep
+from controller.renewable import RenewableJob
+from controller.renewals import Cause
 from controller.specs import JobSpec, Member, Mode, Phase, Plan, Timing
 
 __all__ = [
@@ -85,46 +85,8 @@ __all__ = [
 ]
 
 
-@dataclass
-class Seat:
-    """A worker's standing in its job: last heard of at `heard_at`, lost after `patience_s` of silence.
-
-    `recovered`: it has to come back after a restart of the controller. `lost`: it is, and never comes back.
-    `knows_end`: it has acted on the job's end, and sends nothing more.
-    """
-
-    member: Member
-    heard_at: float
-    patience_s: float
-    token: bytes = b""
-    connected: bool = True
-    up: bool = False
-    leaving: bool = False
-    recovered: bool = False
-    lost: bool = False
-    knows_end: bool = False
-
-
-@dataclass
-class Job:
-    """See the top of the file. `seats` by rank; `dropped` says, by token, why a worker has none any more.
-
-    `departed`, by rank: those of this generation among them.
-    """
-
-    spec: JobSpec
-    timing: Timing
-    explicit: bool = False
-    phase: Phase = Phase.CREATED
-    seats: dict[int, Seat] = field(default_factory=dict)
-    plan: Plan | None = None
-    outcome: Left | Ended | Superseded | None = None
-    move: Move | None = None
-    renewal: Renewal | None = None
-    dropped: dict[bytes, str] = field(default_factory=dict)
-    departed: dict[int, Seat] = field(default_factory=dict)
-    _effects: list[Effect] = field(default_factory=list)
-    _beaten_at: float = 0.0
+class Job(RenewableJob):
+    """See the top of the file."""
 
     @classmethod
     def recovered(
@@ -145,38 +107,6 @@ class Job:
                 member, now, timing.resume_timeout_s, token, connected=False, recovered=True
             )
         return job
-
-    @property
-    def members(self) -> list[Member]:
-        """Those who have joined, by rank."""
-        return [self.seats[rank].member for rank in sorted(self.seats)]
-
-    @property
-    def missing(self) -> tuple[int, ...]:
-        """The ranks that have not joined."""
-        return tuple(rank for rank in range(self.spec.world_size) if rank not in self.seats)
-
-    @property
-    def world_size(self) -> int:
-        """How many workers it has; in an elastic job fewer and fewer."""
-        return self.spec.world_size if self.plan is None else len(self.seats)
-
-    @property
-    def awaited(self) -> tuple[int, ...]:
-        """The ranks that a renewal or a move waits for."""
-        if self.renewal is not None:
-            return self.renewal.missing
-        return self.move.missing if self.move is not None else ()
-
-    @property
-    def live(self) -> bool:
-        """Not over."""
-        return self.phase is not Phase.ENDED
-
-    def take_effects(self) -> list[Effect]:
-        """What has to be done, in order; each once."""
-        effects, self._effects = self._effects, []
-        return effects
 
     # What workers do.
 
@@ -230,11 +160,6 @@ class Job:
             self.phase = Phase.INSTALLING
             self._effects.append(Install())
 
-    def heard(self, rank: int, now: float) -> None:
-        """Anything came from a worker, so it lives."""
-        seat = self.seats[rank]
-        seat.heard_at, seat.patience_s, seat.recovered = now, self.timing.heartbeat_timeout_s, False
-
     def up(self, rank: int, now: float) -> None:
         """A worker's QPs are ready. NotPossibleError before Ready."""
         self._require_plan(rank, "ready to start")
@@ -270,15 +195,6 @@ class Job:
         if self.move is not None and self.move.held(rank, number, psn):
             self._effects.append(Relocate(self.move.mode, dict(self.move.psns)))
 
-    def standing(self, rank: int, number: int, standing: Standing, now: float) -> None:
-        """A worker sends nothing any more in the old generation, and says where it stands."""
-        self.heard(rank, now)
-        if self.renewal is not None and number <= self.renewal.number:
-            if self.renewal.stands(rank, number, standing):
-                self._all_stand()
-        elif self.phase is Phase.RUNNING and self.plan is not None and number >= self.plan.generation:
-            self._interrupted(Cause.INTERRUPTED, "the controller was restarted while the job was renewed")
-
     def abort(self, rank: int, reason: str) -> None:
         """A worker wants the job to end; an elastic one goes on without it."""
         reason = reason or f"{self.seats[rank].member} gave up without saying why"
@@ -312,26 +228,6 @@ class Job:
         """A worker ended its session after it was told that the job is over."""
         if not self.live and rank in self.seats:
             self.seats[rank].knows_end = True
-
-    def knows(self, token: bytes) -> bool:
-        """Whether a worker with that token has or had a part in the job."""
-        return any(hmac.compare_digest(known, token) for known in self._tokens)
-
-    def rank_of(self, rank: int, token: bytes, generation: int | None = None) -> int:
-        """The rank now of the worker with that token, which had `rank` in that generation (None: this one).
-
-        InvalidRequestError where the token is another's; NotPossibleError where its worker was given up.
-        """
-        this = generation is None or (self.plan is not None and generation == self.plan.generation)
-        for known, seat in self.seats.items():
-            if seat.token and hmac.compare_digest(seat.token, token) and (known == rank or not this):
-                return known
-        for dropped, why in self.dropped.items():
-            if hmac.compare_digest(dropped, token):
-                raise NotPossibleError(f"job {self.spec.name} goes on without this worker: {why}")
-        raise InvalidRequestError(
-            f"job {self.spec.name}: rank {rank} cannot be resumed, the token is not the one it was given"
-        )
 
     def resume(self, rank: int, token: bytes, now: float, generation: int | None = None) -> None:
         """A worker is back, and knows of that generation; what is raised says `rank_of`."""
@@ -403,78 +299,6 @@ class Job:
         self._effects.append(Stayed(reason))
         self.moved(self.plan.mode, self.plan.mode_reason)
 
-    def renew(self, number: int, cause: Cause, reason: str, now: float) -> None:
-        """Begin to go on as generation `number`, instead of a renewal under way. NotPossibleError."""
-        if self.phase is not Phase.RUNNING:
-            raise NotPossibleError(f"job {self.spec.name} cannot be renewed: it is {self.phase.name.lower()}")
-        if self.move is not None:
-            if self.move.step is not Step.WRITING:
-                self._effects.append(Stayed(f"it is renewed: {reason}"))
-            self.move = None
-        self.renewal = Renewal(number, cause, reason, frozenset(self.seats), now)
-        self._effects.append(Detach())
-        self._tell_all(Renew(number, reason))
-
-    def renewed_members(self) -> list[Member]:
-        """The workers as they will be: new QPs, ranks without gaps."""
-        assert self.renewal is not None
-        members = []
-        for new, old in enumerate(sorted(self.seats)):
-            standing = self.renewal.answers[old]
-            members.append(
-                replace(
-                    self.seats[old].member,
-                    rank=new,
-                    qpn_out=standing.qpn_out,
-                    psn_out=standing.psn_out,
-                    qpn_in=standing.qpn_in,
-                )
-            )
-        return members
-
-    def is_rebuilding(self, number: int) -> bool:
-        """Whether `renewed` is what that renewal waits for."""
-        renewal = self.renewal
-        return (
-            self.live
-            and renewal is not None
-            and renewal.number == number
-            and renewal.step is RenewalStep.WRITING
-        )
-
-    def renewed(self, plan: Plan, now: float) -> None:
-        """The switches are written: everybody comes up in the generation of the plan."""
-        renewal = self.renewal
-        if renewal is None or not self.is_rebuilding(plan.generation):
-            raise NotPossibleError(f"job {self.spec.name}: nobody waits for generation {plan.generation}")
-        members, old = self.renewed_members(), sorted(self.seats)
-        self.seats = {
-            member.rank: replace(self.seats[rank], member=member, up=False)
-            for member, rank in zip(members, old, strict=True)
-        }
-        self.plan = plan
-        self.departed = {}
-        new_ranks = {rank: new for new, rank in enumerate(old)}
-        renewal.written(new_ranks, now)
-        self._effects.append(Renumbered(new_ranks))
-        for rank in sorted(self.seats):
-            self._tell_renewal(rank, now)
-
-    def bury(self, token: bytes, reason: str) -> None:
-        """A worker that is lost has no part in the job any more; only an elastic one goes on."""
-        rank = next((r for r, seat in self.seats.items() if seat.token == token and seat.lost), None)
-        if rank is None or not self.live:
-            return
-        if self._can_lose_workers:
-            self._drop(rank, reason)
-        else:
-            self.end(reason, rank=rank)
-
-    def end(self, reason: str, *, rank: int | None = None) -> None:
-        """End the job early, for all workers; nothing where it has ended."""
-        if self.live:
-            self._finish(Ended(reason, rank))
-
     def tick(self, now: float) -> None:
         """Time has passed: heartbeats are due, or overdue."""
         if self.phase not in (Phase.READY, Phase.RUNNING):
@@ -485,13 +309,7 @@ class Job:
         if not self.live:
             return
         if self.renewal is not None:
-            connected = [rank for rank, seat in self.seats.items() if seat.connected]
-            limit_s = self.timing.heartbeat_timeout_s
-            for rank in self.renewal.late(connected, now, limit_s):
-                who, why = self.seats[rank].member, self.renewal.reason
-                self._lose(
-                    rank, f"{who} did not take part for {limit_s:g} s when the job was renewed ({why})"
-                )
+            self._lose_late(now)
         if self.move is not None and self.move.is_late(now, self.timing.lost_timeout_s):
             seat = self.seats[self.move.missing[0]]
             self.call_off(f"{seat.member} kept the others waiting for {now - self.move.since:.0f} s")
@@ -505,87 +323,6 @@ class Job:
             seat.heard_at += seconds
         if self.renewal is not None:
             self.renewal.forgive(seconds)
-
-    def _ready(self, rank: int) -> Ready:
-        assert self.plan is not None
-        ring = self.plan.ring or tuple(sorted(self.seats))
-        place = ring.index(rank)
-        return Ready(
-            self.plan,
-            successor=self.seats[ring[(place + 1) % len(ring)]].member,
-            predecessor=self.seats[ring[place - 1]].member,
-            token=self.seats[rank].token,
-            rank=rank,
-            world_size=len(ring),
-        )
-
-    @property
-    def _tokens(self) -> list[bytes]:
-        return [*(seat.token for seat in self.seats.values() if seat.token), *self.dropped]
-
-    # Renewals
-
-    def _interrupted(self, cause: Cause, reason: str) -> None:
-        self._effects.append(Interrupted(cause, reason))
-
-    def _all_stand(self) -> None:
-        renewal = self.renewal
-        assert renewal is not None
-        if (apart := renewal.apart) is None:
-            renewal.step = RenewalStep.WRITING
-            self._effects.append(Rebuild(renewal.number))
-            return
-        (rear, ahead), answers = apart, renewal.answers
-        self.end(
-            f"job {self.spec.name} cannot go on: {self.seats[rear].member} has not finished collective "
-            f"{answers[rear].collective}, but {self.seats[ahead].member} stands at "
-            f"{answers[ahead].collective}"
-        )
-
-    def _tell_renewal(self, rank: int, now: float) -> None:
-        """What a worker has to know of the renewal now."""
-        renewal = self.renewal
-        assert renewal is not None
-        if renewal.step is RenewalStep.RAISING:
-            event = Renewed(renewal.number, self._ready(rank), renewal.goes_on_with, renewal.holder)
-            self._tell(rank, event)
-        elif rank in renewal.missing:
-            self._tell(rank, Renew(renewal.number, renewal.reason))
-        renewal.asked_at[rank] = now
-
-    def _go_on(self) -> None:
-        renewal, self.renewal = self.renewal, None
-        assert renewal is not None
-        self._effects.append(WentOn(renewal.cause))
-        self._tell_all(Start())
-
-    @property
-    def _can_lose_workers(self) -> bool:
-        return self.spec.elastic and self.phase is Phase.RUNNING
-
-    def _lose(self, rank: int, reason: str) -> None:
-        seat = self.seats[rank]
-        if seat.lost:
-            return
-        if self.phase is not Phase.RUNNING:
-            self.end(reason, rank=rank)
-            return
-        seat.lost = True
-        self._effects.append(Lost(rank, seat.token, reason))
-
-    def _drop(self, rank: int, reason: str) -> None:
-        """Go on without a worker."""
-        self._tell(rank, Ended(reason, rank))
-        seat = self.departed[rank] = self.seats.pop(rank)
-        self.dropped[seat.token] = reason
-        least = max(1, self.spec.min_workers)
-        if len(self.seats) < least:
-            needed = f"{len(self.seats)} workers are left, and the job needs {least}"
-            self.end(reason if not self.seats else f"{reason}; {needed}", rank=rank)
-        elif all(seat.leaving for seat in self.seats.values()):
-            self._finish(Left())
-        else:
-            self._interrupted(Cause.WORKER_LOST, reason)
 
     def _silence(self, seat: Seat) -> str:
         if seat.recovered:
@@ -603,21 +340,6 @@ class Job:
         else:
             self.phase = Phase.CREATED
 
-    def _finish(self, outcome: Left | Ended) -> None:
-        self.phase, self.outcome, self.move, self.renewal = Phase.ENDED, outcome, None, None
-        self._effects.append(Over())
-        self._tell_all(outcome)
-
     def _require_plan(self, rank: int, what: str) -> None:
         if self.plan is None and self.live:
             raise NotPossibleError(f"{self.seats[rank].member} is {what}, but has not heard Ready")
-
-    def _tell_all(self, event: Event) -> None:
-        for rank in sorted(self.seats):
-            self._tell(rank, event)
-
-    def _tell(self, rank: int, event: Event) -> None:
-        seat = self.seats[rank]
-        if not seat.connected:
-            return
-        self._effects.append(Tell(rank, event))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -18,6 +18,7 @@ import grpc
 from controller.api import controller_pb2 as pb
 from controller.api.errors import ControllerError
 from controller.inventory import PORT_DROPS, link_messages
+from controller.renewals import Cause
 from controller.service import ControllerService
 from telemetry.address import MetricsError
 
@@ -30,7 +31,10 @@ _MODES: Final = {pb.MODE_UNSPECIFIED: "undecided", pb.IN_NETWORK: "in_network", 
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """What there is at one moment, as messages. `unread`: reads that switches did not answer."""
+    """What there is at one moment, as messages. `unread`: reads that switches did not answer.
+
+    `renewals`: how many the controller has begun, by cause.
+    """
 
     jobs: Sequence[pb.JobInfo] = ()
     status: pb.Status = field(default_factory=pb.Status)
@@ -38,6 +42,7 @@ class Snapshot:
     ports: Sequence[pb.Port] = ()
     links: Sequence[pb.Link] = ()
     unread: int = 0
+    renewals: Mapping[str, int] = field(default_factory=dict)
 
 
 class ControllerMetrics:
@@ -87,7 +92,11 @@ async def snapshot(service: ControllerService) -> Snapshot:
     except ControllerError:
         unread += 1
     links = link_messages(service.registry, {})
-    return Snapshot(jobs=jobs, status=status, flows=flows, ports=ports, links=links, unread=unread)
+    begun = service.registry.renewer.begun
+    renewals = {cause.value: begun[cause] for cause in Cause}
+    return Snapshot(
+        jobs=jobs, status=status, flows=flows, ports=ports, links=links, unread=unread, renewals=renewals
+    )
 
 
 def families(found: Snapshot, *, unread: int) -> Iterator[Metric]:
@@ -97,6 +106,12 @@ def families(found: Snapshot, *, unread: int) -> Iterator[Metric]:
     yield from _of_flows(found.flows)
     yield from _of_ports(found.ports)
     yield from _of_links(found.links)
+    yield _counter(
+        "job_renewals",
+        "Renewals of running jobs under a new generation that this controller began, by cause.",
+        ("cause",),
+        [((cause,), count) for cause, count in found.renewals.items()],
+    )
     yield _counter(
         "controller_unanswered_reads", "Reads of switches for these metrics that failed.", (), [((), unread)]
     )
@@ -133,6 +148,12 @@ def _of_jobs(jobs: Sequence[pb.JobInfo]) -> Iterator[Metric]:
         "Whether the switches make a job's sums (else: ring all-reduce).",
         one,
         _zip(labels, (job.mode == pb.IN_NETWORK for job in live)),
+    )
+    yield _gauge(
+        "job_renewing",
+        "Whether a job is about to go on under a new generation.",
+        one,
+        _zip(labels, (job.renewing for job in live)),
     )
     yield _gauge(
         "job_queue_position",
@@ -243,7 +264,10 @@ def _zip(keys: Iterable[Any], values: Iterable[Any]) -> Iterator[tuple[Any, Any]
 
 
 class _Context:
-    """Where the service reports errors: they are raised here."""
+    """Where the service reports errors: they are raised here. Who asks is the controller itself."""
+
+    def peer(self) -> str:
+        return "unix:"
 
     async def abort(self, code: grpc.StatusCode, details: str) -> NoReturn:
         raise ControllerError(details)

@@ -21,18 +21,20 @@ _MESSAGES = 1 << 32
 
 async def what_it_lacks(
     config: Config, switches: Mapping[str, ManagedSwitch], running: Running, token: bytes
-) -> str:
-    """What the worker with that token had not sent, in words; a job's slots are read for it."""
+) -> tuple[int | None, str]:
+    """The first message that the worker with that token had not sent, of those that others wait for, and that
+    in words; None where there is none, or it is not known. A job's slots are read for it.
+    """
     job = running.job
     rank = next((rank for rank, seat in job.seats.items() if seat.token == token), None)
     if rank is None or job.plan is None:
-        return "what it had sent is not known"
+        return None, "what it had sent is not known"
     tree = Tree.of(config, job.members)
     leaf = config.by_ip[job.seats[rank].member.ip].switch
     try:
         at_leaf, at_spines = await asyncio.wait_for(_read(switches, running, leaf), _ASKING_S)
     except (ControllerError, asyncio.TimeoutError):
-        return (
+        return None, (
             "the first message it did not contribute to is not known, as switch "
             f"{leaf} does not say: {switches[leaf].switch.state}"
         )
@@ -42,8 +44,8 @@ async def what_it_lacks(
     rack_bit = 1 << tree.leaves.index(leaf)
     message = first_missing(generation, at_leaf, 1 << place, everybody, at_spines, rack_bit)
     if message is None:
-        return "it had contributed to all that the others have sent"
-    return f"the first message it did not contribute to is {message}"
+        return None, "it had contributed to all that the others have sent"
+    return message, f"the first message it did not contribute to is {message}"
 
 
 async def _read(

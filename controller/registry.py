@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from controller import planning
 from controller.admission import Quotas, tenant_of
-from controller.api.errors import ConflictError, ControllerError, NotFoundError
+from controller.api.errors import ConflictError, ControllerError, NotFoundError, NotPossibleError
 from controller.config import Config
 from controller.fabric import ManagedSwitch
 from controller.jobs import (
@@ -169,6 +169,11 @@ class Registry(Keeper):
         running = self._by_generation.get(generation)
         if running is None or running.job.spec.name != name:
             raise NotFoundError(f"there is no job {name!r} with generation {generation}: it ended long ago")
+        if isinstance(running.job.outcome, Superseded):
+            raise NotPossibleError(
+                f"job {name} went on after generation {generation} without this worker, which had been away "
+                "for too long"
+            )
         return running
 
     def stands(self, session: Session, renewal: int, standing: Standing) -> None:
@@ -401,6 +406,10 @@ class Registry(Keeper):
             self._jobs[spec.name] = Running(Job(spec, self._timing, explicit=True))
         for known in _without_drafts(self.store.jobs()):
             self._load(known, now)
+        for before in self.places.holding:
+            after = self._jobs.get(before.job.spec.name)
+            if isinstance(before.job.outcome, Superseded) and after is not None:
+                after.before.append(before)
         for running in list(self._jobs.values()):
             job = running.job
             if (

@@ -300,7 +300,8 @@ class Renewer:
         """Find out what a lost worker had sent, then let its job end, or go on without it."""
         registry = self._registry
         holding = running if running.places else next((b for b in reversed(running.before) if b.places), None)
-        text = lost.reason
+        message, text = None, lost.reason
         if holding is not None and holding.job.plan is not None:
-            text += f"; {await what_it_lacks(registry.config, registry.switches, holding, lost.token)}"
-        registry.act(running, lambda job, now: job.bury(lost.token, text))
+            message, words = await what_it_lacks(registry.config, registry.switches, holding, lost.token)
+            text += f"; {words}"
+        registry.act(running, lambda job, now: job.bury(lost.token, text, message))

@@ -59,7 +59,8 @@ class Member:
     """A worker as it joined. `host` is its name in the configuration; `path_mtu_max` in bytes.
 
     `rnr_nak`: its NIC repeats by itself, and wants RNR NAKs for what it sends too early. `selective`: it asks
-    for selective retransmission. `backup`: None where there is no such interface.
+    for selective retransmission. `backup`: None where there is no such interface. `joined_as`: the
+    rank that it joined with, where it may have another since.
     """
 
     rank: int
@@ -74,6 +75,12 @@ class Member:
     rnr_nak: bool = False
     selective: bool = False
     backup: Backup | None = None
+    joined_as: int | None = None
+
+    @property
+    def original_rank(self) -> int:
+        """The rank that it joined with."""
+        return self.rank if self.joined_as is None else self.joined_as
 
     def __str__(self) -> str:
         return f"rank {self.rank} ({self.host or self.hostname}, {self.ip})"

@@ -94,6 +94,7 @@ def event_message(event: Event, timing: Timing, rc: pb.RcParameters) -> pb.Contr
             ready=_ready(event.ready, timing, rc),
             collective=event.collective,
             holder=event.holder,
+            members=event.members,
         )
         return pb.ControllerMessage(renewed=renewed)
     return pb.ControllerMessage(ended=_ended(event))
@@ -216,7 +217,7 @@ def _ready(event: Ready, timing: Timing, rc: pb.RcParameters) -> pb.Ready:
 
 
 def _ended(ended: Ended) -> pb.Ended:
-    return pb.Ended(reason=ended.reason, rank=ended.rank)
+    return pb.Ended(reason=ended.reason, rank=ended.rank, host=ended.host, first_message=ended.first_message)
 
 
 def _spec(spec: JobSpec) -> pb.JobSpec:

@@ -57,6 +57,8 @@ class AdminClient:
         window: int | None = None,
         message_packets: int | None = None,
         tenant: str = "",
+        elastic: bool = False,
+        min_workers: int = 0,
     ) -> pb.JobInfo:
         """A job that workers may join. `mode`: "in-network", "ring", or whatever is possible."""
         if mode not in _MODES:
@@ -66,6 +68,7 @@ class AdminClient:
             ("path MTU", path_mtu),
             ("window", window),
             ("packets a message", message_packets),
+            ("least number of workers", min_workers),
         ):
             if value is not None and not 0 <= value < 1 << 32:
                 raise InvalidRequestError(f"job {name}: {what} {value} is not possible")
@@ -77,6 +80,8 @@ class AdminClient:
             window=window,
             message_packets=message_packets,
             tenant=tenant,
+            elastic=elastic,
+            min_workers=min_workers,
         )
         info: pb.JobInfo = self._call(self._stub.CreateJob, spec)
         return info

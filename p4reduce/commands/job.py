@@ -88,6 +88,10 @@ def create(
     window: Annotated[int | None, typer.Option(help="Messages in flight: 1, 2, 4 or 8.")] = None,
     message_packets: Annotated[int | None, typer.Option(help="Packets a message: a power of two.")] = None,
     tenant: Annotated[str, typer.Option(help="Whose quota its slots count against.")] = "",
+    elastic: Annotated[bool, typer.Option("--elastic", help="Goes on without workers that die.")] = False,
+    min_workers: Annotated[
+        int, typer.Option(min=0, help="With --elastic: ends when fewer are left (default: 1).")
+    ] = 0,
     cluster: ClusterOption = None,
     json: JsonFlag = False,
 ) -> None:
@@ -101,6 +105,8 @@ def create(
             window=window,
             message_packets=message_packets,
             tenant=tenant,
+            elastic=elastic,
+            min_workers=min_workers,
         )
     _show(job_row(job), as_json=json)
 
@@ -160,6 +166,12 @@ def job_row(job: Any, *, switches: Mapping[str, str] = MappingProxyType({})) -> 
         "places": places,
         "ring": list(job.ring),
         "waitlisted": _waitlisted_row(job.waitlisted) if job.HasField("waitlisted") else None,
+        "elastic": asked.elastic,
+        "min_workers": asked.min_workers,
+        "renewals": job.renewals,
+        "renewal_reason": job.renewal_reason,
+        "renewing": job.renewing,
+        "awaited": list(job.awaited),
         "ended": job.ended.reason if job.HasField("ended") else None,
         "workers": [_worker_row(worker, switches) for worker in job.workers],
     }
@@ -203,6 +215,13 @@ def _show(job: Row, *, as_json: bool) -> None:
     output.show_rows([job], JOBS, title=f"Job {job['name']}", as_json=False)
     if job["mode_reason"]:
         output.say(f"sums are not made in the network: {job['mode_reason']}")
+    if job["renewing"]:
+        output.say(f"is about to go on under a new generation: {job['renewal_reason']}")
+    elif job["renewal_reason"]:
+        times = f"went on under a new generation {job['renewals']} times, the last because "
+        output.say(f"{times if job['renewals'] else ''}{job['renewal_reason']}")
+    if job["awaited"]:
+        output.say(f"the controller waits for ranks {', '.join(map(str, job['awaited']))}")
     if job["waitlisted"] is not None:
         entry = job["waitlisted"]
         output.say(

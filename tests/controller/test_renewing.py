@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from ipaddress import IPv4Address
@@ -10,9 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from controller.api.errors import ConflictError, InvalidRequestError, NotFoundError, NotPossibleError
 from controller.config import Config
 from controller.events import Renewed
-from controller.jobs import Ended, Job, JobSpec, Left, Mode, Ready, Start
+from controller.flows import FLOW, MEMBER_QP
+from controller.jobs import Ended, Job, JobSpec, Left, Mode, Phase, Ready, Resumed, Start
+from controller.queries import SlotContent
 from controller.renewals import Cause, Renew, Standing
 from controller.sessions import Session
 from controller.specs import Backup
@@ -175,5 +179,537 @@ def test_a_leaf_that_restarted_gives_its_jobs_a_new_generation(bench: Run) -> No
         assert [worker.end for worker in workers] == [Left()] * 3
         assert b.used() == {}
         assert len(b.store.jobs()) == 1
+
+    bench(test)
+
+
+def test_a_job_across_racks_is_renewed_on_all_of_its_switches(bench: Run) -> None:
+    async def test(b: RenewalBench) -> None:
+        workers = await b.start(hosts=ACROSS)
+        other = await b.start("other", (3, 4))
+        await b.restart_switch("l1")
+        assert [other[0].renew, other[0].started] == [None, 1]
+        await b.go(workers, 3.0)
+        assert {worker.plan[1] for worker in workers} == {Mode.IN_NETWORK}
+        assert b.used() == {"l1": 256, "l2": 512, "s1": 256}
+        assert b.is_as_wanted()
+
+    bench(test)
+
+
+def test_nothing_is_added_up_in_the_old_generation_once_the_renewal_has_begun(bench: Run) -> None:
+    async def test(b: RenewalBench) -> None:
+        workers = await b.start(elastic=True)
+        workers[0].silent = True
+        old = {e for e in b.of_jobs("l1") if getattr(e, "table", "") == MEMBER_QP}
+        workers[2].session.abort("no more")
+        await b.go(workers[:2])
+        assert b.tables("l1") == {MEMBER_QP}
+        assert b.of_jobs("l1") == old
+        assert list(job_info(b.registry, b.registry.job("train")).awaited) == [0]
+        workers[0].answer()
+        await b.go(workers[:2], 10.0)
+        assert FLOW in b.tables("l1")
+        assert b.of_jobs("l1") > old  # the third may not know yet
+        await b.go(workers[:2], 70.0)
+        assert not b.of_jobs("l1") & old
+        assert b.used() == {"l1": 256}
+
+    bench(test)
+
+
+def test_an_elastic_job_goes_on_without_the_worker_that_died(bench: Run) -> None:
+    async def test(b: RenewalBench) -> None:
+        workers = await b.start(hosts=ACROSS, elastic=True)
+        workers[3].collective = 11
+        workers[1].session.broken()
+        rest = [workers[0], *workers[2:]]
+        await b.go(rest, 7.0)
+        assert [worker.rank for worker in rest] == [0, 1, 2]
+        assert {worker.plan[1:] for worker in rest} == {(Mode.IN_NETWORK, 3)}
+        for worker in rest:
+            renewed = worker.renewed
+            assert renewed is not None
+            assert (renewed.holder, renewed.members, renewed.collective) == (2, (0, 2, 3), 10)
+            assert worker.renew is not None
+            assert "rank 1 (h4, 10.0.2.1) has been without a connection" in worker.renew.reason
+        with pytest.raises(NotPossibleError, match=r"train goes on without this worker: rank 1 .* 5 s"):
+            await b.resume(workers[1])
+        info = job_info(b.registry, b.registry.job("train"))
+        assert (info.spec.world_size, len(info.workers), list(info.ring)) == (4, 3, [0, 1, 2])
+        # And again: who is renumbered is so everywhere.
+        rest[0].session.closed()
+        await b.go(rest[1:], 1.0)
+        assert [worker.rank for worker in rest[1:]] == [0, 1]
+        renewed = rest[1].renewed
+        assert renewed is not None
+        assert renewed.members == (2, 3)
+        assert rest[1].started == 3
+        for worker in rest[1:]:
+            worker.session.leave()
+        await b.go(rest[1:])
+        assert rest[2].end == Left()
+
+    bench(test)
+
+
+def test_one_worker_that_is_left_goes_on_alone(bench: Run) -> None:
+    async def test(b: RenewalBench) -> None:
+        workers = await b.start(hosts=(0, 1), elastic=True)
+        workers[0].session.closed()
+        await b.go(workers[1:], 1.0)
+        (alone,) = workers[1:]
+        assert alone.plan[1:] == (Mode.RING, 1)
+        assert alone.ready is not None
+        assert alone.ready.successor == alone.ready.predecessor
+        assert alone.ready.plan.mode_reason == "a job of one worker has nothing to add up"
+        assert alone.started == 2
+
+    bench(test)
+
+
+def test_an_elastic_job_ends_when_fewer_are_left_than_it_needs(bench: Run) -> None:
+    async def test(b: RenewalBench) -> None:
+        spec = JobSpec(name="train", world_size=3, elastic=True, min_workers=2)
+        workers = await b.start(spec=spec)
+        workers[2].session.abort("first")
+        await b.go(workers[:2], 1.0)
+        assert b.job.world_size == 2
+        workers[1].session.abort("second")
+        await b.go(workers[:1])
+        assert workers[0].end == Ended("second; 1 workers are left, and the job needs 2", 1)
+        await b.go(workers[:1], 80.0)
+        assert b.used() == {}
+
+    bench(test)
+
+
+@pytest.mark.parametrize("spec", [{"min_workers": 1}, {"elastic": True, "min_workers": 4}])
+def test_a_least_number_of_workers_that_means_nothing_is_refused(bench: Run, spec: dict[str, int]) -> None:
+    async def test(b: RenewalBench) -> None:
+        with pytest.raises(InvalidRequestError):
+            b.registry.create_job(JobSpec(name="train", world_size=3, **spec))  # type: ignore[arg-type]
+
+    bench(test)
+
+
+def test_all_workers_have_to_want_the_same(bench: Run) -> None:
+    async def test(b: RenewalBench) -> None:
+        b.registry.join("train", 2, member(CONFIG, 0, 0), elastic=True)
+        with pytest.raises(InvalidRequestError, match="goes on without workers that die, but rank 1"):
+            b.registry.join("train", 2, member(CONFIG, 1, 1))
+
+    bench(test)
+
+
+SLOTS = {  # in order of slot: message, who has contributed
+    "behind": ((17, 0b101), (18, 0b001)),
+    "ahead": ((17, 0b010), (16, 0b111)),
+}
+
+
+@pytest.mark.parametrize(
+    ("slots", "text", "number"),
+    [
+        ("behind", "the first message it did not contribute to is 17", 17),
+        ("ahead", "it had contributed to all that the others have sent", None),
+        ("", "it had contributed to all that the others have sent", None),
+        ("away", "is not known, as switch l1 does not say: unreachable: it was unplugged", None),
+    ],
+)
+def test_who_died_and_what_it_lacked_is_told(bench: Run, slots: str, text: str, number: int | None) -> None:
+    async def test(b: RenewalBench) -> None:
+        workers = await b.start()
+        generation, base = workers[0].plan[0], b.registry.job("train").places["l1"].region.base
+        for place, (message, bitmap) in enumerate(SLOTS.get(slots, ())):
+            slot = SlotContent(base + place, generation, message, bitmap, 1, 0)
+            b.switches["l1"].slot_content[base + place] = slot
+        if slots == "away":
+            await b.lose("l1")
+        workers[1].session.broken()
+        await b.go([workers[0], workers[2]], 7.0)
+        end = workers[0].end
+        assert isinstance(end, Ended)
+        assert end.reason.startswith(
+            "rank 1 (h2, 10.0.1.2) has been without a connection to the controller for 5 s"
+        )
+        assert text in end.reason
+        assert (end.rank, end.host, end.first_message) == (1, "h2", number)
+
+    bench(test)
+
+
+def test_a_worker_that_pauses_is_waited_for_and_one_that_hangs_is_lost(bench: Run) -> None:
+    async def test(b: RenewalBench) -> None:
+        workers = await b.start()
+        await b.go(workers[:2], 12.0)
+        await b.go(workers, 2.0)
+        assert (workers[0].end, workers[0].renew) == (None, None)
+        await b.go(workers[:2], 16.0)
+        end = workers[0].end
+        assert isinstance(end, Ended)
+        assert "rank 2 (h3, 10.0.1.3) sent no heartbeat for 15 s: it has died or hangs" in end.reason
+        workers[2].listen()  # it wakes up
+        assert workers[2].end == end
+
+    bench(test)
+
+
+def test_a_worker_that_lives_but_does_not_answer_is_lost(bench: Run) -> None:
+    async def test(b: RenewalBench) -> None:
+        workers = await b.start(elastic=True)
+        workers[1].silent = workers[2].deaf = True
+        await b.restart_switch()
+        await b.go(workers, 17.0)
+        assert isinstance(workers[1].end, Ended)
+        assert "did not take part for 15 s when the job was renewed (switch l1" in workers[1].end.reason
+        await b.go(workers, 16.0)
+        assert isinstance(workers[2].end, Ended)
+        assert workers[0].plan[1:] == (Mode.RING, 1)
+
+    bench(test)
+
+
+def test_workers_that_are_further_apart_than_can_be_end_the_job(bench: Run) -> None:
+    async def test(b: RenewalBench) -> None:
+        workers = await b.start()
+        workers[1].collective = 12
+        await b.restart_switch()
+        await b.go(workers)
+        assert workers[2].end == Ended(
+            "job train cannot go on: rank 0 (h1, 10.0.1.1) has not finished collective 10, but rank 1 "
+            "(h2, 10.0.1.2) stands at 12"
+        )
+
+    bench(test)
+
+
+def test_a_worker_that_is_leaving_takes_part(bench: Run) -> None:
+    """It has finished what others lack, and nobody else may have it."""
+
+    async def test(b: RenewalBench) -> None:
+        workers = await b.start()
+        workers[2].collective = 11
+        workers[2].session.leave()
+        await b.restart_switch()
+        await b.go(workers)
+        assert workers[0].renewed is not None
+        assert workers[0].renewed.holder == 2
+        for worker in workers[:2]:
+            worker.session.leave()
+        await b.go(workers)
+        assert [worker.end for worker in workers] == [Left()] * 3
+
+    bench(test)
+
+
+def test_all_may_leave_in_the_middle_of_a_renewal(bench: Run) -> None:
+    async def test(b: RenewalBench) -> None:
+        workers = await b.start(elastic=True)
+        workers[0].silent = True
+        for worker in workers[:2]:
+            worker.session.leave()
+        workers[2].session.closed()
+        await b.go(workers[:2])
+        assert [worker.end for worker in workers[:2]] == [Left()] * 2
+
+    bench(test)
+
+
+def test_a_switch_that_fails_again_in_the_middle_begins_anew(bench: Run) -> None:
+    async def test(b: RenewalBench) -> None:
+        workers = await b.start()
+        workers[1].silent = True
+        await b.restart_switch()
+        await b.go(workers)
+        assert b.tables("l1") == {MEMBER_QP}
+        workers[1].silent, workers[0].deaf = False, True
+        workers[1].answer()
+        await b.go(workers)
+        assert workers[1].renewed is not None
+        first = workers[1].renewed.renewal
+        await b.restart_switch()
+        workers[0].deaf = False
+        await b.go(workers, 3.0)
+        assert workers[1].renewed.renewal > first
+        assert [worker.started for worker in workers] == [2] * 3
+        assert b.used() == {"l1": 256}
+        assert b.is_as_wanted()
+
+    bench(test)
+
+
+def test_a_worker_that_is_away_meanwhile_is_told_when_it_is_back(bench: Run) -> None:
+    async def test(b: RenewalBench) -> None:
+        workers = await b.start()
+        away = workers[1]
+        away.session.broken()
+        await b.restart_switch()
+        await b.go([workers[0], workers[2]], 1.0)
+        await b.resume(away)
+        away.silent = True
+        await b.go(workers)
+        assert away.renew is not None
+        away.session.broken()
+        await b.resume(away)
+        away.silent = False
+        away.deaf = True
+        await b.go(workers)
+        away.session.broken()
+        await b.resume(away)
+        away.renewed, away.deaf = None, False
+        await b.go(workers)
+        assert away.renewed is not None
+        assert [worker.started for worker in workers] == [2] * 3
+        assert away.ready is not None
+        with pytest.raises(InvalidRequestError, match="token"):
+            b.registry.resume("train", away.plan[0], 0, away.ready.token)
+
+    bench(test)
+
+
+def test_answers_that_are_no_qps_are_refused(bench: Run) -> None:
+    async def test(b: RenewalBench) -> None:
+        workers = await b.start()
+        other = await b.start("other", (0, 1))
+        await b.lose("l1")
+        for bad in ({"qpn_out": 1}, {"psn_out": 1 << 24}, {"qpn_in": 5}):
+            values = {"qpn_out": 5, "psn_out": 5, "qpn_in": 6, "collective": 0, **bad}
+            with pytest.raises(InvalidRequestError):
+                workers[0].session.stands(1, Standing(**values))
+        with pytest.raises(ConflictError, match=r"belongs to rank 0 .* of job other"):
+            workers[0].session.stands(1, Standing(qpn_out=other[0].qp, psn_out=0, qpn_in=9, collective=0))
+
+    bench(test)
+
+
+def test_without_its_switch_a_job_goes_on_by_ring_over_the_backup_interfaces_and_back(bench: Run) -> None:
+    async def test(b: RenewalBench) -> None:
+        workers = await b.start(hosts=ACROSS, backup=True)
+        await b.lose("l2", forget=True)
+        await b.go(workers, 8.0)
+        assert workers[0].renew is None
+        await b.go(workers, 5.0)
+        for worker in workers:
+            assert worker.ready is not None
+            plan = worker.ready.plan
+            assert (plan.mode, plan.backup, plan.path_mtu) == (Mode.RING, True, 1024)
+            assert plan.mode_reason == "switch l2 is away: unreachable: it was unplugged"
+        await b.go(workers, 30.0)
+        assert [worker.started for worker in workers] == [2] * 4
+        assert b.registry.waitlist.waitlisted(b.registry.job("train")) is None
+        await b.find("l2")
+        await b.go(workers, 3.0)
+        assert {worker.plan[1] for worker in workers} == {Mode.IN_NETWORK}
+        assert [worker.started for worker in workers] == [3] * 4
+        assert b.registry.renewer.begun == {Cause.SWITCH_AWAY: 1, Cause.SWITCH_BACK: 1}
+        assert b.used() == {"l1": 256, "l2": 256, "s1": 256}
+        assert b.is_as_wanted()
+
+    bench(test)
+
+
+def test_a_worker_that_dies_while_its_switch_is_away(bench: Run) -> None:
+    async def test(b: RenewalBench) -> None:
+        workers = await b.start(backup=True, elastic=True)
+        await b.lose("l1")
+        workers[1].session.closed()
+        rest = [workers[0], workers[2]]
+        await b.go(rest, 1.0)
+        assert {worker.plan[1:] for worker in rest} == {(Mode.RING, 2)}
+        assert rest[0].ready is not None
+        assert rest[0].ready.plan.backup
+        await b.find("l1")
+        await b.go(rest, 1.0)
+        assert {worker.plan[1:] for worker in rest} == {(Mode.IN_NETWORK, 2)}
+
+    bench(test)
+
+
+def test_a_job_that_must_run_in_the_network_waits_for_its_switch(bench: Run) -> None:
+    async def test(b: RenewalBench) -> None:
+        spec = JobSpec(name="train", world_size=3, mode=Mode.IN_NETWORK, elastic=True)
+        workers = await b.start(spec=spec, backup=True)
+        await b.lose("l1", forget=True)
+        workers[1].session.closed()
+        rest = [workers[0], workers[2]]
+        await b.go(rest, 20.0)
+        assert rest[0].renewed is None
+        info = job_info(b.registry, b.registry.job("train"))
+        assert "it must run in the network" in info.renewal_reason
+        await b.find("l1")
+        await b.go(rest, 4.0)
+        assert {worker.plan[1:] for worker in rest} == {(Mode.IN_NETWORK, 2)}
+
+    bench(test)
+
+
+def test_a_move_ends_when_the_job_is_renewed(bench: Run) -> None:
+    async def test(b: RenewalBench) -> None:
+        workers = await b.start()
+        running = b.registry.job("train")
+        b.registry.waitlist.move_out(running, "drained")
+        await b.restart_switch()
+        await b.go(workers, 1.0)
+        assert b.job.move is None
+        assert {worker.plan[1] for worker in workers} == {Mode.IN_NETWORK}
+        b.registry.waitlist.move_out(running, "drained")
+
+    bench(test)
+
+
+def test_a_renewal_waits_for_switches_that_are_being_written(bench: Run) -> None:
+    """A worker dies while the job is taken off its switches."""
+
+    async def test(b: RenewalBench) -> None:
+        workers = await b.start(elastic=True)
+        running = b.registry.job("train")
+        b.registry.waitlist.move_out(running, "drained")
+        number = b.job.move.number if b.job.move is not None else 0
+        for worker in workers:
+            worker.session.paused(number, 10)
+        for worker in workers:
+            worker.session.held(number, 5)
+        async with b.registry.switches["l1"].lock:
+            await asyncio.sleep(0)
+            assert running.installing
+            workers[2].session.abort("no more")
+            for worker in workers[:2]:
+                worker.listen()
+            await asyncio.sleep(0)
+            assert FLOW in b.tables("l1")
+        await b.go(workers[:2], 3.0)
+        assert {worker.plan[1:] for worker in workers[:2]} == {(Mode.IN_NETWORK, 2)}
+        assert b.is_as_wanted()
+
+    bench(test)
+
+
+# The controller is restarted
+
+
+@pytest.mark.parametrize("when", ["asked", "answered", "written", "raised"])
+def test_a_controller_that_is_restarted_in_the_middle_begins_anew(bench: Run, when: str) -> None:
+    async def test(b: RenewalBench) -> None:
+        workers = await b.start(elastic=True)
+        workers[0].silent = when in ("asked", "answered")
+        await b.restart_switch()
+        if when == "asked":
+            b.switches["l1"].entries.clear()  # nobody has heard
+        else:
+            for worker in workers:
+                worker.listen()
+        if when == "raised":
+            workers[1].deaf = True
+            await b.go(workers)
+        await b.restart()
+        workers[0].silent = workers[1].deaf = False
+        for worker in workers:
+            answered, heard_of = worker.renew, worker.renewed
+            await b.resume(worker)
+            worker.listen()
+            if answered is not None and heard_of is None and answered is worker.renew:
+                worker.answer()
+            elif heard_of is not None and heard_of is worker.renewed:
+                worker.session.up()
+        await b.go(workers, 4.0)
+        (plan,) = {worker.plan for worker in workers}
+        assert plan == (b.job.plan.generation if b.job.plan is not None else 0, Mode.IN_NETWORK, 3)
+        assert b.job.renewal is None
+        assert all(worker.started >= 2 for worker in workers)
+        await b.go(workers, 80.0)  # who has not answered since the restart may not know of the old generation
+        assert b.used() == {"l1": 256}
+        assert b.is_as_wanted()
+        for worker in workers:
+            worker.session.leave()
+        await b.go(workers)
+        assert b.used() == {}
+
+    bench(test)
+
+
+def test_what_is_left_of_old_generations_is_known_after_a_restart(bench: Run) -> None:
+    async def test(b: RenewalBench) -> None:
+        workers = await b.start(elastic=True)
+        old = {e for e in b.of_jobs("l1") if getattr(e, "table", "") == MEMBER_QP}
+        workers[2].session.abort("no more")
+        await b.go(workers[:2], 1.0)
+        await b.restart()
+        assert old < b.of_jobs("l1")
+        for worker in workers[:2]:
+            await b.resume(worker)
+        assert job_info(b.registry, b.registry.job("train")).renewals == 1
+        await b.go(workers[:2], 80.0)
+        assert not old & b.of_jobs("l1")
+        assert b.used() == {"l1": 256}
+        with pytest.raises(NotPossibleError, match="without this worker"):
+            await b.resume(workers[2])
+        b.registry.delete_job("train")
+        await b.go(workers[:2], 80.0)
+        await b.restart()
+        assert b.registry.jobs() == []
+        with pytest.raises(NotFoundError):
+            await b.resume(workers[0])
+
+    bench(test)
+
+
+# The disk is full
+
+
+def fill(b: RenewalBench) -> None:
+    """No write finds room any more."""
+    b.store.connection.execute("PRAGMA query_only = ON")
+
+
+def free(b: RenewalBench) -> None:
+    b.store.connection.execute("PRAGMA query_only = OFF")
+
+
+def test_with_a_full_disk_jobs_go_on_and_new_ones_are_refused(bench: Run) -> None:
+    async def test(b: RenewalBench) -> None:
+        workers = await b.start(elastic=True)
+        fill(b)
+        await b.restart_switch()
+        await b.go(workers, 3.0)
+        (first,) = {worker.plan for worker in workers}
+        assert first[1:] == (Mode.RING, 3)
+        assert workers[0].ready is not None
+        assert f"the controller's database {b.path} cannot be written" in workers[0].ready.plan.mode_reason
+        workers[2].session.abort("no more")
+        await b.go(workers[:2], 1.0)
+        assert {worker.plan[1:] for worker in workers[:2]} == {(Mode.RING, 2)}
+        session = b.registry.join("new", 1, member(CONFIG, 0, 3))
+        await b.registry.drain()
+        (ended, _) = heard(session)
+        assert isinstance(ended, Ended)
+        assert f"the controller's database {b.path} cannot be written" in ended.reason
+        with pytest.raises(sqlite3.Error):
+            b.registry.create_job(JobSpec(name="other", world_size=1))
+        free(b)
+        await b.go(workers[:2], 3.0)
+        (known,) = [job for job in b.store.jobs() if job.phase is Phase.RUNNING]
+        assert known.plan.generation == workers[0].plan[0] > first[0]
+        assert b.registry.waitlist.waitlisted(b.registry.job("train")) is not None or b.job.move is not None
+
+    bench(test)
+
+
+def test_a_controller_that_dies_with_a_full_disk_takes_its_workers_back(bench: Run) -> None:
+    async def test(b: RenewalBench) -> None:
+        workers = await b.start()
+        fill(b)
+        await b.restart_switch()
+        await b.go(workers, 1.0)
+        (unsaved,) = {worker.plan for worker in workers}
+        await b.restart()
+        for worker in workers:
+            await b.resume(worker)
+        await b.go(workers, 3.0)
+        (plan,) = {worker.plan for worker in workers}
+        assert plan[0] > unsaved[0]
+        assert plan[1] is Mode.IN_NETWORK
+        assert b.used() == {"l1": 256}
+        assert heard(workers[0].session) in ([], [Resumed()])
 
     bench(test)

@@ -323,6 +323,8 @@ class TestOnACluster:
             "path_mtu": None,
             "message_packets": None,
             "tenant": "",
+            "elastic": False,
+            "min_workers": 0,
         }
 
     def test_job_create_for_a_tenant(self, said: Said) -> None:

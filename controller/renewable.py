@@ -1,0 +1,178 @@
+"""The part of a job's state machine that lets it go on under a new generation, without whom it has lost."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from controller.api.errors import NotPossibleError
+from controller.events import (
+    Detach,
+    Ended,
+    Interrupted,
+    Left,
+    Lost,
+    Rebuild,
+    Renewed,
+    Renumbered,
+    Start,
+    Stayed,
+    WentOn,
+)
+from controller.jobstate import JobState
+from controller.moves import Step as MoveStep
+from controller.renewals import Cause, Renew, Renewal, Standing, Step
+from controller.specs import Member, Phase, Plan
+
+
+class RenewableJob(JobState):
+    """See controller/renewals.py."""
+
+    def standing(self, rank: int, number: int, standing: Standing, now: float) -> None:
+        """A worker sends nothing any more in the old generation, and says where it stands."""
+        self.heard(rank, now)
+        if self.renewal is not None and number <= self.renewal.number:
+            if self.renewal.stands(rank, number, standing):
+                self._all_stand()
+        elif self.phase is Phase.RUNNING and self.plan is not None and number >= self.plan.generation:
+            self._interrupted(Cause.INTERRUPTED, "the controller was restarted while the job was renewed")
+
+    def renew(self, number: int, cause: Cause, reason: str, now: float) -> None:
+        """Begin to go on as generation `number`, instead of a renewal under way. NotPossibleError."""
+        if self.phase is not Phase.RUNNING:
+            raise NotPossibleError(f"job {self.spec.name} cannot be renewed: it is {self.phase.name.lower()}")
+        if self.move is not None:
+            if self.move.step is not MoveStep.WRITING:
+                self._effects.append(Stayed(f"it is renewed: {reason}"))
+            self.move = None
+        self.renewal = Renewal(number, cause, reason, frozenset(self.seats), now)
+        self._effects.append(Detach())
+        self._tell_all(Renew(number, reason))
+
+    def renewed_members(self) -> list[Member]:
+        """The workers as they will be: new QPs, ranks without gaps."""
+        assert self.renewal is not None
+        members = []
+        for new, old in enumerate(sorted(self.seats)):
+            standing = self.renewal.answers[old]
+            members.append(
+                replace(
+                    self.seats[old].member,
+                    rank=new,
+                    qpn_out=standing.qpn_out,
+                    psn_out=standing.psn_out,
+                    qpn_in=standing.qpn_in,
+                    joined_as=self.seats[old].member.original_rank,
+                )
+            )
+        return members
+
+    def is_rebuilding(self, number: int) -> bool:
+        """Whether `renewed` is what that renewal waits for."""
+        renewal = self.renewal
+        return self.live and renewal is not None and renewal.number == number and renewal.step is Step.WRITING
+
+    def renewed(self, plan: Plan, now: float) -> None:
+        """The switches are written: everybody comes up in the generation of the plan."""
+        renewal = self.renewal
+        if renewal is None or not self.is_rebuilding(plan.generation):
+            raise NotPossibleError(f"job {self.spec.name}: nobody waits for generation {plan.generation}")
+        members, old = self.renewed_members(), sorted(self.seats)
+        self.seats = {
+            member.rank: replace(self.seats[rank], member=member, up=False)
+            for member, rank in zip(members, old, strict=True)
+        }
+        self.plan = plan
+        self.departed = {}
+        new_ranks = {rank: new for new, rank in enumerate(old)}
+        renewal.written(new_ranks, now)
+        self._effects.append(Renumbered(new_ranks))
+        for rank in sorted(self.seats):
+            self._tell_renewal(rank, now)
+
+    def bury(self, token: bytes, reason: str, first_message: int | None = None) -> None:
+        """A worker that is lost has no part in the job any more; only an elastic one goes on."""
+        rank = next((r for r, seat in self.seats.items() if seat.token == token and seat.lost), None)
+        if rank is None or not self.live:
+            return
+        if self._can_lose_workers:
+            self._drop(rank, reason)
+        else:
+            self.end(reason, rank=rank, first_message=first_message)
+
+    def _interrupted(self, cause: Cause, reason: str) -> None:
+        self._effects.append(Interrupted(cause, reason))
+
+    def _all_stand(self) -> None:
+        renewal = self.renewal
+        assert renewal is not None
+        if (apart := renewal.apart) is None:
+            renewal.step = Step.WRITING
+            self._effects.append(Rebuild(renewal.number))
+            return
+        (rear, ahead), answers = apart, renewal.answers
+        self.end(
+            f"job {self.spec.name} cannot go on: {self.seats[rear].member} has not finished collective "
+            f"{answers[rear].collective}, but {self.seats[ahead].member} stands at "
+            f"{answers[ahead].collective}"
+        )
+
+    def _tell_renewal(self, rank: int, now: float) -> None:
+        """What a worker has to know of the renewal now."""
+        renewal = self.renewal
+        assert renewal is not None
+        if renewal.step is Step.RAISING:
+            event = Renewed(
+                renewal.number,
+                self._ready(rank),
+                renewal.goes_on_with,
+                renewal.holder,
+                tuple(member.original_rank for member in self.members),
+            )
+            self._tell(rank, event)
+        elif rank in renewal.missing:
+            self._tell(rank, Renew(renewal.number, renewal.reason))
+        renewal.asked_at[rank] = now
+
+    def _go_on(self) -> None:
+        renewal, self.renewal = self.renewal, None
+        assert renewal is not None
+        self._effects.append(WentOn(renewal.cause))
+        self._tell_all(Start())
+
+    @property
+    def _can_lose_workers(self) -> bool:
+        return self.spec.elastic and self.phase is Phase.RUNNING
+
+    def _lose(self, rank: int, reason: str) -> None:
+        seat = self.seats[rank]
+        if seat.lost:
+            return
+        if self.phase is not Phase.RUNNING:
+            self.end(reason, rank=rank)
+            return
+        seat.lost = True
+        self._effects.append(Lost(rank, seat.token, reason))
+
+    def _lose_late(self, now: float) -> None:
+        """Workers that are there and do not answer keep all others waiting."""
+        assert self.renewal is not None
+        connected = [rank for rank, seat in self.seats.items() if seat.connected]
+        limit_s, why = self.timing.heartbeat_timeout_s, self.renewal.reason
+        for rank in self.renewal.late(connected, now, limit_s):
+            who = self.seats[rank].member
+            self._lose(rank, f"{who} did not take part for {limit_s:g} s when the job was renewed ({why})")
+
+    def _drop(self, rank: int, reason: str) -> None:
+        """Go on without a worker."""
+        who = self.seats[rank].member
+        self._tell(rank, Ended(reason, rank, who.host or who.hostname))
+        seat = self.departed[rank] = self.seats.pop(rank)
+        self.dropped[seat.token] = reason
+        least = max(1, self.spec.min_workers)
+        if len(self.seats) < least:
+            needed = f"{len(self.seats)} workers are left, and the job needs {least}"
+            self.end(reason if not self.seats else f"{reason}; {needed}", rank=rank)
+        elif all(seat.leaving for seat in self.seats.values()):
+            self._finish(Left())
+        else:
+            self._interrupted(Cause.WORKER_LOST, reason)
