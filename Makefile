@@ -1,18 +1,19 @@
 # make demo   set up what is missing, then run the main job      (JSON=FILE writes its result there)
 # make test   the same set-up, then all tests but those on RoCE hosts
 # make test-roce   those: what qemu and its image take is set up first (make roce-image: only that)
+# make soak   mixed jobs under changing faults for half an hour (SOAK="--minutes 5 --seed 7" changes that)
 # make check  what a contributor runs: format, lint, types, quick tests
 # make gloo   PyTorch, whose Gloo 'p4reduce compare' can hold itself against
 # make wheel  dist/*.whl                make setup / make clean
 #
-# Variables: VENV (.venv), DEMO and TEST (options for `p4reduce demo` and pytest).
+# Variables: VENV (.venv), DEMO, TEST and SOAK (options for `p4reduce demo`, pytest, `python -m workloads.soak`).
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 # Compiled modules are kept: otherwise every process that a test starts, and every run of pytest, makes all of them.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: demo test test-roce roce-image roce-system gloo check wheel clean setup
+.PHONY: demo test test-roce soak roce-image roce-system gloo check wheel clean setup
 
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -42,6 +43,9 @@ test: $(STAMPS)/test $(STAMPS)/native $(STAMPS)/gloo-if-small
 
 test-roce: roce-image $(STAMPS)/test
 	@$(BIN)/python -m pytest -m roce $(TEST)
+
+soak: $(STAMPS)/native
+	@$(BIN)/python -m workloads.soak $(if $(JSON),--json "$(JSON)") $(SOAK)
 
 roce-image: roce-system $(STAMPS)/native
 	@$(BIN)/python -m topologies.machines

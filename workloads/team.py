@@ -121,6 +121,11 @@ class Team:
         for process in self._processes:
             process.terminate()
 
+    @property
+    def pids(self) -> list[int]:
+        """The workers' processes, by rank."""
+        return [process.pid for process in self._processes]
+
     def kill(self, rank: int) -> None:
         """End one worker without a word, as a crash does."""
         self._processes[rank].kill()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,16 +72,18 @@ def check(
     world_size: int,
     reduction: Reduction,
     strategy: Strategy = Strategy.IN_NETWORK,
+    ranks: Sequence[int] = (),
 ) -> Check:
-    """Compare the reduction of all ranks' tensors with NumPy's.
+    """Compare the reduction of all ranks' tensors (or of `ranks`, `world_size` of them) with NumPy's.
 
     Integers, MAX and MIN have to be equal. Float sums in the network are held to
     `quantisation.error_bound`; by ring, to N roundings of the largest sum of magnitudes.
     """
     dtype, elements = result.dtype, result.size
-    ranks = [_parts(seed=seed, rank=r, elements=elements, dtype=dtype) for r in range(world_size)]
+    chosen = ranks or range(world_size)
+    parts = [_parts(seed=seed, rank=r, elements=elements, dtype=dtype) for r in chosen]
     exact, worst, largest, magnitude = True, 0.0, 0.0, 0.0
-    for pieces in zip(*ranks, strict=True):
+    for pieces in zip(*parts, strict=True):
         start = pieces[0][0]
         inputs = [piece for _, piece in pieces]
         found = result[start : start + inputs[0].size]

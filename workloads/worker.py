@@ -25,6 +25,7 @@ from host_agent.communicator import Communicator
 from host_agent.errors import CommunicatorError
 from workloads.errors import WorkloadError
 from workloads.replaying import Player
+from workloads.soak.summing import run_cases
 from workloads.strategies.opening import open_reducer
 from workloads.strategies.reducer import Reducer
 from workloads.strategies.timing import time_sums
@@ -48,6 +49,7 @@ class Worker:
             "open": self.open,
             "time_sums": self.time_sums,
             "replay": self.replay,
+            "soak": self.soak,
             "statistics": self.statistics,
             "leave": self.leave,
         }
@@ -152,6 +154,10 @@ class Worker:
     def replay(self, *, strategy: str, **arguments: Any) -> Answer:
         """Seem to train, with sums by a strategy that is open; see `replaying.Player`."""
         return self._player.replay(self._reducer(strategy), **arguments)
+
+    def soak(self, **arguments: Any) -> Answer:
+        """Collectives whose results are checked; see `soak.summing`."""
+        return run_cases(self._joined(), **arguments)
 
     def train(self, **arguments: Any) -> Answer:
         """Train the digits network; see `training.train`."""

@@ -136,17 +136,6 @@ def test_two_jobs_that_share_a_leaf() -> None:
         assert len({future.result()[0]["digest"] for future in both}) == 2
 
 
-def test_losses_on_every_port_are_repaired() -> None:
-    with (
-        spine_leaf(spines=2, leaves=2, hosts=4, switch_loss=0.01) as running,
-        placed(running, "h1 h2 h3 h4", job="lossy") as team,
-    ):
-        answers = all_reduce(team, elements=100_003, dtype="int32", seed=6)
-        assert sum(answer["retransmissions"] for answer in answers) > 0
-        all_reduce(team, elements=100_003, dtype="float32", seed=7)
-        all_reduce(team, elements=20_003, dtype="float32", strategy="ring", seed=8)
-
-
 def running_job(pool: ThreadPoolExecutor, team: Team, repeat: int) -> Future[list[dict[str, Any]]]:
     return pool.submit(all_reduce, team, elements=ELEMENTS, dtype="int32", seed=1, repeat=repeat)
 

@@ -1,0 +1,142 @@
+"""What the threads of a soak tell each other: counts, who runs, who was killed, what went wrong."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter, deque
+from dataclasses import dataclass, field
+from typing import Final
+
+_LAST_STEPS: Final = 20
+_AFTERMATH_S: Final = 40.0  # for so long what happened may still be why a job could not begin
+
+
+@dataclass
+class Running:
+    """A job that runs: `ranks` that live, `killed` on purpose."""
+
+    name: str
+    ranks: set[int]
+    killed: set[int] = field(default_factory=set)
+    spared: bool = False
+
+
+class Board:
+    """Shared by all threads; every method may be called by any."""
+
+    def __init__(self) -> None:
+        self.stop = threading.Event()
+        self.counts: Counter[str] = Counter()
+        self.faults: Counter[str] = Counter()
+        self.failure = ""
+        self._lock = threading.RLock()
+        self._steps: deque[str] = deque(maxlen=_LAST_STEPS)
+        self._running: dict[str, Running] = {}
+        self._quiet = threading.Event()
+        self._busy = 0
+        self._disturbed_until = 0.0
+        self._began = time.monotonic()
+
+    def count(self, **what: int) -> None:
+        """Add to the figures."""
+        with self._lock:
+            self.counts.update(what)
+
+    def step(self, text: str, kind: str) -> None:
+        """A fault begins."""
+        with self._lock:
+            self.faults[kind] += 1
+            self._steps.append(f"{self.elapsed_s:7.1f} s  {text}")
+
+    def fail(self, text: str) -> None:
+        """Something is wrong: the soak ends. The first one counts."""
+        with self._lock:
+            if not self.failure:
+                steps = "\n  ".join(self._steps)
+                self.failure = f"at {self.elapsed_s:.1f} s: {text}\nfaults before it:\n  {steps}"
+        self.stop.set()
+
+    @property
+    def elapsed_s(self) -> float:
+        """Since the soak began."""
+        return time.monotonic() - self._began
+
+    # Jobs, for faults that are aimed at workers
+
+    def begins(self, job: Running) -> None:
+        """A job's workers have all joined."""
+        with self._lock:
+            self._running[job.name] = job
+
+    def ends(self, job: Running) -> None:
+        """Nobody is to be aimed at any more."""
+        with self._lock:
+            self._running.pop(job.name, None)
+
+    def victim(self, choice: float, *, kill: bool) -> tuple[str, int] | None:
+        """A job and a rank of it, drawn by `choice` in 0..1. To be killed: it counts as dead from now on."""
+        with self._lock:
+            there = [
+                (job, rank)
+                for job in self._running.values()
+                for rank in sorted(job.ranks)
+                if not (kill and (job.spared or len(job.ranks) == 1))
+            ]
+            if not there:
+                return None
+            job, rank = there[int(choice * len(there))]
+            if kill:
+                job.ranks.discard(rank)
+                job.killed.add(rank)
+            return job.name, rank
+
+    # What keeps jobs from beginning
+
+    def disturb(self, hold_s: float) -> None:
+        """The controller, its disk or a switch is away for so long."""
+        with self._lock:
+            self._disturbed_until = max(self._disturbed_until, time.monotonic() + hold_s + _AFTERMATH_S)
+
+    def disturbed(self) -> bool:
+        """Whether a job that cannot begin has an excuse."""
+        with self._lock:
+            return time.monotonic() < self._disturbed_until
+
+    # Quiet moments
+
+    def enter(self) -> bool:
+        """A thread wants to work; False: not now."""
+        with self._lock:
+            if self._quiet.is_set() or self.stop.is_set():
+                return False
+            self._busy += 1
+            return True
+
+    def leave(self) -> None:
+        """It is done."""
+        with self._lock:
+            self._busy -= 1
+
+    def hush(self, limit_s: float) -> bool:
+        """Nobody begins anything; whether all are done within `limit_s`."""
+        self._quiet.set()
+        deadline = time.monotonic() + limit_s
+        while self.busy and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return not self.busy
+
+    def resume(self) -> None:
+        """Go on."""
+        self._quiet.clear()
+
+    @property
+    def quiet(self) -> bool:
+        """Whether nothing is to begin, and what goes on shall come to its end."""
+        return self._quiet.is_set() or self.stop.is_set()
+
+    @property
+    def busy(self) -> int:
+        """How many work."""
+        with self._lock:
+            return self._busy
