@@ -17,6 +17,7 @@ from p4reduce.commands import (
     doctor,
     down,
     execute,
+    fault,
     headless,
     job,
     link,
@@ -54,6 +55,7 @@ app.add_typer(job.app, name="job")
 app.add_typer(show.app, name="show")
 app.add_typer(certs.app, name="certs")
 app.add_typer(link.app, name="link")
+app.add_typer(fault.app, name="fault")
 app.command("top")(top.top)
 app.command("doctor")(doctor.doctor)
 app.command("metrics")(metrics.metrics)

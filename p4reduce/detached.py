@@ -79,6 +79,7 @@ def _arguments(options: FabricOptions) -> list[str]:
             *("--hosts", ",".join(map(str, options.hosts_per_leaf))),
             *("--uplink-rate", _rate(options.uplink_shape.rate_mbit)),
         ]
+    arguments += ["--fault-wires"] if options.fault_wires else []
     return arguments if options.pcap is None else [*arguments, "--pcap", str(options.pcap)]
 
 

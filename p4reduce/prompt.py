@@ -22,6 +22,7 @@ _HELP = """\
   job create|list|show|delete         jobs at the controller
   allreduce --bytes 32M --verify      a timed all-reduce over all hosts
   replay resnet-50                    a training job's traffic, by several strategies in turns
+  fault packets h1 loss, fault list   making it fail on purpose
   top, metrics                        the cluster live; its metrics for Prometheus
   push                                load the P4 program anew
   plan|apply FILE, rollback           what the switches shall hold besides

@@ -23,12 +23,12 @@ from mininet.net import Mininet
 
 from security.files import TlsFiles
 from security.places import switch_directory
-from topologies import cleanup, disk, namespaces, state
+from topologies import cleanup, disk, fault_wires, namespaces, state
 from topologies.controlling import controller_start, log_of, wait_for_controller
 from topologies.errors import TopologyError
 from topologies.faults import ClusterFaults
 from topologies.layout import CONTROLLER_IP, MANAGEMENT, HostPlan, LinkPlan, SwitchPlan, mac
-from topologies.links import FabricIntf, require_netem
+from topologies.links import FabricIntf, LinkShape, require_netem
 from topologies.machines import image
 from topologies.machines.fleet import Fleet
 from topologies.namespaces import run, run_inside
@@ -64,6 +64,7 @@ class Fabric:
         self._state: ClusterState | None = None
         self._controller: subprocess.Popen[bytes] | None = None
         self._fleet: Fleet | None = None
+        self._wires: list[fault_wires.Wire] = []
         self._inside = contextlib.ExitStack()
         self._home: Path | None = None
 
@@ -122,6 +123,9 @@ class Fabric:
             self._link(link)
         self.net.build()
         self._neighbours()  # Mininet takes interfaces down and up, which forgets them
+        if self._wires:
+            self._progress("wires")
+            self._state = self.state.with_(wires=fault_wires.start(self.state.directory, self._wires))
         self._start_machines()
         self._start_switches()
         self._progress("controller, P4 program")
@@ -271,14 +275,16 @@ class Fabric:
         self._state = self.state.with_(hosts=[*self.state.hosts, entry])
         run_inside(host.pid, "sh", "-c", _NO_IPV6)
         switch = self._node(plan.switch)
-        net.addLink(
+        made = net.addLink(
             *(host, switch),
+            cls=fault_wires.WiredLink if options.fault_wires else Link,
             port1=0,
             port2=plan.port,
             addr1=plan.mac if emulated else mac(kind=2, index=plan.index),
             addr2=mac(kind=1, index=plan.port, device=switch.settings.device_id),
             shape=options.link_shape,
         )
+        self._wire(name, made, options.link_shape, pid=switch.pid)
         outer, inner = f"m{plan.index}", f"{name}-mgmt"
         run("ip", "link", "add", outer, "type", "veth", "peer", "name", inner, "netns", str(host.pid))
         run("ip", "link", "set", outer, "master", _BRIDGE, "up")
@@ -292,6 +298,7 @@ class Fabric:
         a, b = self._node(plan.a), self._node(plan.b)
         made = self._network().addLink(
             *(a, b),
+            cls=fault_wires.WiredLink if self.options.fault_wires else Link,
             port1=plan.a_port,
             port2=plan.b_port,
             addr1=mac(kind=1, index=plan.a_port, device=a.settings.device_id),
@@ -308,6 +315,14 @@ class Fabric:
             qdiscs=self.options.uplink_shape.qdiscs(),
         )
         self._state = self.state.with_(links=[*self.state.links, entry])
+        self._wire(entry.name, made, self.options.uplink_shape, pid=a.pid)
+
+    def _wire(self, name: str, made: Link, shape: LinkShape, *, pid: int) -> None:
+        """The wire in the middle of a link, where there are to be any."""
+        if self.options.fault_wires:
+            wire = fault_wires.Wire(name, (made.intf1.name, made.intf2.name))
+            fault_wires.shape_ends(wire, shape, pid=pid)
+            self._wires.append(wire)
 
     def _neighbours(self) -> None:
         """Static ARP: the switches answer none, and it does not cross them."""

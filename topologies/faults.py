@@ -22,7 +22,7 @@ from topologies.controlling import wait_for_controller
 from topologies.errors import TopologyError
 from topologies.packet_faults import WIRES, PacketFault, Place, decode, places
 from topologies.processes import ProcessId, terminate, wait_until
-from topologies.starting import Start, last_words
+from topologies.starting import last_words
 from topologies.state import ClusterState, SwitchState
 from topologies.switches import START_TIMEOUT_S, accepts, faults_socket
 from topologies.workers import find_worker
@@ -153,7 +153,7 @@ class ClusterFaults:
                 )
             cluster = _change_switch(cluster, name, killed=True)
             _kill([switch.process])
-            process = _launch(cluster, switch.start)
+            process = switch.start.start(namespace=cluster.namespace)
             cluster = _change_switch(cluster, name, process=process, killed=False)
             with _inside(cluster):
                 _wait_for_switch(cluster.switch(name))
@@ -189,7 +189,7 @@ class ClusterFaults:
                 raise TopologyError(f"cluster {cluster.name} was brought up by a version that kept no start")
             state.update(cluster, lambda now: replace(now, controller_killed=True))
             _kill([_controller(cluster)])
-            process = _launch(cluster, start)
+            process = start.start(namespace=cluster.namespace)
             cluster = state.update(
                 cluster, lambda now: replace(now, controller_process=process, controller_killed=False)
             )
@@ -341,14 +341,6 @@ def _pause(process: ProcessId) -> None:
 def _until(true: Any, otherwise: str) -> None:
     if not wait_until(true, timeout_s=_PATIENCE_S):
         raise TopologyError(otherwise)
-
-
-def _launch(cluster: ClusterState, start: Start) -> ProcessId:
-    started = start.launch(namespace=cluster.namespace)
-    try:
-        return ProcessId.of(started.pid)
-    except ProcessLookupError as error:
-        raise TopologyError(f"it ended at once: {last_words(Path(start.log))}") from error
 
 
 @contextlib.contextmanager

@@ -19,6 +19,7 @@ from topologies.switches import SwitchTarget, require_bmv2
 class FabricOptions:
     """What all kinds of fabric have. `switch_loss` is the embedded switch's own, on every port, both ways.
 
+    With `fault_wires`, faults can be injected with any switch: each link goes through a process.
     With `tls`, controller and switches talk TLS, with certificates that are made with the cluster.
     `host_kinds` has the kind of each host ("emulated", "roce"); empty: all are emulated. What is in
     `controller_options` goes into the controller's configuration.
@@ -36,6 +37,7 @@ class FabricOptions:
     pcap: Path | None = None
     host_kinds: tuple[str, ...] = ()
     tls: bool = False
+    fault_wires: bool = False
     controller_options: dict[str, Any] = field(default_factory=dict)
 
     def layout(self) -> Layout:

@@ -9,10 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from topologies.errors import TopologyError
 from topologies.namespaces import NETNS_DIRECTORY
+from topologies.processes import ProcessId
 
 # What the programs look at; the rest of an environment is nobody's business.
 _VARIABLES: Final = ("PATH", "HOME", "LANG", "TMPDIR", "CXX", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
+_CHILDREN: Final[list[subprocess.Popen[bytes]]] = []  # Python warns about a child that nobody knows any more
 _PREFIXES: Final = ("PYTHON", "XDG_", "P4REDUCE_", "SOFT_SWITCH_", "LC_", "GRPC_")
 
 
@@ -34,6 +37,15 @@ class Start:
             if name in _VARIABLES or name.startswith(_PREFIXES)
         }
         return cls(command=list(command), directory=str(directory), log=str(log), environment=environment)
+
+    def start(self, *, namespace: str | None = None) -> ProcessId:
+        """Start it for others to end; TopologyError where it ends at once."""
+        process = self.launch(namespace=namespace)
+        _CHILDREN.append(process)
+        try:
+            return ProcessId.of(process.pid)
+        except ProcessLookupError as error:
+            raise TopologyError(f"it ended at once: {last_words(Path(self.log))}") from error
 
     def launch(self, *, namespace: str | None = None) -> subprocess.Popen[bytes]:
         """Start it, in a session of its own, behind what its log has; in our namespace or a named one."""

@@ -94,6 +94,10 @@ def set_host_link(cluster: ClusterState, host: HostState, *, up: bool) -> None:
     switch's end goes down.
     """
     interface = cluster.switch(host.switch).interfaces[host.port]
+    if cluster.wires is not None:
+        end = f"w-{host.interface}"  # topologies.fault_wires: opposite the host
+        run(*_entering(cluster), "ip", "link", "set", "dev", end, "up" if up else "down")
+        return
     if cluster.target != SwitchTarget.BMV2.value:
         run(*_entering(cluster), "ip", "link", "set", "dev", interface, "up" if up else "down")
         return

@@ -43,6 +43,12 @@ Pcap = Annotated[Path | None, typer.Option(metavar="DIR", help="Capture each lin
 DelayMs = Annotated[float, typer.Option(help="Delay of each link (needs netem in the kernel).")]
 Loss = Annotated[float, typer.Option(help="Loss probability of each link (needs netem).")]
 SwitchLoss = Annotated[float, typer.Option(help="Loss probability in the embedded switches' ports.")]
+FaultWires = Annotated[
+    bool,
+    typer.Option(
+        "--fault-wires", help="Put a wire into each link, so that 'fault packets' works with BMv2 too."
+    ),
+]
 Kinds = Annotated[
     str,
     typer.Option(
@@ -73,6 +79,7 @@ def rack(
     delay_ms: DelayMs = 0.0,
     loss: Loss = 0.0,
     switch_loss: SwitchLoss = 0.0,
+    fault_wires: FaultWires = False,
     host_kind: Kinds = HostKind.EMULATED.value,
     tls: Tls = False,
     detach: Detach = False,
@@ -89,6 +96,7 @@ def rack(
         delay_ms=delay_ms,
         loss=loss,
         switch_loss=switch_loss,
+        fault_wires=fault_wires,
         pcap=_absolute(pcap),
         tls=tls,
         host_kinds=parse_host_kinds(host_kind, hosts=hosts),
@@ -122,6 +130,7 @@ def spine_leaf(
     delay_ms: DelayMs = 0.0,
     loss: Loss = 0.0,
     switch_loss: SwitchLoss = 0.0,
+    fault_wires: FaultWires = False,
     host_kind: Kinds = HostKind.EMULATED.value,
     tls: Tls = False,
     detach: Detach = False,
@@ -143,6 +152,7 @@ def spine_leaf(
         delay_ms=delay_ms,
         loss=loss,
         switch_loss=switch_loss,
+        fault_wires=fault_wires,
         pcap=_absolute(pcap),
         tls=tls,
         host_kinds=parse_host_kinds(host_kind, hosts=total),

@@ -21,7 +21,7 @@ MACHINES_UP_TIMEOUT_S = UP_TIMEOUT_S + BOOT_TIMEOUT_S  # so that what does not b
 _P4REDUCE = (sys.executable, "-m", "p4reduce")
 
 # Of hosts, switches, machines and the management network. What other tests make has other names.
-_CLUSTERS = re.compile(r"[hlsm]\d+(-(eth\d+|mgmt))?|mgmt\d+")
+_CLUSTERS = re.compile(r"(w-)?[hlsm]\d+(-(eth\d+|mgmt))?|mgmt\d+")
 
 
 def p4reduce(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -1,0 +1,86 @@
+"""Wires with faults on purpose, for switches that have none: frames go from one interface to another.
+
+    python -m soft_switch.wires --wire w-h1-eth0:w-s1-eth1 --wire ... --faults unix:/PATH
+
+Wire k has port 2k at the first of its interfaces and port 2k + 1 at the second; faults are told as to a
+switch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from collections.abc import Sequence
+from contextlib import closing
+
+from soft_switch.build import INTERRUPTION, Stopped
+from soft_switch.cli import EXIT_ERROR, Stop
+from soft_switch.dataplane import DataPlane
+from soft_switch.errors import FaultError, ProgramError
+from soft_switch.fault_control import FaultControl
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Be wires until SIGTERM or SIGINT; the exit code is 0 then, 2 if they could not be."""
+    options = _parser().parse_args(sys.argv[1:] if argv is None else argv)
+    stop = Stop()
+
+    def on_signal(*_: object) -> None:
+        INTERRUPTION.requested = True
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, on_signal)
+    try:
+        _run(options, stop)
+    except Stopped:
+        return 0
+    except (OSError, FaultError, ProgramError) as error:
+        print(f"wires: {error}", file=sys.stderr)
+        return EXIT_ERROR
+    finally:
+        stop.close()
+        INTERRUPTION.requested = False
+    return 0
+
+
+def _run(options: argparse.Namespace, stop: Stop) -> None:
+    with closing(DataPlane()) as plane:
+        plane.be_wires()
+        for number, ends in enumerate(options.wire):
+            for port, interface in enumerate(ends, start=2 * number):
+                plane.attach(port, interface)
+        plane.start()
+        with FaultControl(options.faults, plane.faults):
+            print(f"{len(options.wire)} wires are up", flush=True)
+            stop.wait()
+        plane.stop()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="soft_switch.wires", description="Wires between interfaces, with faults on purpose."
+    )
+    parser.add_argument(
+        "--wire",
+        type=_wire,
+        action="append",
+        required=True,
+        metavar="A:B",
+        help="two interfaces whose frames come out of the other; may be repeated",
+    )
+    parser.add_argument(
+        "--faults", required=True, metavar="ADDR", help="where faults can be told and listed: unix:/PATH"
+    )
+    return parser
+
+
+def _wire(text: str) -> tuple[str, str]:
+    a, colon, b = text.partition(":")
+    if not (a and colon and b) or a == b:
+        raise argparse.ArgumentTypeError(f"{text!r} is not A:B, two interfaces")
+    return a, b
+
+
+if __name__ == "__main__":
+    sys.exit(main())
