@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from controller.allocator import FLOOD_GROUP
 from controller.entries import Entry, Group, Key, key_of
 from controller.flows import EMIT, FLOW, MEMBER_QP, TREE_JOB, UPLINK
-from controller.routes import ECMP_MEMBER
+from controller.routes import ECMP_MEMBER, EDGE_PORT
 from p4src import MAX_JOBS
 
 Stage = tuple[Entry, ...]
 JOB_TABLES = (FLOW, MEMBER_QP, EMIT, TREE_JOB, UPLINK)
 JOB_GROUPS = range(FLOOD_GROUP + 1, FLOOD_GROUP + 1 + MAX_JOBS)
 
-_WRITTEN = {EMIT: 1, UPLINK: 1, FLOW: 2, TREE_JOB: 2, MEMBER_QP: 3, ECMP_MEMBER: 4}
-_DELETED = {FLOW: 0, TREE_JOB: 0, ECMP_MEMBER: 2, MEMBER_QP: 3}
+_WRITTEN = {EMIT: 1, UPLINK: 1, FLOW: 2, TREE_JOB: 2, MEMBER_QP: 3, EDGE_PORT: 3, ECMP_MEMBER: 4}
+_DELETED = {FLOW: 0, TREE_JOB: 0, ECMP_MEMBER: 2, MEMBER_QP: 3, EDGE_PORT: 3}
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ def switch_ip(device_id: int) -> int:
 
 
 def rack_entries(switch: SwitchConfig, hosts: Iterable[HostConfig]) -> list[Entry]:
-    """Routes and MAC entries of one switch for the hosts behind it; broadcasts go to all of these."""
+    """Routes, MACs and addresses of the hosts behind one switch; broadcasts go to all of these."""
     hosts = sorted(hosts, key=lambda host: host.port)
     entries: list[Entry] = [Group(FLOOD_GROUP, tuple((host.port, 1) for host in hosts))]
     for host in hosts:
@@ -55,6 +55,11 @@ def rack_entries(switch: SwitchConfig, hosts: Iterable[HostConfig]) -> list[Entr
             )
         )
         entries.append(table_entry(MAC, {"dst_mac": mac}, "SwitchIngress.forward.to_port", port=host.port))
+        entries.append(
+            table_entry(
+                EDGE_PORT, {"ingress_port": host.port}, "SwitchIngress.edges.host_port", ip=int(host.ip)
+            )
+        )
     entries.append(table_entry(MAC, {"dst_mac": _BROADCAST}, FLOOD, group=FLOOD_GROUP))
     return entries
 
@@ -91,7 +96,7 @@ def _spine(config: Config, graph: Graph, switch: SwitchConfig) -> list[Entry]:
 
 
 def _edges(config: Config, leaf: SwitchConfig, uplinks: Iterable[Link]) -> list[Entry]:
-    """What is behind each port of a leaf, and for each host's port and uplink a group that sends both ways.
+    """What is behind each uplink of a leaf, and for each host's port and uplink a group that sends both ways.
 
     With such a group a partial sum goes up again and its sender is answered with an RNR NAK.
     """
@@ -103,12 +108,6 @@ def _edges(config: Config, leaf: SwitchConfig, uplinks: Iterable[Link]) -> list[
         for host in hosts:
             replicas = sorted(((link.leaf_port, RID_UP), (host.port, RID_BACK)))
             entries.append(Group(AGAIN_GROUP + 4 * host.port + link.index, tuple(replicas)))
-    for host in hosts:
-        entries.append(
-            table_entry(
-                EDGE_PORT, {"ingress_port": host.port}, "SwitchIngress.edges.host_port", ip=int(host.ip)
-            )
-        )
     return entries
 
 

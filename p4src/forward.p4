@@ -1,4 +1,5 @@
-/* What is not aggregated is forwarded as in any router; what is not IPv4 as in a switch. */
+/* What is not aggregated is forwarded as in any router, ARP as in a switch. Nothing else is: hosts take VLAN tags off, and would
+ * find in such a frame a packet that nobody has looked at. */
 #ifndef FORWARD_P4
 #define FORWARD_P4
 
@@ -63,7 +64,11 @@ control Forward(inout headers_t hdr, inout metadata_t meta, inout standard_metad
 
     apply {
         if (!hdr.ipv4.isValid()) {
-            mac.apply();
+            if (hdr.ethernet.isValid() && hdr.ethernet.ether_type == ETHERTYPE_ARP) {
+                mac.apply();
+            } else {
+                drop();
+            }
         } else if (hdr.ipv4.ttl > 1) {
             route.apply();
             if (meta.ecmp_group != 0) {

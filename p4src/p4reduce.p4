@@ -56,7 +56,7 @@ control SwitchIngress(inout headers_t hdr, inout metadata_t meta, inout standard
             if (hdr.bth.isValid()) {
                 membership.apply(hdr, meta, standard_metadata);
             }
-            if (hdr.tree.isValid() || (hdr.bth.isValid() && meta.member == NO_MEMBER)) {
+            if (meta.disguised || hdr.tree.isValid() || (hdr.bth.isValid() && meta.member == NO_MEMBER)) {
                 edges.apply(hdr, meta, standard_metadata);
             }
             if (hdr.tree.isValid()) {

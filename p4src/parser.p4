@@ -38,13 +38,29 @@ parser PacketParser(packet_in packet,
 
     state parse_ipv4 {
         packet.extract(hdr.ipv4);
-        /* Neither options nor fragments (more to come, or an offset) can be RoCE v2 of ours. */
+        /* Neither options nor fragments (more to come, or an offset) can be RoCE v2 of ours. A host may read them all the same, so
+         * what could be RoCE behind our back goes no further. Later fragments are nothing without the first. */
         transition select(hdr.ipv4.version, hdr.ipv4.ihl, hdr.ipv4.more_fragments,
                           hdr.ipv4.fragment_offset, hdr.ipv4.protocol) {
             (4, 5, 0, 0, PROTOCOL_UDP): parse_udp;
             (4, 5, 0, 0, PROTOCOL_TCP): parse_tcp;
+            (4, 5, 1, 0, PROTOCOL_UDP): parse_first_fragment;
+            (_, _, _, 0, PROTOCOL_UDP): parse_disguised;
             default:                    accept;
         }
+    }
+
+    state parse_first_fragment {
+        packet.extract(hdr.udp);
+        transition select(hdr.udp.dst_port) {
+            ROCE_V2_PORT: parse_disguised;
+            default:      accept;
+        }
+    }
+
+    state parse_disguised {
+        meta.disguised = true;
+        transition accept;
     }
 
     state parse_tcp {

@@ -17,7 +17,8 @@ control Edges(in headers_t hdr, inout metadata_t meta, in standard_metadata_t st
 
     ipv4_t expected = hdr.ipv4.src;
 
-    /* In a fabric, a leaf knows the peers of other racks by their addresses: nobody may send with another's. */
+    /* A leaf knows the peers of other racks by their addresses, and hosts know the peers of a ring that is summed by none of us by
+     * theirs: nobody may send with another's. */
     action host_port(ipv4_t ip) {
         expected = ip;
     }
@@ -35,7 +36,7 @@ control Edges(in headers_t hdr, inout metadata_t meta, in standard_metadata_t st
 
     apply {
         port.apply();
-        if (expected != hdr.ipv4.src) {
+        if (meta.disguised || expected != hdr.ipv4.src) {
             spoofed.count((bit<32>)standard_metadata.ingress_port);
             meta.verdict = DISCARD;
         }

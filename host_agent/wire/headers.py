@@ -14,6 +14,7 @@ from typing import Final
 from host_agent.wire.icrc import ICRC_SIZE, icrc
 
 ETHERTYPE_IPV4: Final = 0x0800
+ETHERTYPE_ARP: Final = 0x0806
 PROTOCOL_UDP: Final = 17
 ROCE_V2_PORT: Final = 4791
 DEFAULT_PKEY: Final = 0xFFFF

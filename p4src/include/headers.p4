@@ -18,6 +18,7 @@ typedef bit<32> slot_t;
 typedef bit<CHUNK_BITS> lanes_t; /* 64 signed 32-bit lanes, big endian */
 
 const bit<16> ETHERTYPE_IPV4 = 0x0800;
+const bit<16> ETHERTYPE_ARP = 0x0806;
 const bit<8>  PROTOCOL_TCP = 6;
 const bit<8>  PROTOCOL_UDP = 17;
 const bit<16> ROCE_V2_PORT = 4791;
@@ -216,6 +217,7 @@ struct metadata_t {
     verdict_t    verdict;
     member_t     member;
     bool         flood;
+    bool         disguised;      /* it may be RoCE v2, but in a form that cannot be checked here */
     bool         whole_chunks;   /* the payload was parsed into chunks and an ICRC */
     bool         corrupted;      /* the ICRC was checked, and is wrong */
     bit<8>       chunks;

@@ -44,6 +44,19 @@ def roce_headers(frame: bytes) -> tuple[IPv4, Bth] | None:
     return (ip, bth) if udp.dst_port == ROCE_V2_PORT else None
 
 
+def is_disguised(frame: bytes) -> bool:
+    """UDP whose ports the switch does not read, but a host may: with options, or RoCE's first fragment."""
+    head = frame[14:34]
+    if frame[12:14] != ETHERTYPE_IPV4.to_bytes(2, "big") or len(head) < 20 or head[9] != PROTOCOL_UDP:
+        return False
+    fragment = int.from_bytes(head[6:8], "big") & 0x3FFF
+    if fragment & 0x1FFF:
+        return False  # not the first one
+    if head[0] != 0x45:
+        return True
+    return bool(fragment) and frame[36:38] == ROCE_V2_PORT.to_bytes(2, "big") and len(frame) >= 42
+
+
 def whole_chunks(frame: bytes) -> RocePacket | None:
     """A SEND whose payload is 1 to 16 whole chunks, lengths that agree included; None for all others."""
     try:

@@ -19,10 +19,10 @@ from typing import TypeAlias
 
 from host_agent.wire import psn as psn_math
 from host_agent.wire.aggregation import CHUNK_BYTES, Op
-from host_agent.wire.headers import ETHERTYPE_IPV4, IPv4, Opcode, RocePacket, ipv4_checksum
+from host_agent.wire.headers import ETHERTYPE_ARP, ETHERTYPE_IPV4, IPv4, Opcode, RocePacket, ipv4_checksum
 from simulation.switch.ecmp import choice
 from simulation.switch.emit import Shape, not_ready, sum_on
-from simulation.switch.placement import note_acknowledgement, place, roce_headers, whole_chunks
+from simulation.switch.placement import is_disguised, note_acknowledgement, place, roce_headers, whole_chunks
 from simulation.switch.state import (
     COUNTERS,
     RACK_COUNTERS,
@@ -132,6 +132,9 @@ class SwitchModel(TreeSwitch):
             return self.tree_packet(port, tree_packet, is_spoofed=self.is_spoofed(port, tree_packet.ip))
         headers = roce_headers(frame)
         if headers is None:
+            if is_disguised(frame):
+                self.port_counters["spoofed"][port] += 1
+                return []
             return self.forward(port, frame)
         ip, bth = headers
         found = self.members.get((port, ip.src, ip.dst, bth.dest_qp))
@@ -173,9 +176,10 @@ class SwitchModel(TreeSwitch):
         return self.aggregate(job, flow, record, packet, frame)
 
     def forward(self, port: int, frame: bytes) -> list[Out]:
-        """As a router: by destination address, TTL - 1. What is not IPv4 is flooded."""
+        """As a router: by destination address, TTL - 1. Of what is not IPv4, only ARP goes on, flooded."""
         if frame[12:14] != ETHERTYPE_IPV4.to_bytes(2, "big"):
-            return [(out, frame) for out in self.flood if out != port]
+            is_arp = frame[12:14] == ETHERTYPE_ARP.to_bytes(2, "big")
+            return [(out, frame) for out in self.flood if is_arp and out != port]
         head = bytearray(frame[14:34])
         route = self.route(frame) if len(head) == IPv4.SIZE else None
         if route is None or head[8] <= 1:

@@ -80,9 +80,10 @@ def test_routes_come_after_the_ways_that_they_choose_from() -> None:
     config = fabric((1, 1), spines=2)
     base = base_entries(config, config.switches[0])
     written = tables(writing_stages(base))
-    assert written[-2:] == [{ECMP_MEMBER}, {ROUTE, MAC, EDGE_PORT, TREE_LINK}]
+    assert written[-3:] == [{EDGE_PORT}, {ECMP_MEMBER}, {ROUTE, MAC, TREE_LINK}]
     deleted = tables(deleting_stages(base))
-    assert deleted[0] == {ROUTE, MAC, EDGE_PORT, TREE_LINK}
+    assert deleted[0] == {ROUTE, MAC, TREE_LINK}
+    assert deleted[-1] == {EDGE_PORT}, "no packet is forwarded that nobody knows where it came from"
 
 
 def test_the_flood_group_outlives_the_entry_that_names_it() -> None:

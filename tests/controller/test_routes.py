@@ -11,7 +11,7 @@ from controller.config import Config
 from controller.entries import Entry, Group, TableEntry, key_of, table_entry
 from controller.graph import ALL_UP, LinkState
 from controller.recovery import compare, flatten
-from controller.routes import ECMP_MEMBER, MAC, ROUTE, base_entries
+from controller.routes import ECMP_MEMBER, EDGE_PORT, MAC, ROUTE, base_entries
 from controller.schema import Schema
 from p4src import P4INFO_PATH
 from tests.controller.spine_leaf import fabric
@@ -33,13 +33,19 @@ def mac(address: int, action: str, **params: int) -> TableEntry:
     return table_entry(MAC, {"dst_mac": address}, f"SwitchIngress.forward.{action}", **params)
 
 
+def behind(port: int, ip: int) -> TableEntry:
+    return table_entry(EDGE_PORT, {"ingress_port": port}, "SwitchIngress.edges.host_port", ip=ip)
+
+
 def rack_of_l1() -> list[Entry]:
     return [
         Group(1, ((1, 1), (2, 1))),
         route("10.0.1.1", "next_hop", port=1, src_mac=0x027000010001, dst_mac=0x020000000101),
         mac(0x020000000101, "to_port", port=1),
+        behind(1, 0x0A000101),
         route("10.0.1.2", "next_hop", port=2, src_mac=0x027000010002, dst_mac=0x020000000102),
         mac(0x020000000102, "to_port", port=2),
+        behind(2, 0x0A000102),
         mac(0xFFFFFFFFFFFF, "flood", group=1),
     ]
 
@@ -50,12 +56,10 @@ def test_a_rack_has_routes_and_addresses_and_nothing_else() -> None:
 
 def test_a_leaf() -> None:
     entries = of(SMALL, "l1")
-    assert entries[:6] == rack_of_l1()
+    assert entries[:8] == rack_of_l1()
     edge, over = "SwitchIngress.edges.port", "SwitchEgress.tree_out.link"
     addresses = {"src_ip": 0xA9FE0001}
-    assert set(entries[6:]) == {
-        table_entry(edge, {"ingress_port": 1}, "SwitchIngress.edges.host_port", ip=0x0A000101),
-        table_entry(edge, {"ingress_port": 2}, "SwitchIngress.edges.host_port", ip=0x0A000102),
+    assert set(entries[8:]) == {
         table_entry(edge, {"ingress_port": 101}, "SwitchIngress.edges.fabric_port"),
         table_entry(edge, {"ingress_port": 102}, "SwitchIngress.edges.fabric_port"),
         table_entry(
@@ -84,7 +88,7 @@ def test_a_leaf() -> None:
         member(1, 102, 0x027000010066, 0x027000660001),
         route("10.0.2.1", "ecmp", group=2, size=2),
     }
-    assert len(entries) == 6 + 13
+    assert len(entries) == 8 + 11
 
 
 def member(index: int, port: int, src_mac: int, dst_mac: int) -> TableEntry:
