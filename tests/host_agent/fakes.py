@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import queue
+import random
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Address
 from typing import Any
 
@@ -21,9 +22,13 @@ from host_agent.membership import (
     Neighbour,
     Pause,
     Ready,
+    Renew,
     RenewalStep,
+    Renewed,
     Renewing,
+    Started,
 )
+from host_agent.runner import Alone, Link
 from host_agent.transport import (
     Counters,
     Operation,
@@ -280,7 +285,9 @@ class FakeRack:
         workers = configs(world_size, path_mtu=1024, ring=ring)
         self.simulation = Simulation(workers, faults=faults, seed=1)
         self.fabric = SimulatedFabric(self.simulation)
-        self.moves = 0
+        self.faults = faults
+        self.moves = self.renewals = 0
+        self.members = list(range(world_size))  # who lives, by the rank that each joined with
         if mode is Mode.RING:
             self.simulation.uninstall()
         self.controller = FakeController(world_size)
@@ -294,6 +301,7 @@ class FakeRack:
                 link=self.links[config.rank],
                 membership=self.memberships[config.rank],
                 timeout_s=timeout_s,
+                connections=self,
             )
             for config in workers
         ]
@@ -317,16 +325,106 @@ class FakeRack:
         """`work` on every rank; what each returned, or the exception it raised."""
         results: list[Any] = [None] * len(self.communicators)
 
-        def target(communicator: Communicator) -> None:
+        def target(place: int) -> None:
             try:
-                results[communicator.rank] = work(communicator)
+                results[place] = work(self.communicators[place])
             except Exception as error:  # noqa: BLE001  handed to the test, which looks at it
-                results[communicator.rank] = error
+                results[place] = error
 
-        threads = [threading.Thread(target=target, args=(c,)) for c in self.communicators]
+        threads = [threading.Thread(target=target, args=(place,)) for place in range(len(results))]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join(60)
             assert not thread.is_alive(), "a rank hangs"
         return results
+
+    def renew(
+        self,
+        mode: Mode = Mode.IN_NETWORK,
+        reason: str = "switch l1 has restarted",
+        *,
+        lost: Sequence[int] = (),
+    ) -> int:
+        """Renew the job while it runs, as the controller does, without the workers that joined as `lost`.
+
+        The collective that it goes on with.
+        """
+        self.begin_renewal(reason, lost=lost)
+        standings = self.gather_standings()
+        collective = self.say_renewed(standings, mode, reason)
+        self.start_again()
+        return collective
+
+    def begin_renewal(self, reason: str, *, lost: Sequence[int] = ()) -> None:
+        """Say Renew to all who live."""
+        self.renewals += 1
+        self.members = [member for member in self.members if member not in lost]
+        for member in self.members:
+            self.controller.renewers[member](Renew(self.renewals, reason))
+
+    def gather_standings(self) -> dict[int, Renewing]:
+        """What all who live answer to the newest Renew."""
+        standings: dict[int, Renewing] = {}
+        while len(standings) < len(self.members):
+            member, standing = self.controller.standings.get(timeout=20)
+            if standing.renewal == self.renewals:
+                standings[member] = standing
+        return standings
+
+    def say_renewed(self, standings: dict[int, Renewing], mode: Mode, reason: str = "") -> int:
+        """Set up the new generation, and tell everybody."""
+        counts = [standings[member].collective for member in self.members]
+        collective = next(c for c in counts if all((other - c) % 2**32 <= 1 for other in counts))
+        holder = next((rank for rank, count in enumerate(counts) if count != collective), None)
+        size = len(self.members)
+        workers = configs(size, path_mtu=1024, psns=[standings[member].psn_out for member in self.members])
+        self.fabric = SimulatedFabric(Simulation(workers, faults=self.faults, seed=self.renewals))
+        self.simulation = self.fabric.simulation
+        if mode is Mode.RING:
+            self.simulation.uninstall()
+        if size != self.controller.leaving.parties:
+            self.controller.leaving = threading.Barrier(size)
+        for rank, member in enumerate(self.members):
+            ready = ready_of(workers[rank], mode=mode, reason=reason if mode is Mode.RING else "")
+            self.controller.renewers[member](
+                Renewed(
+                    renewal=self.renewals,
+                    ready=replace(ready, rank=rank, world_size=size, generation=GENERATION + self.renewals),
+                    collective=collective,
+                    holder=holder,
+                    members=tuple(self.members),
+                )
+            )
+        return collective
+
+    def start_again(self) -> None:
+        """When all are up, start."""
+        up: set[int] = set()
+        while up != set(self.members):
+            up.add(self.controller.ups.get(timeout=20))
+        for member in self.members:
+            self.controller.renewers[member](Started())
+
+    def die(self, rank: int) -> None:
+        """A worker is gone: it sends nothing more, and nobody hears of it."""
+        self.communicators[rank]._execution._on_ended(Ended(reason="this worker was declared dead"))
+
+    def offer(self) -> FakeOffer:
+        return FakeOffer(self)
+
+
+class FakeOffer:
+    """Queue pairs on the fabric that the rack has when they are connected."""
+
+    def __init__(self, rack: FakeRack) -> None:
+        self.rack = rack
+        self.qpn_out, self.psn_out, self.qpn_in = random.sample(range(0x100, 1 << 24), 3)
+
+    def connect(self, ready: Ready) -> Link:
+        if ready.world_size == 1:
+            return Alone()
+        return SimulatedLink(self.rack.fabric, ready.rank)
+
+    def close(self) -> None:
+        pass

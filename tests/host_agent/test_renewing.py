@@ -1,0 +1,416 @@
+"""A running job goes on under new generations: every sum is exact, whatever the workers are doing."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+
+from host_agent.communicator import Communicator
+from host_agent.errors import (
+    CollectiveTimeoutError,
+    CommunicatorClosedError,
+    CommunicatorError,
+    JobEndedError,
+    RingFallbackWarning,
+    UsageError,
+    WorkerLostError,
+)
+from host_agent.membership import HoldAt, MembershipChange, Mode, Moved, Pause, Renew
+from simulation.rack import Faults
+from tests.host_agent.fakes import FakeRack
+
+pytestmark = pytest.mark.filterwarnings("ignore::host_agent.errors.RingFallbackWarning")
+
+BAD_LINKS = Faults(loss=0.03, duplicate=0.03, reorder=0.05, corrupt=0.01)
+ONES = np.ones(5, np.int32)
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(4) as executor:
+        yield executor
+
+
+def eventually(reached: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not reached():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+def until_collective(rack: FakeRack, number: int) -> None:
+    """Wait until the first of those who live has run so many."""
+    first = rack.communicators[rack.members[0]]
+    eventually(lambda: first.statistics().collectives >= number)
+
+
+def values(rank: int, number: int, dtype: Any) -> Any:
+    """Whole numbers: their sums are exact in floating point as well."""
+    return ((np.arange(3000) * (number + 3) + rank * 17) % 1000 - 500).astype(dtype)
+
+
+def exact(number: int, dtype: Any, ranks: list[int]) -> Any:
+    return sum(values(rank, number, np.int64) for rank in ranks).astype(dtype)
+
+
+@pytest.mark.parametrize("faults", [Faults(), BAD_LINKS], ids=["good links", "bad links"])
+@pytest.mark.parametrize("dtype", [np.int32, np.float32], ids=lambda dtype: dtype.__name__)
+def test_every_sum_is_exact_while_a_job_is_renewed_again_and_again(
+    pool: ThreadPoolExecutor, dtype: Any, faults: Faults
+) -> None:
+    rack = FakeRack(3, faults=faults)
+    enough = threading.Event()
+
+    def work(c: Communicator) -> int:
+        number, last = 0, 0
+        while not last:
+            arrays = [values(c.rank, number + i, dtype) for i in range(3)]
+            futures = [c.all_reduce_async(array, out=array) for array in arrays]
+            for i, future in enumerate(futures):
+                np.testing.assert_array_equal(future.result(30), exact(number + i, dtype, [0, 1, 2]))
+                arrays[i][...] = 77  # the user goes on with it
+            number += 3
+            gathered = c.all_gather(np.full(2, c.rank, dtype))
+            np.testing.assert_array_equal(gathered[:, 0], np.arange(3))
+            part = c.reduce_scatter(values(c.rank, number, dtype))
+            np.testing.assert_array_equal(
+                part, exact(number, dtype, [0, 1, 2])[c.rank * 1000 : (c.rank + 1) * 1000]
+            )
+            c.barrier()
+            last = int(c.all_reduce(np.full(1, enough.is_set(), np.int32), "max")[0])
+            number += 4
+        return number
+
+    running = pool.submit(rack.run, work)
+    done = 0
+    for mode in (Mode.IN_NETWORK, Mode.RING, Mode.RING, Mode.IN_NETWORK, Mode.IN_NETWORK):
+        until_collective(rack, done + 2)
+        done = rack.renew(mode)
+    until_collective(rack, done + 8)
+    enough.set()
+    numbers = running.result(60)
+    assert numbers == [numbers[0]] * 3, numbers
+    for c in rack.communicators:
+        statistics = c.statistics()
+        assert statistics.renewals == 5
+        assert statistics.collectives == numbers[0]
+        assert 0 < statistics.in_network < statistics.collectives
+        assert c.mode is Mode.IN_NETWORK
+        assert c.generation == c.ready.generation + 5
+    # What went over all connections that there were.
+    assert rack.communicators[0].counters().messages_sent > rack.links[0].counters().messages_sent > 0
+
+
+def test_workers_that_do_nothing_are_renewed_and_so_are_those_that_leave(pool: ThreadPoolExecutor) -> None:
+    rack = FakeRack(3)
+    rack.run(lambda c: c.all_reduce(ONES))
+    leaving = pool.submit(rack.communicators[1].leave)
+    assert rack.renew() == 1
+    assert rack.renew(Mode.RING) == 1
+    others = [pool.submit(rack.communicators[rank].leave) for rank in (0, 2)]
+    for future in (leaving, *others):
+        future.result(30)
+
+
+def test_what_is_called_and_queued_during_a_renewal_waits_for_it(pool: ThreadPoolExecutor) -> None:
+    rack = FakeRack(2)
+    rack.begin_renewal("switch l1 has restarted")
+    futures = [c.all_reduce_async(ONES) for c in rack.communicators]
+    called = [pool.submit(c.all_reduce, ONES) for c in rack.communicators]
+    standings = rack.gather_standings()
+    assert not any(future.done() for future in [*futures, *called])
+    rack.say_renewed(standings, Mode.IN_NETWORK)
+    rack.start_again()
+    assert [f.result(30).tolist() for f in [*futures, *called]] == [[2] * 5] * 4
+
+
+@pytest.mark.parametrize("how_far", ["asked", "answered", "renewed", "up"])
+def test_a_renewal_is_replaced_by_the_next_wherever_it_is(pool: ThreadPoolExecutor, how_far: str) -> None:
+    rack = FakeRack(3)
+    waiting = [pool.submit(c.all_reduce, ONES) for c in rack.communicators[:2]]
+    rack.begin_renewal("switch l1 has restarted")
+    if how_far != "asked":
+        standings = rack.gather_standings()
+        if how_far != "answered":
+            rack.say_renewed(standings, Mode.IN_NETWORK)
+            if how_far == "up":
+                for _ in range(3):
+                    rack.controller.ups.get(timeout=20)
+    for _ in range(2):
+        rack.renew(reason="switch l1 has restarted again")
+    waiting.append(pool.submit(rack.communicators[2].all_reduce, ONES))
+    assert [f.result(30).tolist() for f in waiting] == [[3] * 5] * 3
+
+
+def test_a_renewal_in_the_middle_of_the_repair(pool: ThreadPoolExecutor) -> None:
+    """Rank 0 has finished, and the connections are cut again before the others have its result."""
+    for _ in range(5):
+        rack = FakeRack(3)
+        waiting = [pool.submit(c.all_reduce, values(c.rank, 0, np.int32)) for c in rack.communicators]
+        rack.renew()
+        rack.begin_renewal("again")  # whatever they are doing
+        standings = rack.gather_standings()
+        rack.say_renewed(standings, Mode.RING)
+        rack.start_again()
+        rack.renew(Mode.IN_NETWORK)
+        for future in waiting:
+            np.testing.assert_array_equal(future.result(30), exact(0, np.int32, [0, 1, 2]))
+
+
+def test_a_renewal_that_is_asked_for_again_is_answered_again_with_the_same_numbers() -> None:
+    rack = FakeRack(2)
+    rack.begin_renewal("switch l1 has restarted")
+    first = rack.gather_standings()
+    for member in rack.members:
+        rack.controller.renewers[member](Renew(rack.renewals, "switch l1 has restarted"))
+    assert rack.gather_standings() == first
+    rack.say_renewed(first, Mode.IN_NETWORK)
+    rack.start_again()
+    for member in rack.members:
+        rack.controller.renewers[member](Renew(rack.renewals, "switch l1 has restarted"))  # it is over
+    assert rack.run(lambda c: int(c.all_reduce(ONES)[0])) == [2, 2]
+
+
+def test_a_renewal_ends_a_move(pool: ThreadPoolExecutor) -> None:
+    rack = FakeRack(2, mode=Mode.RING, reason="no room")
+    for step in (Pause(1), HoldAt(1, 0)):
+        rack.controller.say(step)
+    waiting = [pool.submit(c.all_reduce, ONES) for c in rack.communicators]
+    rack.renew(Mode.RING, "no room")
+    assert [f.result(30).tolist() for f in waiting] == [[2] * 5] * 2
+    while not rack.controller.answers.empty():
+        rack.controller.answers.get()
+    assert rack.move(Mode.IN_NETWORK) == 1
+    assert rack.run(lambda c: int(c.all_reduce(ONES)[0])) == [2, 2]
+    rack.controller.say(Moved(9, Mode.IN_NETWORK, ""))
+
+
+def test_a_job_that_ends_in_the_middle_of_a_renewal_ends_for_all(pool: ThreadPoolExecutor) -> None:
+    rack = FakeRack(2)
+    waiting = [pool.submit(rack.communicators[0].all_reduce, ONES)]
+    queued = rack.communicators[0].barrier_async()
+    rack.begin_renewal("switch l1 has restarted")
+    rack.gather_standings()
+    rack.controller.end("rank 1 died", 1)
+    with pytest.raises(WorkerLostError, match="rank 1 died"):
+        waiting[0].result(30)
+    with pytest.raises(WorkerLostError):
+        queued.result(30)
+    for c in rack.communicators:
+        c.leave()
+        assert c._execution.renewals._thread is None or not c._execution.renewals._thread.is_alive()
+
+
+def test_a_worker_that_aborts_in_the_middle_of_a_renewal_ends_the_job(pool: ThreadPoolExecutor) -> None:
+    rack = FakeRack(2)
+    waiting = [pool.submit(c.all_reduce, ONES) for c in rack.communicators[:1]]
+    rack.begin_renewal("switch l1 has restarted")
+    rack.gather_standings()
+    rack.communicators[0].abort("no more")
+    with pytest.raises(CommunicatorClosedError, match="no more"):
+        waiting[0].result(30)
+    with pytest.raises(WorkerLostError, match="no more"):
+        rack.communicators[1].all_reduce(ONES)
+    for c in rack.communicators:
+        c.leave()
+
+
+def test_ctrl_c_interrupts_a_collective_that_was_cut() -> None:
+    rack = FakeRack(2)
+    array = np.ones(5, np.int32)
+    begun = threading.Timer(0.05, rack.begin_renewal, ("switch l1 has restarted",))
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    timer = threading.Timer(0.3, signal.pthread_kill, (threading.get_ident(), signal.SIGINT))
+    begun.start()
+    timer.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            rack.communicators[0].all_reduce(array, out=array)
+    finally:
+        timer.join()
+        begun.join()
+        signal.signal(signal.SIGINT, before)
+    assert rack.controller.ended is not None
+    assert "KeyboardInterrupt" in rack.controller.ended.reason
+    with pytest.raises(WorkerLostError):
+        rack.communicators[1].all_reduce(ONES)
+    for c in rack.communicators:
+        c.leave()
+
+
+def test_with_a_time_limit_a_renewal_that_comes_no_further_is_given_up(pool: ThreadPoolExecutor) -> None:
+    rack = FakeRack(2, timeout_s=0.5)
+    waiting = pool.submit(rack.communicators[0].all_reduce, ONES)
+    rack.begin_renewal("switch l1 has restarted")
+    with pytest.raises(CollectiveTimeoutError, match=r"cut by a renewal.*no further for 0\.5 s: switch l1"):
+        waiting.result(30)
+    with pytest.raises(JobEndedError, match="no further"):
+        rack.communicators[1].all_reduce(ONES)
+
+
+def test_a_worker_that_cannot_make_new_connections_says_so_to_all(
+    pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rack = FakeRack(2)
+    monkeypatch.setattr(rack.communicators[1]._execution.renewals, "_connections", None)
+    waiting = pool.submit(rack.communicators[0].all_reduce, ONES)
+    rack.begin_renewal("switch l1 has restarted")
+    with pytest.raises(
+        WorkerLostError, match=r"could not go on .*\(switch l1 has restarted\): it has no way"
+    ):
+        waiting.result(30)
+    with pytest.raises(CommunicatorError, match="could not go on"):
+        rack.communicators[1].all_reduce(ONES)
+
+
+def test_going_over_to_the_ring_is_a_warning_and_back_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    rack = FakeRack(2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # hits nobody but whoever asked for it
+        rack.renew(Mode.RING, "switch l1 is away for 10 s")
+        assert rack.run(lambda c: int(c.all_reduce(ONES)[0])) == [2, 2]
+    eventually(lambda: "by ring all-reduce from now on: switch l1 is away for 10 s" in caplog.text)
+    assert [(c.mode, c.mode_reason) for c in rack.communicators] == [
+        (Mode.RING, "switch l1 is away for 10 s")
+    ] * 2
+    rack.renew(Mode.IN_NETWORK, "switch l1 is back")
+    rack.run(lambda c: c.barrier())
+    eventually(lambda: "the switch sums again" in caplog.text)
+    assert [c.statistics().in_network for c in rack.communicators] == [1, 1]
+
+
+def test_with_warnings_shown_the_ring_warns_once_a_worker() -> None:
+    rack = FakeRack(2)
+
+    def go_over() -> None:
+        rack.renew(Mode.RING, "switch l1 is away")
+        rack.run(lambda c: c.barrier())
+
+    with pytest.warns(RingFallbackWarning, match="switch l1 is away"):
+        go_over()
+
+
+# ---- Workers that die
+
+
+@pytest.mark.parametrize("faults", [Faults(), BAD_LINKS], ids=["good links", "bad links"])
+@pytest.mark.parametrize("mode", [Mode.IN_NETWORK, Mode.RING], ids=lambda mode: mode.name)
+def test_an_elastic_job_sums_with_a_dead_worker_for_all_or_without_it_for_all(
+    pool: ThreadPoolExecutor, mode: Mode, faults: Faults
+) -> None:
+    rack = FakeRack(4, faults=faults)
+    enough = threading.Event()
+    seen: dict[int, list[list[Any]]] = {0: [], 2: [], 3: []}
+
+    def work(c: Communicator) -> None:
+        me = c.rank
+        number, last = 0, 0
+        while not last:
+            array = values(me, number, np.int32)
+            c.all_reduce(array, out=array)
+            if me in seen:
+                seen[me].append(array.tolist())
+            number += 1
+            last = int(c.all_reduce(np.full(1, enough.is_set(), np.int32), "max")[0])
+
+    running = pool.submit(rack.run, work)
+    until_collective(rack, 7)
+    rack.die(1)
+    rack.renew(mode, "rank 1 (h2) died", lost=[1])
+    until_collective(rack, rack.communicators[0].statistics().collectives + 6)
+    enough.set()
+    outcomes = running.result(60)
+    assert isinstance(outcomes[1], JobEndedError)
+    assert [outcomes[rank] for rank in (0, 2, 3)] == [None] * 3
+    assert seen[0] == seen[2] == seen[3]
+    kinds = []
+    for number, result in enumerate(seen[0]):
+        if result == exact(number, np.int32, [0, 1, 2, 3]).tolist():
+            kinds.append("with")
+        else:
+            assert result == exact(number, np.int32, [0, 2, 3]).tolist()
+            kinds.append("without")
+    assert kinds == sorted(kinds)
+    assert set(kinds) == {"with", "without"}
+
+
+def test_ranks_and_world_size_change_and_the_user_is_told(
+    pool: ThreadPoolExecutor, caplog: pytest.LogCaptureFixture
+) -> None:
+    rack = FakeRack(3)
+    changes: list[MembershipChange] = []
+    rack.communicators[2].on_change(changes.append)
+    rack.die(1)
+    alive = [rack.communicators[rank] for rank in (0, 2)]
+    waiting = [pool.submit(c.all_reduce, np.full(3, 10 * (c.rank + 1), np.float32), "avg") for c in alive]
+    rack.renew(reason="rank 1 (h2) died: no heartbeat for 15 s", lost=[1])
+    assert [f.result(30).tolist() for f in waiting] == [[20.0] * 3] * 2  # (10 + 30) / 2
+    assert [(c.rank, c.world_size) for c in alive] == [(0, 2), (1, 2)]
+    eventually(lambda: bool(changes))
+    (change,) = changes
+    assert (change.old_rank, change.rank, change.old_world_size, change.world_size) == (2, 1, 3, 2)
+    assert change.lost == (1,)
+    assert change.generation == rack.communicators[2].generation
+    assert "going on as rank 1 of 2" in caplog.text
+    gathered = [pool.submit(c.all_gather, np.full(2, c.rank, np.int32)) for c in alive]
+    assert [f.result(30).tolist() for f in gathered] == [[[0, 0], [1, 1]]] * 2
+    for future in [pool.submit(c.leave) for c in alive]:
+        future.result(30)
+
+
+def test_roots_are_workers_not_numbers(pool: ThreadPoolExecutor) -> None:
+    """Broadcasts that were called before a death: from whom they were asked of, or refused on all."""
+    rack = FakeRack(4)
+    alive = [rack.communicators[rank] for rank in (0, 2, 3)]
+    rack.die(1)
+    from_2 = [c.broadcast_async(np.full(4, c.rank, np.int32), root=2) for c in alive]
+    to_3 = [c.reduce_async(np.full(4, c.rank, np.int32), root=3) for c in alive]
+    from_1 = [c.broadcast_async(np.full(4, c.rank, np.int32), root=1) for c in alive]
+    rack.renew(reason="rank 1 died", lost=[1])
+    assert [f.result(30).tolist() for f in from_2] == [[2] * 4] * 3
+    results = [f.result(30) for f in to_3]
+    assert results[0] is results[1] is None
+    assert results[2] is not None
+    assert results[2].tolist() == [5] * 4
+    for future in from_1:
+        with pytest.raises(UsageError, match="the worker that was the root has died"):
+            future.result(30)
+    after = [pool.submit(c.all_reduce, ONES) for c in alive]
+    assert [f.result(30).tolist() for f in after] == [[3] * 5] * 3
+
+
+def test_parts_that_can_not_be_divided_any_more_are_refused_on_all(pool: ThreadPoolExecutor) -> None:
+    rack = FakeRack(4)
+    alive = [rack.communicators[rank] for rank in (0, 1, 3)]
+    rack.die(2)
+    before = [pool.submit(c.reduce_scatter, np.ones(8, np.int32)) for c in alive[:2]]
+    time.sleep(0.02)
+    rack.renew(reason="rank 2 died", lost=[2])
+    for future in [*before, pool.submit(alive[2].reduce_scatter, np.ones(8, np.int32))]:
+        with pytest.raises(UsageError, match="not a multiple of 3 workers"):
+            future.result(30)
+    after = [pool.submit(c.reduce_scatter, np.ones(6, np.int32)) for c in alive]
+    assert [f.result(30).tolist() for f in after] == [[3, 3]] * 3
+
+
+def test_a_job_goes_on_with_one_worker(pool: ThreadPoolExecutor) -> None:
+    rack = FakeRack(2)
+    (alive,) = rack.communicators[1:]
+    array = np.arange(4, dtype=np.float32)
+    waiting = pool.submit(alive.all_reduce, array, out=array)
+    rack.die(0)
+    rack.renew(Mode.RING, "rank 0 died", lost=[0])
+    assert waiting.result(30).tolist() == [0, 1, 2, 3]
+    assert (alive.rank, alive.world_size) == (0, 1)
+    assert alive.all_gather(ONES).shape == (1, 5)
+    alive.leave()
