@@ -71,10 +71,12 @@ class RenewedRack:
         stagger: int = 0,
         window: Window | None = None,
         ring: Sequence[int] = (),
+        deaf: int | None = None,
     ) -> bool:
         """One generation, without the members at the places `lost`: to its end (True), or `until` an event.
 
-        Then the connections are cut, one after the other, up to `stagger` events apart.
+        Then the connections are cut, one after the other, up to `stagger` events apart. `deaf`: a rank that
+        nothing reaches any more as soon as it has sent all that it has posted.
         """
         self.members = [member for place, member in enumerate(self.members) if place not in lost]
         size = len(self.members)
@@ -95,6 +97,8 @@ class RenewedRack:
         )
         if mode is Mode.RING:
             simulation.uninstall()
+        if deaf is not None:
+            _deafen(simulation, deaf)
         finished = [member.ledger.finished for member in self.members]
         collective = min(finished)
         holder = next((rank for rank, count in enumerate(finished) if count > collective), None)
@@ -205,3 +209,14 @@ class RenewedRack:
     def check(self, number: int) -> None:
         """Collective `number` of a job that lost nobody is right on every rank."""
         self.cases[number].check(self.given[number], [member.results[number] for member in self.members])
+
+
+def _deafen(simulation: Simulation, rank: int) -> None:
+    arrive = simulation.at_worker
+
+    def at_worker(at: int, frame: bytes) -> None:
+        progress = simulation.workers[at].endpoint.progress()
+        if at != rank or progress.sent_messages < progress.posted_messages:
+            arrive(at, frame)
+
+    simulation.at_worker = at_worker  # type: ignore[method-assign]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -65,6 +66,18 @@ def test_a_cut_right_after_one_rank_has_finished(case: Case, mode: Mode) -> None
         assert rack.repaired == 1
         for number in range(3):
             rack.check(number)
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("dtype", [I32, BFLOAT16], ids=str)
+def test_a_rank_that_lacks_a_whole_window_gets_it(dtype: np.dtype[Any], in_place: bool) -> None:
+    case = Case("in_network", "all_reduce", dtype, 3001, Reduction.MAX)
+    rack = RenewedRack([case], 3, in_place=in_place, seed=1)
+    others_done = lambda events: [m.ledger.finished for m in rack.members] == [1, 0, 1]  # noqa: E731
+    assert not rack.run(Mode.IN_NETWORK, until=others_done, deaf=1)
+    assert rack.members[0].ledger.kept(0).size == rack.shape.elements * dtype.itemsize < 3001 * dtype.itemsize
+    assert rack.run(Mode.IN_NETWORK)
+    rack.check(0)
 
 
 @pytest.mark.parametrize("case", CASES[:9], ids=lambda case: f"{case.name}-{case.dtype}-{case.elements}")
