@@ -219,4 +219,4 @@ def _deafen(simulation: Simulation, rank: int) -> None:
         if at != rank or progress.sent_messages < progress.posted_messages:
             arrive(at, frame)
 
-    simulation.at_worker = at_worker  # type: ignore[method-assign]
+    simulation.at_worker = at_worker  # type: ignore[method-assign, assignment]
