@@ -171,6 +171,16 @@ def why_ring(config: Config, spec: JobSpec, members: Sequence[Member]) -> str:
     return ""
 
 
+def selective(spec: JobSpec, members: Sequence[Member]) -> tuple[bool, str]:
+    """Whether lost packets alone are sent again; and, where that was asked for in vain, why not."""
+    if not spec.selective and not all(member.selective for member in members):
+        return False, ""
+    device = next((member for member in members if member.rnr_nak), None)
+    if device is None:
+        return True, ""
+    return False, f"{device} is on an RDMA device, which goes back to what was lost"
+
+
 def _host(config: Config, ip: IPv4Address, who: str) -> HostConfig:
     host = config.by_ip.get(ip)
     if host is None:

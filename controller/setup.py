@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 from controller import planning
@@ -14,6 +15,7 @@ from controller.store import Store
 from controller.switch import SwitchError
 from controller.trees import Tree
 
+logger = logging.getLogger(__name__)
 Shape = Callable[[Job, int, int], tuple[int, int]]
 Admit = Callable[[Job, Plan], None]
 
@@ -71,6 +73,9 @@ class Installer:
         sizes = planning.sizes(self._config, job.spec, planning.switches_of(tree))
         window, packets = self.shape(job, *sizes)
         generation = self._store.next_generation() if generation is None else generation
+        selective, why_not = planning.selective(job.spec, job.members)
+        if why_not:
+            logger.warning("job %s: no selective retransmission: %s", job.spec.name, why_not)
         return Plan(
             job_id=generation & 0xFFFF,
             generation=generation,
@@ -81,5 +86,5 @@ class Installer:
             mode_reason=reason,
             ring=tree.ring,
             backup=backup,
-            selective=job.spec.selective or all(member.selective for member in job.members),
+            selective=selective,
         )

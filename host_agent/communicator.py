@@ -135,6 +135,7 @@ class Communicator:
         metrics_address: str | None = None,
         tls: TlsFiles | Path | str | None = None,
         elastic: bool = False,
+        selective: bool = False,
     ) -> Communicator:
         """Join `job` at the controller ("host:port"); waits until all `world_size` workers have joined.
 
@@ -161,6 +162,10 @@ class Communicator:
 
         `elastic`: the job goes on without workers that die (all its workers say the same); else their death
         ends it for all (WorkerLostError).
+
+        `selective`: lost packets are sent again alone, and not all that was sent after them as well, as RDMA
+        devices do; for networks that lose. Only where all workers ask for it and none is on such a device:
+        `ready.selective` says how it is.
         """
         strategy = strategy_of(strategy)
         where = metrics.where(metrics_address)
@@ -178,6 +183,7 @@ class Communicator:
             tenant=tenant,
             tls=tls_files(tls),
             elastic=elastic,
+            selective=selective,
         )
         communicator = cls(
             rank=rank,

@@ -46,6 +46,7 @@ def join(
     tenant: str = "",
     tls: TlsFiles | None = None,
     elastic: bool = False,
+    selective: bool = False,
 ) -> Place:
     """Join through the controller at "host:port"; see `Communicator.join`."""
     if not 0 <= rank < world_size:
@@ -74,6 +75,7 @@ def join(
             rnr_nak=carrier.rnr_nak,
             tenant=tenant,
             elastic=elastic,
+            selective=selective,
             backup=None
             if backup is None
             else Backup(mac=backup.mac, ip=backup.ip, path_mtu=path_mtu_for(backup.mtu)),
@@ -216,4 +218,5 @@ def transport_config(request: JoinRequest, ready: Ready, *, retry_limit: int) ->
         rank=ready.rank if ready.world_size else request.rank,
         world_size=ready.world_size or request.world_size,
         retry_limit=retry_limit,
+        selective=ready.selective,
     )

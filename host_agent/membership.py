@@ -44,6 +44,7 @@ class JoinRequest:
     )
     tenant: str = ""  # whose quota the job's slots count against; empty: the default one
     elastic: bool = False  # the job shall go on without workers that die
+    selective: bool = False  # lost packets alone shall be sent again, where all workers ask for it
     backup: Backup | None = None
 
 
@@ -76,7 +77,8 @@ class Ready:
 
     `ring`: all ranks, each followed by its successor (empty: by rank). `mode` is the one to begin in. `rank`
     and `world_size` may become others than those that it joined with; world size 0: they are those. `backup`:
-    the neighbours' addresses are those of their backup interfaces.
+    the neighbours' addresses are those of their backup interfaces. `selective`: all send lost packets again
+    alone.
     """
 
     job_id: int
@@ -94,6 +96,7 @@ class Ready:
     rank: int = 0
     world_size: int = 0
     backup: bool = False
+    selective: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

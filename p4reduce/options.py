@@ -18,6 +18,9 @@ ClusterOption = Annotated[
     str | None,
     typer.Option("--cluster", envvar="P4REDUCE_CLUSTER", help="Which cluster; the only one if not given."),
 ]
+Selective = Annotated[
+    bool, typer.Option("--selective", help="Lost packets are sent again alone, as suits networks that lose.")
+]
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 JsonFile = Annotated[
     Path | None,

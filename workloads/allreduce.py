@@ -57,7 +57,10 @@ class Outcome:
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What to reduce. `strategy` is "in-network", "ring" or "both": one after the other."""
+    """What to reduce. `strategy` is "in-network", "ring" or "both": one after the other.
+
+    `selective`: lost packets alone are sent again.
+    """
 
     bytes: int
     dtype: str = "float32"
@@ -65,6 +68,7 @@ class Request:
     strategy: str = "in-network"
     repeat: int = 1
     verify: bool = False
+    selective: bool = False
     seed: int = 1
 
     @property
@@ -170,7 +174,7 @@ def run(
     links: dict[str, list[dict[str, Any]]] = {}
     try:
         with Team(cluster, len(chosen), hosts=chosen) as team:
-            joined = team.join(job, timeout_s=STALL_S)[0]
+            joined = team.join(job, timeout_s=STALL_S, selective=request.selective)[0]
             for strategy in request.strategies:
                 before = wires.wires(cluster)
                 outcomes[strategy] = measure(team, replace(request, strategy=strategy))

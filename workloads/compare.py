@@ -40,12 +40,16 @@ _PACKAGES: Final = ("p4reduce", "numpy", "torch")
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Tensors of `bytes`, `rounds` times for each strategy, in turns, after one round to warm up."""
+    """Tensors of `bytes`, `rounds` times for each strategy, in turns, after one round to warm up.
+
+    `selective`: on our own connections, lost packets alone are sent again.
+    """
 
     bytes: int
     strategies: tuple[str, ...]
     rounds: int = 5
     dtype: str = "float32"
+    selective: bool = False
     seed: int = 1
 
     def elements(self) -> int:
@@ -108,7 +112,12 @@ def possible(strategies: Sequence[str], *, asked: bool) -> tuple[tuple[str, ...]
 
 @contextmanager
 def contest(
-    cluster: ClusterState, hosts: Sequence[HostState], strategies: Sequence[str], *, progress: Progress
+    cluster: ClusterState,
+    hosts: Sequence[HostState],
+    strategies: Sequence[str],
+    *,
+    progress: Progress,
+    selective: bool = False,
 ) -> Iterator[Team]:
     """Workers in `hosts`, connected for all of `strategies`; what was set up goes again."""
     if len(hosts) < 2:
@@ -122,14 +131,14 @@ def contest(
         try:
             with Team(cluster, len(hosts), hosts=hosts) as team:
                 progress("workers join")
-                joined = team.join(job, timeout_s=STALL_S, join_timeout_s=STALL_S)[0]
+                joined = team.join(job, timeout_s=STALL_S, join_timeout_s=STALL_S, selective=selective)[0]
                 _require_mode(strategies, joined)
                 for strategy in strategies:
                     progress(f"connecting for {strategy}")
                     pairs = sorted(pairs_of(strategy, len(hosts)))
                     own = [job_of(f"{job}-{strategy}", *pair) for pair in pairs]
                     jobs += own
-                    _create_pairs(cluster, own)
+                    _create_pairs(cluster, own, selective=selective)
                     team.do(
                         "open",
                         strategy=strategy,
@@ -158,7 +167,9 @@ def compare_on(
     comparison.elements()
     require_memory(comparison.bytes * comparison.repeat, len(hosts))
     seen = {strategy: Rounds() for strategy in comparison.strategies}
-    with contest(cluster, hosts, comparison.strategies, progress=progress) as team:
+    with contest(
+        cluster, hosts, comparison.strategies, progress=progress, selective=comparison.selective
+    ) as team:
         samples = {}
         for strategy, rounds in seen.items():
             progress(f"warming up: {strategy}")
@@ -288,10 +299,10 @@ def _require_mode(strategies: Sequence[str], joined: dict[str, Any]) -> None:
         )
 
 
-def _create_pairs(cluster: ClusterState, jobs: Sequence[str]) -> None:
+def _create_pairs(cluster: ClusterState, jobs: Sequence[str], *, selective: bool) -> None:
     with AdminClient(f"unix:{cluster.control_socket}") as admin:
         for name in jobs:
-            admin.create_job(name, 2, mode="ring", path_mtu=cluster.path_mtu)
+            admin.create_job(name, 2, mode="ring", path_mtu=cluster.path_mtu, selective=selective)
 
 
 def _bound_s(cluster: ClusterState, hosts: Sequence[HostState], strategy: str, size: int) -> float | None:

@@ -34,11 +34,15 @@ _PROGRAM_BYTES: Final = 300 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayOptions:
-    """How to replay. `bucket_bytes` None: as DDP (25 MiB, the first 1). `priority`: front layers first."""
+    """How to replay. `bucket_bytes` None: as DDP (25 MiB, the first 1). `priority`: front layers first.
+
+    `selective`: on our own connections, lost packets alone are sent again.
+    """
 
     iterations: int = 5
     bucket_bytes: int | None = None
     priority: bool = False
+    selective: bool = False
 
     def __post_init__(self) -> None:
         if self.iterations < 1:
@@ -140,7 +144,7 @@ def run(
 ) -> Run:
     """Start workers in `hosts`, replay, let them go; `given` goes into the run."""
     require_memory(workload, options, workers=len(hosts))
-    with compare.contest(cluster, hosts, strategies, progress=progress) as team:
+    with compare.contest(cluster, hosts, strategies, progress=progress, selective=options.selective) as team:
         found = replay_on(cluster, team, hosts, workload, strategies, options=options, progress=progress)
     return compare.new_run(
         cluster,

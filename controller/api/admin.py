@@ -59,6 +59,7 @@ class AdminClient:
         tenant: str = "",
         elastic: bool = False,
         min_workers: int = 0,
+        selective: bool = False,
     ) -> pb.JobInfo:
         """A job that workers may join. `mode`: "in-network", "ring", or whatever is possible."""
         if mode not in _MODES:
@@ -82,6 +83,7 @@ class AdminClient:
             tenant=tenant,
             elastic=elastic,
             min_workers=min_workers,
+            selective=selective,
         )
         info: pb.JobInfo = self._call(self._stub.CreateJob, spec)
         return info

@@ -9,7 +9,7 @@ import typer
 
 from p4reduce import output
 from p4reduce.failing import ending_on_signals
-from p4reduce.options import ClusterOption, JsonFile, parse_bytes
+from p4reduce.options import ClusterOption, JsonFile, Selective, parse_bytes
 from topologies import state
 
 
@@ -34,6 +34,7 @@ def allreduce(
             help="Sums by the switches, by ring all-reduce between the workers, or first one, then the other."
         ),
     ] = Summing.IN_NETWORK,
+    selective: Selective = False,
     repeat: Annotated[int, typer.Option(min=1, help="How often; the median counts.")] = 1,
     workers: Annotated[
         int | None, typer.Option(min=2, max=64, help="Workers; one a host if not given.")
@@ -61,7 +62,13 @@ def allreduce(
     except WorkloadError as error:
         raise typer.BadParameter(str(error)) from error
     request = Request(
-        bytes=parse_bytes(size), dtype=dtype, op=op, strategy=strategy.value, repeat=repeat, verify=verify
+        bytes=parse_bytes(size),
+        dtype=dtype,
+        op=op,
+        strategy=strategy.value,
+        repeat=repeat,
+        verify=verify,
+        selective=selective,
     )
     running = state.running(cluster)
     names = [name.strip() for name in hosts.split(",") if name.strip()]

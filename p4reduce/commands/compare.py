@@ -12,7 +12,7 @@ import typer
 from p4reduce import fabric_options as fabrics
 from p4reduce import output
 from p4reduce.failing import ending_on_signals
-from p4reduce.options import JsonFile, parse_bytes
+from p4reduce.options import JsonFile, Selective, parse_bytes
 from p4reduce.runs import Strategies, choose_strategies, command_line, show_run
 from topologies.fabric import Fabric
 from topologies.state import ClusterState
@@ -52,6 +52,7 @@ def compare(
     ] = 1.0,
     strategies: Strategies = None,
     rounds: Annotated[int, typer.Option(min=1, help="How often each, in turns, after one to warm up.")] = 5,
+    selective: Selective = False,
     dtype: Annotated[str | None, typer.Option(help="float32 or int32; float32 if not given.")] = None,
     cluster: fabrics.Name = None,
     json: JsonFile = None,
@@ -78,10 +79,17 @@ def compare(
     )
     options.validate()
     if workload is None:
-        contest = _of_tensors(parse_bytes(size or _BYTES), chosen, rounds=rounds, dtype=dtype or "float32")
+        contest = _of_tensors(
+            parse_bytes(size or _BYTES), chosen, rounds=rounds, dtype=dtype or "float32", selective=selective
+        )
     elif size is None and dtype is None:
         contest = _of_a_workload(
-            workload, chosen, rounds=rounds, compute_scale=compute_scale, workers=len(options.layout().hosts)
+            workload,
+            chosen,
+            rounds=rounds,
+            compute_scale=compute_scale,
+            workers=len(options.layout().hosts),
+            selective=selective,
         )
     else:
         raise typer.BadParameter("--bytes and --dtype are of single tensors: a --workload has its own")
@@ -92,11 +100,15 @@ def compare(
     show_run(found, json=json, report=report)
 
 
-def _of_tensors(size: int, strategies: tuple[str, ...], *, rounds: int, dtype: str) -> Contest:
+def _of_tensors(
+    size: int, strategies: tuple[str, ...], *, rounds: int, dtype: str, selective: bool
+) -> Contest:
     """Single tensors; what is wrong with them is said at once."""
     from workloads.compare import Comparison, compare_on, new_run
 
-    comparison = Comparison(bytes=size, strategies=strategies, rounds=rounds, dtype=dtype)
+    comparison = Comparison(
+        bytes=size, strategies=strategies, rounds=rounds, dtype=dtype, selective=selective
+    )
     comparison.elements()
 
     def contest(cluster: ClusterState, progress: output.Say, given: dict[str, Any]) -> Run:
@@ -114,14 +126,20 @@ def _of_tensors(size: int, strategies: tuple[str, ...], *, rounds: int, dtype: s
 
 
 def _of_a_workload(
-    name: str, strategies: tuple[str, ...], *, rounds: int, compute_scale: float, workers: int
+    name: str,
+    strategies: tuple[str, ...],
+    *,
+    rounds: int,
+    compute_scale: float,
+    workers: int,
+    selective: bool,
 ) -> Contest:
     """Iterations of a workload; that it does not fit this machine is said at once."""
     from workloads.replay import ReplayOptions, require_memory, run
     from workloads.traffic.source import workload_of
 
     workload = workload_of(name).scaled(compute_scale)
-    options = ReplayOptions(iterations=rounds)
+    options = ReplayOptions(iterations=rounds, selective=selective)
     require_memory(workload, options, workers=workers)
 
     def contest(cluster: ClusterState, progress: output.Say, given: dict[str, Any]) -> Run:

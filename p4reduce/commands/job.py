@@ -12,7 +12,7 @@ import typer
 from controller.api import controller_pb2 as pb
 from controller.api.admin import AdminClient
 from p4reduce import output
-from p4reduce.options import ClusterOption, JsonFlag
+from p4reduce.options import ClusterOption, JsonFlag, Selective
 from p4reduce.output import Column, Row
 from topologies import state
 
@@ -92,6 +92,7 @@ def create(
     min_workers: Annotated[
         int, typer.Option(min=0, help="With --elastic: ends when fewer are left (default: 1).")
     ] = 0,
+    selective: Selective = False,
     cluster: ClusterOption = None,
     json: JsonFlag = False,
 ) -> None:
@@ -107,6 +108,7 @@ def create(
             tenant=tenant,
             elastic=elastic,
             min_workers=min_workers,
+            selective=selective,
         )
     _show(job_row(job), as_json=json)
 
