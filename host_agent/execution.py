@@ -254,6 +254,7 @@ class Execution:
                     collective=collective,
                     reduction=task.reduction,
                     ring=seat.ring,
+                    magnitude=ledger.magnitude,
                 )
                 ledger.attempt(call)
                 steps: Steps[bool | None] = begun.steps(call, strategy)

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from host_agent.collectives import in_network, ring
 from host_agent.collectives.plan import Array, Call, Disagreement, Shared, Steps
+from host_agent.kernels import keep
 from host_agent.membership import Mode
 from host_agent.transport.operation import lanes_of_message
 
@@ -55,6 +56,7 @@ class Ledger:
     def __init__(self, window: Window) -> None:
         self.window = window  # of the present generation
         self.finished = 0  # collectives that ran to their end here, modulo 2^32
+        self.magnitude: float | None = None  # the largest of the input, where it is known
         self._kept = np.empty(0, np.uint8)  # of the last of them: what others may lack
         self._running: Shared | None = None
         self._window = window  # of the generation in which it runs
@@ -65,12 +67,12 @@ class Ledger:
 
     def begin(self, place: Array | None) -> None:
         """A collective begins. `place`: its input, where the result takes its place (C-contiguous)."""
-        self._place = place
+        self._place, self.magnitude = place, None
         if place is None:
             return
         if self._input is None or self._input.size < place.nbytes:
             self._input = np.empty(place.nbytes, np.uint8)
-        self._input[: place.nbytes] = place.reshape(-1).view(np.uint8)
+        self.magnitude = keep(place, self._input)
 
     def attempt(self, call: Call) -> None:
         """It is run, for the first time or anew, in the present generation."""

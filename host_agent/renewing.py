@@ -267,19 +267,14 @@ class Renewals:
             self._ledger.window = Window(ready.window, ready.message_packets, ready.path_mtu)
             mode_before = self._gate.mode
             self._gate.go_on(ready.mode, ready.mode_reason)
-        _LOG.info(
-            "going on as rank %d of %d, generation %d, after %.2f s",
-            seat.rank,
-            seat.world_size,
-            ready.generation,
-            seconds,
-        )
+        if seat.members == before.members:
+            _LOG.info("going on as generation %d after %.2f s", ready.generation, seconds)
+        else:
+            self._tell_of_change(renew, before, seat)
         if ready.mode is Mode.RING is not mode_before and seat.world_size > 1:
             tell_of_ring(ready)
         elif ready.mode is not mode_before:
             _LOG.info("the switch sums again")
-        if seat.members != before.members:
-            self._tell_of_change(renew, before, seat)
 
     def _tell_of_change(self, renew: Renew, before: Seat, seat: Seat) -> None:
         change = MembershipChange(
@@ -291,10 +286,9 @@ class Renewals:
             generation=self.generation,
             reason=renew.reason,
         )
-        lost = ", ".join(map(str, change.lost))
         _LOG.warning(
-            "rank %s died (%s); going on as rank %d of %d, generation %d",
-            lost,
+            "without rank %s (%s), going on as rank %d of %d, generation %d",
+            ", ".join(map(str, change.lost)),
             renew.reason,
             seat.rank,
             seat.world_size,

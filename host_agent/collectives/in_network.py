@@ -105,7 +105,8 @@ def _all_together(call: Call, array: Array, out: Array) -> Steps[None]:
 
 def _agree_on_magnitude(call: Call, array: Array) -> Steps[float]:
     """The largest magnitude in all ranks' arrays; NaN and Inf win over all others."""
-    value = np.array([max_abs(array)], array.dtype)
+    magnitude = max_abs(array) if call.magnitude is None else call.magnitude
+    value = np.array([magnitude], array.dtype)
     operation = Operation(
         switch_op=SwitchOp.MAX,
         send=value,

@@ -9,6 +9,7 @@
 #include "endpoint.h"
 #include "half.h"
 #include "icrc.h"
+#include "keep.h"
 #include "messages.h"
 #include "monitor.h"
 #include "p4r.h"
@@ -222,6 +223,10 @@ void p4r_decode_lanes(int element_type, int ordered, const void *lanes, size_t n
 
 uint32_t p4r_absmax_bits(int element_type, const void *source, size_t n) {
     return p4r::absmax_bits(element_type, source, n);
+}
+
+uint32_t p4r_keep(int element_type, size_t element_bytes, const void *source, size_t n, void *target) {
+    return p4r::keep(element_type, element_bytes, source, n, target);
 }
 
 void p4r_fold(int fold, int element_type, void *target, const void *source, size_t n) {

@@ -192,6 +192,8 @@ P4R_EXPORT void p4r_decode_lanes(int element_type, int ordered, const void *lane
                                  int exponent, uint32_t divisor, int invert);
 // The float32 bit pattern of max |x|; >= 0x7f800000 says that an Inf or NaN is among them. Floats only.
 P4R_EXPORT uint32_t p4r_absmax_bits(int element_type, const void *source, size_t n);
+// The same, in one pass with a copy to `target`; 0 for int32.
+P4R_EXPORT uint32_t p4r_keep(int element_type, size_t element_bytes, const void *source, size_t n, void *target);
 // target[i] = target[i] op source[i]; fold is P4R_FOLD_*. MAX and MIN give NaN if either is NaN.
 P4R_EXPORT void p4r_fold(int fold, int element_type, void *target, const void *source, size_t n);
 // target[i] = (the sum of row[i] of `count` rows, each `stride` bytes behind the one before) / divisor: added in the

@@ -176,6 +176,7 @@ _PROTOTYPES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "p4r_encode_lanes": (None, (c_int, c_int, c_void_p, c_size_t, c_void_p, c_int, c_int)),
     "p4r_decode_lanes": (None, (c_int, c_int, c_void_p, c_size_t, c_void_p, c_int, c_uint32, c_int)),
     "p4r_absmax_bits": (c_uint32, (c_int, c_void_p, c_size_t)),
+    "p4r_keep": (c_uint32, (c_int, c_size_t, c_void_p, c_size_t, c_void_p)),
     "p4r_fold": (None, (c_int, c_int, c_void_p, c_void_p, c_size_t)),
     "p4r_sum_rows": (None, (c_int, c_void_p, c_size_t, c_size_t, c_size_t, c_uint32, c_void_p)),
     "p4r_divide": (None, (c_int, c_void_p, c_size_t, c_uint32)),

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from host_agent import quantisation
+from host_agent import kernels, quantisation
+from host_agent.quantisation import ELEMENT_TYPES
 from host_agent.transport import ElementType, native
 
 LIB = native.library()
@@ -172,3 +173,25 @@ def test_unaligned_lanes(kind: ElementType) -> None:
         back = np.zeros_like(array)
         LIB.p4r_decode_lanes(kind, 0, target.ctypes.data, 100, back.ctypes.data, 3, 1, 0)
         assert np.array_equal(back, array)
+
+
+@pytest.mark.parametrize("size", [0, 1, 5, 9000, 300_001])
+@pytest.mark.parametrize("offset", [0, 3, 4, 9])
+@pytest.mark.parametrize("dtype", list(ELEMENT_TYPES), ids=str)
+def test_a_tensor_is_kept_whole_wherever_it_lies(dtype: np.dtype[Any], offset: int, size: int) -> None:
+    """Large ones go past the caches, 16 bytes at a time where the copy's place allows it."""
+    array = np.random.default_rng(size).standard_normal(size + 3).astype(dtype)[3:]
+    copy = np.full(array.nbytes + offset + 16, 0x5A, np.uint8)
+    magnitude = kernels.keep(array, copy[offset:])
+    assert copy[offset : offset + array.nbytes].tobytes() == array.tobytes()
+    assert set(copy[:offset].tolist()) | set(copy[offset + array.nbytes :].tolist()) <= {0x5A}
+    assert magnitude == (0 if dtype == np.int32 else kernels.max_abs(array))
+
+
+@pytest.mark.parametrize("dtype", [kind for kind in ELEMENT_TYPES if kind != np.int32], ids=str)
+def test_what_is_not_finite_shows_in_what_is_kept(dtype: np.dtype[Any]) -> None:
+    array = np.ones(20_000, dtype)
+    array[17_000] = np.inf
+    assert np.isinf(kernels.keep(array, np.empty(array.nbytes, np.uint8)))
+    array[3] = np.nan
+    assert np.isnan(kernels.keep(array, np.empty(array.nbytes, np.uint8)))
