@@ -263,7 +263,7 @@ _DONE = {
 def _sentence(fault: PacketFault) -> str:
     where = "all links" if fault.link == "*" else f"link {fault.link}"
     way = "both directions" if fault.direction == "both" else fault.direction
-    meant = " ".join(word for word in (fault.packets, "packets", _which(fault)) if word)
+    meant = ", ".join(word for word in (f"{fault.packets} packets", _which(fault)) if word)
     how = _how(fault)
     return f"{fault.kind} on {where}, {way}: {meant}{f' ({how})' if how else ''}"
 
