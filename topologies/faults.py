@@ -257,6 +257,15 @@ class ClusterFaults:
             record["paused"].pop(_key(job, rank), None)
 
 
+def recorded(cluster: ClusterState) -> list[tuple[int, PacketFault]]:
+    """The packet faults that there are, without waiting for anybody who changes them."""
+    try:
+        known = json.loads((cluster.directory / _RECORD).read_text())["faults"]
+        return [(int(number), decode(raw)) for number, raw in known.items()]
+    except (OSError, ValueError, KeyError, TypeError):  # none yet, or another version's
+        return []
+
+
 class _UnknownFaultError(TopologyError):
     """A switch refuses: it was restarted meanwhile, for instance."""
 

@@ -250,7 +250,10 @@ def _unexplained(
     bad_links = [
         f for f in infra if f.code in ("loss", "corruption", "uplink-down", "uplink-silent", "delay")
     ]
-    if opened is not None and opened.missing:
+    behind = _behind(ranks)
+    # A rank that lacks a sum which others have has not contributed to later ones: that is not its doing.
+    deaf = behind and opened is not None and set(opened.missing) <= {r.number for r in behind if r.standing}
+    if opened is not None and opened.missing and not deaf:
         names = words.listed([by_number[n].name if n in by_number else f"rank {n}" for n in opened.missing])
         sent = [n for n in opened.missing if n in by_number and _has_sent(by_number[n], opened.message)]
         says = f"job {name}: waits for {names}. {words.capital(opened.words())}"
@@ -258,11 +261,11 @@ def _unexplained(
             says += f"; {words.ranks(sent)} sent it, but it did not arrive"
         rank: int | None = opened.missing[0]
     else:
-        behind = _behind(ranks)
         who = words.listed([r.name for r in behind])
         says = f"job {name}: nothing has moved for {words.seconds(waited)}"
         if behind:
-            says += f"; sums do not reach {who}, while the others have them"
+            first = min(r.standing.received for r in behind if r.standing is not None)
+            says += f"; the sum of message {first} does not reach {who}, while the others have it"
         rank = behind[0].number if behind else None
     code, do = "waits:path", ("p4reduce show counters", "p4reduce show ports  (twice: which counter moves?)")
     if bad_links:

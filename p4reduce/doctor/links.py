@@ -8,16 +8,19 @@ from dataclasses import dataclass
 
 from controller.api import controller_pb2 as pb
 from p4reduce.doctor import counting, words
-from p4reduce.doctor.facts import Facts, Observation, WorkerKey
+from p4reduce.doctor.facts import Facts, Observation, Worker, WorkerKey
 from p4reduce.doctor.findings import Finding, Severity
 from p4reduce.doctor.probing import pairs_of
 from topologies.state import HostState
 
 _LATE_MS = 5.0  # what an echo may take on a link that is not slower than others
 _TIMES = 5.0
-_MAKE_GAPS = ("loss", "corruption", "link-down", "cut-off", "uplink-down", "uplink-silent")
+_MAKE_GAPS = frozenset({"loss", "corruption", "link-down", "cut-off", "uplink-down", "uplink-silent"})
 _CUT_OFF = 0  # echoes that came back
-_FAULTY = "p4reduce fault clear"
+_CLEAR = "p4reduce fault clear  (faults are injected on purpose)"
+_MANY = 3  # findings of one kind that become one
+_MANY_COPIES = 10
+_DOMINATES = 2.0
 
 # Flow counters of packets that should not be (docs/p4-program.md): what they are, whose they may be.
 _UNWANTED = {
@@ -43,12 +46,92 @@ def links(facts: Facts) -> Iterator[Finding]:
         if link.name not in down:
             for one, port, other in ((link.a, link.a_port, link.b), (link.b, link.b_port, link.a)):
                 found += _lost_at_port(facts, one, port, link.name, other)
-    yield from found
-    if not any(finding.code in _MAKE_GAPS for finding in found):
-        yield from _overtaking(facts)
+    codes = {finding.code for finding in found}
+    if not codes & _MAKE_GAPS:
+        found += _overtaking(facts)
+    found += _unwanted(facts, is_damaged="corruption" in codes)
+    found += _overflows(facts)
+    if not codes & _MAKE_GAPS and not any(finding.code == "reordering" for finding in found):
+        found += _late_copies(facts)
     yield from _asked_to_wait(facts)
-    yield from _unwanted(facts)
-    yield from _overflows(facts)
+    losses = [finding for finding in found if finding.code == "loss"]
+    yield from losses if len(losses) < _MANY else [_all_lose(facts, losses)]
+    yield from (finding for finding in found if finding.code not in _EARLIER and finding.code != "loss")
+    yield from _merged([finding for finding in found if finding.code in _EARLIER])
+
+
+# What is over is said in one sentence each, with where and how often.
+_EARLIER = {
+    "has-lost": "packets were lost earlier, and sent again",
+    "has-damaged": "packets were damaged earlier (wrong ICRC), dropped and sent again",
+    "has-overflowed": "frames found no room in receive rings earlier",
+    "unplaced": "packets were dropped as they fit no message of their flow, as after the loss of its first",
+    "has-dropped": "packets were dropped earlier that nobody wants",
+}
+
+
+def _earlier(code: str, what: str) -> Finding:
+    """A part of what `_merged` says."""
+    code = code if code in _EARLIER else "has-dropped"
+    return Finding(code=code, severity=Severity.NOTE, says=_EARLIER[code], evidence=(what,))
+
+
+def _all_lose(facts: Facts, losses: Sequence[Finding]) -> Finding:
+    """In one finding, where many links do."""
+    shown = [finding.says.removeprefix("link ").replace(" loses packets", "") for finding in losses]
+    return Finding(
+        code="loss",
+        severity=Severity.WARNING,
+        says=f"{len(losses)} links lose packets: {'; '.join(shown)}",
+        evidence=tuple(dict.fromkeys(line for f in losses for line in f.evidence if "again" in line)),
+        do=(
+            "so many at once have one cause: a switch that is short of time, cables of one kind, a wrong "
+            "setting",
+            *_injected(facts),
+        ),
+    )
+
+
+def _late_copies(facts: Facts) -> Iterator[Finding]:
+    """Packets of messages that are long over, though nothing was lost: copies that took their time."""
+    before = {(f.job, f.generation, f.rank, f.switch): f for f in facts.before.counters.value or ()}
+    for flow in facts.now.counters.value or ():
+        old = before.get((flow.job, flow.generation, flow.rank, flow.switch))
+        grown = 0
+        for counter in ("unplaced", "stale"):
+            total = flow.counters[counter].packets if counter in flow.counters else 0
+            past = old.counters[counter].packets if old is not None and counter in old.counters else 0
+            grown += _growth(total, past)
+        if grown >= _MANY_COPIES:
+            who = f"job {flow.job} {words.rank(flow.rank, _hosts(facts).get((flow.job, flow.rank), ''))}"
+            yield Finding(
+                code="late-copies",
+                severity=Severity.WARNING,
+                says=f"switch {flow.switch}: {grown} packets of {who} came in "
+                f"{words.seconds(facts.seconds)} that "
+                f"belong to messages which are over: copies that were long under way",
+                job=flow.job,
+                rank=flow.rank,
+                where=flow.switch,
+                evidence=("they are dropped or only acknowledged: no sum takes them",),
+                do=_injected(facts),
+            )
+
+
+def _hosts(facts: Facts) -> dict[WorkerKey, str]:
+    return {(job.spec.name, w.worker.rank): w.host for job in facts.now.jobs.value or () for w in job.workers}
+
+
+def _injected(facts: Facts) -> tuple[str, ...]:
+    """Where faults are injected on purpose, how that ends."""
+    return (_CLEAR,) if facts.rules else ()
+
+
+def _merged(found: Sequence[Finding]) -> Iterator[Finding]:
+    for code, says in _EARLIER.items():
+        parts = [part for finding in found if finding.code == code for part in finding.evidence]
+        if parts:
+            yield Finding(code=code, severity=Severity.NOTE, says=f"{says}: {', '.join(parts)}")
 
 
 def _down(facts: Facts) -> Iterator[Finding]:
@@ -100,7 +183,6 @@ class _Direction:
     words: str
     now: int
     total: int
-    doubled: int
     bounds: counting.Bounds
 
 
@@ -115,7 +197,7 @@ def _host_link(facts: Facts, host: HostState) -> Iterator[Finding]:
             says=f"link {name} is up, but nothing comes through it",
             where=name,
             evidence=(f"no ping over the fabric from or to {host.name} came back",),
-            do=(f"p4reduce exec {host.name} ip -s link show dev {host.interface}", _FAULTY),
+            do=(f"p4reduce exec {host.name} ip -s link show dev {host.interface}", *_injected(facts)),
         )
         return
     for direction in _directions(facts, host):
@@ -130,20 +212,12 @@ def _host_link(facts: Facts, host: HostState) -> Iterator[Finding]:
                 do=(
                     f"p4reduce exec {host.name} ip -s link show dev {host.interface}  (and the cable, the "
                     f"port)",
-                    _FAULTY,
+                    *_injected(facts),
                 ),
             )
         elif direction.total:
-            yield Finding(
-                code="has-lost",
-                severity=Severity.NOTE,
-                says=f"link {name} has lost {words.count(direction.total, 'packet')} {direction.words} so "
-                f"far, "
-                f"none of them just now; what is lost is sent again",
-                where=name,
-            )
-        if direction.bounds.doubled or direction.doubled:
-            more = max(direction.bounds.doubled, direction.doubled)
+            yield _earlier("has-lost", f"{direction.total} {direction.words}")
+        if more := direction.bounds.doubled:
             yield Finding(
                 code="duplication",
                 severity=Severity.WARNING,
@@ -151,7 +225,7 @@ def _host_link(facts: Facts, host: HostState) -> Iterator[Finding]:
                 f"{words.seconds(facts.seconds)}",
                 where=name,
                 evidence=("sums stay right: copies are known by rank, message and packet number",),
-                do=(_FAULTY,),
+                do=_injected(facts),
             )
     yield from _damaged(facts, host)
     yield from _slow(facts, host, [e.median_ms for e in echoes], [e.median_ms for e in others])
@@ -170,32 +244,18 @@ def _directions(facts: Facts, host: HostState) -> list[_Direction]:
         (f"from {host.name} to {host.switch}", "receive", counting.to_switch(host.name, facts.samples)),
         (f"from {host.switch} to {host.name}", "transmit", counting.to_host(host.name, facts.samples)),
     ):
-        total = _port_count(facts.now, port, side, doubled=False)
-        found.append(
-            _Direction(
-                words=towards,
-                now=_growth(total, _port_count(facts.before, port, side, doubled=False)),
-                total=total,
-                doubled=_growth(
-                    _port_count(facts.now, port, side, doubled=True),
-                    _port_count(facts.before, port, side, doubled=True),
-                ),
-                bounds=bounds,
-            )
-        )
+        total = _port_count(facts.now, port, side)
+        now = _growth(total, _port_count(facts.before, port, side))
+        found.append(_Direction(words=towards, now=now, total=total, bounds=bounds))
     return found
 
 
-def _port_count(look: Observation, port: tuple[str, int], side: str, *, doubled: bool) -> int:
-    """What a switch's port counts as lost (or doubled) on one side."""
+def _port_count(look: Observation, port: tuple[str, int], side: str) -> int:
+    """What a switch's port counts as lost on one side."""
     losses = look.losses.get(port)
     if losses is None:
         return 0
-    return sum(
-        number
-        for name, number in losses.counts.items()
-        if name.startswith(f"{side}.") and (name.endswith("duplicated") is doubled)
-    )
+    return sum(number for name, number in losses.counts.items() if name.startswith(f"{side}."))
 
 
 def _growth(now: int, before: int) -> int:
@@ -260,17 +320,10 @@ def _damaged(facts: Facts, host: HostState) -> Iterator[Finding]:
                 f"{words.seconds(facts.seconds)}, {total} in all",
                 where=name,
                 evidence=("damaged packets are dropped and sent again: no sum is made of them",),
-                do=("change the cable or transceiver, look at the port's error counters", _FAULTY),
+                do=("change the cable or transceiver, look at the port's error counters", *_injected(facts)),
             )
         elif total:
-            yield Finding(
-                code="has-damaged",
-                severity=Severity.NOTE,
-                says=f"link {name} has damaged {words.count(total, 'packet')} {direction} so far, none "
-                f"just now; "
-                f"they were dropped and sent again",
-                where=name,
-            )
+            yield _earlier("has-damaged", f"{total} {direction}")
 
 
 def _bad_at_switch(facts: Facts, host: HostState) -> tuple[int, int]:
@@ -322,7 +375,7 @@ def _slow(
             f"hosts {usual:.1f} ms",
             where=name,
             evidence=("all ranks wait for the slowest link, message by message",),
-            do=(f"p4reduce exec {host.name} tc -s qdisc show dev {host.interface}", _FAULTY),
+            do=(f"p4reduce exec {host.name} tc -s qdisc show dev {host.interface}", *_injected(facts)),
         )
 
 
@@ -351,6 +404,10 @@ def _overtaking(facts: Facts) -> Iterator[Finding]:
         way = f"on link {where}"
     else:
         where, way = "", "on the way to the switch: sums come in another order to several ranks"
+        sender = _sender(facts, grown)
+        if sender in hosts:
+            switch = hosts[sender].switch
+            where, way = f"{sender}:{switch}", f"on link {sender}:{switch}, from {sender} to {switch}"
     total = sum(number for _, number in grown)
     yield Finding(
         code="reordering",
@@ -362,15 +419,30 @@ def _overtaking(facts: Facts) -> Iterator[Finding]:
             *(f"job {w.job} {words.rank(w.rank, w.host)}: {number} out of order" for w, number in grown),
             "sums stay right; go-back-N sends all that came behind a gap again",
         ),
-        do=("a selective job bears it better: '--selective'", _FAULTY),
+        do=("a selective job bears it better: '--selective'", *_injected(facts)),
     )
+
+
+def _sender(facts: Facts, grown: Sequence[tuple[Worker, int]]) -> str:
+    """Whose packets overtake each other, where several ranks get their sums in another order.
+
+    All get them in the order in which packets completed them, and the sender's successor its repeated ones
+    as well.
+    """
+    ordered = sorted(grown, key=lambda item: -item[1])
+    most, job_name = ordered[0][0], ordered[0][0].job
+    job = next((job for job in facts.now.jobs.value or () if job.spec.name == job_name), None)
+    if job is None or ordered[0][1] < _DOMINATES * ordered[1][1]:
+        return ""
+    ring = list(job.ring) or sorted(worker.worker.rank for worker in job.workers)
+    if most.rank not in ring:
+        return ""
+    return _hosts(facts).get((job_name, ring[ring.index(most.rank) - 1]), "")
 
 
 def _asked_to_wait(facts: Facts) -> Iterator[Finding]:
     """RNR NAKs that the switch sent to devices whose peers are late."""
-    hosts = {
-        (job.spec.name, w.worker.rank): w.host for job in facts.now.jobs.value or () for w in job.workers
-    }
+    hosts = _hosts(facts)
     before = {(f.job, f.generation, f.rank, f.switch): f for f in facts.before.counters.value or ()}
     for flow in facts.now.counters.value or ():
         old = before.get((flow.job, flow.generation, flow.rank, flow.switch))
@@ -393,8 +465,8 @@ def _asked_to_wait(facts: Facts) -> Iterator[Finding]:
 def _lost_at_port(facts: Facts, switch: str, port: int, link: str, other: str) -> Iterator[Finding]:
     """What a port between switches lost of what it received or was to send."""
     for side, way in (("receive", f"from {other} to {switch}"), ("transmit", f"from {switch} to {other}")):
-        total = _port_count(facts.now, (switch, port), side, doubled=False)
-        now = _growth(total, _port_count(facts.before, (switch, port), side, doubled=False))
+        total = _port_count(facts.now, (switch, port), side)
+        now = _growth(total, _port_count(facts.before, (switch, port), side))
         if now:
             yield Finding(
                 code="loss",
@@ -402,65 +474,59 @@ def _lost_at_port(facts: Facts, switch: str, port: int, link: str, other: str) -
                 says=f"link {link} loses packets {way}: {now} in {words.seconds(facts.seconds)}",
                 where=link,
                 evidence=(f"the port of {switch} says so: {total} in all",),
-                do=("p4reduce show links", _FAULTY),
+                do=("p4reduce show links", *_injected(facts)),
             )
         elif total:
-            yield Finding(
-                code="has-lost",
-                severity=Severity.NOTE,
-                says=f"link {link} has lost {words.count(total, 'packet')} {way} so far, none of them just "
-                f"now",
-                where=link,
-            )
+            yield _earlier("has-lost", f"{total} {way}")
 
 
-def _unwanted(facts: Facts) -> Iterator[Finding]:
-    """Packets that were dropped because of what they were."""
-    hosts = {
-        (job.spec.name, w.worker.rank): w.host for job in facts.now.jobs.value or () for w in job.workers
-    }
+def _unwanted(facts: Facts, *, is_damaged: bool) -> Iterator[Finding]:
+    """Packets that were dropped because of what they were; a damaged one may look like anything."""
+    hosts = _hosts(facts)
     before = {(f.job, f.generation, f.rank, f.switch): f for f in facts.before.counters.value or ()}
     for flow in facts.now.counters.value or ():
         old = before.get((flow.job, flow.generation, flow.rank, flow.switch))
-        host = hosts.get((flow.job, flow.rank), "")
-        for counter, (code, sentence) in _UNWANTED.items():
+        who = f"job {flow.job} {words.rank(flow.rank, hosts.get((flow.job, flow.rank), ''))}"
+        for counter, what in _UNWANTED.items():
             total = flow.counters[counter].packets if counter in flow.counters else 0
             past = old.counters[counter].packets if old is not None and counter in old.counters else 0
-            if total:
-                who = f"job {flow.job} {words.rank(flow.rank, host)}"
-                yield _dropped(
-                    facts, code, f"switch {flow.switch}: {sentence.format(who)}", total, past, flow.switch
-                )
+            yield from _dropped(facts, what, who, flow.switch, total, past, is_damaged=is_damaged)
     ports = {(port.switch, port.port): port for port in facts.before.ports.value or ()}
     for port in facts.now.ports.value or ():
-        old_port = ports.get((port.switch, port.port))
-        for counter, (code, sentence) in _PORTS.items():
+        known = ports.get((port.switch, port.port))
+        for counter, what in _PORTS.items():
             total = port.drops[counter].packets if counter in port.drops else 0
-            past = (
-                old_port.drops[counter].packets if old_port is not None and counter in old_port.drops else 0
-            )
-            if total:
-                behind = port.host or port.peer
-                says = f"switch {port.switch}: {sentence.format(behind)}"
-                yield _dropped(facts, code, says, total, past, port.host or port.switch)
+            past = known.drops[counter].packets if known is not None and counter in known.drops else 0
+            behind = port.host or port.peer
+            yield from _dropped(facts, what, behind, port.switch, total, past, is_damaged=is_damaged)
 
 
-def _dropped(facts: Facts, code: str, says: str, total: int, past: int, where: str) -> Finding:
+def _dropped(
+    facts: Facts,
+    what: tuple[str, str],
+    who: str,
+    switch: str,
+    total: int,
+    past: int,
+    *,
+    is_damaged: bool,
+) -> Iterator[Finding]:
+    code, sentence = what
     now = _growth(total, past)
-    if now:
-        return Finding(
-            code=code,
-            severity=Severity.WARNING,
-            says=f"{says}: {now} in {words.seconds(facts.seconds)}, {total} in all",
-            where=where,
-            do=(
-                ("no sum has anything of them; tcpdump at that port shows who sends",)
-                if code in ("foreign-traffic", "spoofed")
-                else ()
-            ),
-        )
-    return Finding(
-        code=code, severity=Severity.NOTE, says=f"{says}: {total} so far, none just now", where=where
+    if not total:
+        return
+    if not now or is_damaged or code == "unplaced":  # which is what a loss leads to
+        yield _earlier(code, f"{total} of {who} on {switch}")
+        return
+    yield Finding(
+        code=code,
+        severity=Severity.WARNING,
+        says=f"switch {switch}: {sentence.format(who)}: {now} in {words.seconds(facts.seconds)}, {total} "
+        f"in all",
+        where=switch,
+        do=("no sum has anything of them; tcpdump at that port shows who sends",)
+        if code in ("foreign-traffic", "spoofed")
+        else (),
     )
 
 
@@ -488,12 +554,4 @@ def _overflows(facts: Facts) -> Iterator[Finding]:
                 ),
             )
         elif total:
-            yield Finding(
-                code="ring-overflowed",
-                severity=Severity.NOTE,
-                says=f"{who}: {words.count(total, 'frame')} found no room in its receive ring so far, none "
-                f"just now",
-                job=worker.job,
-                rank=worker.rank,
-                where=worker.host,
-            )
+            yield _earlier("has-overflowed", f"{total} of {who}")

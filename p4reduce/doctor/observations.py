@@ -16,7 +16,7 @@ from controller.api.errors import ControllerError, TimedOutError
 from p4reduce.doctor import machine, probing
 from p4reduce.doctor.facts import Ends, Facts, Observation, Said, Sample
 from p4reduce.live import reading
-from topologies import state, wires
+from topologies import faults, state, wires
 from topologies.errors import TopologyError
 from topologies.state import ClusterState
 
@@ -24,6 +24,7 @@ T = TypeVar("T")
 INTERVAL_S: Final = 0.6
 CONTROLLER_S: Final = 1.5  # a controller that waits for a switch answers late
 _SAMPLES: Final = 6
+_STUCK_S: Final = 2.2  # two of the longest retransmission timeouts of a worker
 
 
 def gather(
@@ -71,6 +72,9 @@ class _Looks:
             for name in ("slots", "flows", "plan"):
                 once[name] = ask(self._said, name)
         now = self._look()
+        if _is_stuck(before, now):
+            time.sleep(max(0.0, before.at + _STUCK_S - time.monotonic()))
+            now = self._look()
         echoes, management = probes.result()
         return Facts(
             cluster=cluster,
@@ -156,7 +160,34 @@ def _last_words(cluster: ClusterState) -> dict[str, str]:
 
 
 def _rules(cluster: ClusterState) -> list[str]:
-    return []
+    """The packet faults that somebody injects, in words."""
+    found = []
+    for number, fault in faults.recorded(cluster):
+        chance = "" if fault.probability >= 1 else f" of {fault.probability:.3g}"
+        times = "" if fault.count is None else f", {fault.count} times"
+        found.append(
+            f"#{number} {fault.kind}{chance} ({fault.packets} packets{times}) on {fault.link}, "
+            f"{fault.direction}"
+        )
+    return found
+
+
+def _is_stuck(before: Observation, now: Observation) -> bool:
+    """Whether workers that are well send the same again and again: then too little passes in a short time."""
+    earlier = {(w.job, w.rank): w.standing for w in before.workers if w.standing is not None}
+    if not all(worker.process.is_well for worker in now.workers):
+        return False
+    if not all(process.is_well for name, process in now.processes.items() if name.startswith("switch ")):
+        return False
+    if not all(line.is_up for line in now.lines.values()):
+        return False
+    return any(
+        worker.standing is not None
+        and worker.standing.timeouts_in_a_row > 1
+        and (worker.job, worker.rank) in earlier
+        and earlier[worker.job, worker.rank].position == worker.standing.position
+        for worker in now.workers
+    )
 
 
 def _left_behind(cluster: ClusterState) -> list[str]:

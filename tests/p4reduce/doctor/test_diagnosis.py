@@ -221,7 +221,9 @@ def test_sums_that_do_not_reach_one_rank() -> None:
     said = [worker(in_call(rank, received=18 if rank == 1 else 19)) for rank in made.RANKS]
     found = diagnose(facts(said))
     assert found.codes[0] == "waits:path"
-    assert "sums do not reach rank 1 (h2), while the others have them" in found.verdict
+    assert "the sum of message 18 does not reach rank 1 (h2), while the others have it" in found.verdict
+    opened = Said([slot([1], message=19)], "")
+    assert "does not reach rank 1 (h2)" in diagnose(facts(said, slots=opened)).verdict
 
 
 # Links that lose, double, damage, delay.
@@ -236,16 +238,18 @@ def running(**changes: Any) -> Facts:
 @pytest.mark.parametrize(
     ("lost", "says"),
     [
-        ({"lost_up": 7}, "link h2:s1 loses packets from h2 to s1: 14 in 0.6 s"),
-        ({"lost_down": 7}, "link h2:s1 loses packets from s1 to h2: 14 in 0.6 s"),
-        ({"lost_up": -7}, "link h2:s1 doubles packets from h2 to s1: 14 more came out than went in"),
+        ({"lost_up": 70}, "link h2:s1 loses packets from h2 to s1: 140 in 0.6 s"),
+        ({"lost_down": 70}, "link h2:s1 loses packets from s1 to h2: 140 in 0.6 s"),
+        ({"lost_up": -70}, "link h2:s1 doubles packets from h2 to s1: 140 more came out than went in"),
     ],
 )
 def test_counts_of_host_and_switch_that_disagree(lost: dict[str, Any], says: str) -> None:
     found = diagnose(running(samples=made.samples(**lost)))
     assert says in found.verdict
     assert only_trouble(found) in ("loss", "duplication")
-    assert "p4reduce fault clear" in text(found)
+    assert "p4reduce fault clear" not in text(found), "nobody injects any"
+    found = diagnose(running(samples=made.samples(**lost), rules=["#1 loss on h2"]))
+    assert "-> p4reduce fault clear" in text(found)
 
 
 def test_frames_that_are_under_way_are_not_lost() -> None:
@@ -262,7 +266,7 @@ def test_what_a_ports_own_counter_says() -> None:
     assert "link h3:s1 loses packets from s1 to h3: 3 in 0.6 s" in found.verdict
     found = diagnose(running(both={"losses": port(5)}))
     assert found.is_healthy
-    assert "link h3:s1 has lost 5 packets from s1 to h3 so far, none of them just now" in text(found)
+    assert "packets were lost earlier, and sent again: 5 from s1 to h3" in text(found)
 
 
 def test_damaged_packets_by_direction() -> None:
@@ -308,6 +312,36 @@ def test_packets_that_overtake_each_other() -> None:
     found = diagnose(facts(now, before=before))
     assert only_trouble(found) == "reordering"
     assert "packets overtake each other on link h2:s1, from s1 to h2" in found.verdict
+
+
+def test_packets_that_overtake_each_other_on_the_way_to_the_switch() -> None:
+    """All ranks see it, most of all the one behind the sender."""
+    before = [worker(standing(rank, received=10)) for rank in made.RANKS]
+    now = [
+        worker(standing(rank, counters={"out_of_order_received": 40 if rank == 3 else 10}))
+        for rank in made.RANKS
+    ]
+    assert "on link h3:s1, from h3 to s1" in diagnose(facts(now, before=before)).verdict
+    even = [worker(standing(rank, counters={"out_of_order_received": 10})) for rank in made.RANKS]
+    assert "sums come in another order to several ranks" in diagnose(facts(even, before=before)).verdict
+
+
+def test_copies_that_come_late() -> None:
+    counters = Said([made.flow(1, unplaced=30, stale=12, completed=9)], "")
+    found = diagnose(running(now={"counters": counters}))
+    assert only_trouble(found) == "late-copies"
+    assert "42 packets of job train rank 1 (h2) came in 0.6 s that belong to messages which are over" in (
+        found.verdict
+    )
+
+
+def test_many_links_that_lose_are_one_finding() -> None:
+    def ports(lost: int) -> dict[tuple[str, int], Losses]:
+        return {("s1", port): Losses(counts={"receive.on_request": lost}) for port in range(1, 5)}
+
+    found = diagnose(running(then={"losses": ports(0)}, now={"losses": ports(3)}))
+    assert only_trouble(found) == "loss"
+    assert "4 links lose packets: h1:s1 from h1 to s1: 3 in 0.6 s; h2:s1 from h2 to s1: 3" in found.verdict
 
 
 def test_frames_that_nobody_wants() -> None:
@@ -554,7 +588,7 @@ def test_the_worst_comes_first_and_json_has_all() -> None:
     found = diagnose(
         facts(
             waiting_for(2, worker(2, state=ProcessState.STOPPED)),
-            samples=made.samples(lost_up=7),
+            samples=made.samples(lost_up=70),
             slots=Said([slot([2])], ""),
         )
     )
