@@ -161,6 +161,18 @@ def _running(
         (found for rank in ranks if (found := cause(rank, ranks, infra, missing_flows)) is not None),
         key=lambda found: found.weight,
     )
+    failures = [
+        rank.standing.failure for rank in ranks if rank.standing is not None and rank.standing.failure
+    ]
+    if job is None and failures:  # there is no controller that would say it
+        yield Finding(
+            code="ended-early",
+            severity=Severity.ERROR,
+            says=f"job {name} has ended: {failures[0]}",
+            job=name,
+            do=(_LOG_HINT,),
+        )
+        return
     switches = [place.switch for place in job.places] if job is not None else []
     leaves = _leaves(facts, job, ranks)
     broken = [

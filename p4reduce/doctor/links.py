@@ -200,7 +200,9 @@ def _host_link(facts: Facts, host: HostState) -> Iterator[Finding]:
             do=(f"p4reduce exec {host.name} ip -s link show dev {host.interface}", *_injected(facts)),
         )
         return
-    for direction in _directions(facts, host):
+    slow = list(_slow(facts, host, [e.median_ms for e in echoes], [e.median_ms for e in others]))
+    yield from slow
+    for direction in _directions(facts, host, holds_back=bool(slow)):
         lost = max(direction.now, direction.bounds.lost)
         if lost:
             yield Finding(
@@ -228,7 +230,6 @@ def _host_link(facts: Facts, host: HostState) -> Iterator[Finding]:
                 do=_injected(facts),
             )
     yield from _damaged(facts, host)
-    yield from _slow(facts, host, [e.median_ms for e in echoes], [e.median_ms for e in others])
 
 
 def _any_came_back(facts: Facts, host: str) -> bool:
@@ -237,12 +238,14 @@ def _any_came_back(facts: Facts, host: str) -> bool:
     return any(echo.received > _CUT_OFF for echo in others)
 
 
-def _directions(facts: Facts, host: HostState) -> list[_Direction]:
+def _directions(facts: Facts, host: HostState, *, holds_back: bool) -> list[_Direction]:
+    """Both. On a link that holds packets back, those are neither lost nor doubled: counting says nothing."""
     port = (host.switch, host.port)
+    samples = () if holds_back else facts.samples
     found = []
     for towards, side, bounds in (
-        (f"from {host.name} to {host.switch}", "receive", counting.to_switch(host.name, facts.samples)),
-        (f"from {host.switch} to {host.name}", "transmit", counting.to_host(host.name, facts.samples)),
+        (f"from {host.name} to {host.switch}", "receive", counting.to_switch(host.name, samples)),
+        (f"from {host.switch} to {host.name}", "transmit", counting.to_host(host.name, samples)),
     ):
         total = _port_count(facts.now, port, side)
         now = _growth(total, _port_count(facts.before, port, side))

@@ -471,6 +471,12 @@ def test_without_the_controller_workers_still_tell(process: ProcessState, code: 
     assert diagnose(seen, "other").codes[0] == code
 
 
+def test_without_the_controller_workers_tell_that_their_job_has_ended() -> None:
+    failed = [worker(standing(rank, failure="rank 1 (h2) has died")) for rank in made.RANKS]
+    found = diagnose(facts(failed, both={**silent("no answer"), "processes": made.processes()}))
+    assert found.verdict == "job train has ended: rank 1 (h2) has died."
+
+
 def test_a_full_disk() -> None:
     found = diagnose(running(disk=Disk(path="/run/x.db", free_bytes=0)))
     assert only_trouble(found) == "disk-full"

@@ -1,0 +1,453 @@
+"""For every fault: what `p4reduce doctor` says about it on a running rack, and that it is well afterwards.
+
+One job of four workers sums all the time, its PSNs wrap soon after it began; faults come and go under it. The
+order matters: what ends the job comes last.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from controller.api.admin import AdminClient
+from p4reduce import cli
+from p4reduce.doctor import words
+from p4reduce.doctor.diagnosis import diagnose
+from p4reduce.doctor.findings import Diagnosis
+from p4reduce.doctor.observations import gather
+from tests.e2e.conftest import rack
+from topologies import state
+from topologies.faults import ClusterFaults, PacketFault
+from topologies.namespaces import run_inside
+from topologies.rack import Rack
+from workloads.errors import WorkloadError
+from workloads.team import Team
+
+pytestmark = pytest.mark.emulation
+
+PATIENCE_S = 30.0
+WORKERS = 4
+NEAR_THE_WRAP = (1 << 24) - 500
+SEED = 7
+BREATH_S = 0.01  # the machine has few cores, and whoever looks needs one of them
+
+
+class Streaming:
+    """A job that sums all the time, until it fails."""
+
+    def __init__(self, team: Team) -> None:
+        self.error: Exception | None = None
+        self._team = team
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self) -> None:
+        try:
+            self._team.do(
+                "all_reduce",
+                elements=20_000,
+                dtype="int32",
+                repeat=1_000_000,
+                late_s=BREATH_S,
+                timeout_s=3600.0,
+            )
+        except WorkloadError as error:
+            self.error = error
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Rack]:
+    """A rack of four hosts."""
+    with rack(WORKERS) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def train(running: Rack) -> Iterator[Streaming]:
+    """The job."""
+    with Team(running.state, WORKERS) as team:
+        team.join("train", first_psn=NEAR_THE_WRAP)
+        yield Streaming(team)
+
+
+@pytest.fixture
+def faults(running: Rack) -> Iterator[ClusterFaults]:
+    """Faults of the rack, which has none afterwards."""
+    made = ClusterFaults(running.state)
+    yield made
+    made.clear()
+
+
+def ask(running: Rack, job: str | None = None) -> Diagnosis:
+    """What doctor finds."""
+    now = state.load(running.state.name)
+    assert now is not None
+    return diagnose(gather(now), job)
+
+
+def text(found: Diagnosis) -> str:
+    """All that people see."""
+    return "\n".join(line for line, _ in words.lines(found))
+
+
+def until(running: Rack, true: Callable[[Diagnosis], bool], job: str | None = None) -> Diagnosis:
+    """Ask until it says so."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        found = ask(running, job)
+        if true(found):
+            return found
+        assert time.monotonic() < deadline, text(found)
+
+
+def until_healthy(running: Rack, job: str | None = None) -> Diagnosis:
+    """Until all is well."""
+    return until(running, lambda found: found.is_healthy, job)
+
+
+def test_a_job_whose_psns_wrap_is_healthy(running: Rack, train: Streaming) -> None:
+    found = until(running, lambda found: found.is_healthy and found.codes[0] == "runs")
+    assert found.verdict.startswith("All is well: job train runs: ")
+    assert train.error is None
+
+
+PACKET_FAULTS = [
+    pytest.param(
+        {"link": "h2", "direction": "to-switch", "kind": "loss", "probability": 0.05},
+        "loss",
+        "link h2:s1 loses packets from h2 to s1",
+        id="loss-to-switch",
+    ),
+    pytest.param(
+        {"link": "h2", "direction": "to-host", "kind": "loss", "probability": 0.05},
+        "loss",
+        "link h2:s1 loses packets from s1 to h2",
+        id="loss-to-host",
+    ),
+    pytest.param(
+        {"link": "*", "kind": "loss", "probability": 0.02},
+        "loss",
+        "links lose packets: ",
+        id="loss-everywhere",
+    ),
+    pytest.param(
+        {"link": "h1", "direction": "to-switch", "kind": "duplicate", "probability": 0.5},
+        "duplication",
+        "link h1:s1 doubles packets from h1 to s1",
+        id="duplication-to-switch",
+    ),
+    pytest.param(
+        {"link": "h1", "direction": "to-host", "kind": "duplicate", "probability": 0.5},
+        "duplication",
+        "link h1:s1 doubles packets from s1 to h1",
+        id="duplication-to-host",
+    ),
+    pytest.param(
+        {
+            "link": "h2",
+            "direction": "to-switch",
+            "kind": "duplicate",
+            "packets": "send",
+            "probability": 0.1,
+            "delay_ms": 300,
+        },
+        "late-copies",
+        "belong to messages which are over: copies that were long under way",
+        id="stale-duplicates",
+    ),
+    pytest.param(
+        {"link": "h3", "direction": "to-host", "kind": "reorder", "probability": 0.05},
+        "reordering",
+        "packets overtake each other on link h3:s1, from s1 to h3",
+        id="reordering-to-host",
+    ),
+    pytest.param(
+        {"link": "h3", "direction": "to-switch", "kind": "reorder", "probability": 0.1},
+        "reordering",
+        "packets overtake each other on",
+        id="reordering-to-switch",
+    ),
+    pytest.param(
+        {"link": "h4", "kind": "delay", "delay_ms": 60},
+        "delay",
+        "link h4:s1 is slow: a ping over it takes 1",
+        id="delay",
+    ),
+    pytest.param(
+        {"link": "h2", "direction": "to-switch", "kind": "corrupt", "probability": 0.1},
+        "corruption",
+        "link h2:s1 damages packets from h2 to s1",
+        id="bit-errors-to-switch",
+    ),
+    pytest.param(
+        {"link": "h2", "direction": "to-host", "kind": "corrupt", "probability": 0.1},
+        "corruption",
+        "link h2:s1 damages packets from s1 to h2",
+        id="bit-errors-to-host",
+    ),
+    pytest.param(
+        {"link": "h1", "direction": "to-host", "kind": "loss", "packets": "result"},
+        "waits:loss",
+        "does not reach rank 0 (h1)",
+        id="results-to-one-worker",
+    ),
+    pytest.param(
+        {"link": "h1", "direction": "to-switch", "kind": "loss", "packets": "send"},
+        "waits:loss",
+        "rank 0 sent it, but it did not arrive",
+        id="all-that-one-worker-sends",
+    ),
+    pytest.param(
+        {"link": "h4", "kind": "loss"},
+        "waits:cut-off",
+        "waits for rank 3 (h4): link h4:s1 is up, but nothing comes through it",
+        id="a-link-that-carries-nothing",
+    ),
+]
+
+
+@pytest.mark.parametrize(("fault", "code", "says"), PACKET_FAULTS)
+def test_packets_that_are_struck(
+    running: Rack, train: Streaming, faults: ClusterFaults, fault: dict[str, Any], code: str, says: str
+) -> None:
+    faults.add(PacketFault(seed=SEED, **fault))
+    found = until(running, lambda found: code in found.codes and says in text(found))
+    assert not found.is_healthy
+    said = text(found)
+    assert f"a fault is injected on purpose: #{faults.faults()[0][0]} {fault['kind']}" in said
+    assert "-> p4reduce fault clear" in said
+    assert found.findings[0].code == code, said
+    assert train.error is None
+
+
+@pytest.mark.parametrize("packets", ["first", "last", "ack", "result"])
+def test_single_packets_that_are_lost_are_repaired(
+    running: Rack, train: Streaming, faults: ClusterFaults, packets: str
+) -> None:
+    way = "to-host" if packets == "result" else "to-switch"
+    faults.add(PacketFault(link="h1", direction=way, kind="loss", packets=packets, count=1))
+    until(running, lambda found: bool(faults.faults()[0][2]))
+    found = until_healthy(running)
+    lost = "from s1 to h1" if way == "to-host" else "from h1 to s1"
+    assert "packets were lost earlier, and sent again: " in text(found)
+    assert lost in text(found)
+    assert train.error is None
+
+
+def test_a_host_link_that_is_down_and_up_again(
+    running: Rack, train: Streaming, faults: ClusterFaults
+) -> None:
+    faults.set_link("h3", up=False)
+    try:
+        found = until(running, lambda found: found.codes[0] == "waits:link-down")
+        assert "job train: waits for rank 2 (h3): link h3:s1 is down" in found.verdict
+        assert "-> p4reduce fault link up h3" in text(found)
+    finally:
+        faults.set_link("h3", up=True)
+    until_healthy(running)
+    assert train.error is None
+
+
+def test_a_worker_that_is_paused_and_resumed(running: Rack, train: Streaming, faults: ClusterFaults) -> None:
+    faults.pause_worker("train", 2)
+    try:
+        found = until(running, lambda found: "ranks have contributed" in found.verdict)
+        assert "job train: waits for rank 2 (h3): its process (" in found.verdict
+        assert "is stopped (SIGSTOP). 3 of 4 ranks have contributed to message" in found.verdict
+        said = text(found)
+        assert "-> kill -CONT " in said
+        assert "rank 0 (h1): in " in said
+        assert "timeouts in a row" in said
+    finally:
+        faults.resume_worker("train", 2)
+    until_healthy(running)
+    assert train.error is None
+
+
+def test_a_controller_that_is_paused(running: Rack, train: Streaming, faults: ClusterFaults) -> None:
+    faults.pause_controller()
+    try:
+        found = ask(running)
+        assert "controller-stopped" in found.codes
+        assert "the controller (process " in text(found)
+        assert "runs" in found.codes, "workers tell it themselves"
+        faults.pause_worker("train", 1)
+        try:
+            found = until(running, lambda found: "waits:worker-stopped" in found.codes)
+            assert "waits for rank 1 (h2)" in found.verdict
+        finally:
+            faults.resume_worker("train", 1)
+    finally:
+        faults.resume_controller()
+    until_healthy(running)
+    assert train.error is None
+
+
+def test_a_controller_that_is_killed_and_restarted(
+    running: Rack, train: Streaming, faults: ClusterFaults
+) -> None:
+    faults.kill_controller()
+    found = ask(running)
+    assert found.codes[:2] == ("controller-dead", "runs")
+    said = text(found)
+    assert "the controller is dead: sums in the network go on" in said
+    assert "the end of its log: " in said
+    assert "p4reduce fault controller restart" in said
+    faults.restart_controller()
+    until_healthy(running)
+    assert train.error is None
+
+
+def test_a_full_disk(running: Rack, train: Streaming, faults: ClusterFaults) -> None:
+    faults.fill_disk()
+    try:
+        found = until(running, lambda found: "disk-full" in found.codes)
+        assert found.verdict == (
+            "the disk under the controller's database is full: jobs that run go on, new ones are refused."
+        )
+        assert "runs" in found.codes
+    finally:
+        faults.free_disk()
+    until_healthy(running)
+    assert train.error is None
+
+
+def test_a_host_that_does_not_reach_the_controller(
+    running: Rack, train: Streaming, faults: ClusterFaults
+) -> None:
+    host = running.state.host("h2")
+    run_inside(host.process.pid, "ip", "link", "set", "h2-mgmt", "down")
+    try:
+        found = ask(running)
+        assert "no-way-to-controller" in found.codes
+        assert "h2 does not reach the controller at " in text(found)
+    finally:
+        run_inside(host.process.pid, "ip", "link", "set", "h2-mgmt", "up")
+    until_healthy(running)
+    assert train.error is None
+
+
+def test_a_switch_that_is_paused(running: Rack, train: Streaming, faults: ClusterFaults) -> None:
+    faults.pause_switch("s1")
+    try:
+        found = ask(running)
+        assert found.codes[0] == "waits:switch-stopped"
+        assert found.verdict.startswith("job train waits: switch s1 is stopped (process ")
+    finally:
+        faults.resume_switch("s1")
+    until_healthy(running)
+    assert train.error is None
+
+
+def test_a_switch_that_is_killed_and_restarted(
+    running: Rack, train: Streaming, faults: ClusterFaults
+) -> None:
+    faults.kill_switch("s1")
+    found = ask(running)
+    assert found.findings[0].where == "s1"
+    assert "switch s1 is dead, its process has ended: nothing gets through for its hosts" in text(found)
+    assert "-> p4reduce fault switch restart s1" in text(found)
+    faults.restart_switch("s1")
+    found = until(running, lambda found: found.is_healthy and "renewed" in found.codes)
+    assert "went on under a new generation 1 time, last because: switch s1 was restarted" in text(found)
+    assert train.error is None
+
+
+@pytest.fixture(scope="module")
+def pair(running: Rack) -> Iterator[Team]:
+    """Two more workers, for jobs that end badly beside the other one."""
+    with Team(running.state, 2) as team:
+        yield team
+
+
+def test_a_rank_that_is_late_or_has_left(running: Rack, train: Streaming, pair: Team) -> None:
+    pair.join("uneven")
+    with ThreadPoolExecutor(2) as pool:
+        late = pool.submit(pair.try_, "all_reduce", ranks=[1], elements=10, dtype="int32")
+        found = until(running, lambda found: "waits:straggler" in found.codes, "uneven")
+        assert "job uneven: waits for rank 0 (h1): it has not called barrier (collective 0)" in found.verdict
+        assert "it sleeps (" in found.verdict
+        assert "worker.py:" in found.verdict, "where it is"
+        left = pool.submit(pair.try_, "leave", ranks=[0])
+        found = until(running, lambda found: "waits:worker-left" in found.codes, "uneven")
+        assert (
+            "waits for rank 0 (h1): it has left the job ('leave'), while the other rank is in"
+            in found.verdict
+        )
+        assert "uneven shares of the data" in text(found)
+        _end(running, "uneven")
+        for future in (late, left):
+            future.result(PATIENCE_S)
+    pair.try_("leave")
+
+
+def test_ranks_that_call_with_other_sizes(running: Rack, train: Streaming, pair: Team) -> None:
+    pair.join("sizes")
+    pair.try_("all_reduce", per_rank=[{"elements": 10}, {"elements": 20}], dtype="int32")
+    found = ask(running, "sizes")
+    assert found.codes[0] == "mismatch"
+    assert "job sizes has ended: " in found.verdict
+    assert "same collectives in the same order" in text(found)
+    pair.try_("leave")
+
+
+def test_ranks_that_have_not_joined(running: Rack, train: Streaming, pair: Team) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        joining = pool.submit(
+            pair.try_,
+            "join",
+            ranks=[1],
+            controller=running.state.controller,
+            job="lonely",
+            rank=1,
+            world_size=3,
+            join_timeout_s=PATIENCE_S,
+        )
+        found = until(running, lambda found: "joining" in found.codes, "lonely")
+        assert found.verdict == "job lonely: waits for ranks 0 and 2 to join, 1 of 3 have."
+        assert "there: rank 1 (h2)" in text(found)
+        _end(running, "lonely")
+        joining.result(PATIENCE_S)
+
+
+def _end(running: Rack, job: str) -> None:
+    with AdminClient(f"unix:{running.state.control_socket}") as admin:
+        admin.delete_job(job)
+
+
+def test_the_command(
+    running: Rack, train: Streaming, faults: ClusterFaults, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["doctor", "--cluster", running.state.name]
+    until_healthy(running, "train")
+    assert cli.run([*arguments, "--job", "train"]) == 0
+    assert capsys.readouterr().out.startswith("All is well: job train ")
+    faults.pause_worker("train", 3)
+    try:
+        until(running, lambda found: "ranks have contributed" in found.verdict)
+        assert cli.run([*arguments, "--json"]) == 1
+    finally:
+        faults.resume_worker("train", 3)
+    told = json.loads(capsys.readouterr().out)
+    assert told["is_healthy"] is False
+    assert (told["findings"][0]["code"], told["findings"][0]["rank"]) == ("waits:worker-stopped", 3)
+    assert any(line.startswith("kill -CONT ") for line in told["findings"][0]["do"])
+    until_healthy(running)
+
+
+def test_a_worker_that_is_killed_before_and_after_the_job_has_ended(
+    running: Rack, train: Streaming, faults: ClusterFaults
+) -> None:
+    faults.kill_worker("train", 1)
+    found = ask(running, "train")
+    assert found.codes[0] == "waits:worker-gone"
+    assert "job train: waits for rank 1 (h2): its process (" in found.verdict
+    assert "is gone: it was killed, or has crashed" in found.verdict
+    found = until(running, lambda found: "ended-early" in found.codes, "train")
+    assert found.verdict.startswith("job train has ended: rank 1 (h2")
+    assert found.findings[0].rank == 1
