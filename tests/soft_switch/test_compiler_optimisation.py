@@ -6,6 +6,7 @@ read by egress after replication, and passed to hashes.
 
 from __future__ import annotations
 
+import os
 import random
 from typing import Any, cast
 
@@ -230,7 +231,11 @@ def run(text: bytes, seed: int, *, optimise: bool) -> tuple[list[list[tuple[int,
     return left, state
 
 
-@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(n, marks=pytest.mark.slow) for n in range(2, 40))])
+# More of them with a number in the environment.
+SEEDS = int(os.environ.get("P4REDUCE_SEEDS", "10"))
+
+
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(n, marks=pytest.mark.slow) for n in range(2, SEEDS))])
 def test_random_programs(seed: int) -> None:
     text = Maker(seed).make()
     assert run(text, seed, optimise=True) == run(text, seed, optimise=False)

@@ -12,7 +12,7 @@ from soft_switch.build import NATIVE
 from tests.soft_switch.fuzz.targets import Frames, Target
 
 HERE = Path(__file__).parent
-COMMON = ("-std=c++17", "-g", "-O1", "-pthread", "-w", "-fno-omit-frame-pointer")
+COMMON = ("-std=c++17", "-g1", "-pthread", "-w", "-fno-omit-frame-pointer")
 UNDEFINED = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 BUILDS = {
     "g++": ("g++", ("-march=native", *UNDEFINED)),
@@ -42,8 +42,8 @@ def available(driver: str) -> bool:
     return all(shutil.which(command) for command in needed)
 
 
-def build(target: Target, driver: str, folder: Path) -> Path:
-    """The harness, in the folder, which also gets the corpus."""
+def build(target: Target, driver: str, folder: Path, *, optimise: bool = True) -> Path:
+    """The harness, in the folder, which also gets the corpus. Not optimised, it compiles sooner."""
     compiler, flags = BUILDS[driver]
     program, entries = folder / "program.cpp", folder / "entries.inc"
     program.write_text(target.source)
@@ -53,7 +53,7 @@ def build(target: Target, driver: str, folder: Path) -> Path:
     for number, frames in enumerate(target.corpus):
         (corpus / f"{number:05d}").write_bytes(encode(frames))
     harness = folder / f"harness-{driver}"
-    command = [compiler, *COMMON, *flags, f"-I{NATIVE}"]
+    command = [compiler, *COMMON, "-O1" if optimise else "-O0", *flags, f"-I{NATIVE}"]
     command += [f'-DPROGRAM="{program}"', f'-DENTRIES="{entries}"', "-o", str(harness)]
     subprocess.run([*command, str(HERE / "harness.cpp")], check=True, cwd=folder)
     return harness
