@@ -45,8 +45,8 @@ class SoakOptions:
     hosts: int = 8
     calm_s: float = 300.0
     slots: int = 768  # three jobs' worth on a switch: others wait
-    elastic: bool = False
-    selective: bool = False
+    elastic: bool = True
+    selective: bool = True
 
 
 @dataclass
