@@ -215,6 +215,11 @@ class Communicator:
         return self._execution.renewals.seat.world_size
 
     @property
+    def members(self) -> tuple[int, ...]:
+        """By rank, the rank that each worker joined with."""
+        return self._execution.renewals.seat.members
+
+    @property
     def generation(self) -> int:
         """Of the connections that the job has now; never the same twice."""
         return self._execution.renewals.generation

@@ -21,6 +21,7 @@ ClusterOption = Annotated[
 Selective = Annotated[
     bool, typer.Option("--selective", help="Lost packets are sent again alone, as suits networks that lose.")
 ]
+Elastic = Annotated[bool, typer.Option("--elastic", help="Jobs go on without workers that die.")]
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 JsonFile = Annotated[
     Path | None,

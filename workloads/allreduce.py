@@ -59,7 +59,7 @@ class Outcome:
 class Request:
     """What to reduce. `strategy` is "in-network", "ring" or "both": one after the other.
 
-    `selective`: lost packets alone are sent again.
+    `selective`: lost packets alone are sent again. `elastic`: it goes on without workers that die.
     """
 
     bytes: int
@@ -69,6 +69,7 @@ class Request:
     repeat: int = 1
     verify: bool = False
     selective: bool = False
+    elastic: bool = False
     seed: int = 1
 
     @property
@@ -109,7 +110,7 @@ def measure(team: Team, request: Request) -> Outcome:
     """Run it on a team that has joined a job. Rank 0 verifies; the others' bits are compared with its."""
     answers = team.do(
         "all_reduce",
-        per_rank=[{"verify": request.verify and rank == 0} for rank in range(team.size)],
+        per_rank=[{"verify": request.verify and (rank == 0 or request.elastic)} for rank in range(team.size)],
         elements=request.elements(),
         dtype=request.dtype,
         op=request.op,
@@ -174,13 +175,16 @@ def run(
     links: dict[str, list[dict[str, Any]]] = {}
     try:
         with Team(cluster, len(chosen), hosts=chosen) as team:
-            joined = team.join(job, timeout_s=STALL_S, selective=request.selective)[0]
+            joined = team.join(job, timeout_s=STALL_S, selective=request.selective, elastic=request.elastic)[
+                0
+            ]
             for strategy in request.strategies:
                 before = wires.wires(cluster)
                 outcomes[strategy] = measure(team, replace(request, strategy=strategy))
                 links[strategy] = link_rows(wires.since(wires.wires(cluster), before), repeat=request.repeat)
             counters = switch_counters(cluster, job)
             team.do("leave")
+            lost = team.lost
     finally:
         # It has ended, and nobody will ask for it; or it never began.
         with contextlib.suppress(ControllerError), AdminClient(f"unix:{cluster.control_socket}") as admin:
@@ -191,6 +195,8 @@ def run(
         "switch": cluster.target,
         "topology": cluster.topology,
         "workers": len(chosen),
+        "workers_left": len(chosen) - len(lost),
+        "lost": {f"rank {rank}": words for rank, words in sorted(lost.items())},
         "hosts": [host.name for host in chosen],
         "dtype": request.dtype,
         "op": request.op,

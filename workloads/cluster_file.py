@@ -257,6 +257,7 @@ class Job(Part):
     window: int | None = None
     message_packets: int | None = None
     start_after_s: Annotated[float, Field(ge=0)] = 0.0
+    elastic: bool = False
     workload: tuple[Step, ...] | None = None
 
     @field_validator("placement", mode="before")
@@ -345,6 +346,14 @@ def read(path: Path) -> ClusterFile:
     found._document = document
     check(found)
     return found
+
+
+def with_elastic_jobs(file: ClusterFile) -> ClusterFile:
+    """The same with all jobs elastic."""
+    jobs = tuple(job.model_copy(update={"elastic": True}) for job in file.jobs)
+    changed = file.model_copy(update={"jobs": jobs})
+    changed._document = file._document
+    return changed
 
 
 def _name_of(path: Path) -> str:

@@ -43,6 +43,8 @@ def allreduce_table(result: dict[str, Any]) -> RenderableType:
         table.add_row(f"sent by each host{behind}", _bytes(timing["bytes_sent_per_host"]))
     if result["ratio"] is not None:
         table.add_row("the ring takes", f"{result['ratio']:.2f} times as long")
+    if result["lost"]:
+        table.add_row("workers left", f"{result['workers_left']} (without {', '.join(result['lost'])})")
     table.add_row("all ranks bitwise equal", _yes(result["ranks_bitwise_equal"]))
     if result["verified"] is not None:
         worst = max(result["checks"], key=lambda check: float(check["largest_error"]))
@@ -67,7 +69,7 @@ def run_tables(report: dict[str, Any]) -> RenderableType:
     for job in report["jobs"]:
         for step in job["steps"]:
             jobs.add_row(
-                *(job["name"], job["tenant"], str(job["workers"]), _summed_by(job), _work(step)),
+                *(job["name"], job["tenant"], _workers(job), _summed_by(job), _work(step)),
                 str(len(step["iterations"])),
                 _seconds(statistics.median(one["seconds"] for one in step["iterations"])),
                 _sent(step),
@@ -85,6 +87,11 @@ def run_tables(report: dict[str, Any]) -> RenderableType:
             links.add_row(row["link"], *(_bytes(row[way]) for way in _WAYS))
         parts.append(links)
     return Group(*parts)
+
+
+def _workers(job: dict[str, Any]) -> str:
+    left = job.get("workers_left", job["workers"])
+    return str(left) if left == job["workers"] else f"{left} of {job['workers']} left"
 
 
 def _summed_by(job: dict[str, Any]) -> str:

@@ -96,6 +96,7 @@ def create_jobs(cluster: ClusterState, file: ClusterFile) -> None:
                 window=job.window,
                 message_packets=job.message_packets,
                 tenant=job.tenant,
+                elastic=job.elastic,
             )
 
 

@@ -44,6 +44,8 @@ class Team:
         self.cluster = cluster
         self.size = workers
         self.job = ""
+        self.lost: dict[int, str] = {}  # of an elastic job: workers that ended, by the rank they joined with
+        self._elastic = False
         self._hosts = chosen[:workers]
         self._processes: list[subprocess.Popen[str]] = []
         self._complaints = [tempfile.TemporaryFile() for _ in range(workers)]  # noqa: SIM115 (`close` does)
@@ -76,8 +78,8 @@ class Team:
             file.close()
 
     def join(self, job: str, **arguments: Any) -> list[Answer]:
-        """Everybody joins `job`."""
-        self.job = job
+        """Everybody joins `job`. `elastic=True`: from then on, who ends is left out (`lost`)."""
+        self.job, self._elastic = job, bool(arguments.get("elastic"))
         return self.do(
             "join",
             per_rank=[{"rank": rank} for rank in range(self.size)],
@@ -95,7 +97,10 @@ class Team:
         timeout_s: float = DEFAULT_TIMEOUT_S,
         **arguments: Any,
     ) -> list[Answer]:
-        """Everybody does `command`; `per_rank` adds arguments. WorkerFailedError is the first that failed."""
+        """Everybody does `command`; `per_rank` adds arguments. WorkerFailedError is the first that failed.
+
+        The answers of all who live, in order of the ranks that they joined with.
+        """
         answers = self.try_(command, per_rank=per_rank, timeout_s=timeout_s, **arguments)
         _raise_first(dict(enumerate(answers)))
         return [answer["ok"] for answer in answers]
@@ -113,7 +118,8 @@ class Team:
         chosen = range(self.size) if ranks is None else ranks
         for place, rank in enumerate(chosen):
             own = dict(per_rank[place]) if per_rank else {}
-            self._tell(rank, {"do": command, **arguments, **own})
+            if rank not in self.lost:
+                self._tell(rank, {"do": command, **arguments, **own})
         return self._hear(chosen, command, time.monotonic() + timeout_s)
 
     def terminate(self) -> None:
@@ -139,32 +145,41 @@ class Team:
             stdin.write(json.dumps(command) + "\n")
             stdin.flush()
         except BrokenPipeError as error:
-            raise WorkloadError(f"worker {rank} has ended: {self._last_words(rank)}") from error
+            self._note_end(rank, f"worker {rank} has ended", error)
+
+    def _note_end(self, rank: int, what: str, error: Exception | None = None) -> None:
+        """A worker has ended: WorkloadError, unless the job goes on without it."""
+        words = self._last_words(rank)
+        if not self._elastic or len(self.lost) + 1 == self.size:
+            raise WorkloadError(f"{what}: {words}") from error
+        self.lost[rank] = words
 
     def _hear(self, ranks: Sequence[int], command: str, deadline: float) -> list[Answer]:
         answers: dict[int, Answer] = {}
         with selectors.DefaultSelector() as selector:
             for rank in ranks:
                 stdout = self._processes[rank].stdout
-                if stdout is not None:
+                if stdout is not None and rank not in self.lost:
                     selector.register(stdout, selectors.EVENT_READ, rank)
-            while len(answers) < len(ranks):
+            while any(rank not in answers and rank not in self.lost for rank in ranks):
                 ready = selector.select(max(0.0, deadline - time.monotonic()))
                 if not ready:
                     _raise_first(answers)
-                    silent = ", ".join(str(rank) for rank in ranks if rank not in answers)
+                    silent = ", ".join(
+                        str(rank) for rank in ranks if rank not in answers and rank not in self.lost
+                    )
                     raise WorkloadError(f"'{command}': no answer from worker {silent} in time")
                 for key, _ in ready:
                     line = key.fileobj.readline()  # type: ignore[union-attr]
                     if not line:
-                        raise WorkloadError(
-                            f"'{command}': worker {key.data} ended: {self._last_words(key.data)}"
-                        )
+                        self._note_end(key.data, f"'{command}': worker {key.data} ended")
+                        selector.unregister(key.fileobj)
+                        continue
                     answers[key.data] = json.loads(line)
                     if "error" in answers[key.data]:
                         deadline = min(deadline, time.monotonic() + _GRACE_S)
                     selector.unregister(key.fileobj)
-        return [answers[rank] for rank in ranks]
+        return [answers[rank] for rank in ranks if rank in answers]
 
     def _last_words(self, rank: int) -> str:
         with contextlib.suppress(subprocess.TimeoutExpired):

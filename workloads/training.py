@@ -45,7 +45,9 @@ class Reference:
 def train(communicator: Communicator, *, steps: int, seed: int, record: str | None = None) -> dict[str, Any]:
     """One worker's part; rank 0 writes every summed gradient to the file `record`."""
     training, test = load(seed=seed)
+    members = communicator.members
     shard = training.shard(communicator.rank, communicator.world_size)
+    recording = record is not None and communicator.rank == 0
     network = Network()
     descent = Descent(network.initial(seed=seed))
     reduced = np.empty(network.size, np.float32)
@@ -53,11 +55,14 @@ def train(communicator: Communicator, *, steps: int, seed: int, record: str | No
     seconds = []
     before = communicator.counters().data_bytes_sent
     for _ in range(steps):
+        if communicator.members != members:  # of an elastic job: who is left shares the examples anew
+            members = communicator.members
+            shard = training.shard(communicator.rank, communicator.world_size)
         gradient = network.gradient(descent.parameters, shard).astype(np.float32)
         started = time.perf_counter()
         communicator.all_reduce(gradient, out=reduced)
         seconds.append(time.perf_counter() - started)
-        if record is not None and communicator.rank == 0:
+        if recording:
             sums.append(reduced.copy())
         descent.step(reduced.astype(np.float64) / len(training))
     if sums and record is not None:
@@ -65,6 +70,7 @@ def train(communicator: Communicator, *, steps: int, seed: int, record: str | No
     return {
         "accuracy": network.accuracy(descent.parameters, test),
         "digest": digest(descent.parameters),
+        "workers": communicator.world_size,
         "seconds": seconds,
         "bytes": reduced.nbytes,
         "bytes_sent": (communicator.counters().data_bytes_sent - before) / steps,

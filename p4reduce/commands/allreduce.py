@@ -9,7 +9,7 @@ import typer
 
 from p4reduce import output
 from p4reduce.failing import ending_on_signals
-from p4reduce.options import ClusterOption, JsonFile, Selective, parse_bytes
+from p4reduce.options import ClusterOption, Elastic, JsonFile, Selective, parse_bytes
 from topologies import state
 
 
@@ -35,6 +35,7 @@ def allreduce(
         ),
     ] = Summing.IN_NETWORK,
     selective: Selective = False,
+    elastic: Elastic = False,
     repeat: Annotated[int, typer.Option(min=1, help="How often; the median counts.")] = 1,
     workers: Annotated[
         int | None, typer.Option(min=2, max=64, help="Workers; one a host if not given.")
@@ -69,6 +70,7 @@ def allreduce(
         repeat=repeat,
         verify=verify,
         selective=selective,
+        elastic=elastic,
     )
     running = state.running(cluster)
     names = [name.strip() for name in hosts.split(",") if name.strip()]

@@ -102,6 +102,8 @@ def _all_reduce(**changes: Any) -> dict[str, Any]:
     return {
         "switch": "embedded",
         "workers": 2,
+        "workers_left": 2,
+        "lost": {},
         "dtype": "int32",
         "op": "sum",
         "strategy": "ring",

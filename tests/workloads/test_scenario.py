@@ -82,6 +82,7 @@ class FakeTeam:
         self.asked: list[dict[str, Any]] = []
         self.digests: list[tuple[str, str]] = []
         self.check = {"passed": True, "exact": True, "largest_error": 0.0, "bound": 0.0}
+        self.lost: dict[int, str] = {}
         self.ended = threading.Event()
 
     def __enter__(self) -> FakeTeam:
@@ -100,11 +101,11 @@ class FakeTeam:
     def do(self, command: str, **arguments: Any) -> list[Answer]:
         self.asked.append({"do": command, **arguments})
         if command == "statistics":
-            wire = {"in_network": 4, "ring": 0, "retransmissions": 1, "bytes_sent": 500}
+            wire = {"in_network": 4, "ring": 0, "retransmissions": 1, "bytes_sent": 500, "renewals": 0}
             return [{"statistics": wire}] * 2
         if command == "all_reduce":
             digests = self.digests.pop(0) if self.digests else ("x", "x")
-            both = {"seconds": [0.5], "bytes_sent": 100.2, "retransmissions": 2}
+            both = {"seconds": [0.5], "bytes_sent": 100.2, "retransmissions": 2, "workers": 2}
             first, second = ({**both, "digest": digest} for digest in digests)
             return [{**first, "check": self.check}, {**second, "seconds": [0.75]}]
         return [{}] * 2
@@ -143,6 +144,7 @@ def test_each_iteration_is_checked_with_other_numbers(file: ClusterFile) -> None
         "retransmissions": 4,
         "ranks_bitwise_equal": True,
         "right": True,
+        "workers": 2,
         "exact": True,
         "largest_error": 0.0,
         "bound": 0.0,

@@ -54,6 +54,18 @@ def test_a_killed_worker(team: Team) -> None:
         team.do("leave")
 
 
+def test_an_elastic_job_goes_on_without_who_has_ended(team: Team) -> None:
+    team._elastic = True  # as `join` has it, which there is no controller for
+    team.kill(0)
+    assert team.do("leave") == [{}]
+    assert team.do("leave", per_rank=[{"never": "sent"}, {}]) == [{}]
+    assert list(team.lost) == [0]
+    assert "SIGKILL" in team.lost[0]
+    team.kill(1)
+    with pytest.raises(WorkloadError, match=r"worker 1 (has )?ended"):
+        team.do("leave")
+
+
 def test_a_silent_worker(team: Team) -> None:
     with pytest.raises(WorkloadError, match="'leave': no answer from worker 0, 1 in time"):
         team.do("leave", timeout_s=0.0)

@@ -56,6 +56,10 @@ class _Rank:
     def world_size(self) -> int:
         return self.meeting.world_size
 
+    @property
+    def members(self) -> tuple[int, ...]:
+        return tuple(range(self.world_size))
+
     def counters(self) -> _Counters:
         return _Counters(self.wire.data_bytes_sent)
 
