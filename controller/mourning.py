@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from controller.api.errors import ControllerError
 from controller.config import Config
@@ -14,9 +14,18 @@ from controller.running import Running
 from controller.store import Place
 from controller.trees import Tree
 
-_ASKING_S = 1.0
+_ASKING_S = 2.0
 _RESULT = 0x01  # flag of a slot
 _MESSAGES = 1 << 32
+
+
+@dataclass
+class Found:
+    """Slots that have been read, their indexes counted from the region's first. `whole`: all of them."""
+
+    at_leaf: list[SlotContent] = field(default_factory=list)
+    at_spines: list[SlotContent] = field(default_factory=list)
+    whole: bool = False
 
 
 async def what_it_lacks(
@@ -31,38 +40,49 @@ async def what_it_lacks(
         return None, "what it had sent is not known"
     tree = Tree.of(config, job.members)
     leaf = config.by_ip[job.seats[rank].member.ip].switch
-    try:
-        at_leaf, at_spines = await asyncio.wait_for(_read(switches, running, leaf), _ASKING_S)
-    except (ControllerError, asyncio.TimeoutError):
-        return None, (
-            "the first message it did not contribute to is not known, as switch "
-            f"{leaf} does not say: {switches[leaf].switch.state}"
-        )
-    generation = job.plan.generation
+    found = Found()
+    asking = asyncio.ensure_future(_read(switches, running, leaf, job.plan.message_packets, found))
+    asking.add_done_callback(lambda task: task.cancelled() or task.exception())
+    await asyncio.wait({asking}, timeout=_ASKING_S)  # what is late ends by itself
+    if asking.done() and not isinstance(asking.exception(), ControllerError):
+        asking.result()
     place = [ranks[0] for ranks in tree.ranks_by_bit(leaf)].index(rank)
     everybody = (1 << len(tree.ranks_by_bit(leaf))) - 1
     rack_bit = 1 << tree.leaves.index(leaf)
-    message = first_missing(generation, at_leaf, 1 << place, everybody, at_spines, rack_bit)
-    if message is None:
+    message = first_missing(
+        job.plan.generation, found.at_leaf, 1 << place, everybody, found.at_spines, rack_bit
+    )
+    if message is not None:
+        return message, f"the first message it did not contribute to is {message}"
+    if found.whole:
         return None, "it had contributed to all that the others have sent"
-    return message, f"the first message it did not contribute to is {message}"
+    return None, (
+        "the first message it did not contribute to is not known, as switch "
+        f"{leaf} does not say: {switches[leaf].switch.state}"
+    )
 
 
 async def _read(
-    switches: Mapping[str, ManagedSwitch], running: Running, leaf: str
-) -> tuple[list[SlotContent], list[SlotContent]]:
-    """What the slots of a leaf hold, and those of the spines that can be asked."""
-    at_leaf = await _slots(switches, running.places[leaf]) if leaf in running.places else []
-    at_spines: list[SlotContent] = []
-    for place in running.leaves_first:
-        if place.role == "spine" and switches[place.switch].switch.connected:
-            at_spines += await _slots(switches, place)
-    return at_leaf, at_spines
+    switches: Mapping[str, ManagedSwitch], running: Running, leaf: str, message_packets: int, found: Found
+) -> None:
+    """The slots of a leaf and of the spines that can be asked: first those of messages' first packets."""
+    places = [running.places[leaf]] if leaf in running.places else []
+    places += [
+        place
+        for place in running.leaves_first
+        if place.role == "spine" and switches[place.switch].switch.connected
+    ]
+    for step in (message_packets, 1):
+        for place in places:
+            slots = await _slots(switches, place, step)
+            (found.at_leaf if place.role == "leaf" else found.at_spines).extend(slots)
+    found.whole = True
 
 
-async def _slots(switches: Mapping[str, ManagedSwitch], place: Place) -> list[SlotContent]:
-    slots = await switches[place.switch].switch.slots(place.region.base, place.region.slots)
-    return [replace(slot, index=slot.index - place.region.base) for slot in slots]
+async def _slots(switches: Mapping[str, ManagedSwitch], place: Place, step: int) -> list[SlotContent]:
+    region = place.region
+    slots = await switches[place.switch].switch.slots(region.base, region.slots, step=step)
+    return [replace(slot, index=slot.index - region.base) for slot in slots]
 
 
 def first_missing(

@@ -277,13 +277,19 @@ class P4RuntimeClient:
 
     async def _send(self, message: p4r.StreamMessageRequest) -> None:
         try:
-            async with self._sending:
-                await self._alone(lambda: self._stream.write(message))
+            # grpc.aio ends a stream when somebody who writes to it is cancelled.
+            writing = asyncio.ensure_future(self._write_to_stream(message))
+            writing.add_done_callback(lambda task: task.cancelled() or task.exception())
+            await asyncio.shield(writing)
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
             # The stream has ended; why, only the reader is told.
             if self._reader is not None:
                 await asyncio.wait([self._reader], timeout=self._timeout_s)
             raise self._ended or SwitchUnreachableError(f"{self.label} takes no messages") from error
+
+    async def _write_to_stream(self, message: p4r.StreamMessageRequest) -> None:
+        async with self._sending:
+            await self._alone(lambda: self._stream.write(message))
 
     async def _read_stream(self) -> None:
         """Hand out what the switch says until it stops."""
@@ -297,7 +303,11 @@ class P4RuntimeClient:
             self._ended = self._of_status(code, details or "", "the stream")
         except grpc.aio.AioRpcError as error:
             self._ended = self._error(error, "the stream")
-        self._roles.put_nowait(self._ended)
+        except asyncio.CancelledError:
+            self._ended = SwitchUnreachableError(f"{self.label}: the stream was cancelled")
+            raise
+        finally:
+            self._roles.put_nowait(self._ended or SwitchUnreachableError(f"{self.label}: the stream broke"))
 
     def _take(self, message: p4r.StreamMessageResponse) -> None:
         kind = message.WhichOneof("update")

@@ -53,12 +53,16 @@ class SlotQueries:
             content = SlotContent(**{name: fields[name] for name in names}, age_us=fields.get("age", 0))
             waiting.set_result(content)
 
-    async def ask(self, first: int, count: int, send: Callable[[int], Awaitable[None]]) -> list[SlotContent]:
-        """The slots first..first+count-1; `send` sends one question, which may get lost, or its answer."""
-        found: list[SlotContent] = []
+    async def ask(
+        self, first: int, count: int, send: Callable[[int], Awaitable[None]], *, step: int = 1
+    ) -> list[SlotContent]:
+        """Each `step`-th of the slots first..first+count-1; `send` sends one question, which may get lost, or
+        its answer.
+        """
+        wanted, found = range(first, first + count, step), list[SlotContent]()
         async with self._turn:
-            for base in range(first, first + count, MAX_OUTSTANDING):
-                found += await self._ask_some(range(base, min(base + MAX_OUTSTANDING, first + count)), send)
+            for number in range(0, len(wanted), MAX_OUTSTANDING):
+                found += await self._ask_some(wanted[number : number + MAX_OUTSTANDING], send)
         return found
 
     async def _ask_some(self, indexes: range, send: Callable[[int], Awaitable[None]]) -> list[SlotContent]:

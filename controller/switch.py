@@ -276,15 +276,15 @@ class Switch:
         client, flows = self._require(), _range("flow", first, count, MAX_FLOWS)
         await client.reset_counters([(name, flow) for name in COUNTERS.values() for flow in flows])
 
-    async def slots(self, first: int, count: int) -> list[SlotContent]:
-        """What slots first..first+count-1 hold."""
+    async def slots(self, first: int, count: int, *, step: int = 1) -> list[SlotContent]:
+        """What slots first..first+count-1 hold, or each `step`-th of them."""
         client = self._require()
         _range("slot", first, count, MAX_SLOTS)
 
         async def send(index: int) -> None:
             await client.send_packet(b"", op=OP_QUERY_SLOT, port=0, index=index)
 
-        return await self._queries.ask(first, count, send)
+        return await self._queries.ask(first, count, send, step=step)
 
     # The program
 

@@ -29,6 +29,7 @@ from workloads.soak.summing import run_cases
 from workloads.strategies.opening import open_reducer
 from workloads.strategies.reducer import Reducer
 from workloads.strategies.timing import time_sums
+from workloads.streaming import stream
 from workloads.tensors import check, digest, dtype_of, operation_of, tensor
 from workloads.training import train
 
@@ -50,6 +51,7 @@ class Worker:
             "time_sums": self.time_sums,
             "replay": self.replay,
             "soak": self.soak,
+            "stream": self.stream,
             "statistics": self.statistics,
             "leave": self.leave,
         }
@@ -165,6 +167,10 @@ class Worker:
     def soak(self, **arguments: Any) -> Answer:
         """Collectives whose results are checked; see `soak.summing`."""
         return run_cases(self._joined(), **arguments)
+
+    def stream(self, **arguments: Any) -> Answer:
+        """Add up for as long as it is wanted; see `streaming.stream`."""
+        return stream(self._joined(), **arguments)
 
     def train(self, **arguments: Any) -> Answer:
         """Train the digits network; see `training.train`."""

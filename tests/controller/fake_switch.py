@@ -153,9 +153,10 @@ class FakeSwitch:
     async def reset_flow_counters(self, first: int, count: int) -> None:
         self._require()
 
-    async def slots(self, first: int, count: int) -> list[SlotContent]:
+    async def slots(self, first: int, count: int, *, step: int = 1) -> list[SlotContent]:
         self._require()
-        return [self.slot_content.get(i, SlotContent(i, 0, 0, 0, 0, 0)) for i in range(first, first + count)]
+        wanted = range(first, first + count, step)
+        return [self.slot_content.get(i, SlotContent(i, 0, 0, 0, 0, 0)) for i in wanted]
 
     async def push(self) -> None:
         self._require()

@@ -154,6 +154,24 @@ def test_many_may_send_at_once(switch_process: RunningSwitch) -> None:
     run_async(run())
 
 
+def test_who_gives_up_in_the_middle_of_a_message_does_not_end_the_stream(
+    switch_process: RunningSwitch,
+) -> None:
+    async def run() -> None:
+        async with primary(switch_process) as switch:
+            for _ in range(50):
+                sends = [
+                    asyncio.ensure_future(switch.send_packet(b"", op=1, port=0, index=i)) for i in range(8)
+                ]
+                await asyncio.sleep(0)
+                for send in sends:
+                    send.cancel()
+                await asyncio.gather(*sends, return_exceptions=True)
+            await switch.write(inserts([route(1)]))  # only the primary may
+
+    run_async(run())
+
+
 def test_the_higher_election_id_is_primary_and_the_lower_is_told(switch_process: RunningSwitch) -> None:
     async def run() -> None:
         async with primary(switch_process, 5) as low, client(switch_process) as high:

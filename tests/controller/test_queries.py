@@ -44,6 +44,17 @@ def test_every_slot_is_answered_in_order_and_few_questions_are_out_at_once() -> 
     asyncio.run(run())
 
 
+def test_only_some_slots_are_asked_for() -> None:
+    async def run() -> None:
+        queries = SlotQueries("switch s1")
+        switch = LossySwitch(queries)
+        found = await queries.ask(64, 256, switch.send, step=4)
+        assert [slot.index for slot in found] == list(range(64, 320, 4))
+        assert switch.most_outstanding <= MAX_OUTSTANDING
+
+    asyncio.run(run())
+
+
 def test_what_is_lost_is_asked_again() -> None:
     async def run() -> None:
         queries = SlotQueries("switch s1", timeout_s=0.01, tries=3)

@@ -1,0 +1,212 @@
+"""Training goes on when what it stands on fails: a rack's switch, workers, the controller, its disk.
+
+Every sum of the streams here is compared with the ranks' tensors: one that is wrong by a bit, or that has a
+part of a worker and not all of it, is an error.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from controller.api import controller_pb2 as pb
+from controller.api.admin import AdminClient
+from controller.api.errors import ControllerError
+from tests.e2e.conftest import rack
+from topologies.faults import ClusterFaults
+from topologies.rack import Rack
+from workloads.errors import WorkloadError
+from workloads.team import Team
+
+pytestmark = pytest.mark.emulation
+
+PATIENCE_S = 60.0
+ELEMENTS = 40_000
+SOON = {
+    "heartbeat_interval_s": 0.5,
+    "heartbeat_timeout_s": 10.0,
+    "lost_timeout_s": 2.0,
+    "switch_timeout_s": 3.0,
+}
+
+
+class Stream:
+    """A job that adds up without end, in one thread a rank, as each may end in another way."""
+
+    def __init__(self, running: Rack, team: Team, directory: Path, job: str) -> None:
+        self.running = running
+        self.team = team
+        self.job = job
+        self.directory = directory
+        self.faults = ClusterFaults(running.state)
+        self._pool = ThreadPoolExecutor(team.size)
+        self._futures: list[Future[list[dict[str, Any]]]] = []
+        self._dead: set[int] = set()
+
+    def begin(self) -> None:
+        self._futures = [
+            self._pool.submit(
+                self.team.try_,
+                "stream",
+                ranks=[rank],
+                elements=ELEMENTS,
+                seed=3,
+                directory=str(self.directory),
+                timeout_s=PATIENCE_S * 3,
+            )
+            for rank in range(self.team.size)
+        ]
+        self.more(5)
+
+    def progress(self) -> int:
+        """How far the furthest is."""
+        files = self.directory.glob("progress-*")
+        return max((int(file.read_text() or 0) for file in files), default=0)
+
+    def more(self, sums: int) -> None:
+        goal = self.progress() + sums
+        live = [future for rank, future in enumerate(self._futures) if rank not in self._dead]
+        until(f"{sums} more sums", lambda: self.progress() >= goal or any(f.done() for f in live))
+        assert self.progress() >= goal, [f.result() for f in live if f.done()]
+
+    def kill(self, rank: int) -> None:
+        self._dead.add(rank)
+        self.faults.kill_worker(self.job, rank)
+
+    def end(self, *ranks: int) -> list[dict[str, Any]]:
+        """What these came to, each exact to the end, and alike."""
+        (self.directory / "stop").touch()
+        answers = [self.answer(rank) for rank in ranks]
+        for answer in answers:
+            assert "ok" in answer, answer
+        assert len({str((a["ok"]["collectives"], a["ok"]["world_size"])) for a in answers}) == 1, answers
+        return [answer["ok"] for answer in answers]
+
+    def answer(self, rank: int) -> dict[str, Any]:
+        return self._futures[rank].result(PATIENCE_S)[0]
+
+    def info(self) -> pb.JobInfo:
+        with AdminClient(f"unix:{self.running.state.control_socket}") as admin:
+            return admin.show_job(self.job)
+
+    def until_renewed(self, times: int, mode: Any) -> None:
+        def so() -> bool:
+            info = self.info()
+            return info.renewals >= times and not info.renewing and info.mode == mode
+
+        until(f"{times} renewals, {pb.Mode.Name(mode)}", so)
+
+
+def until(what: str, true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not true():
+        assert time.monotonic() < deadline, f"not so within {PATIENCE_S:g} s: {what}"
+        time.sleep(0.1)
+
+
+@contextmanager
+def streaming(
+    running: Rack, workers: int, directory: Path, *, job: str, **arguments: Any
+) -> Iterator[Stream]:
+    directory.mkdir(exist_ok=True)
+    with Team(running.state, workers) as team:
+        team.join(job, **arguments)
+        stream = Stream(running, team, directory, job)
+        try:
+            stream.begin()
+            yield stream
+        finally:
+            (directory / "stop").touch()
+            team.close()
+
+
+@pytest.fixture(scope="module")
+def four() -> Iterator[Rack]:
+    with rack(4, controller_options=SOON) as running:
+        yield running
+
+
+def test_a_job_outlives_its_switch_its_controller_and_a_pause(four: Rack, tmp_path: Path) -> None:
+    with streaming(four, 4, tmp_path / "s", job="outlives") as stream:
+        faults = stream.faults
+        faults.restart_switch("s1")  # where that takes longer than the timeout, by ring meanwhile
+        stream.until_renewed(1, pb.IN_NETWORK)
+        stream.more(5)
+        assert "switch s1" in stream.info().renewal_reason
+
+        faults.pause_worker("outlives", 2)
+        time.sleep(1.5 * SOON["lost_timeout_s"])
+        faults.resume_worker("outlives", 2)
+        stream.more(5)
+
+        before = stream.info().renewals
+        faults.kill_switch("s1")
+        stream.until_renewed(before + 1, pb.RING)
+        stream.more(5)
+        assert "away" in stream.info().mode_reason
+        faults.kill_controller()
+        stream.more(5)
+        faults.restart_controller()
+        stream.more(5)
+        faults.restart_switch("s1")
+        stream.until_renewed(before + 2, pb.IN_NETWORK)
+        stream.more(5)
+        faults.kill_controller()
+        faults.restart_switch("s1")
+        faults.restart_controller()
+        stream.until_renewed(before + 3, pb.IN_NETWORK)
+        stream.more(5)
+        for answer in stream.end(0, 1, 2, 3):
+            assert {tuple(part["ranks"]) for part in answer["parts"]} == {(0, 1, 2, 3)}
+            assert {part["mode"] for part in answer["parts"]} == {"in_network", "ring"}
+
+
+def test_an_elastic_job_goes_on_without_its_dead_and_another_names_them(four: Rack, tmp_path: Path) -> None:
+    with streaming(four, 4, tmp_path / "e", job="elastic", elastic=True) as stream:
+        stream.kill(1)
+        stream.until_renewed(1, pb.IN_NETWORK)
+        stream.more(5)
+        stream.faults.restart_switch("s1")
+        stream.until_renewed(2, pb.IN_NETWORK)
+        stream.more(5)
+        answers = stream.end(0, 2, 3)
+        for rank, answer in enumerate(answers):
+            ranks = [part["ranks"] for part in answer["parts"]]
+            assert ranks[0] == [0, 1, 2, 3]
+            assert [now for before, now in pairwise(ranks) if now != before] == [[0, 2, 3]]
+            assert (answer["rank"], answer["world_size"]) == (rank, 3)
+        with pytest.raises(WorkloadError, match="killed"):
+            stream.answer(1)
+    with streaming(four, 4, tmp_path / "n", job="rigid") as stream:
+        stream.kill(2)
+        for rank in (0, 1, 3):
+            error = stream.answer(rank)["error"]
+            assert error["kind"] == "WorkerLostError"
+            assert "rank 2 (h3, 10.0.0.3) has been without a connection" in error["text"]
+            assert "the first message it did not contribute to is" in error["text"]
+
+
+def test_with_a_full_disk_jobs_go_on_and_new_ones_are_told(four: Rack, tmp_path: Path) -> None:
+    with streaming(four, 2, tmp_path / "d", job="full") as stream:
+        stream.faults.fill_disk()
+        try:
+            with (
+                AdminClient(f"unix:{four.state.control_socket}") as admin,
+                pytest.raises(ControllerError, match=r"database .* cannot be written"),
+            ):
+                admin.create_job("new", 2)
+            stream.faults.restart_switch("s1")
+            stream.until_renewed(1, pb.RING)
+            stream.more(5)
+        finally:
+            stream.faults.free_disk()
+        until("it is in the network again", lambda: stream.info().mode == pb.IN_NETWORK)
+        stream.more(5)
+        stream.end(0, 1)
