@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from p4src import CPU_PORT, DROP_PORT, MAX_MESSAGE_PACKETS, MAX_PORTS, MAX_RANKS, MAX_WINDOW, PATH_MTUS
 from security.files import TlsFiles
+from security.limits import Limits
 
 MAX_LEAVES = 8
 MAX_SPINES = 4
@@ -112,6 +113,8 @@ class Config:
     after `probe_found` in a row with one. `spread`: what is shared out among the spines. `quotas` is what
     controller/admission.py reads.
 
+    `limits`: how much one peer may ask of the service.
+
     `tls` is what the service shows to workers and operators (None: it takes them without), `switch_tls` what
     the controller shows to switches (None: they are to serve P4Runtime without).
 
@@ -142,6 +145,7 @@ class Config:
     probe_found: int = 3
     spread: Spread = Spread.JOBS
     quotas: Mapping[str, Any] = field(default_factory=dict)
+    limits: Limits = Limits()  # noqa: RUF009 (it is frozen)
     tls: TlsFiles | None = None
     switch_tls: TlsFiles | None = None
     by_ip: dict[IPv4Address, HostConfig] = field(init=False, repr=False, compare=False)
@@ -212,7 +216,7 @@ def parse_config(document: Any) -> Config:
         Config,
         values,
         "the configuration",
-        {"quotas": _object, "spread": _one_of(Spread), "tls": _tls, "switch_tls": _tls},
+        {"quotas": _object, "spread": _one_of(Spread), "tls": _tls, "switch_tls": _tls, "limits": _limits},
     )
 
 
@@ -284,6 +288,13 @@ def _tls(value: Any, where: str) -> TlsFiles | None:
     if "ca" not in paths:
         raise ConfigError(f"{where} has no 'ca': without it everybody would be let in")
     return _build(TlsFiles, paths, where, dict.fromkeys(("ca", "cert", "key"), _path))
+
+
+def _limits(value: Any, where: str) -> Limits:
+    try:
+        return _build(Limits, _object(value, where), where, {})
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
 
 
 def _path(value: Any, where: str) -> Path:

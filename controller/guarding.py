@@ -4,19 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import grpc
-
-from controller.api.errors import ControllerError
+from controller.api.errors import InvalidRequestError, NotAllowedError
+from controller.specs import JobSpec
+from security import tokens
 from security.channels import is_unix
 from security.roles import Identity, Role, peer_identity
 
 _TLS = b"ssl"
-
-
-class NotAllowedError(ControllerError):
-    """The certificate is of somebody who is not to do that."""
-
-    code = grpc.StatusCode.PERMISSION_DENIED
+LONGEST_REASON = 1000
 
 
 def require_role(context: Any, role: Role, what: str) -> Identity | None:
@@ -47,3 +42,32 @@ def require_host(identity: Identity | None, host: str) -> None:
             f"the certificate is of {identity}, but the worker says that it is on host {host}: a worker's "
             "certificate is good on its own host only"
         )
+
+
+def token_hash(token: str) -> str:
+    """What of a join token is kept, nothing of none. InvalidRequestError where it is no good one."""
+    if token and (wrong := tokens.wrong_with(token)) is not None:
+        raise InvalidRequestError(wrong)
+    return tokens.hashed(token) if token else ""
+
+
+def require_token(spec: JobSpec, token: str) -> None:
+    """NotAllowedError for a worker without the job's join token, and for one whose job has none."""
+    if spec.token_hash:
+        if not token:
+            raise NotAllowedError(
+                f"job {spec.name} takes only workers that bring its join token: set {tokens.VARIABLE}, or "
+                "give it when joining"
+            )
+        if not tokens.matches(token, spec.token_hash):
+            raise NotAllowedError(f"job {spec.name}: this is not its join token")
+    elif token:
+        raise NotAllowedError(
+            f"job {spec.name} was made without a join token, but this worker brings one: somebody else may "
+            "have made it; choose another name, or create it with the token first"
+        )
+
+
+def in_one_line(text: str) -> str:
+    """What a worker says, without what could forge lines of a log or a terminal; not more than fits."""
+    return "".join(letter if letter.isprintable() else " " for letter in text[:LONGEST_REASON])

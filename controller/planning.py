@@ -18,6 +18,7 @@ from p4src import MAX_RANKS, MAX_SLOTS, PATH_MTUS
 MAX_WORLD_SIZE = 256  # ranks have 8 bits in the aggregation header
 _FIRST_QPN = 2  # 0 and 1 are management QPs (InfiniBand specification, volume 1, 3.5.3)
 _24_BITS = 1 << 24
+_LONGEST_HOSTNAME = 253  # of the DNS (RFC 1035)
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@/+-]{0,127}")
 
 
@@ -71,6 +72,10 @@ def member_from(config: Config, join: pb.Join) -> Member:
     """The worker that asks to join. InvalidRequestError, NotFoundError where it cannot be one."""
     worker = join.worker
     who = f"job {join.job}, rank {worker.rank} ({worker.hostname or worker.ip})"
+    if len(worker.hostname) > _LONGEST_HOSTNAME or not worker.hostname.isprintable():
+        raise InvalidRequestError(
+            f"job {join.job[:128]!r}, rank {worker.rank}: {worker.hostname[:64]!r} is no host name"
+        )
     try:
         ip = IPv4Address(worker.ip)
     except AddressValueError as error:

@@ -15,6 +15,7 @@ from controller.admission import Quotas, tenant_of
 from controller.api.errors import ConflictError, ControllerError, NotFoundError, NotPossibleError
 from controller.config import Config
 from controller.fabric import ManagedSwitch
+from controller.guarding import require_token, token_hash
 from controller.jobs import (
     Detach,
     Ended,
@@ -124,12 +125,20 @@ class Registry(Keeper):
         self.waitlist.set_quotas(quotas)
 
     def join(
-        self, name: str, world_size: int, member: Member, tenant: str = "", *, elastic: bool = False
+        self,
+        name: str,
+        world_size: int,
+        member: Member,
+        tenant: str = "",
+        *,
+        elastic: bool = False,
+        token: str = "",
     ) -> Session:
         """Take a worker in. ControllerError says why not; nobody else notices then."""
         running = self._jobs.get(name)
         if running is None or not running.job.live:
-            running = Running(self._new_job(name, world_size, tenant, elastic=elastic))
+            running = Running(self._new_job(name, world_size, tenant, elastic=elastic, token=token))
+        require_token(running.job.spec, token)
         tenant = tenant_of(tenant)
         running.job.check(member, world_size, tenant, elastic=elastic)
         self._check_qps(member)
@@ -247,7 +256,7 @@ class Registry(Keeper):
             session.events.put_nowait(None)
             del running.sessions[effect.rank]
 
-    def _new_job(self, name: str, world_size: int, tenant: str, *, elastic: bool) -> Job:
+    def _new_job(self, name: str, world_size: int, tenant: str, *, elastic: bool, token: str) -> Job:
         spec = self._specs.get(name)
         if spec is not None:
             return Job(spec, self._timing, explicit=True)
@@ -256,7 +265,13 @@ class Registry(Keeper):
                 f"there is no job {name!r}: create it first (p4reduce job create), this controller makes "
                 "none by itself"
             )
-        spec = JobSpec(name=name, world_size=world_size, tenant=tenant_of(tenant), elastic=elastic)
+        spec = JobSpec(
+            name=name,
+            world_size=world_size,
+            tenant=tenant_of(tenant),
+            elastic=elastic,
+            token_hash=token_hash(token),
+        )
         planning.check_spec(self.config, spec)
         return Job(spec, self._timing)
 

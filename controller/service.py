@@ -17,7 +17,7 @@ from controller.api import controller_pb2 as pb
 from controller.api import controller_pb2_grpc
 from controller.api.errors import ControllerError, InvalidRequestError, UnreachableError
 from controller.configuration import Configuration
-from controller.guarding import require_host, require_role
+from controller.guarding import in_one_line, require_host, require_role
 from controller.jobs import Ended, Timing
 from controller.planning import member_from
 from controller.registry import Registry
@@ -29,6 +29,7 @@ from controller.store import Place
 from controller.switch import CounterCell
 from security.channels import is_unix, server_credentials
 from security.files import TlsFiles
+from security.limits import Bucket, Peers, TooMuchError
 from security.roles import Identity, Role
 
 logger = logging.getLogger(__name__)
@@ -38,6 +39,10 @@ _OPTIONS = (
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
+    # Who connects and does not go on is shown out, and so is who has nothing to say for so long.
+    ("grpc.server_handshake_timeout_ms", 10_000),
+    ("grpc.max_connection_idle_ms", 300_000),
+    ("grpc.max_concurrent_streams", 512),  # of one connection
     ("grpc.so_reuseport", 0),  # a second controller at the same address must fail, not share it
 )
 
@@ -65,8 +70,11 @@ def _answers(method: _Method[_Request, _Answer]) -> _Method[_Request, _Answer]:
     @functools.wraps(method)
     async def call(self: ControllerService, request: _Request, context: Any) -> _Answer:
         try:
+            self.peers.request(context.peer())
             require_role(context, Role.OPERATOR, method.__name__)
             return await method(self, request, context)
+        except TooMuchError as error:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
         except ControllerError as error:
             await context.abort(error.code, str(error))
         except sqlite3.Error as error:
@@ -91,6 +99,7 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         self.configuration = configuration or Configuration(registry, Revisions(registry.store.connection))
         self.listening = list(listening)
         config = registry.config
+        self.peers = Peers(config.limits)
         self._rc = views.rc_parameters(config)
         self._timing = Timing(
             heartbeat_interval_s=config.heartbeat_interval_s,
@@ -100,6 +109,15 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
 
     async def Session(self, requests: AsyncIterator[pb.WorkerMessage], context: Any) -> None:
         """A worker's session, see controller.proto."""
+        try:
+            with self.peers.session(context.peer()):
+                await self._session(requests, context)
+        except TooMuchError as error:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
+
+    async def _session(self, requests: AsyncIterator[pb.WorkerMessage], context: Any) -> None:
+        limits = self.peers.limits
+        requests = _within(requests, self.peers.messages(context.peer()), limits.session_message_bytes)
         try:
             session = await self._begin(requests, require_role(context, Role.WORKER, "a session"))
         except ControllerError as error:
@@ -127,7 +145,7 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
             if isinstance(wrong, sqlite3.Error):  # the worker comes back, and says it again
                 logger.error("a session is interrupted: %s", wrong)
                 await context.abort(grpc.StatusCode.UNAVAILABLE, self.registry.trouble(wrong))
-            raise wrong
+            raise wrong  # TooMuchError is answered where it is caught
 
     async def _farewell(self, session: WorkerSession, reader: asyncio.Future[None]) -> None:
         """Wait until the worker, having heard that its job ended, ends its side: then it sends no more.
@@ -155,7 +173,9 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
             member = member_from(self.registry.config, first.join)
             require_host(identity, member.host)
             join = first.join
-            return self.registry.join(join.job, join.world_size, member, join.tenant, elastic=join.elastic)
+            return self.registry.join(
+                join.job, join.world_size, member, join.tenant, elastic=join.elastic, token=join.join_token
+            )
         if kind == "resume":
             resume = first.resume
             who = (resume.job, resume.generation, resume.rank, resume.token)
@@ -302,6 +322,18 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         return counters
 
 
+async def _within(
+    requests: AsyncIterator[pb.WorkerMessage], bucket: Bucket | None, most_bytes: int
+) -> AsyncIterator[pb.WorkerMessage]:
+    """The messages of a session, as long as they are neither too many nor too large. TooMuchError."""
+    async for message in requests:
+        if bucket is not None and not bucket.take():
+            raise TooMuchError("this session sends more messages than a worker has to say: it is ended")
+        if message.ByteSize() > most_bytes:
+            raise TooMuchError(f"a message of {message.ByteSize()} bytes, {most_bytes} are possible")
+        yield message
+
+
 async def _next(requests: AsyncIterator[pb.WorkerMessage]) -> pb.WorkerMessage | None:
     """The next message; None where the worker has ended its side."""
     async for message in requests:
@@ -327,7 +359,7 @@ async def _read(requests: AsyncIterator[pb.WorkerMessage], session: WorkerSessio
             elif kind == "renewing":
                 session.stands(message.renewing.renewal, views.standing_from(message.renewing))
             elif kind == "abort":
-                session.abort(message.abort.reason)
+                session.abort(in_one_line(message.abort.reason))
             else:
                 raise InvalidRequestError(f"{kind or 'an empty message'} in the middle of a session")
         # Requests end when the worker ends its side, and also when the call breaks; then we are cancelled.
@@ -346,7 +378,8 @@ def make_server(
     AddressError where one cannot be had, TlsError.
     """
     credentials = None if tls is None else server_credentials(tls)
-    server = grpc.aio.server(options=_OPTIONS)
+    limits = service.peers.limits
+    server = grpc.aio.server(options=(*_OPTIONS, ("grpc.max_receive_message_length", limits.message_bytes)))
     controller_pb2_grpc.add_ControllerServicer_to_server(service, server)  # type: ignore[no-untyped-call]
     bound = []
     for address in addresses:

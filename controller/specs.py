@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from ipaddress import IPv4Address
 
@@ -30,7 +30,8 @@ class JobSpec:
     """What was asked for. None: whatever is best; then `mode` falls back to RING.
 
     `tenant`: whose quota the job's slots count against; empty: the default one's. `elastic`: the job goes on
-    without workers that die, as long as `min_workers` are left (0: one).
+    without workers that die, as long as `min_workers` are left (0: one). `token_hash`: of what workers have
+    to bring (security/tokens.py); empty: nothing.
     """
 
     name: str
@@ -43,6 +44,7 @@ class JobSpec:
     elastic: bool = False
     min_workers: int = 0
     selective: bool = False
+    token_hash: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from controller.api import controller_pb2 as pb
 from controller.config import Config
 from controller.fabric import ManagedSwitch
+from controller.guarding import token_hash
 from controller.jobs import (
     Ended,
     Event,
@@ -51,6 +52,7 @@ def spec_from(message: pb.JobSpec) -> JobSpec:
         elastic=message.elastic,
         min_workers=message.min_workers,
         selective=message.selective,
+        token_hash=token_hash(message.join_token),
     )
 
 

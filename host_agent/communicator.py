@@ -33,6 +33,7 @@ from host_agent.renewing import Connections
 from host_agent.runner import Link, Runner
 from host_agent.transport.events import Counters
 from host_agent.wire.aggregation import Reduction
+from security import tokens
 from security.files import TlsFiles, tls_files
 
 __all__ = ["Communicator", "RingFallbackWarning", "Statistics"]
@@ -134,6 +135,7 @@ class Communicator:
         tenant: str = "",
         metrics_address: str | None = None,
         tls: TlsFiles | Path | str | None = None,
+        join_token: str | None = None,
         elastic: bool = False,
         selective: bool = False,
     ) -> Communicator:
@@ -158,7 +160,8 @@ class Communicator:
 
         `tls`: this worker's certificate for the controller, as files or as a directory with ca.pem, cert.pem
         and key.pem (None: the directory that P4REDUCE_TLS_DIR names, or no TLS where there is none; empty: no
-        TLS). See docs/security.md.
+        TLS). `join_token`: what the job was created with, or its first worker brought: who brings another is
+        not taken in (None: what P4REDUCE_JOIN_TOKEN says; empty: none). See docs/security.md.
 
         `elastic`: the job goes on without workers that die (all its workers say the same); else their death
         ends it for all (WorkerLostError).
@@ -182,6 +185,7 @@ class Communicator:
             first_psn=first_psn,
             tenant=tenant,
             tls=tls_files(tls),
+            join_token=tokens.from_environment() if join_token is None else join_token,
             elastic=elastic,
             selective=selective,
         )

@@ -409,6 +409,7 @@ def _join(request: JoinRequest) -> pb.Join:
         path_mtu_max=request.path_mtu_max,
         rnr_nak=request.rnr_nak,
         tenant=request.tenant,
+        join_token=request.join_token,
         elastic=request.elastic,
         selective=request.selective,
         backup_mac=request.backup.mac if request.backup else "",

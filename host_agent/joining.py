@@ -45,6 +45,7 @@ def join(
     first_psn: int | None = None,
     tenant: str = "",
     tls: TlsFiles | None = None,
+    join_token: str = "",
     elastic: bool = False,
     selective: bool = False,
 ) -> Place:
@@ -74,6 +75,7 @@ def join(
             hostname=socket.gethostname(),
             rnr_nak=carrier.rnr_nak,
             tenant=tenant,
+            join_token=join_token,
             elastic=elastic,
             selective=selective,
             backup=None

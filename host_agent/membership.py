@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from ipaddress import IPv4Address
 from typing import Protocol
@@ -43,6 +43,7 @@ class JoinRequest:
         False  # a NIC repeats by itself: the switch shall answer what meets a straggler with RNR NAKs
     )
     tenant: str = ""  # whose quota the job's slots count against; empty: the default one
+    join_token: str = field(default="", repr=False)
     elastic: bool = False  # the job shall go on without workers that die
     selective: bool = False  # lost packets alone shall be sent again, where all workers ask for it
     backup: Backup | None = None

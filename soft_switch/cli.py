@@ -28,7 +28,7 @@ from soft_switch.errors import FaultError, ProgramError
 from soft_switch.fault_control import FaultControl
 from soft_switch.metrics import SwitchMetrics
 from soft_switch.p4c import read_program_file
-from soft_switch.server import DEFAULT_ADDRESS, P4RuntimeServer, ServerTls
+from soft_switch.server import DEFAULT_ADDRESS, MAX_REQUEST_BYTES, P4RuntimeServer, ServerTls
 from telemetry.address import MetricsError
 from telemetry.server import MetricsServer
 
@@ -190,6 +190,13 @@ def _parser() -> argparse.ArgumentParser:
         default=DEFAULT_ADDRESS,
         metavar="ADDR",
         help=f"where to serve P4Runtime: HOST:PORT or unix:PATH (default {DEFAULT_ADDRESS}; 0: any port)",
+    )
+    add(
+        "--grpc-max-request-bytes",
+        type=_number,
+        default=MAX_REQUEST_BYTES,
+        metavar="N",
+        help=f"largest request over P4Runtime, programs are ones (default {MAX_REQUEST_BYTES >> 20} MiB)",
     )
     add("--grpc-server-ssl", action="store_true", help="serve P4Runtime with TLS")
     for name, what in (
@@ -377,6 +384,7 @@ def _run(options: argparse.Namespace, stop: Stop) -> None:
             verify=verify_program,
             promote=not options.strict_arbitration,
             tls=_tls(options),
+            max_request_bytes=options.grpc_max_request_bytes,
         )
         try:
             if options.metrics is not None:

@@ -60,8 +60,12 @@ class AdminClient:
         elastic: bool = False,
         min_workers: int = 0,
         selective: bool = False,
+        join_token: str = "",
     ) -> pb.JobInfo:
-        """A job that workers may join. `mode`: "in-network", "ring", or whatever is possible."""
+        """A job that workers may join. `mode`: "in-network", "ring", or whatever is possible.
+
+        `join_token`: what workers have to bring (empty: nothing).
+        """
         if mode not in _MODES:
             raise InvalidRequestError(f"mode {mode!r} is neither 'in-network' nor 'ring'")
         for what, value in (
@@ -84,6 +88,7 @@ class AdminClient:
             elastic=elastic,
             min_workers=min_workers,
             selective=selective,
+            join_token=join_token,
         )
         info: pb.JobInfo = self._call(self._stub.CreateJob, spec)
         return info

@@ -47,6 +47,12 @@ class UnreachableError(ControllerError):
     code = grpc.StatusCode.UNAVAILABLE
 
 
+class NotAllowedError(ControllerError):
+    """Somebody else may do that, or somebody who knows more."""
+
+    code = grpc.StatusCode.PERMISSION_DENIED
+
+
 class EndedError(ControllerError):
     """The job ended. `rank` tells whose doing it was, None: no worker's."""
 
@@ -72,6 +78,7 @@ _BY_CODE: dict[grpc.StatusCode, type[ControllerError]] = {
         NotPossibleError,
         NoResourcesError,
         UnreachableError,
+        NotAllowedError,
         EndedError,
         TimedOutError,
     )

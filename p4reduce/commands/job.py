@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from enum import Enum
+from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any
 
@@ -15,6 +17,7 @@ from p4reduce import output
 from p4reduce.options import ClusterOption, JsonFlag, Selective
 from p4reduce.output import Column, Row
 from topologies import state
+from topologies.errors import TopologyError
 
 app = typer.Typer(no_args_is_help=True, help="Jobs at the controller: create, list, show, delete.")
 
@@ -93,6 +96,12 @@ def create(
         int, typer.Option(min=0, help="With --elastic: ends when fewer are left (default: 1).")
     ] = 0,
     selective: Selective = False,
+    token: Annotated[
+        str, typer.Option(help="Join token that workers have to bring (others here see it: --token-file).")
+    ] = "",
+    token_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The join token is in this file; -: on stdin.")
+    ] = None,
     cluster: ClusterOption = None,
     json: JsonFlag = False,
 ) -> None:
@@ -109,8 +118,16 @@ def create(
             elastic=elastic,
             min_workers=min_workers,
             selective=selective,
+            join_token=token if token_file is None else _token_in(token_file),
         )
     _show(job_row(job), as_json=json)
+
+
+def _token_in(path: Path) -> str:
+    try:
+        return (sys.stdin.read() if str(path) == "-" else path.read_text()).strip()
+    except OSError as error:
+        raise TopologyError(f"cannot read {path}: {error.strerror}") from error
 
 
 @app.command("list")

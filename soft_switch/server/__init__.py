@@ -21,6 +21,6 @@ turn values into messages and back, `packet_io.py` does so for packet-in and pac
 
 from __future__ import annotations
 
-from soft_switch.server.server import DEFAULT_ADDRESS, P4RuntimeServer, ServerTls
+from soft_switch.server.server import DEFAULT_ADDRESS, MAX_REQUEST_BYTES, P4RuntimeServer, ServerTls
 
-__all__ = ["DEFAULT_ADDRESS", "P4RuntimeServer", "ServerTls"]
+__all__ = ["DEFAULT_ADDRESS", "MAX_REQUEST_BYTES", "P4RuntimeServer", "ServerTls"]

@@ -19,9 +19,12 @@ from soft_switch.server.service import MAX_STREAMS, P4RuntimeService
 DEFAULT_ADDRESS = "0.0.0.0:9559"
 MAX_REQUEST_BYTES = 256 << 20  # a BMv2 JSON can exceed gRPC's default of 4 MB
 UNARY_THREADS = 16
+WAITING_REQUESTS = 64  # for one of these threads; more are answered RESOURCE_EXHAUSTED
 
 OPTIONS = (
-    ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
+    # Who connects and does not go on is shown out.
+    ("grpc.server_handshake_timeout_ms", 10_000),
+    ("grpc.max_concurrent_streams", 256),  # of one connection
     ("grpc.max_send_message_length", -1),
     # Two switches on one port are a mistake, not a way to share it.
     ("grpc.so_reuseport", 0),
@@ -48,8 +51,9 @@ class P4RuntimeServer:
     """Serves P4Runtime for one data plane.
 
     `address` is HOST:PORT (port 0 takes a free one) or unix:PATH. `verify` tells whether a program could be
-    loaded, as `soft_switch.server.device.Device` says. With `tls` it takes TLS only. `promote` chooses what
-    happens when a primary leaves, as `soft_switch.server.arbitration` says.
+    loaded, as `soft_switch.server.device.Device` says. `promote` chooses what happens when a primary leaves,
+    as `soft_switch.server.arbitration` says. With `tls` it takes TLS only; requests of more than
+    `max_request_bytes` it takes in no case.
     """
 
     def __init__(
@@ -61,12 +65,17 @@ class P4RuntimeServer:
         verify: Callable[[bytes], None],
         promote: bool = True,
         tls: ServerTls | None = None,
+        max_request_bytes: int = MAX_REQUEST_BYTES,
     ) -> None:
         self._tls = tls
         self._requested = address
         self._address: str | None = None
         self._pool = ThreadPoolExecutor(MAX_STREAMS + UNARY_THREADS, thread_name_prefix="p4runtime")
-        self._server = grpc.server(self._pool, options=OPTIONS)
+        self._server = grpc.server(
+            self._pool,
+            options=(*OPTIONS, ("grpc.max_receive_message_length", max_request_bytes)),
+            maximum_concurrent_rpcs=MAX_STREAMS + UNARY_THREADS + WAITING_REQUESTS,
+        )
         arbiter = Arbiter(device_id, promote=promote)
         self._service = P4RuntimeService(device_id, Device(backend, verify), arbiter)
         p4r_grpc.add_P4RuntimeServicer_to_server(self._service, self._server)

@@ -25,6 +25,9 @@ ACROSS = (0, 2, 1)  # ranks 0 and 2 behind l1, 1 behind l2
 class Context:
     """Of a call that does not fail."""
 
+    def peer(self) -> str:
+        return "unix:"
+
     async def abort(self, code: object, text: str) -> None:
         raise UnreachableError(text)
 

@@ -325,6 +325,8 @@ class TestOnACluster:
             "tenant": "",
             "elastic": False,
             "min_workers": 0,
+            "selective": False,
+            "join_token": "",
         }
 
     def test_job_create_for_a_tenant(self, said: Said) -> None:

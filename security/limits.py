@@ -1,0 +1,120 @@
+"""How much one peer may ask of a service: token buckets, and what is open at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+_REMEMBERED: Final = 4096  # peers
+
+
+class TooMuchError(Exception):
+    """A peer asks for more than it may; the message is one sentence."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """Of the controller's service, for each address that is no Unix socket's.
+
+    `message_bytes`: of one message (a document to apply is one), `session_message_bytes` of one in a worker's
+    session. A peer has `sessions` open at a time, begins `sessions_per_s` and asks `requests_per_s` on
+    average; a session carries `messages_per_s`. For a moment it may be `burst_s` seconds' worth of each.
+    """
+
+    message_bytes: int = 4 << 20
+    session_message_bytes: int = 16 << 10
+    sessions: int = 256
+    sessions_per_s: float = 50.0
+    requests_per_s: float = 100.0
+    messages_per_s: float = 100.0
+    burst_s: float = 4.0
+
+    def __post_init__(self) -> None:
+        for name in ("message_bytes", "session_message_bytes", "sessions"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"limits.{name} is {getattr(self, name)}, and has to be at least 1")
+        for name in ("sessions_per_s", "requests_per_s", "messages_per_s", "burst_s"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"limits.{name} is {getattr(self, name)}, and has to be above 0")
+
+
+class Bucket:
+    """Lets `rate` a second through, and `burst` at once."""
+
+    def __init__(self, rate: float, burst: float, clock: Callable[[], float]) -> None:
+        self._rate, self._burst, self._clock = rate, max(1.0, burst), clock
+        self._left, self._at = self._burst, clock()
+
+    def take(self) -> bool:
+        """Whether there is room for one more."""
+        now = self._clock()
+        self._left = min(self._burst, self._left + (now - self._at) * self._rate)
+        self._at = now
+        if self._left < 1.0:
+            return False
+        self._left -= 1.0
+        return True
+
+
+class Peers:
+    """What each peer has had. Not thread-safe."""
+
+    def __init__(self, limits: Limits, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.limits = limits
+        self._clock = clock
+        self._buckets: OrderedDict[tuple[str, str], Bucket] = OrderedDict()
+        self._open: Counter[str] = Counter()
+
+    def request(self, peer: str) -> None:
+        """It asks something. TooMuchError."""
+        self._take(peer, "requests", self.limits.requests_per_s)
+
+    @contextlib.contextmanager
+    def session(self, peer: str) -> Iterator[None]:
+        """It has a session open. TooMuchError where it has too many, or begins them too fast."""
+        host = host_of(peer)
+        if host is None:
+            yield
+            return
+        self._take(peer, "sessions", self.limits.sessions_per_s)
+        if self._open[host] >= self.limits.sessions:
+            raise TooMuchError(f"{host} has {self._open[host]} sessions open, more are not possible")
+        self._open[host] += 1
+        try:
+            yield
+        finally:
+            self._open[host] -= 1
+            if not self._open[host]:
+                del self._open[host]
+
+    def messages(self, peer: str) -> Bucket | None:
+        """For the messages of one session; None: as many as come."""
+        if host_of(peer) is None:
+            return None
+        return Bucket(
+            self.limits.messages_per_s, self.limits.messages_per_s * self.limits.burst_s, self._clock
+        )
+
+    def _take(self, peer: str, what: str, rate: float) -> None:
+        host = host_of(peer)
+        if host is None:
+            return
+        key = (host, what)
+        bucket = self._buckets.pop(key, None) or Bucket(rate, rate * self.limits.burst_s, self._clock)
+        self._buckets[key] = bucket  # the one that was used last is the last
+        if len(self._buckets) > _REMEMBERED:
+            self._buckets.popitem(last=False)
+        if not bucket.take():
+            raise TooMuchError(f"{host} has more than {rate:g} {what} a second: come again in a moment")
+
+
+def host_of(peer: str) -> str | None:
+    """The address in gRPC's name of a peer; None for a Unix socket's."""
+    if peer.startswith("unix"):
+        return None
+    kind, _, address = peer.partition(":")
+    return address.rpartition(":")[0] if kind in ("ipv4", "ipv6") else peer
