@@ -16,10 +16,10 @@ from types import TracebackType
 from typing import Any, Final
 
 from soft_switch import native_api as api
-from soft_switch.compiler.bounds import WORD_MASK
 from soft_switch.errors import FaultError
 
 DIRECTIONS: Final = ("in", "out")
+WORD_MASK: Final = (1 << 64) - 1
 ANY_COUNT: Final = WORD_MASK
 MAX_COPIES: Final = 1000
 MAX_BITS: Final = 1000

@@ -15,7 +15,7 @@ from topologies.processes import ProcessId
 
 # What the programs look at; the rest of an environment is nobody's business.
 _VARIABLES: Final = ("PATH", "HOME", "LANG", "TMPDIR", "CXX", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
-_CHILDREN: Final[list[subprocess.Popen[bytes]]] = []  # Python warns about a child that nobody knows any more
+_CHILDREN: Final[list[subprocess.Popen[bytes]]] = []  # until they end: somebody has to take their exit codes
 _PREFIXES: Final = ("PYTHON", "XDG_", "P4REDUCE_", "SOFT_SWITCH_", "LC_", "GRPC_")
 
 
@@ -41,7 +41,7 @@ class Start:
     def start(self, *, namespace: str | None = None) -> ProcessId:
         """Start it for others to end; TopologyError where it ends at once."""
         process = self.launch(namespace=namespace)
-        _CHILDREN.append(process)
+        _CHILDREN[:] = [child for child in (*_CHILDREN, process) if child.poll() is None]
         try:
             return ProcessId.of(process.pid)
         except ProcessLookupError as error:
