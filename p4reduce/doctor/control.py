@@ -187,7 +187,10 @@ def _disk(facts: Facts) -> Iterator[Finding]:
         says="the disk under the controller's database is full: jobs that run go on, new ones are refused",
         where="controller",
         evidence=(f"{disk.path}: {what}",),
-        do=(f"make room: df -h {disk.path}; nothing has to be started again",),
+        do=(
+            f"make room: df -h {disk.path}  (p4reduce fault disk free, where it was filled on purpose)",
+            "nothing has to be started again",
+        ),
     )
 
 

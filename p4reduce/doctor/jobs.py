@@ -178,6 +178,8 @@ def _running(
     broken = [
         f for f in infra if f.code in _SWITCH_CODES and f.where in {*leaves, *_only_spine(job, switches)}
     ]
+    if job is not None and job.mode == pb.RING and not job.places and any(rank.has_moved for rank in ranks):
+        broken = []  # it goes on over the management network
     if job is not None and (job.renewing or job.awaited):
         yield _changing(job, ranks, causes, broken)
         return

@@ -173,6 +173,10 @@ def _instead(name: str, said: dict[str, pb.Link]) -> str:
     others = [link.b for link in said.values() if link.a == leaf and link.up and f"{link.a}:{link.b}" != name]
     if not others:
         return f"there is no other way out of {leaf}"
+    if name in said and said[name].up:
+        return (
+            f"the controller will notice by its probes, and move what {leaf} sends to {words.listed(others)}"
+        )
     return f"what {leaf} sent over it has moved to {words.listed(others)}"
 
 

@@ -6,26 +6,33 @@ order matters: what ends the job comes last.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from ipaddress import IPv4Address
 from typing import Any
 
 import pytest
 
 from controller.api.admin import AdminClient
+from controller.entries import TableEntry
+from controller.flows import FLOW
+from controller.p4rt import P4RuntimeClient, Update, UpdateKind
+from controller.push import shipped_program
 from p4reduce import cli
 from p4reduce.doctor import words
 from p4reduce.doctor.diagnosis import diagnose
 from p4reduce.doctor.findings import Diagnosis
 from p4reduce.doctor.observations import gather
-from tests.e2e.conftest import rack
+from tests.e2e.conftest import rack, unique
 from topologies import state
 from topologies.faults import ClusterFaults, PacketFault
 from topologies.namespaces import run_inside
 from topologies.rack import Rack
+from topologies.spine_leaf import SpineLeaf, SpineLeafOptions
 from workloads.errors import WorkloadError
 from workloads.team import Team
 
@@ -83,7 +90,7 @@ def faults(running: Rack) -> Iterator[ClusterFaults]:
     made.clear()
 
 
-def ask(running: Rack, job: str | None = None) -> Diagnosis:
+def ask(running: Rack | SpineLeaf, job: str | None = None) -> Diagnosis:
     """What doctor finds."""
     now = state.load(running.state.name)
     assert now is not None
@@ -95,7 +102,7 @@ def text(found: Diagnosis) -> str:
     return "\n".join(line for line, _ in words.lines(found))
 
 
-def until(running: Rack, true: Callable[[Diagnosis], bool], job: str | None = None) -> Diagnosis:
+def until(running: Rack | SpineLeaf, true: Callable[[Diagnosis], bool], job: str | None = None) -> Diagnosis:
     """Ask until it says so."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
@@ -358,6 +365,37 @@ def test_a_switch_that_is_killed_and_restarted(
     assert train.error is None
 
 
+def test_a_switch_that_another_controller_has_taken(running: Rack, train: Streaming) -> None:
+    """It deletes the entry of a flow; when it has gone, the controller puts that right by itself."""
+    switch = running.state.switches[0]
+    address = running.state.host("h3").ip
+
+    async def take_over() -> Diagnosis:
+        async with P4RuntimeClient(
+            switch.address, device_id=switch.device_id, schema=shipped_program().schema
+        ) as client:
+            assert (await client.open(1 << 20)).primary
+            flows = [
+                entry
+                for entry in await client.read_entries()
+                if isinstance(entry, TableEntry)
+                and entry.table == FLOW
+                and entry.action.endswith("data_flow")
+                and dict(entry.match).get("src_ip") == int(IPv4Address(address))
+            ]
+            await client.write([Update(UpdateKind.DELETE, entry) for entry in flows])
+            return await asyncio.to_thread(until, running, lambda found: "waits:flow-missing" in found.codes)
+
+    found = asyncio.run(take_over())
+    said = text(found)
+    assert "job train: waits for rank 2 (h3): the entries of its flow are not on its switch" in found.verdict
+    assert "switch s1 is taken by another P4Runtime controller" in said
+    assert "switch s1 was changed by hand: " in said
+    assert "missing: entry SwitchIngress.membership.flow[" in said
+    until_healthy(running)
+    assert train.error is None
+
+
 @pytest.fixture(scope="module")
 def pair(running: Rack) -> Iterator[Team]:
     """Two more workers, for jobs that end badly beside the other one."""
@@ -451,3 +489,18 @@ def test_a_worker_that_is_killed_before_and_after_the_job_has_ended(
     found = until(running, lambda found: "ended-early" in found.codes, "train")
     assert found.verdict.startswith("job train has ended: rank 1 (h2")
     assert found.findings[0].rank == 1
+
+
+def test_an_uplink_that_is_down_and_where_its_traffic_went() -> None:
+    options = SpineLeafOptions(name=f"e2e-{unique()}", leaves=2, spines=2, hosts=4, path_mtu=1024)
+    with SpineLeaf(options) as fabric, Team(fabric.state, 4) as team:
+        team.join("wide")
+        team.do("all_reduce", elements=1000, dtype="int32")
+        faults = ClusterFaults(fabric.state)
+        faults.set_link("l1:s1", up=False)
+        found = until(fabric, lambda found: "moved" in found.verdict)
+        assert found.verdict == "link l1:s1 is down: what l1 sent over it has moved to s2."
+        assert found.findings[0].do == ("p4reduce link up l1:s1",)
+        team.do("all_reduce", elements=1000, dtype="int32")
+        faults.set_link("l1:s1", up=True)
+        team.do("leave")

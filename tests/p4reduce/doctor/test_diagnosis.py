@@ -9,10 +9,11 @@ import pytest
 from controller.api import controller_pb2 as pb
 from p4reduce.doctor import words
 from p4reduce.doctor.diagnosis import diagnose
-from p4reduce.doctor.facts import Disk, Echo, Facts, Losses, ProcessState, Said
+from p4reduce.doctor.facts import Disk, Echo, Facts, Line, Losses, ProcessState, Said, Traffic
 from p4reduce.doctor.findings import Diagnosis, Severity
 from tests.p4reduce.doctor import made
 from tests.p4reduce.doctor.made import facts, idle, in_call, job, slot, standing, waiting_for, worker
+from tests.topologies.states import fabric_state
 
 
 def text(found: Diagnosis) -> str:
@@ -604,3 +605,29 @@ def test_the_worst_comes_first_and_json_has_all() -> None:
     assert as_json["is_healthy"] is False
     assert [row["code"] for row in as_json["findings"]] == ["waits:worker-stopped", "loss"]
     assert as_json["findings"][0]["rank"] == 2
+
+
+def test_an_uplink_that_is_down_and_whether_its_traffic_has_moved() -> None:
+    fabric = fabric_state("c1")
+    lines = {
+        name: Line(
+            name=name, is_up=name != "l1:s1", up=Traffic(), down=Traffic(), rate_mbit=None, uplink=True
+        )
+        for name in ("l1:s1", "l1:s2", "l2:s1", "l2:s2")
+    }
+
+    def said(**down: bool) -> Diagnosis:
+        links = [
+            pb.Link(a=a, b=b, up=not down.get(f"{a}{b}", False), state="up")
+            for a in ("l1", "l2")
+            for b in ("s1", "s2")
+        ]
+        both = {"jobs": Said([], ""), "lines": lines, "links": Said(links, "")}
+        processes = {f"switch {switch.name}": made.processes()["owner"] for switch in fabric.switches}
+        both["processes"] = {**made.processes(), **processes}
+        return diagnose(facts([], cluster=fabric, both=both))
+
+    assert only_trouble(said(l1s1=True)) == "uplink-down"
+    assert said(l1s1=True).verdict == "link l1:s1 is down: what l1 sent over it has moved to s2."
+    assert "the controller will notice by its probes, and move what l1 sends to s2" in said().verdict
+    assert "there is no other way out of l1" in said(l1s1=True, l1s2=True).verdict
