@@ -313,15 +313,7 @@ class Switch:
 
     async def _session(self) -> None:
         """From the connection to its end, which is always a SwitchError."""
-        client = P4RuntimeClient(
-            self.config.address,
-            device_id=self.config.device_id,
-            schema=self._program.schema,
-            label=self._label,
-            on_packet=self._packet_in,
-            tls=self._tls,
-            name=self.config.name,
-        )
+        client = self._new_client()
         async with client:
             role = await client.open(self._election_id)
             self._open = client
@@ -422,6 +414,18 @@ class Switch:
             LOG.exception("%s: who is told of changes failed", self._label)
 
     # Inside
+
+    def _new_client(self) -> P4RuntimeClient:
+        """A connection that has not been opened; a simulation has its own."""
+        return P4RuntimeClient(
+            self.config.address,
+            device_id=self.config.device_id,
+            schema=self._program.schema,
+            label=self._label,
+            on_packet=self._packet_in,
+            tls=self._tls,
+            name=self.config.name,
+        )
 
     def _require(self) -> P4RuntimeClient:
         if self._client is None or not self.connected:

@@ -27,6 +27,7 @@ from p4reduce.commands import (
     report,
     shell,
     show,
+    simulate_faults,
     top,
     up,
 )
@@ -61,6 +62,7 @@ app.command("doctor")(doctor.doctor)
 app.command("metrics")(metrics.metrics)
 app.command("allreduce")(allreduce.allreduce)
 app.command("replay")(replay.replay)
+app.command("simulate-faults")(simulate_faults.simulate_faults)
 app.command("plan")(desired.plan)
 app.command("apply")(desired.apply)
 app.command("rollback")(desired.rollback)

@@ -6,7 +6,7 @@ Field names follow the InfiniBand spec vol. 1, 9.2 (BTH), 9.3.5 (AETH) and annex
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import IntEnum
 from ipaddress import IPv4Address
 from typing import Final
@@ -85,9 +85,17 @@ class Ethernet:
         return cls(dst=bytes(data[0:6]), src=bytes(data[6:12]), ether_type=int.from_bytes(data[12:14], "big"))
 
 
+_WORDS: Final = struct.Struct(">10H")  # a header without options
+
+
 def ipv4_checksum(header: bytes) -> int:
     """The internet checksum (RFC 1071) over a header whose checksum field is zero."""
-    total: int = sum(struct.unpack(f">{len(header) // 2}H", header))
+    words = (
+        _WORDS.unpack(header)
+        if len(header) == _WORDS.size
+        else struct.unpack(f">{len(header) // 2}H", header)
+    )
+    total: int = sum(words)
     while total >> 16:
         total = (total & 0xFFFF) + (total >> 16)
     return ~total & 0xFFFF
@@ -110,12 +118,12 @@ class IPv4:
     SIZE = 20
     _LAYOUT = struct.Struct(">BBHHHBBH4s4s")
 
-    def pack(self) -> bytes:
-        """20 bytes with the right checksum."""
+    def pack(self, total_length: int | None = None) -> bytes:
+        """20 bytes with the right checksum; `total_length` in place of the packet's own."""
         fields = (
             0x45,
             self.tos,
-            self.total_length,
+            self.total_length if total_length is None else total_length,
             self.identification,
             self.flags << 13 | self.fragment_offset,
         )
@@ -157,9 +165,10 @@ class Udp:
     SIZE = 8
     _LAYOUT = struct.Struct(">HHHH")
 
-    def pack(self) -> bytes:
-        """8 bytes."""
-        return self._LAYOUT.pack(self.src_port, self.dst_port, self.length, self.checksum)
+    def pack(self, length: int | None = None) -> bytes:
+        """8 bytes; `length` in place of the datagram's own."""
+        length = self.length if length is None else length
+        return self._LAYOUT.pack(self.src_port, self.dst_port, length, self.checksum)
 
     @classmethod
     def unpack(cls, data: bytes) -> Udp:
@@ -257,9 +266,8 @@ class RocePacket:
     def build(self) -> bytes:
         """The frame, with right lengths, IP checksum and ICRC."""
         transport = self.bth.pack() + (self.aeth.pack() if self.aeth else b"") + self.payload
-        udp = replace(self.udp, length=Udp.SIZE + len(transport) + ICRC_SIZE)
-        ip = replace(self.ip, total_length=IPv4.SIZE + udp.length)
-        packet = ip.pack() + udp.pack() + transport
+        length = Udp.SIZE + len(transport) + ICRC_SIZE
+        packet = self.ip.pack(IPv4.SIZE + length) + self.udp.pack(length) + transport
         return self.ethernet.pack() + packet + icrc(packet)
 
     @classmethod

@@ -44,17 +44,33 @@ def sum_on(flow: Flow, slot: Slot, index: int, shape: Shape, psn: int) -> Out:
         if mismatch:  # nothing else of the message will come
             opcode = Opcode.SEND_ONLY
         payload = bytes(header) + payload[CHUNK_BYTES:]
+    ip, bth = shape.ip, shape.bth
     out = RocePacket(
         ethernet=Ethernet(dst=flow.dst_mac, src=flow.src_mac),
-        ip=replace(shape.ip, src=flow.src_ip, dst=flow.dst_ip, ttl=(shape.ip.ttl - 1) & 0xFF),
-        udp=replace(shape.udp, src_port=flow.udp_src_port, checksum=0),
-        bth=replace(
-            shape.bth,
+        ip=IPv4(
+            src=flow.src_ip,
+            dst=flow.dst_ip,
+            total_length=0,
+            identification=ip.identification,
+            ttl=(ip.ttl - 1) & 0xFF,
+            tos=ip.tos,
+            protocol=ip.protocol,
+            flags=ip.flags,
+            fragment_offset=ip.fragment_offset,
+        ),
+        udp=Udp(length=0, src_port=flow.udp_src_port, dst_port=shape.udp.dst_port),
+        bth=Bth(
             opcode=opcode,
             dest_qp=flow.dst_qp,
             psn=psn,
+            ack_req=bth.ack_req or opcode in ENDS,
+            solicited=bth.solicited,
+            mig_req=bth.mig_req,
+            pad_count=bth.pad_count,
+            transport_version=bth.transport_version,
+            pkey=bth.pkey,
+            resv8a=bth.resv8a,
             reserved=SUMMED_BIT,
-            ack_req=shape.bth.ack_req or opcode in ENDS,
         ),
         payload=payload,
     )

@@ -38,6 +38,7 @@ class EntrySwitch(SwitchModel):
     def __init__(self) -> None:
         super().__init__([], {})
         self.entries: dict[Key, Entry] = {}
+        self._rows: dict[str, dict[Key, Row]] = {}  # the same, by table
         self.registers: dict[int, Slot] = {}
         self.jobs: dict[int, Job | SpineJob] = {}
         self.past: Counter[str] = Counter()  # what was counted for jobs that have gone
@@ -46,9 +47,17 @@ class EntrySwitch(SwitchModel):
     def write(self, insert: Iterable[Entry] = (), *, delete: Iterable[Entry] = ()) -> None:
         """Take entries away; insert some, or change those with the same key."""
         for entry in delete:
-            del self.entries[key_of(entry)]
+            key = key_of(entry)
+            del self.entries[key]
+            if isinstance(entry, TableEntry):
+                del self._rows[entry.table][key]
         for entry in insert:
-            self.entries[key_of(entry)] = entry
+            key = key_of(entry)
+            self.entries[key] = entry
+            if isinstance(entry, TableEntry):
+                action = entry.action.rsplit(".", 1)[1]
+                row = Row(dict(entry.match), action, dict(entry.params))
+                self._rows.setdefault(entry.table, {})[key] = row
         self.rebuild()
 
     def restart(self) -> None:
@@ -59,11 +68,7 @@ class EntrySwitch(SwitchModel):
         self._bury(before)
 
     def rows(self, table: str) -> list[Row]:
-        return [
-            Row(dict(entry.match), entry.action.rsplit(".", 1)[1], dict(entry.params))
-            for entry in self.entries.values()
-            if isinstance(entry, TableEntry) and entry.table == table
-        ]
+        return list(self._rows.get(table, {}).values())
 
     def replicas(self, group: int) -> dict[int, int]:
         """Ports by instance."""
@@ -86,8 +91,8 @@ class EntrySwitch(SwitchModel):
             port: IPv4Address(row.params["ip"]) for port, row in edges.items() if row.action == "host_port"
         }
         links = {row.match["egress_port"]: _link(row.params) for row in self.rows(TREE_LINK)}
-        self.links = {port: links[port] for port, row in edges.items() if row.action == "fabric_port"}
-        assert self.links.keys() == links.keys()
+        fabric = [port for port, row in edges.items() if row.action == "fabric_port"]
+        self.links = {port: links[port] for port in fabric if port in links}  # they may come one by one
         self.flood = tuple(
             port
             for row in self.rows(MAC)
@@ -151,7 +156,7 @@ class EntrySwitch(SwitchModel):
                 self.members[_key(row)] = (self.nobody, NOWHERE, Role.PASSING)
         for row in self.rows(MEMBER_QP):
             owner = by_number.get(row.params["of_flow"], (self.nobody, NOWHERE))
-            self.members[IPv4Address(row.match["dst_ip"]), row.match["dest_qp"]] = (*owner, Role.GUARD)
+            self.members[_packed(row.match["dst_ip"]), row.match["dest_qp"]] = (*owner, Role.GUARD)
 
     def _leaf_job(
         self,
@@ -262,11 +267,19 @@ class EntrySwitch(SwitchModel):
                 self.tree_jobs[port, generation] = job
 
     def _take(self, job: Job | SpineJob, base: int) -> None:
-        job.slots = [self.registers.setdefault(base + n, Slot()) for n in range(len(job.slots))]
+        registers = self.registers
+        for number in range(base, base + len(job.slots)):
+            if number not in registers:
+                registers[number] = Slot()
+        job.slots = [registers[base + n] for n in range(len(job.slots))]
 
     def _owners_are_apart(self) -> None:
         owned = [id(slot) for job in self.jobs.values() for slot in job.slots]
         assert len(owned) == len(set(owned)), "two jobs have the same slots"
+
+
+def _packed(ip: int) -> bytes:
+    return ip.to_bytes(4, "big")
 
 
 def _number_to_mac(number: int) -> bytes:
@@ -290,14 +303,9 @@ def _link(params: dict[str, int]) -> Link:
     )
 
 
-def _key(row: Row) -> tuple[int, IPv4Address, IPv4Address, int]:
+def _key(row: Row) -> tuple[int, bytes, bytes, int]:
     match = row.match
-    return (
-        match["ingress_port"],
-        IPv4Address(match["src_ip"]),
-        IPv4Address(match["dst_ip"]),
-        match["dest_qp"],
-    )
+    return match["ingress_port"], _packed(match["src_ip"]), _packed(match["dst_ip"]), match["dest_qp"]
 
 
 def _emitted(params: dict[str, int], port: int) -> Flow:
@@ -318,7 +326,8 @@ def _emitted(params: dict[str, int], port: int) -> Flow:
 
 def _flow(row: Row, out: Flow | None) -> Flow:
     """A flow whose sender is here; `out`: as it is emitted, None where its receiver is in another rack."""
-    port, src_ip, dst_ip, dst_qp = _key(row)
+    port, src, dst, dst_qp = _key(row)
+    src_ip, dst_ip = IPv4Address(src), IPv4Address(dst)
     if out is not None:
         assert (out.rank, out.src_ip, out.dst_ip, out.dst_qp) == (row.params["rank"], src_ip, dst_ip, dst_qp)
     return Flow(

@@ -25,8 +25,11 @@ from host_agent.wire.headers import (
     RocePacket,
     Udp,
 )
+from host_agent.wire.icrc import ICRC_SIZE, icrc
 from simulation.switch.state import Flow, Job, Record, serial_age
 
+_ROCE = ROCE_V2_PORT.to_bytes(2, "big")
+_IPV4_PLAIN = ETHERTYPE_IPV4.to_bytes(2, "big") + b"\x45"  # without options
 FIRSTS = (Opcode.SEND_FIRST, Opcode.SEND_ONLY)
 SENDS = (*FIRSTS, Opcode.SEND_MIDDLE, Opcode.SEND_LAST)
 
@@ -55,6 +58,23 @@ def is_disguised(frame: bytes) -> bool:
     if head[0] != 0x45:
         return True
     return bool(fragment) and frame[36:38] == ROCE_V2_PORT.to_bytes(2, "big") and len(frame) >= 42
+
+
+def is_roce(frame: bytes) -> bool:
+    """Whether `roce_headers` finds some; as many frames are looked at, without making anything of them."""
+    return (
+        frame[36:38] == _ROCE
+        and frame[12:15] == _IPV4_PLAIN
+        and frame[23] == PROTOCOL_UDP
+        and len(frame) >= 54
+        and not (frame[20] & 0x3F or frame[21])
+    )
+
+
+def is_whole(frame: bytes) -> bool:
+    """Whether the ICRC of a RoCE packet whose lengths agree is right."""
+    packet = frame[14 : 14 + int.from_bytes(frame[16:18], "big")]
+    return icrc(packet[:-ICRC_SIZE]) == packet[-ICRC_SIZE:]
 
 
 def whole_chunks(frame: bytes) -> RocePacket | None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from enum import Enum
+from functools import lru_cache
 from ipaddress import IPv4Address
 from typing import TypeAlias
 
@@ -22,7 +23,14 @@ from host_agent.wire.aggregation import CHUNK_BYTES, Op
 from host_agent.wire.headers import ETHERTYPE_ARP, ETHERTYPE_IPV4, IPv4, Opcode, RocePacket, ipv4_checksum
 from simulation.switch.ecmp import choice
 from simulation.switch.emit import Shape, not_ready, sum_on
-from simulation.switch.placement import is_disguised, note_acknowledgement, place, roce_headers, whole_chunks
+from simulation.switch.placement import (
+    is_disguised,
+    is_roce,
+    is_whole,
+    note_acknowledgement,
+    place,
+    whole_chunks,
+)
 from simulation.switch.state import (
     COUNTERS,
     RACK_COUNTERS,
@@ -64,9 +72,12 @@ class Role(Enum):
     PASSING = "passing"  # its sender or its receiver is here, and the leaf that deals with it is another
 
 
-FlowKey: TypeAlias = tuple[int, IPv4Address, IPv4Address, int]  # ingress port, source, destination, its QP
-QueuePair: TypeAlias = tuple[IPv4Address, int]  # what takes packets from its peer alone
+FlowKey: TypeAlias = tuple[int, bytes, bytes, int]  # ingress port, source, destination, its QP
+QueuePair: TypeAlias = tuple[bytes, int]  # what takes packets from its peer alone
 Routes: TypeAlias = Mapping[IPv4Address, "Route | tuple[Route, ...]"]
+
+
+address = lru_cache(maxsize=4096)(IPv4Address)
 
 
 class SwitchModel(TreeSwitch):
@@ -115,48 +126,44 @@ class SwitchModel(TreeSwitch):
         senders: Iterable[int] | None = None,
         receivers: Iterable[int] | None = None,
     ) -> None:
+        src, dst = flow.src_ip.packed, flow.dst_ip.packed
         for port in [flow.port] if senders is None else senders:
-            self.members[port, flow.src_ip, flow.dst_ip, flow.dst_qp] = (job, flow, there)
+            self.members[port, src, dst, flow.dst_qp] = (job, flow, there)
         for port in [flow.dst_port] if receivers is None else receivers:
-            self.members[port, flow.dst_ip, flow.src_ip, flow.src_qp] = (job, flow, back)
-        self.members[flow.dst_ip, flow.dst_qp] = self.members[flow.src_ip, flow.src_qp] = (
-            job,
-            flow,
-            Role.GUARD,
-        )
+            self.members[port, dst, src, flow.src_qp] = (job, flow, back)
+        self.members[dst, flow.dst_qp] = self.members[src, flow.src_qp] = (job, flow, Role.GUARD)
 
     def process(self, port: int, frame: bytes) -> list[Out]:
         """What leaves, and where, when `frame` comes in on `port`."""
         tree_packet = TreePacket.parse(frame)
         if tree_packet is not None:
-            return self.tree_packet(port, tree_packet, is_spoofed=self.is_spoofed(port, tree_packet.ip))
-        headers = roce_headers(frame)
-        if headers is None:
+            return self.tree_packet(port, tree_packet, is_spoofed=self.is_spoofed(port, frame))
+        if not is_roce(frame):
             if is_disguised(frame):
                 self.port_counters["spoofed"][port] += 1
                 return []
             return self.forward(port, frame)
-        ip, bth = headers
-        found = self.members.get((port, ip.src, ip.dst, bth.dest_qp))
-        found = found or self.members.get((ip.dst, bth.dest_qp))
+        src, dst, opcode, dest_qp = frame[26:30], frame[30:34], frame[42], int.from_bytes(frame[47:50], "big")
+        found = self.members.get((port, src, dst, dest_qp)) or self.members.get((dst, dest_qp))
         if found is not None and found[2] is Role.GUARD:
             return found[0].drop("foreign")
-        if found is None or bth.opcode == CONGESTION_NOTIFICATION:
-            return [] if self.is_spoofed(port, ip) else self.forward(port, frame)
+        if found is None or opcode == CONGESTION_NOTIFICATION:
+            return [] if self.is_spoofed(port, frame) else self.forward(port, frame)
         job, flow, role = found
         if role is Role.DATA:
             return self.data(job, flow, frame)
         if role is Role.ACK:
-            if bth.opcode != Opcode.ACKNOWLEDGE:
+            if opcode != Opcode.ACKNOWLEDGE:
                 return job.drop("foreign")
             job.counters["acks"] += 1
             if flow.rnr_syndrome:
                 note_acknowledgement(job, flow, frame)
         return self.forward(port, frame)
 
-    def is_spoofed(self, port: int, ip: IPv4) -> bool:
+    def is_spoofed(self, port: int, frame: bytes) -> bool:
         """Nobody sends with another's address: leaves know the peers in other racks by nothing else."""
-        spoofed = self.host_ports.get(port, ip.src) != ip.src
+        own = self.host_ports.get(port)
+        spoofed = own is not None and own.packed != frame[26:30]
         self.port_counters["spoofed"][port] += spoofed
         return spoofed
 
@@ -165,7 +172,7 @@ class SwitchModel(TreeSwitch):
         packet = whole_chunks(frame)
         if packet is None:
             return job.drop("unplaced")
-        if self.check_icrc and not packet.icrc_ok():
+        if self.check_icrc and not is_whole(frame):
             return job.drop("bad_icrc")
         record = None if packet.bth.reserved else place(job, flow, packet)
         if record is None:
@@ -192,7 +199,7 @@ class SwitchModel(TreeSwitch):
 
     def route(self, frame: bytes) -> Route | None:
         """The next hop of a packet; of several, always the same for the same connection."""
-        found = self.routes.get(IPv4Address(bytes(frame[30:34])))
+        found = self.routes.get(address(bytes(frame[30:34])))
         return found[choice(frame, len(found))] if isinstance(found, tuple) else found
 
     def aggregate(self, job: Job, flow: Flow, record: Record, packet: RocePacket, frame: bytes) -> list[Out]:

@@ -97,6 +97,9 @@ class Record:
     op: Op
 
 
+_ZEROS = np.zeros(CHUNK_BYTES // LANE_BYTES, np.int32)
+
+
 @dataclass
 class Slot:
     """The aggregator of one fragment.
@@ -109,7 +112,7 @@ class Slot:
     tag: Tag | None = None
     ranks: set[int] = field(default_factory=set)
     chunks: list[NDArray[np.int32]] = field(
-        default_factory=lambda: [np.zeros(CHUNK_BYTES // LANE_BYTES, np.int32) for _ in range(MAX_CHUNKS)]
+        default_factory=lambda: [_ZEROS] * MAX_CHUNKS  # replaced, never written into
     )
     header: bytes = bytes(CHUNK_BYTES)
     count: int = 0  # chunks in the first contributor's packet

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import IntEnum, IntFlag
 from ipaddress import IPv4Address, IPv4Network
 from typing import Final
@@ -31,6 +31,7 @@ TREE_PORT: Final = 53300
 TREE_VERSION: Final = 1
 LINK_LOCAL: Final = IPv4Network("169.254.0.0/16")
 
+_PORT: Final = TREE_PORT.to_bytes(2, "big")
 _HEADER = struct.Struct(">BBBBBBHIII")  # the last: reserved 8, PSN 24
 _MASKED: Final = (1, 8, 10, 11, 26, 27)  # of IP and UDP: TOS, TTL, both checksums
 
@@ -93,15 +94,16 @@ class TreePacket:
     def build(self) -> bytes:
         """The frame."""
         header = self.header()
-        udp = replace(self.udp, length=Udp.SIZE + len(header) + len(self.payload) + ICRC_SIZE)
-        ip = replace(self.ip, total_length=IPv4.SIZE + udp.length)
-        network = ip.pack() + udp.pack()
+        length = Udp.SIZE + len(header) + len(self.payload) + ICRC_SIZE
+        network = self.ip.pack(IPv4.SIZE + length) + self.udp.pack(length)
         check = tree_icrc(network, header, self.payload)
         return self.ethernet.pack() + network + header + self.payload + check
 
     @classmethod
     def parse(cls, frame: bytes) -> TreePacket | None:
         """None where it is none; one whose end is missing has no right ICRC."""
+        if frame[36:38] != _PORT:  # most frames
+            return None
         try:
             ethernet, ip, udp = Ethernet.unpack(frame), IPv4.unpack(frame[14:]), Udp.unpack(frame[34:])
         except MalformedPacket:

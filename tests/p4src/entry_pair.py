@@ -9,13 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from controller.entries import Entry, Group, Key, TableEntry, key_of
-from host_agent.wire.headers import ETHERTYPE_IPV4, RocePacket
 from p4src import CPU_PORT, HISTORY_MESSAGES, JSON_PATH
+from simulation.switch.comparing import describe, normal
 from simulation.switch.from_entries import EntrySwitch
 from simulation.switch.state import PORT_COUNTERS, TREE_COUNTERS
-from simulation.switch.tree_packets import TreeFlags, TreePacket
 from soft_switch.dataplane import DataPlane, Exact, Lpm
-from tests.p4src.rack import COUNTER_NAMES, comparable
+from tests.p4src.rack import COUNTER_NAMES
 
 FLOW_COUNTERS = {
     **COUNTER_NAMES,
@@ -134,30 +133,3 @@ class EntryPair:
     def _read(self) -> dict[str, npt.NDArray[np.uint64]]:
         names = {**FLOW_COUNTERS, **PORT_COUNTER_NAMES}
         return {name: self.plane.counter_read_all(full) for name, full in names.items()}
-
-
-def normal(left: tuple[int, bytes]) -> tuple[int, bytes]:
-    """A frame without padding, a PSN that is not valid, and lanes where the ranks disagree."""
-    port, frame = left
-    if frame[12:14] == ETHERTYPE_IPV4.to_bytes(2, "big"):
-        frame = frame[: 14 + int.from_bytes(frame[16:18], "big")]
-    packet = TreePacket.parse(frame)
-    if packet is None:
-        return comparable((port, frame))
-    assert packet.icrc_ok()
-    plain = packet.header()[: -3 if not packet.flags & TreeFlags.PSN_VALID else None]
-    size = len(packet.payload)
-    kept = packet.payload[:256] + bytes(size - 256) if packet.flags & TreeFlags.MISMATCH else packet.payload
-    return port, frame[:42] + plain + kept
-
-
-def describe(frame: bytes) -> str:
-    """For a failed assertion."""
-    packet: TreePacket | RocePacket | None = TreePacket.parse(frame)
-    if packet is None:
-        try:
-            packet = RocePacket.parse(frame)
-        except ValueError:
-            return frame[:64].hex()
-    text = str(packet)
-    return text if len(text) < 900 else text[:900] + "..."

@@ -9,8 +9,6 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from host_agent.wire.aggregation import CHUNK_BYTES, MAGIC, SUMMED_BIT, Flags
-from host_agent.wire.headers import RocePacket
 from simulation.switch.slot_rules import RACK_COUNTERS, Job, Route
 from soft_switch.dataplane import DataPlane, Exact, Lpm, Match
 
@@ -25,8 +23,6 @@ COUNTER_NAMES = {
 }
 assert set(COUNTER_NAMES) == set(RACK_COUNTERS)
 MAX_RANKS = 32
-HEADERS = 14 + 20 + 8 + 12  # Ethernet, IPv4, UDP, BTH
-ACK_REQ_OFFSET = HEADERS - 4  # and BTH's reserved bits
 
 
 def mac(value: bytes) -> int:
@@ -134,17 +130,3 @@ class CompiledRack:
             )
             for name, full in COUNTER_NAMES.items()
         }
-
-
-def comparable(leaving: tuple[int, bytes]) -> tuple[int, bytes]:
-    """A frame without what nobody may rely on: the lanes of a result that says the ranks do not agree.
-
-    Where their packets differ in size, the longest one's last chunks are added to what an older message left.
-    """
-    port, frame = leaving
-    head = frame[HEADERS : HEADERS + CHUNK_BYTES]
-    is_sum = len(head) == CHUNK_BYTES and frame[ACK_REQ_OFFSET] & SUMMED_BIT
-    if is_sum and head[:4] == MAGIC.to_bytes(4, "big") and head[5] & Flags.MISMATCH:
-        assert RocePacket.parse(frame).icrc_ok()
-        return port, frame[: HEADERS + CHUNK_BYTES] + bytes(len(frame) - HEADERS - CHUNK_BYTES)
-    return leaving

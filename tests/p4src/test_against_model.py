@@ -16,8 +16,9 @@ from host_agent.wire import psn as psn_math
 from host_agent.wire.aggregation import AggregationHeader, ElementType, Op
 from host_agent.wire.headers import Aeth, Bth, Ethernet, IPv4, Opcode, RocePacket, Udp
 from simulation.rack import configs, job_of, routes_of
+from simulation.switch.comparing import comparable
 from simulation.switch.slot_rules import Job, SwitchModel
-from tests.p4src.rack import CompiledRack, comparable
+from tests.p4src.rack import CompiledRack
 
 pytestmark = pytest.mark.slow
 

@@ -18,9 +18,10 @@ from simulation.jobs import JobSettings
 from simulation.network import fabric_config
 from simulation.rack import Faults
 from simulation.scenarios import Scenario
+from simulation.switch.comparing import normal
 from simulation.switch.from_entries import EntrySwitch
 from soft_switch.dataplane import Exact, Lpm
-from tests.p4src.entry_pair import FLOW_COUNTERS, normal
+from tests.p4src.entry_pair import FLOW_COUNTERS
 from tests.p4src.test_fabric_against_model import recorded, something_else
 from tests.soft_switch.switches import BMV2, Bench, Fence, Switch, Wire, namespace, running, unique
 

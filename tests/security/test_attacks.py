@@ -25,8 +25,9 @@ from simulation.jobs import JobSettings
 from simulation.network import fabric_config
 from simulation.rack import Faults
 from simulation.scenarios import Scenario
+from simulation.switch.comparing import describe
 from simulation.switch.tree_packets import TreePacket
-from tests.p4src.entry_pair import EntryPair, describe
+from tests.p4src.entry_pair import EntryPair
 from tests.p4src.test_fabric_against_model import Script, recorded
 from tests.security.attacks import Attacker, as_a_host_reads, cnp, disguises
 

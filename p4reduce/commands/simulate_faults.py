@@ -1,0 +1,191 @@
+"""`p4reduce simulate-faults`: whole jobs on a simulated clock, with everything going wrong that may."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from p4reduce import output
+from topologies.errors import TopologyError
+
+if TYPE_CHECKING:
+    from simulation.faults.running import Tally
+    from simulation.faults.schedule import Schedule
+    from simulation.faults.world import Outcome
+
+_SHRUNK = 3  # failures that are made short; of more, only the seed is printed
+_LINES = 200  # of a trace
+
+
+def simulate_faults(
+    seeds: Annotated[
+        str | None, typer.Option(metavar="A..B", help="Play these seeds, both ends included: 1..1000.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Play this one alone, and say more about it.")] = None,
+    replay: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Play the schedule in this file, as a failure leaves one."),
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="How many processes play.")] = 1,
+    seconds: Annotated[float | None, typer.Option(min=0, help="Begin no more after so long.")] = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Write the summary there; - is stdout.")
+    ] = None,
+    target: Annotated[
+        str,
+        typer.Option(
+            help="What each frame is given to as well, packet by packet: model (nothing), embedded."
+        ),
+    ] = "model",
+    trace: Annotated[
+        bool, typer.Option("--trace", help="With --seed or --replay: what happened when.")
+    ] = False,
+    shrink_s: Annotated[
+        float, typer.Option(min=0, help="How long a failure is made shorter, in seconds.")
+    ] = 60.0,
+    save: Annotated[
+        Path, typer.Option(metavar="DIR", help="Where schedules that fail are written to.")
+    ] = Path(),
+) -> None:
+    """Play jobs, switches, links and the controller on a simulated clock; a seed decides all that goes wrong.
+
+    After every event it is checked that no sum is wrong and no invariant is broken, and in the end that every
+    job is over. A failure is made as short as can be, and written to a file that --replay plays again.
+    """
+    from simulation.faults.targets import TARGETS  # so that other commands do not wait for all of this
+
+    if (seeds is not None) + (seed is not None) + (replay is not None) != 1:
+        raise TopologyError("give one of --seeds A..B, --seed N and --replay FILE")
+    if target not in TARGETS:
+        raise TopologyError(f"--target is {target!r}, known are {', '.join(TARGETS)}")
+    output.require_writable(json_file)
+    if seeds is not None:
+        _many(_range(seeds), jobs, seconds, json_file, target, shrink_s, save)
+    else:
+        _one(seed, replay, target, trace, shrink_s, save)
+
+
+def _range(text: str) -> range:
+    found = re.fullmatch(r"(\d+)(?:\.\.(\d+))?", text)
+    if found is None or (found[2] is not None and int(found[2]) < int(found[1])):
+        raise TopologyError(f"--seeds is {text!r}: give a range such as 1..1000")
+    return range(int(found[1]), int(found[2] or found[1]) + 1)
+
+
+def _many(
+    seeds: range,
+    jobs: int,
+    seconds: float | None,
+    json_file: Path | None,
+    target: str,
+    shrink_s: float,
+    save: Path,
+) -> None:
+    from simulation.faults import running, targets
+    from simulation.faults.drawing import draw
+
+    printed = time.monotonic()
+
+    def say(tally: Tally) -> None:
+        nonlocal printed
+        if time.monotonic() - printed >= 10 or tally.seeds == len(seeds):
+            printed = time.monotonic()
+            output.note(_progress(tally, len(seeds)))
+
+    with targets.players(target) as play:
+        tally = running.run_many(seeds, processes=jobs, seconds=seconds, say=say, play=play.many)
+        if json_file is not None:
+            output.write_json(json_file, {"target": target, "first_seed": seeds[0], **tally.as_json()})
+        _summary(tally, seeds, target)
+        for failure in tally.failures:
+            output.say(f"seed {failure.seed}: {failure.error}", style="red")
+        for failure in tally.failures[:_SHRUNK]:
+            _shrink(play.one(draw(failure.seed)), play, shrink_s, save)
+    if tally.failures:
+        raise typer.Exit(1)
+
+
+def _one(
+    seed: int | None, replay: Path | None, target: str, trace: bool, shrink_s: float, save: Path
+) -> None:
+    from simulation.faults import targets
+    from simulation.faults.drawing import draw
+
+    schedule = draw(seed) if seed is not None else _read(replay)
+    with targets.players(target) as play:
+        outcome = play.one(schedule, tracing=trace)
+        for line in outcome.lines[-_LINES:]:
+            output.say(line)
+        output.say(_in_words(outcome))
+        if outcome.error:
+            output.say(f"seed {schedule.seed}: {outcome.error}", style="red")
+            if replay is None:
+                _shrink(outcome, play, shrink_s, save)
+            raise typer.Exit(1)
+
+
+def _read(path: Path | None) -> Schedule:
+    from simulation.faults.schedule import Schedule, ScheduleError
+
+    assert path is not None
+    try:
+        return Schedule.from_json(path.read_text())
+    except (OSError, ScheduleError, UnicodeDecodeError) as error:
+        raise TopologyError(f"cannot read {path}: {error}") from error
+
+
+def _shrink(outcome: Outcome, play: Targeted, seconds: float, save: Path) -> None:
+    from simulation.faults.shrinking import Shrinker
+
+    shrunk = Shrinker(outcome, play.one, seconds=seconds).shrink()
+    schedule = shrunk.schedule
+    path = save / f"p4reduce-seed-{schedule.seed}.json"
+    try:
+        path.write_text(schedule.to_json())
+    except OSError as error:
+        raise TopologyError(f"cannot write {path}: {error.strerror}") from error
+    output.say(
+        f"\nseed {schedule.seed}, made short in {shrunk.runs} runs: {shrunk.outcome.error}\n"
+        f"{schedule.in_words()}\n"
+        f"  play it again: p4reduce simulate-faults --replay {path} --trace"
+    )
+
+
+def _progress(tally: Tally, total: int) -> str:
+    rate = tally.seeds / tally.seconds if tally.seconds else 0.0
+    failed = f", {len(tally.failures)} failed" if tally.failures else ""
+    return f"{tally.seeds:,} of {total:,} seeds, {rate:.1f} a second{failed}"
+
+
+def _summary(tally: Tally, seeds: Sequence[int], target: str) -> None:
+    beside = "" if target == "model" else f", each frame given to {target} too"
+    rate = tally.seeds / tally.seconds if tally.seconds else 0.0
+    output.say(
+        f"{tally.seeds:,} of {len(seeds):,} seeds in {tally.seconds:.1f} s ({rate:.1f} a second){beside}: "
+        f"{len(tally.failures)} failed"
+    )
+    output.say(
+        f"{tally.events:,} events, {tally.packets:,} packets, {tally.collectives:,} collectives, "
+        f"{tally.simulated_s:,.0f} s of simulated time"
+    )
+    output.say(
+        "faults: " + (", ".join(f"{n:,} {kind}" for kind, n in sorted(tally.faults.items())) or "none")
+    )
+    output.say("workers: " + ", ".join(f"{n:,} {state}" for state, n in sorted(tally.workers.items())))
+
+
+def _in_words(outcome: Outcome) -> str:
+    faults = len(outcome.schedule.mishaps) + len(outcome.strikes)
+    return (
+        f"{outcome.events:,} events, {outcome.packets:,} packets, {faults} faults, "
+        f"{outcome.simulated_s:.3f} s of simulated time, trace {outcome.trace:08x}"
+    )
+
+
+if TYPE_CHECKING:
+    from simulation.faults.targets import Targeted

@@ -1,0 +1,196 @@
+"""The controller as a process of the simulation: the real registry and switches, and workers' sessions.
+
+It is killed at any time; what it had committed to its database is what the next one finds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from controller.allocator import SwitchAllocator
+from controller.api.errors import ControllerError
+from controller.fabric import ManagedSwitch
+from controller.jobs import Ended, Event
+from controller.registry import Registry
+from controller.routes import base_entries
+from controller.sessions import Session
+from controller.store import Store
+from simulation.faults.loop import ProcessLoop, new_loop
+from simulation.faults.p4runtime import SimulatedSwitch
+from simulation.rack import InvariantError
+
+if TYPE_CHECKING:
+    from simulation.faults.worker import Worker
+    from simulation.faults.world import World
+
+_LISTENING_S = 0.05  # from its start until it takes sessions, at least
+
+
+class Conversation:
+    """A worker's connection with the controller. Either side may end it, and the other hears of it later.
+
+    What one says arrives in order; what is under way when the connection ends is lost.
+    """
+
+    def __init__(self, world: World, worker: Worker) -> None:
+        self.world = world
+        self.worker = worker
+        self.session: Session | None = None
+        self.open = True
+        self.delay_ns = worker.management_ns
+        self.controller: ControllerProcess | None = None
+
+    def say(self, what: Callable[[Session], None]) -> None:
+        """From the worker to the controller."""
+        if self.open:
+            self.world.clock.after(self.delay_ns, self._hear, what)
+
+    def _hear(self, what: Callable[[Session], None]) -> None:
+        controller = self.controller
+        if not self.open or controller is None or not controller.alive or self.session is None:
+            return
+        with controller.running():
+            try:
+                what(self.session)
+            except (ControllerError, sqlite3.Error) as error:
+                gone = isinstance(error, sqlite3.Error)
+                self.session.broken()
+                self.hang_up(f"the controller says: {error}", gone=gone)
+
+    def tell(self, event: Event) -> None:
+        """From the controller to the worker."""
+        self.world.clock.after(self.delay_ns, self._told, event)
+
+    def _told(self, event: Event) -> None:
+        self.worker.told(self, event)
+
+    def hang_up(self, why: str, *, gone: bool = True) -> None:
+        """The controller's side has ended; `gone`: the worker may try again."""
+        if self.open:
+            self.open = False
+            self.world.clock.after(self.delay_ns, self.worker.hung_up, self, why, gone)
+
+    def closed_by_worker(self, *, told_end: bool = False) -> None:
+        """The worker's side has ended: it died, its session timed out, or it heard that the job is over."""
+        if not self.open and not told_end:
+            return
+        self.open = False
+        self.world.clock.after(self.delay_ns, self._worker_gone, told_end)
+
+    def _worker_gone(self, told_end: bool) -> None:
+        controller = self.controller
+        if controller is not None and controller.alive and self.session is not None:
+            with controller.running():
+                if told_end:
+                    self.session.took_end()
+                else:
+                    self.session.broken()
+
+
+class _Running:
+    """The process's event loop is the running one."""
+
+    def __init__(self, loop: ProcessLoop) -> None:
+        self._loop = loop
+
+    def __enter__(self) -> None:
+        self._before = asyncio._get_running_loop()
+        asyncio._set_running_loop(self._loop)
+
+    def __exit__(self, *_: object) -> None:
+        asyncio._set_running_loop(self._before)
+
+
+class ControllerProcess:
+    """One life of the controller."""
+
+    def __init__(self, world: World, store: Store) -> None:
+        self.world = world
+        self.alive = True
+        self.listening = False
+        self.loop = new_loop(world.clock)
+        self.conversations: list[Conversation] = []
+        with self.running():
+            self.switches = [
+                SimulatedSwitch(
+                    world.nodes[switch.name],
+                    switch,
+                    base_entries(world.config, switch),
+                    on_change=lambda changed: self.registry.on_switch_change(changed.config.name),
+                )
+                for switch in world.config.switches
+            ]
+            self.registry = Registry(
+                world.config, store, [ManagedSwitch(s) for s in self.switches], clock=self.loop.time
+            )
+            if world.schedule.slots:
+                for managed in self.registry.switches.values():
+                    managed.allocator = SwitchAllocator(slots=world.schedule.slots)
+            self.registry.load()
+            self.loop.create_task(self.registry.run())
+            self.loop.create_task(self._start())
+
+    def running(self) -> _Running:
+        """Calls into it are made inside this."""
+        return _Running(self.loop)
+
+    async def _start(self) -> None:
+        for switch in self.switches:
+            await switch.start()
+        waits = [
+            s.wait_ready(self.world.config.switch_timeout_s / 2) for s in self.registry.switches.values()
+        ]
+        await asyncio.gather(*waits)
+        await asyncio.sleep(_LISTENING_S)
+        self.listening = True
+
+    def connect(self, conversation: Conversation, call: Callable[[Registry], Session]) -> None:
+        """A worker's first message has come: it joins, or resumes."""
+        conversation.controller = self
+        with self.running():
+            try:
+                conversation.session = call(self.registry)
+            except ControllerError as error:
+                conversation.hang_up(str(error), gone=False)
+                return
+            except sqlite3.Error as error:
+                conversation.hang_up(f"the controller's database failed: {error}", gone=True)
+                return
+            self.conversations.append(conversation)
+            self.loop.create_task(self._serve(conversation, conversation.session))
+
+    async def _serve(self, conversation: Conversation, session: Session) -> None:
+        while (event := await session.events.get()) is not None:
+            conversation.tell(event)
+        if not isinstance(session.told, Ended):
+            session.broken()
+        conversation.hang_up("the session is over")
+
+    def kill(self) -> None:
+        """At once, whatever it was at; the workers' connections break."""
+        self.alive = self.listening = False
+        self.loop.kill()
+        for conversation in self.conversations:
+            conversation.hang_up("the controller is gone")
+        for switch in self.world.nodes.values():
+            switch.connection = None
+
+
+class DefectsHeard(logging.Handler):
+    """What the controller logs as a defect of its own is one; everything goes to the trace."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(logging.INFO if world.tracing else logging.WARNING)
+        self.world = world
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.levelno >= logging.ERROR and record.exc_info:
+            error: Any = record.exc_info[1]
+            self.world.defect = InvariantError(f"{record.getMessage()}: {error!r}")
+            self.world.defect.__cause__ = error
+        if self.world.tracing:
+            self.world.note(f"controller: {record.getMessage()}")

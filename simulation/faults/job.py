@@ -1,0 +1,219 @@
+"""A job of a run: its workers, what they are to compute, and what may never be between them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from numpy.typing import NDArray
+
+from controller.config import HostConfig
+from controller.jobs import Ended, Plan
+from host_agent.wire.psn import PSN_MASK
+from simulation.faults.results import Deliveries, Expected
+from simulation.faults.schedule import JobPlan
+from simulation.faults.worker import Worker
+from simulation.rack import InvariantError
+
+if TYPE_CHECKING:
+    from simulation.faults.world import World
+
+
+class JobRun:
+    """`number` counts from 1; ranks that workers joined with name them for ever."""
+
+    def __init__(self, world: World, number: int, plan: JobPlan) -> None:
+        self.world = world
+        self.number = number
+        self.name = f"job{number}"
+        self.plan = plan
+        self.plan_size = len(plan.hosts)
+        self.collectives = 0
+        self.renewals = 0
+        self.created = False
+        self.running_ns = 1 << 62  # since when
+        self.failures: list[str] = []
+        self._members: dict[int, dict[int, int]] = {}  # by generation: who joined as what, by rank
+        self._by_rank: dict[int, dict[int, Worker]] = {}
+        self._sizes: dict[int, int] = {}
+        self._windows: dict[int, int] = {}
+        self._finished: dict[int, dict[int, tuple[tuple[int, ...], str]]] = {}
+        self._deliveries: dict[int, Deliveries] = {}
+        self._expected: dict[int, Expected] = {}
+        self.workers = [Worker(world, self, rank) for rank in range(self.plan_size)]
+
+    @property
+    def over(self) -> bool:
+        """Every worker has left, was told that the job is over, or is dead."""
+        return all(worker.over for worker in self.workers)
+
+    def runs(self) -> None:
+        """The first of its workers may begin."""
+        if self.running_ns > self.world.clock.now_ns:
+            self.running_ns = self.world.clock.now_ns
+            self.world.job_runs(self.number)
+
+    def host_of(self, rank: int) -> HostConfig:
+        """Where a rank runs."""
+        return self.world.config.hosts[self.plan.hosts[rank]]
+
+    def inputs(self, collective: int) -> list[NDArray[Any]]:
+        """What each rank, as it joined, puts into a collective."""
+        return self.expected(collective).inputs
+
+    def expected(self, collective: int) -> Expected:
+        """What has to come out of it."""
+        if collective not in self._expected:
+            case = self.plan.work[collective].case()
+            self._expected[collective] = Expected(
+                case, case.inputs(self.plan_size, self.plan.seed + collective)
+            )
+        return self._expected[collective]
+
+    def deliveries(self, generation: int) -> Deliveries:
+        """The operations of a generation."""
+        return self._deliveries[generation]
+
+    def connected(self, worker: Worker, plan: Plan, size: int) -> None:
+        """A worker has brought up its queue pairs."""
+        generation = plan.generation
+        if generation not in self._deliveries:
+            self._sizes[generation] = size
+            self._deliveries[generation] = Deliveries(size)
+            self._windows[generation] = plan.window
+            self.world.generations[generation] = self
+        known = self._members.setdefault(generation, {})
+        if known.setdefault(worker.rank, worker.joined_as) != worker.joined_as:
+            raise InvariantError(f"{worker}: rank {worker.rank} of generation {generation} is given twice")
+        self._by_rank.setdefault(generation, {})[worker.rank] = worker
+
+    def world_size(self, generation: int) -> int:
+        """How many workers a generation has."""
+        return self._sizes.get(generation, self.plan_size)
+
+    def members(self, generation: int) -> tuple[int, ...]:
+        """Its workers, by rank, each by the rank that it joined with."""
+        known = self._members[generation]
+        return tuple(known[rank] for rank in range(self.world_size(generation)))
+
+    def of_generation(self, generation: int) -> list[Worker]:
+        """Those whose queue pairs of that generation are up."""
+        return [
+            worker
+            for worker in self._by_rank.get(generation, {}).values()
+            if worker.endpoint is not None and worker.endpoint.config.generation == generation
+        ]
+
+    def finished(
+        self,
+        worker: Worker,
+        collective: int,
+        generation: int,
+        module: str,
+        out: NDArray[Any],
+        *,
+        restored: bool,
+    ) -> None:
+        """A worker has a collective's result; `restored`: another one's that had finished it."""
+        members = self.members(generation)
+        done = self._finished.setdefault(collective, {})
+        alive = {rank: how for rank, how in done.items() if rank in members}
+        if restored:
+            if not done:
+                raise InvariantError(
+                    f"{worker} was given the result of collective {collective}, which nobody had"
+                )
+            members, module = next(iter(alive.values())) if alive else next(iter(done.values()))
+        else:
+            for rank, (others, _) in alive.items():
+                if others != members:
+                    raise InvariantError(
+                        f"{worker} has the result of collective {collective} of ranks {list(members)}, and "
+                        f"rank {rank} that of {list(others)}"
+                    )
+        done[worker.joined_as] = members, module
+        place = members.index(worker.joined_as)
+        if len(members) > 1:
+            self.expected(collective).check(str(worker), members, place, module, out)
+        self.collectives += 1
+
+    def lacking(self, generation: int, message: int) -> list[int]:
+        """The ranks that have not received a message, and may still want it."""
+        return [
+            worker.rank
+            for worker in self.of_generation(generation)
+            if worker.endpoint is not None and worker.endpoint.position().received_messages <= message
+        ]
+
+    def expected_psn(self, generation: int, sender: int) -> int:
+        """What the receiver of a rank's flow waits for."""
+        worker = self._by_rank[generation][sender]
+        assert worker.ready is not None
+        successor = self._by_rank[generation].get(worker.ready.successor.rank)
+        if successor is None or successor.endpoint is None:
+            return worker.psn_out
+        return successor.endpoint.position().expected_psn
+
+    def check_windows(self, worker: Worker) -> None:
+        """Who is how far ahead of whom, after something happened to a worker."""
+        endpoint = worker.endpoint
+        if endpoint is None or worker.ready is None:
+            return
+        generation = endpoint.config.generation
+        own = endpoint.position()
+        if own.sent_messages - own.received_messages > self._windows[generation]:
+            raise InvariantError(
+                f"{worker} has sent {own.sent_messages} messages and received {own.received_messages}: more "
+                f"than its window of {self._windows[generation]}"
+            )
+        first, next_psn = own.first_unacked_psn, own.next_psn
+        expected = own.expected_psn
+        peers = self._by_rank[generation]
+        after = peers.get(worker.ready.successor.rank)
+        if (
+            after is not None
+            and after.endpoint is not None
+            and after.endpoint.config.generation == generation
+        ):
+            self._check_flow(worker, first, after, after.endpoint.position().expected_psn, next_psn)
+        before = peers.get(worker.ready.predecessor.rank)
+        if (
+            before is not None
+            and before.endpoint is not None
+            and before.endpoint.config.generation == generation
+        ):
+            theirs = before.endpoint.position()
+            self._check_flow(before, theirs.first_unacked_psn, worker, expected, theirs.next_psn)
+
+    def _check_flow(
+        self, sender: Worker, unacked: int, receiver: Worker, expected: int, next_psn: int
+    ) -> None:
+        """What is acknowledged has arrived, and nothing arrives that was not sent."""
+        if (expected - unacked) & PSN_MASK > (next_psn - unacked) & PSN_MASK:
+            raise InvariantError(
+                f"{sender} has all before PSN {unacked:#x} acknowledged and is to send {next_psn:#x} next, "
+                f"and {receiver} expects {expected:#x}"
+            )
+
+    def worker_over(self, worker: Worker) -> None:
+        """One of them has come to its end."""
+        self.world.unfinished -= 1
+        if self.over:
+            self.world.note(f"{self.name} is over")
+
+    def check_end(self) -> None:
+        """Everybody left, or was told an error for which there is a reason."""
+        for worker in self.workers:
+            excuse = self.world.excuse(self, worker)
+            if worker.state == "dead":
+                continue
+            if worker.state == "left":
+                if worker.collective < len(self.plan.work):
+                    raise InvariantError(f"{worker} left after {worker.collective} collectives")
+                continue
+            why = worker.end.reason if isinstance(worker.end, Ended) else worker.end
+            if self.failures and not excuse:
+                raise InvariantError(f"a connection failed: {self.failures[0]}")
+            if not excuse:
+                raise InvariantError(f"{worker} was told that its job is over, for no reason: {why}")
+            if not why:
+                raise InvariantError(f"{worker} was not told why its job is over")

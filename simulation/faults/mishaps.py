@@ -1,0 +1,115 @@
+"""What may break, how it breaks, and whom that excuses."""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import TYPE_CHECKING
+
+from simulation.faults.control import ControllerProcess
+from simulation.faults.loop import NS
+from simulation.faults.schedule import Mishap
+
+if TYPE_CHECKING:
+    from simulation.faults.job import JobRun
+    from simulation.faults.worker import Worker
+    from simulation.faults.world import World
+
+KINDS = (
+    "worker-kill",
+    "worker-pause",
+    "link-down",
+    "switch-restart",
+    "p4runtime-cut",
+    "controller-restart",
+    "session-cut",
+    "disk-full",
+)
+
+
+def happen(world: World, mishap: Mishap) -> None:
+    """At its time."""
+    where = f"job {mishap.job}, rank {mishap.rank}" if mishap.job else mishap.what
+    world.note(f"fault: {mishap.kind} {where}")
+    over_ns = world.clock.now_ns + mishap.lasts_ns
+    kind = mishap.kind
+    if kind in ("worker-kill", "worker-pause", "session-cut"):
+        worker = world.jobs[(mishap.job - 1) % len(world.jobs)].workers
+        one = worker[mishap.rank % len(worker)]
+        if kind == "worker-kill":
+            one.kill()
+        elif kind == "worker-pause":
+            one.stop(over_ns)
+        else:
+            one.cut_session(over_ns)
+    elif kind == "link-down":
+        a, b = mishap.what.split(":")
+        for name in (f"{a}>{b}", f"{b}>{a}"):
+            world.wires[name].down += 1
+        world.clock.at(over_ns, _link_up, world, a, b)
+    elif kind == "switch-restart":
+        node = world.nodes[mishap.what]
+        if node.up:
+            node.die()
+            world.clock.at(over_ns, node.start)
+    elif kind == "p4runtime-cut":
+        node = world.nodes[mishap.what]
+        node.cut_off += 1
+        node.cut()
+        world.clock.at(over_ns, _reachable, world, mishap.what)
+    elif kind == "controller-restart":
+        if world.controller is not None:
+            world.controller.kill()
+            world.past.append(world.controller)
+            world.controller = None
+            world.clock.at(over_ns, _start_controller, world)
+    elif kind == "disk-full":
+        _fill(world.store.connection)
+        world.clock.at(over_ns, _free, world)
+    else:
+        raise ValueError(f"there is no fault {kind!r}")
+
+
+def _link_up(world: World, a: str, b: str) -> None:
+    for name in (f"{a}>{b}", f"{b}>{a}"):
+        world.wires[name].down -= 1
+
+
+def _reachable(world: World, name: str) -> None:
+    world.nodes[name].cut_off -= 1
+
+
+def _start_controller(world: World) -> None:
+    if world.controller is None:
+        world.controller = ControllerProcess(world, world.store)
+
+
+def _fill(db: sqlite3.Connection) -> None:
+    (pages,) = db.execute("PRAGMA page_count").fetchone()
+    db.execute(f"PRAGMA max_page_count = {pages}")
+
+
+def _free(world: World) -> None:
+    world.store.connection.execute("PRAGMA max_page_count = 1073741823")
+
+
+def excuse(world: World, job: JobRun, worker: Worker) -> str:
+    """Why a worker may be told an error; empty: there is nothing."""
+    config = world.config
+    silent_s = deaf_s = 0.0
+    for at_ns, mishap in world.happened:
+        mine = (mishap.job - 1) % len(world.jobs) == job.number - 1
+        me = mine and mishap.rank % job.plan_size == worker.joined_as
+        lasts_s = mishap.lasts_ns / NS
+        if at_ns < job.running_ns and mishap.kind not in ("worker-pause", "link-down"):
+            return "it was being set up"
+        if mishap.kind == "worker-kill" and mine and not job.plan.elastic:
+            return "a worker was killed"
+        if mishap.kind in ("worker-pause", "session-cut") and (me if job.plan.elastic else mine):
+            silent_s += lasts_s
+        if mishap.kind == "controller-restart":
+            deaf_s += lasts_s
+    if silent_s + deaf_s > min(config.lost_timeout_s, config.heartbeat_timeout_s) / 2 and silent_s:
+        return "a worker was silent for long"
+    if deaf_s + silent_s > config.resume_timeout_s / 2:
+        return "the controller was away for long"
+    return ""

@@ -1,0 +1,265 @@
+"""Seeds hold, replay exactly, shrink; the compiled program does the same; and broken variants are found."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from controller.allocator import Region, SwitchAllocator
+from host_agent.recovery import Ledger
+from simulation.faults.drawing import draw
+from simulation.faults.running import run_many
+from simulation.faults.schedule import Mishap, Schedule, ScheduleError
+from simulation.faults.shrinking import Shrinker, fewest, kind_of
+from simulation.faults.targets import Targeted, players
+from simulation.faults.worker import Worker
+from simulation.faults.world import Outcome, run
+from simulation.switch import emit, slot_rules
+from simulation.switch.slot_rules import SwitchModel
+from simulation.switch.state import Job, Owner, Slot, serial_age
+
+SEEDS = int(os.environ.get("P4REDUCE_SEEDS", "100"))
+LOSSY = 11
+
+
+@pytest.mark.timeout(3600)
+def test_seeds_hold() -> None:
+    """$P4REDUCE_SEEDS says how many; `p4reduce simulate-faults --seed N` plays one again."""
+    tally = run_many(range(SEEDS), play=Targeted().many)
+    assert not tally.failures
+    assert tally.seeds == SEEDS
+    assert tally.collectives > 2 * SEEDS
+
+
+def test_a_seed_is_played_alike_every_time() -> None:
+    for seed in (3, LOSSY, 27):
+        first, second = run(draw(seed)), run(draw(seed))
+        assert (first.trace, first.events, first.strikes) == (second.trace, second.events, second.strikes)
+
+
+def test_a_seed_is_played_alike_in_every_process() -> None:
+    """Whatever order sets of strings have there."""
+    code = (
+        "from simulation.faults.world import run; from simulation.faults.drawing import draw\n"
+        "print([run(draw(seed)).trace for seed in (3, 11, 27, 40)])"
+    )
+    said = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONHASHSEED": str(number)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for number in (1, 2)
+    }
+    assert len(said) == 1
+
+
+def test_what_struck_as_a_list_plays_the_same() -> None:
+    by_rates = run(draw(LOSSY))
+    assert by_rates.strikes
+    listed = replace(draw(LOSSY), strikes=list(by_rates.strikes))
+    again = run(Schedule.from_json(listed.to_json()))
+    assert again.trace == by_rates.trace
+    assert again.strikes == by_rates.strikes
+
+
+def test_a_schedule_is_json() -> None:
+    for seed in range(20):
+        schedule = draw(seed)
+        assert Schedule.from_json(schedule.to_json()) == schedule
+        assert json.loads(schedule.to_json())["seed"] == seed
+        assert schedule.in_words()
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"p4reduce_schedule": 1}', '{"p4reduce_schedule": 2}'])
+def test_what_is_no_schedule_is_refused(text: str) -> None:
+    with pytest.raises(ScheduleError):
+        Schedule.from_json(text)
+
+
+def test_the_compiled_program_does_what_the_model_does() -> None:
+    """Frame by frame, on every switch of the run."""
+    with players("embedded") as play:
+        tally = run_many(range(1000, 1000 + min(12, SEEDS)), play=play.many)
+    assert not tally.failures
+
+
+def test_a_program_that_does_otherwise_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(emit, "SUMMED_BIT", 0x20)
+    with players("embedded") as play:
+        outcome = play.one(draw(3))
+    assert "the program and the model differ" in outcome.error
+
+
+# Broken variants, each of which some seed has to find.
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """`broken`: what is set where; `seeds`: within how many it is found, of schedules that `drawn` makes."""
+
+    name: str
+    broken: Callable[[pytest.MonkeyPatch], None]
+    seeds: int
+    drawn: Callable[[int], Schedule] = draw
+
+
+def one_window_of_slots(patch: pytest.MonkeyPatch) -> None:
+    def slot(self: Owner, message: int, index: int) -> Slot:
+        return self.slots[message % self.window * self.packets + index]
+
+    patch.setattr(Owner, "slot", slot)
+
+
+def duplicates_are_added(patch: pytest.MonkeyPatch) -> None:
+    def duplicate(self: SwitchModel, job: Job, flow: Any, slot: Slot, record: Any, *rest: Any) -> list[Any]:
+        slot.add(rest[1].payload, record.op)
+        job.counters["aggregated"] += 1
+        return []
+
+    patch.setattr(SwitchModel, "duplicate", duplicate)
+
+
+def generations_are_ignored(patch: pytest.MonkeyPatch) -> None:
+    def behind(self: Slot, tag: tuple[int, int]) -> bool:
+        return self.tag is None or serial_age(self.tag[1], tag[1]) > 0
+
+    patch.setattr(Slot, "behind", behind)
+
+
+def sums_go_out_before_all_are_there(patch: pytest.MonkeyPatch) -> None:
+    before = SwitchModel.aggregate
+
+    def aggregate(self: SwitchModel, job: Job, flow: Any, record: Any, *rest: Any) -> list[Any]:
+        slot = job.slot(record.message, (rest[0].bth.psn - record.psn) & 0xFFFFFF)
+        left = before(self, job, flow, record, *rest)
+        if job.tree is None and not slot.result and len(slot.ranks) == len(job.flows) - 1 and len(slot.ranks):
+            return self.answer_alone(job, flow, slot, (rest[0].bth.psn - record.psn) & 0xFFFFFF, *rest)
+        return left
+
+    patch.setattr(SwitchModel, "aggregate", aggregate)
+
+
+def damaged_packets_are_added(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(slot_rules, "is_whole", lambda frame: True)
+
+
+def foreign_packets_are_forwarded(patch: pytest.MonkeyPatch) -> None:
+    """What is not placed is dropped: a hang."""
+    patch.setattr(slot_rules, "place", lambda job, flow, packet: None)
+
+
+def everybody_has_the_same_slots(patch: pytest.MonkeyPatch) -> None:
+    def allocate(self: SwitchAllocator, slots: int) -> Region:
+        return Region(1, 0, slots)
+
+    patch.setattr(SwitchAllocator, "allocate", allocate)
+
+
+def inputs_are_not_restored(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Ledger, "restore_input", lambda self: None)
+
+
+def a_result_that_others_lack_is_made_again(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Ledger, "put_result", lambda self: None)
+
+
+def nothing_is_drained(patch: pytest.MonkeyPatch) -> None:
+    def held(self: Worker) -> None:
+        if self._move is not None and self._held_from is not None and self.endpoint is not None:
+            number, psn = self._move, self.endpoint.position().next_psn
+            self.say(lambda session: session.held(number, psn))
+
+    patch.setattr(Worker, "_perhaps_held", held)
+
+
+def restarted(seed: int) -> Schedule:
+    """The leaf loses everything while the first job runs; that one adds up in place, again and again."""
+    schedule = draw(seed)
+    job = schedule.jobs[0]
+    work = [
+        replace(
+            job.work[0], name="all_reduce", dtype="int32", elements=120, in_place=True, module="in_network"
+        )
+    ] * 3
+    mishap = Mishap(20_000 + seed * 37_000 % 1_500_000, "switch-restart", "l1", lasts_ns=1_000_000, since=1)
+    return replace(schedule, jobs=[replace(job, work=work, mode="")], mishaps=[mishap], slots=0)
+
+
+def crowded(seed: int) -> Schedule:
+    """Jobs that begin by ring for want of slots, and are moved into the switch when there are some."""
+    schedule = draw(seed)
+    job = replace(schedule.jobs[0], mode="", elastic=False, window=2, packets=4, path_mtu=256, adapters=[])
+    long = replace(job, work=[replace(job.work[0], name="all_reduce", module="in_network", elements=120)] * 6)
+    other = replace(long, qpns=[qpn + 0x4000 for qpn in job.qpns], psns=[psn ^ 0x400000 for psn in job.psns])
+    return replace(
+        schedule, jobs=[replace(long, work=long.work[:1]), other], mishaps=[], slots=16, strikes=None
+    )
+
+
+MUTANTS = [
+    Mutant("W slots", one_window_of_slots, 60),
+    Mutant("duplicates added", duplicates_are_added, 40),
+    Mutant("generation ignored", generations_are_ignored, 200),
+    Mutant("early sums", sums_go_out_before_all_are_there, 20),
+    Mutant("no ICRC check", damaged_packets_are_added, 80),
+    Mutant("nothing placed", foreign_packets_are_forwarded, 10),
+    Mutant("one region for all", everybody_has_the_same_slots, 60),
+    Mutant("input not restored", inputs_are_not_restored, 40, restarted),
+    Mutant("result not repaired", a_result_that_others_lack_is_made_again, 150, restarted),
+    Mutant("no drain", nothing_is_drained, 40, crowded),
+]
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_broken_variant_is_found(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
+    mutant.broken(monkeypatch)
+    found = next((seed for seed in range(mutant.seeds) if run(mutant.drawn(seed)).error), None)
+    assert found is not None
+    monkeypatch.undo()
+    assert not run(mutant.drawn(found)).error
+
+
+def test_a_failure_is_made_short(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A lost packet, repeated and added twice, needs little more than one fault and two workers."""
+    duplicates_are_added(monkeypatch)
+    outcome = next(o for o in map(run, map(draw, range(40))) if o.error and o.strikes)
+    shrunk = Shrinker(outcome, run, seconds=20).shrink()
+    assert kind_of(shrunk.outcome.error) == kind_of(outcome.error)
+    assert shrunk.schedule.faults <= 3
+    assert sum(len(job.hosts) for job in shrunk.schedule.jobs) <= 3
+    again = run(Schedule.from_json(shrunk.schedule.to_json()))
+    assert again.error == shrunk.outcome.error
+    assert again.trace == shrunk.outcome.trace
+
+
+def test_the_fewest_that_fail() -> None:
+    def fails(some: Any) -> bool:
+        return {3, 17} <= set(some)
+
+    assert fewest(range(40), fails) == [3, 17]
+    assert fewest([1, 2, 3], lambda some: True) == []
+
+
+def test_an_error_without_its_numbers() -> None:
+    one = kind_of("l1: message 4 overwrites the slot of 2, which ranks [0, 1] lack")
+    assert one == kind_of("l2: message 19 overwrites the slot of 11, which ranks [2] lack")
+    assert one != kind_of("job 1, rank 0 (h1-1) was told that its job is over")
+
+
+def test_a_broken_run_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    duplicates_are_added(monkeypatch)
+    outcome: Outcome = next(o for o in map(run, map(draw, range(40))) if o.error)
+    tally = run_many(range(outcome.schedule.seed, outcome.schedule.seed + 1), play=Targeted().many)
+    assert [failure.seed for failure in tally.failures] == [outcome.schedule.seed]
+    assert tally.as_json()["failures"][0]["error"] == outcome.error
