@@ -429,7 +429,7 @@ class Communicator:
         begun = Begun(
             lambda call, strategy: _of(strategy).all_reduce(call, source.reshape(-1), result.reshape(-1)),
             result,
-            place=result if source.ctypes.data == result.ctypes.data else None,
+            result if out is not None and _is_same(result, source) else None,
         )
         return Task(
             f"all_reduce({reduction.name}) of {source.size} {name_of(source.dtype)}",
@@ -538,6 +538,11 @@ class Communicator:
 def _of(strategy: Strategy) -> ModuleType:
     """The collectives that travel so."""
     return in_network if strategy is Strategy.IN_NETWORK else ring
+
+
+def _is_same(left: Array, right: Array) -> bool:
+    """Whether two arrays, which either are or do not overlap, have the same memory."""
+    return left is right or left.ctypes.data == right.ctypes.data
 
 
 def _rank_of(member: int, seat: Seat, what: str) -> int:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import InitVar, dataclass, field
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from host_agent.collectives.plan import Array, Call, Steps, Strategy
 from host_agent.errors import (
@@ -32,8 +32,7 @@ T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Begun:
+class Begun(NamedTuple):
     """A collective in the present generation: `steps(call, strategy)` fills `result`.
 
     `place`: its input, where the result takes its place.

@@ -18,6 +18,7 @@ This module starts no thread and does no I/O: `renewing.py` does, and simulation
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +31,7 @@ from host_agent.transport.operation import lanes_of_message
 
 NUMBERS = 1 << 32  # collectives are counted modulo this
 Bytes = NDArray[np.uint8]
+_NOTHING = np.empty(0, np.uint8)
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ class Window:
     message_packets: int
     path_mtu: int
 
-    @property
+    @cached_property
     def elements(self) -> int:
         """Of sums by the switch: how many a worker can lack that another one has."""
         return self.messages * lanes_of_message(path_mtu=self.path_mtu, message_packets=self.message_packets)
@@ -57,13 +59,12 @@ class Ledger:
         self.window = window  # of the present generation
         self.finished = 0  # collectives that ran to their end here, modulo 2^32
         self.magnitude: float | None = None  # the largest of the input, where it is known
-        self._kept = np.empty(0, np.uint8)  # of the last of them: what others may lack
+        self._kept = b""  # of the last of them: what others may lack
         self._running: Shared | None = None
         self._window = window  # of the generation in which it runs
         self._restored = False
         self._place: Array | None = None
         self._input: Bytes | None = None
-        self._tail = np.empty(0, np.uint8)
 
     def begin(self, place: Array | None) -> None:
         """A collective begins. `place`: its input, where the result takes its place (C-contiguous)."""
@@ -87,11 +88,7 @@ class Ledger:
     def finish(self) -> None:
         """It has run to its end."""
         if not self._restored:
-            tail = self._shared_tail()
-            if self._tail.size < tail.size:
-                self._tail = np.empty(tail.size, np.uint8)
-            self._kept = self._tail[: tail.size]
-            self._kept[...] = tail
+            self._kept = self._shared_tail().tobytes()
             self.finished = (self.finished + 1) % NUMBERS
         self.abandon()
 
@@ -107,37 +104,39 @@ class Ledger:
 
     def put_result(self) -> None:
         """Put what another rank gave into the collective that was cut."""
-        self._shared_tail()[...] = self._kept
+        tail = self._shared_tail().reshape(-1).view(np.uint8)
+        tail[...] = np.frombuffer(self._kept, np.uint8)
 
     def kept(self, collective: int) -> Bytes:
         """What is here of the one that is to be given to others; any bytes where it is not finished here."""
         if self.finished == (collective + 1) % NUMBERS:
-            return self._kept
+            return np.frombuffer(self._kept, np.uint8)
         if self.finished != collective:
             raise Disagreement(f"this worker has finished {self.finished} collectives, not {collective}")
         if self._running is None:
             raise Disagreement(
                 f"another worker has finished collective {collective}, which this one never began"
             )
-        return np.zeros(self._shared_tail().size, np.uint8)
+        return np.zeros(self._shared_tail().nbytes, np.uint8)
 
     def take(self, collective: int, result: Bytes) -> None:
         """What the holder of its result gave: this collective is finished here too. Disagreement."""
         if self.finished == collective:
-            self._kept, self._restored = result, True
+            self._kept, self._restored = result.tobytes(), True
             self.finished = (collective + 1) % NUMBERS
-        elif not np.array_equal(self._kept, result):
+        elif self._kept != result.tobytes():
             raise Disagreement(f"the results of collective {collective} differ between workers")
 
-    def _shared_tail(self) -> Bytes:
-        """Of what the collective shares, the bytes that a rank may lack when another has finished."""
+    def _shared_tail(self) -> Array:
+        """Of what the collective shares, the elements that a rank may lack when another has finished."""
         assert self._running is not None
         array = self._running.array
         if array is None:  # of one worker alone
-            return np.empty(0, np.uint8)
-        flat = array.reshape(-1)
-        lacking = flat.size if self._running.whole else min(flat.size, self._window.elements)
-        return flat[flat.size - lacking :].view(np.uint8)
+            return _NOTHING
+        lag = self._window.elements
+        if self._running.whole or array.size <= lag:
+            return array
+        return array.reshape(-1)[array.size - lag :]
 
 
 def repair(ledger: Ledger, call: Call, *, holder: int, mode: Mode) -> Steps[None]:

@@ -27,6 +27,11 @@ from host_agent.membership import (
     MoveStep,
     Pause,
     RcParameters,
+    Renew,
+    RenewalStep,
+    Renewed,
+    Renewing,
+    Started,
 )
 
 REQUEST = JoinRequest(
@@ -536,3 +541,125 @@ def test_a_controller_that_is_away_is_tried_about_every_second(
             busy.settimeout(until - time.monotonic())
             connection, _ = busy.accept()
             connection.close()
+
+
+def renewed(number: int, **fields: Any) -> pb.ControllerMessage:
+    later = pb.Ready()
+    later.CopyFrom(READY)
+    later.generation, later.resume_token = 77 + number, b"secret" + bytes([number])
+    later.rank, later.world_size, later.backup = 0, 2, True
+    return pb.ControllerMessage(
+        renewed=pb.Renewed(renewal=number, ready=later, collective=12, members=[1, 2], **fields)
+    )
+
+
+def test_a_renewal_is_heard_and_answered_across_breaks(play: Any) -> None:
+    """Whatever may not have arrived is said again; the session is taken up with the newest token."""
+
+    def renews(talk: Conversation) -> Iterator[pb.ControllerMessage]:
+        yield from ready(talk)
+        yield pb.ControllerMessage(renew=pb.Renew(renewal=3, reason="switch l1 has restarted"))
+        answers.append(talk.expect("renewing"))
+        talk.drop()
+
+    def goes_on(talk: Conversation) -> Iterator[pb.ControllerMessage]:
+        answers.append(talk.expect("resume"))
+        yield pb.ControllerMessage(resumed=pb.Resumed())
+        answers.append(talk.expect("renewing"))
+        yield renewed(3, holder=1)
+        talk.expect("up")
+        talk.drop()
+
+    def starts(talk: Conversation) -> Iterator[pb.ControllerMessage]:
+        answers.append(talk.expect("resume"))
+        yield pb.ControllerMessage(resumed=pb.Resumed())
+        talk.expect("up")
+        yield pb.ControllerMessage(start=pb.Start())
+        talk.expect("leave")
+        yield pb.ControllerMessage(left=pb.Left())
+
+    def on_renewal(step: RenewalStep) -> None:
+        steps.append(step)
+        if isinstance(step, Renew):
+            session.renewing(standing)
+        elif isinstance(step, Renewed):
+            session.up_again()
+        elif len(steps) > 1:  # the first Start was before anybody asked
+            over.set()
+
+    standing = Renewing(renewal=3, qpn_out=0x300, psn_out=5, qpn_in=0x301, collective=13)
+    over = threading.Event()
+    answers: list[Any] = []
+    steps: list[RenewalStep] = []
+    session = play(renews, goes_on, starts)
+    session.join(REQUEST, timeout_s=10)
+    session.up(timeout_s=10)
+    session.on_renewal(on_renewal)
+    assert over.wait(20)
+    session.leave(timeout_s=10)
+    said = pb.Renewing(renewal=3, qpn_out=0x300, psn_out=5, qpn_in=0x301, collective=13)
+    assert answers == [
+        said,
+        pb.Resume(job="train", generation=77, rank=1, token=b"secret"),
+        said,
+        pb.Resume(job="train", generation=80, rank=0, token=b"secret\x03"),
+    ]
+    kinds = [step for step in steps if not isinstance(step, Started)]
+    assert kinds[0] == Renew(3, "switch l1 has restarted")
+    (found,) = (step for step in kinds if isinstance(step, Renewed))
+    assert (found.renewal, found.collective, found.holder, found.members) == (3, 12, 1, (1, 2))
+    assert (found.ready.generation, found.ready.rank, found.ready.world_size) == (80, 0, 2)
+    assert found.ready.backup
+    assert isinstance(steps[-1], Started)
+
+
+def test_a_job_that_is_renewed_before_it_starts_is_up_for_its_worker(play: Any) -> None:
+    """The renewal is answered by whoever runs the job from then on."""
+
+    def script(talk: Conversation) -> Iterator[pb.ControllerMessage]:
+        talk.expect("join")
+        yield pb.ControllerMessage(ready=READY)
+        talk.expect("up")
+        yield pb.ControllerMessage(renew=pb.Renew(renewal=1, reason="switch l1 has restarted"))
+        talk.expect("renewing")
+        yield renewed(1)
+        talk.expect("up")
+        yield pb.ControllerMessage(start=pb.Start())
+        talk.expect("leave")
+        yield pb.ControllerMessage(left=pb.Left())
+
+    steps: list[RenewalStep] = []
+    over = threading.Event()
+
+    def on_renewal(step: RenewalStep) -> None:
+        steps.append(step)
+        if isinstance(step, Renew):
+            session.renewing(Renewing(renewal=1, qpn_out=1, psn_out=2, qpn_in=3, collective=0))
+        elif isinstance(step, Renewed):
+            assert step.holder is None
+            session.up_again()
+        else:
+            over.set()
+
+    session = play(script)
+    session.join(REQUEST, timeout_s=10)
+    session.up(timeout_s=10)
+    session.on_renewal(on_renewal)
+    assert over.wait(10)
+    session.leave(timeout_s=10)
+    assert len(steps) == 3
+
+
+def test_who_died_is_named_with_its_host_and_what_it_lacks(play: Any) -> None:
+    def script(talk: Conversation) -> Iterator[pb.ControllerMessage]:
+        yield from ready(talk)
+        yield pb.ControllerMessage(
+            ended=pb.Ended(reason="rank 2 (h3) died", rank=2, host="h3", first_message=17)
+        )
+
+    session = play(script)
+    session.join(REQUEST, timeout_s=10)
+    session.up(timeout_s=10)
+    with pytest.raises(WorkerLostError, match="rank 2") as caught:
+        session.leave(timeout_s=10)
+    assert (caught.value.rank, caught.value.host, caught.value.first_message) == (2, "h3", 17)

@@ -113,7 +113,7 @@ def test_qps_and_psns_are_fresh_and_the_path_mtu_is_what_the_link_carries(
 ) -> None:
     memberships: list[Scripted] = []
 
-    def session(controller: str) -> Scripted:
+    def session(controller: str, *, tls: object) -> Scripted:
         memberships.append(Scripted(JobRefusedError("no")))
         return memberships[-1]
 
@@ -132,7 +132,7 @@ def test_qps_and_psns_are_fresh_and_the_path_mtu_is_what_the_link_carries(
 def test_the_first_psn_can_be_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     membership = Scripted(JobRefusedError("no"))
     link = Interface(name="h2-eth0", mac=CONFIG.mac, ip=IPv4Address("10.1.0.2"), mtu=1500)
-    monkeypatch.setattr(joining, "ControllerSession", lambda controller: membership)
+    monkeypatch.setattr(joining, "ControllerSession", lambda controller, tls: membership)
     monkeypatch.setattr(joining, "find_interface", lambda name, controller: link)
     with pytest.raises(JobRefusedError):
         Communicator.join("c:1", job="train", rank=1, world_size=4, first_psn=2**24 - 3, tenant="blue")
@@ -174,7 +174,7 @@ def test_a_device_s_queue_pairs_exist_before_joining_and_their_numbers_are_joine
 ) -> None:
     membership, carrier = Scripted(JobRefusedError("no")), FakeCarrier(FakeWire())
     link = Interface(name="h2-eth0", mac=CONFIG.mac, ip=IPv4Address("10.1.0.2"), mtu=1500)
-    monkeypatch.setattr(joining, "ControllerSession", lambda controller: membership)
+    monkeypatch.setattr(joining, "ControllerSession", lambda controller, tls: membership)
     monkeypatch.setattr(joining, "find_interface", lambda name, controller: link)
     monkeypatch.setattr(joining, "choose_carrier", lambda transport, interface: carrier)
     with pytest.raises(JobRefusedError):
