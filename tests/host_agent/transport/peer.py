@@ -95,15 +95,15 @@ class Peer:
     def give(self, frame: bytes) -> None:
         self.endpoint.receive(frame, self.now)
 
-    def acknowledge(self, syndrome: int, psn: int) -> None:
+    def acknowledge(self, syndrome: int, psn: int, *, msn: int = 0, run: int = 0) -> None:
         config = self.config
         self.give(
             RocePacket(
                 ethernet=Ethernet(dst=parse_mac(config.mac), src=parse_mac(config.successor.mac)),
                 ip=IPv4(src=config.successor.ip, dst=config.ip, total_length=0),
                 udp=Udp(length=0),
-                bth=Bth(opcode=Opcode.ACKNOWLEDGE, dest_qp=config.qpn_out, psn=psn),
-                aeth=Aeth(syndrome=syndrome, msn=0),
+                bth=Bth(opcode=Opcode.ACKNOWLEDGE, dest_qp=config.qpn_out, psn=psn, reserved=run),
+                aeth=Aeth(syndrome=syndrome, msn=msn),
             ).build()
         )
 
@@ -112,6 +112,10 @@ class Peer:
 
     def nak(self, psn: int) -> None:
         self.acknowledge(NAK_SEQUENCE_ERROR, psn)
+
+    def selective_nak(self, psn: int, arrived: int, *, run: int = 0) -> None:
+        """`psn` is missing, `arrived` is there, and so are `run` packets right before it."""
+        self.acknowledge(NAK_SEQUENCE_ERROR, psn, msn=arrived, run=run)
 
     def rnr(self, psn: int, timer: int) -> None:
         self.acknowledge(RNR_NAK_SYNDROME | timer, psn)

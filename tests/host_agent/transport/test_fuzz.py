@@ -15,8 +15,8 @@ LANES = 192
 FIRST = 2000
 
 
-def busy_peer() -> tuple[Peer, np.ndarray[tuple[int], np.dtype[np.int32]]]:
-    peer = Peer.of()
+def busy_peer(*, selective: bool = False) -> tuple[Peer, np.ndarray[tuple[int], np.dtype[np.int32]]]:
+    peer = Peer.of(selective=selective)
     result = np.full(2 * LANES, -1, np.int32)
     peer.endpoint.post(sum_of(np.zeros(2 * LANES, np.int32), result), peer.now)
     peer.endpoint.post(passing(np.zeros(100, np.uint8), None), peer.now)
@@ -56,6 +56,13 @@ def test_a_damaged_frame_never_gets_through(data: st.DataObject) -> None:
         assert peer.endpoint.progress().expected_psn == FIRST
 
 
+ACKNOWLEDGEMENT = st.tuples(
+    st.just("ack"),
+    st.one_of(st.integers(0, 255), st.just(0x60)),
+    st.tuples(
+        st.integers(-9, 40), st.one_of(st.integers(-9, 40), st.integers(0, 2**24 - 1)), st.integers(0, 127)
+    ),
+)
 PACKET = st.tuples(
     st.integers(-8, 24),
     st.sampled_from([*Opcode, 3, 5, 6, 0x15, 0x81, 255]),
@@ -65,25 +72,24 @@ PACKET = st.tuples(
 )
 
 
-@given(
-    st.lists(
-        st.one_of(PACKET, st.tuples(st.just("ack"), st.integers(0, 255), st.integers(-9, 40))), max_size=30
-    )
-)
-def test_well_formed_nonsense_of_the_neighbours(packets: list[tuple[object, int, object]]) -> None:
+@given(st.booleans(), st.lists(st.one_of(PACKET, ACKNOWLEDGEMENT), max_size=30))
+def test_well_formed_nonsense_of_the_neighbours(
+    selective: bool, packets: list[tuple[object, int, object]]
+) -> None:
     """With right addresses and ICRC: the wildest order of opcodes, PSNs, sizes and syndromes."""
-    peer, _ = busy_peer()
+    peer, _ = busy_peer(selective=selective)
     for kind, code, body in packets:
         peer.now += 1_000_000
         if kind == "ack":
-            assert isinstance(body, int)
-            peer.acknowledge(code, (1000 + body) % 2**24)
+            assert isinstance(body, tuple)
+            psn, msn, run = body
+            peer.acknowledge(code, (1000 + psn) % 2**24, msn=(1000 + msn) % 2**24, run=run)
         else:
             assert isinstance(kind, int)
             assert isinstance(body, bytes)
             payload = peer.header(0, LANES, tensor_elements=2 * LANES).pack() if body == b"header" else body
             peer.give(peer.data(FIRST + kind, payload, opcode=code))  # type: ignore[arg-type]
         sent = peer.poll()
-        assert len(sent) <= 17  # an acknowledgement and at most what 2W messages hold
+        assert len(sent) <= 33  # acknowledgements, and at most what 2W messages hold
         peer.endpoint.events()
     assert peer.endpoint.progress().received_messages <= 1
