@@ -37,7 +37,10 @@ class Worker(rack.Worker):
 
 @dataclass(kw_only=True)
 class JobSettings:
-    """What a job is like. `placement`: the host of each rank. `adapters`: ranks with RNR-NAK style NICs."""
+    """What a job is like. `placement`: the host of each rank. `adapters`: ranks with RNR-NAK style NICs.
+
+    `selective`: lost packets alone are sent again, which adapters cannot.
+    """
 
     placement: Sequence[HostConfig]
     cases: Sequence[Case]
@@ -47,6 +50,7 @@ class JobSettings:
     first_psns: Sequence[int] = ()
     adapters: frozenset[int] = frozenset()
     rnr_ranks: frozenset[int] = frozenset()  # others that want RNR NAKs
+    selective: bool = False
     seed: int = 0
 
 
@@ -118,6 +122,7 @@ class JobRun:
             generation=self.plan.generation,
             rank=rank,
             world_size=len(members),
+            selective=self.settings.selective,
         )
         nic = rank in self.settings.adapters
         return Worker(self, rank, NicEndpoint(config) if nic else Endpoint(config))

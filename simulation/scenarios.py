@@ -189,7 +189,7 @@ def draw_job(chance: random.Random, config: Config, most_workers: int, elements:
     if len(placement) < 2:
         placement.append(chance.choice(config.hosts))
     ranks = range(len(placement))
-    kind = chance.choice(["agents", "agents", "adapters", "mixed"])
+    kind = chance.choice(["agents", "selective", "adapters", "mixed"])
     adapters = frozenset(
         r for r in ranks if kind == "adapters" or (kind == "mixed" and chance.random() < 0.5)
     )
@@ -208,6 +208,7 @@ def draw_job(chance: random.Random, config: Config, most_workers: int, elements:
         ],
         adapters=adapters,
         rnr_ranks=frozenset(r for r in ranks if chance.random() < 0.1),
+        selective=kind == "selective",
         seed=chance.randrange(2**32),
     )
 

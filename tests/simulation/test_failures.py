@@ -37,15 +37,21 @@ def running(
     faults: Faults | None = None,
     uplinks: Faults | None = None,
 ) -> FabricSimulation:
-    """A job on every host of a fabric; `kind` of its workers: "agents", "adapters" or "mixed".
+    """A job on every host of a fabric; `kind` of its workers: "agents", "selective", "adapters" or "mixed".
 
     `uplinks`: their own faults, in place of those of all links.
     """
     config = fabric_config(spines, hosts)
     simulation = FabricSimulation(config, seed=1, host_links=faults, uplinks=uplinks or faults)
     ranks = range(len(config.hosts))
-    chosen = {"agents": [], "adapters": ranks, "mixed": ranks[::2]}[kind]
-    settings = JobSettings(placement=config.hosts, cases=CASES, adapters=frozenset(chosen), window=window)
+    chosen = {"agents": [], "selective": [], "adapters": ranks, "mixed": ranks[::2]}[kind]
+    settings = JobSettings(
+        placement=config.hosts,
+        cases=CASES,
+        adapters=frozenset(chosen),
+        window=window,
+        selective=kind == "selective",
+    )
     simulation.start(JobRun(config, 1, settings))
     return simulation
 
@@ -66,7 +72,7 @@ def tell(simulation: FabricSimulation, times_ns: dict[str, int]) -> None:
         simulation.at(time_ns, partial(react_now, simulation, leaf))
 
 
-KINDS = pytest.mark.parametrize("kind", ["agents", "adapters", "mixed"])
+KINDS = pytest.mark.parametrize("kind", ["agents", "selective", "adapters", "mixed"])
 
 
 @KINDS

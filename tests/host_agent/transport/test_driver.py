@@ -95,7 +95,7 @@ def test_a_rate_limit_holds_and_is_no_loss(namespaces: list[str], latency: str) 
     for name in namespaces:
         run(f"tc -n {name} qdisc add dev roce0 root tbf rate 50mbit burst 16kb latency {latency}")
     configs = ring_configs(2, path_mtu=1024, window=8, message_packets=16)
-    patient = [replace(config, rto_s=PATIENCE_S, rto_max_s=PATIENCE_S) for config in configs]
+    patient = [replace(config, rto_low_s=0, rto_s=PATIENCE_S, rto_max_s=PATIENCE_S) for config in configs]
     with drivers(namespaces, patient) as pair:
         began = time.monotonic()
         exchange(pair, 1_000_000)

@@ -1,4 +1,4 @@
-"""Selective retransmission: NAKs that name what arrived, packets kept behind a gap, and what is sent again."""
+"""Selective retransmission: NAKs that name what arrived, packets kept behind a gap, what is sent again."""
 
 from __future__ import annotations
 
@@ -275,7 +275,7 @@ class TestSending:
 
 
 class TestSilence:
-    """Of both ways to retransmit: what is lost at the end leaves no gap that anybody could see."""
+    """Of both ways to retransmit: what is lost at the end leaves no gap that anybody sees."""
 
     @pytest.mark.parametrize("selective", [False, True])
     def test_the_ends_of_what_was_sent_are_sent_again(self, selective: bool) -> None:
@@ -326,7 +326,7 @@ class TestSilence:
         assert starts == [OURS + 2, OURS + 2, OURS, OURS]
 
     def test_a_summed_message_never_does(self) -> None:
-        """Nobody could add up again what such a switch has forgotten: results may have replaced the sources."""
+        """Nobody could add up again what such a switch forgot: results may have replaced the sources."""
         peer = Peer.of(rto_low_s=0)
         peer.endpoint.post(sum_of(np.zeros(LANES, np.int32)), peer.now)
         peer.psns()
