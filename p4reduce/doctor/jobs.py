@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from controller.api import controller_pb2 as pb
 from p4reduce.doctor import words
@@ -114,7 +114,11 @@ def _setting_up(facts: Facts, job: pb.JobInfo, infra: Sequence[Finding]) -> Find
             says += f"; {blocked.says}"
     else:
         says = f"job {name}: waits for its workers to bring up their queue pairs"
-    ill = [found for rank in ranks_of(facts, job) if (found := cause(rank, (), infra, set())) is not None]
+    ill = [
+        found
+        for rank in ranks_of(facts, job)  # of their processes nothing is known yet
+        if (found := cause(replace(rank, worker=None), (), infra, set())) is not None
+    ]
     if ill:
         says += f"; {ill[0].rank.name}: {ill[0].says}"
     return Finding(
@@ -157,8 +161,13 @@ def _running(
     """The one finding that says how the job stands; causes that keep it waiting are in it."""
     opened = _oldest_open(facts, job) if job is not None else None
     missing_flows = _missing_flows(facts, name)
+    is_elastic = job is not None and job.spec.elastic
     causes = sorted(
-        (found for rank in ranks if (found := cause(rank, ranks, infra, missing_flows)) is not None),
+        (
+            found
+            for rank in ranks
+            if (found := cause(rank, ranks, infra, missing_flows, is_elastic=is_elastic)) is not None
+        ),
         key=lambda found: found.weight,
     )
     failures = [

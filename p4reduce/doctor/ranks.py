@@ -141,10 +141,17 @@ class Cause:
 
 
 def cause(
-    rank: Rank, ranks: Sequence[Rank], infra: Sequence[Finding], missing_flows: set[int]
+    rank: Rank,
+    ranks: Sequence[Rank],
+    infra: Sequence[Finding],
+    missing_flows: set[int],
+    *,
+    is_elastic: bool = False,
 ) -> Cause | None:
     """What is the matter with a rank; None where nothing is, as far as can be seen."""
     process, s, info = rank.process, rank.standing, rank.info
+    if process is not None and process.state is ProcessState.GONE and _is_heard(info):
+        process = None  # that was its predecessor, of an earlier run
     if process is not None and process.state is ProcessState.GONE:
         return Cause(
             code="worker-gone",
@@ -154,8 +161,10 @@ def cause(
             evidence=_heard(info),
             do=(
                 "its own output says why; if nothing does: dmesg | grep -i -e oom -e killed",
-                "nothing to wait for: the job ends by itself soon, or goes on without it if it is elastic "
-                "('--elastic')",
+                "nothing: the job is elastic, and goes on without it in a moment"
+                if is_elastic
+                else "nothing to wait for: the job ends by itself soon; '--elastic' lets one go on without "
+                "it",
             ),
         )
     if process is not None and process.state is ProcessState.STOPPED:
@@ -262,6 +271,11 @@ def _late(rank: Rank, ranks: Sequence[Rank]) -> Cause | None:
             "if it is only slow, nothing: the others wait for as long as it sends heartbeats",
         ),
     )
+
+
+def _is_heard(info: pb.WorkerInfo | None) -> bool:
+    """Whether the controller has just heard it: a process that is gone loses its session at once."""
+    return info is not None and info.connected and info.heard_s_ago < SILENT_S
 
 
 def _heard(info: pb.WorkerInfo | None) -> tuple[str, ...]:

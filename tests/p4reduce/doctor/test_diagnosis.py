@@ -85,17 +85,38 @@ def test_a_worker_that_is_stopped() -> None:
     assert found.findings[0].where == "h3"
 
 
+def broken(rank: int, **fields: Any) -> dict[str, Any]:
+    """The session of a rank with the controller is broken."""
+    info = job(**fields)
+    info.workers[rank].connected = False
+    info.workers[rank].heard_s_ago = 1.2
+    return {"jobs": Said([info], "")}
+
+
 def test_a_worker_that_was_killed() -> None:
-    found = diagnose(facts(waiting_for(1, worker(1, state=ProcessState.GONE)), slots=Said([slot([1])], "")))
+    waits = waiting_for(1, worker(1, state=ProcessState.GONE))
+    opened = Said([slot([1])], "")
+    found = diagnose(facts(waits, slots=opened, both=broken(1)))
     assert only_trouble(found) == "waits:worker-gone"
     assert "waits for rank 1 (h2): its process (201) is gone: it was killed, or has crashed" in found.verdict
-    assert "--elastic" in text(found)
+    assert "'--elastic' lets one go on without it" in text(found)
+    elastic = pb.JobSpec(name="train", world_size=4, elastic=True)
+    found = diagnose(facts(waits, slots=opened, both=broken(1, spec=elastic)))
+    assert "the job is elastic, and goes on without it in a moment" in text(found)
 
 
 def test_a_dead_worker_is_said_although_the_last_sums_still_move() -> None:
     before = [worker(in_call(rank, received=17)) for rank in made.RANKS]
-    found = diagnose(facts(waiting_for(1, worker(1, state=ProcessState.GONE)), before=before))
-    assert only_trouble(found) == "waits:worker-gone"
+    waits = waiting_for(1, worker(1, state=ProcessState.GONE))
+    assert only_trouble(diagnose(facts(waits, before=before, both=broken(1)))) == "waits:worker-gone"
+
+
+def test_a_worker_of_an_earlier_run_that_was_killed_is_not_this_ones() -> None:
+    """The controller has just heard its successor, which does not say where it stands yet."""
+    seen = [worker(standing(rank)) for rank in (0, 2, 3)]
+    assert diagnose(facts([*seen, worker(1, state=ProcessState.GONE)])).is_healthy
+    ready = {"jobs": Said([job(phase=pb.READY)], "")}
+    assert diagnose(facts([worker(1, state=ProcessState.GONE)], both=ready)).is_healthy
 
 
 @pytest.mark.parametrize(("cpu_s", "says"), [(1.6, "it computes (100% of a core)"), (1.0, "it sleeps (0%")])
