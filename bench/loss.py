@@ -44,6 +44,7 @@ PATH_MTU: Final = 4096
 RATES_MBIT: Final = (100.0, None)
 DTYPE: Final = "float32"
 _LIMIT_S: Final = 120.0  # for one sum
+_BUDGET_S: Final = 12.0  # for a row: what is slower gets fewer rounds
 _GLOO_LIMIT_S: Final = 60.0
 
 
@@ -165,7 +166,7 @@ def rows_of(
     with contest(loss, rate_mbit, strategies) as running:
         for number in range(rounds + 1):
             for strategy, row in rows.items():
-                if row.late:
+                if row.late or sum(row.seconds) > _BUDGET_S:
                     continue
                 limit_s = _GLOO_LIMIT_S if strategy == names.GLOO else _LIMIT_S
                 try:
@@ -175,7 +176,7 @@ def rows_of(
                         raise
                     row.late = True
                     continue
-                if number:  # the first one warms up
+                if number or seconds > _BUDGET_S:  # the first one warms up, unless there is no time for more
                     row.seconds.append(seconds)
                     row.retransmissions += resent
         running.leave(but=[strategy for strategy, row in rows.items() if row.late])
@@ -200,7 +201,7 @@ def show(rows: Sequence[Row]) -> Table:
     )
     for heading in ("links", "loss", "strategy"):
         table.add_column(heading)
-    for heading in ("median", "min", "max", "Mbit/s per worker", "resent"):
+    for heading in ("rounds", "median", "min", "max", "Mbit/s per worker", "resent"):
         table.add_column(heading, justify="right")
     for row in rows:
         times = (row.median_s, min(row.seconds), max(row.seconds)) if row.seconds else (None,) * 3
@@ -208,6 +209,7 @@ def show(rows: Sequence[Row]) -> Table:
             _rate(row.rate_mbit),
             f"{row.loss * 100:g} %",
             row.strategy,
+            str(len(row.seconds)),
             *("late" if value is None else f"{value * 1e3:.0f} ms" for value in times),
             "" if row.goodput_mbit_s is None else f"{row.goodput_mbit_s:.1f}",
             str(row.retransmissions),

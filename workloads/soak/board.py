@@ -8,7 +8,7 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import Final
 
-_LAST_STEPS: Final = 20
+_LAST_STEPS: Final = 30
 _AFTERMATH_S: Final = 40.0  # for so long what happened may still be why a job could not begin
 
 
@@ -47,6 +47,11 @@ class Board:
         """A fault begins."""
         with self._lock:
             self.faults[kind] += 1
+            self._steps.append(f"{self.elapsed_s:7.1f} s  {text}")
+
+    def note(self, text: str) -> None:
+        """More about the fault that has just begun."""
+        with self._lock:
             self._steps.append(f"{self.elapsed_s:7.1f} s  {text}")
 
     def fail(self, text: str) -> None:

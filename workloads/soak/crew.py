@@ -166,13 +166,17 @@ class Crew:
             self._board.fail(f"job {running.name}: workers {died} ended by themselves: {wrong}")
         elif not running.killed or (job.elastic and len(running.ranks) > 1):
             self._board.fail(f"job {running.name} (elastic: {job.elastic}) failed: {wrong}")
-        elif not all(kind in _OF_A_DEATH for kind, _ in wrong.values()):
+        elif not all(kind in self._kinds_of_a_death() for kind, _ in wrong.values()):
             self._board.fail(
                 f"job {running.name} failed otherwise than by the death of {sorted(running.killed)}: {wrong}"
             )
         else:
             self._board.count(jobs_ended_by_a_death=1)
         return True
+
+    def _kinds_of_a_death(self) -> tuple[str, ...]:
+        """What survivors may hear: without a controller, nobody tells them whom they wait for."""
+        return (*_OF_A_DEATH, "ControllerUnreachableError") if self._board.disturbed() else _OF_A_DEATH
 
     def _compare(self, running: Running, found: Sequence[Answer], members: Sequence[int]) -> None:
         for what in ("digests", "contributors"):

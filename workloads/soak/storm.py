@@ -70,6 +70,7 @@ class Weather:
         if found is None:
             return
         job, rank = found
+        self._board.note(f"  that is rank {rank} of {job}")
         try:
             if kill:
                 self._faults.kill_worker(job, rank)
