@@ -217,6 +217,27 @@ def show(rows: Sequence[Row]) -> Table:
     return table
 
 
+def markdown(rows: Sequence[Row]) -> str:
+    """Goodput as a table for docs/loss.md: losses across, the packets sent again behind it."""
+    losses = sorted({row.loss for row in rows})
+    lines = [
+        "| links | strategy | " + " | ".join(f"{loss * 100:g} %" for loss in losses) + " |",
+        "| --- | --- |" + " ---: |" * len(losses),
+    ]
+    for rate, strategy in dict.fromkeys((row.rate_mbit, row.strategy) for row in rows):
+        own = {row.loss: row for row in rows if (row.rate_mbit, row.strategy) == (rate, strategy)}
+        cells = [_cell(own.get(loss)) for loss in losses]
+        lines.append(f"| {_rate(rate)} | {strategy} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _cell(row: Row | None) -> str:
+    if row is None or row.goodput_mbit_s is None:
+        return "late"
+    resent = row.retransmissions / len(row.seconds)
+    return f"{row.goodput_mbit_s:.1f} ({resent:,.0f})"
+
+
 def _rate(rate_mbit: float | None) -> str:
     return "no rate" if rate_mbit is None else f"{rate_mbit:g} Mbit/s"
 
@@ -232,6 +253,7 @@ def main() -> int:
     )  # fmt: skip
     parser.add_argument("--strategies", default=",".join(STRATEGIES), help="separated by commas")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
+    parser.add_argument("--table", type=Path, metavar="FILE", help="write them as a Markdown table")
     parser.add_argument("--figure", type=Path, metavar="FILE.svg", help="draw them")
     arguments = parser.parse_args()
     console = Console(width=None if sys.stdout.isatty() else 140)  # a pipe has no width
@@ -251,6 +273,8 @@ def main() -> int:
             "rows": [row.as_json() for row in rows],
         }
         arguments.json.write_text(json.dumps(found, indent=1) + "\n")
+    if arguments.table is not None:
+        arguments.table.write_text(markdown(rows))
     if arguments.figure is not None:
         arguments.figure.write_text(figure(rows))
     return 0
