@@ -179,6 +179,9 @@ class Team:
                     if "error" in answers[key.data]:
                         deadline = min(deadline, time.monotonic() + _GRACE_S)
                     selector.unregister(key.fileobj)
+        if ranks and not answers:
+            ended = "; ".join(f"worker {rank} ended: {self.lost[rank]}" for rank in ranks)
+            raise WorkloadError(f"'{command}': {ended}")
         return [answers[rank] for rank in ranks if rank in answers]
 
     def _last_words(self, rank: int) -> str:

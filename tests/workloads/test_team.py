@@ -61,6 +61,8 @@ def test_an_elastic_job_goes_on_without_who_has_ended(team: Team) -> None:
     assert team.do("leave", per_rank=[{"never": "sent"}, {}]) == [{}]
     assert list(team.lost) == [0]
     assert "SIGKILL" in team.lost[0]
+    with pytest.raises(WorkloadError, match="'leave': worker 0 ended: it was killed"):
+        team.try_("leave", ranks=[0])
     team.kill(1)
     with pytest.raises(WorkloadError, match=r"worker 1 (has )?ended"):
         team.do("leave")
