@@ -24,15 +24,19 @@ def require_role(context: Any, role: Role, what: str) -> Identity | None:
     identity = peer_identity(authentication)
     if identity is None:
         raise NotAllowedError(
-            f"{what} takes the certificate of a {role.value}, this one does not say what its owner is: "
+            f"{what} takes the certificate of {_a(role)}, this one does not say what its owner is: "
             "make one with 'p4reduce certs make'"
         )
     if identity.role is not role:
         raise NotAllowedError(
-            f"{what} takes the certificate of a {role.value}, this is one of {identity}: set "
-            f"P4REDUCE_TLS_DIR to the directory of a {role.value}"
+            f"{what} takes the certificate of {_a(role)}, this is one of {identity}: set "
+            f"P4REDUCE_TLS_DIR to the directory of {_a(role)}"
         )
     return identity
+
+
+def _a(role: Role) -> str:
+    return f"an {role.value}" if role is Role.OPERATOR else f"a {role.value}"
 
 
 def require_host(identity: Identity | None, host: str) -> None:

@@ -175,7 +175,7 @@ def test_a_worker_may_do_nothing_but_work(service: Service, ours: Path) -> None:
             worker.status,
             worker.slots,
         ):
-            with pytest.raises(ControllerError, match="takes the certificate of a operator") as error:
+            with pytest.raises(ControllerError, match="takes the certificate of an operator") as error:
                 call()
             assert "worker " in str(error.value)
     with AdminClient(service.unix) as admin:
