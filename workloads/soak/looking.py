@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from controller.api import controller_pb2 as pb
 from controller.api.admin import AdminClient
 from topologies import namespaces, state
 from topologies.processes import ProcessId
@@ -102,6 +103,15 @@ def grown(looks: Sequence[Look]) -> list[str]:
         if end.slots or end.jobs:
             complaints.append(f"{end.slots} slots and {end.jobs} jobs are left")
     return complaints
+
+
+def delete_ended_jobs(cluster: ClusterState) -> int:
+    """Forget jobs that have ended; how many there were."""
+    with AdminClient(f"unix:{cluster.control_socket}") as admin:
+        ended = [job.spec.name for job in admin.list_jobs() if job.phase == pb.ENDED]
+        for name in ended:
+            admin.delete_job(name)
+    return len(ended)
 
 
 def left(cluster: ClusterState, looks: Sequence[Look]) -> list[str]:

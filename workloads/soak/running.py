@@ -18,14 +18,15 @@ from workloads.errors import WorkloadError
 from workloads.machine import machine
 from workloads.soak.board import Board
 from workloads.soak.crew import Crew
-from workloads.soak.looking import Look, grown, left, look
+from workloads.soak.looking import Look, delete_ended_jobs, grown, left, look
 from workloads.soak.plan import KINDS, PACKETS, Jobs, Storm
 from workloads.soak.storm import Weather
 
 Progress = Callable[[str], None]
 _HUSH_S: Final = 240.0
 _SETTLE_S: Final = 3.0
-_SLOTS_GONE_S: Final = 30.0
+# Slots of jobs whose workers did not all hear of the end are kept until those have surely ended.
+_SLOTS_GONE_S: Final = 90.0
 _CREW: Final = 4
 
 
@@ -206,10 +207,12 @@ def _rested(running: SpineLeaf, crews: Sequence[Crew], board: Board) -> Look:
         found = look(running.state, workers, at_s=board.elapsed_s)
         if found.slots == found.jobs == 0:
             return found
+        # Deleted while their slots were kept, and back since the controller was restarted.
+        board.count(jobs_came_back=delete_ended_jobs(running.state))
         if time.monotonic() > deadline:
             board.fail(f"nobody runs a job, and yet {found.slots} slots and {found.jobs} jobs are left")
             return found
-        time.sleep(0.2)
+        time.sleep(1.0)
 
 
 def _line(board: Board, found: Look) -> str:
