@@ -58,7 +58,8 @@ def test_a_cut_right_after_one_rank_has_finished(case: Case, mode: Mode) -> None
     """Its user has the result, and spoils it at once: the others get what was kept."""
     before = Case("in_network", "all_reduce", I32, 10)
     for seed, in_place in enumerate([False, True]):
-        rack = RenewedRack([before, case, before], 3, in_place=in_place, seed=seed)
+        mtu = 1024 if case.elements > 10_000 else 256
+        rack = RenewedRack([before, case, before], 3, in_place=in_place, seed=seed, path_mtu=mtu)
         assert not rack.run(mode, until=first_finished(rack, 2))
         counts = [member.ledger.finished for member in rack.members]
         assert sorted(set(counts)) == [1, 2]
@@ -165,7 +166,7 @@ def test_any_number_of_cuts_anywhere(
 def test_a_job_that_loses_workers_sums_with_them_everywhere_or_without_them_everywhere(mode: Mode) -> None:
     case = Case("in_network", "all_reduce", I32, 1000)
     seen = set()
-    for seed in range(20):
+    for seed in range(12):
         rack = RenewedRack([case] * 3, 4, in_place=bool(seed % 2), seed=seed)
         cut = first_finished(rack, 1 + seed % 3) if seed % 5 == 0 else after(12 * seed + 5)
         assert not rack.run(mode, until=cut, stagger=30)
