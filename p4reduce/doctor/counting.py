@@ -14,7 +14,10 @@ from typing import Final
 from p4reduce.doctor.facts import Sample
 
 UNDER_WAY: Final = 512  # frames: more than the windows of several jobs on one host
-SLACK: Final = 24  # where the ends are quiet: a switch that is short of time has not looked at these yet
+SLACK: Final = (
+    3  # frames; where the ends are quiet: a switch that is short of time has not looked at these yet,
+)
+SLACK_PART: Final = 0.01  # and of what was sent, this part
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,7 @@ def _bounds(readings: Sequence[_Reading]) -> Bounds:
     if len(quiet) >= 2:
         early, late = quiet[0], quiet[-1]
         lost = late.sent[0] - early.sent[0] - (late.arrived[0] - early.arrived[0])
-        if abs(lost) > SLACK:
+        if abs(lost) > max(SLACK, SLACK_PART * (late.sent[0] - early.sent[0])):
             return Bounds(max(0, lost), max(0, -lost))
     early, late = readings[0], readings[-1]
     least = late.sent[0] - early.sent[1] - (late.arrived[1] - early.arrived[0])

@@ -51,7 +51,7 @@ def links(facts: Facts) -> Iterator[Finding]:
         found += _overtaking(facts)
     found += _unwanted(facts, is_damaged="corruption" in codes)
     found += _overflows(facts)
-    if not codes & _MAKE_GAPS and not any(finding.code == "reordering" for finding in found):
+    if not codes & _MAKE_GAPS and not any(finding.code in ("reordering", "gaps") for finding in found):
         found += _late_copies(facts)
     yield from _asked_to_wait(facts)
     losses = [finding for finding in found if finding.code == "loss"]
@@ -201,7 +201,11 @@ def _host_link(facts: Facts, host: HostState) -> Iterator[Finding]:
             says=f"link {name} is up, but nothing comes through it",
             where=name,
             evidence=(f"no ping over the fabric from or to {host.name} came back",),
-            do=(f"p4reduce exec {host.name} ip -s link show dev {host.interface}", *_injected(facts)),
+            do=(
+                f"p4reduce exec {host.name} ip -s link show dev {host.interface}",
+                f"p4reduce fault link up {host.name}  (where it was taken down on purpose)",
+                *_injected(facts),
+            ),
         )
         return
     slow = list(_slow(facts, host, [e.median_ms for e in echoes], [e.median_ms for e in others]))
@@ -416,11 +420,14 @@ def _overtaking(facts: Facts) -> Iterator[Finding]:
             switch = hosts[sender].switch
             where, way = f"{sender}:{switch}", f"on link {sender}:{switch}, from {sender} to {switch}"
     total = sum(number for _, number in grown)
+    behind = f"{words.count(total, 'packet')} arrived behind a gap in {words.seconds(facts.seconds)}"
+    counts_all = bool(facts.now.losses) and facts.cluster.wires is None  # a switch that sees each loss
     yield Finding(
-        code="reordering",
+        code="reordering" if counts_all else "gaps",
         severity=Severity.WARNING,
-        says=f"packets overtake each other {way}: {words.count(total, 'packet')} arrived behind a gap in "
-        f"{words.seconds(facts.seconds)}, though none was lost",
+        says=f"packets overtake each other {way}: {behind}, though none was lost"
+        if counts_all
+        else f"packets are lost or overtake each other {way}: {behind}",
         where=where,
         evidence=(
             *(f"job {w.job} {words.rank(w.rank, w.host)}: {number} out of order" for w, number in grown),

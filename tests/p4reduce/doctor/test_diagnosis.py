@@ -348,6 +348,17 @@ def test_packets_that_overtake_each_other_on_the_way_to_the_switch() -> None:
     assert "sums come in another order to several ranks" in diagnose(facts(even, before=before)).verdict
 
 
+def test_a_switch_that_counts_no_losses_leaves_two_possibilities() -> None:
+    before = [worker(standing(rank, received=10)) for rank in made.RANKS]
+    now = [
+        worker(standing(rank, counters={"out_of_order_received": 9 if rank == 1 else 0}))
+        for rank in made.RANKS
+    ]
+    found = diagnose(facts(now, before=before, both={"losses": {}}))
+    assert only_trouble(found) == "gaps"
+    assert "packets are lost or overtake each other on link h2:s1, from s1 to h2" in found.verdict
+
+
 def test_copies_that_come_late() -> None:
     counters = Said([made.flow(1, unplaced=30, stale=12, completed=9)], "")
     found = diagnose(running(now={"counters": counters}))
