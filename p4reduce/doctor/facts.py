@@ -161,7 +161,7 @@ class Echo:
     received: int
     duplicates: int = 0
     overtaken: int = 0
-    median_ms: float | None = None
+    fastest_ms: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

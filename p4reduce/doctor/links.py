@@ -13,7 +13,7 @@ from p4reduce.doctor.findings import Finding, Severity
 from p4reduce.doctor.probing import pairs_of
 from topologies.state import HostState
 
-_LATE_MS = 5.0  # what an echo may take on a link that is not slower than others
+_LATE_MS = 8.0  # what an echo may take on a link that is not slower than others
 _TIMES = 5.0
 _MAKE_GAPS = frozenset({"loss", "corruption", "link-down", "cut-off", "uplink-down", "uplink-silent"})
 _CUT_OFF = 0  # echoes that came back
@@ -208,7 +208,7 @@ def _host_link(facts: Facts, host: HostState) -> Iterator[Finding]:
             ),
         )
         return
-    slow = list(_slow(facts, host, [e.median_ms for e in echoes], [e.median_ms for e in others]))
+    slow = list(_slow(facts, host, [e.fastest_ms for e in echoes], [e.fastest_ms for e in others]))
     yield from slow
     for direction in _directions(facts, host, holds_back=bool(slow)):
         lost = max(direction.now, direction.bounds.lost)

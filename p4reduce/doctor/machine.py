@@ -18,7 +18,7 @@ from topologies.processes import ProcessId
 from topologies.state import ClusterState, HostKind
 from topologies.switches import SwitchTarget
 
-WORKER_S: Final = 1.0
+WORKER_S: Final = 1.5
 _AT_ONCE: Final = 16
 _TICKS_S: Final = 1.0 / os.sysconf("SC_CLK_TCK")
 _STATES: Final = {

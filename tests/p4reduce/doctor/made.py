@@ -194,7 +194,7 @@ def facts(
         "plan": Said(pb.PlanReport(), ""),
         "management": dict.fromkeys(HOSTS, ""),
         "echoes": {
-            (a, b): Echo(sent=8, received=8, median_ms=0.3)
+            (a, b): Echo(sent=8, received=8, fastest_ms=0.3)
             for a, b in zip(HOSTS, (*HOSTS[1:], HOSTS[0]), strict=True)
         },
     }

@@ -201,10 +201,10 @@ def test_a_host_link_that_is_down() -> None:
 
 def test_a_link_that_is_up_and_carries_nothing() -> None:
     echoes = {
-        ("h1", "h2"): Echo(sent=8, received=8, median_ms=0.3),
+        ("h1", "h2"): Echo(sent=8, received=8, fastest_ms=0.3),
         ("h2", "h3"): Echo(sent=8, received=0),
         ("h3", "h4"): Echo(sent=8, received=0),
-        ("h4", "h1"): Echo(sent=8, received=8, median_ms=0.3),
+        ("h4", "h1"): Echo(sent=8, received=8, fastest_ms=0.3),
     }
     waits = waiting_for(2, worker(in_call(2)))
     found = diagnose(facts(waits, echoes=echoes, slots=Said([slot([2])], "")))
@@ -310,10 +310,10 @@ def test_damaged_packets_by_direction() -> None:
 
 def test_a_link_that_delays() -> None:
     echoes = {
-        ("h1", "h2"): Echo(sent=8, received=8, median_ms=0.3),
-        ("h2", "h3"): Echo(sent=8, received=8, median_ms=41.0),
-        ("h3", "h4"): Echo(sent=8, received=8, median_ms=40.0),
-        ("h4", "h1"): Echo(sent=8, received=8, median_ms=0.4),
+        ("h1", "h2"): Echo(sent=8, received=8, fastest_ms=0.3),
+        ("h2", "h3"): Echo(sent=8, received=8, fastest_ms=41.0),
+        ("h3", "h4"): Echo(sent=8, received=8, fastest_ms=40.0),
+        ("h4", "h1"): Echo(sent=8, received=8, fastest_ms=0.4),
     }
     found = diagnose(running(echoes=echoes))
     assert only_trouble(found) == "delay"
