@@ -94,7 +94,7 @@ def test_from_renew_to_start() -> None:
         assert tell.event.ready.successor.qpn_in == (0x11, 0x21, 0x31)[(rank + 1) % 3]
     for rank in (1, 1, 0):
         job.up(rank, 2.0)
-    assert job.awaited == (2,)
+    assert list(job.awaited) == [2]
     assert job.take_effects() == []
     job.up(2, 2.0)
     assert job.take_effects() == [WentOn(Cause.SWITCH_RESTARTED), *(Tell(rank, Start()) for rank in range(3))]
