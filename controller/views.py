@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from controller.api import controller_pb2 as pb
+from controller.api.errors import InvalidRequestError
 from controller.config import Config
 from controller.fabric import ManagedSwitch
 from controller.guarding import token_hash
@@ -40,7 +41,9 @@ _PHASES = {
 
 
 def spec_from(message: pb.JobSpec) -> JobSpec:
-    """What CreateJob asks for."""
+    """What CreateJob asks for. InvalidRequestError for a mode that there is not."""
+    if message.mode not in (pb.MODE_UNSPECIFIED, pb.IN_NETWORK, pb.RING):
+        raise InvalidRequestError(f"job {message.name[:128]!r}: there is no mode {message.mode}")
     return JobSpec(
         name=message.name,
         world_size=message.world_size,
