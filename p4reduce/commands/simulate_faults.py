@@ -91,8 +91,13 @@ def _many(
 
     printed = time.monotonic()
 
+    said = 0
+
     def say(tally: Tally) -> None:
-        nonlocal printed
+        nonlocal printed, said
+        for failure in tally.failures[said:]:
+            output.note(f"seed {failure.seed}: {failure.error}")
+        said = len(tally.failures)
         if time.monotonic() - printed >= 10 or tally.seeds == len(seeds):
             printed = time.monotonic()
             output.note(_progress(tally, len(seeds)))

@@ -29,6 +29,7 @@ class JobRun:
         self.plan_size = len(plan.hosts)
         self.collectives = 0
         self.renewals = 0
+        self.newest = 0  # the generation that a renewal has told of
         self.created = False
         self.running_ns = 1 << 62  # since when
         self.failures: list[str] = []

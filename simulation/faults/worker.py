@@ -373,6 +373,7 @@ class Worker:
                 self._say_standing()
             return
         self._renew, self._renewed, self._standing = renew, None, None
+        self.job.newest = max(self.job.newest, renew.renewal)
         self._renewing = True
         self._move = self._held_from = None
         if self._repairing:

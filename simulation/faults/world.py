@@ -282,7 +282,8 @@ class World:
     def is_running(self, generation: int) -> bool:
         """Whether somebody may still want sums of that generation."""
         job = self.generations.get(generation)
-        return job is not None and bool(job.of_generation(generation))
+        # A worker that was given up may not have heard of it; nothing that it sends is added any more.
+        return job is not None and job.newest <= generation and bool(job.of_generation(generation))
 
     def lacking(self, generation: int, message: int) -> list[int]:
         """The ranks that have not received a message."""

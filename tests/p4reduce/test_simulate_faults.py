@@ -1,0 +1,79 @@
+"""`p4reduce simulate-faults`: what it prints, what it writes, how it ends."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from p4reduce.cli import run
+from simulation.faults.drawing import draw
+from simulation.faults.schedule import Schedule
+from simulation.switch.slot_rules import Job, SwitchModel
+
+
+def test_many_seeds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["simulate-faults", "--seeds", "1..12", "--json", str(tmp_path / "s.json")]) == 0
+    assert "12 of 12 seeds" in capsys.readouterr().out
+    summary = json.loads((tmp_path / "s.json").read_text())
+    assert summary["seeds"] == 12
+    assert summary["failures"] == []
+    assert summary["packets"] > 0
+
+
+def test_one_seed_says_what_happened(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["simulate-faults", "--seed", "7", "--trace"]) == 0
+    said = capsys.readouterr().out
+    assert "hears Ready" in said
+    assert "trace " in said
+
+
+def test_a_failure_is_kept_and_played_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def duplicate(self: SwitchModel, job: Job, flow: Any, slot: Any, record: Any, *rest: Any) -> list[Any]:
+        slot.add(rest[1].payload, record.op)
+        job.counters["aggregated"] += 1
+        return []
+
+    monkeypatch.setattr(SwitchModel, "duplicate", duplicate)
+    words = ["simulate-faults", "--seeds", "1..20", "--shrink-s", "2", "--save", str(tmp_path)]
+    assert run(words) == 1
+    said = capsys.readouterr().out
+    files = sorted(tmp_path.glob("p4reduce-seed-*.json"))
+    assert files
+    assert f"--replay {files[0]}" in said.replace("\n", "")
+    assert Schedule.from_json(files[0].read_text()).seed in range(1, 21)
+    assert run(["simulate-faults", "--replay", str(files[0])]) == 1
+    monkeypatch.undo()
+    assert run(["simulate-faults", "--replay", str(files[0])]) == 0
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["--seeds", "1..2", "--seed", "3"],
+        ["--seeds", "5..2"],
+        ["--seeds", "many"],
+        ["--seed", "1", "--target", "tofino"],
+        ["--replay", "/nonexistent.json"],
+    ],
+    ids=" ".join,
+)
+def test_what_makes_no_sense_is_one_line(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["simulate-faults", *words]) == 1
+    said = capsys.readouterr()
+    assert said.err.startswith("p4reduce: ")
+    assert len(said.err.splitlines()) == 1
+
+
+def test_a_file_that_is_no_schedule(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "x.json"
+    path.write_text("{}")
+    assert run(["simulate-faults", "--replay", str(path)]) == 1
+    assert "no schedule" in capsys.readouterr().err
+    path.write_text(draw(7).to_json())
+    assert run(["simulate-faults", "--replay", str(path)]) == 0
