@@ -43,6 +43,7 @@ class Outcome:
     checks: list[dict[str, Any]]
     retransmissions: int
     duplicates: int
+    by_ring: int = 0  # of the sums
 
     @property
     def passed(self) -> bool | None:
@@ -137,6 +138,7 @@ def outcome(answers: list[Answer], request: Request) -> Outcome:
         checks=[answer["check"] for answer in answers if "check" in answer],
         retransmissions=sum(answer["retransmissions"] for answer in answers),
         duplicates=sum(answer["duplicates"] for answer in answers),
+        by_ring=max(answer["by_ring"] for answer in answers),
     )
 
 
@@ -241,6 +243,7 @@ def _summary(outcomes: dict[str, Outcome], *, integers: bool) -> dict[str, Any]:
         "checks": [check for one in found for check in one.checks],
         "in_network": None if switched is None else asdict(switched.timing),
         "ring": None if ringed is None else asdict(ringed.timing),
+        "by_ring_meanwhile": 0 if switched is None else switched.by_ring,
         "ratio": (
             None if switched is None or ringed is None else ringed.timing.median_s / switched.timing.median_s
         ),

@@ -43,6 +43,11 @@ def allreduce_table(result: dict[str, Any]) -> RenderableType:
         table.add_row(f"sent by each host{behind}", _bytes(timing["bytes_sent_per_host"]))
     if result["ratio"] is not None:
         table.add_row("the ring takes", f"{result['ratio']:.2f} times as long")
+    if result.get("by_ring_meanwhile"):
+        table.add_row(
+            "in-network, but around the ring meanwhile",
+            f"{result['by_ring_meanwhile']} sums (the switch was out of reach, or a tensor held Inf or NaN)",
+        )
     if result["lost"]:
         table.add_row("workers left", f"{result['workers_left']} (without {', '.join(result['lost'])})")
     table.add_row("all ranks bitwise equal", _yes(result["ranks_bitwise_equal"]))

@@ -23,6 +23,7 @@ import numpy as np
 from host_agent.collectives.plan import Strategy
 from host_agent.communicator import Communicator
 from host_agent.errors import CommunicatorError
+from host_agent.membership import Mode
 from workloads.errors import WorkloadError
 from workloads.replaying import Player
 from workloads.soak.summing import run_cases
@@ -106,13 +107,15 @@ class Worker:
         ("index": value) of it. `late_s`: this rank starts so much later than the others, each time.
         """
         communicator = self._joined()
+        if strategy == Strategy.IN_NETWORK and communicator.ready.mode is Mode.IN_NETWORK:
+            strategy = Strategy.AUTO  # the same, but that a switch which fails meanwhile does not end it
         me = communicator.members[communicator.rank]
         array = tensor(seed=seed, rank=me, elements=elements, dtype=dtype_of(dtype))
         for index, value in (special or {}).items():
             array[int(index)] = value
         result = np.empty_like(array)
         before, seconds = communicator.counters(), []
-        sent, by_ring = 0, communicator.statistics().ring
+        sent, ringed, by_ring = 0, 0, communicator.statistics().ring
         for _ in range(repeat):
             communicator.barrier()
             before_one, by_ring = communicator.counters().data_bytes_sent, communicator.statistics().ring
@@ -121,6 +124,7 @@ class Worker:
             communicator.all_reduce(array, op, out=result, strategy=strategy)
             seconds.append(time.perf_counter() - started)
             sent += communicator.counters().data_bytes_sent - before_one
+            ringed += communicator.statistics().ring > by_ring
         after = communicator.counters()
         answer: Answer = {
             "seconds": seconds,
@@ -129,6 +133,7 @@ class Worker:
             "retransmissions": after.retransmitted_packets - before.retransmitted_packets,
             "duplicates": after.duplicates_received - before.duplicates_received,
             "workers": communicator.world_size,
+            "by_ring": ringed,
         }
         if verify and not special:
             # What was asked for need not be what was done: a job may find no room in the switches.
