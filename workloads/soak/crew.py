@@ -207,7 +207,8 @@ class Crew:
         if silent:
             said = {rank: _short(future.result()) for rank, future in asked.items() if future.done()}
             raise HangError(
-                f"'{command}' in {list(job.workers)}: ranks {silent} do not answer within {_LIMIT_S:g} s; "
+                f"'{command}' of job {self._number}-{self._started} (elastic: {job.elastic}, workers "
+                f"{list(job.workers)}): ranks {silent} do not answer within {_LIMIT_S:g} s; "
                 f"the others said {said}"
             )
         return {rank: future.result() for rank, future in asked.items()}

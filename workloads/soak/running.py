@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import random
+import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 from topologies.faults import ClusterFaults
@@ -104,7 +107,7 @@ def soak(options: SoakOptions, *, progress: Progress = lambda text: None) -> Out
                 board.fail("it was interrupted")
             if board.failure:
                 outcome.complaints.append(board.failure)
-                outcome.complaints += _doctor(running)
+                outcome.complaints += [*_doctor(running), _kept(running)]
             board.stop.set()
         outcome.seconds = time.monotonic() - began
     outcome.figures, outcome.faults = dict(board.counts), dict(board.faults)
@@ -224,6 +227,15 @@ def _line(board: Board, found: Look) -> str:
         f"{board.elapsed_s:.0f} s: {counts['jobs']} jobs, {counts['sums']} sums, "
         f"{sum(board.faults.values())} faults, {counts['packets_struck']} packets struck; {memory}"
     )
+
+
+def _kept(running: SpineLeaf) -> str:
+    """Logs and database, copied to where they outlive the cluster."""
+    folder = Path(tempfile.mkdtemp(prefix=f"p4reduce-{running.state.name}-"))
+    for path in running.state.directory.rglob("*"):
+        if path.is_file():
+            shutil.copy(path, folder / path.name)
+    return f"logs and database are in {folder}"
 
 
 def _doctor(running: SpineLeaf) -> list[str]:
