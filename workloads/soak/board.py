@@ -8,16 +8,19 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import Final
 
+from topologies.processes import ProcessId
+
 _LAST_STEPS: Final = 30
 _AFTERMATH_S: Final = 40.0  # for so long what happened may still be why a job could not begin
 
 
 @dataclass
 class Running:
-    """A job that runs: `ranks` that live, `killed` on purpose."""
+    """A job that runs: `ranks` (as in the beginning) that live, `killed` on purpose; all workers' processes."""
 
     name: str
     ranks: set[int]
+    processes: dict[int, ProcessId] = field(default_factory=dict)
     killed: set[int] = field(default_factory=set)
     spared: bool = False
 
@@ -79,7 +82,7 @@ class Board:
         with self._lock:
             self._running.pop(job.name, None)
 
-    def victim(self, choice: float, *, kill: bool) -> tuple[str, int] | None:
+    def victim(self, choice: float, *, kill: bool) -> tuple[str, int, ProcessId] | None:
         """A job and a rank of it, drawn by `choice` in 0..1. To be killed: it counts as dead from now on."""
         with self._lock:
             there = [
@@ -94,7 +97,7 @@ class Board:
             if kill:
                 job.ranks.discard(rank)
                 job.killed.add(rank)
-            return job.name, rank
+            return job.name, rank, job.processes[rank]
 
     # What keeps jobs from beginning
 

@@ -120,6 +120,8 @@ class Crew:
         if not wrong:
             mode = answers[0]["ok"]["mode"]
             self._board.count(jobs=1, **{f"jobs_begun_{mode}": 1})
+            pids = self._team.pids
+            running.processes = {rank: ProcessId.of(pids[place]) for rank, place in enumerate(job.workers)}
             self._board.begins(running)
             return True
         if not self._board.disturbed():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable, Container
 from typing import Final
@@ -69,21 +70,16 @@ class Weather:
         found = self._board.victim(step.arguments["choice"], kill=kill)
         if found is None:
             return
-        job, rank = found
+        job, rank, process = found  # by process: an elastic job numbers those that are left anew
         self._board.note(f"  that is rank {rank} of {job}")
-        try:
-            if kill:
-                self._faults.kill_worker(job, rank)
-                return
-            self._faults.pause_worker(job, rank)
-        except TopologyError:
-            self._board.count(faults_without_a_place=1)  # it has just left
+        if kill:
+            process.signal(signal.SIGKILL)
             return
-        self._wait(step.hold_s)
+        process.signal(signal.SIGSTOP)
         try:
-            self._faults.resume_worker(job, rank)
-        except TopologyError:
-            self._board.count(faults_without_a_place=1)  # it was killed meanwhile
+            self._wait(step.hold_s)
+        finally:
+            process.signal(signal.SIGCONT)
 
     def _other(self, step: Step) -> None:
         faults, target = self._faults, step.target
