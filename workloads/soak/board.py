@@ -16,7 +16,7 @@ _AFTERMATH_S: Final = 40.0  # for so long what happened may still be why a job c
 
 @dataclass
 class Running:
-    """A job that runs: `ranks` (as in the beginning) that live, `killed` on purpose; all workers' processes."""
+    """A job that runs: `ranks` (as in the beginning) that live, `killed` on purpose; all processes."""
 
     name: str
     ranks: set[int]
