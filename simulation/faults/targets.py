@@ -28,11 +28,13 @@ class Targeted:
 
     def many(self, seeds: Iterable[int]) -> Tally:
         """Several. Runs leave much behind that hangs together: what is collected when is chosen for that."""
-        gc.freeze()
+        if not gc.get_freeze_count():  # once: what is frozen is never collected
+            gc.freeze()
         gc.set_threshold(50_000, 20, 1_000)
         tally = Tally()
         for seed in seeds:
             tally.add(self.one(draw(seed)))
+        gc.collect()
         return tally
 
 

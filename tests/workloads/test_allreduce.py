@@ -18,6 +18,7 @@ def _answer(**changes: Any) -> dict[str, Any]:
         "bytes_sent": 1100.0,
         "retransmissions": 0,
         "duplicates": 0,
+        "by_ring": 0,
         **changes,
     }
 
@@ -46,12 +47,13 @@ def test_elements() -> None:
 
 
 def test_the_slowest_worker_counts() -> None:
-    answers = [_answer(), _answer(seconds=[4.0, 1.0, 1.0], bytes_sent=1200.0, retransmissions=3)]
+    answers = [_answer(), _answer(seconds=[4.0, 1.0, 1.0], bytes_sent=1200.0, retransmissions=3, by_ring=2)]
     found = outcome(answers, Request(bytes=1000, repeat=3))
     assert found.timing.median_s == 3.0  # of 4, 2, 3
     assert found.timing.goodput_mbit_s == pytest.approx(1000 * 8 / 3.0 / 1e6)
     assert found.timing.bytes_sent_per_host == 1200
     assert found.retransmissions == 3
+    assert found.by_ring == 2
     assert found.equal
     assert found.passed is None
     assert found.exact is None
