@@ -217,6 +217,7 @@ class Keeper(abc.ABC):
     def tick_switches(self) -> None:
         """Time has passed."""
         now = self.clock()
+        self.places.settle_owed()
         for switch in self.switches.values():
             if switch.switch.connected and not switch.ready:
                 self.spawn(self.settle(switch))

@@ -52,6 +52,8 @@ class Places:
         self.switches = switches
         self.links = links
         self.holding: list[Running] = []
+        # By generation, what the database did not take: forgotten when it can be written again.
+        self._owed: dict[int, tuple[Running, tuple[Place, ...]]] = {}
         self._clock = clock
         self._on_room = on_room
 
@@ -115,6 +117,9 @@ class Places:
             if tree.two_level and not spines:
                 raise UnreachableError(tree.graph.why_apart(tree.leaves, self.links.state))
             admit()
+            self.settle_owed()
+            if plan.generation in self._owed:
+                raise UnreachableError(f"the controller's database {self.store.path} cannot be written")
             places = self._allocate(tree, plan, spines)
             try:
                 # One that runs by ring says so until all is written: a restart in between takes this away.
@@ -163,9 +168,8 @@ class Places:
     async def _take_back(self, running: Running, plan: Plan, places: Sequence[Place]) -> None:
         """Undo `put` after a switch has refused: each is as before, or is made so when it is back.
 
-        If the database fails here, the regions stay taken, as they are there, until the next start.
+        If the database fails here, the regions stay taken, as they are there, until it can be written again.
         """
-        job, generation = running.job, plan.generation
         running.places = {}
         self.holding.remove(running)
         for place in places:
@@ -173,12 +177,37 @@ class Places:
                 await self.switches[place.switch].remove(place)
             except SwitchError as error:
                 logger.warning("switch %s holds too much until it is back: %s", place.switch, error)
-        self.store.release(generation, *(place.switch for place in places))
-        if job.plan is None:
-            self.store.forget_job(generation)
-        else:
-            self.store.save_job(stored(job, job.plan, (), job.phase))
+        self._give_back(running, plan.generation, places)
+
+    def _give_back(self, running: Running, generation: int, places: Sequence[Place]) -> None:
+        """A job has these places no more, in the database too; owed where that cannot be written."""
+        job = running.job
+        try:
+            self.store.release(generation, *(place.switch for place in places))
+            if job.plan is None or running.deleted:
+                self.store.forget_job(generation)
+            else:
+                self.store.save_job(stored(job, job.plan, (), job.phase))
+        except sqlite3.Error as error:
+            if generation not in self._owed:
+                logger.error("%s: job %s is not forgotten yet: %s", self.store.path, job.spec.name, error)
+            self._owed[generation] = (running, tuple(places))
+            raise
+        self._owed.pop(generation, None)
         self._free(places)
+
+    def settle_owed(self) -> None:
+        """Write what the database did not take before."""
+        for generation, (running, places) in list(self._owed.items()):
+            with contextlib.suppress(sqlite3.Error):
+                self._give_back(running, generation, places)
+                self._on_room()
+
+    def forget(self, running: Running) -> None:
+        """A job without places was deleted; owed where the database cannot be written, or has it still."""
+        if running.generation is not None and running.generation not in self._owed:
+            with contextlib.suppress(sqlite3.Error):
+                self._give_back(running, running.generation, ())
 
     async def extend(self, running: Running, spine: str) -> None:
         """A place on one more spine, which was not there when the job was set up. As `put`."""

@@ -114,8 +114,8 @@ class Registry(Keeper):
         self.store.forget_spec(name)
         del self._jobs[name]
         running.deleted = True
-        if not running.places and running.generation is not None:
-            self.store.forget_job(running.generation)
+        if not running.places:
+            self.places.forget(running)
         return running
 
     # Sessions.

@@ -302,7 +302,7 @@ def test_everybody_hears_why_the_job_ended(workers: Workers) -> None:
         session.on_ended(told.put)
     sessions[2].abort("the workers disagree: rank 2 called barrier")
     ends = [told.get(timeout=10) for _ in sessions]
-    assert ends == [Ended(reason="the workers disagree: rank 2 called barrier", rank=2)] * 3
+    assert ends == [Ended(reason="the workers disagree: rank 2 called barrier", rank=2, host="h3")] * 3
     with pytest.raises(WorkerLostError, match="called barrier"):
         sessions[0].leave(timeout_s=10)
     assert told.empty()
