@@ -150,7 +150,8 @@ class Renewer:
         if away and self._has_backup(draft.job):
             return counted(installer.by_ring(draft.job, away, generation=number, backup=True))
         try:
-            return counted(await installer.set_up(draft, generation=number))
+            draft.job.plan = plan = counted(await installer.set_up(draft, generation=number))
+            return plan  # from here on there may be something to take away
         except NotPossibleError as error:  # it must run in the network
             why = str(error)
         except (ControllerError, StoreError, sqlite3.Error) as error:
@@ -176,6 +177,7 @@ class Renewer:
             logger.error("job %s: generation %d is not saved: %s", job.spec.name, plan.generation, why)
             if draft.places:  # a restart must find what is on switches
                 self._discard(draft)
+                draft.deleted = False  # the job keeps the generation, and its row
                 draft = Running(draft.job)
                 if job.spec.mode is Mode.IN_NETWORK:
                     self._try_again(running, plan.generation)

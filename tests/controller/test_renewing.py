@@ -17,9 +17,10 @@ from controller.events import Renewed
 from controller.flows import FLOW, MEMBER_QP
 from controller.jobs import Ended, Job, JobSpec, Left, Mode, Phase, Ready, Resumed, Start
 from controller.queries import SlotContent
-from controller.renewals import Cause, Renew, Standing
+from controller.renewals import Cause, Renew, Standing, Step
 from controller.sessions import Session
 from controller.specs import Backup
+from controller.store import StoredJob
 from controller.views import job_info
 from tests.controller.spine_leaf import FabricBench, fabric, member
 from tests.controller.told import heard
@@ -585,6 +586,33 @@ def test_a_renewal_waits_for_switches_that_are_being_written(bench: Run) -> None
     bench(test)
 
 
+async def until_written(b: RenewalBench, workers: Sequence[Worker]) -> None:
+    """The workers have answered, and wait for a switch that is locked."""
+    for _ in range(3):
+        for worker in workers:
+            worker.listen()
+        await asyncio.sleep(0)
+    assert b.job.renewal is not None
+    assert b.job.renewal.step is Step.WRITING
+
+
+def test_what_was_written_for_a_renewal_that_failed_meanwhile_is_taken_off_again(bench: Run) -> None:
+    async def test(b: RenewalBench) -> None:
+        workers = await b.start(elastic=True)
+        async with b.registry.switches["l1"].lock:
+            workers[2].session.abort("no more")
+            await until_written(b, workers[:2])
+            b.registry.renewer.begin(b.registry.job("train"), Cause.WORKER_LOST, "once more")
+            await asyncio.sleep(0)
+        await b.go(workers[:2], 80.0)
+        assert {worker.plan[1:] for worker in workers[:2]} == {(Mode.IN_NETWORK, 2)}
+        assert b.used() == {"l1": 256}
+        assert b.is_as_wanted()
+        assert [job.plan.generation for job in b.store.jobs()] == [workers[0].plan[0]]
+
+    bench(test)
+
+
 # The controller is restarted
 
 
@@ -691,6 +719,35 @@ def test_with_a_full_disk_jobs_go_on_and_new_ones_are_refused(bench: Run) -> Non
         (known,) = [job for job in b.store.jobs() if job.phase is Phase.RUNNING]
         assert known.plan.generation == workers[0].plan[0] > first[0]
         assert b.registry.waitlist.waitlisted(b.registry.job("train")) is not None or b.job.move is not None
+
+    bench(test)
+
+
+def test_a_disk_that_is_full_when_a_generation_is_saved(bench: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was written for it is taken off; the job, which keeps the generation, is saved later."""
+
+    async def test(b: RenewalBench) -> None:
+        workers = await b.start(elastic=True)
+        async with b.registry.switches["l1"].lock:
+            workers[2].session.abort("no more")
+            await until_written(b, workers[:2])
+        save = b.store.supersede
+
+        def full(job: StoredJob) -> None:
+            fill(b)
+            save(job)
+
+        monkeypatch.setattr(b.store, "supersede", full)
+        await b.go(workers[:2])
+        assert {worker.plan[1:] for worker in workers[:2]} == {(Mode.RING, 2)}
+        monkeypatch.undo()
+        free(b)
+        b.now += 1.0  # the job is saved before its switch is cleaned
+        await b.go(workers[:2], 0.5)
+        known = [job.plan.generation for job in b.store.jobs() if job.phase is Phase.RUNNING]
+        assert known == [workers[0].plan[0]]
+        await b.go(workers[:2], 80.0)
+        assert b.used() == {}
 
     bench(test)
 
