@@ -76,6 +76,7 @@ class Registry(Keeper):
         self._jobs: dict[str, Running] = {}  # the last one of each name
         self._specs: dict[str, JobSpec] = {}  # made by CreateJob
         self._by_generation: dict[int, Running] = {}
+        self._unsaved: set[Running] = set()  # whose phase the database does not know
         self._ticked_at: float | None = None
         self.stopping = False
         self.waitlist = Waitlist(self)
@@ -107,14 +108,21 @@ class Registry(Keeper):
         return self._jobs[spec.name]
 
     def delete_job(self, name: str) -> Running:
-        """End a job if it runs, and forget it. NotFoundError."""
+        """End a job if it runs, and forget it. NotFoundError.
+
+        Where the database raises something, the job has ended, and can be deleted once more.
+        """
         running = self.job(name)
         self.act(running, lambda job, now: job.end(f"job {name} was deleted"))
-        self._specs.pop(name, None)
         self.store.forget_spec(name)
+        placed = any(held.places for held in (running, *running.before))
+        if placed and running.generation is not None:
+            self.store.save_phase(running.generation, Phase.ENDED, running.job.outcome, deleted=True)
+        self._specs.pop(name, None)
         del self._jobs[name]
-        running.deleted = True
-        if not running.places:
+        for held in (running, *running.before):
+            held.deleted = True
+        if not placed:
             self.places.forget(running)
         return running
 
@@ -330,10 +338,15 @@ class Registry(Keeper):
         """The workers are told in any case: a database that fails must not stop them."""
         if running.generation is None:
             return
+        job = running.job
         try:
-            self.store.save_phase(running.generation, running.job.phase, running.job.outcome)
+            self.store.save_phase(running.generation, job.phase, job.outcome, deleted=running.deleted)
         except sqlite3.Error as error:
-            logger.error("%s: job %s is not saved: %s", self.store.path, running.job.spec.name, error)
+            if running not in self._unsaved:
+                logger.error("%s: job %s is not saved: %s", self.store.path, job.spec.name, error)
+            self._unsaved.add(running)
+        else:
+            self._unsaved.discard(running)
 
     def trouble(self, error: Exception) -> str:
         """What went wrong, and where it was the database, what to do about it."""
@@ -397,6 +410,8 @@ class Registry(Keeper):
             if late > 0:
                 running.job.forgive(late)
             self.act(running, lambda job, now: job.tick(now))
+        for running in list(self._unsaved):
+            self._save_phase(running)
         self.tick_switches()
         self.renewer.tick()
         self.waitlist.tick()
@@ -450,7 +465,7 @@ class Registry(Keeper):
         running = Running(job)
         generation = known.plan.generation
         self._by_generation[generation] = running
-        if isinstance(known.outcome, Superseded):
+        if known.deleted or isinstance(known.outcome, Superseded):
             running.deleted = True
         elif known.explicit == (known.spec.name in self._specs):
             self._jobs[known.spec.name] = running

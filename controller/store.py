@@ -31,6 +31,7 @@ _GENERATIONS = 1 << 32
 _KEPT = 100  # ended jobs that are remembered
 _RESERVE = 256
 _SUPERSEDED = '{"superseded": true}'
+_DELETED = "deleted"
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS counters (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
@@ -84,7 +85,10 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class StoredJob:
-    """A job that has a plan. `places`: on each switch that holds something of it; none by ring."""
+    """A job that has a plan. `places`: on each switch that holds something of it; none by ring.
+
+    `deleted`: it is only there for as long as it has places.
+    """
 
     spec: JobSpec
     explicit: bool
@@ -93,6 +97,7 @@ class StoredJob:
     phase: Phase
     outcome: Left | Ended | Superseded | None = None
     places: tuple[Place, ...] = ()
+    deleted: bool = False
 
 
 class Store:
@@ -249,13 +254,18 @@ class Store:
         self._db.execute("DELETE FROM regions WHERE generation = ? AND switch = ?", (generation, switch))
 
     def save_phase(
-        self, generation: int, phase: Phase, outcome: Left | Ended | Superseded | None = None
+        self,
+        generation: int,
+        phase: Phase,
+        outcome: Left | Ended | Superseded | None = None,
+        *,
+        deleted: bool = False,
     ) -> None:
-        """A job went on."""
+        """A job went on. `deleted`: it has ended, and only its places are of interest."""
         with self._db:
             self._db.execute(
                 "UPDATE jobs SET phase = ?, outcome = ? WHERE generation = ?",
-                (int(phase), _outcome_to_json(outcome), generation),
+                (int(phase), _outcome_to_json(outcome, deleted=deleted), generation),
             )
 
     def release(self, generation: int, *switches: str) -> None:
@@ -293,6 +303,7 @@ class Store:
                 phase=Phase(phase),
                 outcome=_outcome_from_json(outcome),
                 places=self._places(generation),
+                deleted=outcome is not None and _DELETED in json.loads(outcome),
             )
             for generation, explicit, spec, plan, workers, phase, outcome in rows
         ]
@@ -373,12 +384,12 @@ def _member_from_json(value: list[Any]) -> tuple[Member, bytes]:
     return Member(**{**fields, "ip": IPv4Address(fields["ip"])}), bytes.fromhex(token)
 
 
-def _outcome_to_json(outcome: Left | Ended | Superseded | None) -> str | None:
+def _outcome_to_json(outcome: Left | Ended | Superseded | None, *, deleted: bool = False) -> str | None:
     if outcome is None:
         return None
     if isinstance(outcome, Superseded):
         return _SUPERSEDED
-    return json.dumps(asdict(outcome))
+    return json.dumps(asdict(outcome) | ({_DELETED: True} if deleted else {}))
 
 
 def _outcome_from_json(text: str | None) -> Left | Ended | Superseded | None:
@@ -387,6 +398,7 @@ def _outcome_from_json(text: str | None) -> Left | Ended | Superseded | None:
     if text == _SUPERSEDED:
         return Superseded()
     fields = json.loads(text)
+    fields.pop(_DELETED, None)
     return Ended(**fields) if fields else Left()
 
 

@@ -752,6 +752,49 @@ def test_a_disk_that_is_full_when_a_generation_is_saved(bench: Run, monkeypatch:
     bench(test)
 
 
+@pytest.mark.parametrize("renewed", [False, True])
+def test_a_job_that_was_deleted_does_not_come_back_with_the_controller(bench: Run, renewed: bool) -> None:
+    """Its workers hear nothing, so that guards stay; it may be in the middle of a renewal."""
+
+    async def test(b: RenewalBench) -> None:
+        workers = await b.start()
+        if renewed:
+            for worker in workers:
+                worker.silent = True
+            await b.restart_switch()
+            await b.go(workers)
+        b.registry.delete_job("train")
+        await b.registry.drain()
+        assert b.tables("l1") == {MEMBER_QP}
+        await b.restart()
+        assert b.registry.jobs() == []
+        await b.resume(workers[0])
+        assert heard(workers[0].session)[0] == Ended("job train was deleted")
+        await b.go([], 80.0)
+        assert b.used() == {}
+        assert b.store.jobs() == []
+
+    bench(test)
+
+
+def test_with_a_full_disk_a_job_is_not_deleted_but_ended(bench: Run) -> None:
+    async def test(b: RenewalBench) -> None:
+        await b.start()
+        fill(b)
+        with pytest.raises(sqlite3.Error):
+            b.registry.delete_job("train")
+        assert not b.job.live
+        free(b)
+        await b.go([], 1.0)
+        (known,) = b.store.jobs()
+        assert known.phase is Phase.ENDED
+        b.registry.delete_job("train")
+        await b.restart()
+        assert b.registry.jobs() == []
+
+    bench(test)
+
+
 def test_a_controller_that_dies_with_a_full_disk_takes_its_workers_back(bench: Run) -> None:
     async def test(b: RenewalBench) -> None:
         workers = await b.start()
