@@ -377,7 +377,7 @@ class Communicator:
             job=job,
             rank=self.rank,
             world_size=self.world_size,
-            generation=self.ready.generation,
+            generation=self.generation,
             runner=self._execution.runner,
             gate=self._gate,
             failure="" if failure is None else str(failure),

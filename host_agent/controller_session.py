@@ -315,6 +315,7 @@ class ControllerSession:
                 self._up = False
             elif kind == "renewed" and self._answers(message.renewed):
                 self._heard.ready, self._standing = message.renewed.ready, None
+                self._up = False  # it may have been said for the generation before
             elif kind == "start" and self._standing is None:
                 self._heard.started, self._heard.renewing = True, False
             elif kind == "left":

@@ -663,3 +663,38 @@ def test_who_died_is_named_with_its_host_and_what_it_lacks(play: Any) -> None:
     with pytest.raises(WorkerLostError, match="rank 2") as caught:
         session.leave(timeout_s=10)
     assert (caught.value.rank, caught.value.host, caught.value.first_message) == (2, "h3", 17)
+
+
+def test_a_worker_is_not_said_to_be_up_for_what_came_before(play: Any) -> None:
+    """A renewal came just before it said so, and then the session broke."""
+
+    def renews(talk: Conversation) -> Iterator[pb.ControllerMessage]:
+        yield from ready(talk)
+        yield pb.ControllerMessage(renew=pb.Renew(renewal=3, reason="switch l1 has restarted"))
+        talk.expect("up")
+        talk.expect("renewing")
+        yield renewed(3)
+        talk.drop()
+
+    def goes_on(talk: Conversation) -> Iterator[pb.ControllerMessage]:
+        talk.expect("resume")
+        yield pb.ControllerMessage(resumed=pb.Resumed())
+        yield pb.ControllerMessage(pause=pb.Pause(move=5))
+        talk.expect("paused")
+        over.set()
+        talk.expect("leave")
+        yield pb.ControllerMessage(left=pb.Left())
+
+    def on_renewal(step: RenewalStep) -> None:
+        if isinstance(step, Renew):
+            session.up_again()  # in the generation before
+            session.renewing(Renewing(renewal=3, qpn_out=1, psn_out=2, qpn_in=3, collective=0))
+
+    over = threading.Event()
+    session = play(renews, goes_on)
+    session.join(REQUEST, timeout_s=10)
+    session.up(timeout_s=10)
+    session.on_move(lambda step: session.paused(5, 0))
+    session.on_renewal(on_renewal)
+    assert over.wait(20)
+    session.leave(timeout_s=10)

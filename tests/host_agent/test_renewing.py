@@ -361,6 +361,7 @@ def test_ranks_and_world_size_change_and_the_user_is_told(
     assert (change.old_rank, change.rank, change.old_world_size, change.world_size) == (2, 1, 3, 2)
     assert change.lost == (1,)
     assert change.generation == rack.communicators[2].generation
+    assert rack.communicators[2].standing("train")["generation"] == change.generation
     assert "going on as rank 1 of 2" in caplog.text
     gathered = [pool.submit(c.all_gather, np.full(2, c.rank, np.int32)) for c in alive]
     assert [f.result(30).tolist() for f in gathered] == [[[0, 0], [1, 1]]] * 2
