@@ -135,7 +135,7 @@ class FaultRule:
         if not 0 <= self.delay_ms <= MAX_DELAY_MS:
             raise FaultError(f"a delay of {self.delay_ms:g} ms is not within 0 and {MAX_DELAY_MS:g}")
         if self.kind is FaultKind.DELAY and not self.delay_ms:
-            raise FaultError("a delay of 0 ms delays nothing: give delay_ms")
+            raise FaultError("a delay of 0 ms delays nothing: give delay_ms (--delay-ms)")
         limits = (
             ("message", self.message, 0, 0xFFFFFFFF),
             ("psn", self.psn, 0, 0xFFFFFF),

@@ -98,10 +98,10 @@ class ClusterFaults:
     # Links
 
     def set_link(self, name: str, *, up: bool) -> None:
-        """Take a host's link (h1), or one between switches (l1:s2), down, or up again."""
+        """Take a host's link (h1, or h1:s1), or one between switches (l1:s2), down, or up again."""
         with self._changing() as cluster:
-            if any(host.name == name for host in cluster.hosts):
-                wires.set_host_link(cluster, cluster.host(name), up=up)
+            if host := cluster.host_link(name):
+                wires.set_host_link(cluster, cluster.host(host), up=up)
             elif ":" in name:
                 wires.set_link(cluster, cluster.link(name), up=up)
             else:

@@ -31,9 +31,9 @@ _SPREAD: Final = 0x9E3779B97F4A7C15
 class PacketFault:
     """What happens to which packets of a link. TopologyError where it makes no sense.
 
-    `link`: "h1" (a host's link), "l1:s2", or "*" (all). `direction`: "to-switch" or "to-host" of hosts'
-    links, "a-to-b" or "b-to-a" of a:b, "both". The rest as in `soft_switch.faults.FaultRule`; each link and
-    direction counts, and throws its dice, for itself.
+    `link`: "h1" or "h1:s1" (a host's link), "l1:s2", or "*" (all). `direction`: "to-switch" or "to-host" of
+    hosts' links, "a-to-b" or "b-to-a" of a:b, "both". The rest as in `soft_switch.faults.FaultRule`; each
+    link and direction counts, and throws its dice, for itself.
     """
 
     link: str
@@ -99,6 +99,7 @@ def places(cluster: ClusterState, fault: PacketFault) -> list[Place]:
 def _links(cluster: ClusterState, name: str, direction: str) -> Iterator[Place]:
     """Every direction of the links of that name."""
     hosts = {host.name: host for host in cluster.hosts}
+    name = cluster.host_link(name) or name
     if name != ALL and name not in hosts:
         if ":" not in name:
             known = [*hosts, *(link.name for link in cluster.links)]

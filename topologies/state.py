@@ -177,6 +177,13 @@ class ClusterState:
         names = ", ".join(host.name for host in self.hosts)
         raise TopologyError(f"cluster {self.name} has no host {name!r}, it has {names}")
 
+    def host_link(self, name: str) -> str:
+        """The host whose link that is, as h1, h1:s1 or s1:h1; empty if it is no host's."""
+        for host in self.hosts:
+            if name in (host.name, f"{host.name}:{host.switch}", f"{host.switch}:{host.name}"):
+                return host.name
+        return ""
+
     def link(self, name: str) -> LinkState:
         """The link of two switches, as l1:s2 or s2:l1; TopologyError names those there are."""
         for link in self.links:

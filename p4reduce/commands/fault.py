@@ -56,10 +56,10 @@ class DiskFault(str, Enum):
 
 LinkName = Annotated[
     str,
-    typer.Argument(metavar="LINK", help="A host's link (h1), one between switches (l1:s2), or '*' for all."),
+    typer.Argument(metavar="LINK", help="A host's link (h1 or h1:s1), one between switches (l1:s2), or '*'."),
 ]
 OneLink = Annotated[
-    str, typer.Argument(metavar="LINK", help="A host's link (h1), or one between switches (l1:s2).")
+    str, typer.Argument(metavar="LINK", help="A host's link (h1 or h1:s1), or one between switches (l1:s2).")
 ]
 FAULTS = (
     Column("number", "fault", right=True),

@@ -392,10 +392,12 @@ def _slow(
 
 def _overtaking(facts: Facts) -> Iterator[Finding]:
     """Packets that arrive behind a gap although none was lost have been overtaken."""
+    beside = _beside_the_switches(facts)
     grown = [
         (worker, number)
         for worker in facts.now.workers
-        if (number := _grown(facts, (worker.job, worker.rank), "out_of_order_received"))
+        if worker.job not in beside
+        and (number := _grown(facts, (worker.job, worker.rank), "out_of_order_received"))
     ]
     if not grown:
         return
@@ -435,6 +437,18 @@ def _overtaking(facts: Facts) -> Iterator[Finding]:
         ),
         do=("a selective job bears it better: '--selective'", *_injected(facts)),
     )
+
+
+def _beside_the_switches(facts: Facts) -> set[str]:
+    """Jobs by ring with hosts whose switch is away: their packets take the management network."""
+    status = facts.now.status.value
+    away = {info.name for info in status.switches if not info.connected} if status is not None else set()
+    behind = {host.name for host in facts.cluster.hosts if host.switch in away}
+    return {
+        job.spec.name
+        for job in facts.now.jobs.value or ()
+        if job.mode == pb.RING and any(worker.host in behind for worker in job.workers)
+    }
 
 
 def _sender(facts: Facts, grown: Sequence[tuple[Worker, int]]) -> str:

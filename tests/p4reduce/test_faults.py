@@ -112,7 +112,7 @@ def packets(team: Team, fault: Commands) -> None:
 def links_and_workers(team: Team, fault: Commands) -> None:
     fault.do("link", "down", "h3")
     fault.do("worker", "pause", "training", "1")
-    fault.do("link", "up", "h3")
+    fault.do("link", "up", "h3:s1")  # as doctor calls it
     fault.do("worker", "resume", "training", "1")
     all_reduce(team, **REQUEST)
     assert "has no link 'h9': it has h1, h2, h3" in fault.fail("link", "down", "h9")

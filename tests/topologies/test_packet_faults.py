@@ -27,6 +27,8 @@ def loss(link: str, direction: str = "both") -> PacketFault:
     [
         ("h2", "both", [("h2", "to-switch", "l1", 2, "in"), ("h2", "to-host", "l1", 2, "out")]),
         ("h3", "to-host", [("h3", "to-host", "l2", 1, "out")]),
+        ("h3:l2", "to-host", [("h3", "to-host", "l2", 1, "out")]),  # as doctor and top call it
+        ("l2:h3", "to-switch", [("h3", "to-switch", "l2", 1, "in")]),
         ("l1:s2", "a-to-b", [("l1:s2", "a-to-b", "l1", 102, "out")]),
         ("l1:s2", "b-to-a", [("l1:s2", "b-to-a", "l1", 102, "in")]),
         ("s2:l1", "a-to-b", [("l1:s2", "a-to-b", "l1", 102, "in")]),
@@ -63,6 +65,7 @@ def bmv2(cluster: ClusterState) -> ClusterState:
     [
         (lambda: places(RACK, loss("h9")), "no link 'h9': it has h1, h2, and \\* for all"),
         (lambda: places(RACK, loss("l1:s1")), "it is a rack"),
+        (lambda: places(FABRIC, loss("h3:l1")), "no link 'h3:l1', it has l1:s1"),
         (lambda: places(FABRIC, loss("l1:s9")), "no link 'l1:s9', it has l1:s1, l1:s2, l2:s1, l2:s2"),
         (lambda: places(RACK, loss("h1", "a-to-b")), "no link 'h1' has a direction a-to-b"),
         (lambda: loss("h1", "inward"), "'inward' is no direction, there are both, to-switch"),

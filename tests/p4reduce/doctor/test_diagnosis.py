@@ -336,6 +336,17 @@ def test_packets_that_overtake_each_other() -> None:
     assert "packets overtake each other on link h2:s1, from s1 to h2" in found.verdict
 
 
+def test_packets_that_overtake_each_other_on_the_management_network_are_no_links() -> None:
+    """A job by ring whose switch is away: nothing of it takes a link of the fabric."""
+    before = [worker(standing(rank, counters={"out_of_order_received": 5})) for rank in made.RANKS]
+    now = [worker(standing(rank, counters={"out_of_order_received": 900})) for rank in made.RANKS]
+    ring = job(mode=pb.RING, mode_reason="switch s1 is away")
+    said = {"jobs": Said([ring], ""), "status": Said(made.status(s1="unreachable"), "")}
+    found = diagnose(facts(now, before=before, both=said))
+    assert not {"reordering", "gaps"} & set(found.codes), text(found)
+    assert "ring-fallback" in found.codes
+
+
 def test_packets_that_overtake_each_other_on_the_way_to_the_switch() -> None:
     """All ranks see it, most of all the one behind the sender."""
     before = [worker(standing(rank, received=10)) for rank in made.RANKS]
