@@ -23,7 +23,7 @@ from controller.mourning import what_it_lacks
 from controller.places import stored
 from controller.renewals import Cause
 from controller.running import Running
-from controller.store import StoreError
+from controller.store import StoredJob, StoreError
 from controller.trees import Tree
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ class Renewer:
         self._unsaved.pop(running, None)
         running.unsaved = False
         try:
-            registry.store.supersede(stored(draft.job, plan, draft.places.values(), Phase.RUNNING))
+            self._supersede(stored(draft.job, plan, draft.places.values(), Phase.RUNNING))
         except sqlite3.Error as error:
             why = registry.trouble(error)
             logger.error("job %s: generation %d is not saved: %s", job.spec.name, plan.generation, why)
@@ -285,16 +285,21 @@ class Renewer:
             running.waits_for = f"waits: {away}; {why}"
 
     def _save(self, running: Running, now: float) -> None:
-        job, store = running.job, self._registry.store
+        job = running.job
         assert job.plan is not None
         try:
-            store.supersede(stored(job, job.plan, running.places.values(), job.phase))
+            self._supersede(stored(job, job.plan, running.places.values(), job.phase))
         except sqlite3.Error:
             self._unsaved[running] = now + _RETRY_S
         else:
             del self._unsaved[running]
             running.unsaved = False
             logger.info("job %s: generation %d is saved now", job.spec.name, job.plan.generation)
+
+    def _supersede(self, job: StoredJob) -> None:
+        """Save a generation; first what the database owes, as that may be to forget a try at the same one."""
+        self._registry.places.settle_owed()
+        self._registry.store.supersede(job)
 
     # Workers that are lost
 

@@ -21,6 +21,7 @@ from controller.renewals import Cause, Renew, Standing, Step
 from controller.sessions import Session
 from controller.specs import Backup
 from controller.store import StoredJob
+from controller.switch import SwitchError
 from controller.views import job_info
 from tests.controller.spine_leaf import FabricBench, fabric, member
 from tests.controller.told import heard
@@ -250,6 +251,21 @@ def test_an_elastic_job_goes_on_without_the_worker_that_died(bench: Run) -> None
             worker.session.leave()
         await b.go(rest[1:])
         assert rest[2].end == Left()
+
+    bench(test)
+
+
+def test_who_was_dropped_knows_nothing_of_the_end_for_who_has_its_rank_now(bench: Run) -> None:
+    async def test(b: RenewalBench) -> None:
+        workers = await b.start(elastic=True)
+        workers[0].session.abort("no more")
+        await b.go(workers[1:], 1.0)
+        assert workers[1].rank == 0
+        b.registry.act(b.registry.job("train"), lambda job, now: job.end("enough"))
+        workers[0].session.took_end()
+        assert not b.job.seats[0].knows_end
+        workers[1].session.took_end()
+        assert b.job.seats[0].knows_end
 
     bench(test)
 
@@ -791,6 +807,33 @@ def test_with_a_full_disk_a_job_is_not_deleted_but_ended(bench: Run) -> None:
         b.registry.delete_job("train")
         await b.restart()
         assert b.registry.jobs() == []
+
+    bench(test)
+
+
+def test_a_switch_that_refuses_while_the_disk_is_full(bench: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The job goes on by ring in the generation that was to be forgotten."""
+
+    async def test(b: RenewalBench) -> None:
+        workers = await b.start(elastic=True)
+        async with b.registry.switches["l1"].lock:
+            workers[2].session.abort("no more")
+            await until_written(b, workers[:2])
+
+        async def refuse(entries: object) -> None:
+            fill(b)
+            raise SwitchError("refused")
+
+        monkeypatch.setattr(b.switches["l1"], "install", refuse)
+        await b.go(workers[:2])
+        assert {worker.plan[1:] for worker in workers[:2]} == {(Mode.RING, 2)}
+        monkeypatch.undo()
+        free(b)
+        b.now += 1.0
+        b.registry.renewer.tick()
+        await b.go(workers[:2], 2.0)
+        known = [job.plan.generation for job in b.store.jobs() if job.phase is Phase.RUNNING]
+        assert known == [workers[0].plan[0]]
 
     bench(test)
 
