@@ -20,7 +20,7 @@ from topologies import launch
 from topologies.machines import access
 from topologies.state import HostKind
 
-def command(cluster, host, words, *, directory, terminal):
+def command(cluster, host, words, *, env, directory, terminal):
     reads = "import os; print(os.isatty(0), len(os.read(0, 1)) if not os.isatty(0) else None, flush=True)"
     print("terminal" if terminal else "none", end=" ", flush=True)
     return [sys.executable, "-c", reads]
