@@ -309,6 +309,9 @@ class Renewer:
         holding = running if running.places else next((b for b in reversed(running.before) if b.places), None)
         message, text = None, lost.reason
         if holding is not None and holding.job.plan is not None:
-            message, words = await what_it_lacks(registry.config, registry.switches, holding, lost.token)
-            text += f"; {words}"
+            try:
+                message, words = await what_it_lacks(registry.config, registry.switches, holding, lost.token)
+                text += f"; {words}"
+            except Exception:  # the others wait to hear that it is lost
+                logger.exception("job %s: a defect in the controller", running.job.spec.name)
         registry.act(running, lambda job, now: job.bury(lost.token, text, message))

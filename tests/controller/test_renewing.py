@@ -270,6 +270,22 @@ def test_who_was_dropped_knows_nothing_of_the_end_for_who_has_its_rank_now(bench
     bench(test)
 
 
+def test_a_defect_in_asking_what_a_dead_worker_had_sent_keeps_nobody_waiting(
+    bench: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(b: RenewalBench) -> None:
+        async def slots(first: int, count: int, *, step: int = 1) -> list[SlotContent]:
+            raise ValueError("a defect")
+
+        workers = await b.start(elastic=True)
+        monkeypatch.setattr(b.switches["l1"], "slots", slots)
+        workers[2].session.closed()
+        await b.go(workers[:2], 1.0)
+        assert {worker.plan[2] for worker in workers[:2]} == {2}
+
+    bench(test)
+
+
 def test_one_worker_that_is_left_goes_on_alone(bench: Run) -> None:
     async def test(b: RenewalBench) -> None:
         workers = await b.start(hosts=(0, 1), elastic=True)
