@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +17,8 @@ from topologies import launch
 from topologies.rack import Rack
 
 pytestmark = [pytest.mark.emulation, pytest.mark.slow]
+
+_ROOT = Path(__file__).parents[2]  # where `tests` is
 
 # In the attacker's host: forged frames, as fast as it can, until it is ended. Told: JSON of each member.
 _ATTACK = """
@@ -89,7 +92,7 @@ def test_sums_are_right_while_another_host_attacks(guarded: Rack) -> None:
         attacker = launch.start(
             guarded.state,
             host,
-            [sys.executable, "-c", _ATTACK, host.interface, *members],
+            ["env", f"PYTHONPATH={_ROOT}", sys.executable, "-c", _ATTACK, host.interface, *members],
             stdout=subprocess.PIPE,
         )
         try:

@@ -49,9 +49,10 @@ def test_what_goes_over_the_links_and_what_hides_behind_computing() -> None:
     for one in (found, first):
         switched, ringed = _by_name(one)
         for host in one.topology.hosts:
-            # Headers, acknowledgements and barriers on top of one tensor, or of 2(N-1)/N.
-            assert 1.0 < switched.bytes_per_link[f"{host.name}:s1"].up / MODEL.gradient_bytes < 1.1
-            assert 1.5 < ringed.bytes_per_link[f"{host.name}:s1"].up / MODEL.gradient_bytes < 1.6
+            # Headers, acknowledgements and barriers on top of one tensor, or of 2(N-1)/N; and what is sent
+            # again where a worker on a busy machine comes late.
+            assert 1.0 < switched.bytes_per_link[f"{host.name}:s1"].up / MODEL.gradient_bytes < 1.3
+            assert 1.5 < ringed.bytes_per_link[f"{host.name}:s1"].up / MODEL.gradient_bytes < 1.8
         for result in (switched, ringed):
             assert len(result.seconds) == 4
             assert result.verified

@@ -81,7 +81,7 @@ def test_a_cluster_at_work(name: str) -> None:
     must("up", "rack", "--hosts", "2", "--rate", "100mbit", "--cluster", name, "--detach")
     cluster = ready(name)
     with started("allreduce", "--bytes", "4M", "--repeat", "300") as work:
-        assert wait_until(lambda: len(list(cluster.metrics.glob("agent-*"))) == 2, timeout_s=60)
+        assert wait_until(lambda: len(list(cluster.metrics.glob("agent-*.sock"))) == 2, timeout_s=60)
         seen = json.loads(must("top", "--json"))
         with started("metrics", "--listen", f"unix:{cluster.directory}/m.sock") as serving:
             assert wait_until((cluster.directory / "m.sock").exists, timeout_s=60)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -52,6 +53,9 @@ def shared() -> Iterator[tuple[Plane, P4RuntimeServer]]:
     plane.close()
 
 
+_ELECTIONS = itertools.count(1)
+
+
 @pytest.fixture
 def plane(shared: tuple[Plane, P4RuntimeServer]) -> Plane:
     shared[0].down = set()
@@ -62,7 +66,7 @@ def plane(shared: tuple[Plane, P4RuntimeServer]) -> Plane:
 def controller(shared: tuple[Plane, P4RuntimeServer], plane: Plane, connect: Connect) -> Iterator[Controller]:
     """The primary of a switch that has just loaded the program."""
     controller = connect(shared[1].address)
-    controller.become_primary()
+    controller.become_primary(next(_ELECTIONS))  # the one before may not be gone yet
     controller.set_config(
         config=p4r.ForwardingPipelineConfig(p4info=INFO, p4_device_config=program("profiles"))
     )
