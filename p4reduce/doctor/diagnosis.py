@@ -13,21 +13,34 @@ def diagnose(facts: Facts, job: str | None = None) -> Diagnosis:
     """What is the matter; with `job`, with that job, and what it may suffer from."""
     infra = [*control(facts), *links(facts)]
     of_jobs = list(jobs(facts, infra, job))
+    if job is not None and not of_jobs and all(finding.severity is Severity.NOTE for finding in infra):
+        of_jobs = [_unknown(job)]
     findings = _without_repetition([*of_jobs, *infra])
     ordered = worst_first(findings)
-    return Diagnosis(verdict=_verdict(facts, ordered, job), findings=ordered, asked_s=facts.asked_s)
+    return Diagnosis(verdict=_verdict(facts, ordered), findings=ordered, asked_s=facts.asked_s)
 
 
-def _verdict(facts: Facts, findings: tuple[Finding, ...], job: str | None) -> str:
+def _verdict(facts: Facts, findings: tuple[Finding, ...]) -> str:
     """The worst in one sentence; where all is well, how the jobs are."""
     if findings and findings[0].severity is not Severity.NOTE:
         return f"{findings[0].says}."
     told = [finding.says for finding in findings if finding.job]
     if told:
         return f"All is well: {told[0]}{f' (and {len(told) - 1} more)' if len(told) > 1 else ''}."
-    if job is not None:
-        return f"There is no job {job!r}; the fabric is well."
     return f"All is well: cluster {facts.cluster.name} runs, and there is no job."
+
+
+def _unknown(job: str) -> Finding:
+    """A job that nobody knows: a wrong name, or one that has ended and was deleted, as `allreduce` does."""
+    return Finding(
+        code="no-such-job",
+        severity=Severity.WARNING,
+        says=f"there is no job {job!r}; the fabric is well",
+        evidence=(
+            "one that has ended and was deleted, as those of 'p4reduce allreduce' are, is not known any more",
+        ),
+        do=("p4reduce job list   (the names)",),
+    )
 
 
 def _without_repetition(findings: list[Finding]) -> list[Finding]:

@@ -57,7 +57,10 @@ def test_no_job() -> None:
     found = diagnose(facts([], both={"jobs": Said([], "")}))
     assert found.verdict == "All is well: cluster c1 runs, and there is no job."
     assert found.is_healthy
-    assert diagnose(facts([], both={"jobs": Said([], "")}), "x").verdict.startswith("There is no job 'x'")
+    unknown = diagnose(facts([], both={"jobs": Said([], "")}), "x")
+    assert unknown.verdict.startswith("there is no job 'x'")
+    assert unknown.codes == ("no-such-job",)
+    assert not unknown.is_healthy  # a mistyped name must not look like a job that is well
 
 
 # A worker keeps the others waiting.
