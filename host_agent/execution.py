@@ -166,6 +166,7 @@ class Execution:
     def take_down(self) -> None:
         """Let go of the connection: the job is over, or has been left."""
         self.renewals.close()
+        self.gate.give_up()  # another thread's collective that a renewal has cut would wait for ever
         self.runner.link.close()
 
     def require_other_thread(self, what: str) -> None:

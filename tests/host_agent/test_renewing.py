@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import signal
 import threading
@@ -222,6 +223,18 @@ def test_a_worker_that_aborts_in_the_middle_of_a_renewal_ends_the_job(pool: Thre
         rack.communicators[1].all_reduce(ONES)
     for c in rack.communicators:
         c.leave()
+
+
+def test_leaving_lets_go_of_a_collective_that_was_cut(pool: ThreadPoolExecutor) -> None:
+    rack = FakeRack(2)
+    waiting = pool.submit(rack.communicators[0].all_reduce, ONES)
+    rack.begin_renewal("switch l1 has restarted")
+    rack.gather_standings()
+    with contextlib.suppress(threading.BrokenBarrierError):  # the others do not leave
+        rack.communicators[0].leave(timeout_s=0.1)
+    with pytest.raises(CommunicatorClosedError):
+        waiting.result(30)
+    rack.controller.end("it is over", None)
 
 
 def test_ctrl_c_interrupts_a_collective_that_was_cut() -> None:
