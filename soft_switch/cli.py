@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib.metadata
 import logging
 import os
 import re
@@ -264,7 +263,14 @@ def _parser() -> argparse.ArgumentParser:
     add("--disable-swap", action="store_true", help=argparse.SUPPRESS)
     for name in UNUSED:
         add(name, metavar="ARG", help=argparse.SUPPRESS)
-    add("-v", "--version", action="version", version=f"soft_switch {_version()}")
+    add(
+        "-v",
+        "--version",
+        action=_Version,
+        nargs=0,
+        default=argparse.SUPPRESS,
+        help="show the version and exit",
+    )
     return parser
 
 
@@ -329,11 +335,18 @@ def _loss(text: str) -> Loss:
     return Loss(int(match[1]), match[2], float(match[3]))
 
 
-def _version() -> str:
-    try:
-        return importlib.metadata.version("p4reduce")
-    except importlib.metadata.PackageNotFoundError:
-        return "(not installed)"
+class _Version(argparse.Action):
+    """As argparse's own, but that it is looked up when somebody asks."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        import importlib.metadata
+
+        try:
+            version = importlib.metadata.version("p4reduce")
+        except importlib.metadata.PackageNotFoundError:
+            version = "(not installed)"
+        print(f"soft_switch {version}")
+        parser.exit()
 
 
 def _configure_logging(options: argparse.Namespace) -> None:

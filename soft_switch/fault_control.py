@@ -12,13 +12,8 @@ What cannot be done is answered with {"error": "a sentence"}.
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import json
-import logging
-import os
 import socket
-import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -27,12 +22,11 @@ from typing import Any, Final
 from soft_switch.errors import FaultError
 from soft_switch.fault_rules import FaultRules
 from soft_switch.faults import FaultRule, PlacedFault
+from telemetry import sockets
+from telemetry.sockets import Serving
 
-UNIX: Final = "unix:"
 MAX_LINE: Final = 1 << 20
 CLIENT_S: Final = 5.0
-_LONGEST_PATH: Final = 107  # sun_path of unix(7), without its final zero
-_LOG = logging.getLogger(__name__)
 
 
 class FaultControl:
@@ -42,10 +36,14 @@ class FaultControl:
         """`address` is unix:/PATH; FaultError where it cannot be."""
         self.path = parse_address(address)
         self._rules = rules
-        self._closed = False
-        self._listener = _listen(self.path)
-        self._thread = threading.Thread(target=self._serve, name="soft_switch faults", daemon=True)
-        self._thread.start()
+        self._serving = Serving(
+            _listen(self.path),
+            self._converse,
+            what=f"faults at {self.path}",
+            thread="faults",
+            client_s=CLIENT_S,
+        )
+        self._serving.start()
 
     def __enter__(self) -> FaultControl:
         return self
@@ -57,33 +55,13 @@ class FaultControl:
 
     def close(self) -> None:
         """Serve no more; idempotent."""
-        if self._closed:
-            return
-        self._closed = True
-        self.path.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread; close alone would not
-        self._thread.join()
-        self._listener.close()
+        self._serving.close()
 
-    def _serve(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:
-                if not self._closed:
-                    _LOG.exception("faults at %s are not served any more", self.path)
-                return
-            with connection:
-                connection.settimeout(CLIENT_S)
-                try:
-                    self._converse(connection)
-                except (OSError, ValueError) as error:  # the client went away, or sends no text
-                    _LOG.debug("faults: %s", error)
-
-    def _converse(self, connection: socket.socket) -> None:
-        with connection.makefile("rw", encoding="utf-8") as lines:
-            while not self._closed and (line := lines.readline(MAX_LINE)):
+    def _converse(self, connection: socket.socket, _: object) -> None:
+        with connection.makefile(
+            "rw", encoding="utf-8", errors="replace"
+        ) as lines:  # what is no text is no JSON
+            while not self._serving.is_closed and (line := lines.readline(MAX_LINE)):
                 lines.write(json.dumps(self.answer(line)) + "\n")
                 lines.flush()
 
@@ -126,13 +104,13 @@ class FaultControl:
 
 def ask(path: Path, request: Mapping[str, Any], *, timeout_s: float = CLIENT_S) -> Any:
     """What the faults' socket at `path` answers; FaultError: what it refuses; OSError: nobody answers."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        connection.settimeout(timeout_s)
-        connection.connect(str(path))
-        with connection.makefile("rw", encoding="utf-8") as lines:
-            lines.write(json.dumps(request) + "\n")
-            lines.flush()
-            line = lines.readline()
+    with (
+        sockets.connected(path, timeout_s) as connection,
+        connection.makefile("rw", encoding="utf-8") as lines,
+    ):
+        lines.write(json.dumps(request) + "\n")
+        lines.flush()
+        line = lines.readline()
     if not line:
         raise ConnectionResetError(f"{path} gave no answer")
     answer = json.loads(line)
@@ -155,35 +133,17 @@ def encode(fault: PlacedFault) -> dict[str, Any]:
 
 def parse_address(text: str) -> Path:
     """The path of unix:/PATH; FaultError says what is wrong with it."""
-    path = Path(text.removeprefix(UNIX))
-    if not text.startswith(UNIX) or not path.is_absolute():
-        raise FaultError(f"{text!r} is no place for the faults' socket: say unix:/PATH")
-    if len(os.fsencode(path)) > _LONGEST_PATH:
-        raise FaultError(
-            f"no faults' socket at {path}: the path of a Unix socket has at most {_LONGEST_PATH} bytes"
-        )
-    return path
+    try:
+        return sockets.unix_path(text)
+    except ValueError as error:
+        raise FaultError(f"{text!r} is no place for the faults' socket: {error}") from error
 
 
 def _listen(path: Path) -> socket.socket:
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        _remove_abandoned(path)
-        os.fchmod(listener.fileno(), 0o600)  # before anybody can see it
-        listener.bind(str(path))
-        listener.listen()
+        return sockets.listen_at(path, mode=0o600)
     except OSError as error:
-        listener.close()
         raise FaultError(f"no faults' socket at {path}: {error.strerror}") from error
-    return listener
-
-
-def _remove_abandoned(path: Path) -> None:
-    """Remove the socket of a switch that was killed."""
-    if path.is_socket():
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-            if probe.connect_ex(str(path)) == errno.ECONNREFUSED:
-                path.unlink(missing_ok=True)
 
 
 def _place(raw: Any) -> tuple[int, str]:

@@ -58,6 +58,20 @@ class Packets(str, Enum):
     TCP = "tcp"
 
 
+TREE_PACKETS: Final = (Packets.TREE, Packets.PARTIAL, Packets.TREE_RESULT, Packets.ASK)
+# Of which kinds an option is, with what it is without; which packets have no such field.
+_OPTIONS: Final = {
+    "copies": (1, (FaultKind.DUPLICATE,)),
+    "bits": (1, (FaultKind.CORRUPT,)),
+    "delay_ms": (0, (FaultKind.DELAY, FaultKind.REORDER, FaultKind.DUPLICATE)),
+}
+_LACKING: Final = {
+    "message": (Packets.TCP,),
+    "psn": (Packets.TCP,),
+    "qpn": (Packets.TCP, *TREE_PACKETS),
+}
+
+
 class NativeRule(ctypes.Structure):
     """FaultRule of native/faults.h."""
 
@@ -149,6 +163,24 @@ class FaultRule:
         for name, value, low, high in limits:
             if value is not None and not low <= value <= high:
                 raise FaultError(f"{name} {value} is not within {low} and {high}")
+        self._check_options()
+
+    def _check_options(self) -> None:
+        """What would change nothing, or can strike nothing, is a mistake."""
+        for name, (usual, kinds) in _OPTIONS.items():
+            value = getattr(self, name)
+            if value != usual and self.kind not in kinds:
+                others = ", ".join(kind.value for kind in kinds)
+                raise FaultError(
+                    f"{name} {value:g} means nothing to {self.kind.value}: it is of {others}. "
+                    f"Leave {_option(name)} out"
+                )
+        for name, packets in _LACKING.items():
+            if getattr(self, name) is not None and self.packets in packets:
+                raise FaultError(
+                    f"{self.packets.value} packets have no {name}, so that none would ever be struck: leave "
+                    f"{_option(name)} out, or mean others (--packets)"
+                )
 
     @classmethod
     def decode(cls, raw: Any) -> FaultRule:
@@ -251,6 +283,11 @@ class PortFaults:
         due: int = self._library.faults_due_us(self._handle)
         return None if due == NEVER_US else due
 
+    @property
+    def active(self) -> bool:
+        """Whether frames have to be looked at: there is a rule, or a frame is held."""
+        return bool(self._library.faults_active(self._handle))
+
     def _collected(self, collector: int) -> list[tuple[str, bytes]]:
         size = ctypes.c_size_t()
         start = self._library.engine_collected(collector, ctypes.byref(size))
@@ -262,6 +299,10 @@ class PortFaults:
             found.append((DIRECTIONS[out], data[at + 8 : at + 8 + length]))
             at += 8 + length
         return found
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def read_reports(read: Any) -> list[NativeReport]:

@@ -52,6 +52,7 @@ ENGINE: dict[str, tuple[Any, list[Any]]] = {
     "faults_pass": (c_void_p, [c_void_p, c_int, c_char_p, c_uint32, c_uint64]),
     "faults_release": (c_void_p, [c_void_p, c_uint64]),
     "faults_due_us": (c_uint64, [c_void_p]),
+    "faults_active": (c_int, [c_void_p]),
     "engine_multicast_set": (None, [c_void_p, c_uint32, POINTER(c_uint32), c_size_t]),
     "engine_multicast_delete": (c_int, [c_void_p, c_uint32]),
     "engine_clone_set": (None, [c_void_p, c_uint32, POINTER(c_uint32), c_size_t, c_uint32]),

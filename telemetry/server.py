@@ -6,18 +6,15 @@ nobody reads pays for a socket and a thread.
 
 from __future__ import annotations
 
-import contextlib
 import json
-import logging
-import os
 import socket
-import threading
 from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 from telemetry import address as addresses
 from telemetry.address import STATE_PATH, Address, MetricsError
+from telemetry.sockets import Serving
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -26,7 +23,6 @@ if TYPE_CHECKING:
 Collect = Callable[[], "Iterable[Metric]"]
 State = Callable[[], dict[str, Any]]
 
-_LOG = logging.getLogger(__name__)
 _CLIENT_S: Final = 5.0  # a client that says nothing holds up the others for so long
 _JOIN_S: Final = 1.0
 _PATHS: Final = ("/", "/metrics")
@@ -48,11 +44,12 @@ class MetricsServer:
         self._process = process
         self._state = state if wanted.path is not None else None
         self._handler: Any = None
-        self._listener = wanted.listen()
-        self.address = wanted if wanted.path is not None else _bound(self._listener)
-        self._closed = False
-        self._thread = threading.Thread(target=self._serve, name="p4reduce-metrics", daemon=True)
-        self._thread.start()
+        listener = wanted.listen()
+        self.address = wanted if wanted.path is not None else _bound(listener)
+        self._serving = Serving(
+            listener, self._answer, what=f"metrics at {self.address}", thread="metrics", client_s=_CLIENT_S
+        )
+        self._serving.start()
 
     def __enter__(self) -> MetricsServer:
         return self
@@ -64,38 +61,11 @@ class MetricsServer:
 
     def close(self) -> None:
         """Serve no more; idempotent. A request under way is not waited for long."""
-        if self._closed:
-            return
-        self._closed = True
-        if self.address.path is not None:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(self.address.path)
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread; close alone would not
-        self._thread.join(_JOIN_S)
-        self._listener.close()
+        self._serving.close(_JOIN_S)
 
     def wait(self) -> None:
         """Until somebody closes it (a signal, in the main thread)."""
-        while self._thread.is_alive():
-            self._thread.join(_JOIN_S)
-
-    def _serve(self) -> None:
-        while True:
-            try:
-                connection, client = self._listener.accept()
-            except OSError:
-                if not self._closed:
-                    _LOG.exception("metrics at %s are not served any more", self.address)
-                return
-            with connection:
-                connection.settimeout(_CLIENT_S)
-                try:
-                    self._answer(connection, client)
-                except OSError as error:  # the client went away
-                    _LOG.debug("metrics: %s", error)
-                except Exception:  # noqa: BLE001 (a defect there must not end the thread)
-                    _LOG.exception("metrics could not be made")
+        self._serving.wait()
 
     def _answer(self, connection: socket.socket, client: Any) -> None:
         if self._handler is None:

@@ -22,6 +22,7 @@ from topologies.processes import wait_until
 from topologies.starting import Start, last_words
 from topologies.state import WiresState
 from topologies.switches import faults_socket
+from topologies.wires import wire_end
 
 _TIMEOUT_S: Final = 120.0  # the engine may have to be compiled
 
@@ -53,11 +54,6 @@ class Wire:
 
     link: str
     interfaces: tuple[str, str]
-
-
-def wire_end(interface: str) -> str:
-    """The wire's interface opposite one of a host or switch."""
-    return f"w-{interface}"
 
 
 def shape_ends(wire: Wire, shape: LinkShape, *, pid: int) -> None:

@@ -170,7 +170,7 @@ class ClusterFaults:
 
     def resume_switch(self, name: str) -> None:
         """Let a paused switch go on (SIGCONT)."""
-        _running(self._now().switch(name).process, f"switch {name}").signal(signal.SIGCONT)
+        _resume(self._now().switch(name).process, f"switch {name}")
 
     # The controller
 
@@ -202,7 +202,7 @@ class ClusterFaults:
 
     def resume_controller(self) -> None:
         """Let a paused controller go on (SIGCONT)."""
-        _running(_controller(self._now()), "the controller").signal(signal.SIGCONT)
+        _resume(_controller(self._now()), "the controller")
 
     # The disk under its database
 
@@ -345,6 +345,12 @@ def _kill(processes: list[ProcessId]) -> None:
 def _pause(process: ProcessId) -> None:
     process.signal(signal.SIGSTOP)
     _until(lambda: process.paused() or not process.alive(), f"process {process.pid} does not stop")
+
+
+def _resume(process: ProcessId, who: str) -> None:
+    if not _running(process, who).paused():
+        raise TopologyError(f"{who} is not paused")
+    process.signal(signal.SIGCONT)
 
 
 def _until(true: Any, otherwise: str) -> None:

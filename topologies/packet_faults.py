@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final, NamedTuple
 
 from soft_switch.errors import FaultError
-from soft_switch.faults import FaultKind, FaultRule, Packets
+from soft_switch.faults import TREE_PACKETS, FaultKind, FaultRule, Packets
 from topologies.errors import TopologyError, UnsupportedError
 from topologies.state import ClusterState
 from topologies.switches import SwitchTarget
@@ -23,6 +23,13 @@ HOST_DIRECTIONS: Final = ("to-switch", "to-host")
 SWITCH_DIRECTIONS: Final = ("a-to-b", "b-to-a")
 DIRECTIONS: Final = (BOTH, *HOST_DIRECTIONS, *SWITCH_DIRECTIONS)
 WIRES: Final = "wires"  # as the name of what has the ports
+# Packets that are not everywhere (docs/protocol.md): in which directions, in words.
+_WAYS: Final = {
+    Packets.RESULT: (("to-host",), "what a switch sends to a host (LINK h1 --direction to-host)"),
+    **dict.fromkeys(
+        TREE_PACKETS, (SWITCH_DIRECTIONS, "between switches (LINK l1:s1, in a spine-leaf fabric)")
+    ),
+}
 _SEED_MASK: Final = (1 << 64) - 1
 _SPREAD: Final = 0x9E3779B97F4A7C15
 
@@ -60,6 +67,30 @@ class PacketFault:
             raise TopologyError(f"{self.direction!r} is no direction, there are {', '.join(DIRECTIONS)}")
         self.rule()
 
+    def __str__(self) -> str:
+        where = "all links" if self.link == ALL else f"link {self.link}"
+        way = "both directions" if self.direction == BOTH else self.direction
+        meant = ", ".join(words for words in (f"{self.packets} packets", self.which) if words)
+        return f"{self.kind} on {where}, {way}: {meant}{f' ({self.how})' if self.how else ''}"
+
+    @property
+    def which(self) -> str:
+        """Which of these packets, in words; empty: all."""
+        said = {"message": self.message, "PSN": self.psn, "QPN": self.qpn}
+        words = [f"{name} {value}" for name, value in said.items() if value is not None]
+        words += [f"after {self.skip}"] if self.skip else []
+        words += [f"at most {self.count}"] if self.count is not None else []
+        return ", ".join(words)
+
+    @property
+    def how(self) -> str:
+        """With what chance and strength, in words; empty: always, as usual."""
+        words = [f"{self.probability * 100:g}%"] if self.probability < 1 else []
+        words += [f"{self.copies} copies"] if self.copies > 1 else []
+        words += [f"{self.delay_ms:g} ms"] if self.delay_ms else []
+        words += [f"{self.bits} bits"] if self.bits > 1 else []
+        return ", ".join(words)
+
     def rule(self, *, link: str = "", way: str = "") -> FaultRule:
         """As a port takes it. Chance differs between links and ways."""
         fields = {name: value for name, value in asdict(self).items() if name not in ("link", "direction")}
@@ -83,16 +114,24 @@ class Place(NamedTuple):
 
 def places(cluster: ClusterState, fault: PacketFault) -> list[Place]:
     """Where a fault takes place. TopologyError names the links there are; UnsupportedError: no switch can."""
-    found = []
-    for place in _links(cluster, fault.link, fault.direction):
-        if fault.direction in (BOTH, place.way):
-            _require(cluster, place)
-            found.append(place)
-    if not found:
+    there = [
+        place
+        for place in _links(cluster, fault.link, fault.direction)
+        if fault.direction in (BOTH, place.way)
+    ]
+    if not there:
         raise TopologyError(
             f"no link {fault.link!r} has a direction {fault.direction}: hosts' links have "
             f"{' and '.join(HOST_DIRECTIONS)}, links between switches {' and '.join(SWITCH_DIRECTIONS)}"
         )
+    ways, where = _WAYS.get(Packets(fault.packets), (DIRECTIONS, ""))
+    found = [place for place in there if place.way in ways]
+    if not found:
+        raise TopologyError(
+            f"{fault.packets} packets are never on link {fault.link}, {fault.direction}: they are {where}"
+        )
+    for place in found:
+        _require(cluster, place)
     return found
 
 

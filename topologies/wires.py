@@ -95,7 +95,7 @@ def set_host_link(cluster: ClusterState, host: HostState, *, up: bool) -> None:
     """
     interface = cluster.switch(host.switch).interfaces[host.port]
     if cluster.wires is not None:
-        end = f"w-{host.interface}"  # topologies.fault_wires: opposite the host
+        end = wire_end(host.interface)
         run(*_entering(cluster), "ip", "link", "set", "dev", end, "up" if up else "down")
         return
     if cluster.target != SwitchTarget.BMV2.value:
@@ -103,6 +103,11 @@ def set_host_link(cluster: ClusterState, host: HostState, *, up: bool) -> None:
         return
     _set_hole(_entering(cluster), interface, host.qdiscs, up=up)
     _set_hole(namespace_command(host), host.interface, host.qdiscs, up=up)
+
+
+def wire_end(interface: str) -> str:
+    """With --fault-wires, the wire's interface opposite one of a host or switch."""
+    return f"w-{interface}"
 
 
 def _set_hole(inside: Sequence[str], interface: str, qdiscs: Sequence[str], *, up: bool) -> None:

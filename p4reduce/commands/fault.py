@@ -147,7 +147,7 @@ def packets(
     if json:
         output.say_json({"number": number, **asdict(fault)})
     else:
-        output.say(f"fault {number}: {_sentence(fault)}; 'p4reduce fault clear {number}' ends it")
+        output.say(f"fault {number}: {fault}; 'p4reduce fault clear {number}' ends it")
 
 
 @app.command("list")
@@ -156,7 +156,7 @@ def show(cluster: ClusterOption = None, json: JsonFlag = False) -> None:
     rows: list[dict[str, Any]] = []
     for number, fault, struck in ClusterFaults(state.running(cluster)).faults():
         row = {"number": number, **asdict(fault), "struck": struck}
-        rows.append(row if json else {**row, "which": _which(fault), "how": _how(fault)})
+        rows.append(row if json else {**row, "which": fault.which, "how": fault.how})
     output.show_rows(
         rows, FAULTS, title="packet faults", as_json=json, hint=" ('p4reduce fault packets' begins with one)"
     )
@@ -258,30 +258,3 @@ _DONE = {
     ProcessFault.PAUSE: "paused",
     ProcessFault.RESUME: "goes on",
 }
-
-
-def _sentence(fault: PacketFault) -> str:
-    where = "all links" if fault.link == "*" else f"link {fault.link}"
-    way = "both directions" if fault.direction == "both" else fault.direction
-    meant = ", ".join(word for word in (f"{fault.packets} packets", _which(fault)) if word)
-    how = _how(fault)
-    return f"{fault.kind} on {where}, {way}: {meant}{f' ({how})' if how else ''}"
-
-
-def _which(fault: PacketFault) -> str:
-    said = {"message": fault.message, "PSN": fault.psn, "QPN": fault.qpn}
-    words = [f"{name} {value}" for name, value in said.items() if value is not None]
-    words += [f"after {fault.skip}"] if fault.skip else []
-    words += [f"at most {fault.count}"] if fault.count is not None else []
-    return ", ".join(words)
-
-
-def _how(fault: PacketFault) -> str:
-    words = [f"{fault.probability * 100:g}%"] if fault.probability < 1 else []
-    if fault.kind == FaultKind.DUPLICATE.value and fault.copies > 1:
-        words.append(f"{fault.copies} copies")
-    if fault.delay_ms and fault.kind in ("duplicate", "reorder", "delay"):
-        words.append(f"{fault.delay_ms:g} ms")
-    if fault.kind == FaultKind.CORRUPT.value and fault.bits > 1:
-        words.append(f"{fault.bits} bits")
-    return ", ".join(words)

@@ -9,6 +9,7 @@ import typer
 from p4reduce import output
 from p4reduce.options import ClusterOption
 from topologies import state, wires
+from topologies.errors import TopologyError
 
 app = typer.Typer(no_args_is_help=True, help="Take links between switches down, and up again.")
 
@@ -34,6 +35,9 @@ def up(link: Link, cluster: ClusterOption = None) -> None:
 
 def _set(name: str, cluster: str | None, *, up: bool) -> None:
     running = state.running(cluster)
+    if host := running.host_link(name):
+        what = "up" if up else "down"
+        raise TopologyError(f"{name} is a host's link: 'p4reduce fault link {what} {host}' takes it {what}")
     link = running.link(name)
     wires.set_link(running, link, up=up)
     output.say(f"link {link.name}: {'up' if up else 'down'}")

@@ -66,6 +66,7 @@ void collect(p4::Collector& collector, uint32_t out, const uint8_t* frame, uint3
     collector.bytes.insert(collector.bytes.end(), frame, frame + length);
 }
 }  // namespace
+P4_API int faults_active(const p4::PortFaults* faults) { return faults->active(); }
 // What goes on because of a frame, each behind {out, length}. The frame may be written into.
 P4_API p4::Collector* faults_pass(p4::PortFaults* faults, int out, uint8_t* frame, uint32_t length, uint64_t now_us) {
     auto* collector = new p4::Collector;

@@ -279,7 +279,10 @@ class PortFaults {
     bool pass(bool outward, uint8_t* frame, uint32_t length, uint64_t now_us, F on) {
         const FrameInfo info = FrameReader::read(frame, length);
         const int64_t message = asks_messages_ ? tracker_.message_of(info) : -1;
-        return of(outward).pass(frame, length, info, message, now_us, on);
+        const bool held = holds();
+        const bool passed = of(outward).pass(frame, length, info, message, now_us, on);
+        if (held && !holds()) look();  // it has let go of the last one, whose rule may be gone
+        return passed;
     }
 
     Faults in, out;

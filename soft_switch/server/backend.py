@@ -7,12 +7,13 @@ forwarding state only: it stands in for a pipeline that is saved but not yet com
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Protocol
 
 from soft_switch.description import Match, MeterConfig, Target
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 
 class ForwardingBackend(Protocol):

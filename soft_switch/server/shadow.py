@@ -7,14 +7,16 @@ plane still runs the old one. They go here first and are replayed on COMMIT.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING
 
 from soft_switch.description import Match, MeterConfig, Target
 from soft_switch.errors import TableFull, UnknownEntry
 from soft_switch.server.program import ProgramTables
 from soft_switch.server.schema import Schema
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 
 class Shadow:
@@ -105,6 +107,8 @@ class Shadow:
         return self._counters.get((name, index), (0, 0))
 
     def counter_read_all(self, name: str) -> npt.NDArray[np.uint64]:
+        import numpy as np  # here, because a switch whose counters nobody reads starts without it
+
         counts = np.zeros((self._counter_sizes[name], 2), dtype=np.uint64)
         for (counter, index), value in self._counters.items():
             if counter == name:

@@ -104,6 +104,11 @@ def packets(team: Team, fault: Commands) -> None:
     assert "packet faults: none" in fault.do("list")
     assert "has no link 'h9': it has h1, h2, h3, and * for all" in fault.fail("packets", "h9", "loss")
     assert "a delay of 0 ms delays nothing" in fault.fail("packets", "h1", "delay")
+    assert "copies 3 means nothing to loss" in fault.fail("packets", "h1", "loss", "--copies", "3")
+    assert "tcp packets have no message" in fault.fail(
+        "packets", "h1", "loss", "--packets", "tcp", "--message", "4"
+    )
+    assert "tree packets are never on link h1" in fault.fail("packets", "h1", "loss", "--packets", "tree")
     assert "no link 'h1' has a direction a-to-b" in fault.fail(
         "packets", "h1", "loss", "--direction", "a-to-b"
     )
@@ -136,6 +141,7 @@ def processes(cluster: ClusterState, team: Team, fault: Commands) -> None:
     for what in (("controller",), ("switch", "s1")):
         fault.do(what[0], "pause", *what[1:])
         fault.do(what[0], "resume", *what[1:])
+        assert "is not paused" in fault.fail(what[0], "resume", *what[1:])
         all_reduce(team, **REQUEST)
     if disk.is_mounted(disk.directory(cluster.directory)):
         assert "is full" in fault.do("disk", "fill")

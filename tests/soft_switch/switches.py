@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import select
 import shutil
 import signal
-import socket
-import struct
 import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,15 +17,16 @@ import grpc
 from finsy.proto import U128, p4i, p4r, p4r_grpc
 from google.protobuf import text_format
 
+from simulation import wires
+from simulation.wires import Bench, Fence, wait_for
 from soft_switch.dataplane import Exact, Lpm, Match, MeterConfig, Optional_, Range, Ternary
 from tests.host_agent.transport.namespaces import inside, run
 
 TIMEOUT_S = 20.0
 MTU = 9200
-EVERY_PROTOCOL = 0x0003
-SO_RCVBUFFORCE = 33
-PACKET_OUTGOING = 4
 BMV2 = shutil.which("simple_switch_grpc")
+
+__all__ = ["Bench", "Fence", "wait_for"]
 
 
 @contextmanager
@@ -55,39 +51,11 @@ def add_veth(name: str, one: str, other: str) -> None:
         run(f"ip -n {name} link set {end} mtu {MTU} up")
 
 
-class Wire:
-    """The far end of a port's veth."""
+class Wire(wires.Wire):
+    """The far end of a port's veth in a namespace."""
 
     def __init__(self, name: str, interface: str) -> None:
-        def body() -> socket.socket:
-            made = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(EVERY_PROTOCOL))
-            made.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 16 << 20)
-            made.bind((interface, EVERY_PROTOCOL))
-            made.setblocking(False)
-            return made
-
-        self.socket = inside(name, body)
-
-    def send(self, frame: bytes) -> None:
-        self.socket.send(frame)
-
-    def received(self) -> Iterator[bytes]:
-        """What has arrived so far."""
-        while True:
-            try:
-                frame, address = self.socket.recvfrom(1 << 16)
-            except BlockingIOError:
-                return
-            if address[2] != PACKET_OUTGOING:
-                yield frame
-
-    def close(self) -> None:
-        self.socket.close()
-
-
-def wait_for(wires: Sequence[Wire], timeout_s: float) -> None:
-    """Wait until some wire has something to receive, or the time is over."""
-    select.select([wire.socket for wire in wires], [], [], timeout_s)
+        inside(name, lambda: super(Wire, self).__init__(interface))
 
 
 class Controller:
@@ -310,79 +278,3 @@ def unique(prefix: str) -> str:
 
 
 _numbers = iter(range(1 << 30))
-
-
-class Bench:
-    """Sends frames through a switch in an order that does not depend on its speed.
-
-    Behind the frames of a port goes a fence, a packet that the program forwards to a known port: when it has
-    come out there, the switch has decided on all that came in before it.
-    """
-
-    def __init__(self, wires: dict[int, Wire], fence: Fence) -> None:
-        self.wires = wires
-        self.fence = fence
-        self.left: dict[int, list[bytes]] = {port: [] for port in wires}
-        self.targets = list(wires)
-        self._serial = 0
-
-    def play(self, frames: Sequence[tuple[int, bytes]], *, batch: int) -> dict[int, list[bytes]]:
-        """Send frames; what came out of each port, in order."""
-        at = 0
-        while at < len(frames):
-            port = frames[at][0]
-            count = 0
-            while count < batch and at < len(frames) and frames[at][0] == port:
-                self.wires[port].send(frames[at][1])
-                at, count = at + 1, count + 1
-            self._pass(port, self.fence.port)
-        first = next(iter(self.wires))
-        for port in self.targets:  # every port's queue is empty when its fence is out
-            self._pass(first, port)
-        left, self.left = self.left, {port: [] for port in self.wires}
-        return left
-
-    def _pass(self, source: int, target: int) -> None:
-        self._serial += 1
-        mark = b"fence" + struct.pack(">QI", self._serial, target)
-        self.wires[source].send(self.fence.frame(target) + mark)
-        deadline = time.monotonic() + TIMEOUT_S
-        while time.monotonic() < deadline:
-            wait_for(list(self.wires.values()), 0.5)
-            for port, wire in self.wires.items():
-                for frame in wire.received():
-                    if frame.endswith(mark):
-                        assert port == target
-                        return self._rest()
-                    if b"fence" not in frame[-17:]:
-                        self.left[port].append(frame)
-        raise AssertionError(f"the fence from port {source} did not leave port {target}")
-
-    def _rest(self) -> None:
-        for port, wire in self.wires.items():
-            for frame in wire.received():
-                assert b"fence" not in frame[-17:]
-                self.left[port].append(frame)
-
-    def close(self) -> None:
-        for wire in self.wires.values():
-            with contextlib.suppress(OSError):
-                wire.close()
-
-
-class Fence:
-    """What a program needs to forward a fence to a port: a frame, of any content behind."""
-
-    port = 1
-
-    def frame(self, port: int) -> bytes:
-        """An IPv4 packet for 10.99.0.PORT, to UDP port 9."""
-        address = bytes([10, 99, 0, port])
-        size = 20 + 8 + 17
-        head = struct.pack(">BBHHHBBH", 0x45, 0, size, 1, 0, 64, 17, 0) + bytes([10, 98, 0, 1]) + address
-        total = sum(struct.unpack(">10H", head))
-        total = (total & 0xFFFF) + (total >> 16)
-        checksum = ~((total & 0xFFFF) + (total >> 16)) & 0xFFFF
-        head = head[:10] + struct.pack(">H", checksum) + head[12:]
-        ethernet = bytes.fromhex("020000000001020000000002") + b"\x08\x00"
-        return ethernet + head + struct.pack(">HHHH", 7, 9, 25, 0)

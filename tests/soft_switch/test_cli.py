@@ -230,6 +230,12 @@ def test_an_address_in_use(planes: list[FakePlane], capsys: pytest.CaptureFixtur
     assert planes[0].calls == [("start",), ("close",)]
 
 
+def test_it_starts_without_what_few_switches_need() -> None:
+    code = "import sys, soft_switch.cli; print([m for m in ('numpy', 'mininet') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as leaving:
         cli.main(["--version"])

@@ -176,13 +176,14 @@ def test_the_seed_decides_all_chance(kind: FaultKind) -> None:
             if beside:
                 port.add("in", FaultRule(kind=FaultKind.LOSS, packets=Packets.TCP, probability=0.5))
                 port.add("out", FaultRule(kind=FaultKind.LOSS, probability=0.5))
-            rule = FaultRule(kind=kind, probability=0.3, seed=seed, delay_ms=4)
+            delay_ms = 0 if kind in (FaultKind.LOSS, FaultKind.CORRUPT) else 4
+            rule = FaultRule(kind=kind, probability=0.3, seed=seed, delay_ms=delay_ms)
             number = port.add("in", rule)
             out: list[bytes] = []
             for at, frame in enumerate(numbered(1000)):
                 out += port.pass_("in", frame, now_us=at * MS)
                 port.pass_("out", frame, now_us=at * MS)
-                out += [held for _, held in port.release(now_us=at * MS)]
+                out += [late for _, late in port.release(now_us=at * MS)]
             matched, struck = port.struck("in")[number]
             assert matched == 1000
             assert 200 < struck < 400
@@ -236,6 +237,21 @@ def test_removed_while_it_holds_frames(port: PortFaults) -> None:
     assert port.release(now_us=MS) == [("out", numbered(1)[0])]
 
 
+def test_a_port_whose_faults_are_over_pays_nothing(port: PortFaults) -> None:
+    assert not port.active
+    number = port.add("out", FaultRule(kind=FaultKind.REORDER))
+    assert port.pass_("out", numbered(2)[0], now_us=0) == []
+    port.remove("out", number)
+    assert port.active, "it holds a frame"
+    assert numbers(port.pass_("out", numbered(2)[1], now_us=0)) == [1, 0]
+    assert not port.active
+    number = port.add("in", FaultRule(kind=FaultKind.DELAY, delay_ms=1))
+    assert port.pass_("in", numbered(1)[0], now_us=0) == []
+    port.remove("in", number)
+    port.release(now_us=MS)
+    assert not port.active
+
+
 @pytest.mark.parametrize("bits", [1, 7])
 def test_damaged_behind_the_ethernet_header(port: PortFaults, bits: int) -> None:
     number = port.add("in", FaultRule(kind=FaultKind.CORRUPT, bits=bits, seed=3))
@@ -279,6 +295,21 @@ def test_rules_follow_one_another(port: PortFaults) -> None:
         ({"kind": "loss", "count": 0}, "count 0 is not within 1"),
         ({"kind": "delay"}, "a delay of 0 ms delays nothing: give delay_ms"),
         ({"kind": "delay", "delay_ms": 1e9}, "a delay of 1e.09 ms is not within 0 and 600000"),
+        (
+            {"kind": "loss", "copies": 3},
+            "copies 3 means nothing to loss: .* of duplicate. Leave --copies out",
+        ),
+        ({"kind": "delay", "delay_ms": 1, "bits": 2}, "bits 2 means nothing to delay: it is of corrupt"),
+        (
+            {"kind": "corrupt", "delay_ms": 5},
+            "delay_ms 5 means nothing .* delay, reorder, duplicate. Leave --delay-ms",
+        ),
+        (
+            {"kind": "loss", "packets": "tcp", "message": 4},
+            "tcp packets have no message, .* leave --message out",
+        ),
+        ({"kind": "loss", "packets": "tcp", "psn": 4}, "tcp packets have no psn"),
+        ({"kind": "loss", "packets": "ask", "qpn": 4}, "ask packets have no qpn"),
         ({"kind": "loss", "colour": 1}, "a fault has no field 'colour'; its fields are bits, copies, count,"),
         ({}, "a fault needs a kind; its fields are"),
         ("loss", "'loss' is no fault: give an object"),

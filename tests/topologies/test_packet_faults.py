@@ -47,6 +47,15 @@ def test_all_links() -> None:
     }
 
 
+def test_only_places_that_such_packets_pass() -> None:
+    results = PacketFault(link="*", kind="loss", packets="result")
+    assert {(place.link, place.way) for place in places(FABRIC, results)} == {
+        (host.name, "to-host") for host in FABRIC.hosts
+    }
+    partial = PacketFault(link="*", kind="loss", packets="partial")
+    assert {place.link for place in places(FABRIC, partial)} == {link.name for link in FABRIC.links}
+
+
 def test_wires_have_the_faults_of_any_switch() -> None:
     links = {"h1": 0, "h2": 2, "h3": 4, "h4": 6, "l1:s1": 8, "l1:s2": 10, "l2:s1": 12, "l2:s2": 14}
     wired = bmv2(dataclasses.replace(FABRIC, wires=WiresState(process=GONE, start=BEGIN, links=links)))
@@ -68,6 +77,21 @@ def bmv2(cluster: ClusterState) -> ClusterState:
         (lambda: places(FABRIC, loss("h3:l1")), "no link 'h3:l1', it has l1:s1"),
         (lambda: places(FABRIC, loss("l1:s9")), "no link 'l1:s9', it has l1:s1, l1:s2, l2:s1, l2:s2"),
         (lambda: places(RACK, loss("h1", "a-to-b")), "no link 'h1' has a direction a-to-b"),
+        (
+            lambda: places(FABRIC, PacketFault(link="h1", kind="loss", packets="tree")),
+            "tree packets are never on link h1, both: they are between switches \\(LINK l1:s1",
+        ),
+        (
+            lambda: places(RACK, PacketFault(link="*", kind="loss", packets="ask")),
+            "ask packets are never on link \\*, both: they are between switches .*, in a spine-leaf fabric",
+        ),
+        (
+            lambda: places(
+                RACK, PacketFault(link="h1", direction="to-switch", kind="loss", packets="result")
+            ),
+            "result packets are never on link h1, to-switch: .* \\(LINK h1 --direction to-host\\)",
+        ),
+        (lambda: PacketFault(link="h1", kind="loss", copies=3), "copies 3 means nothing to loss"),
         (lambda: loss("h1", "inward"), "'inward' is no direction, there are both, to-switch"),
         (lambda: PacketFault(link="h1", kind="loss", seed=-1), "seed -1 is not within 0"),
         (lambda: PacketFault(link="h1", kind="loss", packets="some"), "'some' is no kind of packet"),
@@ -90,6 +114,25 @@ def test_chance_differs_between_places_and_is_the_same_again() -> None:
     one = PacketFault(link="h1", kind="loss", probability=0.5, seed=3)
     assert one.rule(link="h1", way="in").seed == rules[0].seed
     assert fault.rule().seed == 3
+
+
+def test_in_words() -> None:
+    assert str(PacketFault(link="*", kind="loss", probability=0.01)) == (
+        "loss on all links, both directions: any packets (1%)"
+    )
+    stale = PacketFault(
+        link="h1",
+        direction="to-switch",
+        kind="duplicate",
+        packets="send",
+        message=7,
+        skip=1,
+        count=2,
+        delay_ms=50,
+    )
+    assert str(stale) == (
+        "duplicate on link h1, to-switch: send packets, message 7, after 1, at most 2 (50 ms)"
+    )
 
 
 def test_its_fields_are_a_rules() -> None:

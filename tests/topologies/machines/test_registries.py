@@ -58,7 +58,7 @@ def _as_a_user_without_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 def registry() -> Iterator[Registry]:
     """A registry that runs."""
     with Registry() as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))  # seconds until it sees its end
         thread.start()
         yield server
         server.shutdown()
