@@ -1,12 +1,14 @@
 """The controller: pipeline, routes, slots and jobs of the P4 switches, over P4Runtime.
 
     api/           the gRPC service that agents join, and the clients of it
-    service.py     requests and sessions to calls, exceptions to statuses
+    service.py     requests and sessions to calls, exceptions to statuses; guarding.py who may call what
     registry.py    jobs, and what their state machines ask for; running.py one of them
     sessions.py    one worker's connection
     views.py       jobs and switches as messages; inventory.py what switches hold and count
     jobs.py        one job as a state machine without I/O; moves.py its way between ring and switch
-                   specs.py what it is, events.py what its workers are told and what has to be done
+                   specs.py what it is, events.py what its workers are told and what has to be done;
+                   jobstate.py who is in it, renewable.py how it goes on under a new generation
+    renewer.py     begins that and writes it; renewals.py its steps, mourning.py what the dead had sent
     planning.py    what a job may ask for and what it gets; setup.py from joined workers to that
     admission.py   quotas, and whose turn it is; waitlist.py the jobs that wait
     keeper.py      the registry's half that has to do with switches:
@@ -21,7 +23,7 @@
     recovery.py    the switch as found against the switch as wanted
     push.py        the program into a switch
     p4rt.py        P4Runtime                schema.py   entries to its messages and back
-    store.py       what must survive a restart
+    store.py       what must survive a restart    serials.py   numbers modulo 2^32
     configuration.py  documents planned, applied, rolled back; desired.py what they mean (marked.py: with
                    lines, vocabulary.py: in P4Info's names), drift.py how a switch differs, revisions.py,
                    reports.py

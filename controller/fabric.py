@@ -75,7 +75,6 @@ class ManagedSwitch:
         self.lock = asyncio.Lock()
         self.settling = False
         self._ready = asyncio.Event()
-        self._lost_at: float | None = None
 
     @property
     def name(self) -> str:
@@ -92,14 +91,9 @@ class ManagedSwitch:
         """Whether it can take jobs."""
         return self._ready.is_set()
 
-    def changed(self, now: float) -> None:
+    def changed(self) -> None:
         """It came or went."""
         self._ready.clear()
-        self._lost_at = None if self.switch.connected else now
-
-    def lost_for(self, now: float) -> float:
-        """How many seconds it has been away."""
-        return 0.0 if self._lost_at is None else now - self._lost_at
 
     async def wait_ready(self, timeout_s: float) -> bool:
         """Whether it is ready within that time."""

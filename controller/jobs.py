@@ -244,10 +244,10 @@ class Job(RenewableJob):
             self._tell_renewal(rank, now)
         elif self.move is not None:
             self._tell(rank, self.move.saying)
-        elif self.phase is Phase.RUNNING and self.plan is not None:
+        elif self.is_set_up and self.plan is not None:
             if generation not in (None, self.plan.generation):
                 self._interrupted(Cause.INTERRUPTED, "the controller was restarted while the job was renewed")
-            else:  # it may not have heard how a move ended
+            elif self.phase is Phase.RUNNING:  # it may not have heard how a move ended
                 self._tell(rank, Moved(0, self.plan.mode, self.plan.mode_reason))
 
     # What the controller does.
@@ -301,7 +301,7 @@ class Job(RenewableJob):
 
     def tick(self, now: float) -> None:
         """Time has passed: heartbeats are due, or overdue."""
-        if self.phase not in (Phase.READY, Phase.RUNNING):
+        if not self.is_set_up:
             return
         for rank, seat in sorted(self.seats.items()):
             if now - seat.heard_at > seat.patience_s:

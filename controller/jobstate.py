@@ -80,6 +80,11 @@ class JobState:
         """Not over."""
         return self.phase is not Phase.ENDED
 
+    @property
+    def is_set_up(self) -> bool:
+        """It runs, or shall run as soon as all workers are up."""
+        return self.phase in (Phase.READY, Phase.RUNNING)
+
     def take_effects(self) -> list[Effect]:
         """What has to be done, in order; each once."""
         effects, self._effects = self._effects, []

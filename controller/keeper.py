@@ -17,7 +17,7 @@ from controller.api.errors import ControllerError, NotFoundError, NotPossibleErr
 from controller.config import Config
 from controller.entries import Entry
 from controller.fabric import ManagedSwitch
-from controller.jobs import Job, Mode, Phase
+from controller.jobs import Job, Mode
 from controller.links import LinkWatch
 from controller.places import HalfOffError, Places
 from controller.running import Running
@@ -72,7 +72,7 @@ class Keeper(abc.ABC):
 
     @abc.abstractmethod
     def forgot(self, running: Running, reason: str) -> None:
-        """A leaf has lost sums of a live job that nobody else has."""
+        """A leaf has lost sums of a live job that nobody else has, or entries of it."""
 
     @abc.abstractmethod
     def over(self, running: Running) -> None:
@@ -114,9 +114,8 @@ class Keeper(abc.ABC):
         try:
             await self.places.take_off(running, replace(job.plan, mode=Mode.RING, mode_reason=reason))
         except HalfOffError as error:
-            text = f"job {job.spec.name} cannot go on: {error}"
-            self.act(running, lambda job, now: job.end(text))
-            why = text
+            why = str(error)
+            self.forgot(running, why)
         except (ControllerError, StoreError, sqlite3.Error) as error:
             why = str(error)
         finally:
@@ -164,7 +163,7 @@ class Keeper(abc.ABC):
     def on_switch_change(self, name: str) -> None:
         """A switch came or went."""
         switch = self.switches[name]
-        switch.changed(self.clock())
+        switch.changed()
         if switch.switch.connected:
             self.spawn(self.settle(switch))
         self.links.look()
@@ -196,9 +195,6 @@ class Keeper(abc.ABC):
             await self.places.push(switch, self.forgot)
         return chosen
 
-    def _end(self, running: Running, reason: str) -> None:
-        self.act(running, lambda job, now: job.end(reason))
-
     def _links_changed(self) -> None:
         try:
             self.store.save_broken(self.links.broken)
@@ -221,8 +217,6 @@ class Keeper(abc.ABC):
         for switch in self.switches.values():
             if switch.switch.connected and not switch.ready:
                 self.spawn(self.settle(switch))
-            elif switch.lost_for(now) > self.config.switch_timeout_s:
-                self._give_up(switch)
         for running in self.places.remains:
             if all(seat.knows_end for seat in running.job.seats.values()):
                 running.free_at = min(running.free_at, now + STRAGGLERS_S)
@@ -231,16 +225,6 @@ class Keeper(abc.ABC):
         if probes := self.links.probe():
             self.spawn(self.links.send(probes))
         self.upkeep.retry()
-
-    def _give_up(self, switch: ManagedSwitch) -> None:
-        """Jobs that do not run yet are not set up without a leaf; for the others, see Renewer."""
-        for running in self.places.on(switch.name):
-            if switch.name in running.leaves and running.job.phase is not Phase.RUNNING:
-                self._end(
-                    running,
-                    f"switch {switch.name} has been away for more than {self.config.switch_timeout_s:g} s: "
-                    f"{switch.switch.state}",
-                )
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Do that beside everything else; its defects are logged, and `drain` waits for it."""

@@ -11,12 +11,12 @@ from controller.config import Config
 from controller.fabric import ManagedSwitch
 from controller.queries import SlotContent
 from controller.running import Running
+from controller.serials import rearmost
 from controller.store import Place
 from controller.trees import Tree
 
 _ASKING_S = 2.0
 _RESULT = 0x01  # flag of a slot
-_MESSAGES = 1 << 32
 
 
 @dataclass
@@ -54,12 +54,15 @@ async def what_it_lacks(
     )
     if message is not None:
         return message, f"the first message it did not contribute to is {message}"
-    if found.whole:
-        return None, "it had contributed to all that the others have sent"
-    return None, (
-        "the first message it did not contribute to is not known, as switch "
-        f"{leaf} does not say: {switches[leaf].switch.state}"
-    )
+    if not found.whole:
+        return None, (
+            "the first message it did not contribute to is not known, as switch "
+            f"{leaf} does not say: {switches[leaf].switch.state}"
+        )
+    if not any(slot.generation == job.plan.generation for slot in (*found.at_leaf, *found.at_spines)):
+        # Nobody has sent anything, or the switch was restarted since.
+        return None, f"what it had sent is not known, as switch {leaf} has no sums of the job"
+    return None, "it had contributed to all sums that the others have begun"
 
 
 async def _read(
@@ -112,8 +115,4 @@ def first_missing(
         waits = slot.generation == generation and not slot.flags & _RESULT and not slot.bitmap & rack_bit
         if waits and (slot.message, slot.index) not in sent:
             missing.add(slot.message)
-    oldest: int | None = None
-    for message in missing:
-        if oldest is None or 0 < (oldest - message) % _MESSAGES < _MESSAGES // 2:
-            oldest = message
-    return oldest
+    return rearmost(missing) if missing else None

@@ -12,13 +12,12 @@ entries come or go.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import IntEnum
 
+from controller.serials import furthest
 from controller.specs import Mode
 
-_COLLECTIVES = 1 << 32
 # A worker's session answers by itself, whatever the worker does. The last collective before the held one may
 # wait for a straggler, which costs nobody anything: it would be waited for in any case.
 HOLDING_S = 60.0
@@ -106,13 +105,3 @@ class Move:
         """Whether a worker has kept the others waiting for too long."""
         limit = {Step.PAUSING: pausing_s, Step.HOLDING: HOLDING_S}.get(self.step)
         return limit is not None and now - self.since > limit
-
-
-def furthest(collectives: Iterable[int]) -> int:
-    """The one that is ahead of all others; they are 32-bit serial numbers."""
-    numbers = iter(collectives)
-    best = next(numbers)
-    for number in numbers:
-        if 0 < (number - best) % _COLLECTIVES < _COLLECTIVES // 2:
-            best = number
-    return best

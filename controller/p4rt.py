@@ -17,6 +17,7 @@ import grpc
 from finsy.p4client import P4RpcStatus
 from finsy.proto import U128, p4r, p4r_grpc
 
+from controller.api.errors import plainly
 from controller.entries import Entry
 from controller.schema import Schema
 from controller.updates import (
@@ -221,14 +222,16 @@ class P4RuntimeClient:
     async def read_entries(self) -> set[Entry]:
         """Every entry that a controller can have written: table entries and multicast groups."""
         wanted = [p4r.Entity(table_entry=p4r.TableEntry(table_id=table)) for table in sorted(self._writable)]
-        groups = p4r.Entity()
-        groups.packet_replication_engine_entry.multicast_group_entry.SetInParent()
         found: set[Entry] = set()
-        for entity in await self._read([*wanted, groups]):
+        for entity in await self._read([*wanted, _all_groups()]):
             if entity.HasField("table_entry") and entity.table_entry.is_default_action:
                 continue
             found.add(self._schema.decode(entity))
         return found
+
+    async def read_groups(self) -> list[Entry]:
+        """The multicast groups; whatever program runs, as these are not a program's."""
+        return [self._schema.decode(entity) for entity in await self._read([_all_groups()])]
 
     async def read_counters(self, cells: Iterable[tuple[str, int]]) -> dict[tuple[str, int], tuple[int, int]]:
         """(packets, bytes) of counter cells, each given by P4Info's name and an index."""
@@ -416,15 +419,16 @@ class P4RuntimeClient:
 
     def _of_status(self, code: grpc.StatusCode, details: str, what: str) -> SwitchError:
         """The exception for a status; the texts quoted are simple_switch_grpc's and gRPC's."""
-        said = f" ({details})" if details else ""
+        said = f" ({plainly(details)})" if details else ""
         if code is grpc.StatusCode.UNAVAILABLE and any(text in details for text in _HTTP_1):
             return SwitchUnreachableError(
                 f"{self.label} is no P4Runtime switch: an HTTP server answers there; check the port"
             )
         if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.OK):
+            if self._greeted:
+                return SwitchUnreachableError(f"{self.label}: the connection broke{said}")
             return SwitchUnreachableError(
-                f"{self.label} cannot be reached, or the connection with it broke{said}: check the address "
-                "and that the switch runs"
+                f"{self.label} cannot be reached{said}: check the address and that the switch runs"
             )
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
             return SwitchUnreachableError(f"{self.label} did not answer {what} in time")
@@ -445,6 +449,13 @@ class P4RuntimeClient:
         if code is grpc.StatusCode.PERMISSION_DENIED:
             return NotPrimaryError(f"{self.label}: another controller is primary{said}")
         return SwitchError(f"{self.label} refused {what}: {code.name}{said}", code=code)
+
+
+def _all_groups() -> p4r.Entity:
+    """What a read of all multicast groups asks for."""
+    entity = p4r.Entity()
+    entity.packet_replication_engine_entry.multicast_group_entry.SetInParent()
+    return entity
 
 
 __all__ = [

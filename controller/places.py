@@ -31,7 +31,9 @@ _SWITCH_PATIENCE_S = 2.0  # how long a job waits for a switch that is not connec
 
 
 class HalfOffError(ControllerError):
-    """Entries of a job that runs are missing on a switch, and could not be written again."""
+    """Entries of a job that runs are missing on a switch, and could not be written again: it can go on under
+    a new generation only.
+    """
 
 
 class Places:
@@ -241,7 +243,7 @@ class Places:
         """A running job whose workers all hold goes on by this plan, without any place; all or none.
 
         Raises UnreachableError, SwitchError or what the database raises, and nothing has changed then; or
-        HalfOffError, and the job cannot go on.
+        HalfOffError.
         """
         job, names = running.job, list(running.places)
         async with self.locked(names):
@@ -271,7 +273,7 @@ class Places:
                 if self.switches[name].ready:
                     await self.switches[name].adopt(self.held(name))
         except SwitchError as error:
-            raise HalfOffError(f"its entries are half removed: {why}, and then {error}") from error
+            raise HalfOffError(f"its entries were half removed: {why}, and then {error}") from error
 
     def needs_cleaning(self, running: Running, now: float) -> bool:
         """Whether an ended job has something that can go now."""

@@ -91,6 +91,9 @@ class PushResult:
 
 async def load(client: P4RuntimeClient, program: Program) -> None:
     """Push a program and read it back; SwitchError if the switch has something else then."""
+    if await client.pipeline() is not None:
+        # BMv2's replication engine outlives a program: groups written again would have each member twice.
+        await client.write([Update(UpdateKind.DELETE, group) for group in await client.read_groups()])
     await client.set_pipeline(program.device_config, cookie=program.cookie)
     if not program.is_in(await client.pipeline()):
         raise SwitchError(

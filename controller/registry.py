@@ -7,7 +7,7 @@ import logging
 import secrets
 import sqlite3
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from controller import planning
@@ -429,21 +429,24 @@ class Registry(Keeper):
     def load(self) -> None:
         """Take over what the database knows; StoreError where it does not fit the configuration."""
         now = self.clock()
-        for switch in self.switches.values():
-            switch.changed(now)
         for spec in self.store.specs():
             self._specs[spec.name] = spec
             self._jobs[spec.name] = Running(Job(spec, self._timing, explicit=True))
-        for known in _without_drafts(self.store.jobs()):
+        stored = _without_drafts(self.store.jobs())
+        for known in stored:
             self._load(known, now)
         for before in self.places.holding:
             after = self._jobs.get(before.job.spec.name)
             if isinstance(before.job.outcome, Superseded) and after is not None:
                 after.before.append(before)
+        for known in stored:
+            if known.dropped:
+                self._drop_again(self._by_generation[known.plan.generation], known.dropped)
         for running in list(self._jobs.values()):
             job = running.job
             if (
                 job.phase is Phase.RUNNING
+                and job.renewal is None
                 and job.plan
                 and job.plan.mode is Mode.IN_NETWORK
                 and not running.places
@@ -451,6 +454,9 @@ class Registry(Keeper):
                 self.renewer.begin(
                     running, Cause.INTERRUPTED, "the controller was restarted while the job was renewed"
                 )
+
+    def _drop_again(self, running: Running, dropped: Mapping[bytes, str]) -> None:
+        self.act(running, lambda job, now: job.drop_again(dropped))
 
     def _load(self, known: StoredJob, now: float) -> None:
         job = Job.recovered(
@@ -509,13 +515,13 @@ def _renumber(running: Running, effect: Renumbered) -> None:
 def _without_drafts(jobs: Sequence[StoredJob]) -> list[StoredJob]:
     """The jobs of the database; of one name, only the last may live that its workers can have heard of.
 
-    A controller that died in the middle of a renewal leaves the job before it, and one that is half written.
+    A controller that died in the middle of a renewal leaves the job before it, which may be over or deleted
+    by now, and one that is half written.
     """
-    found: dict[str, StoredJob] = {}
-    for job in jobs:
-        if job.outcome is None and (job.phase is not Phase.INSTALLING or job.spec.name not in found):
-            found[job.spec.name] = job
+    live = {job.spec.name: job for job in jobs if job.outcome is None and not job.is_draft}
     return [
-        job if job.outcome is not None or found[job.spec.name] is job else replace(job, outcome=Superseded())
+        job
+        if job.outcome is not None or live.get(job.spec.name) is job
+        else replace(job, outcome=Superseded())
         for job in jobs
     ]

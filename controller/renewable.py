@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from controller.api.errors import NotPossibleError
@@ -15,6 +16,7 @@ from controller.events import (
     Renewed,
     Renumbered,
     Start,
+    Started,
     Stayed,
     WentOn,
 )
@@ -33,13 +35,19 @@ class RenewableJob(JobState):
         if self.renewal is not None and number <= self.renewal.number:
             if self.renewal.stands(rank, number, standing):
                 self._all_stand()
-        elif self.phase is Phase.RUNNING and self.plan is not None and number >= self.plan.generation:
+        elif self.is_set_up and self.plan is not None and number >= self.plan.generation:
             self._interrupted(Cause.INTERRUPTED, "the controller was restarted while the job was renewed")
 
     def renew(self, number: int, cause: Cause, reason: str, now: float) -> None:
-        """Begin to go on as generation `number`, instead of a renewal under way. NotPossibleError."""
-        if self.phase is not Phase.RUNNING:
+        """Begin to go on as generation `number`, instead of a renewal under way. NotPossibleError.
+
+        A job that is only ready runs from here on: its workers, up or not, wait for what comes next.
+        """
+        if not self.is_set_up:
             raise NotPossibleError(f"job {self.spec.name} cannot be renewed: it is {self.phase.name.lower()}")
+        if self.phase is Phase.READY:
+            self.phase = Phase.RUNNING
+            self._effects.append(Started())
         if self.move is not None:
             if self.move.step is not MoveStep.WRITING:
                 self._effects.append(Stayed(f"it is renewed: {reason}"))
@@ -89,6 +97,13 @@ class RenewableJob(JobState):
         for rank in sorted(self.seats):
             self._tell_renewal(rank, now)
 
+    def has_stopped(self, token: bytes) -> bool:
+        """Whether a worker has taken down its connections for a renewal, and waits."""
+        renewal = self.renewal
+        return renewal is not None and any(
+            seat.token == token and renewal.has_stopped(rank) for rank, seat in self.seats.items()
+        )
+
     def bury(self, token: bytes, reason: str, first_message: int | None = None) -> None:
         """A worker that is lost has no part in the job any more; only an elastic one goes on."""
         rank = next((r for r, seat in self.seats.items() if seat.token == token and seat.lost), None)
@@ -98,6 +113,12 @@ class RenewableJob(JobState):
             self._drop(rank, reason)
         else:
             self.end(reason, rank=rank, first_message=first_message)
+
+    def drop_again(self, dropped: Mapping[bytes, str]) -> None:
+        """Workers, by token, that the job was to go on without when the controller was restarted."""
+        for rank, seat in sorted(self.seats.items()):
+            if seat.token in dropped and self._can_lose_workers:
+                self._drop(rank, dropped[seat.token])
 
     def _interrupted(self, cause: Cause, reason: str) -> None:
         self._effects.append(Interrupted(cause, reason))
@@ -170,7 +191,8 @@ class RenewableJob(JobState):
         self.dropped[seat.token] = reason
         least = max(1, self.spec.min_workers)
         if len(self.seats) < least:
-            needed = f"{len(self.seats)} workers are left, and the job needs {least}"
+            left = len(self.seats)
+            needed = f"{left} {'worker is' if left == 1 else 'workers are'} left, and the job needs {least}"
             self.end(reason if not self.seats else f"{reason}; {needed}", rank=rank)
         elif all(seat.leaving for seat in self.seats.values()):
             self._finish(Left())

@@ -16,7 +16,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 
-_COLLECTIVES = 1 << 32
+from controller.serials import SERIALS, rearmost
 
 
 class Cause(str, Enum):
@@ -84,6 +84,10 @@ class Renewal:
         answered = self.answers if self.step is Step.ASKING else self.raised
         return tuple(rank for rank in sorted(self.ranks) if rank not in answered)
 
+    def has_stopped(self, rank: int) -> bool:
+        """Whether a worker has closed its connections, and waits for others."""
+        return self.step is not Step.ASKING or rank in self.answers
+
     def stands(self, rank: int, number: int, standing: Standing) -> bool:
         """A worker has said where it stands; whether that was the last one."""
         if number != self.number or self.step is not Step.ASKING or rank not in self.ranks:
@@ -108,7 +112,7 @@ class Renewal:
         first = self.collective
         rear = min(rank for rank, s in self.answers.items() if s.collective == first)
         for rank, standing in sorted(self.answers.items()):
-            if (standing.collective - first) % _COLLECTIVES > 1:
+            if (standing.collective - first) % SERIALS > 1:
                 return rear, rank
         return None
 
@@ -139,13 +143,3 @@ class Renewal:
         """The controller itself was stopped for so long."""
         self.since += seconds
         self.asked_at = {rank: at + seconds for rank, at in self.asked_at.items()}
-
-
-def rearmost(collectives: Collection[int]) -> int:
-    """The one that all others are ahead of, or at; they are 32-bit serial numbers."""
-    numbers = iter(collectives)
-    best = next(numbers)
-    for number in numbers:
-        if 0 < (best - number) % _COLLECTIVES < _COLLECTIVES // 2:
-            best = number
-    return best

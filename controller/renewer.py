@@ -61,13 +61,23 @@ class Renewer:
             why = f"job {job.spec.name} cannot go on: {reason}; and {registry.trouble(error)}"
             registry.act(running, lambda job, now: job.end(why))
             return
+        self._save_dropped(job)
         self.begun[cause] += 1
         logger.warning("job %s goes on as generation %d: %s", job.spec.name, number, reason)
         registry.act(running, lambda job, now: job.renew(number, cause, reason, now))
 
+    def _save_dropped(self, job: Job) -> None:
+        """So that a controller that is restarted meanwhile need not wait for the dead again."""
+        dropped = {seat.token: job.dropped[seat.token] for seat in job.departed.values()}
+        if dropped and job.plan is not None:
+            try:
+                self._registry.store.save_dropped(job.plan.generation, dropped)
+            except sqlite3.Error as error:
+                logger.debug("job %s: who was dropped is not saved: %s", job.spec.name, error)
+
     def forgot(self, running: Running, reason: str) -> None:
         """A leaf has lost sums of a job that nobody else has."""
-        if running.job.phase is Phase.RUNNING:
+        if running.job.is_set_up:
             self.begin(running, Cause.SWITCH_RESTARTED, reason)
         else:
             self._registry.act(running, lambda job, now: job.end(reason))
@@ -308,7 +318,9 @@ class Renewer:
         registry = self._registry
         holding = running if running.places else next((b for b in reversed(running.before) if b.places), None)
         message, text = None, lost.reason
-        if holding is not None and holding.job.plan is not None:
+        if running.job.has_stopped(lost.token):
+            text += "; it sent nothing any more, as the job was being renewed"
+        elif holding is not None and holding.job.plan is not None:
             try:
                 message, words = await what_it_lacks(registry.config, registry.switches, holding, lost.token)
                 text += f"; {words}"

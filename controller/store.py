@@ -12,8 +12,8 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
 from ipaddress import IPv4Address
 from pathlib import Path
 from types import TracebackType
@@ -87,7 +87,8 @@ class Place:
 class StoredJob:
     """A job that has a plan. `places`: on each switch that holds something of it; none by ring.
 
-    `deleted`: it is only there for as long as it has places.
+    `deleted`: it is only there for as long as it has places. `dropped` says, by token, why the job goes on
+    without some of `workers`: it was not under its next generation yet.
     """
 
     spec: JobSpec
@@ -98,6 +99,12 @@ class StoredJob:
     outcome: Left | Ended | Superseded | None = None
     places: tuple[Place, ...] = ()
     deleted: bool = False
+    dropped: dict[bytes, str] = field(default_factory=dict)
+
+    @property
+    def is_draft(self) -> bool:
+        """Whether it is what a job was to become: its workers have tokens, and have not heard of it."""
+        return self.phase is Phase.INSTALLING and any(token for _, token in self.workers)
 
 
 class Store:
@@ -268,6 +275,18 @@ class Store:
                 (int(phase), _outcome_to_json(outcome, deleted=deleted), generation),
             )
 
+    def save_dropped(self, generation: int, dropped: Mapping[bytes, str]) -> None:
+        """Workers of a job, by token, that it goes on without, and why."""
+        reasons = {token.hex(): [why] for token, why in dropped.items()}
+        with self._db:
+            row = self._db.execute("SELECT workers FROM jobs WHERE generation = ?", (generation,)).fetchone()
+            if row is None:  # the disk was full
+                return
+            workers = [[fields, token, *reasons.get(token, [])] for fields, token, *_ in json.loads(row[0])]
+            self._db.execute(
+                "UPDATE jobs SET workers = ? WHERE generation = ?", (json.dumps(workers), generation)
+            )
+
     def release(self, generation: int, *switches: str) -> None:
         """These switches hold nothing of the job any more. Old ended jobs are forgotten on the way."""
         with self._db:
@@ -300,6 +319,7 @@ class Store:
                 explicit=bool(explicit),
                 plan=_plan(json.loads(plan)),
                 workers=tuple(_member_from_json(value) for value in json.loads(workers)),
+                dropped={bytes.fromhex(token): why[0] for _, token, *why in json.loads(workers) if why},
                 phase=Phase(phase),
                 outcome=_outcome_from_json(outcome),
                 places=self._places(generation),
@@ -378,7 +398,7 @@ def _member_to_json(member: Member, token: bytes) -> list[Any]:
 
 
 def _member_from_json(value: list[Any]) -> tuple[Member, bytes]:
-    fields, token = value
+    fields, token, *_ = value
     if (backup := fields.get("backup")) is not None:
         fields = {**fields, "backup": Backup(**{**backup, "ip": IPv4Address(backup["ip"])})}
     return Member(**{**fields, "ip": IPv4Address(fields["ip"])}), bytes.fromhex(token)

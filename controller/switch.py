@@ -450,7 +450,8 @@ class Switch:
     def _why(self, error: SwitchError) -> str:
         reason = str(error).removeprefix(self._label).lstrip(": ")
         if isinstance(error, SwitchUnreachableError):
-            return f"unreachable: {reason}"
+            why = reason.removeprefix("cannot be reached")
+            return f"unreachable{why}" if why != reason else f"unreachable: {reason}"
         if isinstance(error, ElectionIdTakenError):
             return f"another controller is primary: {reason}"
         return reason

@@ -31,7 +31,7 @@ from controller.admission import (
     why_over,
 )
 from controller.api.errors import NoResourcesError, NotPossibleError
-from controller.jobs import Job, Mode, Phase, Plan, Relocate
+from controller.jobs import Job, Mode, Plan, Relocate
 from controller.running import Running
 from controller.trees import Tree
 
@@ -303,7 +303,7 @@ class Waitlist:
 
     def _could_move_in(self, job: Job) -> bool:
         return (
-            job.phase in (Phase.READY, Phase.RUNNING)
+            job.is_set_up
             and job.plan is not None
             and job.plan.mode is Mode.RING
             and not job.plan.backup

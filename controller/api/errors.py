@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import grpc
 
 
@@ -85,9 +87,24 @@ _BY_CODE: dict[grpc.StatusCode, type[ControllerError]] = {
 }
 
 
+# "failed to connect to all addresses; last error: UNKNOWN: ipv4:10.0.0.1:9559: Failed to connect to remote
+# host: connect: Connection refused (111)"
+_BEFORE = re.compile(
+    r"^(.*; last error: )?([A-Z_]+: )?((ipv4|ipv6|unix):\S+: )?(Failed to connect to remote host: )?"
+    r"((connect|recvmsg|sendmsg): ?)?"
+)
+_BEHIND = re.compile(r"(: FD Shutdown| \(\d+\))$")
+
+
+def plainly(details: str) -> str:
+    """gRPC's words about a connection, without the address that the sentence around them has already."""
+    return _BEHIND.sub("", _BEFORE.sub("", details)) or details
+
+
 def from_status(code: grpc.StatusCode, details: str, *, address: str) -> ControllerError:
     """The exception that a status from the controller at `address` stands for."""
     if code is grpc.StatusCode.UNAVAILABLE and not details.startswith("switch "):
+        details = plainly(details)
         # gRPC's own, not the controller's: its text names sockets, not what to do.
         if address.startswith("unix:"):
             return UnreachableError(

@@ -9,7 +9,7 @@ from ipaddress import IPv4Address
 import pytest
 
 from controller.config import Config, HostConfig, SwitchConfig
-from controller.entries import Entry, Key, TableEntry, key_of
+from controller.entries import Entry, Group, Key, TableEntry, key_of
 from controller.flows import removal_order
 from controller.p4rt import P4RuntimeClient, Pipeline, Role, Update, UpdateKind
 from controller.push import Program, push_to, shipped_program
@@ -67,6 +67,9 @@ class MemoryClient(P4RuntimeClient):
 
     async def read_entries(self) -> set[Entry]:
         return set(self.entries.values())
+
+    async def read_groups(self) -> list[Entry]:
+        return [entry for entry in self.entries.values() if isinstance(entry, Group)]
 
 
 def switch() -> Switch:

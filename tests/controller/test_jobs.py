@@ -35,7 +35,7 @@ from controller.jobs import (
     Timing,
     Waiting,
 )
-from controller.moves import HOLDING_S, HoldAt, Moved, Pause, Step, furthest
+from controller.moves import HOLDING_S, HoldAt, Moved, Pause, Step
 
 TIMING = Timing(heartbeat_interval_s=1.0, heartbeat_timeout_s=5.0, resume_timeout_s=30.0)
 PLAN = Plan(job_id=5, generation=77, window=8, message_packets=16, path_mtu=1024, mode=Mode.IN_NETWORK)
@@ -365,12 +365,6 @@ def test_only_a_job_whose_workers_are_all_there_and_stay_is_moved() -> None:
     assert job.why_not_move() == "rank 0 is leaving"
     with pytest.raises(NotPossibleError, match="cannot be moved: rank 0 is leaving"):
         job.move_to(Mode.IN_NETWORK, 1, 0.0)
-
-
-def test_collective_numbers_wrap() -> None:
-    assert furthest([5]) == 5
-    assert furthest([2**32 - 1, 0, 2**32 - 2]) == 0
-    assert furthest([7, 9, 8]) == 9
 
 
 def test_workers_of_one_job_are_of_one_tenant() -> None:

@@ -428,17 +428,6 @@ def test_a_connection_that_breaks_for_a_moment_ends_nothing(bench: Run) -> None:
     bench(test)
 
 
-def test_a_switch_that_stays_away_ends_jobs_that_do_not_run_yet(bench: Run) -> None:
-    async def test(b: Bench) -> None:
-        sessions = await b.join("train", 2)
-        b.switch.connected = False
-        b.registry.on_switch_change("s1")
-        await b.pass_time(CONFIG.switch_timeout_s + 1, *sessions)
-        assert "switch s1 has been away for more than 10 s" in ended_of(sessions[0]).reason
-
-    bench(test)
-
-
 def test_jobs_that_were_created_may_run_more_than_once_and_have_their_own_sizes(bench: Run) -> None:
     async def test(b: Bench) -> None:
         b.registry.create_job(JobSpec(name="mine", world_size=2, window=2, message_packets=4, path_mtu=256))

@@ -25,10 +25,11 @@ from controller.jobs import (
     Rebuild,
     Renumbered,
     Start,
+    Started,
     Tell,
     WentOn,
 )
-from controller.renewals import Cause, Renew, Renewal, Standing, rearmost
+from controller.renewals import Cause, Renew, Renewal, Standing
 from tests.controller.test_jobs import PLAN, TIMING, member, ready, token
 
 REASON = "switch s1 was restarted"
@@ -68,7 +69,6 @@ def test_where_to_go_on(
     assert list(renewal.holders)[:1] == ([] if holder is None else [holder])
     renewal.written({0: 0, 1: 1, 2: 2}, 1.0)
     assert renewal.holder == holder
-    assert rearmost(stand) == collective
 
 
 def test_from_renew_to_start() -> None:
@@ -101,9 +101,25 @@ def test_from_renew_to_start() -> None:
     assert (job.renewal, job.phase, job.plan) == (None, Phase.RUNNING, plan)
 
 
-def test_only_a_job_that_runs_is_renewed() -> None:
-    with pytest.raises(NotPossibleError, match="it is ready"):
-        ready(2).renew(80, Cause.SWITCH_RESTARTED, REASON, 1.0)
+def test_a_job_that_is_ready_runs_when_it_is_renewed_and_one_that_is_over_is_not_renewed() -> None:
+    job = ready(2)
+    job.renew(80, Cause.SWITCH_RESTARTED, REASON, 1.0)
+    assert job.take_effects() == [Started(), Detach(), *(Tell(rank, Renew(80, REASON)) for rank in range(2))]
+    assert job.phase is Phase.RUNNING
+    job.end("enough")
+    with pytest.raises(NotPossibleError, match="it is ended"):
+        job.renew(81, Cause.SWITCH_RESTARTED, REASON, 1.0)
+
+
+def test_a_job_that_was_only_ready_for_a_restarted_controller_is_renewed_as_its_workers_tell() -> None:
+    """It could not save that the job had begun to run."""
+    job = ready(2)
+    job.standing(0, PLAN.generation - 1, standing(3), 0.0)
+    assert job.take_effects() == []
+    job.standing(0, 90, standing(3), 0.0)
+    job.resume(1, token(1), 0.0, PLAN.generation + 1)
+    begun = [effect.cause for effect in job.take_effects() if isinstance(effect, Interrupted)]
+    assert begun == [Cause.INTERRUPTED] * 2
 
 
 def test_an_answer_to_a_renewal_that_nobody_knows_of_begins_one() -> None:

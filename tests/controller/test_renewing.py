@@ -8,11 +8,13 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from ipaddress import IPv4Address
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from controller.api.errors import ConflictError, InvalidRequestError, NotFoundError, NotPossibleError
 from controller.config import Config
+from controller.entries import Entry
 from controller.events import Renewed
 from controller.flows import FLOW, MEMBER_QP
 from controller.jobs import Ended, Job, JobSpec, Left, Mode, Phase, Ready, Resumed, Start
@@ -51,7 +53,6 @@ class Worker:
         for event in heard(self.session):
             if isinstance(event, Ready):
                 self.ready = event
-                self.session.up()
             elif isinstance(event, Renew):
                 self.renew = event
                 self.qp += 0x1000
@@ -82,7 +83,15 @@ class Worker:
 class RenewalBench(FabricBench):
     """Workers on top."""
 
-    async def start(
+    async def start(self, name: str = "train", hosts: Sequence[int] = ONE_RACK, **how: Any) -> list[Worker]:
+        workers = await self.join_only(name, hosts, **how)
+        for worker in workers:
+            worker.session.up()
+        await self.go(workers)
+        assert all(worker.started == 1 for worker in workers)
+        return workers
+
+    async def join_only(
         self,
         name: str = "train",
         hosts: Sequence[int] = ONE_RACK,
@@ -91,6 +100,7 @@ class RenewalBench(FabricBench):
         spec: JobSpec | None = None,
         elastic: bool = False,
     ) -> list[Worker]:
+        """They have heard Ready, and are not up."""
         self.qp += 2
         if spec is not None:
             self.registry.create_job(spec)
@@ -104,8 +114,9 @@ class RenewalBench(FabricBench):
                 who = replace(who, backup=at)
             session = self.registry.join(name, len(hosts), who, elastic=elastic)
             workers.append(Worker(session, rank, self.qp))
-        await self.go(workers)
-        assert all(worker.started == 1 for worker in workers)
+        await self.registry.drain()
+        for worker in workers:
+            worker.listen()
         return workers
 
     async def go(self, workers: Iterable[Worker], seconds: float = 0.0) -> None:
@@ -181,6 +192,71 @@ def test_a_leaf_that_restarted_gives_its_jobs_a_new_generation(bench: Run) -> No
         assert [worker.end for worker in workers] == [Left()] * 3
         assert b.used() == {}
         assert len(b.store.jobs()) == 1
+
+    bench(test)
+
+
+@pytest.mark.parametrize("up", [0, 1, 2])
+@pytest.mark.parametrize("elastic", [False, True])
+def test_a_job_whose_workers_are_not_all_up_is_renewed_as_one_that_runs(
+    bench: Run, up: int, elastic: bool
+) -> None:
+    """Some wait for Start, the others still bring their connections up."""
+
+    async def test(b: RenewalBench) -> None:
+        workers = await b.join_only(elastic=elastic)
+        first = workers[0].plan[0]
+        for worker in workers[:up]:
+            worker.session.up()
+        assert b.job.phase is Phase.READY
+        await b.restart_switch()
+        for worker in workers[up:]:
+            worker.session.up()  # of the generation before: it was on its way
+        await b.go(workers)
+        assert [worker.started for worker in workers] == [1] * 3
+        (plan,) = {worker.plan for worker in workers}
+        assert (plan[0] > first, plan[1]) == (True, Mode.IN_NETWORK)
+        assert [job.phase for job in b.store.jobs() if job.outcome is None] == [Phase.RUNNING]
+        await b.go(workers, 3.0)
+        assert b.used() == {"l1": 256}
+        assert b.is_as_wanted()
+
+    bench(test)
+
+
+def test_a_job_whose_workers_are_not_all_up_waits_for_its_switch(bench: Run) -> None:
+    async def test(b: RenewalBench) -> None:
+        workers = await b.join_only(backup=True)
+        await b.lose("l1", forget=True)
+        await b.go(workers, b.config.switch_timeout_s + 5.0)
+        for worker in workers:
+            assert worker.end is None
+            worker.session.up()
+        await b.go(workers, b.config.switch_timeout_s + 2.0)
+        assert {worker.plan[1] for worker in workers} == {Mode.RING}
+        assert workers[0].ready is not None
+        assert workers[0].ready.plan.backup
+        await b.find("l1")
+        await b.go(workers, 3.0)
+        assert {worker.plan[1] for worker in workers} == {Mode.IN_NETWORK}
+
+    bench(test)
+
+
+def test_a_controller_that_restarts_with_a_switch_renews_jobs_that_are_not_up(bench: Run) -> None:
+    async def test(b: RenewalBench) -> None:
+        workers = await b.join_only()
+        workers[0].session.up()
+        await b.lose("l1", forget=True)
+        await b.restart()
+        for worker in workers:
+            await b.resume(worker)
+        workers[0].session.up()
+        await b.find("l1")
+        workers[1].session.up()
+        await b.go(workers, 1.0)
+        assert {worker.plan[1] for worker in workers} == {Mode.IN_NETWORK}
+        assert [worker.started for worker in workers] == [1] * 3
 
     bench(test)
 
@@ -310,7 +386,7 @@ def test_an_elastic_job_ends_when_fewer_are_left_than_it_needs(bench: Run) -> No
         assert b.job.world_size == 2
         workers[1].session.abort("second")
         await b.go(workers[:1])
-        assert workers[0].end == Ended("second; 1 workers are left, and the job needs 2", 1)
+        assert workers[0].end == Ended("second; 1 worker is left, and the job needs 2", 1)
         await b.go(workers[:1], 80.0)
         assert b.used() == {}
 
@@ -345,8 +421,8 @@ SLOTS = {  # in order of slot: message, who has contributed
     ("slots", "text", "number"),
     [
         ("behind", "the first message it did not contribute to is 17", 17),
-        ("ahead", "it had contributed to all that the others have sent", None),
-        ("", "it had contributed to all that the others have sent", None),
+        ("ahead", "it had contributed to all sums that the others have begun", None),
+        ("", "what it had sent is not known, as switch l1 has no sums of the job", None),
         ("away", "is not known, as switch l1 does not say: unreachable: it was unplugged", None),
     ],
 )
@@ -368,6 +444,32 @@ def test_who_died_and_what_it_lacked_is_told(bench: Run, slots: str, text: str, 
         )
         assert text in end.reason
         assert (end.rank, end.host, end.first_message) == (1, "h2", number)
+
+    bench(test)
+
+
+@pytest.mark.parametrize("answered", [False, True])
+def test_a_second_worker_that_dies_is_told_of_as_far_as_it_had_been_able_to_send(
+    bench: Run, answered: bool
+) -> None:
+    """The first one's death stops all; who has heard of that is not to blame for what it has not sent."""
+
+    async def test(b: RenewalBench) -> None:
+        workers = await b.start(elastic=True)
+        generation, base = workers[0].plan[0], b.registry.job("train").places["l1"].region.base
+        b.switches["l1"].slot_content[base] = SlotContent(base, generation, 17, 0b100, 1, 0)
+        workers[0].session.closed()
+        workers[1].silent, workers[2].silent = not answered, True
+        await b.go(workers[1:])
+        workers[1].session.closed()
+        workers[2].silent = False
+        await b.go(workers[2:], 1.0)
+        assert workers[2].renew is not None
+        missed = "the first message it did not contribute to is 17"
+        stopped = "it sent nothing any more, as the job was being renewed"
+        assert (stopped if answered else missed) in workers[2].renew.reason
+        assert (missed if answered else stopped) not in workers[2].renew.reason
+        assert workers[2].plan[1:] == (Mode.RING, 1)
 
     bench(test)
 
@@ -559,7 +661,11 @@ def test_a_worker_that_dies_while_its_switch_is_away(bench: Run) -> None:
     bench(test)
 
 
-def test_a_job_that_must_run_in_the_network_waits_for_its_switch(bench: Run) -> None:
+def test_a_job_that_must_run_in_the_network_waits_for_its_switch(
+    bench: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("controller.places._SWITCH_PATIENCE_S", 0.05)  # real time, unlike the bench's
+
     async def test(b: RenewalBench) -> None:
         spec = JobSpec(name="train", world_size=3, mode=Mode.IN_NETWORK, elastic=True)
         workers = await b.start(spec=spec, backup=True)
@@ -613,6 +719,40 @@ def test_a_renewal_waits_for_switches_that_are_being_written(bench: Run) -> None
             assert FLOW in b.tables("l1")
         await b.go(workers[:2], 3.0)
         assert {worker.plan[1:] for worker in workers[:2]} == {(Mode.IN_NETWORK, 2)}
+        assert b.is_as_wanted()
+
+    bench(test)
+
+
+def test_a_job_that_comes_half_off_its_switch_is_renewed(bench: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The switch fails while the job is moved off it, and what was removed cannot be written again."""
+
+    async def test(b: RenewalBench) -> None:
+        workers = await b.start()
+        running, switch = b.registry.job("train"), b.switches["l1"]
+        first = workers[0].plan[0]
+
+        async def fail(entries: object) -> None:
+            switch._delete([entry for entry in b.of_jobs("l1") if getattr(entry, "table", "") == FLOW][:1])
+            raise SwitchError("switch l1 broke off")
+
+        for name in ("remove", "adopt"):
+            monkeypatch.setattr(switch, name, fail)
+        b.registry.waitlist.move_out(running, "drained")
+        number = b.job.move.number if b.job.move is not None else 0
+        for worker in workers:
+            worker.session.paused(number, 10)
+        for worker in workers:
+            worker.session.held(number, 5)
+        await b.registry.drain()
+        monkeypatch.undo()
+        await b.go(workers, 3.0)
+        (plan,) = {worker.plan for worker in workers}
+        assert (plan[0] > first, plan[1]) == (True, Mode.IN_NETWORK)
+        assert workers[0].renew is not None
+        assert "half removed: switch l1 broke off" in workers[0].renew.reason
+        assert [worker.started for worker in workers] == [2] * 3
+        assert b.used() == {"l1": 256}
         assert b.is_as_wanted()
 
     bench(test)
@@ -714,6 +854,31 @@ def test_what_is_left_of_old_generations_is_known_after_a_restart(bench: Run) ->
     bench(test)
 
 
+def test_who_is_dead_is_known_after_a_restart_in_the_middle_of_a_renewal(bench: Run) -> None:
+    """Else a controller that is restarted again and again would wait for them again and again."""
+
+    async def test(b: RenewalBench) -> None:
+        workers = await b.start(elastic=True)
+        workers[0].silent = True  # the renewal is not over when the controller dies
+        workers[2].session.abort("no more")
+        await b.go(workers[:2], 1.0)
+        for _ in range(2):
+            await b.restart()
+        with pytest.raises(NotPossibleError, match="goes on without this worker: no more"):
+            await b.resume(workers[2])
+        workers[0].silent = False
+        for worker in workers[:2]:
+            await b.resume(worker)
+        await b.go(workers[:2], 2.0)
+        assert {worker.plan[1:] for worker in workers[:2]} == {(Mode.IN_NETWORK, 2)}
+        assert b.job.renewal is None
+        await b.go(workers[:2], 80.0)
+        assert b.used() == {"l1": 256}
+        assert b.is_as_wanted()
+
+    bench(test)
+
+
 # The disk is full
 
 
@@ -805,6 +970,48 @@ def test_a_job_that_was_deleted_does_not_come_back_with_the_controller(bench: Ru
         await b.go([], 80.0)
         assert b.used() == {}
         assert b.store.jobs() == []
+
+    bench(test)
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+def test_what_a_job_was_to_become_does_not_come_back_when_it_is_over(bench: Run, deleted: bool) -> None:
+    """The controller dies between the job's end and taking away what was written for its next generation."""
+
+    async def test(b: RenewalBench) -> None:
+        workers = await b.start()
+        for worker in workers:
+            worker.silent = True
+        await b.restart_switch()
+        await b.go(workers)
+        install, died = b.switches["l1"].install, asyncio.Event()
+
+        async def die(entries: Sequence[Entry]) -> None:
+            await install(entries)
+            await died.wait()
+
+        b.switches["l1"].install = die  # type: ignore[method-assign]
+        for worker in workers:
+            worker.answer()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert [job.is_draft for job in b.store.jobs()] == [False, True]
+        if deleted:
+            b.registry.delete_job("train")
+        else:
+            b.registry.act(b.registry.job("train"), lambda job, now: job.end("enough"))
+        saved = b.path.with_name("as-it-was.db")
+        b.store.connection.execute("VACUUM INTO ?", (str(saved),))
+        b.switches["l1"].install = install  # type: ignore[method-assign]
+        died.set()
+        await b.registry.drain()
+        b.path = saved
+        await b.restart()
+        listed = [(running.job.spec.name, running.job.outcome) for running in b.registry.jobs()]
+        assert listed == ([] if deleted else [("train", Ended("enough"))])
+        await b.go([], 80.0)
+        assert b.used() == {}
+        assert b.is_as_wanted()
 
     bench(test)
 

@@ -136,7 +136,7 @@ def test_an_unreachable_switch_is_tried_until_it_is_there(switch_process: Runnin
 
     async def main() -> None:
         async with started(switch_process) as switch:
-            await switch.until_state("unreachable: cannot be reached")
+            await switch.until_state("unreachable (Connection refused): check the address")
             assert not await switch.wait_connected(0.01)
             for call in (
                 switch.install(job()),

@@ -1,0 +1,27 @@
+"""Collectives and messages are counted modulo 2^32: which of such numbers is ahead (RFC 1982). No I/O.
+
+All that are compared have to be less than 2^31 apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+SERIALS = 1 << 32
+
+
+def ahead(number: int, of: int) -> int:
+    """How far a number is ahead of another; negative where it is behind."""
+    return (number - of + SERIALS // 2) % SERIALS - SERIALS // 2
+
+
+def furthest(numbers: Collection[int]) -> int:
+    """The one that is ahead of all others."""
+    any_one = next(iter(numbers))
+    return max(numbers, key=lambda number: ahead(number, any_one))
+
+
+def rearmost(numbers: Collection[int]) -> int:
+    """The one that all others are ahead of."""
+    any_one = next(iter(numbers))
+    return min(numbers, key=lambda number: ahead(number, any_one))
