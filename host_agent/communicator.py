@@ -43,6 +43,8 @@ __all__ = ["Communicator", "RingFallbackWarning", "Statistics"]
 class Statistics:
     """What a communicator has done so far. Bytes are of whole data frames, resent ones included.
 
+    `ring_reason`: why the job went by ring, now or the last time; empty if it never did.
+
     An RDMA device resends by itself and does not tell how much: there, packets and bytes are without what was
     resent, `retransmissions` is 0, and the rest is what the device's own counters say (see `VerbsLink`).
     """
@@ -58,6 +60,7 @@ class Statistics:
     duplicates: int
     timeouts: int
     renewals: int = 0
+    ring_reason: str = ""
 
 
 class Communicator:
@@ -71,7 +74,8 @@ class Communicator:
     before the future is done.
 
     The controller may move a running job from ring to switch or back, between two collectives: `mode` and
-    `mode_reason` tell how the next one will travel, `ready` how the job began.
+    `mode_reason` tell how the next one will travel, `ready` how the job began. Where it does not or no more
+    travel through the switch, `join` or the next call warns (RingFallbackWarning), with the reason.
 
     The job outlives its switches: where one lost its state, or is away for long, all go on under a new
     generation, by ring if need be. Callers see nothing but time. An elastic job outlives workers as well:
@@ -110,11 +114,15 @@ class Communicator:
             connections,
         )
         if ready.mode is Mode.RING and world_size > 1:
-            warnings.warn(
-                f"this job is not summed by the switch but by ring all-reduce: {ready.mode_reason}",
-                RingFallbackWarning,
-                stacklevel=3,
-            )
+            try:
+                warnings.warn(
+                    f"this job is not summed by the switch but by ring all-reduce: {ready.mode_reason}",
+                    RingFallbackWarning,
+                    stacklevel=3,
+                )
+            except RingFallbackWarning as error:  # made an error by a filter: the others wait for this worker
+                self.abort(f"rank {rank} is not to be summed by ring: {error}")
+                raise
 
     @classmethod
     def join(
@@ -368,6 +376,7 @@ class Communicator:
             duplicates=wire.duplicates_received,
             timeouts=wire.timeouts,
             renewals=self._execution.renewals.count,
+            ring_reason=self._gate.ring_reason,
         )
 
     def standing(self, job: str) -> dict[str, Any]:
@@ -393,8 +402,8 @@ class Communicator:
             return
         self._execution.require_other_thread("leave")
         self._left = True
-        self._execution.close()
         try:
+            self._execution.close()
             if self._execution.failure is None and self._execution.ended is None:
                 self._membership.leave(timeout_s=timeout_s)
         finally:

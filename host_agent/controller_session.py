@@ -24,6 +24,7 @@ import grpc
 
 from controller.api import controller_pb2 as pb
 from controller.api.controller_pb2_grpc import ControllerStub
+from controller.api.errors import plainly
 from host_agent.errors import (
     CommunicatorError,
     ControllerUnreachableError,
@@ -349,7 +350,7 @@ class ControllerSession:
 
     def _refuse(self, error: Any) -> None:
         """The controller, or the network, said no."""
-        details = error.details() or error.code().name
+        details = plainly(error.details() or "") or error.code().name
         what = f"the controller at {self.controller}"
         tls = diagnosis.why(self.controller, self._tls, what=what) if error.code() in _GONE else None
         if self._heard.ready is not None:

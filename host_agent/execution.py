@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import InitVar, dataclass, field
@@ -17,6 +18,7 @@ from host_agent.errors import (
     CommunicatorError,
     JobEndedError,
     MismatchError,
+    RingFallbackWarning,
     UsageError,
     WorkerLostError,
 )
@@ -113,6 +115,7 @@ class Execution:
         self._queue_thread: int | None = None
         self._queued = 0
         self._next_collective = 0
+        self._mode_told = ready.mode
         self._closed = False
         self.membership.on_ended(self._on_ended)
         self.membership.on_move(self._on_move)
@@ -158,10 +161,15 @@ class Execution:
             self.membership.abort(reason)
 
     def close(self) -> None:
-        """Finish what is queued and take no more."""
+        """Finish what is queued and take no more; interrupted (Ctrl-C), it fails."""
         with self._order:
             self._closed = True
-        self._queue.shutdown(wait=True)
+        try:
+            self._queue.shutdown(wait=True)
+        except BaseException as error:
+            self.fail(error, self._reason(error))
+            self._queue.shutdown(wait=True, cancel_futures=True)  # it does not take long any more
+            raise
 
     def take_down(self) -> None:
         """Let go of the connection: the job is over, or has been left."""
@@ -199,9 +207,21 @@ class Execution:
         if self._closed:
             raise CommunicatorClosedError(f"{task.what}: this communicator has left its job; join again")
         self._require_no_failure(task.what)
+        self._warn_of_ring()
         collective = self._next_collective
         self._next_collective = (collective + 1) % NUMBERS
         return collective
+
+    def _warn_of_ring(self) -> None:
+        """Where the job has gone over to the ring since the last call: in this one, so that it is named."""
+        mode, before = self.gate.mode, self._mode_told
+        self._mode_told = mode
+        if mode is Mode.RING is not before and self.renewals.seat.world_size > 1:
+            warnings.warn(
+                f"this job is summed by ring all-reduce from now on: {self.gate.mode_reason}",
+                RingFallbackWarning,
+                stacklevel=5,  # this, _admit, now or later, the Communicator's method, the user
+            )
 
     def _enqueue(self, task: Task, collective: int, finish: Callable[[Array], T]) -> Future[T]:
         def run() -> T:
@@ -319,7 +339,7 @@ class Execution:
             before = self.gate.mode
             collective = self.gate.moved(step.mode, step.reason)
             if step.mode is Mode.RING is not before:
-                _LOG.warning("from collective %d on by ring all-reduce: %s", collective, step.reason)
+                _LOG.info("from collective %d on by ring all-reduce: %s", collective, step.reason)
             elif step.mode is not before:
                 _LOG.info("from collective %d on summed by the switch", collective)
 

@@ -33,8 +33,8 @@ class Gate:
     """Every collective passes through `turn`, in order of number; one at a time. Safe from any thread."""
 
     def __init__(self, mode: Mode, reason: str) -> None:
-        self.mode = mode
-        self.mode_reason = reason
+        self.ring_reason = ""  # why the job went by ring, now or the last time
+        self._set_mode(mode, reason)
         self._changed = threading.Condition()
         self._next = 0  # the first collective that has not started
         self._running = False
@@ -100,7 +100,7 @@ class Gate:
     def moved(self, mode: Mode, reason: str) -> int:
         """Go on, in this mode; the first collective to do so."""
         with self._changed:
-            self.mode, self.mode_reason = mode, reason
+            self._set_mode(mode, reason)
             self._move = self._held_from = None
             self._changed.notify_all()
             return self._next
@@ -140,7 +140,7 @@ class Gate:
     def go_on(self, mode: Mode, reason: str) -> None:
         """The renewal is over: go on in this mode."""
         with self._changed:
-            self.mode, self.mode_reason = mode, reason
+            self._set_mode(mode, reason)
             self._renewing = False
             self._changed.notify_all()
 
@@ -153,6 +153,11 @@ class Gate:
         with self._changed:
             self._broken = True
             self._changed.notify_all()
+
+    def _set_mode(self, mode: Mode, reason: str) -> None:
+        self.mode, self.mode_reason = mode, reason
+        if mode is Mode.RING:
+            self.ring_reason = reason
 
     def _holds(self, collective: int) -> bool:
         if self._broken:

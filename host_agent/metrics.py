@@ -17,8 +17,9 @@ from host_agent.errors import UsageError
 from host_agent.membership import Mode
 from host_agent.transport.events import Counters
 from telemetry import address as addresses
-from telemetry.address import UNIX, VARIABLE, MetricsError
+from telemetry.address import VARIABLE, MetricsError
 from telemetry.server import MetricsServer
+from telemetry.sockets import UNIX
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric

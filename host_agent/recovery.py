@@ -27,7 +27,7 @@ from host_agent.collectives import in_network, ring
 from host_agent.collectives.plan import Array, Call, Disagreement, Shared, Steps
 from host_agent.kernels import keep
 from host_agent.membership import Mode
-from host_agent.transport.operation import lanes_of_message
+from host_agent.transport.operation import elements_of_message
 
 NUMBERS = 1 << 32  # collectives are counted modulo this
 Bytes = NDArray[np.uint8]
@@ -45,7 +45,9 @@ class Window:
     @cached_property
     def elements(self) -> int:
         """Of sums by the switch: how many a worker can lack that another one has."""
-        return self.messages * lanes_of_message(path_mtu=self.path_mtu, message_packets=self.message_packets)
+        return self.messages * elements_of_message(
+            path_mtu=self.path_mtu, message_packets=self.message_packets
+        )
 
 
 class Ledger:

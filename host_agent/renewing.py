@@ -9,17 +9,15 @@ that as well. What a collective's thread does meanwhile is in `execution.py`: it
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 import time
-import warnings
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Final, Protocol
 
 from host_agent.collectives.plan import Call
-from host_agent.errors import ConnectionFailedError, InterfaceError, RingFallbackWarning
+from host_agent.errors import ConnectionFailedError, InterfaceError
 from host_agent.gate import Gate
 from host_agent.membership import (
     Membership,
@@ -34,7 +32,7 @@ from host_agent.membership import (
 )
 from host_agent.recovery import Ledger, Window, is_consistent, repair
 from host_agent.runner import Link, Runner
-from host_agent.transport.errors import TransportClosedError, TransportError
+from host_agent.transport.errors import TransportError
 
 _LOG = logging.getLogger(__name__)
 _FAREWELL_S: Final = 5.0  # how long closing waits for the thread, which waits for nothing then
@@ -172,9 +170,6 @@ class Renewals:
                 self._renew_once(renew)
             except _Replaced:
                 continue
-            except TransportClosedError as error:
-                if self._is_wanted(renew):
-                    self._fail(renew, error)
             except Exception as error:  # noqa: BLE001  whatever it is, the others must not wait for this worker
                 if self._is_wanted(renew):
                     self._fail(renew, error)
@@ -271,8 +266,9 @@ class Renewals:
             _LOG.info("going on as generation %d after %.2f s", ready.generation, seconds)
         else:
             self._tell_of_change(renew, before, seat)
-        if ready.mode is Mode.RING is not mode_before and seat.world_size > 1:
-            tell_of_ring(ready)
+        if ready.mode is Mode.RING is not mode_before:
+            way = ", over the workers' backup interfaces" if ready.backup else ""
+            _LOG.info("by ring all-reduce from now on%s: %s", way, ready.mode_reason)
         elif ready.mode is not mode_before:
             _LOG.info("the switch sums again")
 
@@ -295,17 +291,6 @@ class Renewals:
             self.generation,
         )
         self._changes.tell(change)
-
-
-def tell_of_ring(ready: Ready) -> None:
-    """Warn that a running job is summed by its workers from now on."""
-    way = ", over the workers' backup interfaces" if ready.backup else ""
-    text = f"this job is summed by ring all-reduce from now on{way}: {ready.mode_reason}"
-    _LOG.warning("%s", text)
-    with contextlib.suppress(
-        RingFallbackWarning
-    ):  # made an error, it would hit a thread that is not the user's
-        warnings.warn(text, RingFallbackWarning, stacklevel=2)
 
 
 class _Changes:

@@ -164,7 +164,8 @@ bool Responder::accept_kept(int64_t now) {
             return true;
         }
     }
-    while (!runs_.empty() && psn_diff(runs_.front().last, expected_) < 0) runs_.pop_front();
+    const auto is_told = [this](const Run &run) { return psn_diff(run.last, expected_) < 0; };  // by what is awaited now
+    runs_.erase(std::remove_if(runs_.begin(), runs_.end(), is_told), runs_.end());
     if (!runs_.empty())
         answer_ = Answer::kSequenceNak;  // it acknowledges as well
     else if (gap)

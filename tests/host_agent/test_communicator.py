@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import warnings
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -25,8 +25,15 @@ from host_agent.membership import Mode
 from host_agent.quantisation import BFLOAT16, error_bound
 from host_agent.runner import Alone
 from host_agent.transport import Operation
-from simulation.rack import Faults, configs
-from tests.host_agent.fakes import FakeController, FakeMembership, FakeRack, ready_of
+from simulation.rack import Faults, Simulation, configs
+from tests.host_agent.fakes import (
+    FakeController,
+    FakeMembership,
+    FakeRack,
+    SimulatedFabric,
+    SimulatedLink,
+    ready_of,
+)
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -245,6 +252,25 @@ def test_a_job_without_slots_warns_once_and_works() -> None:
     assert len(caught) == 2  # one a worker
     for result in rack.run(lambda c: c.all_reduce(ramp(c.rank))):
         np.testing.assert_array_equal(result, ramp(0) + ramp(1))
+
+
+def test_who_takes_the_warning_for_an_error_keeps_nobody_waiting() -> None:
+    config, *_ = configs(2)
+    controller, simulation = FakeController(2), Simulation(configs(2))
+    membership, link = FakeMembership(controller, 0), SimulatedLink(SimulatedFabric(simulation), 0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RingFallbackWarning)
+        with pytest.raises(RingFallbackWarning, match="no free slots"):
+            Communicator(
+                rank=0,
+                world_size=2,
+                ready=ready_of(config, mode=Mode.RING, reason="no free slots"),
+                link=link,
+                membership=membership,
+            )
+    assert controller.ended is not None
+    assert controller.ended.reason.startswith("rank 0 is not to be summed by ring: this job")
+    assert (membership.closed, link.closed) == (True, True)
 
 
 def test_asking_for_the_switch_in_a_ring_job_is_refused_with_the_reason() -> None:
@@ -545,6 +571,29 @@ def test_an_interrupt_while_waiting_for_the_queue_ends_the_collective(
     with pytest.raises(WorkerLostError, match="rank 0: KeyboardInterrupt"):
         rack.communicators[1].all_reduce(ramp(0))
     c.leave()
+
+
+def test_an_interrupt_while_leaving_waits_for_the_queue_ends_the_job_and_closes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rack = FakeRack(2)
+    c = rack.communicators[0]
+    pending = c.all_reduce_async(ramp(0))
+    shutdown = ThreadPoolExecutor.shutdown
+
+    def interrupted(self: ThreadPoolExecutor, **how: Any) -> None:
+        if not how.get("cancel_futures"):
+            raise KeyboardInterrupt
+        shutdown(self, **how)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ThreadPoolExecutor, "shutdown", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            c.leave()
+    assert (pending.done(), rack.memberships[0].closed, rack.links[0].closed) == (True, True, True)
+    assert not rack.memberships[0].left
+    with pytest.raises(WorkerLostError, match="rank 0: KeyboardInterrupt"):
+        rack.communicators[1].all_reduce(ramp(0))
 
 
 def test_what_the_connection_refuses_leaves_the_job_alive(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,7 +45,7 @@ class Worker:
         return self.wire
 
     def statistics(self) -> Statistics:
-        counts = {field.name: 0 for field in fields(Statistics)}
+        counts: dict[str, Any] = {field.name: 0 for field in fields(Statistics)}
         return replace(Statistics(**counts), collectives=5, in_network=3, ring=2, busy_s=1.5)
 
     def standing(self, job: str) -> dict[str, Any]:

@@ -285,13 +285,11 @@ def test_a_worker_that_cannot_make_new_connections_says_so_to_all(
         rack.communicators[1].all_reduce(ONES)
 
 
-def test_going_over_to_the_ring_is_a_warning_and_back_is_said(caplog: pytest.LogCaptureFixture) -> None:
+def test_going_over_to_the_ring_and_back_is_said(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     rack = FakeRack(2)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")  # hits nobody but whoever asked for it
-        rack.renew(Mode.RING, "switch l1 is away for 10 s")
-        assert rack.run(lambda c: int(c.all_reduce(ONES)[0])) == [2, 2]
+    rack.renew(Mode.RING, "switch l1 is away for 10 s")
+    assert rack.run(lambda c: int(c.all_reduce(ONES)[0])) == [2, 2]
     eventually(lambda: "by ring all-reduce from now on: switch l1 is away for 10 s" in caplog.text)
     assert [(c.mode, c.mode_reason) for c in rack.communicators] == [
         (Mode.RING, "switch l1 is away for 10 s")
@@ -302,15 +300,43 @@ def test_going_over_to_the_ring_is_a_warning_and_back_is_said(caplog: pytest.Log
     assert [c.statistics().in_network for c in rack.communicators] == [1, 1]
 
 
-def test_with_warnings_shown_the_ring_warns_once_a_worker() -> None:
+def test_the_next_call_warns_of_the_ring_where_it_stands_once_a_worker() -> None:
     rack = FakeRack(2)
+    rack.renew(Mode.RING, "switch l1 is away")
+    calls = [
+        lambda c: c.all_reduce(ONES),
+        lambda c: c.all_reduce_async(ONES).result(20),
+        lambda c: c.barrier(),
+    ]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for call in calls:
+            rack.run(call)
+    assert [(w.category, str(w.message), w.filename) for w in caught] == [
+        (
+            RingFallbackWarning,
+            "this job is summed by ring all-reduce from now on: switch l1 is away",
+            __file__,
+        )
+    ] * 2
+    rack.renew(Mode.IN_NETWORK, "switch l1 is back")
+    rack.run(lambda c: c.barrier())
+    assert [c.statistics().ring_reason for c in rack.communicators] == ["switch l1 is away"] * 2
+    rack.renew(Mode.RING, "switch l1 is away again")
+    eventually(lambda: all(c.mode is Mode.RING for c in rack.communicators))
+    with pytest.warns(RingFallbackWarning, match="away again"):
+        rack.run(lambda c: c.barrier_async().result(20))
 
-    def go_over() -> None:
+
+def test_who_takes_the_warning_for_an_error_gets_it_from_a_call_that_has_done_nothing() -> None:
+    rack = FakeRack(2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RingFallbackWarning)
         rack.renew(Mode.RING, "switch l1 is away")
-        rack.run(lambda c: c.barrier())
-
-    with pytest.warns(RingFallbackWarning, match="switch l1 is away"):
-        go_over()
+        eventually(lambda: all(c.mode is Mode.RING for c in rack.communicators))
+        for error in rack.run(lambda c: c.all_reduce(ONES)):
+            assert isinstance(error, RingFallbackWarning)
+        assert rack.run(lambda c: int(c.all_reduce(ONES)[0])) == [2, 2]
 
 
 # ---- Workers that die

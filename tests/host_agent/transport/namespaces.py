@@ -28,6 +28,7 @@ def run(command: str) -> None:
 def veth_pair(*, mtu: int = 9000) -> Iterator[list[str]]:
     """The namespaces' names; interface `roce0` in number i has the address of rank i."""
     names = [f"p4rt{os.getpid()}x{i}" for i in range(2)]
+    _remove_those_of_killed_runs()
     try:
         for name in names:
             run(f"ip netns add {name}")
@@ -45,6 +46,14 @@ def veth_pair(*, mtu: int = 9000) -> Iterator[list[str]]:
     finally:
         for name in names:
             subprocess.run(["ip", "netns", "delete", name], capture_output=True, check=False)
+
+
+def _remove_those_of_killed_runs() -> None:
+    """Their names say which process made them."""
+    for path in Path("/var/run/netns").glob("p4rt*x[01]"):
+        made_by = path.name[len("p4rt") : -len("x0")]
+        if made_by.isdigit() and not Path("/proc", made_by).exists():
+            subprocess.run(["ip", "netns", "delete", path.name], capture_output=True, check=False)
 
 
 def inside(name: str, action: Callable[[], T]) -> T:

@@ -103,6 +103,14 @@ class TestReceiving:
         peer.give(frames[0])
         assert told(peer) == [(ACK, THEIRS + 1, 0, 0)]
 
+    def test_what_has_been_taken_meanwhile_is_not_told_of(self, peer: Peer) -> None:
+        """A NAK names a packet behind the one that is missing, in whatever order they came."""
+        expect_sum(peer)
+        frames = result_frames(peer)
+        for index in (3, 1, 0):
+            peer.give(frames[index])
+        assert told(peer) == [(NAK, THEIRS + 2, THEIRS + 3, 0)]
+
     def test_naks_are_repeated_for_all_that_is_there(self, peer: Peer) -> None:
         expect_sum(peer)
         frames = result_frames(peer)
