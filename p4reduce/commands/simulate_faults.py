@@ -39,7 +39,8 @@ def simulate_faults(
     target: Annotated[
         str,
         typer.Option(
-            help="What each frame is given to as well, packet by packet: model (nothing), embedded."
+            help="What each frame is given to as well, packet by packet: model (nothing), embedded, bmv2 "
+            "(after each run; needs root and simple_switch_grpc)."
         ),
     ] = "model",
     trace: Annotated[
@@ -57,17 +58,23 @@ def simulate_faults(
     After every event it is checked that no sum is wrong and no invariant is broken, and in the end that every
     job is over. A failure is made as short as can be, and written to a file that --replay plays again.
     """
-    from simulation.faults.targets import TARGETS  # so that other commands do not wait for all of this
+    from simulation.faults.targets import TARGETS, TargetError  # other commands do not wait for all of this
+    from topologies.switches import require_bmv2
 
     if (seeds is not None) + (seed is not None) + (replay is not None) != 1:
         raise TopologyError("give one of --seeds A..B, --seed N and --replay FILE")
     if target not in TARGETS:
         raise TopologyError(f"--target is {target!r}, known are {', '.join(TARGETS)}")
+    if target == "bmv2":
+        require_bmv2()
     output.require_writable(json_file)
-    if seeds is not None:
-        _many(_range(seeds), jobs, seconds, json_file, target, shrink_s, save)
-    else:
-        _one(seed, replay, target, trace, shrink_s, save)
+    try:
+        if seeds is not None:
+            _many(_range(seeds), jobs, seconds, json_file, target, shrink_s, save)
+        else:
+            _one(seed, replay, target, trace, shrink_s, save)
+    except TargetError as error:
+        raise TopologyError(str(error)) from error
 
 
 def _range(text: str) -> range:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from controller.config import HostConfig
 from controller.jobs import Ended, Plan
 from host_agent.wire.psn import PSN_MASK
+from simulation.faults.deaths import Death, check_told
 from simulation.faults.results import Deliveries, Expected
 from simulation.faults.schedule import JobPlan
 from simulation.faults.worker import Worker
@@ -33,8 +34,11 @@ class JobRun:
         self.created = False
         self.running_ns = 1 << 62  # since when
         self.failures: list[str] = []
+        self.deaths: list[Death] = []
         self._members: dict[int, dict[int, int]] = {}  # by generation: who joined as what, by rank
         self._by_rank: dict[int, dict[int, Worker]] = {}
+        self._flows: dict[tuple[int, int], tuple[int, int]] = {}  # by generation and rank: to whom, first PSN
+        self._stood: dict[tuple[int, int], int] = {}  # what a receiver waited for when it went
         self._sizes: dict[int, int] = {}
         self._windows: dict[int, int] = {}
         self._finished: dict[int, dict[int, tuple[tuple[int, ...], str]]] = {}
@@ -86,6 +90,14 @@ class JobRun:
         if known.setdefault(worker.rank, worker.joined_as) != worker.joined_as:
             raise InvariantError(f"{worker}: rank {worker.rank} of generation {generation} is given twice")
         self._by_rank.setdefault(generation, {})[worker.rank] = worker
+        assert worker.ready is not None
+        self._flows[generation, worker.rank] = worker.ready.successor.rank, worker.psn_out
+
+    def closes(self, worker: Worker) -> None:
+        """A worker's queue pairs go; what it acknowledged stays acknowledged."""
+        assert worker.endpoint is not None
+        place = worker.endpoint.config.generation, worker.endpoint.config.rank
+        self._stood[place] = worker.endpoint.position().expected_psn
 
     def world_size(self, generation: int) -> int:
         """How many workers a generation has."""
@@ -126,7 +138,8 @@ class JobRun:
             members, module = next(iter(alive.values())) if alive else next(iter(done.values()))
         else:
             for rank, (others, _) in alive.items():
-                if others != members:
+                # Whoever was given up while stopped may yet find the old generation's result in its queue.
+                if others != members and worker.joined_as in others:
                     raise InvariantError(
                         f"{worker} has the result of collective {collective} of ranks {list(members)}, and "
                         f"rank {rank} that of {list(others)}"
@@ -147,12 +160,14 @@ class JobRun:
 
     def expected_psn(self, generation: int, sender: int) -> int:
         """What the receiver of a rank's flow waits for."""
-        worker = self._by_rank[generation][sender]
-        assert worker.ready is not None
-        successor = self._by_rank[generation].get(worker.ready.successor.rank)
-        if successor is None or successor.endpoint is None:
-            return worker.psn_out
-        return successor.endpoint.position().expected_psn
+        after, first = self._flows[generation, sender]
+        receiver = self._by_rank[generation].get(after)
+        if receiver is None:
+            return first
+        endpoint = receiver.endpoint
+        if endpoint is None or endpoint.config.generation != generation:
+            return self._stood.get((generation, after), first)
+        return endpoint.position().expected_psn
 
     def check_windows(self, worker: Worker) -> None:
         """Who is how far ahead of whom, after something happened to a worker."""
@@ -218,3 +233,4 @@ class JobRun:
                 raise InvariantError(f"{worker} was told that its job is over, for no reason: {why}")
             if not why:
                 raise InvariantError(f"{worker} was not told why its job is over")
+            check_told(self, worker)

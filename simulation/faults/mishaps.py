@@ -98,13 +98,15 @@ def excuse(world: World, job: JobRun, worker: Worker) -> str:
     silent_s = deaf_s = 0.0
     for at_ns, mishap in world.happened:
         mine = (mishap.job - 1) % len(world.jobs) == job.number - 1
+        if mishap.job and not mine:
+            continue
         me = mine and mishap.rank % job.plan_size == worker.joined_as
         lasts_s = mishap.lasts_ns / NS
         if at_ns < job.running_ns and mishap.kind not in ("worker-pause", "link-down"):
             return "it was being set up"
-        if mishap.kind == "worker-kill" and mine and not job.plan.elastic:
+        if mishap.kind == "worker-kill" and not job.plan.elastic:
             return "a worker was killed"
-        if mishap.kind in ("worker-pause", "session-cut") and (me if job.plan.elastic else mine):
+        if mishap.kind in ("worker-pause", "session-cut") and (me or not job.plan.elastic):
             silent_s += lasts_s
         if mishap.kind == "controller-restart":
             deaf_s += lasts_s

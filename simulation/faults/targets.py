@@ -3,28 +3,40 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from controller.updates import SwitchError
 from simulation.faults.drawing import draw
 from simulation.faults.node import SwitchNode
 from simulation.faults.running import Tally
 from simulation.faults.schedule import Schedule
 from simulation.faults.world import Outcome, World
 
-TARGETS = ("model", "embedded")
+TARGETS = ("model", "embedded", "bmv2")
+
+
+class TargetError(Exception):
+    """A target cannot be had here, or it does not answer; what to do about it."""
 
 
 @dataclass
 class Targeted:
-    """Plays schedules; `shadow` gives a switch of the simulation its counterpart."""
+    """Plays schedules; `shadow` gives a switch of the simulation its counterpart, `afterwards` says what a
+    counterpart that is asked after the run did otherwise (empty: nothing).
+    """
 
     shadow: Callable[[World, SwitchNode], None] | None = None
+    afterwards: Callable[[], str] | None = None
 
     def one(self, schedule: Schedule, *, tracing: bool = False) -> Outcome:
         """One run."""
-        return World(schedule, tracing=tracing, shadow=self.shadow).run()
+        outcome = World(schedule, tracing=tracing, shadow=self.shadow).run()
+        if self.afterwards is not None:
+            outcome.error = self.afterwards() or outcome.error
+        return outcome
 
     def many(self, seeds: Iterable[int]) -> Tally:
         """Several. Runs leave much behind that hangs together: what is collected when is chosen for that."""
@@ -40,11 +52,22 @@ class Targeted:
 
 @contextmanager
 def players(target: str) -> Iterator[Targeted]:
-    """For a name among `TARGETS`; its errors are those of the target."""
+    """For a name among `TARGETS`; TargetError where that one cannot be had."""
     if target == "model":
         yield Targeted()
-        return
-    from simulation.faults import lockstep  # it compiles the program
+    elif target == "embedded":
+        from simulation.faults import lockstep  # it compiles the program
 
-    with lockstep.shadows(target) as shadow:
-        yield Targeted(shadow)
+        with lockstep.shadows() as shadow:
+            yield Targeted(shadow)
+    else:
+        if os.geteuid() != 0:
+            raise TargetError("BMv2's ports are interfaces, which only root can make: run it again with sudo")
+        from simulation.bmv2 import Bmv2Error
+        from simulation.faults import recording
+
+        with recording.playback() as playback:
+            try:
+                yield Targeted(playback.record, playback.compare)
+            except (Bmv2Error, SwitchError) as error:
+                raise TargetError(str(error)) from error

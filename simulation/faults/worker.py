@@ -21,6 +21,7 @@ from host_agent.membership import Mode as AgentMode
 from host_agent.recovery import Ledger, Window, is_consistent, repair
 from host_agent.transport import EventType, Operation, Predecessor, Successor, TransportConfig
 from simulation.faults.control import Conversation
+from simulation.faults.deaths import Death
 from simulation.faults.endpoints import AnyEndpoint, FastEndpoint, FastNicEndpoint
 from simulation.faults.loop import NS
 from simulation.rack import InvariantError
@@ -113,6 +114,7 @@ class Worker:
         if self.over:
             return
         self.world.note(f"{self} is killed")
+        self.job.deaths.append(Death.of(self))
         self.state = "dead"
         self._close()
         self.job.worker_over(self)
@@ -146,6 +148,7 @@ class Worker:
     def _close(self) -> None:
         """Its queue pairs are gone."""
         if self.endpoint is not None:
+            self.job.closes(self)
             self.world.forget_qps(self)
             self.world.retransmitted += self.endpoint.counters().retransmitted_packets
             self.endpoint.close()
@@ -485,6 +488,7 @@ class Worker:
             self._cut_steps = self._steps
         self._steps = self._waiting = None
         if self.endpoint is not None:
+            self.job.closes(self)
             self.world.forget_qps(self)
             self.endpoint.close()
             self.endpoint = None

@@ -219,6 +219,10 @@ class World:
             self._out[link.a, link.a_port] = lay(link.a, link.b, rates, self._at_switch(link.b, link.b_port))
             self._out[link.b, link.b_port] = lay(link.b, link.a, rates, self._at_switch(link.a, link.a_port))
 
+    def ports(self, switch: str) -> list[int]:
+        """Of a switch, those that lead somewhere."""
+        return sorted(port for name, port in self._out if name == switch)
+
     def host_wire(self, host: str) -> Wire:
         """From a host to its switch."""
         return self.wires[f"{host}>{self._hosts[host].switch}"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-PROTOCOLS_WITH_PORTS = (6, 17)
+PORT_HEADERS = {6: 4, 17: 8}  # bytes that the program reads of the header that has ports
 PLAIN = 0x45  # IPv4 without options
 
 
@@ -10,7 +10,8 @@ def choice(frame: bytes, ways: int) -> int:
     """0..ways-1, the same for all packets of a connection."""
     protocol = frame[23]
     fragment = (frame[20] & 0x3F) | frame[21]
-    ports = frame[34:38] if protocol in PROTOCOLS_WITH_PORTS and not fragment and frame[14] == PLAIN else b""
+    header = PORT_HEADERS.get(protocol, 0) if not fragment and frame[14] == PLAIN else 0
+    ports = frame[34:38] if header and len(frame) >= 34 + header else b""
     return crc16(frame[26:34] + bytes([protocol]) + ports.ljust(4, b"\0")) % ways
 
 

@@ -99,6 +99,11 @@ class EntrySwitch(SwitchModel):
             if row.action == "flood"
             for port, _ in self.copies(row.params["group"])
         )
+        self.mac_ports = {
+            row.match["dst_mac"].to_bytes(6, "big"): row.params["port"]
+            for row in self.rows(MAC)
+            if row.action == "to_port"
+        }
         self.members, self.tree_jobs = {}, {}
         before, self.jobs = self.jobs, {}
         self._leaf_jobs(before)

@@ -47,6 +47,8 @@ from simulation.switch.state import (
 from simulation.switch.tree import TreeSwitch
 from simulation.switch.tree_packets import TreePacket
 
+BROADCAST = b"\xff" * 6
+
 __all__ = [
     "COUNTERS",
     "RACK_COUNTERS",
@@ -101,6 +103,7 @@ class SwitchModel(TreeSwitch):
         super().__init__(links or {}, tree_jobs)
         self.routes = routes
         self.flood = tuple(flood)
+        self.mac_ports: dict[bytes, int] = {}
         self.check_icrc = check_icrc
         self.host_ports = dict(host_ports or {})
         self.members: dict[FlowKey | QueuePair, tuple[Job, Flow, Role]] = {}
@@ -183,16 +186,20 @@ class SwitchModel(TreeSwitch):
         return self.aggregate(job, flow, record, packet, frame)
 
     def forward(self, port: int, frame: bytes) -> list[Out]:
-        """As a router: by destination address, TTL - 1. Of what is not IPv4, only ARP goes on, flooded."""
+        """As a router: by destination address, TTL - 1. Of what is not IPv4, ARP alone, as in a switch."""
         if frame[12:14] != ETHERTYPE_IPV4.to_bytes(2, "big"):
-            is_arp = frame[12:14] == ETHERTYPE_ARP.to_bytes(2, "big")
-            return [(out, frame) for out in self.flood if is_arp and out != port]
+            if frame[12:14] != ETHERTYPE_ARP.to_bytes(2, "big"):
+                return []
+            if frame[:6] == BROADCAST:
+                return [(out, frame) for out in self.flood if out != port]
+            known = self.mac_ports.get(bytes(frame[:6]))
+            return [] if known is None else [(known, frame)]
         head = bytearray(frame[14:34])
         route = self.route(frame) if len(head) == IPv4.SIZE else None
         if route is None or head[8] <= 1:
             return []
         head[8] -= 1
-        if head[0] == 0x45:  # with options, the checksum is left alone
+        if head[0] & 0xF == 5:  # with options, the checksum is left alone
             head[10:12] = bytes(2)
             head[10:12] = ipv4_checksum(bytes(head)).to_bytes(2, "big")
         return [(route.port, route.dst_mac + route.src_mac + frame[12:14] + bytes(head) + frame[34:])]

@@ -77,3 +77,18 @@ def test_a_file_that_is_no_schedule(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "no schedule" in capsys.readouterr().err
     path.write_text(draw(7).to_json())
     assert run(["simulate-faults", "--replay", str(path)]) == 0
+
+
+def test_bmv2_where_there_is_none(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    assert run(["simulate-faults", "--seed", "1", "--target", "bmv2"]) == 1
+    assert "simple_switch_grpc is not on the PATH" in capsys.readouterr().err
+
+
+def test_bmv2_is_for_root(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("topologies.switches.require_bmv2", lambda: "simple_switch_grpc")
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    assert run(["simulate-faults", "--seed", "1", "--target", "bmv2"]) == 1
+    assert "only root can make" in capsys.readouterr().err

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from ipaddress import IPv4Address
 from random import Random
 
 import numpy as np
 import pytest
 
-from controller.entries import Entry, Group, TableEntry, table_entry
-from controller.routes import ROUTE
-from p4src import JSON_PATH, P4INFO_PATH
+from controller.entries import TableEntry
+from simulation.bmv2 import Bmv2
 from simulation.cases import Case
 from simulation.jobs import JobSettings
 from simulation.network import fabric_config
@@ -20,10 +16,9 @@ from simulation.rack import Faults
 from simulation.scenarios import Scenario
 from simulation.switch.comparing import normal
 from simulation.switch.from_entries import EntrySwitch
-from soft_switch.dataplane import Exact, Lpm
 from tests.p4src.entry_pair import FLOW_COUNTERS
 from tests.p4src.test_fabric_against_model import recorded, something_else
-from tests.soft_switch.switches import BMV2, Bench, Fence, Switch, Wire, namespace, running, unique
+from tests.soft_switch.switches import BMV2
 
 pytestmark = [
     pytest.mark.emulation,
@@ -33,7 +28,6 @@ pytestmark = [
 ]
 
 FRAMES = 500
-BATCH = 4  # BMv2's capture buffer holds 32 frames a port, and one of these may leave as several
 
 
 def scenario() -> Scenario:
@@ -57,47 +51,6 @@ def scenario() -> Scenario:
     )
 
 
-@contextmanager
-def bmv2(ports: list[int]) -> Iterator[tuple[Switch, Bench]]:
-    """A switch with the program and a wire at each of its ports."""
-    names = {port: (f"w{port}", f"p{port}") for port in ports}
-    with ExitStack() as stack:
-        space = stack.enter_context(namespace(unique("p4fab"), list(names.values())))
-        wires = {port: Wire(space, far) for port, (far, _) in names.items()}
-        bench = Bench(wires, Fence())
-        stack.callback(bench.close)
-        near = {port: name for port, (_, name) in names.items()}
-        switch = stack.enter_context(running(space, near, bmv2=True))
-        switch.push(JSON_PATH.read_bytes(), P4INFO_PATH.read_text())
-        yield switch, bench
-
-
-def install(switch: Switch, entries: list[Entry], ports: list[int]) -> None:
-    """Also the ways that fences take."""
-    fences = [
-        table_entry(
-            ROUTE,
-            {"dst_ip": (int(IPv4Address(f"10.99.0.{port}")), 32)},
-            "SwitchIngress.forward.next_hop",
-            port=port,
-            src_mac=1,
-            dst_mac=2,
-        )
-        for port in ports
-    ]
-    for entry in [*entries, *fences]:
-        if isinstance(entry, Group):
-            switch.multicast_set(entry.group, entry.replicas)
-        else:
-            insert(switch, entry)
-
-
-def insert(switch: Switch, entry: TableEntry) -> None:
-    match = [Lpm(*value) if isinstance(value, tuple) else Exact(value) for _, value in entry.match]
-    params = [value for _, value in entry.params]
-    switch.insert(entry.table, match, priority=0, action=entry.action, params=params)
-
-
 @pytest.mark.parametrize("name", ["l1", "s1"])
 def test_bmv2_does_what_the_model_does(name: str) -> None:
     """With strange packets between; the job's entries stay to the end."""
@@ -118,15 +71,24 @@ def test_bmv2_does_what_the_model_does(name: str) -> None:
     model = EntrySwitch()
     model.write(entries)
     expected = [left for port, frame in frames for left in model.process(port, frame)]
-    with bmv2(ports) as (switch, bench):
-        install(switch, entries, ports)
-        left = bench.play(frames, batch=BATCH)
-        counters = switch.counters()
+    flows = {
+        value
+        for entry in entries
+        if isinstance(entry, TableEntry)
+        for name, value in entry.params
+        if name == "flow"
+    }
+    cells = [(full, flow) for full in FLOW_COUNTERS.values() for flow in {0, *flows}]
+    with Bmv2(ports) as switch:
+        switch.restart()
+        switch.write(entries, [])
+        left = switch.play(frames)
+        counters = switch.read_counters(cells)
     for port in ports:
         wanted = sorted(normal((port, frame)) for to, frame in expected if to == port)
         assert sorted(normal((port, frame)) for frame in left[port]) == wanted
     counted = model.counted()
     for what, full in FLOW_COUNTERS.items():
-        assert sum(packets for packets, _ in counters[full]) == counted[what], what
+        assert sum(packets for (name, _), packets in counters.items() if name == full) == counted[what], what
     met = {"l1": ("partials", "results", "replayed", "not_ready", "late"), "s1": ("asked", "replayed")}
     assert all(counted[what] > 0 for what in met[name])

@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 
+from controller import jobstate, mourning
 from controller.allocator import Region, SwitchAllocator
+from controller.jobs import Ended
 from host_agent.recovery import Ledger
 from simulation.faults.drawing import draw
 from simulation.faults.running import run_many
@@ -28,6 +30,7 @@ from simulation.switch.state import Job, Owner, Slot, serial_age
 
 SEEDS = int(os.environ.get("P4REDUCE_SEEDS", "100"))
 LOSSY = 11
+SCHEDULES = Path(__file__).parent / "schedules"
 
 
 @pytest.mark.timeout(3600)
@@ -62,6 +65,11 @@ def test_a_seed_is_played_alike_in_every_process() -> None:
         for number in (1, 2)
     }
     assert len(said) == 1
+
+
+@pytest.mark.parametrize("path", sorted(SCHEDULES.glob("*.json")), ids=lambda path: path.stem)
+def test_a_schedule_that_once_failed_holds(path: Path) -> None:
+    assert not run(Schedule.from_json(path.read_text())).error
 
 
 def test_what_struck_as_a_list_plays_the_same() -> None:
@@ -207,7 +215,33 @@ def crowded(seed: int) -> Schedule:
     )
 
 
+def bereaved(seed: int) -> Schedule:
+    """A worker is killed while its job runs, which nobody else disturbs."""
+    schedule = draw(seed)
+    job = schedule.jobs[0]
+    work = [replace(job.work[0], name="all_reduce", dtype="int32", elements=120, module="in_network")] * 3
+    mishap = Mishap(20_000 + seed * 37_000 % 500_000, "worker-kill", job=1, rank=seed, since=1)
+    return replace(
+        schedule, jobs=[replace(job, work=work, mode="", elastic=False)], mishaps=[mishap], slots=0
+    )
+
+
+def nobody_knows_what_the_dead_had_sent(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(mourning, "first_missing", lambda *slots: None)
+
+
+def the_dead_lack_what_they_had_sent(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(mourning, "first_missing", lambda *slots: 0)
+
+
+def the_dead_have_no_host(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(jobstate, "Ended", lambda reason, rank, host, message: Ended(reason, rank, "", message))
+
+
 MUTANTS = [
+    Mutant("nothing is missing", nobody_knows_what_the_dead_had_sent, 10, bereaved),
+    Mutant("all is missing", the_dead_lack_what_they_had_sent, 40, bereaved),
+    Mutant("no host", the_dead_have_no_host, 10, bereaved),
     Mutant("W slots", one_window_of_slots, 60),
     Mutant("duplicates added", duplicates_are_added, 40),
     Mutant("generation ignored", generations_are_ignored, 200),

@@ -1,19 +1,23 @@
-"""What a switch of a run got, given to BMv2 as well: equal bytes out, as from the model. Needs root."""
+"""BMv2 beside simulated runs does what the model did, frame by frame; nothing stays of it. Needs root."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from controller.entries import Entry
+from controller.entries import Entry, Group, table_entry
+from controller.routes import FLOOD, MAC
+from simulation.bmv2 import Bmv2
 from simulation.faults.drawing import draw
-from simulation.faults.node import SwitchNode
-from simulation.faults.world import World
-from simulation.switch.comparing import normal
-from simulation.switch.state import Out
-from tests.p4src.test_fabric_on_bmv2 import BATCH, bmv2, install
+from simulation.faults.targets import Targeted, players
+from simulation.switch import emit
 from tests.soft_switch.switches import BMV2
 
 pytestmark = [
@@ -22,54 +26,68 @@ pytestmark = [
     pytest.mark.skipif(BMV2 is None, reason="simple_switch_grpc is not on the PATH"),
     pytest.mark.timeout(300),
 ]
-FRAMES = 300
+LOSSY_RACK, RESTARTED_FABRIC = 206, 823
 
 
-@dataclass
-class Recorder:
-    """The entries of a switch when the first frames come, and those frames, until its entries change."""
-
-    node: SwitchNode
-    entries: list[Entry] = field(default_factory=list)
-    frames: list[tuple[int, bytes]] = field(default_factory=list)
-    expected: list[list[Out]] = field(default_factory=list)
-    over: bool = False
-
-    def write(self, insert: Sequence[Entry], delete: Sequence[Entry]) -> None:
-        self.over = self.over or bool(self.frames)
-
-    def restart(self) -> None:
-        """Before it begins."""
-
-    def process(self, port: int, frame: bytes, left: list[Out], echoes: list[int]) -> None:
-        if self.over or len(self.frames) == FRAMES:
-            return
-        if not self.frames:
-            self.entries = list(self.node.plane.entries.values())
-        self.frames.append((port, frame))
-        self.expected.append(left)
+@pytest.fixture(scope="module")
+def play() -> Iterator[Targeted]:
+    with players("bmv2") as made:
+        yield made
 
 
-@pytest.mark.parametrize("seed", [206, 259])
-def test_bmv2_does_what_the_model_did(seed: int) -> None:
-    """From the job's first frame on, with all that the links did to them."""
-    recorders: list[Recorder] = []
-
-    def record(world: World, node: SwitchNode) -> None:
-        node.shadow = Recorder(node)
-        recorders.append(node.shadow)
-
-    schedule = draw(seed)
-    outcome = World(schedule, shadow=record).run()
+@pytest.mark.parametrize("seed", [LOSSY_RACK, RESTARTED_FABRIC])
+def test_bmv2_does_what_the_model_did(play: Targeted, seed: int) -> None:
+    """With all that links did to frames; a leaf and a spine come back empty, links are probed."""
+    outcome = play.one(draw(seed))
     assert not outcome.error
     assert outcome.strikes
-    (recorder,) = recorders
-    assert len(recorder.frames) > 100
-    ports = list(range(1, schedule.hosts[0] + 1))
-    with bmv2(ports) as (switch, bench):
-        install(switch, recorder.entries, ports)
-        left = bench.play(recorder.frames, batch=BATCH)
-    expected = [out for outs in recorder.expected for out in outs]
-    for port in ports:
-        wanted = sorted(normal((port, frame)) for to, frame in expected if to == port)
-        assert sorted(normal((port, frame)) for frame in left[port]) == wanted
+    restarts = [mishap for mishap in outcome.schedule.mishaps if mishap.kind == "switch-restart"]
+    assert bool(restarts) == (seed == RESTARTED_FABRIC)
+
+
+def test_a_switch_that_does_otherwise_is_noticed(play: Targeted, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(emit, "SUMMED_BIT", 0x20)
+    assert "BMv2 and the model differ on what came in by port" in play.one(draw(LOSSY_RACK)).error
+
+
+def test_a_restarted_switch_has_no_groups() -> None:
+    """Of the program before: their members would be the next ones' as well."""
+    broadcast = bytes.fromhex("ffffffffffff0200000000010806") + bytes(46)
+    entries: list[Entry] = [
+        Group(7, ((1, 0), (2, 0))),
+        table_entry(MAC, {"dst_mac": 0xFFFFFFFFFFFF}, FLOOD, group=7),
+    ]
+    with Bmv2([1, 2]) as switch:
+        for _ in range(2):
+            switch.restart()
+            switch.write(entries, [])
+            assert switch.play([(1, broadcast)]) == {1: [], 2: [broadcast]}
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT], ids=lambda how: how.name)
+def test_nothing_stays_of_it(how: signal.Signals, tmp_path: Path) -> None:
+    """Whatever ends the process that started it; another one beside it goes on."""
+    code = (
+        "from simulation.bmv2 import Bmv2\nimport time\n"
+        "with Bmv2([1, 2]) as switch:\n"
+        "    print(switch.process_id, flush=True)\n"
+        "    time.sleep(200)\n"
+    )
+    with Bmv2([1, 2]) as other:
+        process = subprocess.Popen(
+            [sys.executable, "-c", code],
+            env={**os.environ, "TMPDIR": str(tmp_path)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+        assert process.stdout is not None
+        started = os.pidfd_open(int(process.stdout.readline()))
+        process.send_signal(how)
+        process.wait()
+        process.stdout.close()
+        assert select.select([started], [], [], 30.0)[0]  # readable when it has ended
+        os.close(started)
+        assert not list(tmp_path.iterdir())
+        other.restart()
+        frame = other.bench.fence.frame(2) + b"a frame"
+        assert other.play([(1, frame)])[2][0].endswith(b"a frame")

@@ -281,9 +281,13 @@ def test_other_traffic_is_routed(rack: Rack) -> None:
     assert rack.counted() == {}
 
 
-def test_frames_that_are_not_ip_are_flooded_and_dead_ones_dropped(rack: Rack) -> None:
-    arp = bytes(6) + bytes(6) + b"\x08\x06" + bytes(28)
-    assert rack.switch.process(2, arp) == [(1, arp), (3, arp)]
+def test_arp_goes_on_as_in_a_switch_and_dead_packets_are_dropped(rack: Rack) -> None:
+    arp = bytes(6) + b"\x08\x06" + bytes(28)
+    broadcast, known, unknown_mac = b"\xff" * 6 + arp, b"\2" + bytes(4) + b"\1" + arp, bytes(6) + arp
+    rack.switch.mac_ports = {known[:6]: 1}
+    assert rack.switch.process(2, broadcast) == [(1, broadcast), (3, broadcast)]
+    assert rack.switch.process(2, known) == [(1, known)]
+    assert rack.switch.process(2, unknown_mac) == []
     packet = rack.packet(0, 0, 0)
     elsewhere = replace(packet, bth=replace(packet.bth, dest_qp=0x999))
     assert rack.process(3, replace(elsewhere, ip=replace(elsewhere.ip, ttl=1))) == []
