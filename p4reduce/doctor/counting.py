@@ -3,20 +3,23 @@
 A host's counter and its switch's cannot be read at one moment, and frames are under way: so the host is read
 before and after the switch. Samples in which nothing passed between these reads are nearly exact. Between
 others, a difference counts only where it is larger than what may be under way.
+
+A switch that is short of time, as after a restart under load, takes frames out of its rings later than they
+came in: in one turn of samples that looks as if they were lost, in the next as if there were more. So only
+what each turn shows by itself is blamed on a link.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from p4reduce.doctor.facts import Sample
 
 UNDER_WAY: Final = 512  # frames: more than the windows of several jobs on one host
-SLACK: Final = (
-    3  # frames; where the ends are quiet: a switch that is short of time has not looked at these yet,
-)
+SLACK: Final = 3  # frames; where the ends are quiet: those that a switch has not looked at yet,
 SLACK_PART: Final = 0.01  # and of what was sent, this part
 
 
@@ -41,30 +44,54 @@ class _Reading:
         return self.sent[0] == self.sent[1] and self.arrived[0] == self.arrived[1]
 
 
-def to_switch(host: str, samples: Sequence[Sample]) -> Bounds:
-    """Between the first sample and the last, from the host to its switch."""
-    return _bounds(
+def to_switch(host: str, turns: Sequence[Sequence[Sample]]) -> Bounds:
+    """Within turns of samples, from the host to its switch; nothing where one of them shows nothing."""
+    return _together(
         [
             _Reading((s.hosts[host].up, s.hosts_again[host].up), (s.switches[host].up, s.switches[host].up))
             for s in _complete(host, samples)
         ]
+        for samples in turns
     )
 
 
-def to_host(host: str, samples: Sequence[Sample]) -> Bounds:
+def to_host(host: str, turns: Sequence[Sequence[Sample]]) -> Bounds:
     """From the switch to the host."""
-    return _bounds(
+    return _together(
         [
             _Reading(
                 (s.switches[host].down, s.switches[host].down), (s.hosts[host].down, s.hosts_again[host].down)
             )
             for s in _complete(host, samples)
         ]
+        for samples in turns
     )
+
+
+def is_suspicious(samples: Sequence[Sample]) -> bool:
+    """Whether a turn shows anything on any link."""
+    hosts = {host for sample in samples for host in sample.hosts}
+    return any(way(host, [samples]) != Bounds() for host in hosts for way in (to_switch, to_host))
 
 
 def _complete(host: str, samples: Sequence[Sample]) -> list[Sample]:
     return [s for s in samples if host in s.hosts and host in s.hosts_again and host in s.switches]
+
+
+def _together(turns: Iterable[Sequence[_Reading]]) -> Bounds:
+    found = [_bounds(_since_last_start(readings)) for readings in turns]
+    lost, doubled = [one.lost for one in found], [one.doubled for one in found]
+    return Bounds(sum(lost) if all(lost) else 0, sum(doubled) if all(doubled) else 0)
+
+
+def _since_last_start(readings: Sequence[_Reading]) -> Sequence[_Reading]:
+    """Without those before a counter began anew, as a switch's do when it is restarted."""
+    starts = [
+        number
+        for number, (early, late) in enumerate(itertools.pairwise(readings), start=1)
+        if late.sent[0] < early.sent[0] or late.arrived[0] < early.arrived[0]
+    ]
+    return readings[starts[-1] :] if starts else readings
 
 
 def _bounds(readings: Sequence[_Reading]) -> Bounds:

@@ -202,7 +202,7 @@ class Facts:
     slots: Said[Sequence[pb.Slot]] = Said()
     flows: Said[Sequence[pb.Flow]] = Said()
     plan: Said[pb.PlanReport] = Said()
-    samples: Sequence[Sample] = ()
+    samples: Sequence[Sequence[Sample]] = ()  # in turns; a second one where the first looks bad
     echoes: Mapping[tuple[str, str], Echo] = field(default_factory=dict)  # by host, from and to
     management: Mapping[str, str] = field(default_factory=dict)  # by host: why not to the controller, or ""
     disk: Disk | None = None

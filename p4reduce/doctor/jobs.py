@@ -85,7 +85,7 @@ def _joining(facts: Facts, job: pb.JobInfo) -> Finding:
         return Finding(
             code="nobody-joined",
             severity=Severity.NOTE,
-            says=f"job {name}: nobody has joined yet, {size} workers are expected",
+            says=f"job {name}: nobody has joined yet, it has a world size of {size}",
             job=name,
         )
     return Finding(
@@ -290,10 +290,11 @@ def _unexplained(
             first = min(r.standing.received for r in behind if r.standing is not None)
             says += f"; the sum of message {first} does not reach {who}, while the others have it"
         rank = behind[0].number if behind else None
-    code, do = "waits:path", ("p4reduce show counters", "p4reduce show ports  (twice: which counter moves?)")
+    code = "waits:path"
+    do: tuple[str, ...] = ("p4reduce show counters", "p4reduce show ports  (twice: which counter moves?)")
     if bad_links:
         says += f"; {bad_links[0].says}"
-        code, do = f"waits:{bad_links[0].code}", bad_links[0].do  # type: ignore[assignment]
+        code, do = f"waits:{bad_links[0].code}", bad_links[0].do
     return Finding(
         code=code, severity=Severity.ERROR, says=says, job=name, rank=rank, evidence=standing, do=do
     )

@@ -1,4 +1,4 @@
-"""What is wrong on the way: links that are down, lose, double, damage or delay; frames that nobody wants."""
+"""What is wrong on the way: links that are down, lose, double, damage or delay."""
 
 from __future__ import annotations
 
@@ -7,32 +7,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from controller.api import controller_pb2 as pb
-from p4reduce.doctor import counting, words
+from p4reduce.doctor import counting, growing, words
+from p4reduce.doctor.earlier import KINDS, earlier, injected, merged
 from p4reduce.doctor.facts import Facts, Observation, Worker, WorkerKey
 from p4reduce.doctor.findings import Finding, Severity
 from p4reduce.doctor.probing import pairs_of
+from p4reduce.doctor.unwanted import asked_to_wait, late_copies, unwanted
 from topologies.state import HostState
 
 _LATE_MS = 8.0  # what an echo may take on a link that is not slower than others
 _TIMES = 5.0
 _MAKE_GAPS = frozenset({"loss", "corruption", "link-down", "cut-off", "uplink-down", "uplink-silent"})
-_CUT_OFF = 0  # echoes that came back
-_CLEAR = "p4reduce fault clear  (faults are injected on purpose)"
 _MANY = 3  # findings of one kind that become one
-_MANY_COPIES = 10
 _DOMINATES = 2.0
-
-# Flow counters of packets that should not be (docs/p4-program.md): what they are, whose they may be.
-_UNWANTED = {
-    "foreign": ("foreign-traffic", "packets for {0}'s queue pair that are not from its peer were dropped"),
-    "unplaced": ("unplaced", "packets of {0} that fit no message of its flow were dropped"),
-    "mismatch": ("mismatch", "packets of {0} did not fit what the other ranks sent: their calls disagree"),
-}
-_PORTS = {
-    "spoofed": ("spoofed", "RoCE packets with another host's address came from {0} and were dropped"),
-    "no_job": ("no-job", "partial sums of no job came from {0} and were dropped"),
-    "bad_echo": ("bad-echo", "probes that fit no link came from {0} and were dropped"),
-}
 
 
 def links(facts: Facts) -> Iterator[Finding]:
@@ -49,31 +36,15 @@ def links(facts: Facts) -> Iterator[Finding]:
     codes = {finding.code for finding in found}
     if not codes & _MAKE_GAPS:
         found += _overtaking(facts)
-    found += _unwanted(facts, is_damaged="corruption" in codes)
+    found += unwanted(facts, is_damaged="corruption" in codes)
     found += _overflows(facts)
     if not codes & _MAKE_GAPS and not any(finding.code in ("reordering", "gaps") for finding in found):
-        found += _late_copies(facts)
-    yield from _asked_to_wait(facts)
+        found += late_copies(facts)
+    yield from asked_to_wait(facts)
     losses = [finding for finding in found if finding.code == "loss"]
     yield from losses if len(losses) < _MANY else [_all_lose(facts, losses)]
-    yield from (finding for finding in found if finding.code not in _EARLIER and finding.code != "loss")
-    yield from _merged([finding for finding in found if finding.code in _EARLIER])
-
-
-# What is over is said in one sentence each, with where and how often.
-_EARLIER = {
-    "has-lost": "packets were lost earlier, and sent again",
-    "has-damaged": "packets were damaged earlier (wrong ICRC), dropped and sent again",
-    "has-overflowed": "frames found no room in receive rings earlier",
-    "unplaced": "packets were dropped as they fit no message of their flow, as after the loss of its first",
-    "has-dropped": "packets were dropped earlier that nobody wants",
-}
-
-
-def _earlier(code: str, what: str) -> Finding:
-    """A part of what `_merged` says."""
-    code = code if code in _EARLIER else "has-dropped"
-    return Finding(code=code, severity=Severity.NOTE, says=_EARLIER[code], evidence=(what,))
+    yield from (finding for finding in found if finding.code not in KINDS and finding.code != "loss")
+    yield from merged([finding for finding in found if finding.code in KINDS])
 
 
 def _all_lose(facts: Facts, losses: Sequence[Finding]) -> Finding:
@@ -87,51 +58,9 @@ def _all_lose(facts: Facts, losses: Sequence[Finding]) -> Finding:
         do=(
             "so many at once have one cause: a switch that is short of time, cables of one kind, a wrong "
             "setting",
-            *_injected(facts),
+            *injected(facts),
         ),
     )
-
-
-def _late_copies(facts: Facts) -> Iterator[Finding]:
-    """Packets of messages that are long over, though nothing was lost: copies that took their time."""
-    before = {(f.job, f.generation, f.rank, f.switch): f for f in facts.before.counters.value or ()}
-    for flow in facts.now.counters.value or ():
-        old = before.get((flow.job, flow.generation, flow.rank, flow.switch))
-        grown = 0
-        for counter in ("unplaced", "stale"):
-            total = flow.counters[counter].packets if counter in flow.counters else 0
-            past = old.counters[counter].packets if old is not None and counter in old.counters else 0
-            grown += _growth(total, past)
-        if grown >= _MANY_COPIES:
-            who = f"job {flow.job} {words.rank(flow.rank, _hosts(facts).get((flow.job, flow.rank), ''))}"
-            yield Finding(
-                code="late-copies",
-                severity=Severity.WARNING,
-                says=f"switch {flow.switch}: {grown} packets of {who} came in "
-                f"{words.seconds(facts.seconds)} that "
-                f"belong to messages which are over: copies that were long under way",
-                job=flow.job,
-                rank=flow.rank,
-                where=flow.switch,
-                evidence=("they are dropped or only acknowledged: no sum takes them",),
-                do=_injected(facts),
-            )
-
-
-def _hosts(facts: Facts) -> dict[WorkerKey, str]:
-    return {(job.spec.name, w.worker.rank): w.host for job in facts.now.jobs.value or () for w in job.workers}
-
-
-def _injected(facts: Facts) -> tuple[str, ...]:
-    """Where faults are injected on purpose, how that ends."""
-    return (_CLEAR,) if facts.rules else ()
-
-
-def _merged(found: Sequence[Finding]) -> Iterator[Finding]:
-    for code, says in _EARLIER.items():
-        parts = [part for finding in found if finding.code == code for part in finding.evidence]
-        if parts:
-            yield Finding(code=code, severity=Severity.NOTE, says=f"{says}: {', '.join(parts)}")
 
 
 def _down(facts: Facts) -> Iterator[Finding]:
@@ -194,7 +123,7 @@ def _host_link(facts: Facts, host: HostState) -> Iterator[Finding]:
     name = f"{host.name}:{host.switch}"
     echoes = pairs_of(host.name, facts.echoes)
     others = [echo for pair, echo in facts.echoes.items() if host.name not in pair]
-    if echoes and all(echo.received == _CUT_OFF for echo in echoes) and _any_came_back(facts, host.name):
+    if echoes and not any(echo.received for echo in echoes) and _any_came_back(facts, host.name):
         yield Finding(
             code="cut-off",
             severity=Severity.ERROR,
@@ -204,7 +133,7 @@ def _host_link(facts: Facts, host: HostState) -> Iterator[Finding]:
             do=(
                 f"p4reduce exec {host.name} ip -s link show dev {host.interface}",
                 f"p4reduce fault link up {host.name}  (where it was taken down on purpose)",
-                *_injected(facts),
+                *injected(facts),
             ),
         )
         return
@@ -222,11 +151,11 @@ def _host_link(facts: Facts, host: HostState) -> Iterator[Finding]:
                 do=(
                     f"p4reduce exec {host.name} ip -s link show dev {host.interface}  (and the cable, the "
                     f"port)",
-                    *_injected(facts),
+                    *injected(facts),
                 ),
             )
         elif direction.total:
-            yield _earlier("has-lost", f"{direction.total} {direction.words}")
+            yield earlier("has-lost", f"{direction.total} {direction.words}")
         if more := direction.bounds.doubled:
             yield Finding(
                 code="duplication",
@@ -235,7 +164,7 @@ def _host_link(facts: Facts, host: HostState) -> Iterator[Finding]:
                 f"{words.seconds(facts.seconds)}",
                 where=name,
                 evidence=("sums stay right: copies are known by rank, message and packet number",),
-                do=_injected(facts),
+                do=injected(facts),
             )
     yield from _damaged(facts, host)
 
@@ -243,22 +172,32 @@ def _host_link(facts: Facts, host: HostState) -> Iterator[Finding]:
 def _any_came_back(facts: Facts, host: str) -> bool:
     """Whether echoes between others did: else it is the switch, or all of it. Two hosts have no others."""
     others = [echo for pair, echo in facts.echoes.items() if host not in pair]
-    return any(echo.received > _CUT_OFF for echo in others)
+    return any(echo.received for echo in others)
 
 
 def _directions(facts: Facts, host: HostState, *, holds_back: bool) -> list[_Direction]:
-    """Both. On a link that holds packets back, those are neither lost nor doubled: counting says nothing."""
+    """Both. What a link or a switch without its program holds back is not lost: counting says nothing."""
     port = (host.switch, host.port)
-    samples = () if holds_back else facts.samples
+    samples = facts.samples if _is_settled(facts, host.switch) and not holds_back else ()
     found = []
     for towards, side, bounds in (
         (f"from {host.name} to {host.switch}", "receive", counting.to_switch(host.name, samples)),
         (f"from {host.switch} to {host.name}", "transmit", counting.to_host(host.name, samples)),
     ):
         total = _port_count(facts.now, port, side)
-        now = _growth(total, _port_count(facts.before, port, side))
+        now = growing.growth(total, _port_count(facts.before, port, side))
         found.append(_Direction(words=towards, now=now, total=total, bounds=bounds))
     return found
+
+
+def _is_settled(facts: Facts, switch: str) -> bool:
+    """Whether a switch had its program all the time, as far as is known."""
+    return all(
+        info.connected
+        for look in (facts.before, facts.now)
+        for info in (look.status.value.switches if look.status.value is not None else ())
+        if info.name == switch
+    )
 
 
 def _port_count(look: Observation, port: tuple[str, int], side: str) -> int:
@@ -267,11 +206,6 @@ def _port_count(look: Observation, port: tuple[str, int], side: str) -> int:
     if losses is None:
         return 0
     return sum(number for name, number in losses.counts.items() if name.startswith(f"{side}."))
-
-
-def _growth(now: int, before: int) -> int:
-    """A counter that began anew has grown by what it says."""
-    return now - before if now >= before else now
 
 
 def _counts(direction: _Direction, facts: Facts) -> tuple[str, ...]:
@@ -291,7 +225,7 @@ def _resent(facts: Facts, host: str) -> tuple[str, ...]:
     """How much the workers on a host had to send again meanwhile."""
     said = []
     for key in _workers_on(facts, host):
-        again, timeouts = (_grown(facts, key, name) for name in ("retransmitted_packets", "timeouts"))
+        again, timeouts = (growing.worker(facts, key, name) for name in ("retransmitted_packets", "timeouts"))
         if again:
             said.append(
                 f"job {key[0]} {words.rank(key[1], host)} sent {words.count(again, 'packet')} again, "
@@ -302,17 +236,6 @@ def _resent(facts: Facts, host: str) -> tuple[str, ...]:
 
 def _workers_on(facts: Facts, host: str) -> list[WorkerKey]:
     return [(w.job, w.rank) for w in facts.now.workers if w.host == host and w.standing is not None]
-
-
-def _grown(facts: Facts, key: WorkerKey, name: str) -> int:
-    """How much a worker's counter has grown between the two looks."""
-    values = []
-    for look in (facts.before, facts.now):
-        worker = next((w for w in look.workers if (w.job, w.rank) == key and w.standing is not None), None)
-        if worker is None or worker.standing is None:
-            return 0
-        values.append(worker.standing.counters.get(name, 0))
-    return _growth(values[1], values[0])
 
 
 def _damaged(facts: Facts, host: HostState) -> Iterator[Finding]:
@@ -331,10 +254,10 @@ def _damaged(facts: Facts, host: HostState) -> Iterator[Finding]:
                 f"{words.seconds(facts.seconds)}, {total} in all",
                 where=name,
                 evidence=("damaged packets are dropped and sent again: no sum is made of them",),
-                do=("change the cable or transceiver, look at the port's error counters", *_injected(facts)),
+                do=("change the cable or transceiver, look at the port's error counters", *injected(facts)),
             )
         elif total:
-            yield _earlier("has-damaged", f"{total} {direction}")
+            yield earlier("has-damaged", f"{total} {direction}")
 
 
 def _bad_at_switch(facts: Facts, host: HostState) -> tuple[int, int]:
@@ -343,7 +266,7 @@ def _bad_at_switch(facts: Facts, host: HostState) -> tuple[int, int]:
     for look in (facts.before, facts.now):
         flows = [f for f in look.counters.value or () if (f.job, f.rank) in keys and f.switch == host.switch]
         totals.append(sum(f.counters["bad_icrc"].packets for f in flows if "bad_icrc" in f.counters))
-    return _growth(totals[1], totals[0]), totals[1]
+    return growing.growth(totals[1], totals[0]), totals[1]
 
 
 def _bad_at_host(facts: Facts, host: HostState) -> tuple[int, int]:
@@ -355,7 +278,7 @@ def _bad_at_host(facts: Facts, host: HostState) -> tuple[int, int]:
         for name in names
         if (worker.job, worker.rank) in keys and worker.standing is not None
     )
-    return sum(_grown(facts, key, name) for key in keys for name in names), total
+    return sum(growing.worker(facts, key, name) for key in keys for name in names), total
 
 
 def _ranks_on(facts: Facts, host: str) -> set[WorkerKey]:
@@ -386,7 +309,7 @@ def _slow(
             f"hosts {usual:.1f} ms",
             where=name,
             evidence=("all ranks wait for the slowest link, message by message",),
-            do=(f"p4reduce exec {host.name} tc -s qdisc show dev {host.interface}", *_injected(facts)),
+            do=(f"p4reduce exec {host.name} tc -s qdisc show dev {host.interface}", *injected(facts)),
         )
 
 
@@ -397,7 +320,7 @@ def _overtaking(facts: Facts) -> Iterator[Finding]:
         (worker, number)
         for worker in facts.now.workers
         if worker.job not in beside
-        and (number := _grown(facts, (worker.job, worker.rank), "out_of_order_received"))
+        and (number := growing.worker(facts, (worker.job, worker.rank), "out_of_order_received"))
     ]
     if not grown:
         return
@@ -435,7 +358,7 @@ def _overtaking(facts: Facts) -> Iterator[Finding]:
             *(f"job {w.job} {words.rank(w.rank, w.host)}: {number} out of order" for w, number in grown),
             "sums stay right; go-back-N sends all that came behind a gap again",
         ),
-        do=("a selective job bears it better: '--selective'", *_injected(facts)),
+        do=("a selective job bears it better: '--selective'", *injected(facts)),
     )
 
 
@@ -465,36 +388,14 @@ def _sender(facts: Facts, grown: Sequence[tuple[Worker, int]]) -> str:
     ring = list(job.ring) or sorted(worker.worker.rank for worker in job.workers)
     if most.rank not in ring:
         return ""
-    return _hosts(facts).get((job_name, ring[ring.index(most.rank) - 1]), "")
-
-
-def _asked_to_wait(facts: Facts) -> Iterator[Finding]:
-    """RNR NAKs that the switch sent to devices whose peers are late."""
-    hosts = _hosts(facts)
-    before = {(f.job, f.generation, f.rank, f.switch): f for f in facts.before.counters.value or ()}
-    for flow in facts.now.counters.value or ():
-        old = before.get((flow.job, flow.generation, flow.rank, flow.switch))
-        total = flow.counters["not_ready"].packets if "not_ready" in flow.counters else 0
-        past = old.counters["not_ready"].packets if old is not None and "not_ready" in old.counters else 0
-        if total and (now := _growth(total, past)):
-            who = words.rank(flow.rank, hosts.get((flow.job, flow.rank), ""))
-            yield Finding(
-                code="rnr-waits",
-                severity=Severity.NOTE,
-                says=f"job {flow.job}: {who}'s device was asked to wait (RNR NAK) "
-                f"{words.count(now, 'time')} in "
-                f"{words.seconds(facts.seconds)}: it sends again while another rank is late",
-                job=flow.job,
-                rank=flow.rank,
-                where=flow.switch,
-            )
+    return growing.rank_hosts(facts).get((job_name, ring[ring.index(most.rank) - 1]), "")
 
 
 def _lost_at_port(facts: Facts, switch: str, port: int, link: str, other: str) -> Iterator[Finding]:
     """What a port between switches lost of what it received or was to send."""
     for side, way in (("receive", f"from {other} to {switch}"), ("transmit", f"from {switch} to {other}")):
         total = _port_count(facts.now, (switch, port), side)
-        now = _growth(total, _port_count(facts.before, (switch, port), side))
+        now = growing.growth(total, _port_count(facts.before, (switch, port), side))
         if now:
             yield Finding(
                 code="loss",
@@ -502,60 +403,10 @@ def _lost_at_port(facts: Facts, switch: str, port: int, link: str, other: str) -
                 says=f"link {link} loses packets {way}: {now} in {words.seconds(facts.seconds)}",
                 where=link,
                 evidence=(f"the port of {switch} says so: {total} in all",),
-                do=("p4reduce show links", *_injected(facts)),
+                do=("p4reduce show links", *injected(facts)),
             )
         elif total:
-            yield _earlier("has-lost", f"{total} {way}")
-
-
-def _unwanted(facts: Facts, *, is_damaged: bool) -> Iterator[Finding]:
-    """Packets that were dropped because of what they were; a damaged one may look like anything."""
-    hosts = _hosts(facts)
-    before = {(f.job, f.generation, f.rank, f.switch): f for f in facts.before.counters.value or ()}
-    for flow in facts.now.counters.value or ():
-        old = before.get((flow.job, flow.generation, flow.rank, flow.switch))
-        who = f"job {flow.job} {words.rank(flow.rank, hosts.get((flow.job, flow.rank), ''))}"
-        for counter, what in _UNWANTED.items():
-            total = flow.counters[counter].packets if counter in flow.counters else 0
-            past = old.counters[counter].packets if old is not None and counter in old.counters else 0
-            yield from _dropped(facts, what, who, flow.switch, total, past, is_damaged=is_damaged)
-    ports = {(port.switch, port.port): port for port in facts.before.ports.value or ()}
-    for port in facts.now.ports.value or ():
-        known = ports.get((port.switch, port.port))
-        for counter, what in _PORTS.items():
-            total = port.drops[counter].packets if counter in port.drops else 0
-            past = known.drops[counter].packets if known is not None and counter in known.drops else 0
-            behind = port.host or port.peer
-            yield from _dropped(facts, what, behind, port.switch, total, past, is_damaged=is_damaged)
-
-
-def _dropped(
-    facts: Facts,
-    what: tuple[str, str],
-    who: str,
-    switch: str,
-    total: int,
-    past: int,
-    *,
-    is_damaged: bool,
-) -> Iterator[Finding]:
-    code, sentence = what
-    now = _growth(total, past)
-    if not total:
-        return
-    if not now or is_damaged or code == "unplaced":  # which is what a loss leads to
-        yield _earlier(code, f"{total} of {who} on {switch}")
-        return
-    yield Finding(
-        code=code,
-        severity=Severity.WARNING,
-        says=f"switch {switch}: {sentence.format(who)}: {now} in {words.seconds(facts.seconds)}, {total} "
-        f"in all",
-        where=switch,
-        do=("no sum has anything of them; tcpdump at that port shows who sends",)
-        if code in ("foreign-traffic", "spoofed")
-        else (),
-    )
+            yield earlier("has-lost", f"{total} {way}")
 
 
 def _overflows(facts: Facts) -> Iterator[Finding]:
@@ -564,7 +415,7 @@ def _overflows(facts: Facts) -> Iterator[Finding]:
         if worker.standing is None:
             continue
         key = (worker.job, worker.rank)
-        now, total = _grown(facts, key, "ring_drops"), worker.standing.counters.get("ring_drops", 0)
+        now, total = growing.worker(facts, key, "ring_drops"), worker.standing.counters.get("ring_drops", 0)
         who = f"job {worker.job} {words.rank(worker.rank, worker.host)}"
         if now:
             yield Finding(
@@ -582,4 +433,4 @@ def _overflows(facts: Facts) -> Iterator[Finding]:
                 ),
             )
         elif total:
-            yield _earlier("has-overflowed", f"{total} of {who}")
+            yield earlier("has-overflowed", f"{total} of {who}")

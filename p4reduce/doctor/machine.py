@@ -13,7 +13,6 @@ from host_agent.metrics import SOCKETS, WHOSE
 from p4reduce.doctor.facts import Disk, Ends, Losses, Process, ProcessState, Standing, Worker
 from telemetry import client
 from telemetry.address import STATE_PATH, Address, MetricsError
-from topologies.launch import recorded
 from topologies.processes import ProcessId
 from topologies.state import ClusterState, HostKind
 from topologies.switches import SwitchTarget
@@ -103,11 +102,6 @@ def _namespaces(cluster: ClusterState) -> dict[int, str]:
         except OSError:
             continue
     return found
-
-
-def started_in(cluster: ClusterState) -> list[Process]:
-    """The processes that were started in hosts and not stopped, whether they still run or not."""
-    return [process(known) for known in recorded(cluster.workers)]
 
 
 def host_ends(cluster: ClusterState) -> dict[str, Ends]:

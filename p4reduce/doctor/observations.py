@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 
 from controller.api.admin import AdminClient
 from controller.api.errors import ControllerError, TimedOutError
-from p4reduce.doctor import machine, probing
+from p4reduce.doctor import counting, machine, probing
 from p4reduce.doctor.facts import Ends, Facts, Observation, Said, Sample
 from p4reduce.live import reading
 from topologies import faults, state, wires
@@ -65,7 +65,9 @@ class _Looks:
         before = self._look()
         heard = before.jobs.value is not None
         probes = ask(probing.probe, cluster)
-        samples = self._samples(interval_s) if before.ports.value is not None else []
+        samples = [self._samples(interval_s)] if before.ports.value is not None else []
+        if samples and counting.is_suspicious(samples[0]):
+            samples.append(self._samples(interval_s))
         time.sleep(max(0.0, before.at + interval_s - time.monotonic()))
         once: dict[str, Future[Said[Any]]] = {}
         if heard:
@@ -161,15 +163,7 @@ def _last_words(cluster: ClusterState) -> dict[str, str]:
 
 def _rules(cluster: ClusterState) -> list[str]:
     """The packet faults that somebody injects, in words."""
-    found = []
-    for number, fault in faults.recorded(cluster):
-        chance = "" if fault.probability >= 1 else f" of {fault.probability:.3g}"
-        times = "" if fault.count is None else f", {fault.count} times"
-        found.append(
-            f"#{number} {fault.kind}{chance} ({fault.packets} packets{times}) on {fault.link}, "
-            f"{fault.direction}"
-        )
-    return found
+    return [f"#{number} {fault}" for number, fault in faults.recorded(cluster)]
 
 
 def _is_stuck(before: Observation, now: Observation) -> bool:

@@ -8,6 +8,7 @@ from typing import Final
 
 from controller.api import controller_pb2 as pb
 from p4reduce.doctor import words
+from p4reduce.doctor.control import stopped_do
 from p4reduce.doctor.facts import Facts, Observation, Process, ProcessState, Standing, Worker
 from p4reduce.doctor.findings import Finding
 
@@ -174,10 +175,7 @@ def cause(
             says=f"its process ({process.pid}) is stopped (SIGSTOP)",
             weight=0,
             evidence=_heard(info),
-            do=(
-                f"kill -CONT {process.pid}",
-                f"if a debugger holds it: grep TracerPid /proc/{process.pid}/status",
-            ),
+            do=stopped_do(process),
         )
     if process is not None and process.state is ProcessState.STUCK:
         return Cause(

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from topologies.rack import Rack, RackOptions
+from topologies.spine_leaf import SpineLeaf, SpineLeafOptions
 from topologies.switches import BMV2, SwitchTarget
 from workloads.team import Team
 
@@ -27,6 +28,7 @@ TARGETS = [
         ],
     ),
 ]
+PATH_MTU = 1024
 _NUMBERS = itertools.count()
 
 
@@ -37,11 +39,19 @@ def unique() -> str:
 
 @contextmanager
 def rack(
-    hosts: int, *, target: SwitchTarget = SwitchTarget.EMBEDDED, path_mtu: int = 1024, **options: Any
+    hosts: int, *, target: SwitchTarget = SwitchTarget.EMBEDDED, path_mtu: int = PATH_MTU, **options: Any
 ) -> Iterator[Rack]:
     """A running rack with a name of its own."""
     name = f"e2e-{unique()}"
     with Rack(RackOptions(name=name, hosts=hosts, switch=target, path_mtu=path_mtu, **options)) as running:
+        yield running
+
+
+@contextmanager
+def spine_leaf(*, path_mtu: int = PATH_MTU, **options: Any) -> Iterator[SpineLeaf]:
+    """A running spine-leaf fabric with a name of its own."""
+    name = f"e2e-{unique()}"
+    with SpineLeaf(SpineLeafOptions(name=name, path_mtu=path_mtu, **options)) as running:
         yield running
 
 

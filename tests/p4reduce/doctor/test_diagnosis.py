@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
 
 from controller.api import controller_pb2 as pb
-from p4reduce.doctor import words
+from p4reduce.doctor import counting, words
 from p4reduce.doctor.diagnosis import diagnose
-from p4reduce.doctor.facts import Disk, Echo, Facts, Line, Losses, ProcessState, Said, Traffic
+from p4reduce.doctor.facts import Disk, Echo, Ends, Facts, Line, Losses, ProcessState, Said, Traffic
 from p4reduce.doctor.findings import Diagnosis, Severity
 from tests.p4reduce.doctor import made
 from tests.p4reduce.doctor.made import facts, idle, in_call, job, slot, standing, waiting_for, worker
@@ -269,18 +270,42 @@ def running(**changes: Any) -> Facts:
     ],
 )
 def test_counts_of_host_and_switch_that_disagree(lost: dict[str, Any], says: str) -> None:
-    found = diagnose(running(samples=made.samples(**lost)))
+    found = diagnose(running(samples=[made.samples(**lost)]))
     assert says in found.verdict
     assert only_trouble(found) in ("loss", "duplication")
     assert "p4reduce fault clear" not in text(found), "nobody injects any"
-    found = diagnose(running(samples=made.samples(**lost), rules=["#1 loss on h2"]))
+    found = diagnose(running(samples=[made.samples(**lost)], rules=["#1 loss on h2"]))
     assert "-> p4reduce fault clear" in text(found)
 
 
 def test_frames_that_are_under_way_are_not_lost() -> None:
-    assert diagnose(running(samples=made.samples(busy=300))).is_healthy
-    assert diagnose(running(samples=made.samples(lost_up=3, busy=300))).is_healthy
-    assert not diagnose(running(samples=made.samples(lost_up=600, busy=300))).is_healthy
+    assert diagnose(running(samples=[made.samples(busy=300)])).is_healthy
+    assert diagnose(running(samples=[made.samples(lost_up=3, busy=300)])).is_healthy
+    assert not diagnose(running(samples=[made.samples(lost_up=600, busy=300)])).is_healthy
+
+
+def test_a_switch_that_is_short_of_time_is_no_bad_link() -> None:
+    """What it has not looked at yet in one turn of samples, it makes up for in the next."""
+    late, then = made.samples(lost_up=70), made.samples(lost_up=-70)
+    assert counting.is_suspicious(late)
+    assert diagnose(running(samples=[late, then])).is_healthy
+    assert diagnose(running(samples=[late, made.samples()])).is_healthy
+    found = diagnose(running(samples=[late, late]))
+    assert "link h2:s1 loses packets from h2 to s1: 280 in 0.6 s" in found.verdict
+    assert not counting.is_suspicious(made.samples(busy=300))
+
+
+def test_a_switch_that_is_restarted_is_no_bad_link() -> None:
+    """Its counters begin anew; without its program it counts nothing that comes in."""
+    counted = made.samples()
+    anew = dataclasses.replace(
+        counted[2], switches={host: Ends(up=5, down=5) for host in counted[2].switches}
+    )
+    assert not counting.is_suspicious([*counted[:2], anew])
+    lost = [made.samples(lost_up=70)]
+    away = Said(made.status(s1="restarted: its program and entries are gone, loading the program"), "")
+    assert "loss" not in diagnose(running(samples=lost, then={"status": away})).codes
+    assert "loss" not in diagnose(running(samples=lost, now={"status": away})).codes
 
 
 def test_what_a_ports_own_counter_says() -> None:
@@ -641,7 +666,7 @@ def test_the_worst_comes_first_and_json_has_all() -> None:
     found = diagnose(
         facts(
             waiting_for(2, worker(2, state=ProcessState.STOPPED)),
-            samples=made.samples(lost_up=70),
+            samples=[made.samples(lost_up=70)],
             slots=Said([slot([2])], ""),
         )
     )

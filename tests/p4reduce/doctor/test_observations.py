@@ -17,9 +17,9 @@ import pytest
 from controller.api import controller_pb2 as pb
 from controller.api.errors import TimedOutError, UnreachableError
 from host_agent.metrics import WHOSE
-from p4reduce.doctor import machine
+from p4reduce.doctor import counting, machine
 from p4reduce.doctor.diagnosis import diagnose
-from p4reduce.doctor.facts import ProcessState
+from p4reduce.doctor.facts import Ends, ProcessState
 from p4reduce.doctor.observations import gather
 from tests.p4reduce.doctor import made
 from tests.topologies.states import GONE
@@ -103,6 +103,30 @@ def test_what_the_controller_says(cluster: ClusterState) -> None:
     assert list(found.slots.value[0].missing) == [2]
     assert found.disk is not None
     assert found.disk.free_bytes > 0
+
+
+@pytest.mark.parametrize(("lost", "turns"), [(0, 1), (50, 2)])
+def test_links_whose_ends_disagree_are_counted_again(
+    cluster: ClusterState, monkeypatch: pytest.MonkeyPatch, lost: int, turns: int
+) -> None:
+    reads: list[int] = []
+
+    def host_ends(_: ClusterState) -> dict[str, Ends]:
+        reads.append(len(reads) // 2)  # the same before and after the switch
+        return {"h2": Ends(up=100 * reads[-1], down=0)}
+
+    class Ports(Admin):
+        def ports(self) -> list[pb.Port]:
+            port = pb.Port(switch="s1", port=2, host="h2")
+            port.received.packets = (100 - lost) * (len(reads) // 2)
+            return [port]
+
+    monkeypatch.setattr(machine, "host_ends", host_ends)
+    found = gather(
+        cluster, interval_s=0.01, admin=lambda target: Ports(status=made.status()), interfaces=no_interfaces
+    )
+    assert len(found.samples) == turns
+    assert counting.to_switch("h2", found.samples).lost == 10 * lost
 
 
 def whose(directory: Path, process: ProcessId, **changes: Any) -> Path:

@@ -1,0 +1,36 @@
+"""What is over, in one sentence for each kind; and how faults end that are injected on purpose."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from p4reduce.doctor.facts import Facts
+from p4reduce.doctor.findings import Finding, Severity
+
+KINDS: Final = {
+    "has-lost": "packets were lost earlier, and sent again",
+    "has-damaged": "packets were damaged earlier (wrong ICRC), dropped and sent again",
+    "has-overflowed": "frames found no room in receive rings earlier",
+    "unplaced": "packets were dropped as they fit no message of their flow, as after the loss of its first",
+    "has-dropped": "packets were dropped earlier that nobody wants",
+}
+
+
+def earlier(code: str, what: str) -> Finding:
+    """A part of what `merged` says: where, and how often."""
+    code = code if code in KINDS else "has-dropped"
+    return Finding(code=code, severity=Severity.NOTE, says=KINDS[code], evidence=(what,))
+
+
+def merged(found: Sequence[Finding]) -> Iterator[Finding]:
+    """One finding for each kind."""
+    for code, says in KINDS.items():
+        parts = [part for finding in found if finding.code == code for part in finding.evidence]
+        if parts:
+            yield Finding(code=code, severity=Severity.NOTE, says=f"{says}: {', '.join(parts)}")
+
+
+def injected(facts: Facts) -> tuple[str, ...]:
+    """What to do where faults are injected on purpose."""
+    return ("p4reduce fault clear  (faults are injected on purpose)",) if facts.rules else ()

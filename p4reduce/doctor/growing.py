@@ -1,0 +1,64 @@
+"""What counters grew by between the two looks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from controller.api import controller_pb2 as pb
+from p4reduce.doctor import words
+from p4reduce.doctor.facts import Facts, WorkerKey
+
+
+@dataclass(frozen=True)
+class Grown:
+    """A flow's counter: what it says, by how much that has grown, and whose flow it is."""
+
+    flow: pb.FlowCounters
+    who: str  # rank 2 (h3)
+    total: int
+    now: int
+
+
+def growth(now: int, before: int) -> int:
+    """A counter that began anew has grown by what it says."""
+    return now - before if now >= before else now
+
+
+def flows(facts: Facts, *counters: str) -> Iterator[Grown]:
+    """Each flow's packets of these counters together."""
+    hosts = rank_hosts(facts)
+    before = {_key(flow): flow for flow in facts.before.counters.value or ()}
+    for flow in facts.now.counters.value or ():
+        old = before.get(_key(flow))
+        totals = [_packets(flow, name) for name in counters]
+        grown = [
+            growth(total, 0 if old is None else _packets(old, name))
+            for name, total in zip(counters, totals, strict=True)
+        ]
+        who = words.rank(flow.rank, hosts.get((flow.job, flow.rank), ""))
+        yield Grown(flow, who, sum(totals), sum(grown))
+
+
+def worker(facts: Facts, key: WorkerKey, name: str) -> int:
+    """By how much a counter of a worker's own has grown; 0 where it told nothing in one of the looks."""
+    values = []
+    for look in (facts.before, facts.now):
+        found = next((w for w in look.workers if (w.job, w.rank) == key and w.standing is not None), None)
+        if found is None or found.standing is None:
+            return 0
+        values.append(found.standing.counters.get(name, 0))
+    return growth(values[1], values[0])
+
+
+def rank_hosts(facts: Facts) -> dict[WorkerKey, str]:
+    """The host of each rank of each job."""
+    return {(job.spec.name, w.worker.rank): w.host for job in facts.now.jobs.value or () for w in job.workers}
+
+
+def _key(flow: pb.FlowCounters) -> tuple[str, int, int, str]:
+    return flow.job, flow.generation, flow.rank, flow.switch
+
+
+def _packets(flow: pb.FlowCounters, name: str) -> int:
+    return int(flow.counters[name].packets) if name in flow.counters else 0

@@ -1,0 +1,98 @@
+"""Packets that should not be, as switches count them by flow and port (docs/p4-program.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from p4reduce.doctor import growing, words
+from p4reduce.doctor.earlier import earlier, injected
+from p4reduce.doctor.facts import Facts
+from p4reduce.doctor.findings import Finding, Severity
+
+_MANY_COPIES: Final = 10
+_STRANGERS: Final = ("foreign-traffic", "spoofed")
+
+# What they are, whose they may be.
+_OF_FLOWS: Final = {
+    "foreign": ("foreign-traffic", "packets for {0}'s queue pair that are not from its peer were dropped"),
+    "unplaced": ("unplaced", "packets of {0} that fit no message of its flow were dropped"),
+    "mismatch": ("mismatch", "packets of {0} did not fit what the other ranks sent: their calls disagree"),
+}
+_OF_PORTS: Final = {
+    "spoofed": ("spoofed", "RoCE packets with another host's address came from {0} and were dropped"),
+    "no_job": ("no-job", "partial sums of no job came from {0} and were dropped"),
+    "bad_echo": ("bad-echo", "probes that fit no link came from {0} and were dropped"),
+}
+
+
+def unwanted(facts: Facts, *, is_damaged: bool) -> Iterator[Finding]:
+    """Packets that were dropped because of what they were; a damaged one may look like anything."""
+    for counter, what in _OF_FLOWS.items():
+        for one in growing.flows(facts, counter):
+            who = f"job {one.flow.job} {one.who}"
+            yield from _dropped(facts, what, who, one.flow.switch, one.total, one.now, is_damaged=is_damaged)
+    before = {(port.switch, port.port): port for port in facts.before.ports.value or ()}
+    for port in facts.now.ports.value or ():
+        known = before.get((port.switch, port.port))
+        for counter, what in _OF_PORTS.items():
+            total = port.drops[counter].packets if counter in port.drops else 0
+            past = known.drops[counter].packets if known is not None and counter in known.drops else 0
+            now = growing.growth(total, past)
+            behind = port.host or port.peer
+            yield from _dropped(facts, what, behind, port.switch, total, now, is_damaged=is_damaged)
+
+
+def _dropped(
+    facts: Facts, what: tuple[str, str], who: str, switch: str, total: int, now: int, *, is_damaged: bool
+) -> Iterator[Finding]:
+    code, sentence = what
+    if not total:
+        return
+    if not now or is_damaged or code == "unplaced":  # which is what a loss leads to
+        yield earlier(code, f"{total} of {who} on {switch}")
+        return
+    yield Finding(
+        code=code,
+        severity=Severity.WARNING,
+        says=f"switch {switch}: {sentence.format(who)}: {now} in {words.seconds(facts.seconds)}, "
+        f"{total} in all",
+        where=switch,
+        do=("no sum has anything of them; tcpdump at that port shows who sends",)
+        if code in _STRANGERS
+        else (),
+    )
+
+
+def late_copies(facts: Facts) -> Iterator[Finding]:
+    """Packets of messages that are long over, though nothing was lost: copies that took their time."""
+    for one in growing.flows(facts, "unplaced", "stale"):
+        if one.now >= _MANY_COPIES:
+            yield Finding(
+                code="late-copies",
+                severity=Severity.WARNING,
+                says=f"switch {one.flow.switch}: {one.now} packets of job {one.flow.job} {one.who} came in "
+                f"{words.seconds(facts.seconds)} that belong to messages which are over: copies that were "
+                "long under way",
+                job=one.flow.job,
+                rank=one.flow.rank,
+                where=one.flow.switch,
+                evidence=("they are dropped or only acknowledged: no sum takes them",),
+                do=injected(facts),
+            )
+
+
+def asked_to_wait(facts: Facts) -> Iterator[Finding]:
+    """RNR NAKs that the switch sent to devices whose peers are late."""
+    for one in growing.flows(facts, "not_ready"):
+        if one.now:
+            yield Finding(
+                code="rnr-waits",
+                severity=Severity.NOTE,
+                says=f"job {one.flow.job}: {one.who}'s device was asked to wait (RNR NAK) "
+                f"{words.count(one.now, 'time')} in {words.seconds(facts.seconds)}: it sends again while "
+                "another rank is late",
+                job=one.flow.job,
+                rank=one.flow.rank,
+                where=one.flow.switch,
+            )
