@@ -2,77 +2,67 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import typer
 
-from p4reduce.commands import (
-    allreduce,
-    certs,
-    compare,
-    demo,
-    desired,
-    doctor,
-    down,
-    execute,
-    fault,
-    headless,
-    job,
-    link,
-    metrics,
-    push,
-    replay,
-    report,
-    shell,
-    show,
-    simulate_faults,
-    top,
-    up,
-)
 from p4reduce.failing import Signalled, guarded
+from p4reduce.loading import LazyGroup, Place
+
+
+def _at(module: str, name: str, **context_settings: Any) -> Place:
+    return Place(f"p4reduce.commands.{module}", name, context_settings or None)
+
+
+class Commands(LazyGroup):
+    """All commands, in the order of `--help`: functions, and groups (`app`)."""
+
+    places = {  # noqa: RUF012 (a ClassVar above)
+        "demo": _at("demo", "demo"),
+        "down": _at("down", "down"),
+        "run": _at("headless", "run"),
+        "compare": _at("compare", "compare"),
+        "report": _at("report", "report"),
+        "push": _at("push", "push"),
+        "shell": _at("shell", "shell"),
+        # Options behind the host's name are the command's own.
+        "exec": _at("execute", "execute", ignore_unknown_options=True, allow_interspersed_args=False),
+        "top": _at("top", "top"),
+        "doctor": _at("doctor", "doctor"),
+        "metrics": _at("metrics", "metrics"),
+        "allreduce": _at("allreduce", "allreduce"),
+        "replay": _at("replay", "replay"),
+        "simulate-faults": _at("simulate_faults", "simulate_faults"),
+        "plan": _at("desired", "plan"),
+        "apply": _at("desired", "apply"),
+        "rollback": _at("desired", "rollback"),
+        "revisions": _at("desired", "revisions"),
+        "up": _at("up", "app"),
+        "job": _at("job", "app"),
+        "show": _at("show", "app"),
+        "certs": _at("certs", "app"),
+        "link": _at("link", "app"),
+        "fault": _at("fault", "app"),
+    }
+
 
 app = typer.Typer(
+    cls=Commands,
     help="All-reduce inside the network: a P4 switch adds up the gradients of RoCE v2 workers.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.command("demo")(demo.demo)
-app.add_typer(up.app, name="up")
-app.command("down")(down.down)
-app.command("run")(headless.run)
-app.command("compare")(compare.compare)
-app.command("report")(report.report)
-app.command("push")(push.push)
-app.command("shell")(shell.shell)
-app.command(
-    "exec",
-    # Options behind the host's name are the command's own.
-    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
-)(execute.execute)
-app.add_typer(job.app, name="job")
-app.add_typer(show.app, name="show")
-app.add_typer(certs.app, name="certs")
-app.add_typer(link.app, name="link")
-app.add_typer(fault.app, name="fault")
-app.command("top")(top.top)
-app.command("doctor")(doctor.doctor)
-app.command("metrics")(metrics.metrics)
-app.command("allreduce")(allreduce.allreduce)
-app.command("replay")(replay.replay)
-app.command("simulate-faults")(simulate_faults.simulate_faults)
-app.command("plan")(desired.plan)
-app.command("apply")(desired.apply)
-app.command("rollback")(desired.rollback)
-app.command("revisions")(desired.revisions)
 
 _DEBUG = "--debug"
 
 
 def _version(asked: bool) -> None:
     if asked:
+        import importlib.metadata
+
         typer.echo(f"p4reduce {importlib.metadata.version('p4reduce')}")
         raise typer.Exit
 

@@ -8,19 +8,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from controller.api.errors import ControllerError
-from controller.config import ConfigError
-from host_agent.errors import CommunicatorError
 from p4reduce.output import complain
-from security.files import TlsError
-from topologies.errors import TopologyError
-from workloads.errors import WorkloadError
 
 EXIT_ERROR = 1
 EXIT_BUG = 70  # EX_SOFTWARE of sysexits.h
 EXIT_INTERRUPTED = 130  # as shells report SIGINT
-
-EXPECTED = (TopologyError, WorkloadError, ControllerError, ConfigError, CommunicatorError, TlsError)
 
 
 class Signalled(BaseException):
@@ -40,12 +32,11 @@ def guarded(command: Callable[[], object], *, debug: bool) -> int:
     except KeyboardInterrupt:
         complain("interrupted")
         return EXIT_INTERRUPTED
-    except EXPECTED as error:
-        _trace(debug)
-        complain(str(error))
-        return EXIT_ERROR
     except Exception as error:  # noqa: BLE001 (the outermost frame; --debug shows where it comes from)
         _trace(debug)
+        if isinstance(error, _expected()):
+            complain(str(error))
+            return EXIT_ERROR
         complain(f"this is a bug: {type(error).__name__}: {error} (--debug shows where)")
         return EXIT_BUG
     return 0
@@ -64,6 +55,18 @@ def ending_on_signals() -> Iterator[None]:
     finally:
         for number, handler in old.items():
             signal.signal(number, handler)
+
+
+def _expected() -> tuple[type[Exception], ...]:
+    """Errors whose sentence is for people. Imported late: who succeeds needs none of what comes with them."""
+    from controller.api.errors import ControllerError
+    from controller.config import ConfigError
+    from host_agent.errors import CommunicatorError
+    from security.files import TlsError
+    from topologies.errors import TopologyError
+    from workloads.errors import WorkloadError
+
+    return TopologyError, WorkloadError, ControllerError, ConfigError, CommunicatorError, TlsError
 
 
 def _trace(debug: bool) -> None:

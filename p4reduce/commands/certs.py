@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from p4reduce import output
+from p4reduce.doctor import words
 from p4reduce.options import JsonFlag
 from p4reduce.output import Column, Row
 
@@ -78,7 +79,7 @@ def make(
         raise typer.BadParameter("say for whom: --controller, --switch, --worker, --operator, or --config")
     made = certificates.make(directory, wanted, force=force, days=days)
     output.say(
-        f"{len(made)} certificates are in {directory}, good for {days} days: "
+        f"in {directory}, good for {words.count(days, 'day')}: {words.count(len(made), 'certificate')}; "
         f"'p4reduce certs show {directory}'"
     )
 

@@ -13,7 +13,7 @@ from p4reduce import output
 from p4reduce.detached import start_detached
 from p4reduce.fabric_options import Tls
 from p4reduce.failing import Signalled, ending_on_signals
-from p4reduce.options import Elastic
+from p4reduce.options import Elastic, Selective
 from topologies import state
 from topologies.fabric import Fabric
 from topologies.options import FabricOptions
@@ -35,19 +35,19 @@ def run(
         str | None, typer.Option("--cluster", metavar="NAME", help="Another name than the file's.")
     ] = None,
     elastic: Elastic = False,
+    selective: Selective = False,
     tls: Tls = False,
 ) -> None:
     """Bring a cluster up, run its jobs, check every sum, write results, take it down.
 
     Exits with 0 only where everything ran and every sum was right.
     """
-    from workloads.cluster_file import read, with_elastic_jobs
+    from workloads.cluster_file import read, with_jobs
     from workloads.report import run_tables
     from workloads.scenario import Report, play, require_work
 
-    described = read(path)
-    if elastic:
-        described = with_elastic_jobs(described)
+    wanted = {name: True for name, given in (("elastic", elastic), ("selective", selective)) if given}
+    described = with_jobs(read(path), **wanted)
     require_work(described)
     options = described.fabric_options(name=cluster, tls=tls)
     target = _target(results or described.results, name=options.name)

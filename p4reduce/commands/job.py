@@ -14,6 +14,7 @@ import typer
 from controller.api import controller_pb2 as pb
 from controller.api.admin import AdminClient
 from p4reduce import output
+from p4reduce.doctor import words
 from p4reduce.options import ClusterOption, JsonFlag, Selective
 from p4reduce.output import Column, Row
 from topologies import state
@@ -237,10 +238,11 @@ def _show(job: Row, *, as_json: bool) -> None:
     if job["renewing"]:
         output.say(f"is about to go on under a new generation: {job['renewal_reason']}")
     elif job["renewal_reason"]:
-        times = f"went on under a new generation {job['renewals']} times, the last because "
-        output.say(f"{times if job['renewals'] else ''}{job['renewal_reason']}")
+        times = words.count(job["renewals"], "time")
+        begun = f"went on under a new generation {times}, the last because " if job["renewals"] else ""
+        output.say(f"{begun}{job['renewal_reason']}")
     if job["awaited"]:
-        output.say(f"the controller waits for ranks {', '.join(map(str, job['awaited']))}")
+        output.say(f"the controller waits for {words.ranks(job['awaited'])}")
     if job["waitlisted"] is not None:
         entry = job["waitlisted"]
         output.say(

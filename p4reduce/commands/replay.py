@@ -14,7 +14,7 @@ import typer
 from p4reduce import fabric_options as fabrics
 from p4reduce import output
 from p4reduce.failing import ending_on_signals
-from p4reduce.options import JsonFile
+from p4reduce.options import JsonFile, Selective
 from p4reduce.runs import Strategies, choose_strategies, command_line, is_given, show_run
 from topologies import state
 from topologies.fabric import Fabric
@@ -32,6 +32,7 @@ _OF_A_WORKLOAD = (
     "teraflops",
     "bucket_mb",
     "priority",
+    "selective",
     "workers",
     "placement",
     "report",
@@ -81,6 +82,7 @@ def replay(
     priority: Annotated[
         bool, typer.Option("--priority", help="Front layers first, instead of the order of readiness.")
     ] = False,
+    selective: Selective = False,
     workers: Annotated[
         int | None, typer.Option(min=2, max=64, help="Workers; one a host if not given.")
     ] = None,
@@ -160,6 +162,7 @@ def replay(
         iterations=iterations,
         bucket_bytes=None if bucket_mb is None else _bytes(bucket_mb),
         priority=priority,
+        selective=selective,
     )
     if options is not None:
         require_memory(workload, how, workers=workers or len(options.layout().hosts))

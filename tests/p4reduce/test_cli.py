@@ -391,6 +391,8 @@ class TestOnACluster:
         assert self.json(said, "show", "links") == []
         assert cli.run(["link", "down", "l1:s1"]) == 1
         assert "cluster c1 has no links between switches: it is a rack" in said()[1]
+        assert cli.run(["link", "down", "h1"]) == 1
+        assert said()[1] == "p4reduce: h1 is a host's link: 'p4reduce fault link down h1' takes it down\n"
 
     def test_links(self, said: Said, monkeypatch: pytest.MonkeyPatch) -> None:
         fabric = fabric_state("c1", spines=1)

@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-import p4reduce
-
 REPOSITORY = Path(__file__).parents[2]
 _IMPORTS = """
 import p4reduce, p4src, workloads.demo, host_agent.transport.native, soft_switch.dataplane, controller.service
@@ -20,11 +18,6 @@ assert Path(p4reduce.__file__).is_relative_to({environment!r}), p4reduce.__file_
 assert p4src.JSON_PATH.exists() and p4src.P4INFO_PATH.exists()
 assert p4src.built_from()["sources_sha256"] == p4src.sources_hash()
 """
-
-
-def test_the_names_a_user_imports() -> None:
-    for name in p4reduce.__all__:
-        assert getattr(p4reduce, name).__name__ == name
 
 
 def _run(*command: str, cwd: Path, **environment: str) -> str:

@@ -91,12 +91,14 @@ def test_what_was_asked_for_is_replayed(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(replay, "run", run)
     monkeypatch.setattr(state, "running", lambda name: cluster_state(name))
     words = "replay alexnet --cluster c1 --strategies ring --compute-scale 2 --bucket-mb 0.5 --priority -n 3"
-    assert cli.run(words.split()) != 0
+    assert cli.run([*words.split(), "--selective"]) != 0
     (cluster, hosts, workload, strategies), named = seen
     assert (cluster.name, [host.name for host in hosts], strategies) == ("c1", ["h1", "h2"], ("ring",))
     assert workload.numel == 61_100_840
-    assert named["options"] == replay.ReplayOptions(iterations=3, bucket_bytes=1 << 19, priority=True)
+    assert named["options"] == replay.ReplayOptions(
+        iterations=3, bucket_bytes=1 << 19, priority=True, selective=True
+    )
     assert named["command"] == (
         "p4reduce replay alexnet --strategies ring --iterations 3 --compute-scale 2.0 --bucket-mb 0.5 "
-        "--priority --cluster c1"
+        "--priority --selective --cluster c1"
     )
