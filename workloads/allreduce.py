@@ -44,6 +44,7 @@ class Outcome:
     retransmissions: int
     duplicates: int
     by_ring: int = 0  # of the sums
+    ring_reason: str = ""
 
     @property
     def passed(self) -> bool | None:
@@ -139,6 +140,7 @@ def outcome(answers: list[Answer], request: Request) -> Outcome:
         retransmissions=sum(answer["retransmissions"] for answer in answers),
         duplicates=sum(answer["duplicates"] for answer in answers),
         by_ring=max(answer["by_ring"] for answer in answers),
+        ring_reason=answers[0]["ring_reason"],
     )
 
 
@@ -244,6 +246,7 @@ def _summary(outcomes: dict[str, Outcome], *, integers: bool) -> dict[str, Any]:
         "in_network": None if switched is None else asdict(switched.timing),
         "ring": None if ringed is None else asdict(ringed.timing),
         "by_ring_meanwhile": 0 if switched is None else switched.by_ring,
+        "ring_reason": "" if switched is None else switched.ring_reason,
         "ratio": (
             None if switched is None or ringed is None else ringed.timing.median_s / switched.timing.median_s
         ),

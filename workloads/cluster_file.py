@@ -258,6 +258,7 @@ class Job(Part):
     message_packets: int | None = None
     start_after_s: Annotated[float, Field(ge=0)] = 0.0
     elastic: bool = False
+    selective: bool = False
     workload: tuple[Step, ...] | None = None
 
     @field_validator("placement", mode="before")
@@ -348,9 +349,9 @@ def read(path: Path) -> ClusterFile:
     return found
 
 
-def with_elastic_jobs(file: ClusterFile) -> ClusterFile:
-    """The same with all jobs elastic."""
-    jobs = tuple(job.model_copy(update={"elastic": True}) for job in file.jobs)
+def with_jobs(file: ClusterFile, **changes: Any) -> ClusterFile:
+    """The same with all jobs changed so: `elastic=True`."""
+    jobs = tuple(job.model_copy(update=changes) for job in file.jobs)
     changed = file.model_copy(update={"jobs": jobs})
     changed._document = file._document
     return changed

@@ -46,7 +46,7 @@ def allreduce_table(result: dict[str, Any]) -> RenderableType:
     if result.get("by_ring_meanwhile"):
         table.add_row(
             "in-network, but around the ring meanwhile",
-            f"{result['by_ring_meanwhile']} sums (the switch was out of reach, or a tensor held Inf or NaN)",
+            f"{result['by_ring_meanwhile']} sums ({result.get('ring_reason') or 'a tensor held Inf or NaN'})",
         )
     if result["lost"]:
         table.add_row("workers left", f"{result['workers_left']} (without {', '.join(result['lost'])})")
@@ -81,6 +81,11 @@ def run_tables(report: dict[str, Any]) -> RenderableType:
                 _yes(all(one["right"] for one in step["iterations"])),
             )
     parts: list[RenderableType] = [jobs]
+    parts += [
+        Text(f"job {job['name']} was summed by ring: {job['ring_reason']}")
+        for job in report["jobs"]
+        if job.get("ring_reason")
+    ]
     if report["links"]:
         links = Table(
             title="Between the switches, all jobs together", title_justify="left", min_width=_MIN_WIDTH

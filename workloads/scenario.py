@@ -97,6 +97,7 @@ def create_jobs(cluster: ClusterState, file: ClusterFile) -> None:
                 message_packets=job.message_packets,
                 tenant=job.tenant,
                 elastic=job.elastic,
+                selective=job.selective,
             )
 
 

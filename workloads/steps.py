@@ -47,6 +47,7 @@ def run_steps(
         **{key: joined[key] for key in ("job_id", "generation", "window", "message_packets", "path_mtu")},
         "mode_at_join": joined["mode"].replace("_", "-"),
         "mode_reason": joined["mode_reason"],
+        "ring_reason": wire[0]["ring_reason"],  # at join or since, the last one
         "collectives_in_network": wire[0]["in_network"],
         "collectives_by_ring": wire[0]["ring"],
         "retransmissions": sum(worker["retransmissions"] for worker in wire),

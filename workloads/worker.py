@@ -134,6 +134,7 @@ class Worker:
             "duplicates": after.duplicates_received - before.duplicates_received,
             "workers": communicator.world_size,
             "by_ring": ringed,
+            "ring_reason": communicator.statistics().ring_reason,
         }
         if verify and not special:
             # What was asked for need not be what was done: a job may find no room in the switches.

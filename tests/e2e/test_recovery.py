@@ -1,4 +1,4 @@
-"""Training goes on when what it stands on fails: a rack's switch, workers, the controller, its disk.
+"""Training goes on when what it stands on fails: leaves, spines, workers, the controller, its disk.
 
 Every sum of the streams here is compared with the ranks' tensors: one that is wrong by a bit, or that has a
 part of a worker and not all of it, is an error.
@@ -19,7 +19,8 @@ import pytest
 from controller.api import controller_pb2 as pb
 from controller.api.admin import AdminClient
 from controller.api.errors import ControllerError
-from tests.e2e.conftest import rack
+from tests.e2e.conftest import rack, spine_leaf
+from topologies.fabric import Fabric
 from topologies.faults import ClusterFaults
 from topologies.rack import Rack
 from workloads.errors import WorkloadError
@@ -40,7 +41,7 @@ SOON = {
 class Stream:
     """A job that adds up without end, in one thread a rank, as each may end in another way."""
 
-    def __init__(self, running: Rack, team: Team, directory: Path, job: str) -> None:
+    def __init__(self, running: Fabric, team: Team, directory: Path, job: str) -> None:
         self.running = running
         self.team = team
         self.job = job
@@ -113,10 +114,12 @@ def until(what: str, true: Callable[[], bool]) -> None:
 
 @contextmanager
 def streaming(
-    running: Rack, workers: int, directory: Path, *, job: str, **arguments: Any
+    running: Fabric, workers: int, directory: Path, *, job: str, hosts: str = "", **arguments: Any
 ) -> Iterator[Stream]:
+    """A stream; `hosts`: the workers', in order of rank."""
     directory.mkdir(exist_ok=True)
-    with Team(running.state, workers) as team:
+    chosen = [running.state.host(name) for name in hosts.split()]
+    with Team(running.state, workers, hosts=chosen) as team:
         team.join(job, **arguments)
         stream = Stream(running, team, directory, job)
         try:
@@ -166,6 +169,34 @@ def test_a_job_outlives_its_switch_its_controller_and_a_pause(four: Rack, tmp_pa
         for answer in stream.end(0, 1, 2, 3):
             assert {tuple(part["ranks"]) for part in answer["parts"]} == {(0, 1, 2, 3)}
             assert {part["mode"] for part in answer["parts"]} == {"in_network", "ring"}
+
+
+def test_a_job_across_racks_outlives_a_leaf_a_spine_and_both(tmp_path: Path) -> None:
+    patient = {**SOON, "switch_timeout_s": PATIENCE_S}  # so that it waits for what restarts
+    with (
+        spine_leaf(spines=1, leaves=2, hosts=4, controller_options=patient) as running,
+        streaming(running, 4, tmp_path / "l", job="racks", hosts="h1 h3 h2 h4") as stream,
+    ):
+        faults = stream.faults
+        faults.restart_switch("l1")
+        stream.until_renewed(1, pb.IN_NETWORK)
+        stream.more(5)
+        assert "switch l1 was restarted" in stream.info().renewal_reason
+
+        faults.restart_switch("s1")  # it has lost nothing that leaves cannot send once more
+        stream.more(5)
+        assert (stream.info().renewals, stream.info().mode) == (1, pb.IN_NETWORK)
+
+        faults.kill_switch("s1")
+        faults.restart_switch("l2")  # which has forgotten all, and nothing joins the racks
+        stream.until_renewed(2, pb.RING)
+        stream.more(5)
+        assert "no spine joins l1, l2" in stream.info().mode_reason
+        faults.restart_switch("s1")
+        stream.until_renewed(3, pb.IN_NETWORK)
+        stream.more(5)
+        for answer in stream.end(0, 1, 2, 3):
+            assert [part["mode"] for part in answer["parts"]] == ["in_network", "ring", "in_network"]
 
 
 def test_an_elastic_job_goes_on_without_its_dead_and_another_names_them(four: Rack, tmp_path: Path) -> None:

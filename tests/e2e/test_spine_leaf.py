@@ -11,25 +11,16 @@ from typing import Any
 import pytest
 
 from controller.api.admin import AdminClient
-from tests.e2e.conftest import TARGETS, all_reduce, unique
-from topologies.spine_leaf import SpineLeaf, SpineLeafOptions
+from tests.e2e.conftest import PATH_MTU, TARGETS, all_reduce, spine_leaf
+from topologies.spine_leaf import SpineLeaf
 from topologies.switches import SwitchTarget
 from workloads.team import Team
 
 pytestmark = pytest.mark.emulation
 
 PATIENCE_S = 30.0
-PATH_MTU = 1024
 ELEMENTS = 250_000  # a megabyte of int32
 FRAME_OVERHEAD = 14 + 20 + 8 + 20 + 4  # Ethernet, IPv4, UDP, tree header, ICRC
-
-
-@contextmanager
-def spine_leaf(**options: Any) -> Iterator[SpineLeaf]:
-    """A running fabric with a name of its own."""
-    name = f"e2e-{unique()}"
-    with SpineLeaf(SpineLeafOptions(name=name, path_mtu=PATH_MTU, **options)) as running:
-        yield running
 
 
 @contextmanager

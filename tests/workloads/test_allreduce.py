@@ -19,6 +19,7 @@ def _answer(**changes: Any) -> dict[str, Any]:
         "retransmissions": 0,
         "duplicates": 0,
         "by_ring": 0,
+        "ring_reason": "",
         **changes,
     }
 

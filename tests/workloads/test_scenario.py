@@ -15,7 +15,7 @@ from tests.topologies.states import cluster_state
 from topologies import launch
 from topologies.state import ClusterState, HostState
 from workloads import allreduce, scenario
-from workloads.cluster_file import ClusterFile, read
+from workloads.cluster_file import ClusterFile, read, with_jobs
 from workloads.errors import WorkloadError
 from workloads.scenario import Report, create_jobs, play, require_work
 from workloads.steps import exact, run_steps
@@ -25,7 +25,7 @@ _FILE = """\
 name: c1
 topology: {kind: rack, hosts: 2}
 jobs:
-  - {name: a, tenant: red, window: 2}
+  - {name: a, tenant: red, window: 2, selective: true}
   - {name: b, hosts: [h2, h1], mode: ring, start_after_s: 0.01}
 workload:
   - all_reduce: {bytes: [8, 1K], dtype: int32, iterations: 2, late_s: {1: 0.5}, strategy: ring}
@@ -102,7 +102,7 @@ class FakeTeam:
         self.asked.append({"do": command, **arguments})
         if command == "statistics":
             wire = {"in_network": 4, "ring": 0, "retransmissions": 1, "bytes_sent": 500, "renewals": 0}
-            return [{"statistics": wire}] * 2
+            return [{"statistics": wire | {"ring_reason": "switch s1 is away"}}] * 2
         if command == "all_reduce":
             digests = self.digests.pop(0) if self.digests else ("x", "x")
             both = {"seconds": [0.5], "bytes_sent": 100.2, "retransmissions": 2, "workers": 2}
@@ -154,6 +154,7 @@ def test_each_iteration_is_checked_with_other_numbers(file: ClusterFile) -> None
         {"aggregated": 3},
         2,
     )
+    assert (found["mode_reason"], found["ring_reason"]) == ("", "switch s1 is away")
 
 
 def test_one_wrong_sum_is_not_exact(file: ClusterFile) -> None:
@@ -177,6 +178,13 @@ def test_jobs_are_created_as_the_file_says(file: ClusterFile) -> None:
     (a, workers, settings), (b, _, others) = FakeAdmin.created
     assert (a, workers, settings["tenant"], settings["window"], settings["mode"]) == ("a", 2, "red", 2, "")
     assert (b, others["mode"], others["path_mtu"]) == ("b", "ring", None)
+    assert (settings["selective"], others["selective"]) == (True, False)
+
+
+def test_all_jobs_may_be_changed(file: ClusterFile) -> None:
+    """As 'p4reduce run --elastic --selective' does."""
+    create_jobs(cluster_state("c1"), with_jobs(file, elastic=True, selective=True))
+    assert [(found["elastic"], found["selective"]) for _, _, found in FakeAdmin.created] == [(True, True)] * 2
 
 
 def test_a_run(file: ClusterFile, monkeypatch: pytest.MonkeyPatch) -> None:

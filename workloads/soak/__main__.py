@@ -8,15 +8,26 @@ import os
 import secrets
 import sys
 from pathlib import Path
+from typing import Final
 
-from topologies.errors import TopologyError
-from workloads.errors import WorkloadError
-from workloads.soak.plan import KINDS
-from workloads.soak.running import SoakOptions, soak
+EXIT_INTERRUPTED: Final = 130  # as shells report SIGINT
 
 
 def main() -> int:
     """0: all sums were right, every job ended, nothing grew."""
+    try:
+        return _main()
+    except KeyboardInterrupt:  # also while modules load, which takes a while
+        print("p4reduce: interrupted", file=sys.stderr)
+        return EXIT_INTERRUPTED
+
+
+def _main() -> int:
+    from topologies.errors import TopologyError
+    from workloads.errors import WorkloadError
+    from workloads.soak.plan import KINDS
+    from workloads.soak.running import SoakOptions, soak
+
     parser = argparse.ArgumentParser(prog="python -m workloads.soak", description=(__doc__ or "").strip())
     parser.add_argument("--minutes", type=float, default=30.0, help="how long (default: 30)")
     parser.add_argument("--seed", type=int, help="what is drawn from (default: a new one, which is printed)")
@@ -46,9 +57,11 @@ def main() -> int:
         print(f"{what}: " + ", ".join(f"{name} {value}" for name, value in report[what].items()))
     for complaint in outcome.complaints:
         print(f"WRONG (seed {seed}): {complaint}", file=sys.stderr)
-    if not outcome.complaints:
+    if outcome.interrupted:
+        print(f"p4reduce: interrupted after {outcome.seconds:.0f} s", file=sys.stderr)
+    elif not outcome.complaints:
         print(f"{outcome.seconds:.0f} s, no wrong sum, no hang, nothing grew")
-    return 1 if outcome.complaints else 0
+    return 1 if outcome.complaints else EXIT_INTERRUPTED if outcome.interrupted else 0
 
 
 if __name__ == "__main__":

@@ -33,6 +33,7 @@ class Board:
         self.counts: Counter[str] = Counter()
         self.faults: Counter[str] = Counter()
         self.failure = ""
+        self.interrupted = False
         self._lock = threading.RLock()
         self._steps: deque[str] = deque(maxlen=_LAST_STEPS)
         self._running: dict[str, Running] = {}
@@ -58,12 +59,19 @@ class Board:
             self._steps.append(f"{self.elapsed_s:7.1f} s  {text}")
 
     def fail(self, text: str) -> None:
-        """Something is wrong: the soak ends. The first one counts."""
+        """Something is wrong: the soak ends. The first one counts; what comes of an interruption does not."""
         with self._lock:
-            if not self.failure:
+            if not self.failure and not self.interrupted:
                 steps = "\n  ".join(self._steps)
                 self.failure = f"at {self.elapsed_s:.1f} s: {text}\nfaults before it:\n  {steps}"
         self.stop.set()
+
+    @property
+    def over(self) -> bool:
+        """Whether the soak is to end. The main thread asks: it alone hears of an interruption."""
+        if self.interrupted:  # by a signal's handler, which must wait for no lock
+            self.stop.set()
+        return self.stop.is_set()
 
     @property
     def elapsed_s(self) -> float:
@@ -130,7 +138,7 @@ class Board:
         """Nobody begins anything; whether all are done within `limit_s`."""
         self._quiet.set()
         deadline = time.monotonic() + limit_s
-        while self.busy and time.monotonic() < deadline:
+        while self.busy and not self.over and time.monotonic() < deadline:
             time.sleep(0.05)
         return not self.busy
 

@@ -165,6 +165,8 @@ class Storm:
             "packets": chance.choice(("any", "any", "any", "first", "last", "ack", "nak", "result")),
             "seed": chance.randrange(1 << 30),
         }
+        if arguments["packets"] == "result":
+            arguments["direction"] = "to-host"  # they go nowhere else
         if kind in ("delay", "reorder"):
             arguments["delay_ms"] = chance.choice((0.5, 2.0, 20.0))
         if kind == "duplicate":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -13,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 from typing import Any, Final
 
 from topologies.faults import ClusterFaults
@@ -62,6 +64,7 @@ class Outcome:
     faults: dict[str, int] = field(default_factory=dict)
     looks: list[Look] = field(default_factory=list)
     complaints: list[str] = field(default_factory=list)
+    interrupted: bool = False  # it says nothing about what was not tried
     seconds: float = 0.0
 
     def as_json(self) -> dict[str, Any]:
@@ -69,6 +72,7 @@ class Outcome:
         return {
             "right": not self.complaints,
             "complaints": self.complaints,
+            "interrupted": self.interrupted,
             "seed": self.options.seed,
             "kinds": list(self.options.kinds),
             "seconds": round(self.seconds, 1),
@@ -80,7 +84,11 @@ class Outcome:
 
 
 def soak(options: SoakOptions, *, progress: Progress = lambda text: None) -> Outcome:
-    """Run one. Its outcome has what went wrong; TopologyError where there can be no cluster."""
+    """Run one. Its outcome has what went wrong; TopologyError where there can be no cluster.
+
+    SIGINT, SIGTERM and SIGHUP (in the main thread) take it down: KeyboardInterrupt while the fabric comes
+    up, later an outcome that says so. However many come, all is taken down.
+    """
     unknown = sorted(set(options.kinds) - set(KINDS))
     if unknown:
         raise WorkloadError(f"{unknown[0]!r} is no kind of fault, there are {', '.join(KINDS)}")
@@ -97,24 +105,45 @@ def soak(options: SoakOptions, *, progress: Progress = lambda text: None) -> Out
     )
     progress("bringing up the fabric")
     outcome, board = Outcome(options), Board()
-    with SpineLeaf(fabric) as running:
+    with _interruptible(board) as up, SpineLeaf(fabric) as running:
+        up.set()
         cluster = running.state
         began = time.monotonic()
         with _at_work(running, options, board) as (crews, weather):
-            try:
-                _watch(running, options, board, crews, weather, outcome, progress)
-            except KeyboardInterrupt:
-                board.fail("it was interrupted")
-            if board.failure:
-                outcome.complaints.append(board.failure)
-                outcome.complaints += [*_doctor(running), _kept(running)]
+            _watch(running, options, board, crews, weather, outcome, progress)
+            if board.interrupted:
+                progress("interrupted: taking everything down")
+            elif board.failure:
+                outcome.complaints += [board.failure, *_doctor(running), _kept(running)]
             board.stop.set()
         outcome.seconds = time.monotonic() - began
     outcome.figures, outcome.faults = dict(board.counts), dict(board.faults)
-    if not board.failure:
+    outcome.interrupted = board.interrupted
+    if not board.failure and not board.interrupted:
         outcome.complaints += grown(outcome.looks)
     outcome.complaints += left(cluster, outcome.looks)
     return outcome
+
+
+@contextlib.contextmanager
+def _interruptible(board: Board) -> Iterator[threading.Event]:
+    """Signals end the soak: until the event is set by KeyboardInterrupt, then by the board."""
+    up = threading.Event()
+
+    def end(number: int, frame: FrameType | None) -> None:
+        if not up.is_set():
+            raise KeyboardInterrupt
+        board.interrupted = True
+
+    if threading.current_thread() is not threading.main_thread():
+        yield up
+        return
+    old = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield up
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)
 
 
 @contextlib.contextmanager
@@ -159,7 +188,7 @@ def _at_work(
         yield crews, weather
     finally:
         board.stop.set()
-        for crew in crews if board.failure else ():
+        for crew in crews if board.failure or board.interrupted else ():
             crew.terminate()
         for thread in threads:
             thread.join(_HUSH_S)
@@ -180,14 +209,17 @@ def _watch(
     turn, next_look = 0, min(options.calm_s, options.seconds) / 4  # the first one when all is warm
     for one in weather:
         one.gentle = True
-    while not board.stop.is_set():
+    while not board.over:
         until = min(next_look, options.seconds)
-        while board.elapsed_s < until and not board.stop.wait(0.2):
-            continue
-        if board.stop.is_set():
+        while board.elapsed_s < until and not board.over:
+            time.sleep(0.2)
+        if board.over:
             return
         progress(f"{board.elapsed_s:.0f} s: coming to rest")
-        if not board.hush(_HUSH_S):
+        rested = board.hush(_HUSH_S)
+        if board.over:
+            return
+        if not rested:
             board.fail(f"{board.busy} crews or storms do not come to rest within {_HUSH_S:g} s")
             return
         outcome.looks.append(_rested(running, crews, board))
@@ -208,7 +240,7 @@ def _rested(running: SpineLeaf, crews: Sequence[Crew], board: Board) -> Look:
     deadline = time.monotonic() + _SLOTS_GONE_S
     while True:
         found = look(running.state, workers, at_s=board.elapsed_s)
-        if found.slots == found.jobs == 0:
+        if found.slots == found.jobs == 0 or board.over:
             return found
         # Deleted while their slots were kept, and back since the controller was restarted.
         board.count(jobs_came_back=delete_ended_jobs(running.state))

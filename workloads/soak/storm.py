@@ -14,6 +14,9 @@ from workloads.soak.plan import PACKETS, RESTARTS, Step, Storm
 
 _IDLE_S: Final = 0.2
 _PATIENCE_S: Final = 60.0
+# Workers have 30 s to come back to a controller that was restarted (`resume_timeout_s`). One that never runs
+# for so long cannot find out who is dead.
+_CONTROLLER_RUNS_S: Final = 45.0
 
 
 class Weather:
@@ -24,6 +27,7 @@ class Weather:
         self._storm = storm
         self._faults = faults
         self._board = board
+        self._controller_stays_until = 0.0
 
     def run(self) -> None:
         """Until the board says stop."""
@@ -40,7 +44,9 @@ class Weather:
             self._board.fail(f"faults ({self._storm.name}): {type(error).__name__}: {error}")
 
     def _not_now(self) -> Container[str]:
-        return (*RESTARTS, "kill-worker") if self.gentle else ()
+        if self.gentle:
+            return (*RESTARTS, "kill-worker")
+        return ("controller",) if time.monotonic() < self._controller_stays_until else ()
 
     def _step(self, step: Step) -> None:
         self._board.step(f"{self._storm.name} {step}", step.kind)
@@ -99,6 +105,8 @@ class Weather:
         finally:
             self._insist(end)
             self._board.disturb(0)
+            if step.kind == "controller":
+                self._controller_stays_until = time.monotonic() + _CONTROLLER_RUNS_S
 
     def _wait(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
