@@ -2,24 +2,27 @@
 # make test   the same set-up, then all tests but those on RoCE hosts
 # make test-roce   those: what qemu and its image take is set up first (make roce-image: only that)
 # make soak   mixed jobs under changing faults for half an hour (SOAK="--minutes 5 --seed 7" changes that)
+# make sanitize   tests of the native code under sanitizers (SANITIZE="address tests/host_agent/transport" is one run of some)
 # make check  what a contributor runs: format, lint, types, quick tests
 # make gloo   PyTorch, whose Gloo 'p4reduce compare' can hold itself against
 # make wheel  dist/*.whl                make setup / make clean
 #
-# Variables: VENV (.venv), DEMO, TEST and SOAK (options for `p4reduce demo`, pytest, `python -m workloads.soak`).
+# Variables: VENV (.venv), DEMO, TEST, SOAK and SANITIZE (options for `p4reduce demo`, pytest, `python -m workloads.soak`,
+# `python -m tests.sanitized`).
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 # Compiled modules are kept: otherwise every process that a test starts, and every run of pytest, makes all of them.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: demo test test-roce soak roce-image roce-system gloo check wheel clean setup
+.PHONY: demo test test-roce soak sanitize roce-image roce-system gloo check wheel clean setup
 
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMPS := $(VENV)/p4reduce-stamps
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
+NATIVE := host_agent/_native.so soft_switch/_engine.so
 NATIVE_SOURCES := $(wildcard host_agent/native/* soft_switch/native/*) setup.py
 
 # command:package, as Debian and Ubuntu name them
@@ -46,6 +49,9 @@ test-roce: roce-image $(STAMPS)/test
 
 soak: $(STAMPS)/native
 	@$(BIN)/python -m workloads.soak $(if $(JSON),--json "$(JSON)") $(SOAK)
+
+sanitize: $(STAMPS)/test $(STAMPS)/native
+	@$(if $(SANITIZE),$(BIN)/python -m tests.sanitized $(SANITIZE),$(BIN)/python -m tests.sanitized address && $(BIN)/python -m tests.sanitized thread)
 
 roce-image: roce-system $(STAMPS)/native
 	@$(BIN)/python -m topologies.machines
@@ -124,9 +130,10 @@ $(STAMPS)/run: setup.cfg pyproject.toml | $(STAMPS)/venv
 	@$(PIP) install --editable .
 	@touch $@
 
+# p4reduce itself is there. Named like this, not as a directory, it is not built again for what it needs besides.
 $(STAMPS)/test: setup.cfg pyproject.toml | $(STAMPS)/run $(STAMPS)/system-test
 	@echo "== installing what the tests need into $(VENV)"
-	@$(PIP) install --editable '.[test]'
+	@$(PIP) install 'p4reduce[test]'
 	@touch $@
 
 $(STAMPS)/gloo: | $(STAMPS)/run
@@ -142,10 +149,14 @@ $(STAMPS)/gloo-if-small: | $(STAMPS)/run
 
 $(STAMPS)/dev: setup.cfg pyproject.toml | $(STAMPS)/test
 	@echo "== installing what 'make check' needs into $(VENV)"
-	@$(PIP) install --editable '.[dev]'
+	@$(PIP) install 'p4reduce[dev]'
 	@touch $@
 
-# setuptools builds only what is older than its sources.
+# Installing has built them too: only what is older than its sources is built again.
 $(STAMPS)/native: $(NATIVE_SOURCES) | $(STAMPS)/run
-	@$(BIN)/python setup.py --quiet build_ext --inplace
+	@for library in $(NATIVE); do \
+	    if [ ! -e $$library ] || [ -n "$$(find $(NATIVE_SOURCES) -newer $$library)" ]; then \
+	        $(BIN)/python setup.py --quiet build_ext --inplace; break; \
+	    fi; \
+	done
 	@touch $@

@@ -40,7 +40,7 @@ def check_time(certificate: x509.Certificate, what: str, *, now: datetime | None
     if now >= certificate.not_valid_after_utc:
         raise TlsError(
             f"{what} has expired on {day(certificate.not_valid_after_utc)}: make new ones with "
-            "'p4reduce certs --force' and start again what uses them"
+            "'p4reduce certs make --force' and start again what uses them"
         )
     if now < certificate.not_valid_before_utc:
         raise TlsError(

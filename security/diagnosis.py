@@ -15,7 +15,7 @@ from security.files import VARIABLE, TlsFiles
 _TIMEOUT_S: Final = 2.0
 # What a server says about our certificate (RFC 8446, 6.2), by OpenSSL's names.
 _REFUSALS: Final = {
-    "EXPIRED": "it has expired: make a new one with 'p4reduce certs --force'",
+    "EXPIRED": "it has expired: make a new one with 'p4reduce certs make --force'",
     "UNKNOWN_CA": "it is signed by an authority that is not known there: both sides need certificates from "
     "the same 'p4reduce certs' directory, of the right kind (a worker's is none for a switch)",
     "CERTIFICATE_REQUIRED": "it did not get one",
@@ -89,7 +89,7 @@ def _their_certificate(error: ssl.SSLCertVerificationError, tls: TlsFiles, what:
     if error.verify_code in _VERIFY_EXPIRED:
         return (
             f"the certificate of {what} is not valid now ({error.verify_message}): make new ones with "
-            "'p4reduce certs --force' and start it again; or the clock of this machine is wrong"
+            "'p4reduce certs make --force' and start it again; or the clock of this machine is wrong"
         )
     if error.verify_code in _VERIFY_NAME:
         return (

@@ -84,7 +84,7 @@ def test_files_that_do_not_fit_are_said_to_be(made: Path, tmp_path: Path) -> Non
         TlsFiles(ca=h1.ca, cert=h1.cert, key=h1.cert).load()
     later = datetime.now(timezone.utc) + timedelta(days=400)
     with pytest.raises(
-        TlsError, match=r"has expired on 20.* UTC: make new ones with 'p4reduce certs --force'"
+        TlsError, match=r"has expired on 20.* UTC: make new ones with 'p4reduce certs make --force'"
     ):
         h1.load(now=later)
     with pytest.raises(TlsError, match="check this machine's clock"):

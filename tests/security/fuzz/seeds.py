@@ -15,7 +15,8 @@ ROOT = Path(__file__).parents[3]
 def seeds(target: str) -> list[bytes]:
     """At least one."""
     if target in ("agent", "neighbour", "quantise"):
-        return [bytes(range(256)), bytes(400), struct.pack("<8f", 1, -2, 3e38, 1e-40, 0.5, 7, 1e-3, -0.0)]
+        plain = [bytes(range(256)), bytes(400), struct.pack("<8f", 1, -2, 3e38, 1e-40, 0.5, 7, 1e-3, -0.0)]
+        return [*plain, *(b"\1" + data for data in plain)]  # agent, neighbour: selective
     if target == "wire":
         peer = Peer.of()
         frames = peer.message(2000, peer.header(0, 192), bytes(768))

@@ -89,7 +89,7 @@ def agent(data: bytes) -> None:
     with a right ICRC, unless their PSN is none that the peer would use next. So none may be in the result.
     """
     source = Bytes(data)
-    peer = Peer.of()
+    peer = Peer.of(selective=source.number(2) == 1)
     result = np.full(LANES, -1, np.int32)
     peer.endpoint.post(sum_of(np.zeros(LANES, np.int32), result), peer.now)
     peer.poll()
@@ -149,7 +149,8 @@ def strange(source: Bytes, peer: Peer, good: bytes) -> bytes:
 def neighbour(data: bytes) -> None:
     """The peers themselves send nonsense, with right addresses and ICRC: a failure with words, no crash."""
     source = Bytes(data)
-    peer = Peer.of()
+    selective = source.number(2) == 1
+    peer = Peer.of(selective=selective)
     result = np.full(2 * LANES, -1, np.int32)
     peer.endpoint.post(sum_of(np.zeros(2 * LANES, np.int32), result), peer.now)
     peer.endpoint.post(passing(np.zeros(100, np.uint8), None), peer.now)
@@ -158,7 +159,10 @@ def neighbour(data: bytes) -> None:
         peer.now += 1 + source.number(1 << 28)
         kind = source.number(4)
         if kind == 0:
-            peer.acknowledge(source.number(256), (1000 - 20 + source.number(60)) % 2**24)
+            syndrome = (0x1F, 0x60, 0x2C, source.number(256))[source.number(4)]
+            psn = (1000 - 20 + source.number(60)) % 2**24
+            arrived = (psn + source.number(40) - 10) % 2**24 if selective else 0
+            peer.acknowledge(syndrome, psn, msn=arrived, run=source.number(64) if selective else 0)
         else:
             changed: dict[str, Any] = {
                 name: source.number(below) for name, below in _HEADER[source.number(len(_HEADER))]
@@ -181,7 +185,7 @@ def neighbour(data: bytes) -> None:
             )
             if frame.bth.opcode != Opcode.ACKNOWLEDGE:
                 peer.give(frame.build())
-        assert len(peer.endpoint.poll(peer.now, 64)) <= 17
+        assert len(peer.endpoint.poll(peer.now, 64)) <= (32 if selective else 17)
         failure = peer.failure()
         if failure is not None:
             assert str(failure).strip()
