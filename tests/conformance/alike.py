@@ -20,9 +20,13 @@ def by_port(outputs: Outputs) -> dict[int, list[bytes]]:
     return dict(result)
 
 
-def difference(sent: tuple[int, bytes], ours: Outputs, theirs: Outputs) -> str | None:
-    """What is not the same, in words; None if all is."""
+def difference(
+    sent: tuple[int, bytes], ours: Outputs, theirs: Outputs, *, in_order: bool = True
+) -> str | None:
+    """What is not the same, in words; None if all is. Not `in_order`: a port's packets may leave in any."""
     here, there = by_port(ours), by_port(theirs)
+    if not in_order:
+        here, there = ({port: sorted(left) for port, left in each.items()} for each in (here, there))
     if here == there:
         return None
     lines = [f"port {sent[0]}, packet {sent[1].hex()}"]

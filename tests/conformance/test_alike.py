@@ -32,6 +32,13 @@ def test_differences(theirs: list[tuple[int, bytes]], same: bool) -> None:
     assert told is None or told.startswith("port 1, packet 01\n")
 
 
+def test_a_port_where_order_does_not_matter() -> None:
+    ours = [(1, b"a"), (1, b"b"), (2, b"c")]
+    assert difference(SENT, ours, [(1, b"b"), (2, b"c"), (1, b"a")], in_order=False) is None
+    for theirs in ([(1, b"a"), (2, b"c"), (2, b"b")], [(1, b"a"), (1, b"a"), (2, b"c")], ours[1:]):
+        assert difference(SENT, ours, theirs, in_order=False) is not None
+
+
 def test_variations_are_the_same_each_time() -> None:
     script = stf.parse("packet 3 0102030405\nexpect 1")
     packets = variations(script, random.Random(1), 50)
