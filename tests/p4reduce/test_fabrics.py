@@ -42,9 +42,11 @@ def test_each_gradient_byte_crosses_an_uplink_once_each_way(name: str) -> None:
     assert found["hosts"] == ["h1", "h2", "h3", "h4"]
     switched = {row["link"]: row for row in found["links"]["in_network"]}
     assert set(switched) == {"l1:s1", "l2:s1"}
+    # On a busy machine packets are sent again, and answered again.
+    again = 4 * found["counters"]["retransmissions"] * (found["path_mtu"] + 128)
     for row in switched.values():
-        assert size < row["bytes_up"] < 1.2 * size
-        assert size < row["bytes_down"] < 1.2 * size
+        assert size < row["bytes_up"] < 1.2 * size + again
+        assert size < row["bytes_down"] < 1.2 * size + again
     # A ring over two racks: 2(N-1)/N of the tensor leaves each rack once.
     assert all(row["bytes_up"] > 1.4 * size for row in found["links"]["ring"])
 

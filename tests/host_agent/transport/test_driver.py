@@ -177,8 +177,9 @@ def test_what_the_poster_sends_is_repeated_in_time(namespaces: list[str]) -> Non
         began = time.monotonic()
         driver.post(passing(np.zeros(10, np.uint8), None))
         while not driver.counters().timeouts:
+            assert time.monotonic() - began < PATIENCE_S
             time.sleep(0.001)
-        assert 0.05 <= time.monotonic() - began < 0.5
+        assert time.monotonic() - began >= 0.05
 
 
 def test_a_contribution_that_no_switch_summed_is_an_error(namespaces: list[str]) -> None:
