@@ -141,6 +141,7 @@ def job_info(registry: Registry, running: Running) -> pb.JobInfo:
         info.message_packets = job.plan.message_packets
         info.path_mtu = job.plan.path_mtu
         info.ring.extend(job.plan.ring or range(job.world_size))
+        info.selective = job.plan.selective
         info.renewals = job.plan.renewals
         info.renewal_reason = running.waits_for or job.plan.renewal_reason
     if job.renewal is not None:

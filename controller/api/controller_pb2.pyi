@@ -356,7 +356,7 @@ class ListJobsRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class JobInfo(_message.Message):
-    __slots__ = ("spec", "phase", "explicit", "workers", "ended", "job_id", "generation", "mode", "mode_reason", "window", "message_packets", "path_mtu", "places", "ring", "waitlisted", "renewals", "renewal_reason", "renewing", "awaited")
+    __slots__ = ("spec", "phase", "explicit", "workers", "ended", "job_id", "generation", "mode", "mode_reason", "window", "message_packets", "path_mtu", "places", "ring", "waitlisted", "renewals", "renewal_reason", "renewing", "awaited", "selective")
     SPEC_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
     EXPLICIT_FIELD_NUMBER: _ClassVar[int]
@@ -376,6 +376,7 @@ class JobInfo(_message.Message):
     RENEWAL_REASON_FIELD_NUMBER: _ClassVar[int]
     RENEWING_FIELD_NUMBER: _ClassVar[int]
     AWAITED_FIELD_NUMBER: _ClassVar[int]
+    SELECTIVE_FIELD_NUMBER: _ClassVar[int]
     spec: JobSpec
     phase: Phase
     explicit: bool
@@ -395,7 +396,8 @@ class JobInfo(_message.Message):
     renewal_reason: str
     renewing: bool
     awaited: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, spec: _Optional[_Union[JobSpec, _Mapping]] = ..., phase: _Optional[_Union[Phase, str]] = ..., explicit: _Optional[bool] = ..., workers: _Optional[_Iterable[_Union[WorkerInfo, _Mapping]]] = ..., ended: _Optional[_Union[Ended, _Mapping]] = ..., job_id: _Optional[int] = ..., generation: _Optional[int] = ..., mode: _Optional[_Union[Mode, str]] = ..., mode_reason: _Optional[str] = ..., window: _Optional[int] = ..., message_packets: _Optional[int] = ..., path_mtu: _Optional[int] = ..., places: _Optional[_Iterable[_Union[JobPlace, _Mapping]]] = ..., ring: _Optional[_Iterable[int]] = ..., waitlisted: _Optional[_Union[Waitlisted, _Mapping]] = ..., renewals: _Optional[int] = ..., renewal_reason: _Optional[str] = ..., renewing: _Optional[bool] = ..., awaited: _Optional[_Iterable[int]] = ...) -> None: ...
+    selective: bool
+    def __init__(self, spec: _Optional[_Union[JobSpec, _Mapping]] = ..., phase: _Optional[_Union[Phase, str]] = ..., explicit: _Optional[bool] = ..., workers: _Optional[_Iterable[_Union[WorkerInfo, _Mapping]]] = ..., ended: _Optional[_Union[Ended, _Mapping]] = ..., job_id: _Optional[int] = ..., generation: _Optional[int] = ..., mode: _Optional[_Union[Mode, str]] = ..., mode_reason: _Optional[str] = ..., window: _Optional[int] = ..., message_packets: _Optional[int] = ..., path_mtu: _Optional[int] = ..., places: _Optional[_Iterable[_Union[JobPlace, _Mapping]]] = ..., ring: _Optional[_Iterable[int]] = ..., waitlisted: _Optional[_Union[Waitlisted, _Mapping]] = ..., renewals: _Optional[int] = ..., renewal_reason: _Optional[str] = ..., renewing: _Optional[bool] = ..., awaited: _Optional[_Iterable[int]] = ..., selective: _Optional[bool] = ...) -> None: ...
 
 class JobPlace(_message.Message):
     __slots__ = ("switch", "role", "first_slot", "slots", "ranks")

@@ -186,6 +186,7 @@ def job_row(job: Any, *, switches: Mapping[str, str] = MappingProxyType({})) -> 
         "places": places,
         "ring": list(job.ring),
         "waitlisted": _waitlisted_row(job.waitlisted) if job.HasField("waitlisted") else None,
+        "selective": job.selective if job.generation else asked.selective,
         "elastic": asked.elastic,
         "min_workers": asked.min_workers,
         "renewals": job.renewals,
@@ -235,6 +236,8 @@ def _show(job: Row, *, as_json: bool) -> None:
     output.show_rows([job], JOBS, title=f"Job {job['name']}", as_json=False)
     if job["mode_reason"]:
         output.say(f"sums are not made in the network: {job['mode_reason']}")
+    if job["selective"]:
+        output.say("lost packets alone are sent again (selective retransmission)")
     if job["renewing"]:
         output.say(f"is about to go on under a new generation: {job['renewal_reason']}")
     elif job["renewal_reason"]:

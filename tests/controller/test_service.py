@@ -203,6 +203,19 @@ def test_a_job_over_the_wire(workers: Workers, served: Served, admin: AdminClien
     assert admin.status().workers == 0
 
 
+@pytest.mark.parametrize("asks", [(True, True), (True, False)])
+def test_a_job_shows_how_it_repeats(workers: Workers, admin: AdminClient, asks: tuple[bool, bool]) -> None:
+    """By what its workers have agreed on, which is not what each asked for."""
+    requests = [
+        request_of(place, rank=rank, size=2, selective=asked)
+        for rank, (place, asked) in enumerate(zip((0, 2), asks, strict=True))
+    ]
+    sessions = [workers.session() for _ in requests]
+    readies = workers.each(lambda s: s.join(requests[sessions.index(s)], timeout_s=10), sessions)
+    assert {ready.selective for ready in readies} == {all(asks)}
+    assert admin.show_job("train").selective == all(asks)
+
+
 def test_the_switch_seen_through_the_service(workers: Workers, served: Served, admin: AdminClient) -> None:
     _, (ready, *_) = workers.run(2)
     served.switch.slot_content[5] = SlotContent(5, ready.generation, 9, 0b10, 4, 0)

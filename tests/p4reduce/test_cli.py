@@ -51,6 +51,7 @@ class FakeAdmin:
             phase=pb.RUNNING,
             mode=pb.IN_NETWORK,
             generation=7,
+            selective=True,
             path_mtu=1024,
             window=8,
             places=[
@@ -351,6 +352,8 @@ class TestOnACluster:
         ]
         assert (job["slots"], job["ring"], job["waitlisted"]["position"]) == (512, [0, 1], 2)
         assert job["workers"][0]["switch"] == "s1"
+        assert job["selective"]
+        assert "selective retransmission" in printed
 
     def test_job_delete(self, said: Said) -> None:
         assert cli.run(["job", "delete", "digits"]) == 0
