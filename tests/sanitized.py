@@ -109,6 +109,8 @@ def build(kind: Kind, folder: Path) -> dict[str, str]:
         "CXX": str(compiler("g++", kind, folder)),
         "PYTHONPATH": str(tree),
         "XDG_CACHE_HOME": str(folder),
+        # Its handlers of a fork that is to run a command fail now and then in a process that is so slow.
+        "GRPC_ENABLE_FORK_SUPPORT": "0",
     }
     subprocess.run(
         [sys.executable, "setup.py", "--quiet", "build_ext", "--inplace"],

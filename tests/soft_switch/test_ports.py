@@ -204,7 +204,8 @@ def test_sigterm_under_traffic(space: str) -> None:
         sender = threading.Thread(target=flood)
         sender.start()
         try:
-            assert collect(wires[1], 1000)
+            wait_for([wires[1]], TIMEOUT_S)
+            assert next(wires[1].received(), None)  # not all: there is no end of them
             assert switch.stop() == 0
         finally:
             stop.set()
