@@ -340,6 +340,8 @@ class Registry(Keeper):
             return
         job = running.job
         try:
+            if running.unsaved and not job.live:
+                self.renewer.save_ended(running)
             self.store.save_phase(running.generation, job.phase, job.outcome, deleted=running.deleted)
         except sqlite3.Error as error:
             if running not in self._unsaved:
@@ -440,7 +442,7 @@ class Registry(Keeper):
             if isinstance(before.job.outcome, Superseded) and after is not None:
                 after.before.append(before)
         for known in stored:
-            if known.dropped:
+            if known.dropped and known.outcome is None:
                 self._drop_again(self._by_generation[known.plan.generation], known.dropped)
         for running in list(self._jobs.values()):
             job = running.job

@@ -240,9 +240,9 @@ class Renewer:
         """Time has passed."""
         registry = self._registry
         now = registry.clock()
-        jobs = [running for running in registry.jobs() if running.job.phase is Phase.RUNNING]
+        jobs = [running for running in registry.jobs() if running.job.is_set_up]
         for known in self._known:
-            for running in [running for running in known if running.job.phase is not Phase.RUNNING]:
+            for running in [running for running in known if not running.job.is_set_up]:
                 known.pop(running)
         for running in jobs:
             self._look(running, now)
@@ -293,6 +293,15 @@ class Renewer:
             )
             logger.warning("job %s waits for %d s: %s; %s", job.spec.name, now - since, away, why)
             running.waits_for = f"waits: {away}; {why}"
+
+    def save_ended(self, running: Running) -> None:
+        """A job has ended in a generation that the database does not know, and where the one before runs."""
+        plan = running.job.plan
+        assert plan is not None
+        self._supersede(stored(running.job, plan, running.places.values(), running.job.phase))
+        running.unsaved = False
+        if running.deleted and not running.places:
+            self._registry.store.forget_job(plan.generation)
 
     def _save(self, running: Running, now: float) -> None:
         job = running.job

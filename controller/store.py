@@ -356,15 +356,18 @@ def _open(path: str, first_generation: int) -> sqlite3.Connection:
         db.execute("PRAGMA synchronous = FULL")
         version = db.execute("PRAGMA user_version").fetchone()[0]
         if version in _OLDER and not db.execute("SELECT 1 FROM entries LIMIT 1").fetchone():
-            db.executescript(f"BEGIN IMMEDIATE; {_DROP_OLDER} PRAGMA user_version = {_VERSION}; COMMIT;")
-            version = _VERSION
+            db.executescript(f"BEGIN IMMEDIATE; {_DROP_OLDER} PRAGMA user_version = 0; COMMIT;")
+            version = 0
         if version not in (0, _VERSION):
             holds = " and holds jobs' entries on switches" if version in _OLDER else ""
             raise StoreError(
                 f"the database {path} has format {version}{holds}, this controller knows {_VERSION}: use "
                 "another"
             )
-        db.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} {_REVISIONS} PRAGMA user_version = {_VERSION}; COMMIT;")
+        if version != _VERSION:  # else nothing is written: a controller may start while the disk is full
+            db.executescript(
+                f"BEGIN IMMEDIATE; {_SCHEMA} {_REVISIONS} PRAGMA user_version = {_VERSION}; COMMIT;"
+            )
         with db:
             db.execute("INSERT OR IGNORE INTO counters VALUES ('generation', ?)", (first_generation,))
     except sqlite3.OperationalError as error:

@@ -271,7 +271,7 @@ class ControllerSession:
                 self._end(
                     Ended(
                         reason=f"the controller at {self.controller} was unreachable for "
-                        f"{heard.ready.resume_timeout_s:g} s: {error.details()}"
+                        f"{heard.ready.resume_timeout_s:g} s: {plainly(error.details() or '')}"
                     )
                 )
                 return
@@ -337,7 +337,7 @@ class ControllerSession:
         if kind == "resumed":  # what it may not have taken before the connection broke
             if (standing := self._standing) is not None:
                 self._send(_renewing(standing))
-            elif self._up and not self._heard.started:
+            elif self._up:  # also after Start: a controller may not have been able to save that it said so
                 self._send(pb.WorkerMessage(up=pb.Up()))
             if self._aborting is not None:
                 self._send(pb.WorkerMessage(abort=pb.Abort(reason=self._aborting)))

@@ -291,7 +291,7 @@ class Worker:
         elif isinstance(event, Resumed):
             if self._standing is not None:
                 self._say_standing()
-            elif self._said_up and not self._started:
+            elif self._said_up:
                 self.say(Session.up)
             if self._aborting:
                 self._abort(self._aborting)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sqlite3
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
@@ -1057,6 +1058,113 @@ def test_a_switch_that_refuses_while_the_disk_is_full(bench: Run, monkeypatch: p
         await b.go(workers[:2], 2.0)
         known = [job.plan.generation for job in b.store.jobs() if job.phase is Phase.RUNNING]
         assert known == [workers[0].plan[0]]
+
+    bench(test)
+
+
+def test_what_dead_workers_of_an_old_generation_had_does_not_keep_a_controller_from_starting(
+    bench: Run,
+) -> None:
+    """Its row is there for its guards, but so many jobs have ended since that it is known no more."""
+
+    async def test(b: RenewalBench) -> None:
+        workers = await b.start(elastic=True)
+        workers[2].session.abort("no more")
+        await b.go(workers[:2], 1.0)
+        for number in range(120):
+            sessions = await b.run_job(f"short{number}", (3, 4))
+            for session in sessions:
+                session.leave()
+            await b.registry.drain()
+        assert [known.dropped for known in b.store.jobs() if known.dropped]
+        hung, install = asyncio.Event(), b.switches["l2"].install
+
+        async def hang(entries: object) -> None:
+            await hung.wait()
+
+        b.switches["l2"].install = hang  # type: ignore[method-assign, assignment]
+        b.qp += 2
+        for rank, host in enumerate((3, 4)):
+            b.registry.join("new", 2, member(b.config, rank, host, qp=b.qp))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        # The database of a controller that dies now: one that ends well would not leave a job half set up.
+        died = b.path.with_name("died.db")
+        b.store.connection.execute("VACUUM INTO ?", (str(died),))
+        b.switches["l2"].install = install  # type: ignore[method-assign]
+        hung.set()
+        await b.registry.drain()
+        b.path = died
+        await b.restart()
+        for worker in workers[:2]:
+            await b.resume(worker)
+        await b.go(workers[:2], 3.0)
+        assert b.job.phase is Phase.RUNNING
+        assert len(b.job.seats) == 2
+
+    bench(test)
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+def test_a_job_that_ended_while_the_disk_was_full_stays_so(bench: Run, deleted: bool) -> None:
+    """By ring it has nothing on a switch, and its last generation was never saved."""
+
+    async def test(b: RenewalBench) -> None:
+        workers = await b.start(spec=JobSpec(name="train", world_size=3, mode=Mode.RING, elastic=True))
+        fill(b)
+        workers[2].session.abort("no more")
+        await b.go(workers[:2], 2.0)
+        for worker in workers[:2]:
+            worker.session.leave()
+        await b.go(workers[:2], 1.0)
+        assert [worker.end for worker in workers[:2]] == [Left(), Left()]
+        if deleted:
+            with contextlib.suppress(sqlite3.Error):
+                b.registry.delete_job("train")
+        free(b)
+        await b.go([], 2.0)
+        assert not [known for known in b.store.jobs() if known.outcome is None]
+        await b.restart()
+        assert not [running for running in b.registry.jobs() if running.job.seats and running.job.live]
+        again = await b.join("train", ONE_RACK)
+        assert len(again) == len(ONE_RACK)
+
+    bench(test)
+
+
+def test_who_had_been_told_to_start_starts_a_job_that_was_not_saved_as_running(bench: Run) -> None:
+    """And it goes on by ring when its switch stays away."""
+
+    async def test(b: RenewalBench) -> None:
+        workers = await b.join_only(backup=True)
+        fill(b)
+        for worker in workers:
+            worker.session.up()
+        await b.go(workers)
+        assert [worker.started for worker in workers] == [1, 1, 1]
+        await b.restart()
+        for worker in workers:
+            await b.resume(worker)
+            worker.session.up()
+        await b.go(workers, 1.0)
+        assert b.job.phase is Phase.RUNNING
+        await b.lose("l1", forget=True)
+        await b.go(workers, b.config.switch_timeout_s + 5.0)
+        assert {worker.plan[1:] for worker in workers} == {(Mode.RING, 3)}
+
+    bench(test)
+
+
+def test_a_job_that_is_ready_goes_on_by_ring_when_its_switch_stays_away(bench: Run) -> None:
+    """However it comes that some worker does not come up."""
+
+    async def test(b: RenewalBench) -> None:
+        workers = await b.join_only(backup=True)
+        workers[0].session.up()
+        await b.lose("l1", forget=True)
+        await b.go(workers, b.config.switch_timeout_s + 5.0)
+        assert {worker.plan[1:] for worker in workers} == {(Mode.RING, 3)}
+        assert b.job.phase is Phase.RUNNING
 
     bench(test)
 

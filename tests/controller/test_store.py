@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import resource
 import shutil
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from ipaddress import IPv4Address
 from pathlib import Path
@@ -92,6 +95,32 @@ def test_what_was_written_is_there_after_the_process_died(tmp_path: Path) -> Non
     with store(tmp_path / "copy") as copy:
         assert copy.jobs() == [JOB]
         assert copy.next_generation() > generation
+
+
+@contextmanager
+def full_disk() -> Iterator[None]:
+    """No file of this process grows."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_database_is_taken_up_again_while_the_disk_is_full(tmp_path: Path) -> None:
+    db = store(tmp_path / "db")
+    db.save_job(JOB)
+    for file in tmp_path.glob("db*"):
+        shutil.copy(file, tmp_path / file.name.replace("db", "copy"))
+    db.close()
+    with full_disk(), store(tmp_path / "copy") as copy:
+        assert copy.jobs() == [JOB]
+        with pytest.raises(sqlite3.Error):
+            copy.next_generation()
+    with store(tmp_path / "copy") as copy:
+        assert copy.jobs() == [JOB]
+        assert copy.next_generation()
 
 
 def test_generations_are_never_given_out_twice(tmp_path: Path) -> None:

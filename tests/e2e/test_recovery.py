@@ -240,4 +240,13 @@ def test_with_a_full_disk_jobs_go_on_and_new_ones_are_told(four: Rack, tmp_path:
             stream.faults.free_disk()
         until("it is in the network again", lambda: stream.info().mode == pb.IN_NETWORK)
         stream.more(5)
+        stream.faults.fill_disk()
+        try:
+            stream.faults.kill_controller()
+            stream.faults.restart_controller()
+            stream.more(5)
+            until("it has its workers again", lambda: all(w.connected for w in stream.info().workers))
+        finally:
+            stream.faults.free_disk()
+        stream.more(5)
         stream.end(0, 1)
