@@ -453,7 +453,8 @@ class World:
             node.plane.settle()
             if node.plane.members or node.plane.jobs:
                 return f"{name}: {len(node.plane.members)} flows and guards"
-        return ""
+        alive = [str(known.plan.generation) for known in self.store.jobs() if known.outcome is None]
+        return f"the database, where generations run: {' '.join(alive)}" if alive else ""
 
     def excuse(self, job: JobRun, worker: Worker) -> str:
         """What could be the reason that a worker is told an error; empty: nothing."""
