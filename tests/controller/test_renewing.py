@@ -1082,7 +1082,7 @@ def test_what_dead_workers_of_an_old_generation_had_does_not_keep_a_controller_f
         async def hang(entries: object) -> None:
             await hung.wait()
 
-        b.switches["l2"].install = hang  # type: ignore[method-assign, assignment]
+        b.switches["l2"].install = hang  # type: ignore[method-assign]
         b.qp += 2
         for rank, host in enumerate((3, 4)):
             b.registry.join("new", 2, member(b.config, rank, host, qp=b.qp))
