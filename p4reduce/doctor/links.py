@@ -42,18 +42,19 @@ def links(facts: Facts) -> Iterator[Finding]:
         found += late_copies(facts)
     yield from asked_to_wait(facts)
     losses = [finding for finding in found if finding.code == "loss"]
-    yield from losses if len(losses) < _MANY else [_all_lose(facts, losses)]
+    several = len(losses) >= _MANY and len({finding.where for finding in losses}) > 1
+    yield from [_all_lose(facts, losses)] if several else losses
     yield from (finding for finding in found if finding.code not in KINDS and finding.code != "loss")
     yield from merged([finding for finding in found if finding.code in KINDS])
 
 
 def _all_lose(facts: Facts, losses: Sequence[Finding]) -> Finding:
-    """In one finding, where many links do."""
+    """In one finding, where several links do, each in one direction or both."""
     shown = [finding.says.removeprefix("link ").replace(" loses packets", "") for finding in losses]
     return Finding(
         code="loss",
         severity=Severity.WARNING,
-        says=f"{len(losses)} links lose packets: {'; '.join(shown)}",
+        says=f"{len({finding.where for finding in losses})} links lose packets: {'; '.join(shown)}",
         evidence=tuple(dict.fromkeys(line for f in losses for line in f.evidence if "again" in line)),
         do=(
             "so many at once have one cause: a switch that is short of time, cables of one kind, a wrong "

@@ -416,6 +416,31 @@ def test_many_links_that_lose_are_one_finding() -> None:
     assert "4 links lose packets: h1:s1 from h1 to s1: 3 in 0.6 s; h2:s1 from h2 to s1: 3" in found.verdict
 
 
+def test_links_that_lose_in_both_directions_are_counted_once() -> None:
+    def ports(lost: int) -> dict[tuple[str, int], Losses]:
+        counts = {"receive.on_request": lost, "transmit.on_request": lost}
+        return {("s1", port): Losses(counts=counts) for port in (1, 2)}
+
+    found = diagnose(running(then={"losses": ports(0)}, now={"losses": ports(3)}))
+    assert only_trouble(found) == "loss"
+    assert "2 links lose packets: h1:s1 from h1 to s1: 3 in 0.6 s; h1:s1 from s1 to h1: 3" in found.verdict
+
+
+def test_a_link_between_switches_that_loses_at_both_ends_is_not_several() -> None:
+    def ports(lost: int) -> dict[tuple[str, int], Losses]:
+        counts = {"receive.on_request": lost, "transmit.on_request": lost}
+        return {(link.a, link.a_port): Losses(counts=counts), (link.b, link.b_port): Losses(counts=counts)}
+
+    fabric = fabric_state("c1")
+    link = fabric.links[0]
+    processes = {f"switch {switch.name}": made.processes()["owner"] for switch in fabric.switches}
+    both = {"jobs": Said([], ""), "lines": {}, "processes": {**made.processes(), **processes}}
+    found = diagnose(
+        facts([], cluster=fabric, both=both, then={"losses": ports(0)}, now={"losses": ports(3)})
+    )
+    assert {finding.where for finding in found.findings if finding.code == "loss"} == {link.name}
+
+
 def test_frames_that_nobody_wants() -> None:
     port = pb.Port(switch="s1", port=4, host="h4")
     port.drops["spoofed"].packets = 6
