@@ -30,7 +30,7 @@ def controller_start(cluster: ClusterState, options: Mapping[str, Any]) -> Start
         [
             *(sys.executable, "-m", "controller"),
             *("--config", str(config)),
-            *("--db", str(disk.directory(cluster.directory) / "controller.db")),
+            *("--db", str(disk.database(cluster.directory))),
             *("--listen", cluster.controller),
             *("--listen", f"unix:{cluster.control_socket}"),
             *("--metrics", f"unix:{cluster.metrics / 'controller.sock'}"),

@@ -16,14 +16,20 @@ from topologies.errors import TopologyError, UnsupportedError
 from topologies.namespaces import run
 
 NAME: Final = "database"
+_FILE: Final = "controller.db"
 SIZE_MIB: Final = 32
 _FILLER: Final = "filler"
 _BLOCK: Final = bytes(1 << 16)
 
 
 def directory(cluster: Path) -> Path:
-    """Where the database of the cluster with that directory is."""
+    """The disk with the database of the cluster that has that directory."""
     return cluster / NAME
+
+
+def database(cluster: Path) -> Path:
+    """The file itself."""
+    return directory(cluster) / _FILE
 
 
 def mount(cluster: Path) -> str:

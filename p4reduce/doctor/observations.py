@@ -16,7 +16,7 @@ from controller.api.errors import ControllerError, TimedOutError
 from p4reduce.doctor import counting, machine, probing
 from p4reduce.doctor.facts import Ends, Facts, Observation, Said, Sample
 from p4reduce.live import reading
-from topologies import faults, state, wires
+from topologies import disk, faults, state, wires
 from topologies.errors import TopologyError
 from topologies.state import ClusterState
 
@@ -151,8 +151,9 @@ class _Looks:
 
 
 def _database(cluster: ClusterState, now: Observation) -> str:
+    """As the controller says; one that does not answer was started with the cluster's."""
     told = now.status.value.database if now.status.value is not None else ""
-    return told or str(cluster.directory / "controller.db")
+    return told or str(disk.database(cluster.directory))
 
 
 def _last_words(cluster: ClusterState) -> dict[str, str]:

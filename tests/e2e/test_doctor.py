@@ -315,7 +315,12 @@ def test_a_controller_that_is_paused(running: Rack, train: Streaming, faults: Cl
 def test_a_controller_that_is_killed_and_restarted(
     running: Rack, train: Streaming, faults: ClusterFaults
 ) -> None:
+    faults.fill_disk()
     faults.kill_controller()
+    found = ask(running)
+    assert found.codes[:3] == ("disk-full", "controller-dead", "runs")
+    assert "p4reduce fault disk free" in found.findings[0].do[0]
+    faults.free_disk()
     found = ask(running)
     assert found.codes[:2] == ("controller-dead", "runs")
     said = text(found)

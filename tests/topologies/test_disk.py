@@ -25,7 +25,7 @@ def cluster(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_full_and_freed(cluster: Path) -> None:
-    database = disk.directory(cluster) / "controller.db"
+    database = disk.database(cluster)
     database.write_bytes(b"x" * 5000)
     assert 0 < disk.fill(cluster) <= disk.SIZE_MIB << 20
     with pytest.raises(OSError, match="No space left"):
@@ -38,7 +38,7 @@ def test_full_and_freed(cluster: Path) -> None:
 
 
 def test_it_goes_with_what_a_killed_cluster_left(cluster: Path) -> None:
-    with (disk.directory(cluster) / "controller.db").open("wb") as held:
+    with disk.database(cluster).open("wb") as held:
         held.write(b"x")
         cleanup.remove_leftover(cluster)
     assert not cluster.exists()

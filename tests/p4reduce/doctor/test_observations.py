@@ -23,6 +23,7 @@ from p4reduce.doctor.facts import Ends, ProcessState
 from p4reduce.doctor.observations import gather
 from tests.p4reduce.doctor import made
 from tests.topologies.states import GONE
+from topologies import disk
 from topologies.processes import ProcessId, wait_until
 from topologies.state import ClusterState
 
@@ -54,6 +55,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ClusterState:
     """A cluster of which nothing runs but its owner; its files are in `tmp_path`."""
     monkeypatch.setenv("P4REDUCE_STATE_DIR", str(tmp_path))
     (tmp_path / "c1" / "metrics").mkdir(parents=True)
+    disk.directory(tmp_path / "c1").mkdir()
     return made.cluster()
 
 
@@ -82,6 +84,16 @@ def test_nothing_answers_and_that_is_said(cluster: ClusterState) -> None:
     diagnosis = diagnose(found)
     assert {"controller-dead", "switch-dead"} <= set(diagnosis.codes)
     assert not diagnosis.is_healthy
+
+
+def test_the_disk_of_a_controller_that_does_not_answer(cluster: ClusterState) -> None:
+    """Its own: that of the cluster's other files has room."""
+    database = disk.database(cluster.directory)
+    database.touch()
+    admin = Admin(UnreachableError("nobody there"))
+    found = gather(cluster, interval_s=0.01, admin=lambda target: admin, interfaces=no_interfaces)
+    assert found.disk is not None
+    assert found.disk.path == str(database)
 
 
 def test_a_controller_that_is_late(cluster: ClusterState) -> None:
