@@ -94,7 +94,8 @@ def lines(cluster: ClusterState, interfaces: Mapping[str, Any]) -> dict[str, Lin
             counted = interface["stats64"]
             found[f"{host.name}:{host.switch}"] = Line(
                 name=f"{host.name}:{host.switch}",
-                is_up="LOWER_UP" in interface["flags"] and interface.get("qdisc") != wires.HOLE,
+                is_up=_carries(interface)
+                and (cluster.wires is None or _carries(interfaces.get(wires.wire_end(host.interface)))),
                 up=Traffic(counted["rx"]["packets"], counted["rx"]["bytes"]),
                 down=Traffic(counted["tx"]["packets"], counted["tx"]["bytes"]),
                 rate_mbit=cluster.rate_mbit,
@@ -109,6 +110,11 @@ def lines(cluster: ClusterState, interfaces: Mapping[str, Any]) -> dict[str, Lin
             uplink=True,
         )
     return found
+
+
+def _carries(interface: Mapping[str, Any] | None) -> bool:
+    """Whether an interface and the one opposite are up. With wires between, each end has one opposite."""
+    return interface is not None and "LOWER_UP" in interface["flags"] and interface.get("qdisc") != wires.HOLE
 
 
 def slot_use(jobs: Sequence[pb.JobInfo], slots: Sequence[pb.Slot]) -> dict[PlaceKey, SlotUse]:
