@@ -7,11 +7,13 @@ from p4reduce.doctor.facts import Facts
 from p4reduce.doctor.findings import Diagnosis, Finding, Severity, worst_first
 from p4reduce.doctor.jobs import jobs
 from p4reduce.doctor.links import links
+from p4reduce.doctor.silence import silence
 
 
 def diagnose(facts: Facts, job: str | None = None) -> Diagnosis:
     """What is the matter; with `job`, with that job, and what it may suffer from."""
-    infra = [*control(facts), *links(facts)]
+    ways = list(links(facts))
+    infra = [*control(facts), *silence(facts, ways), *ways]
     of_jobs = list(jobs(facts, infra, job))
     if job is not None and not of_jobs and all(finding.severity is Severity.NOTE for finding in infra):
         of_jobs = [_unknown(job)]

@@ -168,7 +168,7 @@ class Echo:
 class Observation:
     """What was found at one time (`at`: seconds of a monotonic clock).
 
-    `processes`: "controller", "owner", "switch s1", "host h1", "machine h1".
+    `processes`: "controller", "owner", "wires", "switch s1", "host h1", "machine h1".
     """
 
     at: float
@@ -204,6 +204,7 @@ class Facts:
     plan: Said[pb.PlanReport] = Said()
     samples: Sequence[Sequence[Sample]] = ()  # in turns; a second one where the first looks bad
     echoes: Mapping[tuple[str, str], Echo] = field(default_factory=dict)  # by host, from and to
+    echo_turns: int = 1  # a second one, whose echoes these are, where none of the first came back
     management: Mapping[str, str] = field(default_factory=dict)  # by host: why not to the controller, or ""
     disk: Disk | None = None
     last_words: Mapping[str, str] = field(default_factory=dict)  # "controller", "switch s1": ends of logs

@@ -22,6 +22,8 @@ _SWITCH_CODES = (
     "switch-away",
     "program-replaced",
 )
+# Findings about links that are not one rank's.
+_LINK_CODES = ("fabric-silent", "loss", "corruption", "uplink-down", "uplink-silent", "delay")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -270,9 +272,7 @@ def _unexplained(
 ) -> Finding:
     """Nobody is at fault by himself: packets do not get through, or a rank tells nothing."""
     by_number = {rank.number: rank for rank in ranks}
-    bad_links = [
-        f for f in infra if f.code in ("loss", "corruption", "uplink-down", "uplink-silent", "delay")
-    ]
+    bad_links = [f for f in infra if f.code in _LINK_CODES]
     behind = _behind(ranks)
     # A rank that lacks a sum which others have has not contributed to later ones: that is not its doing.
     deaf = behind and opened is not None and set(opened.missing) <= {r.number for r in behind if r.standing}

@@ -52,6 +52,8 @@ def processes(cluster: ClusterState) -> dict[str, Process]:
     found = {"owner": process(cluster.owner)}
     if cluster.controller_process is not None:
         found["controller"] = process(cluster.controller_process)
+    if cluster.wires is not None:
+        found["wires"] = process(cluster.wires.process)
     for switch in cluster.switches:
         found[f"switch {switch.name}"] = process(switch.process)
     for host in cluster.hosts:

@@ -15,6 +15,7 @@ from controller.api.admin import AdminClient
 from controller.api.errors import ControllerError, TimedOutError
 from p4reduce.doctor import counting, machine, probing
 from p4reduce.doctor.facts import Ends, Facts, Observation, Said, Sample
+from p4reduce.doctor.silence import silent_hosts
 from p4reduce.live import reading
 from topologies import disk, faults, state, wires
 from topologies.errors import TopologyError
@@ -78,6 +79,10 @@ class _Looks:
             time.sleep(max(0.0, before.at + _STUCK_S - time.monotonic()))
             now = self._look()
         echoes, management = probes.result()
+        echo_turns = 1
+        if silent_hosts(cluster, now, echoes):
+            echoes, management = probing.probe(cluster, patience_s=probing.LONG_PATIENCE_S)
+            echo_turns, now = 2, self._look()
         return Facts(
             cluster=cluster,
             before=before,
@@ -87,6 +92,7 @@ class _Looks:
             plan=once["plan"].result() if heard else before.jobs,  # type: ignore[arg-type]
             samples=samples,
             echoes=echoes,
+            echo_turns=echo_turns,
             management=management,
             disk=machine.disk(_database(cluster, now)),
             last_words=_last_words(cluster),

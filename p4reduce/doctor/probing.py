@@ -23,6 +23,7 @@ from topologies.state import ClusterState, HostKind, HostState
 ECHOES: Final = 8
 PAUSE_S: Final = 0.1
 PATIENCE_S: Final = 0.4  # for the answers
+LONG_PATIENCE_S: Final = 2.0  # where none came in that time
 CONNECT_S: Final = 0.5
 _AT_ONCE: Final = 16
 _REQUEST, _REPLY = 8, 0
@@ -31,7 +32,7 @@ _PAYLOAD: Final = bytes(48)
 
 
 def probe(
-    cluster: ClusterState,
+    cluster: ClusterState, *, patience_s: float = PATIENCE_S
 ) -> tuple[dict[tuple[str, str], Echo], dict[str, str]]:
     """Echoes from each host to the next; by host, why it does not reach the controller ("": it does)."""
     hosts = [host for host in cluster.hosts if host.kind is HostKind.EMULATED and host.process.alive()]
@@ -39,7 +40,7 @@ def probe(
         return {}, {}
     pairs = list(zip(hosts, [*hosts[1:], hosts[0]], strict=True))
     with ThreadPoolExecutor(min(_AT_ONCE, len(pairs))) as pool:
-        found = list(pool.map(lambda pair: _from(pair[0], pair[1], cluster.controller), pairs))
+        found = list(pool.map(lambda pair: _from(pair[0], pair[1], cluster.controller, patience_s), pairs))
     echoes: dict[tuple[str, str], Echo] = {}
     management = {}
     for (host, other), (echo, why) in zip(pairs, found, strict=True):
@@ -49,10 +50,10 @@ def probe(
     return echoes, management
 
 
-def _from(host: HostState, other: HostState, controller: str) -> tuple[Echo | None, str]:
+def _from(host: HostState, other: HostState, controller: str, patience_s: float) -> tuple[Echo | None, str]:
     try:
         with namespaces.entered(Path(f"/proc/{host.process.pid}/ns/net")):
-            return _echoes(other.ip), _connects(controller)
+            return _echoes(other.ip, patience_s), _connects(controller)
     except (OSError, TopologyError) as error:  # the host is going away just now
         return None, f"its network namespace cannot be entered: {error}"
 
@@ -66,7 +67,7 @@ def _connects(controller: str) -> str:
     return ""
 
 
-def _echoes(ip: str) -> Echo:
+def _echoes(ip: str, patience_s: float) -> Echo:
     """Send requests in two bursts, and look at what comes back.
 
     Two, as a machine that is short of time delays all that are close together.
@@ -93,7 +94,7 @@ def _echoes(ip: str) -> Echo:
                 until = min(until, time.monotonic() + 0.01)
 
     with socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP) as raw:
-        for burst, wait_s in ((range(ECHOES // 2), PAUSE_S), (range(ECHOES // 2, ECHOES), PATIENCE_S)):
+        for burst, wait_s in ((range(ECHOES // 2), PAUSE_S), (range(ECHOES // 2, ECHOES), patience_s)):
             for number in burst:
                 sent[number] = time.monotonic()
                 raw.sendto(_request(identifier, number), (ip, 0))

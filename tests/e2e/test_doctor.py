@@ -28,15 +28,17 @@ from host_agent.wire.headers import Aeth, Bth, Ethernet, IPv4, RocePacket, Udp, 
 from p4reduce import cli
 from p4reduce.doctor import words
 from p4reduce.doctor.diagnosis import diagnose
-from p4reduce.doctor.findings import Diagnosis
+from p4reduce.doctor.findings import Diagnosis, Severity
 from p4reduce.doctor.observations import gather
-from tests.e2e.conftest import rack, unique
+from tests.e2e.conftest import TARGETS, rack, unique
 from topologies import namespaces, state
 from topologies.faults import ClusterFaults, PacketFault
 from topologies.namespaces import run_inside
 from topologies.rack import Rack
 from topologies.spine_leaf import SpineLeaf, SpineLeafOptions
 from topologies.state import HostState
+from topologies.switches import SwitchTarget
+from topologies.wires import HOLE
 from workloads.errors import WorkloadError
 from workloads.team import Team
 
@@ -660,3 +662,29 @@ def test_an_uplink_that_is_down_and_where_its_traffic_went() -> None:
         team.do("all_reduce", elements=1000, dtype="int32")
         faults.set_link("l1:s1", up=True)
         team.do("leave")
+
+
+def troubles(found: Diagnosis) -> list[str]:
+    """What is worse than a note."""
+    return [finding.says for finding in found.findings if finding.severity is not Severity.NOTE]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_rack_in_which_nothing_gets_through(target: SwitchTarget) -> None:
+    """Two hosts and wires between: no ping elsewhere comes back, the switch's ends of all links stay up."""
+    with rack(2, target=target, fault_wires=True) as running:
+        faults = ClusterFaults(running.state)
+        until_healthy(running)
+        for links in (("h1",), ("h1", "h2")):
+            for link in links:
+                faults.set_link(link, up=False)
+            assert troubles(ask(running)) == [f"link {link}:s1 is down" for link in links]
+            for link in links:
+                faults.set_link(link, up=True)
+            until_healthy(running)
+        # What no link shows: a host that sends nothing.
+        host = running.state.host("h1")
+        run_inside(host.process.pid, "tc", "qdisc", "replace", "dev", host.interface, "root", HOLE)
+        assert troubles(ask(running)) == ["nothing comes through links h1:s1 and h2:s1, which are up"]
+        run_inside(host.process.pid, "tc", "qdisc", "del", "dev", host.interface, "root")
+        until_healthy(running)

@@ -10,7 +10,18 @@ import pytest
 from controller.api import controller_pb2 as pb
 from p4reduce.doctor import counting, words
 from p4reduce.doctor.diagnosis import diagnose
-from p4reduce.doctor.facts import Disk, Echo, Ends, Facts, Line, Losses, ProcessState, Said, Traffic
+from p4reduce.doctor.facts import (
+    Disk,
+    Echo,
+    Ends,
+    Facts,
+    Line,
+    Losses,
+    Process,
+    ProcessState,
+    Said,
+    Traffic,
+)
 from p4reduce.doctor.findings import Diagnosis, Severity
 from tests.p4reduce.doctor import made
 from tests.p4reduce.doctor.made import facts, idle, in_call, job, slot, standing, waiting_for, worker
@@ -214,6 +225,113 @@ def test_a_link_that_is_up_and_carries_nothing() -> None:
     found = diagnose(facts(waits, echoes=echoes, slots=Said([slot([2])], "")))
     assert found.codes[0] == "waits:cut-off"
     assert "link h3:s1 is up, but nothing comes through it" in found.verdict
+
+
+SILENT = {(a, b): Echo(sent=8, received=0) for a, b in zip(made.HOSTS, (*made.HOSTS[1:], "h1"), strict=True)}
+
+
+def silent_fabric(**changes: Any) -> Diagnosis:
+    """No ping comes back, in two turns; there is no job."""
+    both = {"jobs": Said([], ""), **changes.pop("both", {})}
+    return diagnose(facts([], both=both, **{"echoes": SILENT, "echo_turns": 2, **changes}))
+
+
+def test_a_fabric_that_carries_nothing() -> None:
+    found = silent_fabric()
+    assert only_trouble(found) == "fabric-silent"
+    assert found.verdict == "nothing comes through links h1:s1, h2:s1, h3:s1 and h4:s1, which are up."
+    assert "-> p4reduce exec h1 ip -s link show dev h1-eth0" in text(found)
+    assert "p4reduce fault clear" not in text(found)
+    assert "p4reduce fault clear" in text(silent_fabric(rules=["#1 loss of 100% on h1"]))
+
+
+def test_a_fabric_is_not_called_silent_after_one_look() -> None:
+    assert silent_fabric(echo_turns=1).is_healthy
+    assert silent_fabric(echoes={}).is_healthy
+    some = {**SILENT, ("h2", "h3"): Echo(sent=8, received=1)}
+    assert set(silent_fabric(echoes=some).codes) == {"cut-off"}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({"then": {"status": Said(made.status(s1="restarted: loading"), "")}}, id="was-away"),
+        pytest.param({"now": {"status": Said(made.status(s1="restarted: loading"), "")}}, id="is-away"),
+        pytest.param({"now": {"processes": made.processes(switch_s1=ProcessState.STOPPED)}}, id="stopped"),
+        pytest.param(
+            {"then": {"processes": made.processes(switch_s1=ProcessState.STOPPED)}}, id="was-stopped"
+        ),
+        pytest.param({"now": {"processes": made.processes(switch_s1=ProcessState.GONE)}}, id="dead"),
+        pytest.param({"both": {"status": Said(None, "no answer")}}, id="nobody-knows"),
+    ],
+)
+def test_links_are_not_blamed_for_a_switch(changes: dict[str, Any]) -> None:
+    assert "fabric-silent" not in silent_fabric(**changes).codes
+
+
+def test_of_a_silent_fabric_the_links_that_are_known_to_be_down_are_named() -> None:
+    found = silent_fabric(both={"lines": made.lines("h1:s1", "h3:s1")})
+    assert [(finding.code, finding.where) for finding in found.findings] == [
+        ("link-down", "h1:s1"),
+        ("link-down", "h3:s1"),
+    ]
+    found = silent_fabric(both={"lines": made.lines("h1:s1")})
+    assert found.codes == ("fabric-silent", "link-down")
+    assert found.verdict == "nothing comes through links h2:s1, h3:s1 and h4:s1, which are up."
+
+
+def test_a_link_that_loses_everything_is_named_rather_than_all() -> None:
+    def port(lost: int) -> dict[tuple[str, int], Losses]:
+        return {("s1", 3): Losses(counts={"receive.on_request": lost})}
+
+    found = silent_fabric(then={"losses": port(0)}, now={"losses": port(16)})
+    assert only_trouble(found) == "loss"
+
+
+def test_pings_that_are_only_late_are_no_silence() -> None:
+    late: dict[str, Any] = {"echoes": SILENT, "echo_turns": 2}
+    runs = [worker(standing(rank, received=19, acked=19)) for rank in made.RANKS]
+    assert diagnose(facts(runs, before=idle(), **late)).is_healthy
+    assert not diagnose(facts(idle(), **late)).is_healthy
+
+
+def test_a_job_that_waits_in_a_silent_fabric() -> None:
+    waits = [worker(in_call(rank)) for rank in made.RANKS]
+    found = diagnose(facts(waits, echoes=SILENT, echo_turns=2))
+    assert found.codes == ("waits:fabric-silent",)
+    assert "nothing has moved for 12.0 s; nothing comes through links h1:s1, h2:s1," in found.verdict
+    assert "p4reduce show ports" in text(found)
+
+
+def test_wires_that_are_stopped() -> None:
+    wires = {"wires": Process(4711, ProcessState.STOPPED)}
+    found = silent_fabric(both={"processes": {**made.processes(), **wires}})
+    assert found.verdict.endswith("the process that is all links' wires (4711) is stopped (SIGSTOP).")
+    assert found.findings[0].do[0] == "kill -CONT 4711"
+
+
+def test_pings_between_racks_are_not_due_while_an_uplink_is_down() -> None:
+    fabric = fabric_state("c1", hosts=(1, 1))
+    hosts = {f"{host.name}:{host.switch}": host for host in fabric.hosts}
+    processes = {f"switch {switch.name}": made.processes()["owner"] for switch in fabric.switches}
+
+    def found(*down: str) -> Diagnosis:
+        lines = {
+            name: Line(
+                name=name,
+                is_up=name not in down,
+                up=Traffic(),
+                down=Traffic(),
+                rate_mbit=None,
+                uplink=name not in hosts,
+            )
+            for name in (*hosts, *(link.name for link in fabric.links))
+        }
+        both = {"lines": lines, "processes": {**made.processes(), **processes}}
+        return silent_fabric(cluster=fabric, echoes={("h1", "h2"): Echo(sent=8, received=0)}, both=both)
+
+    assert only_trouble(found()) == "fabric-silent"
+    assert set(found("l1:s1", "l1:s2").codes) == {"uplink-down"}
 
 
 def test_entries_of_a_flow_that_somebody_deleted() -> None:

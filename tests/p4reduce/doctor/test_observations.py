@@ -17,10 +17,11 @@ import pytest
 from controller.api import controller_pb2 as pb
 from controller.api.errors import TimedOutError, UnreachableError
 from host_agent.metrics import WHOSE
-from p4reduce.doctor import counting, machine
+from p4reduce.doctor import counting, machine, probing
 from p4reduce.doctor.diagnosis import diagnose
-from p4reduce.doctor.facts import Ends, ProcessState
+from p4reduce.doctor.facts import Echo, Ends, Line, ProcessState
 from p4reduce.doctor.observations import gather
+from p4reduce.live import reading
 from tests.p4reduce.doctor import made
 from tests.topologies.states import GONE
 from topologies import disk
@@ -147,6 +148,48 @@ def whose(directory: Path, process: ProcessId, **changes: Any) -> Path:
     said = {"job": "train", "rank": 1, "pid": process.pid, "started": process.started, "namespace": 0}
     path.write_text(json.dumps({**said, **changes}))
     return path
+
+
+@pytest.mark.parametrize(
+    ("answered", "down", "turns"),
+    [
+        pytest.param((8,), (), 1, id="answered"),
+        pytest.param((0, 8), (), 2, id="late"),
+        pytest.param((0, 0), (), 2, id="silent"),
+        pytest.param((0,), ("h2:s1", "h4:s1"), 1, id="links-down"),
+    ],
+)
+def test_pings_of_which_none_comes_back_are_sent_again(
+    cluster: ClusterState,
+    monkeypatch: pytest.MonkeyPatch,
+    answered: tuple[int, ...],
+    down: tuple[str, ...],
+    turns: int,
+) -> None:
+    waited: list[float] = []
+    looks: list[int] = []
+
+    def probe(
+        cluster: ClusterState, *, patience_s: float = probing.PATIENCE_S
+    ) -> tuple[dict[tuple[str, str], Echo], dict[str, str]]:
+        waited.append(patience_s)
+        echo = Echo(sent=8, received=answered[len(waited) - 1])
+        return {("h1", "h2"): echo, ("h3", "h4"): echo}, {}
+
+    def lines(*_: Any) -> dict[str, Line]:
+        looks.append(len(waited))
+        return made.lines(*down)
+
+    monkeypatch.setattr(probing, "probe", probe)
+    monkeypatch.setattr(reading, "lines", lines)
+    monkeypatch.setattr(machine, "processes", lambda cluster: made.processes())
+    admin = Admin(status=made.status(), plan=pb.PlanReport())
+    found = gather(cluster, interval_s=0.01, admin=lambda target: admin, interfaces=no_interfaces)
+    assert waited == [probing.PATIENCE_S, probing.LONG_PATIENCE_S][:turns]
+    assert found.echo_turns == turns
+    assert found.echoes["h1", "h2"].received == answered[-1]
+    assert turns == 1 or looks[-1] == turns, "whether a switch is away is looked at after the pings"
+    assert ("fabric-silent" in diagnose(found).codes) == (answered == (0, 0))
 
 
 def test_workers_that_do_not_answer(cluster: ClusterState, sleeper: subprocess.Popen[bytes]) -> None:
