@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from controller.api import controller_pb2 as pb
 from p4reduce.doctor import words
-from p4reduce.doctor.facts import Disk, Facts, Process, ProcessState
+from p4reduce.doctor.facts import Facts, Process, ProcessState
 from p4reduce.doctor.findings import Finding, Severity
 
 DISK_FULL_BYTES = 1 << 20
@@ -14,10 +14,10 @@ DISK_FULL_BYTES = 1 << 20
 
 def control(facts: Facts) -> Iterator[Finding]:
     """All of it."""
-    yield from _disk(facts)  # first: a controller does not start on a full one
     yield from controller(facts)
     for switch in facts.cluster.switches:
         yield from _switch(facts, switch.name)
+    yield from _disk(facts)
     yield from _management(facts)
     yield from _drift(facts)
     for rule in facts.rules:
@@ -46,7 +46,7 @@ def controller(facts: Facts) -> Iterator[Finding]:
     process, jobs = facts.now.processes.get("controller"), facts.now.jobs
     goes_on = "sums in the network go on, but nobody can join, and a worker that dies is not noticed"
     if process is None or process.state is ProcessState.GONE:
-        words_left, full = facts.last_words.get("controller", ""), _full_disk(facts) is not None
+        words_left = facts.last_words.get("controller", "")
         yield Finding(
             code="controller-dead",
             severity=Severity.ERROR,
@@ -54,7 +54,6 @@ def controller(facts: Facts) -> Iterator[Finding]:
             where="controller",
             evidence=(f"the end of its log: {words_left}",) if words_left else (),
             do=(
-                *(("first make room on the disk under its database, or it does not start",) if full else ()),
                 "start it again: p4reduce fault controller restart  (jobs go on if that is soon)",
                 f"its log: {facts.cluster.directory / 'controller.log'}",
             ),
@@ -178,37 +177,21 @@ def _effect(facts: Facts, name: str) -> str:
 
 
 def _disk(facts: Facts) -> Iterator[Finding]:
-    disk = _full_disk(facts)
-    if disk is None:
+    disk = facts.disk
+    if disk is None or (disk.free_bytes >= DISK_FULL_BYTES and disk.free_inodes > 0):
         return
     what = f"{disk.free_bytes} bytes are free" if disk.free_inodes else "no inode is free"
-    process = facts.now.processes.get("controller")
-    is_dead = process is None or process.state is ProcessState.GONE
-    if is_dead:
-        effect = "the controller, which is dead, cannot be started again before there is room"
-    else:
-        effect = "jobs that run go on, new ones are refused"
     yield Finding(
         code="disk-full",
         severity=Severity.ERROR,
-        says=f"the disk under the controller's database is full: {effect}",
+        says="the disk under the controller's database is full: jobs that run go on, new ones are refused",
         where="controller",
         evidence=(f"{disk.path}: {what}",),
         do=(
             f"make room: df -h {disk.path}  (p4reduce fault disk free, where it was filled on purpose)",
-            "then start the controller again: p4reduce fault controller restart"
-            if is_dead
-            else "nothing has to be started again",
+            "nothing has to be started again",
         ),
     )
-
-
-def _full_disk(facts: Facts) -> Disk | None:
-    """That under the controller's database, where it has no room."""
-    disk = facts.disk
-    if disk is None or (disk.free_bytes >= DISK_FULL_BYTES and disk.free_inodes > 0):
-        return None
-    return disk
 
 
 def _management(facts: Facts) -> Iterator[Finding]:

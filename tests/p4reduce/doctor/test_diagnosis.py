@@ -700,20 +700,6 @@ def test_a_full_disk() -> None:
     assert not diagnose(running(disk=Disk(path="/run/x.db", free_bytes=1 << 30, free_inodes=0))).is_healthy
 
 
-def test_a_full_disk_under_a_dead_controller_comes_before_its_restart() -> None:
-    dead = {**silent("no answer"), "processes": made.processes(controller=ProcessState.GONE)}
-    found = diagnose(facts(idle(), both=dead, disk=Disk(path="/run/x.db", free_bytes=0)))
-    assert found.codes[:2] == ("disk-full", "controller-dead")
-    assert "the controller, which is dead, cannot be started again before there is room" in found.verdict
-    commands = [line for finding in found.findings[:2] for line in finding.do]
-    assert "p4reduce fault disk free" in commands[0]
-    assert "p4reduce fault controller restart" in commands[1]
-    assert commands[2].startswith("first make room on the disk")
-    with_room = diagnose(facts(idle(), both=dead, disk=Disk(path="/run/x.db", free_bytes=1 << 30)))
-    assert with_room.codes[0] == "controller-dead"
-    assert "make room" not in text(with_room)
-
-
 def test_a_host_that_does_not_reach_the_controller() -> None:
     info = job(ranks=[0, 1, 3], phase=pb.JOINING)
     found = diagnose(

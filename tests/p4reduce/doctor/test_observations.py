@@ -194,6 +194,9 @@ def test_pings_of_which_none_comes_back_are_sent_again(
 
 def test_workers_that_do_not_answer(cluster: ClusterState, sleeper: subprocess.Popen[bytes]) -> None:
     process = ProcessId.of(sleeper.pid)
+    assert wait_until(
+        lambda: machine.process(process).is_well, timeout_s=LONG_S
+    )  # it may wait for a disk yet
     path = whose(cluster.metrics, process)
     with socket.socket(socket.AF_UNIX) as listener:  # that nobody serves
         listener.bind(str(path.with_suffix(".sock")))
