@@ -7,10 +7,19 @@ import random
 
 from controller.config import Config, Spread
 from simulation.faults.loop import NS
-from simulation.faults.schedule import JobPlan, Mishap, Rates, Schedule, Work
+from simulation.faults.schedule import (
+    COLLECTIVES,
+    ON_SWITCHES,
+    ON_WORKERS,
+    JobPlan,
+    Mishap,
+    Rates,
+    Schedule,
+    Work,
+)
 from simulation.network import fabric_config
 
-_COLLECTIVES = ("all_reduce",) * 5 + ("broadcast", "all_gather", "reduce_scatter", "barrier")
+_COLLECTIVES = ("all_reduce",) * 4 + COLLECTIVES
 _SIZES = [
     (1, 2, 256),
     (2, 2, 256),
@@ -148,11 +157,11 @@ def _mishap(chance: random.Random, config: Config, jobs: list[JobPlan], soon_ns:
     if kind == "link-down":
         ends = [f"{host.name}:{host.switch}" for host in config.hosts] + [link.name for link in config.links]
         what = chance.choice(ends)
-    elif kind in ("switch-restart", "p4runtime-cut"):
+    elif kind in ON_SWITCHES:
         what = chance.choice([switch.name for switch in config.switches])
     job = chance.randrange(len(jobs))
     rank = chance.randrange(len(jobs[job].hosts))
-    on_worker = kind in ("worker-kill", "worker-pause", "session-cut")
+    on_worker = kind in ON_WORKERS
     since = job + 1 if chance.random() < 0.85 else 0
     return Mishap(
         _log_time(chance, soon_ns) if since else _log_time(chance, 200_000_000),

@@ -7,23 +7,12 @@ from typing import TYPE_CHECKING
 
 from simulation.faults.control import ControllerProcess
 from simulation.faults.loop import NS
-from simulation.faults.schedule import Mishap
+from simulation.faults.schedule import ON_WORKERS, Mishap
 
 if TYPE_CHECKING:
     from simulation.faults.job import JobRun
     from simulation.faults.worker import Worker
     from simulation.faults.world import World
-
-KINDS = (
-    "worker-kill",
-    "worker-pause",
-    "link-down",
-    "switch-restart",
-    "p4runtime-cut",
-    "controller-restart",
-    "session-cut",
-    "disk-full",
-)
 
 
 def happen(world: World, mishap: Mishap) -> None:
@@ -32,7 +21,7 @@ def happen(world: World, mishap: Mishap) -> None:
     world.note(f"fault: {mishap.kind} {where}")
     over_ns = world.clock.now_ns + mishap.lasts_ns
     kind = mishap.kind
-    if kind in ("worker-kill", "worker-pause", "session-cut"):
+    if kind in ON_WORKERS:
         worker = world.jobs[(mishap.job - 1) % len(world.jobs)].workers
         one = worker[mishap.rank % len(worker)]
         if kind == "worker-kill":

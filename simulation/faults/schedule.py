@@ -12,21 +12,49 @@ import json
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Annotated, Any
 
 import numpy as np
 
+from controller.api.errors import InvalidRequestError
+from controller.config import MAX_LEAVES, MAX_SPINES, Config, ConfigError, Spread
+from controller.planning import check_qps, check_spec
+from controller.specs import JobSpec, Mode
 from host_agent.quantisation import BFLOAT16
 from host_agent.wire.aggregation import Reduction
+from host_agent.wire.psn import PSN_MASK
+from p4src import MAX_RANKS, MAX_SLOTS
 from simulation.cases import Case
+from simulation.faults.fields import FieldError, Length, OneOf, Within, built, require
+from simulation.faults.loop import NS
+from simulation.network import fabric_config
 
-T = TypeVar("T")
 DTYPES: dict[str, np.dtype[Any]] = {
     "int32": np.dtype(np.int32),
     "float32": np.dtype(np.float32),
     "float16": np.dtype(np.float16),
     "bfloat16": BFLOAT16,
 }
+COLLECTIVES = ("all_reduce", "broadcast", "all_gather", "reduce_scatter", "barrier")
+STRIKES = ("loss", "duplicate", "reorder", "corrupt", "stale")
+ON_WORKERS = ("worker-kill", "worker-pause", "session-cut")
+ON_SWITCHES = ("switch-restart", "p4runtime-cut")
+MISHAPS = (*ON_WORKERS, *ON_SWITCHES, "link-down", "controller-restart", "disk-full")
+# What a controller waits for, which `Schedule.timing` may change.
+TIMES = tuple(f.name for f in dataclasses.fields(Config) if f.name.endswith("_s"))
+
+MAX_SEED = 2**64 - 1
+_LONGEST_NS = 3600 * NS  # of simulated time: heartbeats and probes are events all the while
+_MOST_ELEMENTS = 1 << 13  # of a rank: what 32 ranks gather stays small, and a run does not take minutes
+_MANY = 1 << 62  # of what no run gets to
+
+Count = Annotated[int, Within(0, _MANY)]
+Time = Annotated[int, Within(0, _LONGEST_NS)]
+Late = Annotated[int, Within(2, _LONGEST_NS)]
+Chance = Annotated[float, Within(0, 1)]
+Seconds = Annotated[float, Within(0.001, _LONGEST_NS / NS)]
+Seed = Annotated[int, Within(0, MAX_SEED)]
+Rank = Annotated[int, Within(0, MAX_RANKS - 1)]
 
 
 class ScheduleError(ValueError):
@@ -37,13 +65,13 @@ class ScheduleError(ValueError):
 class Rates:
     """How often a link does what to a frame; `late_ns` and `stale_ns`: how far behind it may come then."""
 
-    loss: float = 0.0
-    duplicate: float = 0.0
-    reorder: float = 0.0
-    corrupt: float = 0.0
-    stale: float = 0.0
-    late_ns: int = 200_000
-    stale_ns: int = 50_000_000
+    loss: Chance = 0.0
+    duplicate: Chance = 0.0
+    reorder: Chance = 0.0
+    corrupt: Chance = 0.0
+    stale: Chance = 0.0
+    late_ns: Late = 200_000
+    stale_ns: Late = 50_000_000
 
 
 @dataclass(frozen=True)
@@ -51,10 +79,10 @@ class Strike:
     """What happened to one frame: "loss", "duplicate", "reorder", "corrupt" or "stale" (a late copy)."""
 
     link: str
-    frame: int
-    kind: str
-    after_ns: int = 0
-    bit: int = 0
+    frame: Count
+    kind: Annotated[str, OneOf(STRIKES)]
+    after_ns: Time = 0
+    bit: Count = 0
 
 
 @dataclass(frozen=True)
@@ -68,28 +96,28 @@ class Mishap:
     disk-full (no write to the controller's database goes through).
     """
 
-    at_ns: int
-    kind: str
+    at_ns: Time
+    kind: Annotated[str, OneOf(MISHAPS)]
     what: str = ""
-    job: int = 0
-    rank: int = 0
-    lasts_ns: int = 0
-    since: int = 0
+    job: Count = 0
+    rank: Count = 0
+    lasts_ns: Time = 0
+    since: Count = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
     """One collective, as `simulation.cases.Case` with names, `think_ns` after the one before."""
 
-    module: str
-    name: str
-    dtype: str
-    elements: int
-    reduction: str = "SUM"
-    root: int = 0
+    module: Annotated[str, OneOf(("in_network", "ring"))]
+    name: Annotated[str, OneOf(COLLECTIVES)]
+    dtype: Annotated[str, OneOf(DTYPES)]
+    elements: Annotated[int, Within(0, _MOST_ELEMENTS)]
+    reduction: Annotated[str, OneOf(("SUM", "AVG", "MAX", "MIN"))] = "SUM"
+    root: Count = 0
     non_finite: bool = False
     in_place: bool = False
-    think_ns: int = 0
+    think_ns: Time = 0
 
     def case(self) -> Case:
         """What it does, and what must come out."""
@@ -114,23 +142,36 @@ class JobPlan:
     network.
     """
 
-    hosts: list[int]
+    hosts: Annotated[list[Count], Length(1, MAX_RANKS)]
     work: list[Work]
-    qpns: list[int]
-    psns: list[int]
-    mode: str = ""
-    window: int = 2
-    packets: int = 4
-    path_mtu: int = 256
-    adapters: list[int] = field(default_factory=list)
-    rnr: list[int] = field(default_factory=list)
-    late_ns: list[int] = field(default_factory=list)
-    starts_ns: int = 0
-    after: int = 0
-    seed: int = 0
+    qpns: list[Count]
+    psns: list[Count]
+    mode: Annotated[str, OneOf(("", *Mode.__members__))] = ""
+    window: Count = 2
+    packets: Count = 4
+    path_mtu: Count = 256
+    adapters: list[Rank] = field(default_factory=list)
+    rnr: list[Rank] = field(default_factory=list)
+    late_ns: list[Time] = field(default_factory=list)
+    starts_ns: Time = 0
+    after: Count = 0
+    seed: Seed = 0
     elastic: bool = False
     backup: bool = False
     selective: bool = False
+
+    def spec(self, name: str) -> JobSpec:
+        """What the controller is asked for."""
+        return JobSpec(
+            name=name,
+            world_size=len(self.hosts),
+            mode=Mode[self.mode] if self.mode else None,
+            path_mtu=self.path_mtu,
+            window=self.window,
+            message_packets=self.packets,
+            elastic=self.elastic,
+            selective=self.selective,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,19 +181,19 @@ class Schedule:
     `slots` on each switch (0: as many as there are); from `calm_ns` on, links do nothing to frames any more.
     """
 
-    seed: int
-    spines: int
-    hosts: list[int]
-    jobs: list[JobPlan]
+    seed: Seed
+    spines: Annotated[int, Within(0, MAX_SPINES)]
+    hosts: Annotated[list[Annotated[int, Within(1, MAX_RANKS)]], Length(1, MAX_LEAVES)]
+    jobs: Annotated[list[JobPlan], Length(1, 64)]
     host_rates: Rates = Rates()
     uplink_rates: Rates = Rates()
     strikes: list[Strike] | None = None
     mishaps: list[Mishap] = field(default_factory=list)
-    spread: str = "jobs"
-    slots: int = 0
-    calm_ns: int = 10_000_000_000
-    latencies: dict[str, int] = field(default_factory=dict)
-    timing: dict[str, float] = field(default_factory=dict)
+    spread: Annotated[str, OneOf([spread.value for spread in Spread])] = "jobs"
+    slots: Annotated[int, Within(0, MAX_SLOTS)] = 0
+    calm_ns: Time = 10_000_000_000
+    latencies: dict[str, Time] = field(default_factory=dict)
+    timing: dict[str, Seconds] = field(default_factory=dict)
 
     def to_json(self) -> str:
         """The whole schedule, one fault a line."""
@@ -170,25 +211,83 @@ class Schedule:
         """What `to_json` wrote; ScheduleError."""
         try:
             document = json.loads(text)
-            if not isinstance(document, dict) or document.pop("p4reduce_schedule", None) != 1:
-                raise ScheduleError("this is no schedule of 'p4reduce simulate-faults'")
-            return cls(
-                **{
-                    **document,
-                    "jobs": [
-                        JobPlan(**{**job, "work": [Work(**work) for work in job["work"]]})
-                        for job in document["jobs"]
-                    ],
-                    "host_rates": Rates(**document["host_rates"]),
-                    "uplink_rates": Rates(**document["uplink_rates"]),
-                    "strikes": None
-                    if document["strikes"] is None
-                    else [Strike(**strike) for strike in document["strikes"]],
-                    "mishaps": [Mishap(**mishap) for mishap in document["mishaps"]],
-                }
-            )
-        except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
-            raise ScheduleError(f"this schedule cannot be read: {error}") from error
+        except (ValueError, RecursionError) as error:  # also of numbers that are too long, and brackets
+            raise ScheduleError(f"this is no JSON: {error}") from error
+        if not isinstance(document, dict) or document.pop("p4reduce_schedule", None) != 1:
+            raise ScheduleError("this is no schedule of 'p4reduce simulate-faults'")
+        try:
+            schedule = built(cls, document)
+        except FieldError as error:
+            raise ScheduleError(str(error)) from error
+        schedule.check()
+        return schedule
+
+    def config(self) -> Config:
+        """What the controller is told of the cluster; ConfigError."""
+        config = fabric_config(self.spines, self.hosts, Spread(self.spread))
+        timing: dict[str, Any] = {
+            "heartbeat_interval_s": 0.5,
+            "heartbeat_timeout_s": 2.0,
+            "lost_timeout_s": 1.5,
+            "resume_timeout_s": 4.0,
+            "switch_timeout_s": 3.0,
+            **self.timing,
+        }
+        return dataclasses.replace(config, path_mtu=4096, **timing)
+
+    def check(self) -> None:
+        """What no field alone can tell; ScheduleError."""
+        try:
+            self._check_cluster()
+            config = self.config()
+            for n, job in enumerate(self.jobs):
+                self._check_job(config, job, n)
+            self._check_faults(config)
+        except (FieldError, ConfigError, InvalidRequestError) as error:
+            raise ScheduleError(str(error)) from error
+
+    def _check_cluster(self) -> None:
+        if not self.spines:
+            require(Length(1, 1), self.hosts, "without spines, hosts")
+        for name in self.timing:
+            require(OneOf(TIMES), name, "a name in timing")
+        for name, value in self.latencies.items():
+            if name.startswith("psn/"):
+                require(Within(0, PSN_MASK), value, f"latencies.{json.dumps(name)}")
+
+    def _check_job(self, config: Config, job: JobPlan, n: int) -> None:
+        where, size = f"jobs[{n}]", len(job.hosts)
+        for k, host in enumerate(job.hosts):
+            require(Within(0, sum(self.hosts) - 1), host, f"{where}.hosts[{k}]")
+        for name in ("qpns", "psns", "late_ns"):
+            if name != "late_ns" or job.late_ns:
+                require(Length(size, size), getattr(job, name), f"{where}.{name}")
+        for name in ("adapters", "rnr"):
+            for k, rank in enumerate(getattr(job, name)):
+                require(Within(0, size - 1), rank, f"{where}.{name}[{k}]")
+        require(Within(0, n), job.after, f"{where}.after")
+        for k, work in enumerate(job.work):
+            if job.elastic and work.name == "reduce_scatter":
+                raise FieldError(
+                    f"{where}.work[{k}].name", work.name, "another: fewer workers cannot divide it"
+                )
+        check_spec(config, job.spec(f"job{n + 1}"))
+        for rank, (qpn, psn) in enumerate(zip(job.qpns, job.psns, strict=True)):
+            check_qps(f"{where}, rank {rank}", qpn_out=qpn, psn_out=psn, qpn_in=qpn + 1)
+
+    def _check_faults(self, config: Config) -> None:
+        links, jobs = directions(config), len(self.jobs)
+        for n, strike in enumerate(self.strikes or ()):
+            require(OneOf(links), strike.link, f"strikes[{n}].link")
+        ends = [link.replace(">", ":") for link in links]
+        for n, mishap in enumerate(self.mishaps):
+            where = f"mishaps[{n}]"
+            if mishap.kind in ON_SWITCHES:
+                require(OneOf([switch.name for switch in config.switches]), mishap.what, f"{where}.what")
+            elif mishap.kind == "link-down":
+                require(OneOf(ends), mishap.what, f"{where}.what")
+            require(Within(int(mishap.kind in ON_WORKERS), jobs), mishap.job, f"{where}.job")
+            require(Within(0, jobs), mishap.since, f"{where}.since")
 
     def in_words(self) -> str:
         """For people: a line for each job and each fault."""
@@ -222,6 +321,12 @@ class Schedule:
         return len(self.mishaps) + len(self.strikes or ())
 
 
+def directions(config: Config) -> list[str]:
+    """The links of a cluster, each in both directions."""
+    ends = [(host.name, host.switch) for host in config.hosts] + [(link.a, link.b) for link in config.links]
+    return [name for a, b in ends for name in (f"{a}>{b}", f"{b}>{a}")]
+
+
 class StrikesOfLink:
     """What a direction of a link does to its frames, in the order in which they come."""
 
@@ -234,7 +339,7 @@ class StrikesOfLink:
         self._log = log
         self._random = random.Random(f"{seed}/{name}")
         bounds, total = [], 0.0
-        for kind in ("loss", "duplicate", "reorder", "corrupt", "stale"):
+        for kind in STRIKES:
             total += getattr(rates, kind)
             bounds.append((total, kind))
         self._bounds, self._total = bounds, total

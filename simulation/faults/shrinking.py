@@ -12,7 +12,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from simulation.faults.schedule import JobPlan, Mishap, Rates, Schedule, Strike
+from simulation.faults.schedule import (
+    JobPlan,
+    Mishap,
+    Rates,
+    Schedule,
+    ScheduleError,
+    Strike,
+    directions,
+)
 from simulation.faults.world import Outcome
 
 T = TypeVar("T")
@@ -71,11 +79,12 @@ class Shrinker:
         """Whether it fails alike; then it is the best."""
         if time.monotonic() > self._until:
             return False
-        self.runs += 1
         try:
-            outcome = self.play(schedule)
-        except (ValueError, IndexError, KeyError):  # it makes no sense any more
+            schedule.check()
+        except ScheduleError:  # it makes no sense any more, and could not be read again
             return False
+        self.runs += 1
+        outcome = self.play(schedule)
         if kind_of(outcome.error) != self.wanted:
             return False
         self.best = outcome
@@ -149,15 +158,24 @@ def _smaller(schedule: Schedule) -> Iterator[Schedule]:
     used = {host for job in jobs for host in job.hosts}
     hosts, total = list(schedule.hosts), sum(schedule.hosts)
     if hosts[-1] > 1 and total - 1 not in used:
-        yield replace(schedule, hosts=[*hosts[:-1], hosts[-1] - 1])
+        yield _what_is_left(replace(schedule, hosts=[*hosts[:-1], hosts[-1] - 1]))
     elif len(hosts) > 1 and hosts[-1] == 1 and total - 1 not in used:
-        gone = f"l{len(hosts)}"
-        kept = [mishap for mishap in schedule.mishaps if gone not in mishap.what.split(":")]
-        yield replace(schedule, hosts=hosts[:-1], mishaps=kept)
+        yield _what_is_left(replace(schedule, hosts=hosts[:-1]))
     if schedule.spines > 1:
-        gone = f"s{schedule.spines}"
-        kept = [mishap for mishap in schedule.mishaps if gone not in mishap.what.split(":")]
-        yield replace(schedule, spines=schedule.spines - 1, mishaps=kept)
+        yield _what_is_left(replace(schedule, spines=schedule.spines - 1))
+
+
+def _what_is_left(schedule: Schedule) -> Schedule:
+    """Without faults of hosts, switches and links that are gone."""
+    config = schedule.config()
+    links = directions(config)
+    there = {"", *(switch.name for switch in config.switches), *(link.replace(">", ":") for link in links)}
+    strikes = schedule.strikes
+    return replace(
+        schedule,
+        mishaps=[mishap for mishap in schedule.mishaps if mishap.what in there],
+        strikes=None if strikes is None else [strike for strike in strikes if strike.link in links],
+    )
 
 
 def _smaller_job(job: JobPlan) -> Iterator[JobPlan]:
@@ -202,5 +220,9 @@ def _without_job(schedule: Schedule, n: int) -> Schedule:
         for k, job in enumerate(schedule.jobs)
         if k != n
     ]
-    mishaps = [replace(mishap, job=moved(mishap.job)) for mishap in schedule.mishaps if mishap.job != n + 1]
+    mishaps = [
+        replace(mishap, job=moved(mishap.job), since=moved(mishap.since))
+        for mishap in schedule.mishaps
+        if n + 1 not in (mishap.job, mishap.since)  # else it would never begin
+    ]
     return replace(schedule, jobs=jobs, mishaps=mishaps)

@@ -7,12 +7,11 @@ import traceback
 import zlib
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from ipaddress import IPv4Address
 from typing import Any
 
-from controller.config import Config, HostConfig, Spread
-from controller.jobs import JobSpec, Mode
+from controller.config import HostConfig
 from controller.store import Store
 from simulation.faults import mishaps
 from simulation.faults.control import ControllerProcess, DefectsHeard
@@ -21,7 +20,6 @@ from simulation.faults.loop import NS, Clock
 from simulation.faults.node import GhostSwitch, SwitchNode
 from simulation.faults.schedule import Mishap, Schedule, Strike, StrikesOfLink
 from simulation.faults.worker import Worker
-from simulation.network import fabric_config
 from simulation.rack import InvariantError
 
 _TO_BACKUP = 0xAC000000 - 0x0A000000  # 10.x.y.z: 172.x.y.z
@@ -145,7 +143,7 @@ class World:
         self.strikes: list[Strike] = []
         self.happened: list[tuple[int, Mishap]] = []
         self._last_fault_ns = 0
-        self.config = self._configuration()
+        self.config = schedule.config()
         self._hosts = {host.name: host for host in self.config.hosts}
         self._qps: dict[tuple[IPv4Address, int], Worker] = {}
         self._backup = BackupNetwork(self.clock, self._qps, delay_ns=self.latency("backup", 50_000, 500_000))
@@ -171,19 +169,6 @@ class World:
         self.jobs = [JobRun(self, number, plan) for number, plan in enumerate(schedule.jobs, 1)]
 
     # What is made of the schedule.
-
-    def _configuration(self) -> Config:
-        schedule = self.schedule
-        config = fabric_config(schedule.spines, schedule.hosts, Spread(schedule.spread))
-        timing: dict[str, Any] = {
-            "heartbeat_interval_s": 0.5,
-            "heartbeat_timeout_s": 2.0,
-            "lost_timeout_s": 1.5,
-            "resume_timeout_s": 4.0,
-            "switch_timeout_s": 3.0,
-            **schedule.timing,
-        }
-        return replace(config, path_mtu=4096, **timing)
 
     def latency(self, name: str, least_ns: int, most_ns: int) -> int:
         """A delay of the schedule, or one that follows from its seed and the name."""
@@ -375,20 +360,9 @@ class World:
         if waits or controller is None or not controller.listening:
             self.clock.after(NS // 20, self._create, job)
             return
-        plan = job.plan
-        spec = JobSpec(
-            name=job.name,
-            world_size=len(plan.hosts),
-            mode=Mode[plan.mode] if plan.mode else None,
-            path_mtu=plan.path_mtu,
-            window=plan.window,
-            message_packets=plan.packets,
-            elastic=plan.elastic,
-            selective=plan.selective,
-        )
         with controller.running():
             try:
-                controller.registry.create_job(spec)
+                controller.registry.create_job(job.plan.spec(job.name))
             except Exception as error:  # noqa: BLE001
                 self.note(f"{job.name} cannot be created: {error}")
                 self.clock.after(NS // 5, self._create, job)
