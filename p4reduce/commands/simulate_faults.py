@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -78,10 +77,26 @@ def simulate_faults(
 
 
 def _range(text: str) -> range:
-    found = re.fullmatch(r"(\d+)(?:\.\.(\d+))?", text)
-    if found is None or (found[2] is not None and int(found[2]) < int(found[1])):
+    found = re.fullmatch(r"(\d{1,99})(?:\.\.(\d{1,99}))?", text)  # int() reads no more than 4300
+    first, last = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
+    if last < first:
         raise TopologyError(f"--seeds is {text!r}: give a range such as 1..1000")
-    return range(int(found[1]), int(found[2] or found[1]) + 1)
+    _require_seed(last, "--seeds")
+    return range(first, last + 1)
+
+
+def _drawn(seed: int) -> Schedule:
+    from simulation.faults.drawing import draw
+
+    _require_seed(seed, "--seed")
+    return draw(seed)
+
+
+def _require_seed(seed: int, option: str) -> None:
+    from simulation.faults.schedule import MAX_SEED
+
+    if not 0 <= seed <= MAX_SEED:
+        raise TopologyError(f"{option}: {seed} is no seed: seeds are whole numbers from 0 to {MAX_SEED}")
 
 
 def _many(
@@ -97,6 +112,7 @@ def _many(
     from simulation.faults.drawing import draw
 
     printed = time.monotonic()
+    total = seeds.stop - seeds.start  # len() has its limits
 
     said = 0
 
@@ -105,15 +121,15 @@ def _many(
         for failure in tally.failures[said:]:
             output.note(f"seed {failure.seed}: {failure.error}")
         said = len(tally.failures)
-        if time.monotonic() - printed >= 10 or tally.seeds == len(seeds):
+        if time.monotonic() - printed >= 10 or tally.seeds == total:
             printed = time.monotonic()
-            output.note(_progress(tally, len(seeds)))
+            output.note(_progress(tally, total))
 
     with targets.players(target) as play:
         tally = running.run_many(seeds, processes=jobs, seconds=seconds, say=say, play=play.many)
         if json_file is not None:
-            output.write_json(json_file, {"target": target, "first_seed": seeds[0], **tally.as_json()})
-        _summary(tally, seeds, target)
+            output.write_json(json_file, {"target": target, "first_seed": seeds.start, **tally.as_json()})
+        _summary(tally, total, target)
         for failure in tally.failures:
             output.say(f"seed {failure.seed}: {failure.error}", style="red")
         for failure in tally.failures[:_SHRUNK]:
@@ -126,9 +142,8 @@ def _one(
     seed: int | None, replay: Path | None, target: str, trace: bool, shrink_s: float, save: Path
 ) -> None:
     from simulation.faults import targets
-    from simulation.faults.drawing import draw
 
-    schedule = draw(seed) if seed is not None else _read(replay)
+    schedule = _drawn(seed) if seed is not None else _read(replay)
     with targets.players(target) as play:
         outcome = play.one(schedule, tracing=trace)
         for line in outcome.lines[-_LINES:]:
@@ -174,11 +189,11 @@ def _progress(tally: Tally, total: int) -> str:
     return f"{tally.seeds:,} of {total:,} seeds, {rate:.1f} a second{failed}"
 
 
-def _summary(tally: Tally, seeds: Sequence[int], target: str) -> None:
+def _summary(tally: Tally, total: int, target: str) -> None:
     beside = "" if target == "model" else f", each frame given to {target} too"
     rate = tally.seeds / tally.seconds if tally.seconds else 0.0
     output.say(
-        f"{tally.seeds:,} of {len(seeds):,} seeds in {tally.seconds:.1f} s ({rate:.1f} a second){beside}: "
+        f"{tally.seeds:,} of {total:,} seeds in {tally.seconds:.1f} s ({rate:.1f} a second){beside}: "
         f"{len(tally.failures)} failed"
     )
     output.say(

@@ -88,10 +88,9 @@ def run_many(
 ) -> Tally:
     """Play seeds until all are done, or time is up, or Ctrl-C; `say` hears of progress every second or so."""
     tally, started, said = Tally(), time.monotonic(), time.monotonic()
-    chunks = [seeds[start : start + CHUNK] for start in range(0, len(seeds), CHUNK)]
     try:
         with _players(processes, play) as players:
-            for part in players(chunks):
+            for part in players(_chunks(seeds)):
                 tally.merge(part)
                 tally.seconds = time.monotonic() - started
                 if say is not None and time.monotonic() - said >= 1.0:
@@ -106,6 +105,12 @@ def run_many(
     return tally
 
 
+def _chunks(seeds: range) -> Iterator[range]:
+    """One by one, without len(): there may be more seeds than fit into memory, or into what len() can say."""
+    for start in range(seeds.start, seeds.stop, CHUNK):
+        yield range(start, min(start + CHUNK, seeds.stop))
+
+
 Players = Callable[[Iterable[range]], Iterator[Tally]]
 
 
@@ -116,6 +121,7 @@ def _players(processes: int, play: Callable[[Iterable[int]], Tally]) -> Iterator
         return
     context = multiprocessing.get_context("fork")
     with context.Pool(processes, initializer=_ignore_interrupts) as pool:
+        # What goes to them is a pipe: only as many chunks are made ahead as there is room for in that.
         yield lambda chunks: pool.imap_unordered(play, chunks)
 
 

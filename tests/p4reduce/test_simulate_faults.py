@@ -10,7 +10,7 @@ import pytest
 
 from p4reduce.cli import run
 from simulation.faults.drawing import draw
-from simulation.faults.schedule import Schedule
+from simulation.faults.schedule import MAX_SEED, Schedule
 from simulation.switch.slot_rules import Job, SwitchModel
 
 
@@ -21,6 +21,12 @@ def test_many_seeds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert summary["seeds"] == 12
     assert summary["failures"] == []
     assert summary["packets"] > 0
+
+
+def test_more_seeds_than_fit_into_memory(capsys: pytest.CaptureFixture[str]) -> None:
+    for jobs in ("1", "2"):
+        assert run(["simulate-faults", "--seeds", f"0..{MAX_SEED}", "--seconds", "0", "--jobs", jobs]) == 0
+        assert "of 18,446,744,073,709,551,616 seeds" in capsys.readouterr().out
 
 
 def test_one_seed_says_what_happened(capsys: pytest.CaptureFixture[str]) -> None:
@@ -58,10 +64,14 @@ def test_a_failure_is_kept_and_played_again(
         ["--seeds", "1..2", "--seed", "3"],
         ["--seeds", "5..2"],
         ["--seeds", "many"],
+        ["--seeds", "1..99999999999999999999", "--seconds", "1"],
+        ["--seeds", f"1..{'9' * 5000}"],
+        ["--seed", str(MAX_SEED + 1)],
+        ["--seed", "-1"],
         ["--seed", "1", "--target", "tofino"],
         ["--replay", "/nonexistent.json"],
     ],
-    ids=" ".join,
+    ids=lambda words: " ".join(words)[:40],
 )
 def test_what_makes_no_sense_is_one_line(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["simulate-faults", *words]) == 1
