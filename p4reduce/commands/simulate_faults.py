@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from p4reduce import output
+from p4reduce.failing import EXIT_INTERRUPTED
 from topologies.errors import TopologyError
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ def simulate_faults(
 
     After every event it is checked that no sum is wrong and no invariant is broken, and in the end that every
     job is over. A failure is made as short as can be, and written to a file that --replay plays again.
+    Ctrl-C ends --seeds with what was found so far, and exit code 130.
     """
     from simulation.faults.targets import TARGETS, TargetError  # other commands do not wait for all of this
     from topologies.switches import require_bmv2
@@ -132,6 +134,9 @@ def _many(
         _summary(tally, total, target)
         for failure in tally.failures:
             output.say(f"seed {failure.seed}: {failure.error}", style="red")
+        if tally.interrupted:  # whoever wants to end it does not wait for failures to be made short
+            output.complain(f"interrupted after {tally.seeds:,} of {total:,} seeds")
+            raise typer.Exit(EXIT_INTERRUPTED)
         for failure in tally.failures[:_SHRUNK]:
             _shrink(play.one(draw(failure.seed)), play, shrink_s, save)
     if tally.failures:

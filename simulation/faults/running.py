@@ -26,7 +26,7 @@ class Failure:
 
 @dataclass
 class Tally:
-    """What some seeds came to."""
+    """What some seeds came to. `interrupted`: by Ctrl-C, before all of them were played."""
 
     seeds: int = 0
     events: int = 0
@@ -38,6 +38,7 @@ class Tally:
     workers: Counter[str] = field(default_factory=Counter)
     faults: Counter[str] = field(default_factory=Counter)
     failures: list[Failure] = field(default_factory=list)
+    interrupted: bool = False
 
     def add(self, outcome: Outcome) -> None:
         """One seed more."""
@@ -60,11 +61,13 @@ class Tally:
         self.workers.update(other.workers)
         self.faults.update(other.faults)
         self.failures += other.failures
+        self.interrupted = self.interrupted or other.interrupted
 
     def as_json(self) -> dict[str, Any]:
         """For a file."""
         return {
             "seeds": self.seeds,
+            "interrupted": self.interrupted,
             "seconds": round(self.seconds, 3),
             "seeds_per_s": round(self.seeds / self.seconds, 2) if self.seconds else None,
             "events": self.events,
@@ -96,10 +99,10 @@ def run_many(
                 if say is not None and time.monotonic() - said >= 1.0:
                     said = time.monotonic()
                     say(tally)
-                if seconds is not None and tally.seconds >= seconds:
+                if tally.interrupted or (seconds is not None and tally.seconds >= seconds):
                     break
     except KeyboardInterrupt:
-        pass  # what is done is done, and said
+        tally.interrupted = True
     tally.seconds = time.monotonic() - started
     tally.failures.sort(key=lambda failure: failure.seed)
     return tally
@@ -120,11 +123,17 @@ def _players(processes: int, play: Callable[[Iterable[int]], Tally]) -> Iterator
         yield lambda chunks: map(play, chunks)
         return
     context = multiprocessing.get_context("fork")
-    with context.Pool(processes, initializer=_ignore_interrupts) as pool:
+    # Ctrl-C is for the process that gathers: it is held back while others are made, which would hear it too.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        pool = context.Pool(processes, initializer=_ignore_interrupts)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    with pool:
         # What goes to them is a pipe: only as many chunks are made ahead as there is room for in that.
         yield lambda chunks: pool.imap_unordered(play, chunks)
 
 
 def _ignore_interrupts() -> None:
-    """Ctrl-C is for the process that gathers."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})

@@ -39,13 +39,19 @@ class Targeted:
         return outcome
 
     def many(self, seeds: Iterable[int]) -> Tally:
-        """Several. Runs leave much behind that hangs together: what is collected when is chosen for that."""
+        """Several, or those before Ctrl-C.
+
+        Runs leave much behind that hangs together: what is collected when is chosen for that.
+        """
         if not gc.get_freeze_count():  # once: what is frozen is never collected
             gc.freeze()
         gc.set_threshold(50_000, 20, 1_000)
         tally = Tally()
-        for seed in seeds:
-            tally.add(self.one(draw(seed)))
+        try:
+            for seed in seeds:
+                tally.add(self.one(draw(seed)))
+        except KeyboardInterrupt:
+            tally.interrupted = True  # the caller says so
         gc.collect()
         return tally
 

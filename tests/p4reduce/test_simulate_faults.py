@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 from p4reduce.cli import run
 from simulation.faults.drawing import draw
 from simulation.faults.schedule import MAX_SEED, Schedule
+from simulation.faults.targets import Targeted
 from simulation.switch.slot_rules import Job, SwitchModel
 
 
@@ -21,12 +24,70 @@ def test_many_seeds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert summary["seeds"] == 12
     assert summary["failures"] == []
     assert summary["packets"] > 0
+    assert not summary["interrupted"]
 
 
 def test_more_seeds_than_fit_into_memory(capsys: pytest.CaptureFixture[str]) -> None:
     for jobs in ("1", "2"):
         assert run(["simulate-faults", "--seeds", f"0..{MAX_SEED}", "--seconds", "0", "--jobs", jobs]) == 0
         assert "of 18,446,744,073,709,551,616 seeds" in capsys.readouterr().out
+
+
+def test_ctrl_c_says_what_was_found_so_far(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of the seeds that were not yet handed over, and without making failures short."""
+    one, path = Targeted.one, tmp_path / "s.json"
+
+    def fails_then_ends(self: Targeted, schedule: Schedule, **options: Any) -> Any:
+        if schedule.seed == 14:
+            raise KeyboardInterrupt
+        outcome = one(self, schedule, **options)
+        outcome.error = "broken" if schedule.seed == 12 else ""
+        return outcome
+
+    monkeypatch.setattr(Targeted, "one", fails_then_ends)
+    words = ["simulate-faults", "--seeds", "1..1000", "--json", str(path), "--save", str(tmp_path)]
+    assert run(words) == 130
+    said = capsys.readouterr()
+    assert "13 of 1,000 seeds" in said.out
+    assert "seed 12: broken" in said.out
+    assert said.err.splitlines()[-1] == "p4reduce: interrupted after 13 of 1,000 seeds"
+    summary = json.loads(path.read_text())
+    assert summary["interrupted"]
+    assert summary["seeds"] == 13
+    assert summary["failures"] == [{"seed": 12, "error": "broken"}]
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_ctrl_c_with_several_processes() -> None:
+    """A terminal sends it to all of them."""
+    code = """if True:
+        import os, signal, sys
+        from p4reduce.cli import run
+        from simulation.faults.running import Tally
+
+        merge = Tally.merge
+
+        def merge_and_end(self, other):
+            merge(self, other)
+            if self.seeds == 20:
+                os.killpg(0, signal.SIGINT)
+
+        Tally.merge = merge_and_end
+        sys.exit(run(["simulate-faults", "--seeds", "1..100000", "--jobs", "2"]))
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        start_new_session=True,
+        check=False,
+    )
+    assert done.stderr.splitlines() == ["p4reduce: interrupted after 20 of 100,000 seeds"]
+    assert "20 of 100,000 seeds" in done.stdout
+    assert done.returncode == 130
 
 
 def test_one_seed_says_what_happened(capsys: pytest.CaptureFixture[str]) -> None:
