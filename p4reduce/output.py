@@ -46,9 +46,9 @@ def say(text: str, *, style: str | None = None) -> None:
     _console().print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
-def note(text: str) -> None:
+def note(text: str, *, style: str | None = None) -> None:
     """A remark that is not what was asked for, on stderr."""
-    _console(stderr=True).print(text, markup=False, highlight=False, soft_wrap=True)
+    _console(stderr=True).print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
 def show(renderable: RenderableType) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Protocol
 
 import typer
 
@@ -20,6 +20,12 @@ if TYPE_CHECKING:
 
 _SHRUNK = 3  # failures that are made short; of more, only the seed is printed
 _LINES = 200  # of a trace
+
+
+class _Tell(Protocol):
+    """output.say, or output.note where JSON has stdout."""
+
+    def __call__(self, text: str, *, style: str | None = None) -> None: ...
 
 
 def simulate_faults(
@@ -69,11 +75,13 @@ def simulate_faults(
     if target == "bmv2":
         require_bmv2()
     output.require_writable(json_file)
+    tell = output.note if str(json_file) == "-" else output.say
     try:
         if seeds is not None:
-            _many(_range(seeds), jobs, seconds, json_file, target, shrink_s, save)
+            _many(_range(seeds), jobs, seconds, json_file, tell, target, shrink_s, save)
         else:
-            _one(seed, replay, target, trace, shrink_s, save)
+            schedule = _read(replay) if seed is None else _drawn(seed)
+            _one(schedule, json_file, tell, target, trace, shrink_s, None if seed is None else save)
     except TargetError as error:
         raise TopologyError(str(error)) from error
 
@@ -106,6 +114,7 @@ def _many(
     jobs: int,
     seconds: float | None,
     json_file: Path | None,
+    tell: _Tell,
     target: str,
     shrink_s: float,
     save: Path,
@@ -130,48 +139,63 @@ def _many(
     with targets.players(target) as play:
         tally = running.run_many(seeds, processes=jobs, seconds=seconds, say=say, play=play.many)
         if json_file is not None:
-            output.write_json(json_file, {"target": target, "first_seed": seeds.start, **tally.as_json()})
-        _summary(tally, total, target)
+            _write(json_file, target, seeds.start, tally)
+        _summary(tally, total, target, tell)
         for failure in tally.failures:
-            output.say(f"seed {failure.seed}: {failure.error}", style="red")
+            tell(f"seed {failure.seed}: {failure.error}", style="red")
         if tally.interrupted:  # whoever wants to end it does not wait for failures to be made short
             output.complain(f"interrupted after {tally.seeds:,} of {total:,} seeds")
             raise typer.Exit(EXIT_INTERRUPTED)
         for failure in tally.failures[:_SHRUNK]:
-            _shrink(play.one(draw(failure.seed)), play, shrink_s, save)
+            _shrink(play.one(draw(failure.seed)), play, shrink_s, save, tell)
     if tally.failures:
         raise typer.Exit(1)
 
 
 def _one(
-    seed: int | None, replay: Path | None, target: str, trace: bool, shrink_s: float, save: Path
+    schedule: Schedule,
+    json_file: Path | None,
+    tell: _Tell,
+    target: str,
+    trace: bool,
+    shrink_s: float,
+    save: Path | None,
 ) -> None:
-    from simulation.faults import targets
+    """`save`: where a failure is made short (None: it is not, as with a schedule that was)."""
+    from simulation.faults import running, targets
 
-    schedule = _drawn(seed) if seed is not None else _read(replay)
     with targets.players(target) as play:
+        started = time.monotonic()
         outcome = play.one(schedule, tracing=trace)
+        if json_file is not None:
+            tally = running.Tally(seconds=time.monotonic() - started)
+            tally.add(outcome)
+            _write(json_file, target, schedule.seed, tally)
         for line in outcome.lines[-_LINES:]:
-            output.say(line)
-        output.say(_in_words(outcome))
+            tell(line)
+        tell(_in_words(outcome))
         if outcome.error:
-            output.say(f"seed {schedule.seed}: {outcome.error}", style="red")
-            if replay is None:
-                _shrink(outcome, play, shrink_s, save)
+            tell(f"seed {schedule.seed}: {outcome.error}", style="red")
+            if save is not None:
+                _shrink(outcome, play, shrink_s, save, tell)
             raise typer.Exit(1)
+
+
+def _write(path: Path, target: str, first_seed: int, tally: Tally) -> None:
+    output.write_json(path, {"target": target, "first_seed": first_seed, **tally.as_json()})
 
 
 def _read(path: Path | None) -> Schedule:
     from simulation.faults.schedule import Schedule, ScheduleError
 
-    assert path is not None
+    assert path is not None  # one of three is given
     try:
         return Schedule.from_json(path.read_text())
     except (OSError, ScheduleError, UnicodeDecodeError) as error:
         raise TopologyError(f"cannot read {path}: {error}") from error
 
 
-def _shrink(outcome: Outcome, play: Targeted, seconds: float, save: Path) -> None:
+def _shrink(outcome: Outcome, play: Targeted, seconds: float, save: Path, tell: _Tell) -> None:
     from simulation.faults.shrinking import Shrinker
 
     shrunk = Shrinker(outcome, play.one, seconds=seconds).shrink()
@@ -181,7 +205,7 @@ def _shrink(outcome: Outcome, play: Targeted, seconds: float, save: Path) -> Non
         path.write_text(schedule.to_json())
     except OSError as error:
         raise TopologyError(f"cannot write {path}: {error.strerror}") from error
-    output.say(
+    tell(
         f"\nseed {schedule.seed}, made short in {shrunk.runs} runs: {shrunk.outcome.error}\n"
         f"{schedule.in_words()}\n"
         f"  play it again: p4reduce simulate-faults --replay {path} --trace"
@@ -194,21 +218,19 @@ def _progress(tally: Tally, total: int) -> str:
     return f"{tally.seeds:,} of {total:,} seeds, {rate:.1f} a second{failed}"
 
 
-def _summary(tally: Tally, total: int, target: str) -> None:
+def _summary(tally: Tally, total: int, target: str, tell: _Tell) -> None:
     beside = "" if target == "model" else f", each frame given to {target} too"
     rate = tally.seeds / tally.seconds if tally.seconds else 0.0
-    output.say(
+    tell(
         f"{tally.seeds:,} of {total:,} seeds in {tally.seconds:.1f} s ({rate:.1f} a second){beside}: "
         f"{len(tally.failures)} failed"
     )
-    output.say(
+    tell(
         f"{tally.events:,} events, {tally.packets:,} packets, {tally.collectives:,} collectives, "
         f"{tally.simulated_s:,.0f} s of simulated time"
     )
-    output.say(
-        "faults: " + (", ".join(f"{n:,} {kind}" for kind, n in sorted(tally.faults.items())) or "none")
-    )
-    output.say("workers: " + ", ".join(f"{n:,} {state}" for state, n in sorted(tally.workers.items())))
+    tell("faults: " + (", ".join(f"{n:,} {kind}" for kind, n in sorted(tally.faults.items())) or "none"))
+    tell("workers: " + ", ".join(f"{n:,} {state}" for state, n in sorted(tally.workers.items())))
 
 
 def _in_words(outcome: Outcome) -> str:

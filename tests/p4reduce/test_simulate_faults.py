@@ -33,6 +33,29 @@ def test_more_seeds_than_fit_into_memory(capsys: pytest.CaptureFixture[str]) -> 
         assert "of 18,446,744,073,709,551,616 seeds" in capsys.readouterr().out
 
 
+def test_one_seeds_json_is_that_of_many(tmp_path: Path) -> None:
+    """But for the time that it took."""
+    path, schedule = tmp_path / "s.json", tmp_path / "schedule.json"
+    schedule.write_text(draw(7).to_json())
+    written = []
+    for words in (["--seeds", "7"], ["--seed", "7"], ["--replay", str(schedule)]):
+        path.unlink(missing_ok=True)
+        assert run(["simulate-faults", *words, "--json", str(path)]) == 0
+        written.append(json.loads(path.read_text()))
+        assert written[-1].pop("seconds") > 0
+        assert written[-1].pop("seeds_per_s") > 0
+    assert written[0]["first_seed"] == 7
+    assert written[0] == written[1] == written[2]
+
+
+@pytest.mark.parametrize("words", [["--seeds", "7..8"], ["--seed", "7", "--trace"]], ids=" ".join)
+def test_json_on_stdout_has_it_alone(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["simulate-faults", *words, "--json", "-"]) == 0
+    said = capsys.readouterr()
+    assert json.loads(said.out)["first_seed"] == 7
+    assert "simulated time" in said.err
+
+
 def test_ctrl_c_says_what_was_found_so_far(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
