@@ -10,6 +10,7 @@ import shutil
 import socket
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,6 +36,17 @@ class Bmv2:
 
     def process(self, packets: Sequence[tuple[int, bytes]]) -> Outputs:
         """What each packet (port, data) made leave, as (port, packet), in order on each port."""
+        deadline = time.monotonic() + TIMEOUT_S
+        while True:
+            try:
+                return self._process(packets)
+            except grpc.RpcError as error:
+                # It takes no packets until its threads run, a moment after its first program is there.
+                if error.details() != "not ready" or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.02)
+
+    def _process(self, packets: Sequence[tuple[int, bytes]]) -> Outputs:
         outputs: Outputs = [[] for _ in packets]
         requests = ({ID: number, PORT: port, PACKET: data} for number, (port, data) in enumerate(packets, 1))
         for response in self._stream(requests, timeout=TIMEOUT_S):

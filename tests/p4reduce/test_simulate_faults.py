@@ -108,7 +108,8 @@ def test_ctrl_c_with_several_processes() -> None:
         start_new_session=True,
         check=False,
     )
-    assert done.stderr.splitlines() == ["p4reduce: interrupted after 20 of 100,000 seeds"]
+    assert done.stderr.splitlines()[-1] == "p4reduce: interrupted after 20 of 100,000 seeds"
+    assert "Traceback" not in done.stderr
     assert "20 of 100,000 seeds" in done.stdout
     assert done.returncode == 130
 
