@@ -17,6 +17,7 @@ from simulation.faults.targets import Targeted
 from simulation.switch.slot_rules import Job, SwitchModel
 
 
+@pytest.mark.slow
 def test_many_seeds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["simulate-faults", "--seeds", "1..12", "--json", str(tmp_path / "s.json")]) == 0
     assert "12 of 12 seeds" in capsys.readouterr().out
@@ -27,6 +28,7 @@ def test_many_seeds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert not summary["interrupted"]
 
 
+@pytest.mark.slow
 def test_more_seeds_than_fit_into_memory(capsys: pytest.CaptureFixture[str]) -> None:
     for jobs in ("1", "2"):
         assert run(["simulate-faults", "--seeds", f"0..{MAX_SEED}", "--seconds", "0", "--jobs", jobs]) == 0
@@ -83,6 +85,7 @@ def test_ctrl_c_says_what_was_found_so_far(
     assert list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.slow
 def test_ctrl_c_with_several_processes() -> None:
     """A terminal sends it to all of them."""
     code = """if True:
@@ -121,6 +124,7 @@ def test_one_seed_says_what_happened(capsys: pytest.CaptureFixture[str]) -> None
     assert "trace " in said
 
 
+@pytest.mark.slow
 def test_a_failure_is_kept_and_played_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

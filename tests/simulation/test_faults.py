@@ -33,6 +33,7 @@ LOSSY = 11
 SCHEDULES = Path(__file__).parent / "schedules"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_seeds_hold() -> None:
     """$P4REDUCE_SEEDS says how many; `p4reduce simulate-faults --seed N` plays one again."""
@@ -48,6 +49,7 @@ def test_a_seed_is_played_alike_every_time() -> None:
         assert (first.trace, first.events, first.strikes) == (second.trace, second.events, second.strikes)
 
 
+@pytest.mark.slow
 def test_a_seed_is_played_alike_in_every_process() -> None:
     """Whatever order sets of strings have there."""
     code = (
@@ -255,6 +257,7 @@ MUTANTS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_broken_variant_is_found(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
     mutant.broken(monkeypatch)

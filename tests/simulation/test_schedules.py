@@ -148,6 +148,7 @@ def places(document: Any) -> Iterator[tuple[Any, Any]]:
             yield from places(value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", SCHEDULES, ids=lambda path: path.stem)
 def test_whatever_a_file_has_is_refused_or_played(path: Path) -> None:
     """One value after the other is replaced by what it may not be, or left out."""

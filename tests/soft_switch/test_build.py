@@ -89,6 +89,7 @@ def test_the_engine_that_was_built_with_the_package_is_used(cache: Path) -> None
     assert not cache.exists() or not list(cache.iterdir())
 
 
+@pytest.mark.slow
 def test_an_engine_of_other_sources_is_not_used(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build, "engine_sources", lambda: "others")
     build._prebuilt_engine.cache_clear()
