@@ -114,6 +114,7 @@ def _chunks(seeds: range) -> Iterator[range]:
         yield range(start, min(start + CHUNK, seeds.stop))
 
 
+_HELD_BACK = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 Players = Callable[[Iterable[range]], Iterator[Tally]]
 
 
@@ -123,10 +124,10 @@ def _players(processes: int, play: Callable[[Iterable[int]], Tally]) -> Iterator
         yield lambda chunks: map(play, chunks)
         return
     context = multiprocessing.get_context("fork")
-    # Ctrl-C is for the process that gathers: it is held back while others are made, which would hear it too.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    # Signals are held back while others are made, which would take them as this process does.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _HELD_BACK)
     try:
-        pool = context.Pool(processes, initializer=_ignore_interrupts)
+        pool = context.Pool(processes, initializer=_set_signals)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     with pool:
@@ -134,6 +135,12 @@ def _players(processes: int, play: Callable[[Iterable[int]], Tally]) -> Iterator
         yield lambda chunks: pool.imap_unordered(play, chunks)
 
 
-def _ignore_interrupts() -> None:
+def _set_signals() -> None:
+    """Ctrl-C is for the process that gathers. What ends the pool does so at once.
+
+    A handler in Python runs when Python does: never, if the signal comes just before it begins to wait.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _HELD_BACK)
