@@ -107,22 +107,25 @@ def test_a_single_packet(four: Rack, team: Team, aimed: Sequence[dict[str, Any]]
 def test_stale_duplicates_after_a_slot_was_reused(four: Rack, team: Team) -> None:
     """All packets of a message again, hundreds of messages later: its slots have other messages' sums."""
     elements, before = 2_000_000, counted(four, "stale")
-    [took_s] = all_reduce(team, elements=elements, dtype="int32", seed=1)[0]["seconds"]
-    faults = [
-        PacketFault(
-            link=link,
-            direction=way,
-            kind="duplicate",
-            packets="send",
-            message=20,
-            count=16,
-            delay_ms=took_s * 1000 / 3,
-        )
-        for link, way in (("h2", "to-switch"), ("h3", "to-host"))
-    ]
-    assert strike(four, team, *faults, elements=elements, repeat=2) == [16, 16]
-    # On a busy machine they come when all is over.
-    assert wait_until(lambda: counted(four, "stale") > before, timeout_s=PATIENCE_S)
+    for _ in range(5):
+        [took_s] = all_reduce(team, elements=elements, dtype="int32", seed=1)[0]["seconds"]
+        faults = [
+            PacketFault(
+                link=link,
+                direction=way,
+                kind="duplicate",
+                packets="send",
+                message=20,
+                count=16,
+                delay_ms=took_s * 1000 / 3,
+            )
+            for link, way in (("h2", "to-switch"), ("h3", "to-host"))
+        ]
+        assert strike(four, team, *faults, elements=elements, repeat=2) == [16, 16]
+        # On a busy machine a sum may take several times as long as the one before: then they came too early.
+        if wait_until(lambda: counted(four, "stale") > before, timeout_s=5.0):
+            break
+    assert counted(four, "stale") > before
     all_reduce(team, elements=100_003, dtype="float32", seed=2)
 
 

@@ -62,11 +62,13 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ClusterState:
 
 @pytest.fixture
 def sleeper() -> Iterator[subprocess.Popen[bytes]]:
-    """A process that does nothing."""
-    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
-    yield process
-    process.kill()
-    process.wait()
+    """A process that does nothing, and has been loaded: it waits for no disk any more."""
+    code = "import time; print(flush=True); time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield process
+        process.kill()
 
 
 def no_interfaces(_: ClusterState) -> dict[str, Any]:
@@ -194,9 +196,6 @@ def test_pings_of_which_none_comes_back_are_sent_again(
 
 def test_workers_that_do_not_answer(cluster: ClusterState, sleeper: subprocess.Popen[bytes]) -> None:
     process = ProcessId.of(sleeper.pid)
-    assert wait_until(
-        lambda: machine.process(process).is_well, timeout_s=LONG_S
-    )  # it may wait for a disk yet
     path = whose(cluster.metrics, process)
     with socket.socket(socket.AF_UNIX) as listener:  # that nobody serves
         listener.bind(str(path.with_suffix(".sock")))
