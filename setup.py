@@ -21,7 +21,7 @@ HOST_AGENT = Extension(
     sources=sorted(glob("host_agent/native/*.cpp")),
     depends=glob("host_agent/native/*.h"),
     language="c++",
-    extra_compile_args=[*COMMON, "-O3", "-fno-math-errno", "-fno-trapping-math"],
+    extra_compile_args=[*COMMON, "-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off"],
     extra_link_args=["-pthread"],
 )
 

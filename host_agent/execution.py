@@ -274,7 +274,7 @@ class Execution:
                     collective=collective,
                     reduction=task.reduction,
                     ring=seat.ring,
-                    magnitude=ledger.magnitude,
+                    magnitude_bits=ledger.magnitude_bits,
                 )
                 ledger.attempt(call)
                 steps: Steps[bool | None] = begun.steps(call, strategy)

@@ -11,22 +11,22 @@ from host_agent.quantisation import ELEMENT_TYPES
 from host_agent.transport.native import library
 
 
-def max_abs(array: NDArray[Any]) -> float:
-    """The largest magnitude of a C-contiguous float array; NaN where one is NaN, 0 where it is empty."""
-    bits = library().p4r_absmax_bits(ELEMENT_TYPES[array.dtype], array.ctypes.data, array.size)
-    return float(np.uint32(bits).view(np.float32))
+def magnitude_bits(array: NDArray[Any]) -> int:
+    """`quantisation.magnitude_bits` of a C-contiguous float array."""
+    bits: int = library().p4r_absmax_bits(ELEMENT_TYPES[array.dtype], array.ctypes.data, array.size)
+    return bits
 
 
-def keep(array: NDArray[Any], copy: NDArray[np.uint8]) -> float:
-    """Copy a C-contiguous array of a type that can be summed; `max_abs` of it (0 for int32), in one pass."""
-    bits = library().p4r_keep(
+def keep(array: NDArray[Any], copy: NDArray[np.uint8]) -> int:
+    """Copy a C-contiguous array that can be summed; its `magnitude_bits` (0 for int32), in one pass."""
+    bits: int = library().p4r_keep(
         ELEMENT_TYPES[array.dtype],
         array.dtype.itemsize,
         array.ctypes.data,
         array.size,
         copy.ctypes.data,
     )
-    return float(np.uint32(bits).view(np.float32))
+    return bits
 
 
 def sum_rows(rows: NDArray[np.int32], out: NDArray[Any], *, divisor: int = 1) -> None:

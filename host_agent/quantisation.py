@@ -4,11 +4,16 @@ SUM and AVG. All ranks agree on e, the smallest integer with |x| < 2^e for every
 tensor (a MAX all-reduce of one element, the largest |x|). Each rank sends round(x · 2^s), to nearest even,
 with
 
-    s = 31 - ceil(log2 N) - e
+    s = 31 - h - e,    h = ceil(log2 N) for N <= 128, floor(log2 N) + 1 above
 
-so that a lane is below 2^(31 - ceil(log2 N)) and the sum of N of them below 2^31: it cannot overflow. The
-bound on a lane is strict: the widest element type has 24 significand bits, and for N <= 128 the largest
-element keeps all of them. The sum times 2^-s (divided by N for AVG) is rounded once to the element type.
+so that the sum of N lanes is below 2^31 in magnitude: it cannot overflow.
+
+- N <= 128: 31 - h >= 24, the most significand bits that a type has. So the largest elements keep all their
+  bits, and a lane is strictly below 2^(31 - h) <= 2^31 / N.
+- N > 128: the largest are rounded, and may become 2^(31 - h) itself. But h is the smallest integer with
+  N < 2^h, so that N · 2^(31 - h) is below 2^31 all the same. Up to 256, only N = 256 pays a bit for that.
+
+The sum times 2^-s (divided by N for AVG) is rounded once to the element type.
 Integer addition has no order, so that the result has the same bits on every rank, in every run, on every
 switch.
 
@@ -38,11 +43,14 @@ ELEMENT_TYPES: Final[dict[np.dtype[Any], ElementType]] = {
     BFLOAT16: ElementType.BFLOAT16,
 }
 LANE_BITS: Final = 31  # without the sign
+SIGNIFICAND_BITS: Final = 24  # of float32, the most of all element types
+INFINITY_BITS: Final = 0x7F800000  # of float32; NaNs' are above
 
 
 def headroom_bits(world_size: int) -> int:
-    """ceil(log2 N): how many bits N summands can add."""
-    return (world_size - 1).bit_length()
+    """h: how many bits N summands can add, and what each is rounded up by."""
+    bits = (world_size - 1).bit_length()
+    return bits if LANE_BITS - bits >= SIGNIFICAND_BITS else world_size.bit_length()
 
 
 def max_abs(array: NDArray[Any]) -> np.floating[Any]:
@@ -50,6 +58,24 @@ def max_abs(array: NDArray[Any]) -> np.floating[Any]:
     with np.errstate(invalid="ignore"):
         largest: np.floating[Any] = np.max(np.abs(array), initial=0)
     return largest
+
+
+def magnitude_bits(array: NDArray[Any]) -> int:
+    """The largest magnitude in the array as the bits of a float32, which sort as the magnitudes do."""
+    with np.errstate(invalid="ignore"):
+        bits = np.ascontiguousarray(array, dtype=np.float32).view(np.uint32) & np.uint32(0x7FFFFFFF)
+    return int(np.max(bits, initial=0))
+
+
+def magnitude_of(bits: int) -> float:
+    """What `magnitude_bits` stands for, finite; exact.
+
+    Made from integers: where a thread takes subnormals for zeros (DAZ), a float32 that is one would become 0.
+    """
+    exponent, fraction = bits >> (SIGNIFICAND_BITS - 1), bits & ((1 << (SIGNIFICAND_BITS - 1)) - 1)
+    if exponent:
+        fraction += 1 << (SIGNIFICAND_BITS - 1)
+    return math.ldexp(fraction, max(exponent, 1) - 150)
 
 
 def exponent_of(magnitude: float) -> int:
@@ -107,7 +133,7 @@ def error_bound(
 
     `largest` is the largest magnitude in all ranks' tensors. Two roundings: each rank's to a multiple of the
     quantum 2^-s (half a quantum each), and the result's to the element type (half a unit in its last place).
-    With float32 the first is below N · 2^(ceil(log2 N) - 31) · largest, for 4 workers 2^-27 · largest.
+    With float32 the first is below N · 2^(h - 31) · largest, for 4 workers 2^-27 · largest.
     Integers, MAX and MIN are exact.
     """
     dtype = np.dtype(dtype)

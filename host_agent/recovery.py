@@ -60,7 +60,7 @@ class Ledger:
     def __init__(self, window: Window) -> None:
         self.window = window  # of the present generation
         self.finished = 0  # collectives that ran to their end here, modulo 2^32
-        self.magnitude: float | None = None  # the largest of the input, where it is known
+        self.magnitude_bits: int | None = None  # of the input, where it is known
         self._kept = b""  # of the last of them: what others may lack
         self._running: Shared | None = None
         self._window = window  # of the generation in which it runs
@@ -70,12 +70,12 @@ class Ledger:
 
     def begin(self, place: Array | None) -> None:
         """A collective begins. `place`: its input, where the result takes its place (C-contiguous)."""
-        self._place, self.magnitude = place, None
+        self._place, self.magnitude_bits = place, None
         if place is None:
             return
         if self._input is None or self._input.size < place.nbytes:
             self._input = np.empty(place.nbytes, np.uint8)
-        self.magnitude = keep(place, self._input)
+        self.magnitude_bits = keep(place, self._input)
 
     def attempt(self, call: Call) -> None:
         """It is run, for the first time or anew, in the present generation."""

@@ -9,14 +9,12 @@ in one pass (`together.py`). Everything else needs one pass: MAX and MIN are exa
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from host_agent.collectives import ring, together, words
 from host_agent.collectives.plan import Array, Call, Disagreement, Steps, Wait, ring_parts, sharing
-from host_agent.kernels import max_abs
-from host_agent.quantisation import ELEMENT_TYPES, scale_exponent
+from host_agent.kernels import magnitude_bits
+from host_agent.quantisation import ELEMENT_TYPES, INFINITY_BITS, magnitude_of, scale_exponent
 from host_agent.transport.operation import Operation, SwitchOp
 from host_agent.wire.aggregation import Reduction
 
@@ -39,13 +37,13 @@ def all_reduce(call: Call, array: Array, out: Array) -> Steps[bool]:
             yield from _all_together(call, array, out)
             return True
         agreed = yield from _agree_on_magnitude(call, array)
-        if not math.isfinite(agreed):
+        if agreed >= INFINITY_BITS:
             yield from ring.all_reduce(call, array, out)
             return False
         if agreed == 0:
             out[...] = 0
             return True
-        exponent = scale_exponent(agreed, call.world_size)
+        exponent = scale_exponent(magnitude_of(agreed), call.world_size)
     yield from _aggregate(call, array, out, exponent=exponent)
     return True
 
@@ -103,21 +101,26 @@ def _all_together(call: Call, array: Array, out: Array) -> Steps[None]:
     together.unpack(call, rows, out)
 
 
-def _agree_on_magnitude(call: Call, array: Array) -> Steps[float]:
-    """The largest magnitude in all ranks' arrays; NaN and Inf win over all others."""
-    magnitude = max_abs(array) if call.magnitude is None else call.magnitude
-    value = np.array([magnitude], array.dtype)
+def _agree_on_magnitude(call: Call, array: Array) -> Steps[int]:
+    """The bits of the largest magnitude in all ranks' arrays; NaN and Inf win over all others.
+
+    They are integers all the way: what ranks decide by them does not depend on how a thread's processor takes
+    subnormals. The header names the floats' type, which is what the ranks have to agree on.
+    """
+    mine = magnitude_bits(array) if call.magnitude_bits is None else call.magnitude_bits
+    value = np.array([mine], np.int32)
     operation = Operation(
         switch_op=SwitchOp.MAX,
         send=value,
         receive=value,
-        element_type=ELEMENT_TYPES[array.dtype],
+        element_type=ELEMENT_TYPES[value.dtype],
+        header_type=ELEMENT_TYPES[array.dtype],
         reduction=call.reduction,
         collective=call.collective,
         total_elements=array.size,
     )
     yield from _in_one(call, operation, value)
-    return float(value[0])
+    return int(value[0])
 
 
 def _aggregate(call: Call, send: Array, receive: Array, *, exponent: int = 0) -> Steps[None]:

@@ -60,8 +60,8 @@ class Restored(Exception):
 class Call:
     """One collective on one worker: who we are, its sequence number, what the user asked for.
 
-    `ring`: all ranks, each followed by its successor (empty: by rank). `magnitude`: the largest in this
-    rank's array, where somebody has looked. `shared`: told by the collective.
+    `ring`: all ranks, each followed by its successor (empty: by rank). `magnitude_bits`: of this
+    rank's array, where somebody has looked (`quantisation.magnitude_bits`). `shared`: told by the collective.
     """
 
     rank: int
@@ -69,7 +69,7 @@ class Call:
     collective: int
     reduction: Reduction = Reduction.NONE
     ring: tuple[int, ...] = ()
-    magnitude: float | None = None
+    magnitude_bits: int | None = None
     shared: Shared = field(default_factory=Shared, compare=False)
 
     @property

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "float_mode.h"
 #include "half.h"
 #include "p4r.h"
 #include "vector.h"
@@ -216,6 +217,7 @@ size_t element_bytes(int element_type) { return is_half(element_type) ? 2 : 4; }
 
 void encode_lanes(int element_type, bool ordered, const void *source, size_t n, uint8_t *lanes, int exponent,
                   bool invert) {
+    const DefaultFloatMode mode;
     const auto *in = static_cast<const uint8_t *>(source);
     const uint32_t flip = invert ? ~0u : 0;
     if (element_type == P4R_INT32) return encode_int32(in, n, lanes, flip);
@@ -237,6 +239,7 @@ void encode_lanes(int element_type, bool ordered, const void *source, size_t n, 
 
 void decode_lanes(int element_type, bool ordered, const uint8_t *lanes, size_t n, void *target, int exponent,
                   uint32_t divisor, bool invert) {
+    const DefaultFloatMode mode;
     auto *out = static_cast<uint8_t *>(target);
     const uint32_t flip = invert ? ~0u : 0;
     if (element_type == P4R_INT32)
@@ -262,6 +265,7 @@ void decode_lanes(int element_type, bool ordered, const uint8_t *lanes, size_t n
 }
 
 uint32_t absmax_bits(int element_type, const void *source, size_t n) {
+    const DefaultFloatMode mode;
     const auto *in = static_cast<const uint8_t *>(source);
     if (!is_half(element_type)) return absmax_32(in, n);
     const uint16_t most = absmax_16(in, n);
@@ -271,6 +275,7 @@ uint32_t absmax_bits(int element_type, const void *source, size_t n) {
 }
 
 void fold(int fold, int element_type, void *target, const void *source, size_t n) {
+    const DefaultFloatMode mode;
     auto *out = static_cast<uint8_t *>(target);
     const auto *in = static_cast<const uint8_t *>(source);
     const FoldLoop loop = fold_loop(fold, element_type != P4R_INT32);
@@ -287,6 +292,7 @@ void fold(int fold, int element_type, void *target, const void *source, size_t n
 
 void sum_rows(int element_type, const void *rows, size_t stride, size_t count, size_t n, uint32_t divisor,
               void *target) {
+    const DefaultFloatMode mode;
     const auto *in = static_cast<const uint8_t *>(rows);
     const size_t element = element_bytes(element_type);
     for (size_t i = 0; i < n; i += kBlock) {
@@ -308,6 +314,7 @@ void sum_rows(int element_type, const void *rows, size_t stride, size_t count, s
 }
 
 void divide(int element_type, void *target, size_t n, uint32_t divisor) {
+    const DefaultFloatMode mode;
     auto *out = static_cast<uint8_t *>(target);
     if (element_type == P4R_INT32) return divide_int32(out, n, divisor);
     for (size_t i = 0; i < n; i += kBlock) {

@@ -1,4 +1,5 @@
 // Kernels between the user's tensors and the wire: fixed point, byte order, and the ring's element-wise operations.
+// Their bits do not depend on the floating-point mode of the thread that calls them.
 #pragma once
 
 #include <cstddef>

@@ -6,6 +6,7 @@ import math
 from fractions import Fraction
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -16,12 +17,15 @@ from host_agent import kernels
 from host_agent.quantisation import (
     BFLOAT16,
     ELEMENT_TYPES,
+    INFINITY_BITS,
     divide,
     error_bound,
     exponent_of,
     from_fixed,
     from_ordered,
     headroom_bits,
+    magnitude_bits,
+    magnitude_of,
     max_abs,
     scale_exponent,
     to_fixed,
@@ -84,15 +88,23 @@ def test_a_sum_never_overflows_and_stays_within_the_documented_bound(
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
-@pytest.mark.parametrize("ranks", [2, 3, 31, 32])
-@pytest.mark.parametrize("sign", [1, -1])
-def test_the_largest_value_on_every_rank_does_not_overflow(
-    dtype: np.dtype[Any], ranks: int, sign: int
-) -> None:
-    largest = np.array([np.nextafter(dtype.type(2), dtype.type(0)) * sign], dtype)
-    result = summed([largest] * ranks).astype(np.float64)
-    bound = error_bound(float(abs(largest[0])), world_size=ranks, dtype=dtype)
-    assert abs(result[0] - ranks * float(largest[0])) <= bound
+@pytest.mark.parametrize("ranks", range(1, 257))
+def test_extreme_values_on_every_rank_do_not_overflow(dtype: np.dtype[Any], ranks: int) -> None:
+    info: Any = ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
+    one, two = dtype.type(1), dtype.type(2)
+    below_two = np.nextafter(two, dtype.type(0))
+    extremes = [one, below_two, two, info.max, info.tiny, info.smallest_subnormal]
+    for largest in (np.array([value, -value], dtype) for value in extremes):
+        magnitude = float(abs(largest[0]))
+        scale = scale_exponent(magnitude, ranks)
+        lanes = encoded(largest, scale, ordered=False, invert=False).astype(np.int64)
+        np.testing.assert_array_equal(lanes, to_fixed(largest, scale))
+        assert ranks * np.abs(lanes).max() < 2**31, "a sum overflows"
+        result = from_fixed((ranks * lanes).astype(np.int32), scale, dtype).astype(np.float64)
+        finite = np.isfinite(result)
+        error = np.abs(result - ranks * largest.astype(np.float64))[finite]
+        assert error.max(initial=0) <= error_bound(magnitude, world_size=ranks, dtype=dtype)
+        assert finite.all() or magnitude == float(info.max)
 
 
 def test_the_bound_is_tight_enough_to_mean_something() -> None:
@@ -104,9 +116,12 @@ def test_the_bound_is_tight_enough_to_mean_something() -> None:
 
 
 @pytest.mark.parametrize(
-    ("world_size", "bits"), [(1, 0), (2, 1), (3, 2), (4, 2), (5, 3), (8, 3), (9, 4), (32, 5)]
+    ("world_size", "bits"),
+    [(1, 0), (2, 1), (3, 2), (4, 2), (5, 3), (8, 3), (9, 4), (32, 5), (128, 7), (129, 8), (255, 8), (256, 9)],
 )
-def test_headroom_is_the_ceiling_of_log2(world_size: int, bits: int) -> None:
+def test_headroom_is_the_ceiling_of_log2_and_one_more_where_rounding_would_fill_it(
+    world_size: int, bits: int
+) -> None:
     assert headroom_bits(world_size) == bits
 
 
@@ -204,7 +219,17 @@ def test_the_native_decoder_has_the_references_bits(
 @given(tensors(finite=False))
 def test_the_native_largest_magnitude_is_the_references(arrays: list[NDArray[Any]]) -> None:
     (array,) = arrays
-    np.testing.assert_equal(kernels.max_abs(array), float(max_abs(array)))
+    bits = kernels.magnitude_bits(array)
+    if (array != array).any():
+        assert bits > INFINITY_BITS
+    else:
+        assert bits == magnitude_bits(array)
+        assert math.isinf(max_abs(array)) or magnitude_of(bits) == float(max_abs(array))
+
+
+@given(st.integers(0, INFINITY_BITS - 1))
+def test_a_magnitude_is_what_its_bits_stand_for(bits: int) -> None:
+    assert magnitude_of(bits) == float(np.uint32(bits).view(np.float32))
 
 
 @given(tensors(finite=False), st.sampled_from([1, 2, 3, 8, 31]))

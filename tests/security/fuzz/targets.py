@@ -240,7 +240,7 @@ def quantise(data: bytes) -> None:
                 continue
             scale = scale_exponent(float(max_abs(finite)), world_size)
             lanes = to_fixed(finite, scale)
-            assert int(np.abs(lanes.astype(np.int64)).max()) * world_size < 2**31 + world_size
+            assert int(np.abs(lanes.astype(np.int64)).max()) * world_size < 2**31
             back = from_fixed(lanes, scale, np.float64)
             bound = 2.0**-scale
             assert (np.abs(back - finite.astype(np.float64)) <= bound).all()
