@@ -243,7 +243,8 @@ class Places:
         """A running job whose workers all hold goes on by this plan, without any place; all or none.
 
         Raises UnreachableError, SwitchError or what the database raises, and nothing has changed then; or
-        HalfOffError.
+        HalfOffError. A restart before the one write that says so finds leaves that have forgotten the job,
+        and renews it.
         """
         job, names = running.job, list(running.places)
         async with self.locked(names):
@@ -251,7 +252,6 @@ class Places:
                 await self.switches[leaf].require_ready(0.0)
             places = list(running.places.values())
             try:
-                self.store.save_job(stored(job, plan, places, job.phase))  # a restart would finish this
                 for place in places:
                     # A spine that is away is made to forget when it is back.
                     if self.switches[place.switch].ready:
@@ -259,8 +259,6 @@ class Places:
                 self.store.save_job(stored(job, plan, (), job.phase))
             except BaseException as error:
                 await self._restore(names, error)
-                if job.plan is not None:
-                    self.store.save_job(stored(job, job.plan, places, job.phase))
                 raise
             job.plan, running.places = plan, {}
             self.holding.remove(running)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from host_agent.wire import psn as psn_math
@@ -30,8 +31,9 @@ class Knowledge(Protocol):
 class WatchedSwitch(EntrySwitch):
     """Holds three invariants.
 
-    No slot is claimed while somebody lacks what it holds. Every sum of all racks of a fragment, wherever it
-    is made or stored, is the same. An RNR NAK says nothing that its peer has not said.
+    No slot is claimed while somebody lacks what it holds; on a spine, whose sums leaves can always send once
+    more, not while it has two jobs' entries. Every sum of all racks of a fragment, wherever it is made or
+    stored, is the same. An RNR NAK says nothing that its peer has not said.
     """
 
     def __init__(self, name: str, world: Knowledge, sums: dict[tuple[int, int, int], bytes]) -> None:
@@ -41,19 +43,21 @@ class WatchedSwitch(EntrySwitch):
         self.sums = sums  # of the whole fabric
 
     def claim(self, job: Job, slot: Slot, tag: Tag) -> None:
-        self._check_claim(slot, tag)
+        self._check_claim(slot, tag, self.world.is_running)
         super().claim(job, slot, tag)
 
     def claim_on_spine(self, job: SpineJob, slot: Slot, tag: Tag) -> None:
-        self._check_claim(slot, tag)
+        # A renewal takes a job off spines at once, before its workers can have heard of it: what its leaves
+        # still send is of no job then, and dropped.
+        self._check_claim(slot, tag, self.jobs.__contains__)
         super().claim_on_spine(job, slot, tag)
 
-    def _check_claim(self, slot: Slot, tag: Tag) -> None:
+    def _check_claim(self, slot: Slot, tag: Tag, is_held: Callable[[int], bool]) -> None:
         if slot.tag is None:
             return
         generation, message = slot.tag
         if generation != tag[0]:
-            if self.world.is_running(generation):
+            if is_held(generation):
                 raise InvariantError(f"{self.name}: {tag} takes a slot of generation {generation}'s job")
             return
         lacking = self.world.lacking(generation, message)

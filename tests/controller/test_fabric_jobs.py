@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sqlite3
 import struct
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -18,10 +19,11 @@ from controller.config import Config, Spread
 from controller.entries import TableEntry
 from controller.flows import FLOW, MEMBER_QP, TREE_JOB, UPLINK, removal_order
 from controller.jobs import JobSpec, Left, Mode, Resumed, Start
+from controller.moves import Moved
 from controller.renewals import Renew
 from controller.routes import ECMP_MEMBER
 from controller.sessions import Session
-from controller.store import Store
+from controller.store import Store, StoredJob
 from controller.switch import SwitchError
 from controller.updates import UpdateKind
 from controller.views import job_info
@@ -598,6 +600,41 @@ def test_a_job_is_not_half_taken_off(bench: Run) -> None:
         mode, reason = await b.registry.take_off(running, "why not")
         assert mode is Mode.IN_NETWORK
         assert "switch l1 at 127.0.0.1:1 cannot be used" in reason
+
+    bench(test)
+
+
+@pytest.mark.parametrize("writes", [0, 1, 2])
+def test_what_the_workers_of_a_job_that_moves_out_are_told_is_what_a_restart_finds(
+    bench: Run, monkeypatch: pytest.MonkeyPatch, writes: int
+) -> None:
+    """Where the disk fills after so many writes they may go on in the network, each at its own collective: a
+    restart must not tell them, one by one, to go on by ring.
+    """
+
+    async def test(b: FabricBench) -> None:
+        for session in await b.run_job("train", ACROSS):
+            session.up()
+        running = b.registry.job("train")
+        save, left = b.store.save_job, [writes]
+
+        def fill(job: StoredJob) -> None:
+            if not left[0]:
+                raise sqlite3.OperationalError("database or disk is full")
+            left[0] -= 1
+            save(job)
+
+        monkeypatch.setattr(b.store, "save_job", fill)
+        told = (await b.registry.take_off(running, "why not"))[0]
+        monkeypatch.undo()
+        assert told is Mode.IN_NETWORK or writes
+        generation, token = running.generation, running.job.seats[0].token
+        assert generation is not None
+        await b.restart()
+        assert bool(b.used()) is (told is Mode.IN_NETWORK)
+        back = b.registry.resume("train", generation, 0, token)
+        events = [back.events.get_nowait() for _ in range(back.events.qsize())]
+        assert [event.mode for event in events if isinstance(event, Moved)] == [told]
 
     bench(test)
 

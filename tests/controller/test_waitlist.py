@@ -17,6 +17,7 @@ from controller.entries import TableEntry
 from controller.flows import FLOW
 from controller.jobs import JobSpec, Mode, Phase, Ready, Resumed
 from controller.moves import HoldAt, Moved, Pause
+from controller.renewals import Renew
 from controller.sessions import Session
 from controller.switch import SwitchError
 from tests.controller.spine_leaf import FabricBench, fabric
@@ -484,10 +485,17 @@ def test_a_queue_of_different_switches_and_sizes_is_served_in_order(bench: Run) 
     bench(test)
 
 
-@pytest.mark.parametrize("way", ["in", "out"])
-@pytest.mark.parametrize("written", [False, True], ids=["before", "after"])
-def test_a_controller_that_dies_while_it_writes_leaves_the_job_on_the_ring_and_the_switch_clean(
-    bench: Run, way: str, written: bool
+@pytest.mark.parametrize(
+    ("way", "written", "then"),
+    [
+        ("in", False, "it runs by ring"),
+        ("in", True, "it runs by ring"),
+        ("out", False, "it runs in the network"),
+        ("out", True, "it is renewed"),  # its sums are gone
+    ],
+)
+def test_a_controller_that_dies_while_it_moves_a_job_finds_it_as_the_switch_has_it(
+    bench: Run, way: str, written: bool, then: str
 ) -> None:
     async def test(b: Bench) -> None:
         job = await start(b, "train", **FULL)
@@ -517,17 +525,21 @@ def test_a_controller_that_dies_while_it_writes_leaves_the_job_on_the_ring_and_t
         late, b.registry = b.registry, b._start()
         setattr(b.switch, name, write)
         await b.settled()
-        assert b.switch.of_jobs == {}
-        assert b.used == 0
+        assert bool(b.used) is (way == "out")
+        assert bool(b.switch.of_jobs) is (way == "out")
         job.heard.clear()
         await resumed(b, "train", job)
         job.answer()
-        assert {type(event) for event in job.heard} == {Resumed, Moved}
-        assert job.mode == Mode.RING
-        b.now += 2
-        b.registry.tick()
-        await go(b, job)
-        assert switched(job)
+        if then == "it is renewed":
+            assert {type(event) for event in job.heard} == {Resumed, Renew}
+            assert b.registry.job("train").places == {}
+        else:
+            assert {type(event) for event in job.heard} == {Resumed, Moved}
+            assert job.mode == (Mode.IN_NETWORK if way == "out" else Mode.RING)
+            b.now += 2
+            b.registry.tick()
+            await go(b, job)
+            assert switched(job) or way == "out"
         for task in late._tasks:
             task.cancel()
 
