@@ -1,5 +1,6 @@
 # make demo   set up what is missing, then run the main job      (JSON=FILE writes its result there)
 # make test   the same set-up, then all tests but those on RoCE hosts
+# make test-loaded   the tests three times, beside compilers that keep every processor busy
 # make test-roce   those: what qemu and its image take is set up first (make roce-image: only that)
 # make soak   mixed jobs under changing faults for half an hour (SOAK="--minutes 5 --seed 7" changes that)
 # make sanitize   tests of the native code under sanitizers (SANITIZE="address tests/host_agent/transport" is one run of some)
@@ -15,7 +16,7 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 # Compiled modules are kept: otherwise every process that a test starts, and every run of pytest, makes all of them.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: demo test test-roce soak sanitize roce-image roce-system gloo check wheel clean setup
+.PHONY: demo test test-loaded test-roce soak sanitize roce-image roce-system gloo check wheel clean setup
 
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -43,6 +44,9 @@ demo: $(STAMPS)/native
 
 test: $(STAMPS)/test $(STAMPS)/native $(STAMPS)/gloo-if-small
 	@$(BIN)/python -m pytest -m "not roce" -n 3 --dist loadfile --no-loadscope-reorder $(TEST)
+
+test-loaded: $(STAMPS)/test $(STAMPS)/native $(STAMPS)/gloo-if-small
+	@$(BIN)/python -m tests.beside_load --times 3 -m "not roce" -n 3 --dist loadfile --no-loadscope-reorder $(TEST)
 
 test-roce: roce-image $(STAMPS)/test
 	@$(BIN)/python -m pytest -m roce $(TEST)

@@ -115,7 +115,7 @@ class Execution:
         self._queue_thread: int | None = None
         self._queued = 0
         self._next_collective = 0
-        self._mode_told = ready.mode
+        self._ring_moves_told = self.gate.ring_moves
         self._closed = False
         self.membership.on_ended(self._on_ended)
         self.membership.on_move(self._on_move)
@@ -214,9 +214,9 @@ class Execution:
 
     def _warn_of_ring(self) -> None:
         """Where the job has gone over to the ring since the last call: in this one, so that it is named."""
-        mode, before = self.gate.mode, self._mode_told
-        self._mode_told = mode
-        if mode is Mode.RING is not before and self.renewals.seat.world_size > 1:
+        moves, told = self.gate.ring_moves, self._ring_moves_told
+        self._ring_moves_told = moves
+        if moves != told and self.gate.mode is Mode.RING and self.renewals.seat.world_size > 1:
             warnings.warn(
                 f"this job is summed by ring all-reduce from now on: {self.gate.mode_reason}",
                 RingFallbackWarning,

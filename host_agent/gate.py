@@ -34,6 +34,8 @@ class Gate:
 
     def __init__(self, mode: Mode, reason: str) -> None:
         self.ring_reason = ""  # why the job went by ring, now or the last time
+        self.ring_moves = 0  # how often it has gone over to the ring
+        self.mode = mode
         self._set_mode(mode, reason)
         self._changed = threading.Condition()
         self._next = 0  # the first collective that has not started
@@ -155,9 +157,11 @@ class Gate:
             self._changed.notify_all()
 
     def _set_mode(self, mode: Mode, reason: str) -> None:
+        before = self.mode
         self.mode, self.mode_reason = mode, reason
         if mode is Mode.RING:
             self.ring_reason = reason
+            self.ring_moves += before is not Mode.RING
 
     def _holds(self, collective: int) -> bool:
         if self._broken:

@@ -5,9 +5,14 @@ from __future__ import annotations
 import os
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 # Which version of a program runs must not depend on how fast this machine compiles.
 os.environ.setdefault("SOFT_SWITCH_COMPILE", "wait")
+
+# Nor must the outcome of a test: Hypothesis fails examples that take 200 ms, and input that is slow to draw.
+settings.register_profile("any-speed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any-speed")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

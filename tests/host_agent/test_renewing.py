@@ -10,6 +10,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -326,6 +327,23 @@ def test_the_next_call_warns_of_the_ring_where_it_stands_once_a_worker() -> None
     eventually(lambda: all(c.mode is Mode.RING for c in rack.communicators))
     with pytest.warns(RingFallbackWarning, match="away again"):
         rack.run(lambda c: c.barrier_async().result(20))
+
+
+def renewed(rack: FakeRack, generation: int) -> bool:
+    """All have a later one."""
+    return all(c.generation > generation for c in rack.communicators)
+
+
+def test_a_job_that_has_been_in_the_switch_between_two_calls_is_warned_of_again() -> None:
+    rack = FakeRack(2)
+    for modes in ([Mode.RING], [Mode.IN_NETWORK, Mode.RING]):
+        for mode in modes:
+            before = rack.communicators[0].generation
+            rack.renew(mode, f"the way is {mode.name}")
+            eventually(partial(renewed, rack, before))
+        eventually(lambda: all(c.mode is Mode.RING for c in rack.communicators))
+        with pytest.warns(RingFallbackWarning, match="the way is RING"):
+            rack.run(lambda c: c.barrier())
 
 
 def test_who_takes_the_warning_for_an_error_gets_it_from_a_call_that_has_done_nothing() -> None:

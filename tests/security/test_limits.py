@@ -27,7 +27,8 @@ from tests.controller.test_service import CONFIG, request_of
 from tests.security.test_tls import Service
 
 TOKEN = "correct horse battery staple"
-TIGHT = Limits(sessions=4, sessions_per_s=5, requests_per_s=5, messages_per_s=50, burst_s=1)
+# 5 at once of each, 500 messages, and then hardly any more: however slow this machine is, a peer is too fast.
+TIGHT = Limits(sessions=4, sessions_per_s=0.05, requests_per_s=0.05, messages_per_s=5, burst_s=100)
 
 
 @pytest.fixture
@@ -45,7 +46,7 @@ def tight(tmp_path: Path) -> Iterator[Service]:
 def refused(service: Service, place: int, token: str) -> str:
     session = ControllerSession(service.address)
     with pytest.raises(JobRefusedError) as error:
-        session.join(request_of(place, size=2, join_token=token), timeout_s=10)
+        session.join(request_of(place, size=2, join_token=token), timeout_s=60)
     session.close()
     return str(error.value)
 
@@ -58,11 +59,11 @@ def joined(service: Service, token: str, *, places: int = 2) -> list[ControllerS
     with ThreadPoolExecutor(places) as pool:
         list(
             pool.map(
-                lambda at: sessions[at].join(request_of(at, size=places, join_token=token), timeout_s=10),
+                lambda at: sessions[at].join(request_of(at, size=places, join_token=token), timeout_s=60),
                 range(places),
             )
         )
-        list(pool.map(lambda session: session.up(timeout_s=10), sessions))
+        list(pool.map(lambda session: session.up(timeout_s=60), sessions))
     return sessions
 
 
@@ -83,16 +84,16 @@ class TestTokens:
         first = ControllerSession(service.address)
         from threading import Thread
 
-        thread = Thread(target=lambda: first.join(request_of(0, size=2, join_token=TOKEN), timeout_s=10))
+        thread = Thread(target=lambda: first.join(request_of(0, size=2, join_token=TOKEN), timeout_s=60))
         thread.start()
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         with AdminClient(service.unix) as admin:
             while not admin.list_jobs() and time.monotonic() < deadline:
                 time.sleep(0.01)
             assert "takes only workers that bring" in refused(service, 1, "")
             second = ControllerSession(service.address)
-            second.join(request_of(1, size=2, join_token=TOKEN), timeout_s=10)
-            thread.join(10)
+            second.join(request_of(1, size=2, join_token=TOKEN), timeout_s=60)
+            thread.join(60)
             told = str(admin.list_jobs())
         assert TOKEN not in told
         assert not admin_sees_a_token(told)
@@ -182,7 +183,7 @@ class TestOthers:
             ]
             for attack in attacks:
                 with pytest.raises(grpc.RpcError):
-                    list(stub.Session(iter([attack]), timeout=10))
+                    list(stub.Session(iter([attack]), timeout=60))
         for session in sessions:
             assert session._heard.ended is None
         with AdminClient(service.unix) as admin:
@@ -215,7 +216,7 @@ class TestOthers:
     ) -> None:
         session = ControllerSession(service.address)
         with pytest.raises(JobRefusedError) as error:
-            session.join(replace(request_of(0, size=2), **change), timeout_s=10)
+            session.join(replace(request_of(0, size=2), **change), timeout_s=60)
         session.close()
         assert len(str(error.value)) < 2000
         with AdminClient(service.unix) as admin:
@@ -234,7 +235,7 @@ class TestOthers:
                 "/p4reduce.v1.Controller/Session",
                 request_serializer=bytes,
                 response_deserializer=pb.ControllerMessage.FromString,
-            )(iter([raw]), timeout=10)
+            )(iter([raw]), timeout=60)
             assert next(iter(call)).WhichOneof("message") in ("waiting", "ready")
             call.cancel()  # type: ignore[no-untyped-call]
 
@@ -246,7 +247,7 @@ class TestOthers:
                     "/p4reduce.v1.Controller/Session", request_serializer=bytes, response_deserializer=bytes
                 )
                 with pytest.raises(grpc.RpcError):
-                    list(call(iter([garbage]), timeout=10))
+                    list(call(iter([garbage]), timeout=60))
         with AdminClient(service.unix) as admin:
             assert admin.show_job("train").phase == pb.RUNNING
         for session in sessions:
@@ -271,7 +272,7 @@ class TestLimits:
         with grpc.insecure_channel(tight.address) as channel:
             stub = ControllerStub(channel)  # type: ignore[no-untyped-call]
             with pytest.raises(grpc.RpcError) as error:
-                list(stub.Session(iter([first, *[flooding] * 5000]), timeout=30))
+                list(stub.Session(iter([first, *[flooding] * 5000]), timeout=120))
         assert error.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert "more messages than a worker has to say" in (error.value.details() or "")
         with AdminClient(tight.unix) as admin:
@@ -286,7 +287,7 @@ class TestLimits:
             with grpc.insecure_channel(tight.address) as channel:
                 stub = ControllerStub(channel)  # type: ignore[no-untyped-call]
                 for _ in range(40):
-                    call = stub.Session(iter(lambda: time.sleep(30), 0), timeout=20)
+                    call = stub.Session(iter(lambda: time.sleep(30), 0), timeout=120)
                     held.append(call)
                 for call in held[TIGHT.sessions + 5 :]:
                     codes.add(call.code())
@@ -303,7 +304,7 @@ class TestLimits:
                     admin.list_jobs()
                 except Exception as error:  # noqa: BLE001 (it is looked at)
                     said.add(str(error))
-        assert said == {"127.0.0.1 has more than 5 requests a second: come again in a moment"}
+        assert said == {"127.0.0.1 has more than 0.05 requests a second: come again in a moment"}
         with AdminClient(tight.unix) as admin:
             for _ in range(30):
                 admin.list_jobs()
@@ -314,7 +315,7 @@ class TestLimits:
             for size in (20_000, 8 << 20):
                 with pytest.raises(grpc.RpcError) as error:
                     list(
-                        stub.Session(iter([pb.WorkerMessage(abort=pb.Abort(reason="x" * size))]), timeout=10)
+                        stub.Session(iter([pb.WorkerMessage(abort=pb.Abort(reason="x" * size))]), timeout=60)
                     )
                 assert error.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
 
