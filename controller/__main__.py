@@ -91,6 +91,7 @@ async def serve(
                 collector = ControllerMetrics(service, asyncio.get_running_loop())
                 told = MetricsServer(metrics, collector.collect, process=True)
             await server.start()
+            registry.listens()
             logger.info("listening on %s%s", ", ".join(bound), " with TLS" if config.tls is not None else "")
             await stop.wait()
     finally:
@@ -104,7 +105,7 @@ async def serve(
         await asyncio.gather(*(switch.close() for switch in switches))
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(registry.drain(), _DRAIN_S)
-    logger.info("stopped; jobs that run go on for %g s", config.resume_timeout_s)
+    logger.info("stopped; jobs that run go on")
 
 
 async def _connect(registry: Registry, switches: Sequence[Switch]) -> None:
@@ -123,7 +124,7 @@ async def _connect(registry: Registry, switches: Sequence[Switch]) -> None:
 def patience(registry: Registry) -> tuple[float, float]:
     """How long to wait for a switch that is away, and for one that loads the program.
 
-    Not for as long where workers want to resume: they give up, one dead switch or not.
+    Not for as long where workers want to resume: what they wait for waits too, one dead switch or not.
     """
     config = registry.config
     if any(running.job.live and running.job.seats for running in registry.jobs()):

@@ -218,7 +218,8 @@ class Job(RenewableJob):
         """A worker's session broke; before Ready there is no way back for it."""
         seat = self.seats[rank]
         seat.connected = False
-        seat.patience_s = min(seat.patience_s, self.timing.lost_timeout_s)
+        if not seat.recovered:  # else this is about the time when the controller was away
+            seat.patience_s = min(seat.patience_s, self.timing.lost_timeout_s)
         if self.phase is Phase.JOINING:
             self._withdraw(rank)
         elif self.phase is Phase.INSTALLING:
@@ -317,18 +318,28 @@ class Job(RenewableJob):
             self._beaten_at = now
             self._tell_all(Heartbeat())
 
-    def forgive(self, seconds: float) -> None:
-        """The controller itself was stopped for so long: nobody could be heard."""
+    def forgive(self, seconds: float, now: float) -> None:
+        """The controller itself was stopped for so long, until now: nobody could be heard."""
         for seat in self.seats.values():
-            seat.heard_at += seconds
+            seat.heard_at = min(now, seat.heard_at + seconds)
         if self.renewal is not None:
-            self.renewal.forgive(seconds)
+            self.renewal.forgive(seconds, now)
+        if self.move is not None:
+            self.move.since = min(now, self.move.since + seconds)
+        if seconds > self.timing.lost_timeout_s:  # sessions may have been given up meanwhile
+            self.expect_back(now)
+
+    def expect_back(self, now: float) -> None:
+        """The controller was away, and can hear workers from now on: they have as long as after a restart."""
+        for seat in self.seats.values():
+            if self.is_set_up and not seat.lost:
+                seat.heard_at, seat.patience_s, seat.recovered = now, self.timing.resume_timeout_s, True
 
     def _silence(self, seat: Seat) -> str:
         if seat.recovered:
             return (
-                f"{seat.member} has not come back within {seat.patience_s:g} s after the controller's "
-                "restart: it has died, or cannot reach the controller"
+                f"{seat.member} has not come back within {seat.patience_s:g} s after the controller was back"
+                ": it has died, or cannot reach the controller"
             )
         how = "sent no heartbeat" if seat.connected else "has been without a connection to the controller"
         return f"{seat.member} {how} for {seat.patience_s:g} s: it has died or hangs"

@@ -16,7 +16,7 @@ from controller.specs import JobSpec, Member, Phase, Plan, Timing
 class Seat:
     """A worker's standing in its job: last heard of at `heard_at`, lost after `patience_s` of silence.
 
-    `recovered`: it has to come back after a restart of the controller. `lost`: it is, and never comes back.
+    `recovered`: it has to come back, as the controller was away. `lost`: it is, and never comes back.
     `knows_end`: it has acted on the job's end, and sends nothing more.
     """
 

@@ -410,13 +410,20 @@ class Registry(Keeper):
         self._ticked_at = now
         for running in list(self._jobs.values()):
             if late > 0:
-                running.job.forgive(late)
+                running.job.forgive(late, now)
             self.act(running, lambda job, now: job.tick(now))
         for running in list(self._unsaved):
             self._save_phase(running)
         self.tick_switches()
         self.renewer.tick()
         self.waitlist.tick()
+
+    def listens(self) -> None:
+        """From now on workers can come back: the time that they have for it begins."""
+        now = self.clock()
+        for running in self._jobs.values():
+            running.job.expect_back(now)
+        self._ticked_at = now
 
     def stop(self) -> None:
         """End all sessions but no job: workers resume when the controller is back."""

@@ -139,7 +139,7 @@ class Renewal:
             if rank in connected and now - self.asked_at.get(rank, self.since) > limit_s
         )
 
-    def forgive(self, seconds: float) -> None:
-        """The controller itself was stopped for so long."""
-        self.since += seconds
-        self.asked_at = {rank: at + seconds for rank, at in self.asked_at.items()}
+    def forgive(self, seconds: float, now: float) -> None:
+        """The controller itself was stopped for so long, until now."""
+        self.since = min(now, self.since + seconds)
+        self.asked_at = {rank: min(now, at + seconds) for rank, at in self.asked_at.items()}

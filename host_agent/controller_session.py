@@ -5,8 +5,9 @@
                             └── connection breaks: Resume ◄───┘      Ended: at any time
 
 A thread reads what the controller says, another one sends heartbeats. The job does not depend on the session
-being up all the time: the controller may restart, and training goes on meanwhile. Only when it stays away
-for longer than it said a session may is the job given up.
+being up: the controller may be stopped, dead or out of reach for as long as it likes, and training goes on
+meanwhile. Who cannot reach it tries again, at least once in a few seconds, until it is told that the job is
+over; who joins, until its time for that is up.
 """
 
 from __future__ import annotations
@@ -58,6 +59,7 @@ _LOG = logging.getLogger(__name__)
 _NOTICE_S: Final = 10.0  # a worker that waits for others so long says so
 _FIRST_RETRY_S: Final = 0.1
 _LONGEST_RETRY_S: Final = 1.0
+_SAY_S: Final = 60.0  # how often a worker says that it goes on without the controller
 # The controller went away or restarts, rather than say no. OK: it closed the stream without a word.
 _GONE: Final = (
     grpc.StatusCode.UNAVAILABLE,
@@ -65,6 +67,12 @@ _GONE: Final = (
     grpc.StatusCode.UNKNOWN,
     grpc.StatusCode.DEADLINE_EXCEEDED,
     grpc.StatusCode.OK,
+)
+# What a controller that knows better says to a worker that wants to come back. Nothing else ends its job.
+_OVER: Final = (
+    grpc.StatusCode.NOT_FOUND,
+    grpc.StatusCode.FAILED_PRECONDITION,
+    grpc.StatusCode.INVALID_ARGUMENT,
 )
 # The management network is never behind a web proxy, whatever the environment says.
 # A controller that is back is found within about a second; gRPC by itself would soon wait for minutes between
@@ -88,6 +96,7 @@ class _Heard:
     ended: Ended | None = None
     refused: CommunicatorError | None = None
     missing_ranks: list[int] = field(default_factory=list)
+    trouble: str = ""  # why there is no session now, in gRPC's words
     at: float = 0.0
 
 
@@ -132,18 +141,21 @@ class ControllerSession:
         joined = self._wait(lambda: self._heard.ready is not None, notice_s)
         if not joined and notice_s < timeout_s:
             _LOG.warning(
-                "job %s: rank %d waits for ranks %s to join, up to %g s",
+                "job %s: rank %d %s, up to %g s",
                 request.job,
                 request.rank,
-                ", ".join(map(str, self._heard.missing_ranks)) or "(the controller has not answered)",
+                self._awaited(),
                 timeout_s,
             )
             joined = self._wait(lambda: self._heard.ready is not None, timeout_s - notice_s)
         if not joined:
             missing = ", ".join(map(str, self._heard.missing_ranks))
             if not missing:
+                trouble = self._heard.trouble or "it did not answer"
                 raise ControllerUnreachableError(
-                    f"the controller at {self.controller} did not answer within {timeout_s:g} s"
+                    f"no session with the controller at {self.controller} within {timeout_s:g} s: {trouble}. "
+                    "Is it running (a process that is stopped takes connections, and says nothing), and does "
+                    "this host reach the management network?"
                 )
             raise JobRefusedError(
                 f"job {request.job} still waits for {request.world_size} workers after {timeout_s:g} s: "
@@ -241,6 +253,13 @@ class ControllerSession:
                 raise _error_of(self._heard.ended, self._rank())
             return False
 
+    def _awaited(self) -> str:
+        """What joining waits for."""
+        if self._heard.missing_ranks:
+            return f"waits for ranks {', '.join(map(str, self._heard.missing_ranks))} to join"
+        trouble = f" ({self._heard.trouble})" if self._heard.trouble else ""
+        return f"waits for the controller at {self.controller} to answer{trouble}"
+
     def _send(self, message: pb.WorkerMessage) -> None:
         self._outgoing.put(message)
 
@@ -254,31 +273,33 @@ class ControllerSession:
     def _read(self) -> None:
         assert self._request is not None
         first = pb.WorkerMessage(join=_join(self._request))
-        broken_at: float | None = None
-        retry_s = _FIRST_RETRY_S
+        away = _Away(self.controller)
         while True:
             error = self._talk(first)
             heard = self._heard
             if self._stop.is_set() or heard.left or heard.ended is not None:
                 return
-            if heard.ready is None or error.code() not in _GONE:
+            if self._is_final(error, heard, away):
                 self._refuse(error)
                 return
-            if heard.at > (broken_at or 0.0):  # the last session was taken up
-                broken_at, retry_s = time.monotonic(), _FIRST_RETRY_S
-            assert broken_at is not None
-            if time.monotonic() - broken_at > heard.ready.resume_timeout_s:
-                self._end(
-                    Ended(
-                        reason=f"the controller at {self.controller} was unreachable for "
-                        f"{heard.ready.resume_timeout_s:g} s: {plainly(error.details() or '')}"
-                    )
-                )
+            with self._changed:
+                heard.trouble = plainly(error.details() or "") or error.code().name
+                heard.missing_ranks = []
+            if self._stop.wait(away.next_try_s(heard.at, heard.trouble if heard.ready is not None else "")):
                 return
-            if self._stop.wait(retry_s):
-                return
-            retry_s = min(2 * retry_s, _LONGEST_RETRY_S)
-            first = pb.WorkerMessage(resume=_resume(self._request, heard.ready))
+            if heard.ready is not None:
+                first = pb.WorkerMessage(resume=_resume(self._request, heard.ready))
+
+    def _is_final(self, error: Any, heard: _Heard, away: _Away) -> bool:
+        """Whether trying again is of no use. A job that runs goes on until it is told that it is over."""
+        if heard.ready is not None:
+            return error.code() in _OVER
+        if error.code() not in _GONE:
+            return True
+        return away.is_first and self._why_not_tls() is not None  # it is not known to pass by itself
+
+    def _why_not_tls(self) -> str | None:
+        return diagnosis.why(self.controller, self._tls, what=f"the controller at {self.controller}")
 
     def _talk(self, first: pb.WorkerMessage) -> Any:
         """One call, from its first message to the error that it ends with."""
@@ -306,7 +327,7 @@ class ControllerSession:
             self._outgoing.put(None)  # this says that nothing more will be sent to the other workers
             return
         with self._changed:
-            self._heard.at = time.monotonic()
+            self._heard.at, self._heard.trouble = time.monotonic(), ""
             if kind == "waiting":
                 self._heard.missing_ranks = list(message.waiting.missing_ranks)
             elif kind == "ready":
@@ -351,18 +372,12 @@ class ControllerSession:
     def _refuse(self, error: Any) -> None:
         """The controller, or the network, said no."""
         details = plainly(error.details() or "") or error.code().name
-        what = f"the controller at {self.controller}"
-        tls = diagnosis.why(self.controller, self._tls, what=what) if error.code() in _GONE else None
         if self._heard.ready is not None:
             self._end(Ended(reason=f"the controller did not take this worker back: {details}"))
             return
         with self._changed:
             if error.code() in _GONE:
-                self._heard.refused = ControllerUnreachableError(
-                    tls
-                    or f"no session with the controller at {self.controller}: {details}. Is it running, and "
-                    f"does this host reach the management network?"
-                )
+                self._heard.refused = ControllerUnreachableError(self._why_not_tls() or details)
             else:
                 self._heard.refused = JobRefusedError(details)
             self._changed.notify_all()
@@ -387,6 +402,34 @@ class ControllerSession:
             call = self._call  # first of all, so that it is no newer than the time that it is judged by
             if time.monotonic() - max(self._heard.at, self._called_at) > ready.heartbeat_timeout_s:
                 call.cancel()  # it is dead, and TCP has not noticed: the reader takes it up again
+
+
+class _Away:
+    """The controller cannot be reached: when to try next, and saying now and then that it is so."""
+
+    def __init__(self, controller: str) -> None:
+        self.is_first = True
+        self._controller = controller
+        self._since: float | None = None
+        self._said_at = 0.0
+        self._retry_s = _FIRST_RETRY_S
+
+    def next_try_s(self, heard_at: float, trouble: str) -> float:
+        """How long to wait. `heard_at`: when the controller last said something; `trouble`: what to say."""
+        now = time.monotonic()
+        if self._since is None or heard_at > self._since:  # the last session was taken up
+            self._since, self._said_at, self._retry_s = now, now - _SAY_S + _NOTICE_S, _FIRST_RETRY_S
+        self.is_first = False
+        if trouble and now - self._said_at >= _SAY_S:
+            self._said_at = now
+            _LOG.warning(
+                "the controller at %s has been out of reach for %.0f s (%s): the job goes on without it",
+                self._controller,
+                now - self._since,
+                trouble,
+            )
+        wait_s, self._retry_s = self._retry_s, min(2 * self._retry_s, _LONGEST_RETRY_S)
+        return wait_s
 
 
 def _until_none(messages: SimpleQueue[pb.WorkerMessage | None]) -> Iterator[pb.WorkerMessage]:

@@ -51,6 +51,8 @@ class Conversation:
 
     def _hear(self, what: Callable[[Session], None]) -> None:
         controller = self.controller
+        if controller is not None and controller.waits(self._hear, what):
+            return
         if not self.open or controller is None or not controller.alive or self.session is None:
             return
         with controller.running():
@@ -83,6 +85,8 @@ class Conversation:
 
     def _worker_gone(self, told_end: bool) -> None:
         controller = self.controller
+        if controller is not None and controller.waits(self._worker_gone, told_end):
+            return
         if controller is not None and controller.alive and self.session is not None:
             with controller.running():
                 if told_end:
@@ -112,6 +116,7 @@ class ControllerProcess:
         self.world = world
         self.alive = True
         self.listening = False
+        self._backlog: list[tuple[Callable[..., None], tuple[Any, ...]]] = []  # while it is stopped
         self.loop = new_loop(world.clock)
         self.conversations: list[Conversation] = []
         with self.running():
@@ -147,10 +152,15 @@ class ControllerProcess:
         await asyncio.gather(*waits)
         await asyncio.sleep(_LISTENING_S)
         self.listening = True
+        self.registry.listens()
 
     def connect(self, conversation: Conversation, call: Callable[[Registry], Session]) -> None:
         """A worker's first message has come: it joins, or resumes."""
         conversation.controller = self
+        if self.waits(self.connect, conversation, call):
+            return
+        if not conversation.open:  # it has given this one up
+            return
         with self.running():
             try:
                 conversation.session = call(self.registry)
@@ -169,6 +179,33 @@ class ControllerProcess:
         if not isinstance(session.told, Ended):
             session.broken()
         conversation.hang_up("the session is over")
+
+    def stop(self, until_ns: int) -> None:
+        """SIGSTOP, and SIGCONT then. Its kernel takes connections, and what is said, all the time."""
+        if not self.loop.stopped:
+            self.loop.stop()
+            self.world.clock.at(until_ns, self._go_on)
+
+    def _go_on(self) -> None:
+        backlog, self._backlog = self._backlog, []
+        clock_first = self.world.clock.now_ns % 2
+        if not self.alive:
+            return
+        self.world.note("the controller goes on")
+        if clock_first:
+            self.loop.go_on()
+        self.loop.stopped = False
+        for action, args in backlog:
+            action(*args)
+        if not clock_first:
+            self.loop.go_on()
+
+    def waits(self, action: Callable[..., None], *args: Any) -> bool:
+        """Whether it is stopped; that is done when it goes on."""
+        if not (self.alive and self.loop.stopped):
+            return False
+        self._backlog.append((action, args))
+        return True
 
     def kill(self) -> None:
         """At once, whatever it was at; the workers' connections break."""

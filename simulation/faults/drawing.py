@@ -9,6 +9,7 @@ from controller.config import Config, Spread
 from simulation.faults.loop import NS
 from simulation.faults.schedule import (
     COLLECTIVES,
+    ON_CONTROLLER,
     ON_SWITCHES,
     ON_WORKERS,
     JobPlan,
@@ -45,6 +46,7 @@ def draw(seed: int) -> Schedule:
     calm = chance.random() < 0.15
     rates = [Rates() if calm or chance.random() < 0.25 else _rates(chance) for _ in range(2)]
     mishaps = [] if chance.random() < 0.4 else _mishaps(chance, config, jobs)
+    mishaps += _long_absence(seed, jobs)
     return Schedule(
         seed=seed,
         spines=spines,
@@ -172,6 +174,18 @@ def _mishap(chance: random.Random, config: Config, jobs: list[JobPlan], soon_ns:
         0 if kind == "worker-kill" else lasts_ns,
         since,
     )
+
+
+def _long_absence(seed: int, jobs: list[JobPlan]) -> list[Mishap]:
+    """Sometimes the controller is away for minutes. Drawn beside all else, which is as it was."""
+    chance = random.Random(f"{seed}/absence")
+    if chance.random() >= 0.06:
+        return []
+    kind = chance.choice(ON_CONTROLLER)
+    lasts_ns = round(NS * 45 * math.pow(700 / 45, chance.random()))
+    return [
+        Mishap(_log_time(chance, 30_000_000), kind, lasts_ns=lasts_ns, since=chance.randint(1, len(jobs)))
+    ]
 
 
 def _log_time(chance: random.Random, most_ns: int) -> int:

@@ -67,6 +67,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self.alive = True
+        self.stopped = False
         self.defects: list[str] = []
         self.tasks: list[asyncio.Task[Any]] = []
         self._ready: deque[asyncio.Handle] = deque()
@@ -77,9 +78,18 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         self.alive = False
         self._ready.clear()
 
+    def stop(self) -> None:
+        """SIGSTOP: what is due meanwhile waits."""
+        self.stopped = True
+
+    def go_on(self) -> None:
+        """SIGCONT: all that was due is, at once."""
+        self.stopped = False
+        self._run_ready()
+
     def bury(self) -> None:
         """Let go of what it left, after everything; what that does has no effect."""
-        self.alive = True
+        self.alive, self.stopped = True, False
         for task in self.tasks:
             if not task.done():
                 task.cancel()
@@ -92,7 +102,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
 
     def _run_ready(self) -> None:
         self._woken = False
-        if not self.alive:
+        if not self.alive or self.stopped:
             return
         before = asyncio._get_running_loop()
         asyncio._set_running_loop(self)

@@ -40,6 +40,7 @@ class Connection:
         self._on_packet = on_packet
         self._boot = node.boots
         self._broken: asyncio.Future[None] | None = None
+        self._loop: Any = asyncio.get_running_loop()
 
     async def __aenter__(self) -> Connection:
         return self
@@ -130,8 +131,13 @@ class Connection:
 
     def echo(self, nonce: int) -> None:
         """A probe came back."""
-        if self._boot == self.node.boots:
-            self._on_packet({"op": OP_ECHO, "index": nonce})
+        if self._boot != self.node.boots:
+            return
+        packet = {"op": OP_ECHO, "index": nonce}
+        if self._loop.stopped:
+            self._loop.call_soon(self._on_packet, packet)
+        else:
+            self._on_packet(packet)
 
     async def _delay(self) -> None:
         self._require()

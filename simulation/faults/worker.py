@@ -55,7 +55,7 @@ class Worker:
         self.conversation: Conversation | None = None
         self.ready: Ready | None = None
         self.cut_until_ns = 0
-        self._heard_ns = 0
+        self._heard_ns = self._called_ns = 0
         self._broken_ns: int | None = None
         self._retry_ns = _FIRST_RETRY_NS
         self._said_up = self._said_leave = False
@@ -199,7 +199,7 @@ class Worker:
 
     def _open(self, call: Any) -> None:
         conversation = self.conversation = Conversation(self.world, self)
-        self._heard_ns = self.world.clock.now_ns
+        self._called_ns = self.world.clock.now_ns
         self.world.clock.after(self.management_ns, self._arrives, conversation, call)
 
     def _arrives(self, conversation: Conversation, call: Any) -> None:
@@ -228,9 +228,6 @@ class Worker:
         now = self.world.clock.now_ns
         if self._broken_ns is None or self._heard_ns > self._broken_ns:
             self._broken_ns, self._retry_ns = now, _FIRST_RETRY_NS
-        if now - self._broken_ns > self.world.config.resume_timeout_s * NS:
-            self._finish("ended", "the controller was unreachable for too long")
-            return
         self.world.clock.after(self._retry_ns, self._resume)
         self._retry_ns = min(2 * self._retry_ns, _LONGEST_RETRY_NS)
 
@@ -240,9 +237,7 @@ class Worker:
         assert self.ready is not None
         generation, token, rank = self.ready.plan.generation, self.ready.token, self.rank
         name = self.job.name
-        heard = self._heard_ns
         self._open(lambda registry: registry.resume(name, generation, rank, token))
-        self._heard_ns = heard
 
     def cut_session(self, until_ns: int) -> None:
         """Nothing gets from it to the controller or back, until then."""
@@ -266,7 +261,7 @@ class Worker:
             return
         self.say(Session.heartbeat)
         conversation = self.conversation
-        silent = self.world.clock.now_ns - self._heard_ns
+        silent = self.world.clock.now_ns - max(self._heard_ns, self._called_ns)
         if conversation is not None and conversation.open and silent > config.heartbeat_timeout_s * NS:
             conversation.closed_by_worker()
             self.hung_up(conversation, "the controller is silent", True)

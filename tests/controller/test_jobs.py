@@ -175,9 +175,29 @@ def test_a_break_that_is_shorter_than_the_timeout_is_no_matter() -> None:
 
 def test_time_in_which_the_controller_itself_was_stopped_counts_for_nobody() -> None:
     job = running(2, now=0.0)
-    job.forgive(60.0)
+    job.forgive(60.0, 60.0)
     job.tick(64.0)
-    assert job.phase is Phase.RUNNING
+    assert not any(isinstance(effect, Lost) for effect in job.take_effects())
+
+
+@pytest.mark.parametrize("order", ["the break first", "a heartbeat first", "the clock first"])
+def test_whoever_comes_back_to_a_controller_that_was_stopped_has_the_time_of_a_restart(order: str) -> None:
+    """What was queued while it stood still comes in any order: nothing of it may shorten that."""
+    job = running(2, now=0.0)
+    if order == "the break first":
+        job.broken(1)
+    elif order == "a heartbeat first":
+        job.heard(0, 600.0)
+    job.forgive(599.0, 600.0)
+    job.tick(600.0)
+    if order == "the clock first":
+        job.broken(1)
+    job.heard(0, 629.0)
+    job.tick(629.0)
+    assert [effect for effect in job.take_effects() if isinstance(effect, Lost)] == []
+    job.tick(630.5)
+    (lost,) = (effect for effect in job.take_effects() if isinstance(effect, Lost))
+    assert "rank 1 (h2, 10.0.0.2) has not come back within 30 s after the controller was back" in lost.reason
 
 
 def test_an_abort_is_passed_on_as_it_is() -> None:

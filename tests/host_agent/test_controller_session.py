@@ -17,7 +17,13 @@ import pytest
 from controller.api import controller_pb2 as pb
 from controller.api import controller_pb2_grpc
 from host_agent.controller_session import ControllerSession
-from host_agent.errors import ControllerUnreachableError, JobEndedError, JobRefusedError, WorkerLostError
+from host_agent.errors import (
+    CommunicatorError,
+    ControllerUnreachableError,
+    JobEndedError,
+    JobRefusedError,
+    WorkerLostError,
+)
 from host_agent.membership import (
     Ended,
     HoldAt,
@@ -94,13 +100,13 @@ class Conversation:
 class Controller(controller_pb2_grpc.ControllerServicer):
     """Plays one script a call, in turn; what went wrong in one is in `problems`."""
 
-    def __init__(self, *scripts: Script) -> None:
+    def __init__(self, *scripts: Script, address: str = "127.0.0.1:0") -> None:
         self.scripts = iter(scripts)
         self.problems: queue.SimpleQueue[Exception] = queue.SimpleQueue()
         self.finished = threading.Event()
         self.server = grpc.server(futures.ThreadPoolExecutor(max_workers=4))
         controller_pb2_grpc.add_ControllerServicer_to_server(self, self.server)  # type: ignore[no-untyped-call]
-        self.address = f"127.0.0.1:{self.server.add_insecure_port('127.0.0.1:0')}"
+        self.address = f"127.0.0.1:{self.server.add_insecure_port(address)}"
         self.server.start()
 
     def Session(
@@ -238,13 +244,44 @@ def test_a_refusal_comes_with_the_controllers_sentence(play: Any) -> None:
         play(script).join(REQUEST, timeout_s=10)
 
 
-def test_no_controller_at_the_address_is_said_at_once() -> None:
+def test_a_controller_that_does_not_come_while_a_worker_joins_is_named_in_the_end() -> None:
     session = ControllerSession("127.0.0.1:1")
     with pytest.raises(
-        ControllerUnreachableError, match=r"no session with the controller at 127.0.0.1:1: .*running"
+        ControllerUnreachableError,
+        match=r"no session with the controller at 127.0.0.1:1 within 0.5 s: Connection refused. Is it run",
     ):
-        session.join(REQUEST, timeout_s=20)
+        session.join(REQUEST, timeout_s=0.5)
     session.close()
+
+
+@pytest.mark.parametrize("while_away", ["nobody listens", "a stopped process listens"])
+def test_whoever_joins_tries_again_until_the_controller_answers(while_away: str) -> None:
+    """A process that is stopped takes connections, and says nothing: gRPC's attempts fail after seconds."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    address = f"127.0.0.1:{listener.getsockname()[1]}"
+    if while_away == "nobody listens":
+        listener.close()
+    session = ControllerSession(address)
+    joined: queue.Queue[Any] = queue.Queue()
+
+    def join() -> None:
+        try:
+            joined.put(session.join(REQUEST, timeout_s=60))
+        except CommunicatorError as error:
+            joined.put(error)
+
+    joining = threading.Thread(target=join)
+    joining.start()
+    with pytest.raises(queue.Empty):
+        joined.get(timeout=5)  # longer than an attempt may take
+    listener.close()
+    controller = Controller(ready, address=address)
+    try:
+        assert getattr(joined.get(timeout=60), "generation", None) == READY.generation
+    finally:
+        joining.join()
+        session.close()
+        controller.server.stop(grace=None).wait()
 
 
 def test_waiting_for_others_is_said(
@@ -378,7 +415,15 @@ def test_a_broken_session_is_taken_up_again_and_what_was_said_is_said_again(play
     assert resumed == [pb.Resume(job="train", generation=77, rank=1, token=b"secret")] * 2
 
 
-def test_a_controller_that_stays_away_ends_the_job(play: Any) -> None:
+@pytest.mark.parametrize("code", [grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED])
+def test_a_controller_that_stays_away_ends_nothing(
+    play: Any, code: grpc.StatusCode, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """However long, and also where it is there and cannot cope; the worker says so now and then."""
+    for name in ("_FIRST_RETRY_S", "_LONGEST_RETRY_S", "_NOTICE_S", "_SAY_S"):
+        monkeypatch.setattr(f"host_agent.controller_session.{name}", 0.05)
+    back = threading.Event()
+
     def script(talk: Conversation) -> Iterator[pb.ControllerMessage]:
         talk.expect("join")
         short = pb.Ready()
@@ -388,16 +433,25 @@ def test_a_controller_that_stays_away_ends_the_job(play: Any) -> None:
         talk.drop()
 
     def away(talk: Conversation) -> Iterator[pb.ControllerMessage]:
-        talk.drop()
+        talk.context.abort(code, "not now")
         yield pb.ControllerMessage()
 
-    session = play(script, *[away] * 20)
+    def resumes(talk: Conversation) -> Iterator[pb.ControllerMessage]:
+        talk.expect("resume")
+        yield pb.ControllerMessage(resumed=pb.Resumed())
+        back.set()
+        talk.expect("leave")
+        yield pb.ControllerMessage(left=pb.Left())
+
+    session = play(script, *[away] * 20, resumes)
     told: queue.Queue[Ended] = queue.Queue()
     session.on_ended(told.put)
     session.join(REQUEST, timeout_s=10)
-    ended = told.get(timeout=20)
-    assert ended.rank is None
-    assert "was unreachable for 0.2 s" in ended.reason
+    assert back.wait(60)
+    assert told.empty()
+    session.leave(timeout_s=10)
+    assert "has been out of reach for" in caplog.text
+    assert "the job goes on without it" in caplog.text
 
 
 def test_a_controller_that_forgot_the_job_ends_it(play: Any) -> None:
