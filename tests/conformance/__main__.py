@@ -36,6 +36,8 @@ def main() -> int:
     samples: list[Sample] = list(suites[options.suite])
     if options.names:
         samples = [s for s in samples if s.name in options.names]
+    left_out = [s for s in samples if s.why_not is not None]
+    samples = [s for s in samples if s.why_not is None]
     before: dict[str, Verdict] = {}
     if options.again:
         before = {v["sample"]: Verdict(**v) for v in json.loads(options.again.read_text())}
@@ -53,6 +55,8 @@ def main() -> int:
     if options.json:
         options.json.write_text(json.dumps([vars(v) for v in verdicts], indent=1) + "\n")
     report(verdicts)
+    for why in sorted({str(s.why_not) for s in left_out}):
+        print(f"{sum(s.why_not == why for s in left_out)} were left out: {why}")
     return 0 if all(v.passed for v in verdicts) else 1
 
 

@@ -10,14 +10,13 @@ import functools
 import hashlib
 import os
 import re
-import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
 from soft_switch.build import user_cache
+from tests.p4c import P4C, WITHOUT_P4C, without_p4_14
 
-COMPILER = shutil.which("p4c-bm2-ss")
 COMPILE_TIMEOUT_S = 120.0
 RECIPE = Path("backends", "bmv2", "CMakeLists.txt")
 SAMPLES = Path("testdata", "p4_16_samples")
@@ -39,6 +38,11 @@ class Sample:
     xfail: bool = False
 
     @property
+    def why_not(self) -> str | None:
+        """Why this p4c cannot compile it, whatever it says; None if it may."""
+        return without_p4_14() if "p4-14" in self.options else None
+
+    @property
     def script(self) -> Path:
         """The STF file."""
         return self.program.with_suffix(".stf")
@@ -52,8 +56,8 @@ def sources() -> Path | None:
 
 def missing() -> str | None:
     """Why the samples cannot be run here; None if they can."""
-    if COMPILER is None:
-        return "p4c-bm2-ss is not on the PATH"
+    if P4C is None:
+        return WITHOUT_P4C
     if sources() is None:
         return "P4C_SOURCES does not name a checkout of p4c (of the version of p4c-bm2-ss)"
     return None
@@ -114,7 +118,7 @@ class _Recipe:
 
 def compiled(sample: Sample) -> tuple[bytes, str]:
     """The BMv2 JSON and the P4Info text of a sample, from the cache if p4c and its sources are the same."""
-    assert COMPILER is not None
+    assert P4C is not None
     digest = hashlib.sha256(f"{_version()}\0{sample.options}\0{sample.program}\0".encode())
     _add_source(sample.program, digest, set())
     folder = user_cache() / "p4c-samples"
@@ -130,9 +134,9 @@ def compiled(sample: Sample) -> tuple[bytes, str]:
 
 def _run(sample: Sample, output: Path, info: tuple[str, ...]) -> None:
     """p4c's own tests want no P4Info, and it cannot be made for all programs."""
-    assert COMPILER is not None
+    assert P4C is not None
     for options in (info, ()):
-        command = [COMPILER, "-o", str(output), *sample.options, *options, str(sample.program)]
+        command = [P4C, "-o", str(output), *sample.options, *options, str(sample.program)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_TIMEOUT_S, check=False)
         if done.returncode == 0:
             return
@@ -154,5 +158,5 @@ def _add_source(path: Path, digest: hashlib._Hash, seen: set[Path]) -> None:
 
 @functools.cache
 def _version() -> str:
-    assert COMPILER is not None
-    return subprocess.run([COMPILER, "--version"], capture_output=True, text=True, check=True).stdout
+    assert P4C is not None
+    return subprocess.run([P4C, "--version"], capture_output=True, text=True, check=True).stdout

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from tests.p4c import P4C, WITHOUT_P4C, assert_json_is_made_of_its_source
 from tests.soft_switch.programs import HERE, NAMES
-
-P4C = shutil.which("p4c-bm2-ss")
 
 
 @pytest.mark.p4c
 @pytest.mark.slow
-@pytest.mark.skipif(P4C is None, reason="p4c-bm2-ss is not on the PATH")
+@pytest.mark.skipif(P4C is None, reason=WITHOUT_P4C)
 @pytest.mark.parametrize("name", NAMES)
 def test_what_p4c_writes(name: str, tmp_path: Path) -> None:
     output = tmp_path / "program.json"
@@ -26,7 +23,7 @@ def test_what_p4c_writes(name: str, tmp_path: Path) -> None:
         check=True,
         capture_output=True,
     )
-    assert json.loads(output.read_text()) == json.loads((HERE / f"{name}.json").read_text())
+    assert_json_is_made_of_its_source(output, HERE / f"{name}.json")
 
 
 def test_every_source_is_compiled() -> None:

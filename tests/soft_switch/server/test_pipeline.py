@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import tracemalloc
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from soft_switch.server.schema import parse_p4info
 from soft_switch.server.service import API_VERSION
 from soft_switch.server.shadow import Shadow
 from soft_switch.server.state import parse_config
+from tests.p4c import P4C, WITHOUT_P4C, assert_is_made_of_its_source
 
 if TYPE_CHECKING:
     from tests.soft_switch.server.conftest import Controller, FakePlane, Switch
@@ -401,7 +401,7 @@ def test_a_p4info_that_does_not_fit(
 
 
 @pytest.mark.p4c
-@pytest.mark.skipif(shutil.which("p4c-bm2-ss") is None, reason="p4c-bm2-ss is not on the PATH")
+@pytest.mark.skipif(P4C is None, reason=WITHOUT_P4C)
 def test_the_test_program_is_what_p4c_makes_of_its_source(tmp_path: Path) -> None:
     files = [
         "-o",
@@ -409,11 +409,13 @@ def test_the_test_program_is_what_p4c_makes_of_its_source(tmp_path: Path) -> Non
         "--p4runtime-files",
         str(tmp_path / "program.p4info.txtpb"),
     ]
-    subprocess.run(["p4c-bm2-ss", *files, "program.p4"], cwd=HERE, check=True, capture_output=True)
+    subprocess.run([str(P4C), *files, "program.p4"], cwd=HERE, check=True, capture_output=True)
     for name in ("program.json", "program.p4info.txtpb"):
         made, kept = (tmp_path / name).read_text(), (HERE / name).read_text()
         lines = [line for line in made.splitlines() if not line.startswith("#")]
-        assert [line for line in lines if line] == [line for line in kept.splitlines() if line]
+        assert_is_made_of_its_source(
+            name, [line for line in lines if line], [line for line in kept.splitlines() if line]
+        )
 
 
 def test_a_program_wrapped_as_older_clients_send_it(
