@@ -20,6 +20,7 @@ from controller.fabric import ManagedSwitch
 from controller.jobs import Job, Mode
 from controller.links import LinkWatch
 from controller.places import HalfOffError, Places
+from controller.retired import STRAGGLERS_S
 from controller.running import Running
 from controller.setup import Installer
 from controller.store import Store, StoreError
@@ -27,8 +28,6 @@ from controller.trees import Tree, with_psns
 from controller.upkeep import Upkeep
 
 logger = logging.getLogger(__name__)
-
-STRAGGLERS_S = 2.0  # how long packets of workers that know of their job's end may still be under way
 
 
 class Keeper(abc.ABC):

@@ -12,7 +12,13 @@ from dataclasses import replace
 
 from controller import planning
 from controller.admission import Quotas, tenant_of
-from controller.api.errors import ConflictError, ControllerError, NotFoundError, NotPossibleError
+from controller.api.errors import (
+    ConflictError,
+    ControllerError,
+    NotFoundError,
+    NotPossibleError,
+    QueuePairTakenError,
+)
 from controller.config import Config
 from controller.fabric import ManagedSwitch
 from controller.guarding import require_token, token_hash
@@ -40,10 +46,11 @@ from controller.jobs import (
     Timing,
     WentOn,
 )
-from controller.keeper import STRAGGLERS_S, Keeper
+from controller.keeper import Keeper
 from controller.places import stored
 from controller.renewals import Cause, Standing
 from controller.renewer import Renewer
+from controller.retired import STRAGGLERS_S, RetiredQueuePairs
 from controller.running import Running
 from controller.sessions import Session
 from controller.store import Store, StoredJob, StoreError
@@ -53,6 +60,8 @@ logger = logging.getLogger(__name__)
 
 _REMEMBERED = 100  # ended jobs
 _TOKEN_BYTES = 16
+_ALL_GENERATIONS = 1 << 32
+_MOST_OFFERS = 16  # of a worker that cannot have the numbers of its new queue pairs, time after time
 
 
 class Registry(Keeper):
@@ -78,6 +87,7 @@ class Registry(Keeper):
         self._by_generation: dict[int, Running] = {}
         self._unsaved: set[Running] = set()  # whose phase the database does not know
         self._ticked_at: float | None = None
+        self.retired = RetiredQueuePairs()
         self.stopping = False
         self.waitlist = Waitlist(self)
         self.renewer = Renewer(self)
@@ -149,7 +159,8 @@ class Registry(Keeper):
         require_token(running.job.spec, token)
         tenant = tenant_of(tenant)
         running.job.check(member, world_size, tenant, elastic=elastic)
-        self._check_qps(member)
+        if why := self._why_not_qps(member):
+            raise QueuePairTakenError(f"{why}: use another QP number")
         self._jobs[name] = running
         session = running.sessions[member.rank] = Session(self, running, member.rank)
         self.act(running, lambda job, now: job.join(member, world_size, now, tenant, elastic=elastic))
@@ -194,15 +205,34 @@ class Registry(Keeper):
         return running
 
     def stands(self, session: Session, renewal: int, standing: Standing) -> None:
-        """A worker answers a renewal. InvalidRequestError, ConflictError."""
+        """A worker answers a renewal; all are asked again where it cannot have its new QPs' numbers.
+
+        InvalidRequestError, QueuePairTakenError.
+        """
         running, rank = session.running, session.rank
         member = running.job.seats[rank].member
         planning.check_qps(
             str(member), qpn_out=standing.qpn_out, psn_out=standing.psn_out, qpn_in=standing.qpn_in
         )
-        self._check_qps(replace(member, qpn_out=standing.qpn_out, qpn_in=standing.qpn_in), but=running)
         self.renewer.stands(running, rank)
+        self.retired.stopped(running.job.seats[rank].token, renewal, self.clock())
+        if running.job.awaits(rank, renewal):
+            new = replace(member, qpn_out=standing.qpn_out, qpn_in=standing.qpn_in)
+            if why := self._why_not_qps(new):
+                running.refused += 1
+                if running.refused > _MOST_OFFERS:
+                    raise QueuePairTakenError(f"{why}: it has said so {running.refused} times")
+                self.renewer.begin(running, Cause.INTERRUPTED, f"{why}: {member} needs other queue pairs")
+                return
+            running.refused = 0
         self.act(running, lambda job, now: job.standing(rank, renewal, standing, now))
+
+    def took_end(self, session: Session) -> None:
+        """A worker ended its session after it was told that the job is over: it sends nothing more."""
+        running = session.running
+        if session.told is running.job.outcome:  # else the job went on, and the rank may be another's
+            self.retired.stopped(running.job.seats[session.rank].token, _ALL_GENERATIONS, self.clock())
+            self.act(running, lambda job, now: job.heard_end(session.rank))
 
     def renewed(self, running: Running, plan: Plan) -> None:
         """A job has its places in a new generation."""
@@ -237,6 +267,7 @@ class Registry(Keeper):
             elif isinstance(effect, Interrupted):
                 self.renewer.begin(running, effect.cause, effect.reason)
             elif isinstance(effect, Detach):
+                self.retired.retire(running.job)
                 self.renewer.detach(running)
             elif isinstance(effect, Rebuild):
                 self.spawn(self.renewer.rebuild(running, effect.renewal))
@@ -283,19 +314,20 @@ class Registry(Keeper):
         planning.check_spec(self.config, spec)
         return Job(spec, self._timing)
 
-    def _check_qps(self, member: Member, *, but: Running | None = None) -> None:
-        """ConflictError where others have them, `but` this job's worker itself."""
+    def _why_not_qps(self, member: Member) -> str:
+        """Why a worker cannot have these numbers, also where it has them now; empty if it can."""
         wanted = {member.qpn_in, member.qpn_out}
         for running in self._jobs.values():
             if not running.job.live:
                 continue
-            for other in running.job.members:
+            for other in (*running.job.members, *running.job.offered):
                 taken = wanted & {other.qpn_in, other.qpn_out}
-                if other.ip == member.ip and taken and (running is not but or other.rank != member.rank):
-                    raise ConflictError(
+                if other.ip == member.ip and taken:
+                    return (
                         f"QP {min(taken):#x} of host {member.host} ({member.ip}) belongs to {other} of job "
-                        f"{running.job.spec.name}: use another QP number"
+                        f"{running.job.spec.name}"
                     )
+        return self.retired.why_not(member.ip, wanted, self.clock())
 
     # Setting up.
 
@@ -370,8 +402,13 @@ class Registry(Keeper):
             logger.warning("job %s ended: %s", job.spec.name, job.outcome.reason)
         else:
             logger.info("job %s: all workers have left", job.spec.name)
+        started = any(seat.token for seat in job.seats.values())
+        if started:
+            # Who has left has nothing of its own to send again, but may answer what finds it late.
+            free_at = self.clock() + self.guarding_s if isinstance(job.outcome, Left) else None
+            self.retired.retire(job, free_at)
         if running.places:
-            never_sent = isinstance(job.outcome, Left) or not any(seat.token for seat in job.seats.values())
+            never_sent = isinstance(job.outcome, Left) or not started
             running.free_at = self.clock() + (0.0 if never_sent else self.guarding_s)
             self.spawn(self.places.clean(running))
         self.waitlist.changed()  # it may have been on its way in
@@ -414,6 +451,7 @@ class Registry(Keeper):
             self.act(running, lambda job, now: job.tick(now))
         for running in list(self._unsaved):
             self._save_phase(running)
+        self.retired.tick(now)
         self.tick_switches()
         self.renewer.tick()
         self.waitlist.tick()
@@ -505,6 +543,8 @@ class Registry(Keeper):
         except ValueError as error:
             raise StoreError(f"{self.store.path}: generation {generation}: {error}") from error
         if known.outcome is not None:
+            left = isinstance(known.outcome, Left)
+            self.retired.retire(job, now + self.guarding_s if left else None)  # who has stopped is not known
             job.phase, job.outcome = Phase.ENDED, known.outcome
             running.free_at = now + self.guarding_s
             return

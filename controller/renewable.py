@@ -38,6 +38,13 @@ class RenewableJob(JobState):
         elif self.is_set_up and self.plan is not None and number >= self.plan.generation:
             self._interrupted(Cause.INTERRUPTED, "the controller was restarted while the job was renewed")
 
+    def awaits(self, rank: int, number: int) -> bool:
+        """Whether that renewal is waiting to hear where a worker stands."""
+        renewal = self.renewal
+        if renewal is None or number != renewal.number or renewal.step is not Step.ASKING:
+            return False
+        return rank in renewal.missing
+
     def renew(self, number: int, cause: Cause, reason: str, now: float) -> None:
         """Begin to go on as generation `number`, instead of a renewal under way. NotPossibleError.
 
@@ -73,6 +80,18 @@ class RenewableJob(JobState):
                 )
             )
         return members
+
+    @property
+    def offered(self) -> list[Member]:
+        """Workers as they shall be, as far as they have said which QPs they have for that."""
+        renewal = self.renewal
+        if renewal is None or renewal.step is Step.RAISING:
+            return []
+        return [
+            replace(self.seats[rank].member, qpn_out=standing.qpn_out, qpn_in=standing.qpn_in)
+            for rank, standing in sorted(renewal.answers.items())
+            if rank in self.seats
+        ]
 
     def is_rebuilding(self, number: int) -> bool:
         """Whether `renewed` is what that renewal waits for."""

@@ -21,7 +21,8 @@ class Running:
     `flows_removed`: the switches where an ended job has only its guards left; `deleted`: the database shall
     forget it then. `before`: what generations before this one have left on switches; `when_written`: what is
     to be done when switches are not being written any more. `waits_for`: in words, what keeps it from going
-    on. `unsaved`: the database does not know of its generation yet.
+    on. `unsaved`: the database does not know of its generation yet. `refused`: how often in a row workers
+    offered queue pairs whose numbers they cannot have.
     """
 
     job: Job
@@ -36,6 +37,7 @@ class Running:
     when_written: list[Callable[[], None]] = field(default_factory=list)
     waits_for: str = ""
     unsaved: bool = False
+    refused: int = 0
 
     @property
     def generation(self) -> int | None:

@@ -67,8 +67,7 @@ class Session:
 
     def took_end(self) -> None:
         """It ended the session after it was told that the job is over."""
-        if self.told is self.running.job.outcome:  # else the job went on, and the rank may be another's
-            self._registry.act(self.running, lambda job, now: job.heard_end(self.rank))
+        self._registry.took_end(self)
 
     def broken(self) -> None:
         """The connection is gone."""

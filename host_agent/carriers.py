@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+from collections import deque
 from enum import Enum
 from typing import Final, Protocol
 
@@ -20,6 +21,7 @@ _LOG = logging.getLogger(__name__)
 # QPNs 0 and 1 are the management QPs of InfiniBand (spec vol. 1, 3.5.3); real adapters start well above.
 _FIRST_QPN: Final = 0x100
 _LAST_QPN: Final = 0xFFFFFE
+_MOST_HELD: Final = 16
 
 
 class Transport(Enum):
@@ -129,6 +131,30 @@ def choose_carrier(transport: Transport, interface: Interface) -> Carrier:
         return VerbsCarrier(QueuePairs(device), interface)
     except TransportError as error:
         raise InterfaceError(str(error)) from error
+
+
+def fresh_carrier(transport: Transport, interface: Interface, used: deque[int]) -> Carrier:
+    """As `choose_carrier`, with none of these numbers, to which its own are added.
+
+    A device may give out again the number that it got back last: it is held until there is another.
+    """
+    held: list[Carrier] = []
+    try:
+        while len(held) < _MOST_HELD:
+            carrier = choose_carrier(transport, interface)
+            numbers = (carrier.qpn_out, carrier.qpn_in)
+            if not set(numbers) & set(used):
+                used.extend(numbers)
+                return carrier
+            held.append(carrier)
+    finally:
+        for carrier in held:
+            carrier.close()
+    raise InterfaceError(
+        f"the RDMA device on {interface.name} gave out only numbers of queue pairs that this worker has "
+        f"had, {_MOST_HELD} times: an old packet could be taken for a new one ('rdma resource' shows what is "
+        "in use)"
+    )
 
 
 def _random_qpns() -> tuple[int, int]:

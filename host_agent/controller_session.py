@@ -24,6 +24,7 @@ from typing import Any, Final
 import grpc
 
 from controller.api import controller_pb2 as pb
+from controller.api import errors
 from controller.api.controller_pb2_grpc import ControllerStub
 from controller.api.errors import plainly
 from host_agent.errors import (
@@ -31,6 +32,7 @@ from host_agent.errors import (
     ControllerUnreachableError,
     JobEndedError,
     JobRefusedError,
+    QueuePairTakenError,
     WorkerLostError,
 )
 from host_agent.membership import (
@@ -379,7 +381,8 @@ class ControllerSession:
             if error.code() in _GONE:
                 self._heard.refused = ControllerUnreachableError(self._why_not_tls() or details)
             else:
-                self._heard.refused = JobRefusedError(details)
+                taken = error.code() is errors.QueuePairTakenError.code
+                self._heard.refused = (QueuePairTakenError if taken else JobRefusedError)(details)
             self._changed.notify_all()
 
     def _end(self, ended: Ended) -> None:

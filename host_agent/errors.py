@@ -15,6 +15,10 @@ class JobRefusedError(CommunicatorError):
     """The controller did not take this worker into the job."""
 
 
+class QueuePairTakenError(JobRefusedError):
+    """A queue pair's number is or was another worker's on this host: joining again takes others."""
+
+
 class ControllerUnreachableError(CommunicatorError):
     """There is no controller at the address, or the session with it broke."""
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 import socket
-from dataclasses import dataclass, replace
+import time
+from collections import deque
+from dataclasses import dataclass, field, replace
+from typing import Final
 
 from host_agent.backup import find_backup
-from host_agent.carriers import Carrier, Transport, choose_carrier, transport_of
+from host_agent.carriers import Carrier, Transport, fresh_carrier, transport_of
 from host_agent.controller_session import ControllerSession
-from host_agent.errors import InterfaceError, UsageError
+from host_agent.errors import InterfaceError, QueuePairTakenError, UsageError
 from host_agent.membership import Backup, JoinRequest, Membership, Ready
 from host_agent.netinfo import Interface, find_interface, path_mtu_for, require_path_mtu
 from host_agent.renewing import Connections
@@ -18,6 +22,10 @@ from host_agent.transport import Predecessor, RcDriver, Successor, TransportConf
 from host_agent.transport.link import NativeLink
 from host_agent.wire.psn import PSN_MODULUS
 from security.files import TlsFiles
+
+_LOG = logging.getLogger(__name__)
+_MOST_OFFERS: Final = 16  # of queue pairs whose numbers the controller does not take
+_REMEMBERED: Final = 64  # numbers that this worker has had
 
 
 @dataclass(frozen=True)
@@ -59,10 +67,12 @@ def join(
     if path_mtu is not None:
         require_path_mtu(path_mtu, link_interface)
     # Alone, a worker has nobody to talk to: no device is opened for it.
-    carrier = choose_carrier(transport if world_size > 1 else Transport.USERSPACE, link_interface)
+    transport = transport if world_size > 1 else Transport.USERSPACE
     backup = find_backup(controller, link_interface) if world_size > 1 else None
-    try:
-        request = JoinRequest(
+    used: deque[int] = deque(maxlen=_REMEMBERED)
+
+    def request_with(carrier: Carrier) -> JoinRequest:
+        return JoinRequest(
             job=job,
             world_size=world_size,
             rank=rank,
@@ -82,19 +92,32 @@ def join(
             if backup is None
             else Backup(mac=backup.mac, ip=backup.ip, path_mtu=path_mtu_for(backup.mtu)),
         )
-        membership = ControllerSession(controller, tls=tls)
-    except BaseException:
-        carrier.close()
-        raise
-    return take_place(
-        membership,
-        request,
-        link_interface,
-        carrier,
-        timeout_s=timeout_s,
-        retry_limit=retry_limit,
-        backup=backup,
-    )
+
+    until = time.monotonic() + timeout_s
+    for offers in range(1, _MOST_OFFERS + 1):
+        carrier = fresh_carrier(transport, link_interface, used)
+        try:
+            request = request_with(carrier)
+            membership = ControllerSession(controller, tls=tls)
+        except BaseException:
+            carrier.close()
+            raise
+        try:
+            return take_place(
+                membership,
+                request,
+                link_interface,
+                carrier,
+                timeout_s=max(0.0, until - time.monotonic()),
+                retry_limit=retry_limit,
+                backup=backup,
+                used=used,
+            )
+        except QueuePairTakenError as error:
+            if offers == _MOST_OFFERS:
+                raise
+            _LOG.info("rank %d of job %s takes other queue pairs: %s", rank, job, error)
+    raise AssertionError("the last offer returns or raises")
 
 
 @dataclass(frozen=True)
@@ -152,13 +175,17 @@ class QueuePairOffer:
 
 @dataclass(frozen=True)
 class QueuePairs:
-    """Makes a worker's queue pairs anew, as those that it joined with: `first`."""
+    """Makes a worker's queue pairs anew, as those that it joined with, `first`; `used`: numbers it had."""
 
     first: QueuePairOffer
+    used: deque[int] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
+
+    def __post_init__(self) -> None:
+        self.used.extend({self.first.qpn_out, self.first.qpn_in} - set(self.used))
 
     def offer(self) -> QueuePairOffer:
-        """Fresh ones. InterfaceError."""
-        carrier = choose_carrier(self.first.carrier.transport, self.first.interface)
+        """Fresh ones, with numbers that this worker has not had. InterfaceError."""
+        carrier = fresh_carrier(self.first.carrier.transport, self.first.interface, self.used)
         request = replace(
             self.first.request,
             qpn_out=carrier.qpn_out,
@@ -177,10 +204,12 @@ def take_place(
     timeout_s: float,
     retry_limit: int,
     backup: Interface | None = None,
+    used: deque[int] | None = None,
 ) -> Place:
     """Join, bring the connections up, and wait until everybody's are. On an error nothing is left behind."""
     link: Link = Alone()
     offer = QueuePairOffer(request, carrier, interface, backup, retry_limit)
+    connections = QueuePairs(offer) if used is None else QueuePairs(offer, used)
     try:
         ready = membership.join(request, timeout_s=timeout_s)
         link = offer.connect(ready)
@@ -193,7 +222,7 @@ def take_place(
         if isinstance(error, TransportError):
             raise InterfaceError(str(error)) from error
         raise
-    return Place(ready, link, membership, carrier.transport, QueuePairs(offer))
+    return Place(ready, link, membership, carrier.transport, connections)
 
 
 def transport_config(request: JoinRequest, ready: Ready, *, retry_limit: int) -> TransportConfig:

@@ -31,6 +31,12 @@ class ConflictError(ControllerError):
     code = grpc.StatusCode.ALREADY_EXISTS
 
 
+class QueuePairTakenError(ConflictError):
+    """A queue pair's number is or was another's on that host: with others a worker is welcome."""
+
+    code = grpc.StatusCode.OUT_OF_RANGE
+
+
 class NotPossibleError(ControllerError):
     """Right in itself, but not in the state that things are in."""
 
@@ -77,6 +83,7 @@ _BY_CODE: dict[grpc.StatusCode, type[ControllerError]] = {
         InvalidRequestError,
         NotFoundError,
         ConflictError,
+        QueuePairTakenError,
         NotPossibleError,
         NoResourcesError,
         UnreachableError,

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from controller.allocator import SwitchAllocator
-from controller.api.errors import ControllerError
+from controller.api.errors import ControllerError, QueuePairTakenError
 from controller.fabric import ManagedSwitch
 from controller.jobs import Ended, Event
 from controller.registry import Registry
@@ -164,6 +164,10 @@ class ControllerProcess:
         with self.running():
             try:
                 conversation.session = call(self.registry)
+            except QueuePairTakenError:
+                conversation.worker.take_other_queue_pairs()
+                conversation.hang_up("others have the numbers of its queue pairs", gone=True)
+                return
             except ControllerError as error:
                 conversation.hang_up(str(error), gone=False)
                 return

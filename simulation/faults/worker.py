@@ -178,6 +178,11 @@ class Worker:
         elastic = self.job.plan.elastic
         return registry.join(self.job.name, self.job.plan_size, self.member(), elastic=elastic)
 
+    def take_other_queue_pairs(self) -> None:
+        """The controller says so: when joining again, as host_agent/joining.py."""
+        self.qpn_out = self.world.fresh_qpn()
+        self.qpn_in = self.qpn_out + 1
+
     def member(self) -> Member:
         """As the controller knows it."""
         plan = self.job.plan

@@ -11,7 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from controller.api.errors import ConflictError, InvalidRequestError, NotFoundError, NotPossibleError
+from controller.api.errors import (
+    ConflictError,
+    InvalidRequestError,
+    NotFoundError,
+    NotPossibleError,
+    QueuePairTakenError,
+)
 from controller.config import Config, HostConfig, SwitchConfig
 from controller.entries import Entry
 from controller.fabric import ManagedSwitch, guards_of
@@ -290,13 +296,63 @@ def test_guards_go_soon_when_all_workers_know(bench: Run) -> None:
     bench(test)
 
 
-def test_the_same_qps_may_be_used_again_at_once(bench: Run) -> None:
+def test_qps_may_be_used_again_when_who_sends_to_them_has_stopped(bench: Run) -> None:
     async def test(b: Bench) -> None:
-        (first, _) = await b.run_job("train", 2)
-        first.abort("again")
+        sessions = await b.run_job("train", 2)
+        sessions[0].abort("again")
+        for session in sessions:
+            assert ended_of(session).reason == "again"
+            with pytest.raises(QueuePairTakenError, match=r"QP 0x102 of host h1 .* may still be sent to"):
+                b.registry.join("next", 2, member(0, qp=b.qp))
+            session.took_end()
+        with pytest.raises(QueuePairTakenError):  # what it sent last may be under way
+            b.registry.join("next", 2, member(0, qp=b.qp))
+        b.now += 2.0
         b.qp -= 2
         plan = ready_of((await b.join("train", 2))[0]).plan
         assert plan.mode is Mode.IN_NETWORK
+
+    bench(test)
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+def test_qps_that_a_lost_worker_sends_to_are_nobody_s_however_long_it_is_away(bench: Run, mode: Mode) -> None:
+    """By ring, no guard on a switch drops what it sends; in the network, guards do for some time only."""
+
+    async def test(b: Bench) -> None:
+        b.registry.create_job(JobSpec(name="train", world_size=3, mode=mode))
+        one, two, three = await b.run_job("train", 3)
+        two.broken()  # stopped, for an hour
+        await b.pass_time(6.0, one, three)
+        for session in (one, three):
+            assert ended_of(session).rank == 1
+            session.took_end()
+        b.now += 3600.0
+        b.registry.tick()
+        await b.registry.drain()
+        assert b.switch.of_jobs == {}
+        # It sends data to rank 2, and acknowledges what rank 0 sends.
+        taken = {(0, b.qp), (2, b.qp + 1)}
+        for rank in range(3):
+            for number in (b.qp, b.qp + 1):
+                who = replace(member(rank), rank=0, qpn_out=number, qpn_in=0x999)
+                if (rank, number) in taken:
+                    with pytest.raises(QueuePairTakenError, match="may still be sent to"):
+                        b.registry.join("next", 2, who)
+                else:
+                    b.registry.join("next", 2, who).closed()
+
+    bench(test)
+
+
+def test_a_restart_knows_the_qps_of_jobs_that_have_ended(bench: Run) -> None:
+    async def test(b: Bench) -> None:
+        sessions = await b.run_job("train", 2)
+        sessions[0].abort("no more")
+        await b.registry.drain()
+        await b.restart()
+        with pytest.raises(QueuePairTakenError, match="may still be sent to"):
+            b.registry.join("next", 2, member(0, qp=b.qp))
 
     bench(test)
 
@@ -584,9 +640,13 @@ def test_a_forced_push_keeps_guards_until_nobody_can_send_any_more(bench: Run) -
 
 def test_of_two_jobs_with_one_qp_the_live_one_has_the_guard(bench: Run) -> None:
     async def test(b: Bench) -> None:
-        (first, _) = await b.run_job("old", 2)
-        first.abort("again")
+        sessions = await b.run_job("old", 2)
+        sessions[0].abort("again")
         await b.registry.drain()
+        for session in sessions:
+            ended_of(session)
+            session.took_end()
+        b.now += 2.0  # and the guards have not been taken away yet
         old = b.registry.job("old").places["s1"]
         b.qp -= 2
         await b.join("new", 2)

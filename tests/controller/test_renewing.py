@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import sqlite3
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from controller.api.errors import ConflictError, InvalidRequestError, NotFoundError, NotPossibleError
+from controller.api.errors import InvalidRequestError, NotFoundError, NotPossibleError
 from controller.config import Config
 from controller.entries import Entry
 from controller.events import Renewed
@@ -607,14 +608,54 @@ def test_a_worker_that_is_away_meanwhile_is_told_when_it_is_back(bench: Run) -> 
 def test_answers_that_are_no_qps_are_refused(bench: Run) -> None:
     async def test(b: RenewalBench) -> None:
         workers = await b.start()
-        other = await b.start("other", (0, 1))
         await b.lose("l1")
         for bad in ({"qpn_out": 1}, {"psn_out": 1 << 24}, {"qpn_in": 5}):
             values = {"qpn_out": 5, "psn_out": 5, "qpn_in": 6, "collective": 0, **bad}
             with pytest.raises(InvalidRequestError):
                 workers[0].session.stands(1, Standing(**values))
-        with pytest.raises(ConflictError, match=r"belongs to rank 0 .* of job other"):
-            workers[0].session.stands(1, Standing(qpn_out=other[0].qp, psn_out=0, qpn_in=9, collective=0))
+
+    bench(test)
+
+
+@pytest.mark.parametrize(
+    ("whose", "why"),
+    [
+        ("own", r"QP 0x\w+ of host .* belongs to rank 1 .* of job train"),
+        ("another worker's", r"QP 0x\w+ of host .* belongs to rank 1 .* of job other"),
+        ("before", r"QP 0x\w+ of host .* was that of rank 1 .* of job train, and may still be sent to"),
+    ],
+)
+def test_a_worker_whose_new_queue_pairs_have_old_numbers_is_asked_for_others(
+    bench: Run, whose: str, why: str
+) -> None:
+    async def test(b: RenewalBench) -> None:
+        workers = await b.start()
+        other = await b.start("other")
+        old = workers[1].qp
+
+        async def renewed() -> None:
+            await b.lose("l1", forget=True)
+            await b.find("l1")
+            await b.go([*workers, *other])
+
+        if whose == "before":
+            await renewed()
+        workers[1].silent = True
+        await renewed()
+        asked = workers[1].renew
+        assert asked is not None
+        if whose == "another worker's":
+            old = other[1].qp
+        standing = Standing(qpn_out=old, psn_out=5, qpn_in=0x777, collective=10)
+        workers[1].session.stands(asked.renewal, standing)
+        workers[1].silent = False
+        await b.go(workers)
+        again = workers[1].renew
+        assert again is not None
+        assert again.renewal > asked.renewal
+        assert re.match(why, again.reason)
+        assert {worker.started for worker in workers} == {3 if whose == "before" else 2}
+        assert {old, 0x777}.isdisjoint({b.job.seats[1].member.qpn_out, b.job.seats[1].member.qpn_in})
 
     bench(test)
 

@@ -15,13 +15,14 @@ import grpc
 import pytest
 
 from controller.api import controller_pb2 as pb
-from controller.api import controller_pb2_grpc
+from controller.api import controller_pb2_grpc, errors
 from host_agent.controller_session import ControllerSession
 from host_agent.errors import (
     CommunicatorError,
     ControllerUnreachableError,
     JobEndedError,
     JobRefusedError,
+    QueuePairTakenError,
     WorkerLostError,
 )
 from host_agent.membership import (
@@ -241,6 +242,17 @@ def test_a_refusal_comes_with_the_controllers_sentence(play: Any) -> None:
         yield pb.ControllerMessage()
 
     with pytest.raises(JobRefusedError, match="rank 1 is taken by host h7"):
+        play(script).join(REQUEST, timeout_s=10)
+
+
+def test_a_refusal_of_a_queue_pair_s_number_is_told_from_others(play: Any) -> None:
+    def script(talk: Conversation) -> Iterator[pb.ControllerMessage]:
+        talk.expect("join")
+        refusal = errors.QueuePairTakenError("QP 0x100 of host h2 belongs to rank 0")
+        talk.context.abort(refusal.code, str(refusal))
+        yield pb.ControllerMessage()
+
+    with pytest.raises(QueuePairTakenError, match="QP 0x100 of host h2 belongs to rank 0"):
         play(script).join(REQUEST, timeout_s=10)
 
 

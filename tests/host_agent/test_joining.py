@@ -7,10 +7,16 @@ from ipaddress import IPv4Address
 
 import pytest
 
-from host_agent import joining
+from host_agent import carriers, joining
 from host_agent.carriers import Transport, UserspaceCarrier
 from host_agent.communicator import Communicator
-from host_agent.errors import InterfaceError, JobEndedError, JobRefusedError, UsageError
+from host_agent.errors import (
+    InterfaceError,
+    JobEndedError,
+    JobRefusedError,
+    QueuePairTakenError,
+    UsageError,
+)
 from host_agent.joining import take_place, transport_config
 from host_agent.membership import JoinRequest, RcParameters, Ready
 from host_agent.netinfo import Interface
@@ -176,12 +182,80 @@ def test_a_device_s_queue_pairs_exist_before_joining_and_their_numbers_are_joine
     link = Interface(name="h2-eth0", mac=CONFIG.mac, ip=IPv4Address("10.1.0.2"), mtu=1500)
     monkeypatch.setattr(joining, "ControllerSession", lambda controller, tls: membership)
     monkeypatch.setattr(joining, "find_interface", lambda name, controller: link)
-    monkeypatch.setattr(joining, "choose_carrier", lambda transport, interface: carrier)
+    monkeypatch.setattr(carriers, "choose_carrier", lambda transport, interface: carrier)
     with pytest.raises(JobRefusedError):
         Communicator.join("c:1", job="train", rank=1, world_size=4, path_mtu=1024)
     asked = membership.requests[0]
     assert (asked.qpn_out, asked.qpn_in, asked.path_mtu_max, asked.rnr_nak) == (0x21, 0x22, 512, True)
     assert carrier.device.calls == ["close"]
+
+
+class Recycling:
+    """A device that gives out the lowest numbers that are free."""
+
+    def __init__(self) -> None:
+        self.open: list[FakeCarrier] = []
+        self.wire = FakeWire()
+
+    def choose(self, transport: Transport, interface: Interface) -> FakeCarrier:
+        device, taken = self, {carrier.qpn_out for carrier in self.open}
+
+        class Lowest(FakeCarrier):
+            qpn_out = next(number for number in range(0x20, 0x80, 2) if number not in taken)
+            qpn_in = qpn_out + 1
+
+            def close(self) -> None:
+                if self in device.open:
+                    device.open.remove(self)
+
+        self.open.append(Lowest(self.wire))
+        return self.open[-1]
+
+
+def test_who_cannot_have_its_numbers_joins_with_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    device, memberships = Recycling(), list[Scripted]()
+    link = Interface(name="h2-eth0", mac=CONFIG.mac, ip=IPv4Address("10.1.0.2"), mtu=1500)
+
+    def session(controller: str, *, tls: object) -> Scripted:
+        taken = QueuePairTakenError("QP 0x20 of host h2 belongs to rank 0")
+        memberships.append(Scripted(taken if len(memberships) < 3 else JobRefusedError("no")))
+        return memberships[-1]
+
+    monkeypatch.setattr(joining, "ControllerSession", session)
+    monkeypatch.setattr(joining, "find_interface", lambda name, controller: link)
+    monkeypatch.setattr(carriers, "choose_carrier", device.choose)
+    with pytest.raises(JobRefusedError, match="no"):
+        Communicator.join("c:1", job="train", rank=1, world_size=4)
+    assert [m.requests[0].qpn_out for m in memberships] == [0x20, 0x22, 0x24, 0x26]
+    assert device.open == []
+
+
+def test_who_never_can_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    refusal = QueuePairTakenError("QP 0x20 of host h2 belongs to rank 0")
+    link = Interface(name="h2-eth0", mac=CONFIG.mac, ip=IPv4Address("10.1.0.2"), mtu=1500)
+    monkeypatch.setattr(joining, "ControllerSession", lambda controller, tls: Scripted(refusal))
+    monkeypatch.setattr(joining, "find_interface", lambda name, controller: link)
+    with pytest.raises(JobRefusedError, match="belongs to rank 0"):
+        Communicator.join("c:1", job="train", rank=1, world_size=4)
+
+
+def test_new_queue_pairs_have_none_of_the_numbers_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The device would give out again what was destroyed just now."""
+    device = Recycling()
+    monkeypatch.setattr(carriers, "choose_carrier", device.choose)
+    first = device.choose(Transport.VERBS, INTERFACE)
+    asked = replace(request(), qpn_out=first.qpn_out, qpn_in=first.qpn_in)
+    place = take_place(Scripted(ready_of(CONFIG)), asked, INTERFACE, first, timeout_s=1, retry_limit=0)
+    place.link.close()
+    first.close()
+    assert place.connections is not None
+    had = {first.qpn_out, first.qpn_in}
+    for _ in range(5):
+        offer = place.connections.offer()
+        assert had.isdisjoint({offer.qpn_out, offer.qpn_in})
+        had |= {offer.qpn_out, offer.qpn_in}
+        offer.close()
+    assert device.open == []
 
 
 def test_the_controller_s_parameters_reach_the_device() -> None:

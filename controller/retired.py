@@ -1,0 +1,80 @@
+"""Queue pair numbers that somebody may still send to, of jobs and generations that are over. No I/O.
+
+A packet in the middle of a message has no job or generation in it: where two hosts and a queue pair number
+are the same, it is taken for a later job's if only its PSN fits. So nobody gets a number on a host again
+before its one sender, the neighbour in the ring, is known to have stopped, and what that had sent is gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from ipaddress import IPv4Address
+
+from controller.jobstate import JobState
+from controller.specs import Member
+
+STRAGGLERS_S = 2.0  # how long packets of workers that have stopped may still be under way
+
+
+@dataclass
+class _Retired:
+    """`member` had it, the worker with the token `sender` sent to it; `free_at`: None while that may."""
+
+    member: Member
+    job: str
+    generation: int
+    sender: bytes
+    free_at: float | None = None
+
+
+class RetiredQueuePairs:
+    """By host and number. A worker that never says that it has stopped keeps two of them retired for ever."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[IPv4Address, int], _Retired] = {}
+
+    def retire(self, job: JobState, free_at: float | None = None) -> None:
+        """A job's queue pairs of its generation are over. `free_at`: all its workers have finished."""
+        if job.plan is None:
+            return
+        seats = {**job.seats, **job.departed}
+        ring = job.plan.ring or tuple(sorted(seats))
+        for place, rank in enumerate(ring):
+            seat, after = seats.get(rank), seats.get(ring[(place + 1) % len(ring)])
+            if seat is None or after is None or seat is after:
+                continue
+            for owner, number, sender in (
+                (after.member, after.member.qpn_in, seat.token),  # data
+                (seat.member, seat.member.qpn_out, after.token),  # and what acknowledges it
+            ):
+                retired = _Retired(owner, job.spec.name, job.plan.generation, sender, free_at)
+                self._known.setdefault((owner.ip, number), retired)
+
+    def stopped(self, token: bytes, before: int, now: float) -> None:
+        """A worker sends nothing more of generations before that one."""
+        for known in self._known.values():
+            if known.sender == token and known.generation < before and known.free_at is None:
+                known.free_at = now + STRAGGLERS_S
+
+    def tick(self, now: float) -> None:
+        """Time has passed."""
+        free = [
+            key for key, known in self._known.items() if known.free_at is not None and now >= known.free_at
+        ]
+        for key in free:
+            del self._known[key]
+
+    def why_not(self, ip: IPv4Address, numbers: set[int], now: float) -> str:
+        """Why a worker on that host cannot have these numbers; empty if it can."""
+        self.tick(now)
+        return next(self._reasons(ip, numbers), "")
+
+    def _reasons(self, ip: IPv4Address, numbers: set[int]) -> Iterator[str]:
+        for number in sorted(numbers):
+            known = self._known.get((ip, number))
+            if known is not None:
+                yield (
+                    f"QP {number:#x} of host {known.member.host} ({ip}) was that of {known.member} of job "
+                    f"{known.job}, and may still be sent to"
+                )
