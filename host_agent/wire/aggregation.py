@@ -7,9 +7,10 @@ together.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 from typing import Final
+
+from host_agent.wire.values import value_class
 
 CHUNK_BYTES: Final = 256
 LANE_BYTES: Final = 4
@@ -75,7 +76,7 @@ class NotAnAggregationHeader(ValueError):
     """These bytes do not begin with our magic and version."""
 
 
-@dataclass(frozen=True)
+@value_class(frozen=True)
 class AggregationHeader:
     """The fields of the header. Counts are of elements, `packets` of packets in this message."""
 

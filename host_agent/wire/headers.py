@@ -6,12 +6,14 @@ Field names follow the InfiniBand spec vol. 1, 9.2 (BTH), 9.3.5 (AETH) and annex
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import IntEnum
+from functools import lru_cache
 from ipaddress import IPv4Address
 from typing import Final
 
 from host_agent.wire.icrc import ICRC_SIZE, icrc
+from host_agent.wire.values import value_class
 
 ETHERTYPE_IPV4: Final = 0x0800
 ETHERTYPE_ARP: Final = 0x0806
@@ -64,7 +66,7 @@ def _need(data: bytes, size: int, what: str) -> None:
         raise MalformedPacket(f"{what} needs {size} bytes, but only {len(data)} are left")
 
 
-@dataclass(frozen=True)
+@value_class(frozen=True)
 class Ethernet:
     """Ethernet II, no VLAN tag."""
 
@@ -85,23 +87,20 @@ class Ethernet:
         return cls(dst=bytes(data[0:6]), src=bytes(data[6:12]), ether_type=int.from_bytes(data[12:14], "big"))
 
 
-_WORDS: Final = struct.Struct(">10H")  # a header without options
-
-
 def ipv4_checksum(header: bytes) -> int:
-    """The internet checksum (RFC 1071) over a header whose checksum field is zero."""
-    words = (
-        _WORDS.unpack(header)
-        if len(header) == _WORDS.size
-        else struct.unpack(f">{len(header) // 2}H", header)
-    )
-    total: int = sum(words)
-    while total >> 16:
-        total = (total & 0xFFFF) + (total >> 16)
-    return ~total & 0xFFFF
+    """The internet checksum (RFC 1071) over a header of whole words whose checksum field is zero.
+
+    A sum of 16-bit words with the carries added again is the rest that the header, as one number, leaves when
+    divided by 0xFFFF; where it leaves none, the sum is 0xFFFF, or 0 of nothing but zeros.
+    """
+    number = int.from_bytes(header, "big")
+    return ~(number % 0xFFFF or (number and 0xFFFF)) & 0xFFFF
 
 
-@dataclass(frozen=True)
+_address: Final = lru_cache(maxsize=4096)(IPv4Address)  # of the few hosts there are, a packet's are made once
+
+
+@value_class(frozen=True)
 class IPv4:
     """IPv4 without options. `total_length` counts from this header on; the checksum is made by `pack()`."""
 
@@ -129,7 +128,7 @@ class IPv4:
         )
         addresses = (self.src.packed, self.dst.packed)
         blank = self._LAYOUT.pack(*fields, self.ttl, self.protocol, 0, *addresses)
-        return self._LAYOUT.pack(*fields, self.ttl, self.protocol, ipv4_checksum(blank), *addresses)
+        return blank[:10] + ipv4_checksum(blank).to_bytes(2, "big") + blank[12:]
 
     @classmethod
     def unpack(cls, data: bytes) -> IPv4:
@@ -141,8 +140,8 @@ class IPv4:
         if version_ihl != 0x45:
             raise MalformedPacket(f"IP version and header length are 0x{version_ihl:02x}, not 0x45")
         return cls(
-            src=IPv4Address(src),
-            dst=IPv4Address(dst),
+            src=_address(src),
+            dst=_address(dst),
             total_length=total_length,
             identification=identification,
             ttl=ttl,
@@ -153,7 +152,7 @@ class IPv4:
         )
 
 
-@dataclass(frozen=True)
+@value_class(frozen=True)
 class Udp:
     """UDP; `length` counts from this header on. RoCE v2 sends checksum 0."""
 
@@ -178,7 +177,7 @@ class Udp:
         return cls(length=length, src_port=src_port, dst_port=dst_port, checksum=checksum)
 
 
-@dataclass(frozen=True)
+@value_class(frozen=True)
 class Bth:
     """Base transport header. `opcode` is a plain int where the code is none of `Opcode`."""
 
@@ -195,40 +194,41 @@ class Bth:
     reserved: int = 0
 
     SIZE = 12
+    _LAYOUT = struct.Struct(">BBHB3sB3s")
 
     def pack(self) -> bytes:
         """12 bytes."""
-        bits = self.solicited << 7 | self.mig_req << 6 | self.pad_count << 4 | self.transport_version
-        return (
-            bytes((self.opcode, bits))
-            + self.pkey.to_bytes(2, "big")
-            + bytes((self.resv8a,))
-            + self.dest_qp.to_bytes(3, "big")
-            + bytes((self.ack_req << 7 | self.reserved,))
-            + self.psn.to_bytes(3, "big")
+        return self._LAYOUT.pack(
+            self.opcode,
+            self.solicited << 7 | self.mig_req << 6 | self.pad_count << 4 | self.transport_version,
+            self.pkey,
+            self.resv8a,
+            self.dest_qp.to_bytes(3, "big"),
+            self.ack_req << 7 | self.reserved,
+            self.psn.to_bytes(3, "big"),
         )
 
     @classmethod
     def unpack(cls, data: bytes) -> Bth:
         """Read from the start of a UDP payload."""
         _need(data, cls.SIZE, "a BTH")
-        bits = data[1]
+        opcode, bits, pkey, resv8a, dest_qp, more_bits, psn = cls._LAYOUT.unpack_from(data)
         return cls(
-            opcode=data[0],
-            dest_qp=int.from_bytes(data[5:8], "big"),
-            psn=int.from_bytes(data[9:12], "big"),
-            ack_req=bool(data[8] & 0x80),
-            solicited=bool(bits & 0x80),
-            mig_req=bool(bits & 0x40),
+            opcode=opcode,
+            dest_qp=int.from_bytes(dest_qp, "big"),
+            psn=int.from_bytes(psn, "big"),
+            ack_req=more_bits > 0x7F,
+            solicited=bits > 0x7F,
+            mig_req=bits & 0x40 != 0,
             pad_count=bits >> 4 & 0x3,
             transport_version=bits & 0xF,
-            pkey=int.from_bytes(data[2:4], "big"),
-            resv8a=data[4],
-            reserved=data[8] & 0x7F,
+            pkey=pkey,
+            resv8a=resv8a,
+            reserved=more_bits & 0x7F,
         )
 
 
-@dataclass(frozen=True)
+@value_class(frozen=True)
 class Aeth:
     """ACK extended transport header: syndrome and message sequence number (24 bits)."""
 
@@ -248,7 +248,7 @@ class Aeth:
         return cls(syndrome=data[0], msn=int.from_bytes(data[1:4], "big"))
 
 
-@dataclass(frozen=True)
+@value_class(frozen=True)
 class RocePacket:
     """One RoCE v2 frame. `payload` is what lies between BTH (or AETH) and ICRC.
 
@@ -279,21 +279,20 @@ class RocePacket:
         ethernet = Ethernet.unpack(frame)
         if ethernet.ether_type != ETHERTYPE_IPV4:
             raise MalformedPacket(f"EtherType 0x{ethernet.ether_type:04x} is not IPv4")
-        ip_packet = frame[Ethernet.SIZE :]
-        ip = IPv4.unpack(ip_packet)
+        ip = IPv4.unpack(frame[14:34])
         if ip.protocol != PROTOCOL_UDP or ip.flags & 0x1 or ip.fragment_offset:
             raise MalformedPacket(f"IP protocol {ip.protocol} (or a fragment) is not UDP")
-        udp = Udp.unpack(ip_packet[IPv4.SIZE :])
+        udp = Udp.unpack(frame[34:42])
         if udp.dst_port != ROCE_V2_PORT:
             raise MalformedPacket(f"UDP port {udp.dst_port} is not RoCE v2's {ROCE_V2_PORT}")
-        if ip.total_length != IPv4.SIZE + udp.length or ip.total_length > len(ip_packet):
+        held, end = len(frame) - Ethernet.SIZE, Ethernet.SIZE + ip.total_length
+        if ip.total_length != IPv4.SIZE + udp.length or ip.total_length > held:
             raise MalformedPacket(
-                f"IP says {ip.total_length} bytes, UDP {udp.length}, and the frame holds {len(ip_packet)}"
+                f"IP says {ip.total_length} bytes, UDP {udp.length}, and the frame holds {held}"
             )
-        _need(ip_packet[: ip.total_length], IPv4.SIZE + Udp.SIZE + Bth.SIZE + ICRC_SIZE, "a RoCE v2 packet")
-        transport = ip_packet[IPv4.SIZE + Udp.SIZE : ip.total_length]
-        bth = Bth.unpack(transport)
-        body, found = transport[Bth.SIZE : -ICRC_SIZE], bytes(transport[-ICRC_SIZE:])
+        _need(frame[14:end], IPv4.SIZE + Udp.SIZE + Bth.SIZE + ICRC_SIZE, "a RoCE v2 packet")
+        bth = Bth.unpack(frame[42:54])
+        body, found = frame[54 : end - ICRC_SIZE], bytes(frame[end - ICRC_SIZE : end])
         aeth = None
         if bth.opcode == Opcode.ACKNOWLEDGE:
             aeth, body = Aeth.unpack(body), body[Aeth.SIZE :]

@@ -13,21 +13,18 @@ from typing import Final
 ICRC_SIZE: Final = 4
 
 _ETHERNET_SIZE: Final = 14
-_LINK_LAYER_ONES: Final = b"\xff" * 8
+_OF_LINK_LAYER: Final = zlib.crc32(b"\xff" * 8)
 # Offsets from the start of a 20-byte IPv4 header: TOS, TTL, IP checksum, UDP checksum, BTH resv8a.
 _MASKED: Final = (1, 8, 10, 11, 26, 27, 32)
 _MASKED_END: Final = 33
+_ONES: Final = int.from_bytes(bytes(0xFF * (offset in _MASKED) for offset in range(_MASKED_END)), "big")
 
 
 def icrc(ip_packet: bytes) -> bytes:
     """The four ICRC bytes, in wire order, of an IPv4 packet that ends before its ICRC."""
-    head = bytearray(ip_packet[:_MASKED_END])
-    for offset in _MASKED:
-        head[offset] = 0xFF
-    crc = zlib.crc32(_LINK_LAYER_ONES)
-    crc = zlib.crc32(head, crc)
-    crc = zlib.crc32(ip_packet[_MASKED_END:], crc)
-    return crc.to_bytes(ICRC_SIZE, "little")
+    head = int.from_bytes(ip_packet[:_MASKED_END], "big") | _ONES
+    crc = zlib.crc32(head.to_bytes(_MASKED_END, "big"), _OF_LINK_LAYER)
+    return zlib.crc32(ip_packet[_MASKED_END:], crc).to_bytes(ICRC_SIZE, "little")
 
 
 def frame_icrc_ok(frame: bytes) -> bool:

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 
 from controller.updates import SwitchError
 from simulation.faults.drawing import draw
@@ -20,6 +21,12 @@ TARGETS = ("model", "embedded", "bmv2")
 
 class TargetError(Exception):
     """A target cannot be had here, or it does not answer; what to do about it."""
+
+
+@cache
+def _freeze() -> None:
+    """Once: what is frozen is never collected. (To ask whether something is, Python counts it all.)"""
+    gc.freeze()
 
 
 @dataclass
@@ -41,10 +48,10 @@ class Targeted:
     def many(self, seeds: Iterable[int]) -> Tally:
         """Several, or those before Ctrl-C.
 
-        Runs leave much behind that hangs together: what is collected when is chosen for that.
+        Runs leave much behind that hangs together: what is collected when is chosen for that. No run lives
+        for long, so that those that are over go with what is young, and all there is need not be looked at.
         """
-        if not gc.get_freeze_count():  # once: what is frozen is never collected
-            gc.freeze()
+        _freeze()
         gc.set_threshold(50_000, 20, 1_000)
         tally = Tally()
         try:
@@ -52,7 +59,6 @@ class Targeted:
                 tally.add(self.one(draw(seed)))
         except KeyboardInterrupt:
             tally.interrupted = True  # the caller says so
-        gc.collect()
         return tally
 
 

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address
-from typing import Any
+from typing import Any, TypeAlias
 
 from controller.config import HostConfig
 from controller.store import Store
@@ -27,6 +27,9 @@ EPOCH = 1_000_000  # where generations begin
 AFTER_THE_LAST_FAULT_S = 60.0
 CLEAN_UP_S = 60.0
 MOST_EVENTS = 3_000_000
+QueuePairs: TypeAlias = (
+    "dict[tuple[bytes, bytes], Worker]"  # whose they are: address, QP number, as in frames
+)
 
 
 @dataclass
@@ -106,7 +109,7 @@ class Wire:
 class BackupNetwork:
     """Another network than the switches', on which nothing is lost."""
 
-    def __init__(self, clock: Clock, qps: dict[tuple[IPv4Address, int], Worker], *, delay_ns: int) -> None:
+    def __init__(self, clock: Clock, qps: QueuePairs, *, delay_ns: int) -> None:
         self.clock = clock
         self.qps = qps
         self.delay_ns = delay_ns
@@ -116,7 +119,7 @@ class BackupNetwork:
         self.clock.after(self.delay_ns, self._arrive, frame)
 
     def _arrive(self, frame: bytes) -> None:
-        worker = self.qps.get((IPv4Address(frame[30:34]), int.from_bytes(frame[47:50], "big")))
+        worker = self.qps.get((frame[30:34], frame[47:50]))
         if worker is not None:
             worker.receive(frame)
 
@@ -145,7 +148,7 @@ class World:
         self._last_fault_ns = 0
         self.config = schedule.config()
         self._hosts = {host.name: host for host in self.config.hosts}
-        self._qps: dict[tuple[IPv4Address, int], Worker] = {}
+        self._qps: QueuePairs = {}
         self._backup = BackupNetwork(self.clock, self._qps, delay_ns=self.latency("backup", 50_000, 500_000))
         self._qpns = 0x800000
         self.wires: dict[str, Wire] = {}
@@ -224,11 +227,11 @@ class World:
         return arrive
 
     def _at_host(self, ip: IPv4Address) -> Callable[[bytes], None]:
-        qps = self._qps
+        qps, packed = self._qps, ip.packed
 
         def arrive(frame: bytes) -> None:
             self.trace = zlib.crc32(frame, self.trace ^ self.clock.now_ns & 0xFFFFFFFF)
-            worker = qps.get((ip, int.from_bytes(frame[47:50], "big")))
+            worker = qps.get((packed, frame[47:50]))
             if worker is not None:
                 worker.receive(frame)
 
@@ -256,15 +259,16 @@ class World:
         assert worker.endpoint is not None
         config = worker.endpoint.config
         for qpn in (config.qpn_in, config.qpn_out):
-            self._qps[config.ip, qpn] = worker
+            self._qps[config.ip.packed, qpn.to_bytes(3, "big")] = worker
 
     def forget_qps(self, worker: Worker) -> None:
         """Nobody takes them any more."""
         assert worker.endpoint is not None
         config = worker.endpoint.config
         for qpn in (config.qpn_in, config.qpn_out):
-            if self._qps.get((config.ip, qpn)) is worker:
-                del self._qps[config.ip, qpn]
+            pair = config.ip.packed, qpn.to_bytes(3, "big")
+            if self._qps.get(pair) is worker:
+                del self._qps[pair]
 
     # What the switches ask, as `watched.Knowledge`.
 

@@ -15,11 +15,19 @@ def choice(frame: bytes, ways: int) -> int:
     return crc16(frame[26:34] + bytes([protocol]) + ports.ljust(4, b"\0")) % ways
 
 
+def _shifted(crc: int) -> int:
+    """Eight bits on."""
+    for _ in range(8):
+        crc = crc >> 1 ^ (0xA001 if crc & 1 else 0)
+    return crc
+
+
+_BY_BYTE = tuple(map(_shifted, range(256)))
+
+
 def crc16(data: bytes) -> int:
     """Polynomial 0x8005, reflected, no initial or final inversion."""
     crc = 0
     for byte in data:
-        crc ^= byte
-        for _ in range(8):
-            crc = crc >> 1 ^ (0xA001 if crc & 1 else 0)
+        crc = crc >> 8 ^ _BY_BYTE[(crc ^ byte) & 0xFF]
     return crc

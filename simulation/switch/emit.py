@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from host_agent.wire import psn as psn_math
 from host_agent.wire.aggregation import CHUNK_BYTES, FLAGS_OFFSET, RANK_OFFSET, SUMMED_BIT, Flags
 from host_agent.wire.headers import Aeth, Bth, Ethernet, IPv4, Opcode, RocePacket, Udp
+from host_agent.wire.values import value_class
 from simulation.switch.state import Flow, Out, Record, Slot
 from simulation.switch.tree_packets import TreePacket
 
 ENDS = (Opcode.SEND_LAST, Opcode.SEND_ONLY)
 
 
-@dataclass(frozen=True)
+@value_class(frozen=True)
 class Shape:
     """The packet that a sum takes the place of; `size` of its payload in bytes."""
 

@@ -120,20 +120,21 @@ class EntrySwitch(SwitchModel):
             if self.jobs.get(generation) is not job:
                 self.past += job.counters
 
-    def _routes(self) -> dict[IPv4Address, Route | tuple[Route, ...]]:
+    def _routes(self) -> dict[bytes, Route | tuple[Route, ...]]:
+        """By packed address."""
         hops = {
             (row.match["group"], row.match["index"]): _route(row.params) for row in self.rows(ECMP_MEMBER)
         }
-        routes: dict[IPv4Address, Route | tuple[Route, ...]] = {}
+        routes: dict[bytes, Route | tuple[Route, ...]] = {}
         for row in self.rows(ROUTE):
             ip, prefix = row.match["dst_ip"]
             assert prefix == 32
             if row.action == "ecmp":
                 group = row.params["group"]
                 assert group != 0  # for the program, there is one way only then
-                routes[IPv4Address(ip)] = tuple(hops[group, k] for k in range(row.params["size"]))
+                routes[_packed(ip)] = tuple(hops[group, k] for k in range(row.params["size"]))
             else:
-                routes[IPv4Address(ip)] = _route(row.params)
+                routes[_packed(ip)] = _route(row.params)
         return routes
 
     def _leaf_jobs(self, before: dict[int, Job | SpineJob]) -> None:

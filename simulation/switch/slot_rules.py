@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from enum import Enum
-from functools import lru_cache
 from ipaddress import IPv4Address
 from typing import TypeAlias
 
@@ -48,6 +47,7 @@ from simulation.switch.tree import TreeSwitch
 from simulation.switch.tree_packets import TreePacket
 
 BROADCAST = b"\xff" * 6
+_IPV4, _ARP = ETHERTYPE_IPV4.to_bytes(2, "big"), ETHERTYPE_ARP.to_bytes(2, "big")
 
 __all__ = [
     "COUNTERS",
@@ -79,9 +79,6 @@ QueuePair: TypeAlias = tuple[bytes, int]  # what takes packets from its peer alo
 Routes: TypeAlias = Mapping[IPv4Address, "Route | tuple[Route, ...]"]
 
 
-address = lru_cache(maxsize=4096)(IPv4Address)
-
-
 class SwitchModel(TreeSwitch):
     """One switch: routes, the ports that non-IP frames are flooded to, and the jobs on it.
 
@@ -101,7 +98,7 @@ class SwitchModel(TreeSwitch):
         tree_jobs: Mapping[tuple[int, int], Job | SpineJob] | None = None,
     ) -> None:
         super().__init__(links or {}, tree_jobs)
-        self.routes = routes
+        self.routes = {address.packed: route for address, route in routes.items()}
         self.flood = tuple(flood)
         self.mac_ports: dict[bytes, int] = {}
         self.check_icrc = check_icrc
@@ -187,8 +184,8 @@ class SwitchModel(TreeSwitch):
 
     def forward(self, port: int, frame: bytes) -> list[Out]:
         """As a router: by destination address, TTL - 1. Of what is not IPv4, ARP alone, as in a switch."""
-        if frame[12:14] != ETHERTYPE_IPV4.to_bytes(2, "big"):
-            if frame[12:14] != ETHERTYPE_ARP.to_bytes(2, "big"):
+        if frame[12:14] != _IPV4:
+            if frame[12:14] != _ARP:
                 return []
             if frame[:6] == BROADCAST:
                 return [(out, frame) for out in self.flood if out != port]
@@ -206,7 +203,7 @@ class SwitchModel(TreeSwitch):
 
     def route(self, frame: bytes) -> Route | None:
         """The next hop of a packet; of several, always the same for the same connection."""
-        found = self.routes.get(address(bytes(frame[30:34])))
+        found = self.routes.get(bytes(frame[30:34]))
         return found[choice(frame, len(found))] if isinstance(found, tuple) else found
 
     def aggregate(self, job: Job, flow: Flow, record: Record, packet: RocePacket, frame: bytes) -> list[Out]:
@@ -257,10 +254,15 @@ class SwitchModel(TreeSwitch):
         if len(packet.payload) != slot.count * CHUNK_BYTES:  # its sender contradicts itself: told alone
             job.counters["mismatch"] += 1
         route = self.route(frame)
-        if route is None or not self.forward(flow.port, frame):
+        if route is None or packet.ip.ttl <= 1:
             return []
-        alone = replace(flow, dst_port=route.port, src_mac=route.src_mac, dst_mac=route.dst_mac)
-        alone = replace(alone, udp_src_port=packet.udp.src_port)
+        alone = replace(
+            flow,
+            dst_port=route.port,
+            src_mac=route.src_mac,
+            dst_mac=route.dst_mac,
+            udp_src_port=packet.udp.src_port,
+        )
         return [sum_on(alone, slot, index, Shape.of(packet), packet.bth.psn)]
 
     def duplicate(

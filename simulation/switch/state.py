@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from host_agent.wire.aggregation import CHUNK_BYTES, LANE_BYTES, MAX_CHUNKS, Op
 from host_agent.wire.headers import DEFAULT_UDP_SOURCE_PORT
+from host_agent.wire.values import value_class
 
 Out = tuple[int, bytes]  # port, frame
 Tag = tuple[int, int]  # generation, message
@@ -46,7 +47,7 @@ PORT_COUNTERS = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
+@value_class(frozen=True, kw_only=True)
 class Flow:
     """Rank `rank`'s connection to its successor: data goes src → dst_qp, ACKs come back to src_qp.
 
@@ -68,7 +69,7 @@ class Flow:
     rnr_syndrome: int = 0
 
 
-@dataclass(frozen=True, kw_only=True)
+@value_class(frozen=True, kw_only=True)
 class Route:
     """The next hop towards a host."""
 
@@ -77,7 +78,7 @@ class Route:
     dst_mac: bytes
 
 
-@dataclass(frozen=True, kw_only=True)
+@value_class(frozen=True, kw_only=True)
 class Link:
     """This switch's end of a link to another switch, and the other's addresses."""
 
@@ -87,7 +88,7 @@ class Link:
     dst_ip: IPv4Address
 
 
-@dataclass(frozen=True)
+@value_class(frozen=True)
 class Record:
     """What the First packet of a message said."""
 
@@ -97,6 +98,7 @@ class Record:
     op: Op
 
 
+_LANE = np.dtype(">i4")
 _ZEROS = np.zeros(CHUNK_BYTES // LANE_BYTES, np.int32)
 
 
@@ -143,8 +145,9 @@ class Slot:
 
     def load(self, index: int, size: int) -> bytes:
         """`size` bytes of what is stored; at index 0, the first contributor's header before it."""
-        sums = b"".join(v.astype(">i4").tobytes() for v in self.chunks[: size // CHUNK_BYTES])
-        return self.header + sums[CHUNK_BYTES:] if index == 0 else sums
+        first = index == 0
+        sums = [value.astype(_LANE).tobytes() for value in self.chunks[first : size // CHUNK_BYTES]]
+        return b"".join([self.header, *sums] if first else sums)
 
 
 @dataclass
@@ -219,7 +222,7 @@ class SpineJob(Owner):
 
 def lanes_of(payload: bytes) -> NDArray[np.int32]:
     """By chunk."""
-    return np.frombuffer(payload, ">i4").astype(np.int32).reshape(-1, CHUNK_BYTES // LANE_BYTES)
+    return np.frombuffer(payload, _LANE).astype(np.int32).reshape(-1, CHUNK_BYTES // LANE_BYTES)
 
 
 def serial_age(message: int, latest: int) -> int:

@@ -18,6 +18,9 @@ from simulation.switch.emit import Shape, sum_on
 from simulation.switch.state import BUCKETS, PORT_COUNTERS, Flow, Job, Link, Out, Slot, SpineJob, Tag
 from simulation.switch.tree_packets import TREE_PORT, TREE_VERSION, Kind, TreeFlags, TreePacket
 
+# As plain numbers, of which combinations are no members to be looked up.
+_MISMATCH, _PSN_VALID = TreeFlags.MISMATCH.value, TreeFlags.PSN_VALID.value
+
 
 class TreeSwitch:
     """The part of a switch that knows tree packets.
@@ -114,7 +117,7 @@ class TreeSwitch:
             slot.add(packet.payload, Op(packet.op))
         slot.ranks.add(leaf)
         slot.psns[leaf] = packet.psn
-        slot.mismatch |= bool(packet.flags & TreeFlags.MISMATCH)
+        slot.mismatch |= bool(packet.flags & _MISMATCH)
         if brings_all:
             job.counters["results"] += 1
         else:
@@ -137,23 +140,18 @@ class TreeSwitch:
         before = (leaf - 1) % len(job.leaves)
         told = before in slot.ranks
         asks = packet.kind == Kind.ASK
-        out = replace(
-            packet,
-            kind=Kind.ASK if asks else Kind.RESULT,
-            flags=(TreeFlags.MISMATCH if (slot.mismatch and not asks) or disagrees else 0)
-            | (TreeFlags.PSN_VALID if told else 0),
-            psn=slot.psns.get(before, 0),
-            payload=packet.payload if asks else slot.load(packet.index, len(packet.payload)),
-        )
-        return self.over_link(job.leaves[leaf], out)
-
-    def over_link(self, port: int, packet: TreePacket) -> Out:
+        port = job.leaves[leaf]
         link = self.links[port]
         out = replace(
             packet,
             ethernet=Ethernet(dst=link.dst_mac, src=link.src_mac),
             ip=replace(packet.ip, src=link.src_ip, dst=link.dst_ip),
             udp=replace(packet.udp, checksum=0),
+            kind=Kind.ASK if asks else Kind.RESULT,
+            flags=(_MISMATCH if (slot.mismatch and not asks) or disagrees else 0)
+            | (_PSN_VALID if told else 0),
+            psn=slot.psns.get(before, 0),
+            payload=packet.payload if asks else slot.load(packet.index, len(packet.payload)),
         )
         return port, out.build()
 
@@ -182,7 +180,7 @@ class TreeSwitch:
             shape = Shape.of_result(packet)
             return [self.up(job, slot, packet.message, packet.index, Op(packet.op), shape, port)]
         slot.store(packet.payload)
-        slot.mismatch |= bool(packet.flags & TreeFlags.MISMATCH)
+        slot.mismatch |= bool(packet.flags & _MISMATCH)
         slot.result = True
         job.counters["results"] += 1
         return self.emit_in_rack(job, slot, packet)
@@ -195,7 +193,7 @@ class TreeSwitch:
             (flow, psn_math.add(job.first_psn(place, packet.message), index))
             for place, flow in enumerate(job.flows[:-1])
         ]
-        if packet.flags & TreeFlags.PSN_VALID:  # else its sender will ask, and its own leaf will answer
+        if packet.flags & _PSN_VALID:  # else its sender will ask, and its own leaf will answer
             psns.append((job.tree.entering, packet.psn))
         return [sum_on(flow, slot, index, shape, psn) for flow, psn in psns]
 
@@ -211,12 +209,12 @@ class TreeSwitch:
     def up(self, job: Job, slot: Slot, message: int, index: int, op: Op, shape: Shape, port: int) -> Out:
         """What a leaf has, with the PSN of this packet on the flow that leaves the rack."""
         mismatch = slot.mismatch or (index == 0 and shape.size != slot.count * CHUNK_BYTES)
-        blank = Ethernet(dst=b"", src=b"")
+        link = self.links[port]
         packet = TreePacket(
-            ethernet=blank,
+            ethernet=Ethernet(dst=link.dst_mac, src=link.src_mac),
             ip=IPv4(
-                src=shape.ip.src,
-                dst=shape.ip.dst,
+                src=link.src_ip,
+                dst=link.dst_ip,
                 total_length=0,
                 identification=shape.ip.identification,
                 tos=shape.ip.tos,
@@ -227,10 +225,10 @@ class TreeSwitch:
             opcode=shape.bth.opcode,
             op=op,
             index=index,
-            flags=TreeFlags.PSN_VALID | (TreeFlags.MISMATCH if mismatch else 0),
+            flags=_PSN_VALID | (_MISMATCH if mismatch else 0),
             generation=job.generation,
             message=message,
             psn=psn_math.add(job.first_psn(len(job.flows) - 1, message), index),
             payload=slot.load(index, shape.size),
         )
-        return self.over_link(port, packet)
+        return port, packet.build()

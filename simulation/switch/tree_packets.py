@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import IntEnum, IntFlag
 from ipaddress import IPv4Address, IPv4Network
 from typing import Final
@@ -26,14 +26,18 @@ from host_agent.wire.headers import (
     Udp,
 )
 from host_agent.wire.icrc import ICRC_SIZE
+from host_agent.wire.values import value_class
 
 TREE_PORT: Final = 53300
 TREE_VERSION: Final = 1
 LINK_LOCAL: Final = IPv4Network("169.254.0.0/16")
 
+_LINK_LOCAL: Final = LINK_LOCAL.network_address.packed[: LINK_LOCAL.prefixlen // 8]
 _PORT: Final = TREE_PORT.to_bytes(2, "big")
 _HEADER = struct.Struct(">BBBBBBHIII")  # the last: reserved 8, PSN 24
 _MASKED: Final = (1, 8, 10, 11, 26, 27)  # of IP and UDP: TOS, TTL, both checksums
+_NETWORK: Final = IPv4.SIZE + Udp.SIZE
+_ONES: Final = int.from_bytes(bytes(0xFF * (offset in _MASKED) for offset in range(_NETWORK)), "big")
 
 
 class Kind(IntEnum):
@@ -54,7 +58,7 @@ class TreeFlags(IntFlag):
     PSN_VALID = 4
 
 
-@dataclass(frozen=True, kw_only=True)
+@value_class(frozen=True, kw_only=True)
 class TreePacket:
     """One frame between leaf and spine. `message` of an echo: its nonce. `build()` makes lengths and ICRC."""
 
@@ -93,11 +97,13 @@ class TreePacket:
 
     def build(self) -> bytes:
         """The frame."""
-        header = self.header()
-        length = Udp.SIZE + len(header) + len(self.payload) + ICRC_SIZE
-        network = self.ip.pack(IPv4.SIZE + length) + self.udp.pack(length)
+        network, header = self._network(), self.header()
         check = tree_icrc(network, header, self.payload)
         return self.ethernet.pack() + network + header + self.payload + check
+
+    def _network(self) -> bytes:
+        length = Udp.SIZE + _HEADER.size + len(self.payload) + ICRC_SIZE
+        return self.ip.pack(IPv4.SIZE + length) + self.udp.pack(length)
 
     @classmethod
     def parse(cls, frame: bytes) -> TreePacket | None:
@@ -105,13 +111,13 @@ class TreePacket:
         if frame[36:38] != _PORT:  # most frames
             return None
         try:
-            ethernet, ip, udp = Ethernet.unpack(frame), IPv4.unpack(frame[14:]), Udp.unpack(frame[34:])
+            ethernet, ip, udp = Ethernet.unpack(frame), IPv4.unpack(frame[14:34]), Udp.unpack(frame[34:42])
         except MalformedPacket:
             return None
         fragment = ip.flags & 0x1 or ip.fragment_offset
         if ethernet.ether_type != ETHERTYPE_IPV4 or ip.protocol != PROTOCOL_UDP or fragment:
             return None
-        if udp.dst_port != TREE_PORT or ip.dst not in LINK_LOCAL:
+        if udp.dst_port != TREE_PORT or frame[30:32] != _LINK_LOCAL:
             return None
         size = udp.length - Udp.SIZE - _HEADER.size - ICRC_SIZE
         if size < 0 or size % CHUNK_BYTES or size > MAX_CHUNKS * CHUNK_BYTES:
@@ -144,15 +150,13 @@ class TreePacket:
 
     def icrc_ok(self) -> bool:
         """Whether the ICRC that came with the packet is right."""
-        return not self.is_cut and self.build()[-ICRC_SIZE:] == self.icrc
+        return not self.is_cut and tree_icrc(self._network(), self.header(), self.payload) == self.icrc
 
 
 def tree_icrc(network: bytes, header: bytes, payload: bytes) -> bytes:
     """The four ICRC bytes, in wire order; `network`: IPv4 and UDP header."""
-    masked = bytearray(network)
-    for offset in _MASKED:
-        masked[offset] = 0xFF
-    crc = zlib.crc32(header[:8] + masked + header[8:] + payload)
+    masked = (int.from_bytes(network, "big") | _ONES).to_bytes(_NETWORK, "big")
+    crc = zlib.crc32(payload, zlib.crc32(header[:8] + masked + header[8:]))
     return crc.to_bytes(ICRC_SIZE, "little")
 
 

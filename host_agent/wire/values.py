@@ -1,0 +1,23 @@
+"""Frozen dataclasses of which there is one for every header of every packet.
+
+Python makes a frozen instance field by field through `object.__setattr__`, which takes three times as long as
+plain assignment. That nothing is assigned to later is what the type checker sees to: for it, `value_class` is
+`dataclass`. When run, it makes the same class without the guard.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass as value_class
+else:
+    from dataclasses import dataclass
+
+    def value_class(*, frozen, **options):
+        """`@value_class(frozen=True)`, and what else `dataclass` takes."""
+        assert frozen
+        return dataclass(unsafe_hash=True, **options)
+
+
+__all__ = ["value_class"]
