@@ -328,6 +328,11 @@ class Store:
             for generation, explicit, spec, plan, workers, phase, outcome in rows
         ]
 
+    def running(self) -> list[int]:
+        """The generations of those that are not over, oldest first."""
+        rows = self._db.execute("SELECT generation FROM jobs WHERE outcome IS NULL ORDER BY generation")
+        return [generation for (generation,) in rows]
+
     def _places(self, generation: int) -> tuple[Place, ...]:
         rows = self._db.execute(
             "SELECT switch, role, number, base, slots FROM regions WHERE generation = ? ORDER BY switch",

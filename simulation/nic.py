@@ -127,6 +127,9 @@ class NicEndpoint:
     def __init__(self, config: TransportConfig) -> None:
         self.config = config
         self.engine = MessageEngine(config)
+        own = parse_mac(config.mac)
+        self.to_successor = Ethernet(dst=parse_mac(config.successor.mac), src=own)
+        self.to_predecessor = Ethernet(dst=parse_mac(config.predecessor.mac), src=own)
         self.next_psn = config.psn_out
         self.sent: deque[Segment] = deque()  # not acknowledged
         self.to_send: deque[Segment] = deque()
@@ -287,7 +290,7 @@ class NicEndpoint:
     def _answer(self, syndrome: int, psn: int) -> bytes:
         config = self.config
         return RocePacket(
-            ethernet=Ethernet(dst=parse_mac(config.predecessor.mac), src=parse_mac(config.mac)),
+            ethernet=self.to_predecessor,
             ip=IPv4(src=config.ip, dst=config.predecessor.ip, total_length=0),
             udp=Udp(length=0),
             bth=Bth(opcode=Opcode.ACKNOWLEDGE, dest_qp=config.predecessor.qpn_out, psn=psn),
@@ -297,7 +300,7 @@ class NicEndpoint:
     def _data(self, segment: Segment) -> bytes:
         config = self.config
         return RocePacket(
-            ethernet=Ethernet(dst=parse_mac(config.successor.mac), src=parse_mac(config.mac)),
+            ethernet=self.to_successor,
             ip=IPv4(src=config.ip, dst=config.successor.ip, total_length=0),
             udp=Udp(length=0),
             bth=Bth(

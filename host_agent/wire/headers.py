@@ -61,9 +61,8 @@ def format_mac(mac: bytes) -> str:
     return mac.hex(":")
 
 
-def _need(data: bytes, size: int, what: str) -> None:
-    if len(data) < size:
-        raise MalformedPacket(f"{what} needs {size} bytes, but only {len(data)} are left")
+def _cut_short(data: bytes, size: int, what: str) -> MalformedPacket:
+    return MalformedPacket(f"{what} needs {size} bytes, but only {len(data)} are left")
 
 
 @value_class(frozen=True)
@@ -83,7 +82,8 @@ class Ethernet:
     @classmethod
     def unpack(cls, data: bytes) -> Ethernet:
         """Read from the start of a frame."""
-        _need(data, cls.SIZE, "an Ethernet header")
+        if len(data) < cls.SIZE:
+            raise _cut_short(data, cls.SIZE, "an Ethernet header")
         return cls(dst=bytes(data[0:6]), src=bytes(data[6:12]), ether_type=int.from_bytes(data[12:14], "big"))
 
 
@@ -133,7 +133,8 @@ class IPv4:
     @classmethod
     def unpack(cls, data: bytes) -> IPv4:
         """Read from the start of an IP packet; options are malformed here (RoCE v2 has none)."""
-        _need(data, cls.SIZE, "an IPv4 header")
+        if len(data) < cls.SIZE:
+            raise _cut_short(data, cls.SIZE, "an IPv4 header")
         version_ihl, tos, total_length, identification, fragment, ttl, protocol, _, src, dst = (
             cls._LAYOUT.unpack_from(data)
         )
@@ -172,7 +173,8 @@ class Udp:
     @classmethod
     def unpack(cls, data: bytes) -> Udp:
         """Read from the start of a datagram."""
-        _need(data, cls.SIZE, "a UDP header")
+        if len(data) < cls.SIZE:
+            raise _cut_short(data, cls.SIZE, "a UDP header")
         src_port, dst_port, length, checksum = cls._LAYOUT.unpack_from(data)
         return cls(length=length, src_port=src_port, dst_port=dst_port, checksum=checksum)
 
@@ -211,7 +213,8 @@ class Bth:
     @classmethod
     def unpack(cls, data: bytes) -> Bth:
         """Read from the start of a UDP payload."""
-        _need(data, cls.SIZE, "a BTH")
+        if len(data) < cls.SIZE:
+            raise _cut_short(data, cls.SIZE, "a BTH")
         opcode, bits, pkey, resv8a, dest_qp, more_bits, psn = cls._LAYOUT.unpack_from(data)
         return cls(
             opcode=opcode,
@@ -244,7 +247,8 @@ class Aeth:
     @classmethod
     def unpack(cls, data: bytes) -> Aeth:
         """Read what follows the BTH of an ACKNOWLEDGE."""
-        _need(data, cls.SIZE, "an AETH")
+        if len(data) < cls.SIZE:
+            raise _cut_short(data, cls.SIZE, "an AETH")
         return cls(syndrome=data[0], msn=int.from_bytes(data[1:4], "big"))
 
 
@@ -262,6 +266,8 @@ class RocePacket:
     payload: bytes = b""
     aeth: Aeth | None = None
     icrc: bytes = field(default=b"", compare=False)
+
+    LEAST = IPv4.SIZE + Udp.SIZE + Bth.SIZE + ICRC_SIZE
 
     def build(self) -> bytes:
         """The frame, with right lengths, IP checksum and ICRC."""
@@ -290,7 +296,8 @@ class RocePacket:
             raise MalformedPacket(
                 f"IP says {ip.total_length} bytes, UDP {udp.length}, and the frame holds {held}"
             )
-        _need(frame[14:end], IPv4.SIZE + Udp.SIZE + Bth.SIZE + ICRC_SIZE, "a RoCE v2 packet")
+        if ip.total_length < cls.LEAST:
+            raise _cut_short(frame[14:end], cls.LEAST, "a RoCE v2 packet")
         bth = Bth.unpack(frame[42:54])
         body, found = frame[54 : end - ICRC_SIZE], bytes(frame[end - ICRC_SIZE : end])
         aeth = None

@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 import ctypes
+from functools import cache
+from typing import Any
 
 from host_agent.transport import Endpoint, Event, EventType, TransportConfig, native
-from host_agent.transport.events import Progress
 from simulation.nic import NicEndpoint
 
 MAX_FRAMES = 64
 
 
+@cache
+def _room(size: int) -> tuple[Any, int]:
+    """For frames that are on their way from an endpoint, and where it is."""
+    frames = ctypes.create_string_buffer(size)
+    return frames, ctypes.addressof(frames)
+
+
 class FastEndpoint(Endpoint):
     """As `Endpoint`; `position` is what the invariants look at."""
 
+    # Of all endpoints: what is in them is made objects of before the call returns.
+    _lengths = (ctypes.c_uint32 * MAX_FRAMES)()
+    _raw_event = native.NativeEvent()
+    _events_of = ctypes.byref(_raw_event)
+
     def __init__(self, config: TransportConfig) -> None:
         super().__init__(config)
-        self._frames = ctypes.create_string_buffer(self._stride * MAX_FRAMES)
-        self._start = ctypes.addressof(self._frames)
-        self._lengths = (ctypes.c_uint32 * MAX_FRAMES)()
-        self._raw_event = native.NativeEvent()
+        self._frames, self._start = _room(self._stride * MAX_FRAMES)
         self._raw_progress = native.NativeProgress()
-        self._events_of = ctypes.byref(self._raw_event)
         self._progress_of = ctypes.byref(self._raw_progress)
 
     def poll(self, now_ns: int, max_frames: int = MAX_FRAMES) -> list[bytes]:
@@ -55,9 +64,16 @@ class FastEndpoint(Endpoint):
 class FastNicEndpoint(NicEndpoint):
     """A simulated RDMA adapter, with the same names."""
 
-    def position(self) -> Progress:
-        """Where it stands."""
-        return self.progress()
+    def __init__(self, config: TransportConfig) -> None:
+        super().__init__(config)
+        self._raw_progress = native.NativeProgress()
+        self._progress_of = ctypes.byref(self._raw_progress)
+
+    def position(self) -> native.NativeProgress:
+        """Where it stands; the same object every time."""
+        self.engine.lib.p4r_messages_progress(self.engine.handle, self._progress_of)
+        self._raw_progress.expected_psn = self.expected
+        return self._raw_progress
 
 
 AnyEndpoint = FastEndpoint | FastNicEndpoint

@@ -167,7 +167,8 @@ class JobRun:
         endpoint = receiver.endpoint
         if endpoint is None or endpoint.config.generation != generation:
             return self._stood.get((generation, after), first)
-        return endpoint.position().expected_psn
+        expected: int = endpoint.position().expected_psn
+        return expected
 
     def check_windows(self, worker: Worker) -> None:
         """Who is how far ahead of whom, after something happened to a worker."""

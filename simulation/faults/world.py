@@ -218,10 +218,11 @@ class World:
     # Frames.
 
     def _at_switch(self, name: str, port: int) -> Callable[[bytes], None]:
+        node, clock = self.nodes[name], self.clock
+
         def arrive(frame: bytes) -> None:
-            self.trace = zlib.crc32(frame, self.trace ^ self.clock.now_ns & 0xFFFFFFFF)
-            left = self.nodes[name].process(port, frame)
-            for out_port, out in left:
+            self.trace = zlib.crc32(frame, self.trace ^ clock.now_ns & 0xFFFFFFFF)
+            for out_port, out in node.process(port, frame):
                 self._out[name, out_port].send(out)
 
         return arrive
@@ -431,8 +432,8 @@ class World:
             node.plane.settle()
             if node.plane.members or node.plane.jobs:
                 return f"{name}: {len(node.plane.members)} flows and guards"
-        alive = [str(known.plan.generation) for known in self.store.jobs() if known.outcome is None]
-        return f"the database, where generations run: {' '.join(alive)}" if alive else ""
+        alive = self.store.running()
+        return f"the database, where generations run: {' '.join(map(str, alive))}" if alive else ""
 
     def excuse(self, job: JobRun, worker: Worker) -> str:
         """What could be the reason that a worker is told an error; empty: nothing."""
