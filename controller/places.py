@@ -16,10 +16,11 @@ from dataclasses import replace
 
 from controller.api.errors import ControllerError, NoResourcesError, UnreachableError
 from controller.config import Config
-from controller.entries import Entry
+from controller.entries import Entry, key_of
 from controller.fabric import ManagedSwitch, collide, guards_of
 from controller.jobs import Job, Phase, Plan
 from controller.links import LinkWatch
+from controller.orphans import Orphan, orphans
 from controller.running import Running
 from controller.store import Place, Store, StoredJob
 from controller.switch import SwitchError
@@ -56,6 +57,7 @@ class Places:
         self.holding: list[Running] = []
         # By generation, what the database did not take: forgotten when it can be written again.
         self._owed: dict[int, tuple[Running, tuple[Place, ...]]] = {}
+        self.orphans: dict[str, list[Orphan]] = {name: [] for name in switches}
         self._clock = clock
         self._on_room = on_room
 
@@ -72,7 +74,8 @@ class Places:
 
     def held(self, switch: str) -> list[tuple[Place, bool]]:
         """What jobs have on a switch, and which of them are live."""
-        return [(running.places[switch], running.job.live) for running in self.on(switch)]
+        known = [(running.places[switch], running.job.live) for running in self.on(switch)]
+        return known + [(orphan.place, not orphan.lost) for orphan in self.orphans[switch]]
 
     def guards(self, switch: str) -> list[Entry]:
         """What a switch must hold before it has routes, so that no sum's parts reach a worker."""
@@ -85,6 +88,58 @@ class Places:
             running.places[place.switch] = place
         if running.places:
             self.holding.append(running)
+
+    # Jobs that the database does not know
+
+    def orphan(self, switch: str, generation: int) -> Orphan | None:
+        """What a switch holds of a generation that nobody here has set up."""
+        return next((orphan for orphan in self.orphans[switch] if orphan.generation == generation), None)
+
+    def adopted(self, running: Running, orphans: Iterable[Orphan]) -> None:
+        """A job is known again that has these places; their slots are taken already."""
+        for orphan in orphans:
+            self.orphans[orphan.place.switch].remove(orphan)
+        if running.places:
+            self.holding.append(running)
+
+    async def take_qps_back(self, generation: int, qps: frozenset[tuple[int, int]]) -> None:
+        """Workers of a generation have these QPs: what older jobs that nobody knows had there is over.
+
+        Of such a job only guards of other QPs stay.
+        """
+        for name, mine in self.orphans.items():
+            for orphan in [o for o in mine if (o.generation or 0) < generation and o.qps & qps]:
+                switch = self.switches[name]
+                try:
+                    async with switch.lock:
+                        going = orphan.give_up(qps)
+                        await switch.switch.remove(going)
+                        if not orphan.place.entries:
+                            mine.remove(orphan)
+                            switch.allocator.release(orphan.place.region)
+                except ControllerError as error:
+                    logger.warning("switch %s: what is left of a job stays there: %s", name, error)
+
+    def _look_for_orphans(self, switch: ManagedSwitch, found: set[Entry]) -> None:
+        """What the switch holds of jobs that nobody knows is kept, and given to nobody."""
+        name, mine = switch.name, self.orphans[switch.name]
+        for orphan in mine:
+            orphan.lost |= not orphan.is_whole(found)
+        known: set[object] = {key_of(entry) for place, _ in self.held(name) for entry in place.entries}
+        new = orphans(name, self.config.role(name), found, known, self.store.is_ours)
+        for orphan in new:
+            try:
+                switch.allocator.take(orphan.place.region)
+            except ValueError as error:  # a known job owns it, by a database that is not this switch's
+                logger.error("switch %s: generation %s is not kept: %s", name, orphan.generation, error)
+                continue
+            mine.append(orphan)
+            logger.warning(
+                "switch %s holds generation %s of a job that this database does not know: it stays until its "
+                "workers tell of it, or 'p4reduce push %s --force' takes everything away",
+                *(name, "(unknown)" if orphan.generation is None else orphan.generation, name),
+            )
+        self.store.outlive(max((orphan.generation or 0 for orphan in new), default=0))
 
     # Giving
 
@@ -344,6 +399,7 @@ class Places:
         try:
             async with switch.lock:
                 found = await switch.switch.read_entries()
+                self._look_for_orphans(switch, found)
                 for running in self.on(switch.name):
                     place = running.places[switch.name]
                     fixed = {entry for entry in place.entries if not is_uplink(entry)}
@@ -353,7 +409,7 @@ class Places:
                             running, f"switch {switch.name} was restarted, and has forgotten the job's sums"
                         )
                 await switch.adopt(self.held(switch.name))
-        except ControllerError as error:
+        except (ControllerError, sqlite3.Error) as error:
             logger.warning("switch %s: %s", switch.name, error)
         finally:
             switch.settling = False
@@ -366,6 +422,9 @@ class Places:
             for running in self.on(switch.name):
                 if running.places[switch.name].role == "leaf" and running.job.live:
                     forgot(running, f"switch {switch.name} was loaded with its program anew")
+            for orphan in self.orphans[switch.name]:
+                switch.allocator.release(orphan.place.region)
+            self.orphans[switch.name].clear()
             await switch.switch.push()
             await switch.adopt(self.held(switch.name))  # guards stay until no worker can send any more
             for running in self.remains:

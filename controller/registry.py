@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from controller import planning
 from controller.admission import Quotas, tenant_of
+from controller.adoption import Account, Adoption
 from controller.api.errors import (
     ConflictError,
     ControllerError,
@@ -76,7 +77,7 @@ class Registry(Keeper):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(config, store, switches, clock=clock)
-        self._timing = Timing(
+        self.timing = Timing(
             heartbeat_interval_s=config.heartbeat_interval_s,
             heartbeat_timeout_s=config.heartbeat_timeout_s,
             resume_timeout_s=config.resume_timeout_s,
@@ -91,6 +92,7 @@ class Registry(Keeper):
         self.stopping = False
         self.waitlist = Waitlist(self)
         self.renewer = Renewer(self)
+        self.adoption = Adoption(self)
 
     # Jobs.
 
@@ -114,7 +116,7 @@ class Registry(Keeper):
             raise ConflictError(f"there is a job {spec.name} already: delete it first, or use another name")
         self.store.save_spec(spec)
         self._specs[spec.name] = spec
-        self._jobs[spec.name] = Running(Job(spec, self._timing, explicit=True))
+        self._jobs[spec.name] = Running(Job(spec, self.timing, explicit=True))
         return self._jobs[spec.name]
 
     def delete_job(self, name: str) -> Running:
@@ -171,10 +173,16 @@ class Registry(Keeper):
         job = self._of_worker(name, generation, token).job
         return job.seats[job.rank_of(rank, token, generation)].member.host
 
-    def resume(self, name: str, generation: int, rank: int, token: bytes) -> Session:
+    def resume(
+        self, name: str, generation: int, rank: int, token: bytes, account: Account | None = None
+    ) -> Session:
         """Take a worker back, which knows of that generation. NotFoundError, InvalidRequestError,
         NotPossibleError.
+
+        `account`: what it knows, where the job is not known here. As `Adoption.hear`.
         """
+        if account is not None and not self.knows(name, generation, token):
+            self.adoption.hear(account)
         running = self._of_worker(name, generation, token)
         known = running.job.rank_of(rank, token, generation)
         session = Session(self, running, known)
@@ -188,6 +196,26 @@ class Registry(Keeper):
         if before is not None:
             before.events.put_nowait(None)
         return session
+
+    def knows(self, name: str, generation: int, token: bytes) -> bool:
+        """Whether a worker that wants to resume is of a job that was ever heard of."""
+        try:
+            self._of_worker(name, generation, token)
+        except NotFoundError:
+            return False
+        except NotPossibleError:
+            return True
+        return True
+
+    def known_job(self, name: str) -> Running | None:
+        """The last job of that name, if there is one."""
+        return self._jobs.get(name)
+
+    def took_over(self, running: Running) -> None:
+        """A job that was not known runs here from now on."""
+        assert running.generation is not None
+        self._jobs[running.job.spec.name] = self._by_generation[running.generation] = running
+        self.upkeep.placed(running)
 
     def _of_worker(self, name: str, generation: int, token: bytes) -> Running:
         """The job of a worker; it may have gone on under another generation, here or before a restart."""
@@ -298,7 +326,7 @@ class Registry(Keeper):
     def _new_job(self, name: str, world_size: int, tenant: str, *, elastic: bool, token: str) -> Job:
         spec = self._specs.get(name)
         if spec is not None:
-            return Job(spec, self._timing, explicit=True)
+            return Job(spec, self.timing, explicit=True)
         if not self.config.auto_create:
             raise NotFoundError(
                 f"there is no job {name!r}: create it first (p4reduce job create), this controller makes "
@@ -312,11 +340,18 @@ class Registry(Keeper):
             token_hash=token_hash(token),
         )
         planning.check_spec(self.config, spec)
-        return Job(spec, self._timing)
+        return Job(spec, self.timing)
 
     def _why_not_qps(self, member: Member) -> str:
         """Why a worker cannot have these numbers, also where it has them now; empty if it can."""
         wanted = {member.qpn_in, member.qpn_out}
+        for name, orphans in self.places.orphans.items():
+            for orphan in orphans:
+                if taken := {qpn for qpn in wanted if (int(member.ip), qpn) in orphan.qps}:
+                    return (
+                        f"QP {min(taken):#x} of host {member.host} ({member.ip}) belongs to a job on switch "
+                        f"{name} that the controller's database does not know"
+                    )
         for running in self._jobs.values():
             if not running.job.live:
                 continue
@@ -417,7 +452,7 @@ class Registry(Keeper):
     @property
     def guarding_s(self) -> float:
         """How long an ended job has guards where not all workers are known to know."""
-        return self._timing.patience_s + STRAGGLERS_S
+        return self.timing.patience_s + STRAGGLERS_S
 
     def _forget_old(self) -> None:
         ended = [g for g, running in self._by_generation.items() if not running.job.live]
@@ -478,7 +513,7 @@ class Registry(Keeper):
         now = self.clock()
         for spec in self.store.specs():
             self._specs[spec.name] = spec
-            self._jobs[spec.name] = Running(Job(spec, self._timing, explicit=True))
+            self._jobs[spec.name] = Running(Job(spec, self.timing, explicit=True))
         stored = _without_drafts(self.store.jobs())
         for known in stored:
             self._load(known, now)
@@ -508,7 +543,7 @@ class Registry(Keeper):
     def _load(self, known: StoredJob, now: float) -> None:
         job = Job.recovered(
             known.spec,
-            self._timing,
+            self.timing,
             known.plan,
             known.workers,
             explicit=known.explicit,

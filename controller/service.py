@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import grpc
 
 from controller import inventory, views
+from controller.adoption import Account
 from controller.api import controller_pb2 as pb
 from controller.api import controller_pb2_grpc
 from controller.api.errors import ControllerError, InvalidRequestError, UnreachableError
@@ -179,8 +180,13 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         if kind == "resume":
             resume = first.resume
             who = (resume.job, resume.generation, resume.rank, resume.token)
-            require_host(identity, self.registry.host_of(*who))
-            return self.registry.resume(*who)
+            if self.registry.knows(resume.job, resume.generation, resume.token):
+                require_host(identity, self.registry.host_of(*who))
+                return self.registry.resume(*who)
+            account = Account.of(self.registry.config, resume)
+            if account is not None:
+                require_host(identity, account.member.host)
+            return self.registry.resume(*who, account)
         raise InvalidRequestError(f"a session begins with join or resume, not with {kind or 'nothing'}")
 
     @_answers

@@ -116,6 +116,9 @@ class Store:
         (given,) = self._db.execute("SELECT value FROM counters WHERE name = 'generation'").fetchone()
         self._given: int = given
         self._reserved = self._given  # none of the numbers up to this one is given out after a restart
+        (first,) = self._db.execute("SELECT value FROM counters WHERE name = 'first'").fetchone()
+        self._first: int = int(first)  # the numbers up to this one are another database's
+        self._is_new = self._first == self._given
 
     def __enter__(self) -> Store:
         return self
@@ -162,6 +165,23 @@ class Store:
                 raise
         self._given = generation
         return generation
+
+    def is_ours(self, generation: int | None) -> bool:
+        """Whether this database has given out that number; None: one that is not known any more."""
+        if generation is None:
+            return not self._is_new  # a new one has given out nothing
+        given = max(self._given, self._reserved)
+        return bool(self._first < generation <= given)
+
+    def outlive(self, generation: int) -> None:
+        """Another database has given out that number: none up to it is given out here."""
+        if generation <= self._given:
+            return
+        with self._db:
+            self._db.execute(
+                "UPDATE counters SET value = ? WHERE name IN ('first', 'generation')", (generation,)
+            )
+        self._first = self._given = self._reserved = generation
 
     # The fabric.
 
@@ -374,6 +394,12 @@ def _open(path: str, first_generation: int) -> sqlite3.Connection:
                 f"BEGIN IMMEDIATE; {_SCHEMA} {_REVISIONS} PRAGMA user_version = {_VERSION}; COMMIT;"
             )
         with db:
+            old = db.execute(
+                "SELECT 1 FROM counters"
+            ).fetchone()  # before it was written down, all were its own
+            db.execute(
+                "INSERT OR IGNORE INTO counters VALUES ('first', ?)", (0 if old else first_generation,)
+            )
             db.execute("INSERT OR IGNORE INTO counters VALUES ('generation', ?)", (first_generation,))
     except sqlite3.OperationalError as error:
         db.close()

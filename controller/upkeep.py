@@ -85,6 +85,10 @@ class Upkeep:
                 keys = [key_of(entry) for entry in going]  # a tree may have moved when the job ended
                 entries = (*(written[key] for key in keys if key in written), *guards)
             wanted.update((key_of(entry), entry) for entry in entries)
+        for orphan in self._places.orphans[name]:
+            guards = removal_order(orphan.place.entries)[1]
+            left = guards if orphan.lost else orphan.place.entries
+            wanted.update((key_of(entry), entry) for entry in left)
         return list(wanted.values())
 
     def _beside_jobs(self, name: str, state: LinkState, extra: Sequence[Entry]) -> dict[Key, Entry]:

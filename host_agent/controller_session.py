@@ -16,7 +16,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Address
 from queue import SimpleQueue
 from typing import Any, Final
@@ -71,7 +71,7 @@ _GONE: Final = (
     grpc.StatusCode.OK,
 )
 # What a controller that knows better says to a worker that wants to come back. Nothing else ends its job.
-_OVER: Final = (
+OVER: Final = (
     grpc.StatusCode.NOT_FOUND,
     grpc.StatusCode.FAILED_PRECONDITION,
     grpc.StatusCode.INVALID_ARGUMENT,
@@ -295,7 +295,7 @@ class ControllerSession:
     def _is_final(self, error: Any, heard: _Heard, away: _Away) -> bool:
         """Whether trying again is of no use. A job that runs goes on until it is told that it is over."""
         if heard.ready is not None:
-            return error.code() in _OVER
+            return error.code() in OVER
         if error.code() not in _GONE:
             return True
         return away.is_first and self._why_not_tls() is not None  # it is not known to pass by itself
@@ -338,10 +338,16 @@ class ControllerSession:
                 self._heard.renewing, self._heard.started = True, False
                 self._up = False
             elif kind == "renewed" and self._answers(message.renewed):
+                self._use_qps(self._standing)
                 self._heard.ready, self._standing = message.renewed.ready, None
                 self._up = False  # it may have been said for the generation before
             elif kind == "start" and self._standing is None:
                 self._heard.started, self._heard.renewing = True, False
+            elif kind == "moved" and self._heard.ready is not None:
+                self._heard.ready.mode, self._heard.ready.mode_reason = (
+                    message.moved.mode,
+                    message.moved.mode_reason,
+                )
             elif kind == "left":
                 self._heard.left = True
             self._changed.notify_all()
@@ -366,6 +372,14 @@ class ControllerSession:
                 self._send(pb.WorkerMessage(abort=pb.Abort(reason=self._aborting)))
             elif self._leaving:
                 self._send(pb.WorkerMessage(leave=pb.Leave()))
+
+    def _use_qps(self, standing: Renewing | None) -> None:
+        """This worker has other queue pairs from now on."""
+        assert self._request is not None
+        assert standing is not None
+        self._request = replace(
+            self._request, qpn_out=standing.qpn_out, psn_out=standing.psn_out, qpn_in=standing.qpn_in
+        )
 
     def _answers(self, renewed: pb.Renewed) -> bool:
         standing = self._standing
@@ -472,6 +486,8 @@ def _resume(request: JoinRequest, ready: pb.Ready) -> pb.Resume:
         generation=ready.generation,
         rank=ready.rank if ready.world_size else request.rank,
         token=ready.resume_token,
+        joined=_join(request),
+        ready=ready,
     )
 
 

@@ -19,6 +19,7 @@ from controller.registry import Registry
 from controller.routes import base_entries
 from controller.sessions import Session
 from controller.store import Store
+from host_agent.controller_session import OVER
 from simulation.faults.loop import ProcessLoop, new_loop
 from simulation.faults.p4runtime import SimulatedSwitch
 from simulation.rack import InvariantError
@@ -115,7 +116,7 @@ class ControllerProcess:
     def __init__(self, world: World, store: Store) -> None:
         self.world = world
         self.alive = True
-        self.listening = False
+        self.listening = self.pushed = False
         self._backlog: list[tuple[Callable[..., None], tuple[Any, ...]]] = []  # while it is stopped
         self.loop = new_loop(world.clock)
         self.conversations: list[Conversation] = []
@@ -169,7 +170,8 @@ class ControllerProcess:
                 conversation.hang_up("others have the numbers of its queue pairs", gone=True)
                 return
             except ControllerError as error:
-                conversation.hang_up(str(error), gone=False)
+                comes_back = conversation.worker.ready is not None and error.code not in OVER
+                conversation.hang_up(str(error), gone=comes_back)
                 return
             except sqlite3.Error as error:
                 conversation.hang_up(f"the controller's database failed: {error}", gone=True)
@@ -203,6 +205,15 @@ class ControllerProcess:
             action(*args)
         if not clock_first:
             self.loop.go_on()
+
+    def push(self) -> None:
+        """`p4reduce push --force`: what an operator does with what is left of jobs that nobody knows."""
+        self.pushed = True
+        with self.running():
+            self.registry.spawn(self._push())
+
+    async def _push(self) -> None:
+        await self.registry.push("", force=True)
 
     def waits(self, action: Callable[..., None], *args: Any) -> bool:
         """Whether it is stopped; that is done when it goes on."""

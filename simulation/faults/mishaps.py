@@ -45,7 +45,9 @@ def happen(world: World, mishap: Mishap) -> None:
         node.cut_off += 1
         node.cut()
         world.clock.at(over_ns, _reachable, world, mishap.what)
-    elif kind == "controller-restart":
+    elif kind in ("controller-restart", "database-lost"):
+        if kind == "database-lost":
+            world.lose_database()
         if world.controller is not None:
             world.controller.kill()
             world.past.append(world.controller)
@@ -87,6 +89,13 @@ def _free(world: World) -> None:
 def excuse(world: World, job: JobRun, worker: Worker) -> str:
     """Why a worker may be told an error; empty: there is nothing."""
     config = world.config
+    kinds = {
+        m.kind for _, m in world.happened if not m.job or (m.job - 1) % len(world.jobs) == job.number - 1
+    }
+    if "database-lost" in kinds and (kinds & set(ON_WORKERS) or worker.is_leaving):
+        return "the database was lost, and not all of the workers were there to say what it had been"
+    if {"database-lost", "switch-restart"} <= kinds:
+        return "what a switch had to hold was lost with the database, and with the switch"
     silent_s = 0.0  # that the controller was away, for however long, excuses nothing
     for at_ns, mishap in world.happened:
         mine = (mishap.job - 1) % len(world.jobs) == job.number - 1

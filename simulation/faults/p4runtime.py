@@ -91,6 +91,9 @@ class Connection:
         await self._delay()
         return set(self.node.plane.entries.values())
 
+    async def read_groups(self) -> list[Entry]:
+        return []  # none outlive its program
+
     async def write(self, updates: Sequence[Update]) -> None:
         if failures := await self.write_batch(updates):
             raise WriteError(self.label, failures, updates=len(updates))

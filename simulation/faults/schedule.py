@@ -39,7 +39,7 @@ COLLECTIVES = ("all_reduce", "broadcast", "all_gather", "reduce_scatter", "barri
 STRIKES = ("loss", "duplicate", "reorder", "corrupt", "stale")
 ON_WORKERS = ("worker-kill", "worker-pause", "session-cut")
 ON_SWITCHES = ("switch-restart", "p4runtime-cut")
-ON_CONTROLLER = ("controller-restart", "controller-pause")
+ON_CONTROLLER = ("controller-restart", "controller-pause", "database-lost")
 MISHAPS = (*ON_WORKERS, *ON_SWITCHES, *ON_CONTROLLER, "link-down", "disk-full")
 # What a controller waits for, which `Schedule.timing` may change.
 TIMES = tuple(f.name for f in dataclasses.fields(Config) if f.name.endswith("_s"))
@@ -93,8 +93,9 @@ class Mishap:
 
     worker-kill, worker-pause (`job`, `rank`); link-down (`what`: a direction's two ends, "h1:l1", "l1:s2");
     switch-restart (`what`: a switch, away for so long and empty then); p4runtime-cut (its controller cannot
-    reach a switch); controller-restart; controller-pause (SIGSTOP and SIGCONT); session-cut (a worker's
-    session breaks, and it cannot come back); disk-full (no write to the controller's database goes through).
+    reach a switch); controller-restart; controller-pause (SIGSTOP and SIGCONT); database-lost (the
+    controller is killed, and started on a new one); session-cut (a worker's session breaks, and it cannot
+    come back); disk-full (no write to the controller's database goes through).
     """
 
     at_ns: Time

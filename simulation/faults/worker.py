@@ -9,13 +9,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from controller.adoption import Account
 from controller.events import Renewed
 from controller.jobs import Ended, Event, Heartbeat, Left, Member, Mode, Ready, Resumed, Start, Waiting
 from controller.moves import HoldAt, Moved, Pause
 from controller.registry import Registry
 from controller.renewals import Renew, Standing
 from controller.sessions import Session
-from controller.specs import Backup
+from controller.specs import Backup, JobSpec
 from host_agent.collectives.plan import Call, Disagreement, Restored, Steps, Wait
 from host_agent.membership import Mode as AgentMode
 from host_agent.recovery import Ledger, Window, is_consistent, repair
@@ -51,6 +52,7 @@ class Worker:
         self.management_ns = world.latency(f"management/{job.number}/{rank}", 50_000, 400_000)
         self.qpn_out, self.qpn_in = job.plan.qpns[rank], job.plan.qpns[rank] + 1
         self.psn_out = job.plan.psns[rank]
+        self.known_as = self.member()  # with the queue pairs of `ready`
         # The session
         self.conversation: Conversation | None = None
         self.ready: Ready | None = None
@@ -240,9 +242,26 @@ class Worker:
         if self.over or self._is_stopped("_resume"):
             return
         assert self.ready is not None
-        generation, token, rank = self.ready.plan.generation, self.ready.token, self.rank
-        name = self.job.name
-        self._open(lambda registry: registry.resume(name, generation, rank, token))
+        generation, token, rank = self.ready.plan.generation, self.ready.token, self.ready.rank
+        name, account = self.job.name, self._account(self.ready)
+        self._open(lambda registry: registry.resume(name, generation, rank, token, account))
+
+    def _account(self, ready: Ready) -> Account:
+        """What it tells a controller that has lost its database."""
+        job = self.job
+        mode = ready.plan.mode if self._renewing or self.state == "ready" else self.mode
+        plan = replace(ready.plan, mode=mode, mode_reason="", renewals=0, renewal_reason="")
+        return Account(
+            spec=JobSpec(name=job.name, world_size=job.plan_size, tenant="default", elastic=job.plan.elastic),
+            plan=plan,
+            member=replace(self.known_as, rank=ready.rank, joined_as=self.joined_as),
+            token=ready.token,
+        )
+
+    @property
+    def is_leaving(self) -> bool:
+        """It has nothing more to send."""
+        return self._said_leave
 
     def cut_session(self, until_ns: int) -> None:
         """Nothing gets from it to the controller or back, until then."""
@@ -318,6 +337,7 @@ class Worker:
 
     def _connect(self, ready: Ready) -> None:
         self.ready = ready
+        self.known_as = self.member()
         plan, after, before = ready.plan, ready.successor, ready.predecessor
         self.rank = ready.rank
         self._received = self._completed = self._last_op = 0
@@ -416,7 +436,7 @@ class Worker:
         if self._renewed is not None:
             return
         self._renewed, self._standing = renewed, None
-        self.ready = renewed.ready  # by which it resumes
+        self.ready, self.known_as = renewed.ready, self.member()  # by which it resumes
         delay = self.world.latency(
             f"renewed/{self.job.number}/{self.joined_as}/{renewed.renewal}", 0, 3_000_000
         )

@@ -166,6 +166,7 @@ class World:
             for node in self.nodes.values():
                 shadow(self, node)
         self.store = Store(":memory:", wall_clock=lambda: EPOCH)
+        self._lost: list[Store] = []
         self.controller: ControllerProcess | None = None
         self.past: list[ControllerProcess] = []
         self.unfinished = sum(len(plan.hosts) for plan in schedule.jobs)
@@ -423,6 +424,8 @@ class World:
         controller = self.controller
         if controller is None or not controller.listening:
             return "there is no controller"
+        if any(controller.registry.places.orphans.values()) and not controller.pushed:
+            controller.push()
         for name, managed in controller.registry.switches.items():
             if managed.allocator.used:
                 return f"{name}: {managed.allocator.regions}"
@@ -435,6 +438,11 @@ class World:
         alive = self.store.running()
         return f"the database, where generations run: {' '.join(map(str, alive))}" if alive else ""
 
+    def lose_database(self) -> None:
+        """The next controller finds an empty one; its numbers begin at the time, long after the others."""
+        self._lost.append(self.store)
+        self.store = Store(":memory:", wall_clock=lambda: EPOCH + 100_000 * len(self._lost))
+
     def excuse(self, job: JobRun, worker: Worker) -> str:
         """What could be the reason that a worker is told an error; empty: nothing."""
         return mishaps.excuse(self, job, worker)
@@ -445,7 +453,8 @@ class World:
                 if worker.endpoint is not None:
                     worker.endpoint.close()
                     worker.endpoint = None
-        self.store.close()
+        for store in (self.store, *self._lost):
+            store.close()
         for process in [*self.past, *([self.controller] if self.controller is not None else [])]:
             process.loop.bury()
 

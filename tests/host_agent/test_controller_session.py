@@ -424,7 +424,10 @@ def test_a_broken_session_is_taken_up_again_and_what_was_said_is_said_again(play
     session.join(REQUEST, timeout_s=10)
     session.up(timeout_s=10)
     session.leave(timeout_s=10)
-    assert resumed == [pb.Resume(job="train", generation=77, rank=1, token=b"secret")] * 2
+    for said in resumed:
+        assert (said.job, said.generation, said.rank, said.token) == ("train", 77, 1, b"secret")
+        assert (said.joined.worker.qpn_out, said.ready) == (0x101, READY)
+    assert len(resumed) == 2
 
 
 @pytest.mark.parametrize("code", [grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED])
@@ -668,6 +671,11 @@ def test_a_renewal_is_heard_and_answered_across_breaks(play: Any) -> None:
     assert over.wait(20)
     session.leave(timeout_s=10)
     said = pb.Renewing(renewal=3, qpn_out=0x300, psn_out=5, qpn_in=0x301, collective=13)
+    resumed = [answer for answer in answers if isinstance(answer, pb.Resume)]
+    assert [answer.joined.worker.qpn_out for answer in resumed] == [0x101, 0x300]
+    for answer in resumed:
+        answer.ClearField("joined")
+        answer.ClearField("ready")
     assert answers == [
         said,
         pb.Resume(job="train", generation=77, rank=1, token=b"secret"),

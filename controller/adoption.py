@@ -1,0 +1,185 @@
+"""Jobs that a controller on a new database takes over from their workers: they say what they are in.
+
+A worker that resumes brings what it joined with and was told. When all of a job's workers have done so, and
+the switches hold that generation (controller/orphans.py), the job is there again and their sessions go on.
+Until then they are asked to come again, and their sums go on. Where one has not come for as long as after a
+restart, the others are told who it is.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from controller import planning
+from controller.admission import tenant_of
+from controller.api import controller_pb2 as pb
+from controller.api.errors import ConflictError, InvalidRequestError, NotFoundError, UnreachableError
+from controller.config import Config
+from controller.guarding import token_hash
+from controller.jobs import Job, JobSpec, Member, Mode, Phase, Plan
+from controller.orphans import Orphan
+from controller.places import stored
+from controller.renewals import Cause
+from controller.running import Running
+from controller.trees import Tree
+
+if TYPE_CHECKING:
+    from controller.registry import Registry
+
+logger = logging.getLogger(__name__)
+
+_MOST = 256  # jobs that are waited for at a time
+
+
+@dataclass(frozen=True, kw_only=True)
+class Account:
+    """What a worker knows of its job: who it is there now, with which token, and the job's plan."""
+
+    spec: JobSpec
+    plan: Plan
+    member: Member
+    token: bytes = field(repr=False)
+
+    @classmethod
+    def of(cls, config: Config, resume: pb.Resume) -> Account | None:
+        """As the message has it; None where it has none. InvalidRequestError where it cannot be."""
+        if not (resume.HasField("joined") and resume.HasField("ready")):
+            return None
+        join, ready = resume.joined, resume.ready
+        spec = JobSpec(
+            name=resume.job,
+            world_size=join.world_size,
+            tenant=tenant_of(join.tenant),
+            elastic=join.elastic,
+            token_hash=token_hash(join.join_token),
+        )
+        planning.check_spec(config, replace(spec, window=ready.window, message_packets=ready.message_packets))
+        size = ready.world_size or join.world_size
+        ring = tuple(ready.ring) or tuple(range(size))
+        if ready.mode not in (pb.IN_NETWORK, pb.RING) or sorted(ring) != list(range(size)):
+            raise InvalidRequestError(f"job {resume.job}: this is no Ready of a controller")
+        member = planning.member_from(config, join)
+        if not 0 <= resume.rank < size:
+            raise InvalidRequestError(
+                f"rank {resume.rank} is no rank of job {resume.job} with {size} workers"
+            )
+        plan = Plan(
+            job_id=ready.job_id,
+            generation=resume.generation,
+            window=ready.window,
+            message_packets=ready.message_packets,
+            path_mtu=ready.path_mtu,
+            mode=Mode(ready.mode),
+            mode_reason=ready.mode_reason,
+            ring=ring,
+            backup=ready.backup,
+            selective=ready.selective,
+        )
+        return cls(
+            spec=spec,
+            plan=plan,
+            member=replace(member, rank=resume.rank, joined_as=member.rank),
+            token=resume.token,
+        )
+
+
+@dataclass
+class _Waiting:
+    since: float
+    accounts: dict[int, Account] = field(default_factory=dict)
+
+
+class Adoption:
+    """Belongs to a registry."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._waiting: dict[tuple[str, int], _Waiting] = {}
+
+    def hear(self, account: Account) -> None:
+        """A worker of a job that nobody knows tells of it. Returns when the job is there.
+
+        UnreachableError: the worker shall come again; ConflictError likewise. NotFoundError: it is over.
+        """
+        registry, spec, plan = self._registry, account.spec, account.plan
+        if registry.store.is_ours(plan.generation):
+            raise NotFoundError(
+                f"there is no job {spec.name!r} with generation {plan.generation}: it ended long ago"
+            )
+        key, now = (spec.name, plan.generation), registry.clock()
+        while key not in self._waiting and len(self._waiting) >= _MOST:
+            del self._waiting[next(iter(self._waiting))]
+        waiting = self._waiting.setdefault(key, _Waiting(now))
+        waiting.accounts[account.member.rank] = account
+        members = [waiting.accounts[rank].member for rank in sorted(waiting.accounts)]
+        missing = [rank for rank in plan.ring if rank not in waiting.accounts]
+        who = f"job {spec.name} is not in the controller's database, which is new"
+        if missing:
+            ranks = f"rank{'s' if len(missing) > 1 else ''} {', '.join(map(str, sorted(missing)))}"
+            patience_s = registry.config.resume_timeout_s
+            if now - waiting.since > patience_s:
+                raise NotFoundError(
+                    f"{who}, and {ranks} did not come back within {patience_s:g} s to tell of it"
+                )
+            raise UnreachableError(f"{who}: it waits for {ranks} to tell of it")
+        for other in waiting.accounts.values():
+            if other.spec != spec or _but_for_moves(other.plan) != _but_for_moves(plan):
+                raise ConflictError(f"{who}, and its workers tell different things of it")
+        known = registry.known_job(spec.name)
+        if known is not None and known.job.live:
+            raise ConflictError(f"{who}, and another job has that name now")
+        self._take_over(waiting, members)
+        del self._waiting[key]
+
+    def _take_over(self, waiting: _Waiting, members: list[Member]) -> None:
+        registry = self._registry
+        first = next(iter(waiting.accounts.values()))
+        modes = {account.plan.mode for account in waiting.accounts.values()}
+        spec, plan = first.spec, replace(first.plan, mode=min(modes))
+        places, lost = self._places(members, plan)
+        if not lost and (len(modes) > 1 or (places and plan.mode is Mode.RING)):
+            lost = "the controller lost its database while the job was moved"
+        workers = [(member, waiting.accounts[member.rank].token) for member in members]
+        job = Job.recovered(
+            spec, registry.timing, plan, workers, explicit=False, running=True, now=registry.clock()
+        )
+        registry.store.outlive(plan.generation)
+        registry.store.save_job(stored(job, plan, [orphan.place for orphan in places], Phase.RUNNING))
+        running = Running(job, places={orphan.place.switch: orphan.place for orphan in places})
+        registry.places.adopted(running, places)
+        registry.took_over(running)
+        qps = frozenset((int(m.ip), qpn) for m in members for qpn in (m.qpn_in, m.qpn_out))
+        registry.spawn(registry.places.take_qps_back(plan.generation, qps))
+        logger.warning("job %s: taken over from its workers, generation %d", spec.name, plan.generation)
+        if lost:
+            registry.renewer.begin(running, Cause.SWITCH_RESTARTED, lost)
+
+    def _places(self, members: list[Member], plan: Plan) -> tuple[list[Orphan], str]:
+        """What switches hold of it, and why its sums there are lost (empty: they are not)."""
+        registry, in_network = self._registry, plan.mode is Mode.IN_NETWORK
+        tree, lost, places = Tree.of(registry.config, members), "", []
+        for name, switch in registry.switches.items():
+            if in_network and not switch.ready and (name in tree.leaves or name in tree.graph.spines):
+                raise UnreachableError(f"switch {name}, which may have sums of the job, is not ready")
+            orphan = registry.places.orphan(name, plan.generation)
+            if orphan is not None:
+                places.append(orphan)
+            if (
+                in_network
+                and name in tree.leaves
+                and (orphan is None or orphan.lost or not _is_of(orphan, tree, name))
+            ):
+                lost = f"switch {name} was restarted, and has forgotten the job's sums"
+        return places, lost
+
+
+def _but_for_moves(plan: Plan) -> Plan:
+    return replace(plan, mode=Mode.RING, mode_reason="")
+
+
+def _is_of(orphan: Orphan, tree: Tree, leaf: str) -> bool:
+    """Whether the guards on a leaf are those of these workers."""
+    mine = {(int(m.ip), qpn) for m in tree.rack(leaf).members for qpn in (m.qpn_in, m.qpn_out)}
+    return mine <= orphan.qps

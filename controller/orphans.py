@@ -1,0 +1,116 @@
+"""Entries of jobs that the database does not know: it is new, or another's, and they may still run. No I/O.
+
+Their sums go on, so their entries stay as they are, and what they own (slots, flow indexes, groups, QPs) is
+given to nobody, until their workers come back and say what the job is (controller/adoption.py), or an
+operator loads the program anew (`p4reduce push --force`). An entry's group or flow index tells which of a
+switch's 32 jobs it is of, its flows tell generation and slots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+from controller.allocator import Region
+from controller.entries import Entry, Group, TableEntry, key_of
+from controller.flows import EMIT, FLOW, MEMBER_QP, TREE_JOB, UPLINK
+from controller.recovery import JOB_GROUPS, of_jobs
+from controller.store import Place
+from p4src import MAX_RANKS
+
+
+@dataclass
+class Orphan:
+    """What is on a switch of a job that nobody knows. `generation` None: only guards are left of it.
+
+    `lost`: the switch has been restarted since, and has forgotten its sums: nothing but guards can come back.
+    """
+
+    place: Place
+    generation: int | None
+    lost: bool = False
+
+    @property
+    def qps(self) -> frozenset[tuple[int, int]]:
+        """Its workers' QPs as far as they are guarded here: address and number."""
+        return frozenset(_qp(entry) for entry in self.place.entries if _table(entry) == MEMBER_QP)
+
+    def give_up(self, qps: frozenset[tuple[int, int]]) -> list[Entry]:
+        """Keep nothing but guards, and none of these QPs, which others have now; what is to be removed."""
+        self.lost = True
+        staying = [
+            entry for entry in self.place.entries if _table(entry) == MEMBER_QP and _qp(entry) not in qps
+        ]
+        going = [entry for entry in self.place.entries if entry not in staying]
+        self.place = replace(self.place, entries=tuple(staying))
+        return going
+
+    def is_whole(self, found: Iterable[Entry]) -> bool:
+        """Whether all of it is on the switch, but for the choice of spines, which changes while it runs."""
+        fixed = {entry for entry in self.place.entries if _table(entry) != UPLINK}
+        return fixed <= set(found)
+
+
+def orphans(
+    switch: str, role: str, found: Iterable[Entry], known: set[object], is_ours: Callable[[int | None], bool]
+) -> list[Orphan]:
+    """The jobs on a switch that are neither `known` (keys of entries) nor of generations that are ours."""
+    entries = [entry for entry in found if of_jobs(key_of(entry)) and key_of(entry) not in known]
+    guarded = {_qp(entry): _number(entry, {}) for entry in entries if _table(entry) == MEMBER_QP}
+    by_number: dict[int, list[Entry]] = {}
+    for entry in sorted(entries, key=str):
+        number = _number(entry, guarded)
+        if number is not None:
+            by_number.setdefault(number, []).append(entry)
+    unknown = []
+    for number, of_job in sorted(by_number.items()):
+        generation = max((g for entry in of_job if (g := _generation(entry)) is not None), default=None)
+        if not is_ours(generation):
+            place = Place(switch=switch, region=_region(number, of_job), entries=tuple(of_job), role=role)
+            unknown.append(Orphan(place, generation))
+    return unknown
+
+
+def _number(entry: Entry, guarded: dict[tuple[int, int], int | None]) -> int | None:
+    """Which of the switch's jobs an entry is of; of one that only passes on, by the guards of its QP."""
+    if isinstance(entry, Group):
+        return entry.group - JOB_GROUPS.start
+    match, params = dict(entry.match), dict(entry.params)
+    if entry.table in (EMIT, UPLINK):
+        return _int(match["group"]) - JOB_GROUPS.start
+    for name in ("flow", "of_flow"):
+        if name in params:
+            return params[name] // MAX_RANKS
+    return guarded.get(_qp(entry))
+
+
+def _generation(entry: Entry) -> int | None:
+    if not isinstance(entry, TableEntry) or entry.table not in (FLOW, TREE_JOB):
+        return None
+    generation = dict(entry.params).get("generation", dict(entry.match).get("generation"))
+    return None if generation is None else _int(generation)
+
+
+def _region(number: int, entries: Iterable[Entry]) -> Region:
+    """Its slots; none where no flow says which."""
+    for entry in entries:
+        params = {} if isinstance(entry, Group) else dict(entry.params)
+        if "window_mask" in params:
+            slots = (params["window_mask"] + 1) << params["packets_shift"]
+            return Region(number, params["region"], slots)
+    return Region(number, 0, 0)
+
+
+def _qp(entry: Entry) -> tuple[int, int]:
+    assert isinstance(entry, TableEntry)
+    match = dict(entry.match)
+    return _int(match["dst_ip"]), _int(match["dest_qp"])
+
+
+def _int(value: object) -> int:
+    assert isinstance(value, int)
+    return value
+
+
+def _table(entry: Entry) -> str:
+    return entry.table if isinstance(entry, TableEntry) else ""

@@ -1,0 +1,235 @@
+"""A controller on a new database: what switches hold of jobs stays, and their workers tell of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from controller.adoption import Account
+from controller.allocator import Region
+from controller.api import controller_pb2 as pb
+from controller.api.errors import ConflictError, InvalidRequestError, NotFoundError, UnreachableError
+from controller.jobs import JobSpec, Left, Member, Mode, Ready, Resumed
+from controller.moves import Moved
+from controller.renewals import Renew
+from controller.sessions import Session
+from tests.controller.test_registry import CONFIG, Bench, bench, comes_back, guards, member
+from tests.controller.told import heard, ready_of
+
+__all__ = ["bench"]
+Run = Callable[..., None]
+
+
+def account(ready: Ready, who: Member, size: int) -> Account:
+    return Account(
+        spec=JobSpec(name="train", world_size=size, tenant="default"),
+        plan=replace(ready.plan, mode_reason=""),
+        member=who,
+        token=ready.token,
+    )
+
+
+async def on_a_new_database(b: Bench) -> None:
+    b.registry.stop()
+    await b.registry.drain()
+    b.store.close()
+    b.path = Path(f"{b.path}.new")
+    b.registry = b._start()
+    await b.settled()
+
+
+async def run_job(b: Bench, size: int) -> list[Account]:
+    """A job that runs, and what its workers know."""
+    sessions = await b.run_job("train", size)
+    return [account(ready_of(s), member(rank, qp=b.qp), size) for rank, s in enumerate(sessions)]
+
+
+def resume(b: Bench, known: Account) -> Session:
+    return b.registry.resume("train", known.plan.generation, known.member.rank, known.token, known)
+
+
+def all_resume(b: Bench, known: Sequence[Account]) -> list[Session]:
+    for one in known[:-1]:
+        with pytest.raises(UnreachableError, match="to tell of it"):
+            resume(b, one)
+    return [resume(b, one) for one in known[::-1]][::-1]
+
+
+def test_what_a_job_has_on_a_switch_stays_there_and_is_given_to_nobody(bench: Run) -> None:
+    async def test(b: Bench) -> None:
+        known = await run_job(b, 3)
+        entries, region = dict(b.switch.of_jobs), b.registry.job("train").places["s1"].region
+        qp = b.qp
+        await on_a_new_database(b)
+        assert b.switch.of_jobs == entries
+        with pytest.raises(
+            ConflictError, match="belongs to a job on switch s1 that the controller's database"
+        ):
+            b.registry.join("other", 2, member(1, qp=qp))
+        other = ready_of((await b.run_job("other", 2))[0])
+        place = b.registry.job("other").places["s1"]
+        assert place.region.number != region.number
+        assert place.region.base >= region.end
+        assert other.plan.generation > known[0].plan.generation
+        assert entries.items() <= b.switch.of_jobs.items()
+
+    bench(test)
+
+
+def test_the_workers_of_a_job_bring_it_back(bench: Run) -> None:
+    async def test(b: Bench) -> None:
+        known = await run_job(b, 3)
+        entries = dict(b.switch.of_jobs)
+        await on_a_new_database(b)
+        back = all_resume(b, known)
+        assert [heard(session)[:2] for session in back] == [[Resumed(), Moved(0, Mode.IN_NETWORK, "")]] * 3
+        await b.pass_time(60.0, *back)
+        assert b.switch.of_jobs == entries
+        await b.restart()  # it is in the new database
+        back = [resume(b, one) for one in known]
+        for session in back:
+            session.leave()
+        await b.registry.drain()
+        assert [heard(session)[-2:] for session in back] == [[Left(), None]] * 3
+        assert (b.switch.of_jobs, b.used) == ({}, 0)
+
+    bench(test)
+
+
+def test_a_job_by_ring_comes_back_too(bench: Run) -> None:
+    async def test(b: Bench) -> None:
+        known = await run_job(b, 33)
+        assert known[0].plan.mode is Mode.RING
+        await on_a_new_database(b)
+        back = all_resume(b, known)
+        assert all(Resumed() in heard(session) for session in back)
+
+    bench(test)
+
+
+def test_who_does_not_come_to_tell_of_a_job_ends_it_for_those_who_did(bench: Run) -> None:
+    async def test(b: Bench) -> None:
+        known = await run_job(b, 3)
+        wanted = guards(b, "train")
+        await on_a_new_database(b)
+        for one in known[:2]:
+            with pytest.raises(UnreachableError, match="new: it waits for rank"):
+                resume(b, one)
+        await b.pass_time(CONFIG.resume_timeout_s + 1)
+        with pytest.raises(NotFoundError, match="rank 2 did not come back within 30 s"):
+            resume(b, known[0])
+        assert wanted <= set(b.switch.of_jobs.values()), "the one that did not come may still send"
+        await b.registry.push("s1", force=True)
+        assert (b.switch.of_jobs, b.used) == ({}, 0)
+
+    bench(test)
+
+
+def test_a_switch_that_was_restarted_before_anybody_told_of_the_job_has_its_guards_and_it_is_renewed(
+    bench: Run,
+) -> None:
+    async def test(b: Bench) -> None:
+        known = await run_job(b, 2)
+        wanted = guards(b, "train")
+        await on_a_new_database(b)
+        since = len(b.switch.log)
+        await comes_back(b)
+        assert not b.switch.routed_without(wanted, since=since)
+        assert set(b.switch.of_jobs.values()) == wanted
+        for session in all_resume(b, known):
+            (renew,) = (event for event in heard(session) if isinstance(event, Renew))
+            assert renew.renewal > known[0].plan.generation
+            assert renew.reason == "switch s1 was restarted, and has forgotten the job's sums"
+
+    bench(test)
+
+
+def test_a_job_that_was_lost_while_it_moved_is_renewed(bench: Run) -> None:
+    """Some have heard that it runs by ring now, the others wait to hear it."""
+
+    async def test(b: Bench) -> None:
+        known = await run_job(b, 2)
+        await on_a_new_database(b)
+        known[1] = replace(known[1], plan=replace(known[1].plan, mode=Mode.RING))
+        for session in all_resume(b, known):
+            assert any(isinstance(event, Renew) for event in heard(session))
+
+    bench(test)
+
+
+def test_a_job_of_this_database_that_is_over_is_not_taken_over_again(bench: Run) -> None:
+    async def test(b: Bench) -> None:
+        known = await run_job(b, 2)
+        b.registry.delete_job("train")
+        b.registry._by_generation.clear()  # long ago
+        await b.pass_time(100.0)
+        with pytest.raises(NotFoundError, match="ended long ago"):
+            resume(b, known[0])
+
+    bench(test)
+
+
+def test_workers_that_tell_different_things_are_asked_again(bench: Run) -> None:
+    async def test(b: Bench) -> None:
+        known = await run_job(b, 2)
+        await on_a_new_database(b)
+        with pytest.raises(UnreachableError):
+            resume(b, known[0])
+        with pytest.raises(ConflictError, match="tell different things"):
+            resume(b, replace(known[1], plan=replace(known[1].plan, window=4)))
+
+    bench(test)
+
+
+def test_a_region_that_no_flow_tells_of_takes_no_slots(bench: Run) -> None:
+    """Only guards are left of a job that had ended."""
+
+    async def test(b: Bench) -> None:
+        (first, *_) = await b.run_job("train", 3)
+        wanted = guards(b, "train")
+        first.abort("no more")
+        await b.registry.drain()
+        await on_a_new_database(b)
+        assert set(b.switch.of_jobs.values()) == wanted
+        (orphan,) = b.registry.places.orphans["s1"]
+        assert (orphan.place.region, orphan.generation) == (Region(0, 0, 0), None)
+
+    bench(test)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"ready": {"mode": 7}},
+        {"ready": {"ring": [0, 0]}},
+        {"ready": {"window": 1 << 20}},
+        {"rank": 9},
+        {"joined": {"world_size": 0}},
+    ],
+)
+def test_what_no_controller_can_have_said_is_refused(changes: dict[str, Any]) -> None:
+    host = CONFIG.hosts[0]
+    worker = pb.Worker(rank=0, mac=host.mac, ip=str(host.ip), qpn_out=0x100, qpn_in=0x101)
+    message = pb.Resume(
+        job="train",
+        generation=5,
+        rank=0,
+        token=b"t",
+        joined=pb.Join(job="train", world_size=2, worker=worker, path_mtu_max=1024),
+        ready=pb.Ready(generation=5, window=4, message_packets=4, path_mtu=1024, mode=pb.RING, ring=[0, 1]),
+    )
+    assert Account.of(CONFIG, message) is not None
+    message.MergeFrom(pb.Resume(rank=changes.get("rank", 0)))
+    for name in ("joined", "ready"):
+        for field, value in changes.get(name, {}).items():
+            if isinstance(value, list):
+                getattr(message, name).ClearField(field)
+                getattr(getattr(message, name), field).extend(value)
+            else:
+                setattr(getattr(message, name), field, value)
+    with pytest.raises(InvalidRequestError):
+        Account.of(CONFIG, message)
