@@ -213,7 +213,12 @@ class ControllerProcess:
             self.registry.spawn(self._push())
 
     async def _push(self) -> None:
-        await self.registry.push("", force=True)
+        try:
+            await self.registry.push("", force=True)
+        except ControllerError as error:  # a switch is away; the operator does it once more
+            self.world.note(f"pushing: {error}")
+            await asyncio.sleep(1.0)
+            self.pushed = False
 
     def waits(self, action: Callable[..., None], *args: Any) -> bool:
         """Whether it is stopped; that is done when it goes on."""
