@@ -27,6 +27,7 @@ from controller.allocator import FLOOD_GROUP
 from controller.entries import Entry, Group, Key, TableEntry, key_of
 from controller.graph import ALL_UP, Graph
 from controller.marked import DocumentError, Marked, read
+from controller.marks import MARK_GROUP
 from controller.recovery import JOB_GROUPS, JOB_TABLES
 from controller.routes import FLOOD
 from controller.vocabulary import Vocabulary, WordError
@@ -330,6 +331,8 @@ def _group_number(where: Marked, text: str) -> int:
         raise where.wrong(f"groups {JOB_GROUPS[0]}..{JOB_GROUPS[-1]} belong to the jobs")
     if number in _AGAIN:
         raise where.wrong(f"groups {_AGAIN[0]}..{_AGAIN[-1]} are the fabric's own, for repeated partials")
+    if number == MARK_GROUP:
+        raise where.wrong(f"group {number} is the fabric's own, it says which generations the switch has had")
     if not 0 < number <= _MAX_GROUP:
         raise where.wrong(f"group {number} is not within 1..{_MAX_GROUP}")
     return number

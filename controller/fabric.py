@@ -11,10 +11,11 @@ from controller.api.errors import UnreachableError
 from controller.config import SwitchConfig
 from controller.entries import Entry, Key, key_of
 from controller.flows import removal_order
+from controller.marks import mark_of
 from controller.queries import SlotContent
 from controller.store import Place
 from controller.switch import AdoptReport, CounterCell
-from controller.updates import Failure, Update
+from controller.updates import Failure, Update, UpdateKind, WriteError
 
 
 class ControlledSwitch(Protocol):
@@ -23,6 +24,7 @@ class ControlledSwitch(Protocol):
     config: SwitchConfig
     guards: Callable[[], Sequence[Entry]]
     base: Callable[[], Sequence[Entry]]
+    on_found: Callable[[Iterable[Entry]], None]
     on_echo: Callable[[int], None] | None
 
     @property
@@ -66,7 +68,8 @@ class ManagedSwitch:
     """A switch, its slots, and a lock for whoever writes to it.
 
     It is ready once it is connected and `adopt` has made it hold what it should; a break in the connection
-    ends that. `settling`: somebody is at it.
+    ends that. `settling`: somebody is at it. `mark`: the newest generation that it has had; `repeated_to`:
+    the newest that others than this process have given it.
     """
 
     def __init__(self, switch: ControlledSwitch) -> None:
@@ -74,6 +77,7 @@ class ManagedSwitch:
         self.allocator = SwitchAllocator()
         self.lock = asyncio.Lock()
         self.settling = False
+        self.mark = self.repeated_to = 0
         self._ready = asyncio.Event()
 
     @property
@@ -121,10 +125,25 @@ class ManagedSwitch:
             self._ready.set()
         return report
 
-    async def install(self, place: Place, flows: int) -> None:
+    async def install(self, place: Place, flows: int, generation: int) -> None:
         """Write a job's entries, all or none; the counters of so many flows begin at zero."""
+        await self._note(generation)
         await self.switch.reset_flow_counters(place.region.flow(0), flows)
         await self.switch.install(place.entries)
+
+    async def _note(self, generation: int) -> None:
+        """Before its registers can have anything of a generation, the switch itself says so."""
+        if generation <= self.mark:
+            return
+        mark = mark_of(generation)
+        kind = UpdateKind.MODIFY if key_of(mark) in self.switch.written else UpdateKind.INSERT
+        before, self.mark = (
+            self.mark,
+            generation,
+        )  # also where the connection breaks: it may have been written
+        if failures := await self.switch.write_batch([Update(kind, mark)]):
+            self.mark = before
+            raise WriteError(f"switch {self.name}", failures, updates=1)
 
     async def remove_flows(self, place: Place) -> None:
         """Remove all of a job but the guards, which drop what its workers still send."""

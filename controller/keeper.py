@@ -8,7 +8,7 @@ import contextlib
 import functools
 import logging
 import sqlite3
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,11 +19,13 @@ from controller.entries import Entry
 from controller.fabric import ManagedSwitch
 from controller.jobs import Job, Mode
 from controller.links import LinkWatch
+from controller.marks import mark_in
 from controller.places import HalfOffError, Places
 from controller.retired import STRAGGLERS_S
 from controller.running import Running
 from controller.setup import Installer
 from controller.store import Store, StoreError
+from controller.switch import SwitchError
 from controller.trees import Tree, with_psns
 from controller.upkeep import Upkeep
 
@@ -63,7 +65,24 @@ class Keeper(abc.ABC):
         self.installer = Installer(config, store, self.places)
         for switch in switches:
             switch.switch.guards = functools.partial(self.places.guards, switch.name)
+            switch.switch.on_found = functools.partial(self._found, switch)
             switch.switch.base = functools.partial(self.upkeep.base, switch.name)
+
+    def _found(self, switch: ManagedSwitch, entries: Iterable[Entry]) -> None:
+        """What a switch holds when it is connected: generations that it has had are given out no more."""
+        newest = mark_in(entries)
+        if newest > self.store.newest_generation:
+            logger.warning(
+                "switch %s has had generations up to %d, the database %s only up to %d (is it from a backup, "
+                "or was the clock set back?): new ones begin behind what the switch has had",
+                *(switch.name, newest, self.store.path, self.store.newest_generation),
+            )
+            try:
+                self.store.outlive(newest)
+            except sqlite3.Error as error:
+                raise SwitchError(f"switch {switch.name}: {self.store.trouble(error)}") from error
+        if newest > switch.mark:
+            switch.mark = switch.repeated_to = newest
 
     @abc.abstractmethod
     def act(self, running: Running, call: Callable[[Job, float], None]) -> None:

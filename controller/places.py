@@ -173,6 +173,7 @@ class Places:
             )
             if tree.two_level and not spines:
                 raise UnreachableError(tree.graph.why_apart(tree.leaves, self.links.state))
+            self.require_new(plan.generation, (*tree.leaves, *spines))
             admit()
             self.settle_owed()
             if plan.generation in self._owed:
@@ -191,12 +192,22 @@ class Places:
                 for place in reversed(places):  # spines first
                     switch = self.switches[place.switch]
                     await self._make_room(switch, place.entries)
-                    await switch.install(place, _flows(tree, place))
+                    await switch.install(place, _flows(tree, place), plan.generation)
                 if running.job.plan is not None:
                     self.store.save_job(stored(running.job, plan, running.places.values(), phase))
             except BaseException:
                 await self._take_back(running, plan, places)
                 raise
+
+    def require_new(self, generation: int, names: Iterable[str]) -> None:
+        """UnreachableError where a switch may have had the generation, in another database's time."""
+        for name in names:
+            if generation <= self.switches[name].repeated_to and self.store.is_doubtful(generation):
+                raise UnreachableError(
+                    f"switch {name} may have sums of an earlier generation {generation}, as the controller's "
+                    f"database {self.store.path} is older than they are; the job can have its slots there "
+                    "under another generation"
+                )
 
     def _allocate(self, tree: Tree, plan: Plan, spines: Sequence[str], *, leaves: bool = True) -> list[Place]:
         """Regions and entries, leaves before spines."""
@@ -276,6 +287,7 @@ class Places:
                 return
             assert plan is not None
             assert generation is not None
+            self.require_new(plan.generation, [spine])
             tree = Tree.of(self.config, running.job.members)
             (place,) = self._allocate(tree, plan, [spine], leaves=False)
             try:
@@ -285,7 +297,7 @@ class Places:
                 raise
             running.places[spine] = place
             try:
-                await switch.install(place, _flows(tree, place))
+                await switch.install(place, _flows(tree, place), plan.generation)
             except BaseException:
                 del running.places[spine]
                 self.store.release(generation, spine)

@@ -510,7 +510,7 @@ class Registry(Keeper):
 
     def load(self) -> None:
         """Take over what the database knows; StoreError where it does not fit the configuration."""
-        now = self.clock()
+        now = self._ticked_at = self.clock()  # a controller may be stopped before its first tick
         for spec in self.store.specs():
             self._specs[spec.name] = spec
             self._jobs[spec.name] = Running(Job(spec, self.timing, explicit=True))

@@ -115,6 +115,8 @@ class Store:
         self._db = _open(self.path, int(wall_clock()))
         (given,) = self._db.execute("SELECT value FROM counters WHERE name = 'generation'").fetchone()
         self._given: int = given
+        self._since = given + 1  # what this process gives out begins there
+        self._doubtful: list[range] = []
         self._reserved = self._given  # none of the numbers up to this one is given out after a restart
         (first,) = self._db.execute("SELECT value FROM counters WHERE name = 'first'").fetchone()
         self._first: int = int(first)  # the numbers up to this one are another database's
@@ -177,11 +179,22 @@ class Store:
         """Another database has given out that number: none up to it is given out here."""
         if generation <= self._given:
             return
+        self._doubtful.append(range(self._since, self._given + 1))
         with self._db:
             self._db.execute(
                 "UPDATE counters SET value = ? WHERE name IN ('first', 'generation')", (generation,)
             )
         self._first = self._given = self._reserved = generation
+        self._since = generation + 1
+
+    def is_doubtful(self, generation: int) -> bool:
+        """Whether that number was given out here before it was known what others had given out."""
+        return any(generation in numbers for numbers in self._doubtful)
+
+    @property
+    def newest_generation(self) -> int:
+        """The one given out last."""
+        return self._given
 
     # The fabric.
 

@@ -79,7 +79,8 @@ class Switch:
     `base` is there whenever the switch is connected, whatever else comes and goes. `on_change` is called when
     `connected` has changed. `guards`, set by whoever writes jobs, says which guards a switch that has lost
     its entries must have before it gets routes again; `base` may be set as well, where it changes with time.
-    `on_echo` is called with the nonce of a probe that came back. With `tls`, its certificate has to be for
+    `on_found` is told what a switch with our program holds, before anything is written there. `on_echo` is
+    called with the nonce of a probe that came back. With `tls`, its certificate has to be for
     the switch's name.
     """
 
@@ -98,6 +99,7 @@ class Switch:
         self._tls = tls
         self.guards: Callable[[], Sequence[Entry]] = tuple
         self.base: Callable[[], Sequence[Entry]] = functools.partial(tuple, base)
+        self.on_found: Callable[[Iterable[Entry]], None] = _ignore
         self.on_echo: Callable[[int], None] | None = None
         self.epoch = 0  # how often the switch was found without entries that we had written
         self._on_change = on_change
@@ -369,6 +371,7 @@ class Switch:
                 await self._fill(client)
                 return
             found = await client.read_entries()
+            self.on_found(found)
             self._was_ours = not self._installed.isdisjoint(found)
             by_hand = self._by_hand(found)
             if by_hand:
@@ -493,6 +496,10 @@ class Switch:
                 if any(failure.code is not grpc.StatusCode.NOT_FOUND for failure in error.failures):
                     raise
             self._forget_leftover(stage)
+
+
+def _ignore(found: Iterable[Entry]) -> None:
+    """Nobody wants to know."""
 
 
 async def _apply(client: P4RuntimeClient, kind: UpdateKind, stages: Iterable[Stage]) -> None:

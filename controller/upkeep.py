@@ -20,6 +20,7 @@ from controller.fabric import ManagedSwitch
 from controller.flows import UPLINK, removal_order
 from controller.graph import LinkState
 from controller.links import LinkWatch
+from controller.marks import mark_of
 from controller.places import Places
 from controller.routes import ECMP_MEMBER, base_entries
 from controller.running import Running
@@ -94,7 +95,9 @@ class Upkeep:
     def _beside_jobs(self, name: str, state: LinkState, extra: Sequence[Entry]) -> dict[Key, Entry]:
         if name not in self._base or self._base[name][0] != state:
             self._base[name] = (state, base_entries(self._config, self._config.switch(name), state))
-        return {key_of(entry): entry for entry in (*self._base[name][1], *extra)}
+        mark = self._switches[name].mark
+        marks = [mark_of(mark)] if mark else []
+        return {key_of(entry): entry for entry in (*self._base[name][1], *extra, *marks)}
 
     def _moved(self, running: Running, place: Place, state: LinkState) -> tuple[Entry, ...]:
         if place.role == "spine":

@@ -32,6 +32,7 @@ class FakeSwitch:
         self.config = config
         self.guards: Callable[[], Sequence[Entry]] = tuple
         self.base: Callable[[], Sequence[Entry]] = lambda: base
+        self.on_found: Callable[[Iterable[Entry]], None] = lambda found: None
         self.on_echo: Callable[[int], None] | None = None
         self.entries: dict[Key, Entry] = {}
         self.log: list[tuple[Entry, bool]] = []
@@ -88,6 +89,7 @@ class FakeSwitch:
 
     async def adopt(self, wanted: Sequence[Entry]) -> AdoptReport:
         self._require()
+        self.on_found(self.entries.values())
         before, after = set(self.entries.values()), {*self.base(), *wanted}
         self._delete(before - after)
         self._write(after - before)

@@ -285,6 +285,7 @@ class TestWhatBelongsToOthers:
             (FLOOD_GROUP, "is the fabric's own"),
             (FLOOD_GROUP + 1, "belong to the jobs"),
             (FLOOD_GROUP + MAX_JOBS, "belong to the jobs"),
+            (FLOOD_GROUP + MAX_JOBS + 1, "says which generations the switch has had"),
             (64, "the fabric's own, for repeated partials"),
             (64 + 4 * 511 + 3, "the fabric's own, for repeated partials"),
             (0, "is not within 1..65535"),
@@ -294,7 +295,7 @@ class TestWhatBelongsToOthers:
     def test_groups(self, group: int, says: str) -> None:
         assert says in only_mistake(f"groups: {{l1: {{{group}: [1]}}}}")
 
-    @pytest.mark.parametrize("group", [FLOOD_GROUP + MAX_JOBS + 1, 63, 64 + 4 * 512, 65535])
+    @pytest.mark.parametrize("group", [FLOOD_GROUP + MAX_JOBS + 2, 63, 64 + 4 * 512, 65535])
     def test_groups_that_are_free(self, group: int) -> None:
         assert desired(f"groups: {{l1: {{{group}: [1]}}}}").on("l1") == (Group(group, ((1, 1),)),)
 

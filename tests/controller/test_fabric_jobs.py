@@ -14,11 +14,12 @@ import pytest
 
 from controller.__main__ import patience
 from controller.allocator import Region
-from controller.api.errors import NoResourcesError, NotPossibleError
+from controller.api.errors import NoResourcesError, NotPossibleError, UnreachableError
 from controller.config import Config, Spread
 from controller.entries import TableEntry
 from controller.flows import FLOW, MEMBER_QP, TREE_JOB, UPLINK, removal_order
 from controller.jobs import JobSpec, Left, Mode, Resumed, Start
+from controller.marks import MARK_GROUP
 from controller.moves import Moved
 from controller.renewals import Renew
 from controller.routes import ECMP_MEMBER
@@ -779,5 +780,83 @@ def test_a_host_that_is_no_longer_in_the_configuration_ends_its_jobs(bench: Run)
         job_info(b.registry, b.registry.job("train"))
         await b.pass_time(CONFIG.resume_timeout_s + 40.0)
         assert b.used() == {}
+
+    bench(test)
+
+
+# Generations, where the database has lost count of them
+
+
+@pytest.mark.parametrize("how", ["from a backup", "new, and the clock was set back"])
+def test_a_database_that_is_older_than_the_sums_on_switches_repeats_no_generation(
+    bench: Run, tmp_path: Path, how: str
+) -> None:
+    async def test(b: FabricBench) -> None:
+        older = sqlite3.connect(tmp_path / "older.db")
+        if how == "from a backup":
+            b.store.connection.backup(older)
+        older.close()
+        had = set()
+        for name in ("one", "two", "three"):
+            sessions = await b.run_job(name, ACROSS)
+            had.add(b.registry.job(name).generation)
+            for session in sessions:
+                session.leave()
+            await b.registry.drain()
+        b.registry.stop()
+        await b.registry.drain()
+        b.store.close()
+        for path in tmp_path.glob("c.db*"):
+            path.unlink()
+        if how == "from a backup":
+            (tmp_path / "older.db").rename(b.path)
+        else:
+            monkey = Store(b.path, wall_clock=lambda: 5.0)
+            monkey.close()
+        b.registry = b._start()
+        await b.settled()
+        await b.run_job("next", ACROSS)
+        generation = b.registry.job("next").generation
+        assert generation is not None
+        assert generation > max(g for g in had if g is not None)
+        assert b.is_as_wanted()
+        await b.restart()  # and this one counts on
+        assert b.store.newest_generation >= generation
+
+    bench(test)
+
+
+def test_a_generation_that_a_switch_may_have_had_is_not_used_there(bench: Run) -> None:
+    """The number was given out while the switch that has had it was away."""
+
+    async def test(b: FabricBench) -> None:
+        for name in ("one", "two"):
+            for session in await b.run_job(name, ACROSS):
+                session.leave()
+            await b.registry.drain()
+        for name in b.switches:
+            await b.lose(name)
+        b.registry.stop()
+        await b.registry.drain()
+        b.store.close()
+        for path in b.path.parent.glob("c.db*"):
+            path.unlink()
+        Store(b.path, wall_clock=lambda: 5.0).close()
+        del b.switches["l1"].entries["group", MARK_GROUP]  # l1 was restarted
+        b.registry = b._start()
+        await b.find("l1")
+        generation = b.store.next_generation()
+        assert generation < 1000
+        for name in ("l2", "s1", "s2"):
+            await b.find(name)
+        await b.settled()
+        require_new = b.registry.places.require_new
+        require_new(generation, ["l1"])
+        for name in ("l2", "s1"):
+            with pytest.raises(
+                UnreachableError, match=f"may have sums of an earlier generation {generation}"
+            ):
+                require_new(generation, ["l1", name])
+        require_new(b.store.next_generation(), ["l1", "l2", "s1"])
 
     bench(test)
