@@ -54,6 +54,8 @@ class MessageEngine:
             raise TransportError(error.value.decode())
         self.capacity = self.lib.p4r_messages_bytes(self.handle)
         self.operations: dict[int, Operation] = {}  # keeps the arrays alive
+        self._message = ctypes.create_string_buffer(max(1, self.capacity))
+        self._event = native.NativeEvent()
 
     def __del__(self) -> None:
         if self.handle:
@@ -71,9 +73,9 @@ class MessageEngine:
     def next_send(self, now: int = 1, capacity: int | None = None) -> bytes:
         """The next message; empty: none may be sent."""
         room = self.capacity if capacity is None else capacity
-        buffer = ctypes.create_string_buffer(max(1, room))
+        buffer = self._message if room <= self.capacity else ctypes.create_string_buffer(room)
         length = self.lib.p4r_messages_next_send(self.handle, buffer, room, now)
-        return buffer.raw[:length]
+        return ctypes.string_at(buffer, length)
 
     def receive(self, message: bytes, now: int = 1) -> int:
         return int(self.lib.p4r_messages_receive(self.handle, message, len(message), now))
@@ -91,10 +93,9 @@ class MessageEngine:
         self.lib.p4r_messages_abort(self.handle)
 
     def failure(self) -> Failure | None:
-        raw = native.NativeEvent()
-        if not self.lib.p4r_messages_failure(self.handle, raw):
+        if not self.lib.p4r_messages_failure(self.handle, self._event):
             return None
-        return native.failure_of(raw, self.config)
+        return native.failure_of(self._event, self.config)
 
     def counters(self) -> Counters:
         return native.read_counters(lambda out: self.lib.p4r_messages_counters(self.handle, out))

@@ -271,10 +271,13 @@ class RocePacket:
 
     def build(self) -> bytes:
         """The frame, with right lengths, IP checksum and ICRC."""
+        packet = self._ip_packet()
+        return self.ethernet.pack() + packet + icrc(packet)
+
+    def _ip_packet(self) -> bytes:
         transport = self.bth.pack() + (self.aeth.pack() if self.aeth else b"") + self.payload
         length = Udp.SIZE + len(transport) + ICRC_SIZE
-        packet = self.ip.pack(IPv4.SIZE + length) + self.udp.pack(length) + transport
-        return self.ethernet.pack() + packet + icrc(packet)
+        return self.ip.pack(IPv4.SIZE + length) + self.udp.pack(length) + transport
 
     @classmethod
     def parse(cls, frame: bytes) -> RocePacket:
@@ -307,4 +310,4 @@ class RocePacket:
 
     def icrc_ok(self) -> bool:
         """Whether the ICRC that came with the packet is right."""
-        return self.build()[-ICRC_SIZE:] == self.icrc
+        return icrc(self._ip_packet()) == self.icrc

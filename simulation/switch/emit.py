@@ -88,13 +88,11 @@ def not_ready(flow: Flow, record: Record, packet: RocePacket) -> Out:
         transport_version=packet.bth.transport_version,
         pkey=packet.bth.pkey,
     )
-    answer = replace(
-        packet,
-        ethernet=replace(packet.ethernet, dst=packet.ethernet.src, src=packet.ethernet.dst),
+    answer = RocePacket(
+        ethernet=Ethernet(dst=packet.ethernet.src, src=packet.ethernet.dst),
         ip=replace(packet.ip, src=packet.ip.dst, dst=packet.ip.src, ttl=64),
-        udp=replace(packet.udp, checksum=0),
+        udp=Udp(length=0, src_port=packet.udp.src_port, dst_port=packet.udp.dst_port),
         bth=bth,
         aeth=Aeth(syndrome=flow.rnr_syndrome, msn=record.message & psn_math.PSN_MASK),
-        payload=b"",
     )
     return flow.port, answer.build()
