@@ -127,11 +127,11 @@ class ManagedSwitch:
 
     async def install(self, place: Place, flows: int, generation: int) -> None:
         """Write a job's entries, all or none; the counters of so many flows begin at zero."""
-        await self._note(generation)
+        await self.note(generation)
         await self.switch.reset_flow_counters(place.region.flow(0), flows)
         await self.switch.install(place.entries)
 
-    async def _note(self, generation: int) -> None:
+    async def note(self, generation: int) -> None:
         """Before its registers can have anything of a generation, the switch itself says so."""
         if generation <= self.mark:
             return

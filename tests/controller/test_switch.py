@@ -11,7 +11,9 @@ from finsy.proto import U128, p4r
 from controller.api.errors import InvalidRequestError, UnreachableError
 from controller.config import SwitchConfig, Target
 from controller.entries import Entry, Group, TableEntry, table_entry
+from controller.fabric import ManagedSwitch
 from controller.flows import COUNTERS, FLOW, MEMBER_QP
+from controller.marks import mark_in
 from controller.p4rt import P4RuntimeClient, Update, UpdateKind, WriteError
 from controller.push import Program, load, push_to, shipped_program
 from controller.queries import SlotContent
@@ -116,6 +118,34 @@ def test_an_empty_switch_gets_program_and_base_entries(switch_process: RunningSw
             assert switch.epoch == 0
         assert not switch.connected
         assert switch.changes == [True], "closing is no change of the switch"
+
+    run_async(main())
+
+
+def test_a_switch_keeps_the_newest_generation_for_as_long_as_its_registers(
+    switch_process: RunningSwitch,
+) -> None:
+    """Of numbers whose halves are zero, equal, or all ones; for a controller that knows nothing of them."""
+    found: list[int] = []
+
+    async def main() -> None:
+        async with connected(switch_process) as switch:
+            managed = ManagedSwitch(switch)
+            for generation in (5, 0x10000, 0x10001, 0xFFFFFFFF):
+                await managed.note(generation)
+                assert mark_in(await switch.read_entries()) == generation
+                await managed.note(generation - 1)
+                assert mark_in(await switch.read_entries()) == generation
+        other = Observed(switch_process.config, switch_process.base)
+        other.on_found = lambda entries: found.append(mark_in(entries))
+        await other.start()
+        try:
+            assert await other.wait_connected(PATIENCE_S), other.state
+            assert found == [0xFFFFFFFF]
+            await other.push()
+            assert mark_in(await other.read_entries()) == 0
+        finally:
+            await other.close()
 
     run_async(main())
 
