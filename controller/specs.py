@@ -129,9 +129,10 @@ class Timing:
 
     @property
     def patience_s(self) -> float:
-        """How long a worker that hears nothing any more may go on with its job.
+        """How long guards stay for a worker that is not known to have stopped.
 
-        It notices after a heartbeat's timeout, tries to come back for the resume's, and the last try may take
-        another heartbeat's.
+        It notices after a heartbeat's timeout that it hears nothing, comes back, which may take the resume's
+        timeout and another heartbeat's, and is told. One that is away for longer meets no later job's QPs:
+        controller/retired.py.
         """
         return self.resume_timeout_s + 2 * (self.heartbeat_timeout_s + self.heartbeat_interval_s)
