@@ -145,7 +145,7 @@ class Adoption:
         job = Job.recovered(
             spec, registry.timing, plan, workers, explicit=False, running=True, now=registry.clock()
         )
-        registry.store.outlive(plan.generation)
+        registry.count_behind(spec.name, plan.generation)
         registry.store.save_job(stored(job, plan, [orphan.place for orphan in places], Phase.RUNNING))
         running = Running(job, places={orphan.place.switch: orphan.place for orphan in places})
         registry.places.adopted(running, places)

@@ -16,6 +16,7 @@ from controller.adoption import Account, Adoption
 from controller.api.errors import (
     ConflictError,
     ControllerError,
+    InvalidRequestError,
     NotFoundError,
     NotPossibleError,
     QueuePairTakenError,
@@ -62,6 +63,7 @@ logger = logging.getLogger(__name__)
 _REMEMBERED = 100  # ended jobs
 _TOKEN_BYTES = 16
 _ALL_GENERATIONS = 1 << 32
+_MOST_AHEAD = 1 << 20  # generations, of a worker that tells of one
 _MOST_OFFERS = 16  # of a worker that cannot have the numbers of its new queue pairs, time after time
 
 
@@ -185,6 +187,7 @@ class Registry(Keeper):
             self.adoption.hear(account)
         running = self._of_worker(name, generation, token)
         known = running.job.rank_of(rank, token, generation)
+        self.count_behind(name, generation)
         session = Session(self, running, known)
         before = running.sessions.get(known)
 
@@ -196,6 +199,18 @@ class Registry(Keeper):
         if before is not None:
             before.events.put_nowait(None)
         return session
+
+    def count_behind(self, name: str, generation: int) -> None:
+        """A worker of that job knows of a generation: of a later one than the database, where that is old.
+
+        InvalidRequestError where it cannot be: no worker can make the numbers run out.
+        """
+        newest = self.store.newest_generation
+        if generation > newest + _MOST_AHEAD:
+            raise InvalidRequestError(
+                f"job {name}: no controller has given out generation {generation}, the newest is {newest}"
+            )
+        self.store.outlive(generation)
 
     def knows(self, name: str, generation: int, token: bytes) -> bool:
         """Whether a worker that wants to resume is of a job that was ever heard of."""

@@ -379,6 +379,56 @@ def test_one_worker_that_is_left_goes_on_alone(bench: Run) -> None:
     bench(test)
 
 
+def test_a_job_whose_database_is_from_a_backup_is_renewed_behind_what_its_workers_know(bench: Run) -> None:
+    """Workers take no part in a renewal whose number is not behind the last one's; no switch knows of it."""
+
+    async def test(b: RenewalBench) -> None:
+        workers = await b.start(
+            elastic=True, spec=JobSpec(name="train", world_size=3, mode=Mode.RING, elastic=True)
+        )
+        older = sqlite3.connect(":memory:")
+        b.store.connection.backup(older)
+        for _ in range(300):  # of other jobs, more than are reserved
+            b.store.next_generation()
+        workers[2].session.broken()
+        rest = workers[:2]
+        await b.go(rest, 7.0)
+        ((generation, mode, size),) = {worker.plan for worker in rest}
+        assert (mode, size) == (Mode.RING, 2)
+        b.registry.stop()
+        await b.registry.drain()
+        b.store.close()
+        for path in b.path.parent.glob("c.db*"):
+            path.unlink()
+        restored = sqlite3.connect(b.path)
+        older.backup(restored)
+        restored.close()
+        b.registry = b._start()
+        await b.settled()
+        assert b.store.newest_generation < generation
+        for worker in rest:
+            await b.resume(worker)
+        await b.go(rest, 40.0)  # rank 2, which the backup still has, does not come
+        for worker in rest:
+            assert worker.end is None
+            assert worker.plan[0] > generation
+            assert worker.started == 3
+
+    bench(test)
+
+
+def test_no_worker_can_make_the_generations_run_out(bench: Run) -> None:
+    async def test(b: RenewalBench) -> None:
+        workers = await b.start()
+        assert workers[0].ready is not None
+        newest, token = b.store.newest_generation, workers[0].ready.token
+        with pytest.raises(InvalidRequestError, match="no controller has given out generation 4294967295"):
+            b.registry.resume("train", 2**32 - 1, 0, token)
+        assert b.store.newest_generation == newest
+
+    bench(test)
+
+
 def test_an_elastic_job_ends_when_fewer_are_left_than_it_needs(bench: Run) -> None:
     async def test(b: RenewalBench) -> None:
         spec = JobSpec(name="train", world_size=3, elastic=True, min_workers=2)
