@@ -18,6 +18,7 @@ from security.limits import Limits
 
 MAX_LEAVES = 8
 MAX_SPINES = 4
+_MOST_MESSAGES = 2**30
 _MAX_DEVICE_ID = 0xFFFF  # of switches with links: it is in their MAC and IP addresses there
 
 # InfiniBand's encodings (specification, volume 1, 9.7.5.2.8 and 9.9.2.1), and what is no use to us.
@@ -113,6 +114,9 @@ class Config:
     after `probe_found` in a row with one. `spread`: what is shared out among the spines. `quotas` is what
     controller/admission.py reads.
 
+    After `renumber_messages` in the network a job goes on under a new generation (docs/protocol.md, "How many
+    messages").
+
     `limits`: how much one peer may ask of the service.
 
     `tls` is what the service shows to workers and operators (None: it takes them without), `switch_tls` what
@@ -135,6 +139,7 @@ class Config:
     lost_timeout_s: float = 5.0
     resume_timeout_s: float = 30.0
     switch_timeout_s: float = 10.0
+    renumber_messages: int = 2**28
     rc_timeout: int = 16
     rc_retry_count: int = 7
     rc_rnr_retry: int = 7
@@ -319,6 +324,11 @@ def _mac(value: Any, where: str) -> str:
 
 def _check(config: Config) -> None:
     """What no single field can tell."""
+    if not 1 <= config.renumber_messages <= _MOST_MESSAGES:
+        raise ConfigError(
+            f"renumber_messages is {config.renumber_messages}, not between 1 and 2^30: a switch sums "
+            "the first 2^31 messages of a generation, and some time must be left to begin another"
+        )
     for what, values in (
         ("switch name", [s.name for s in config.switches]),
         ("switch address", [s.address for s in config.switches]),

@@ -183,6 +183,12 @@ class Job(RenewableJob):
         if self.live and all(seat.leaving for seat in self.seats.values()):
             self._finish(Left())
 
+    def counted(self, rank: int, generation: int, messages: int, now: float) -> None:
+        """A worker has numbered so many messages in that generation."""
+        self.heard(rank, now)
+        if self.plan is not None and generation == self.plan.generation:
+            self.numbered = max(self.numbered, messages)
+
     def paused(self, rank: int, number: int, next_collective: int, now: float) -> None:
         """A worker starts no collective; the first that it has not started."""
         self.heard(rank, now)

@@ -36,7 +36,7 @@ class Seat:
 class JobState:
     """See the top of the file. `seats` by rank; `dropped` says, by token, why a worker has none any more.
 
-    `departed`, by rank: those of this generation among them.
+    `departed`, by rank: those of this generation among them. `numbered`: how many messages it has had.
     """
 
     spec: JobSpec
@@ -50,6 +50,7 @@ class JobState:
     renewal: Renewal | None = None
     dropped: dict[bytes, str] = field(default_factory=dict)
     departed: dict[int, Seat] = field(default_factory=dict)
+    numbered: int = 0
     _effects: list[Effect] = field(default_factory=list)
     _beaten_at: float = 0.0
 

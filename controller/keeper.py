@@ -12,7 +12,6 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from controller import planning
 from controller.api.errors import ControllerError, NotFoundError, NotPossibleError
 from controller.config import Config
 from controller.entries import Entry
@@ -26,7 +25,6 @@ from controller.running import Running
 from controller.setup import Installer
 from controller.store import Store, StoreError
 from controller.switch import SwitchError
-from controller.trees import Tree, with_psns
 from controller.upkeep import Upkeep
 
 logger = logging.getLogger(__name__)
@@ -96,34 +94,13 @@ class Keeper(abc.ABC):
     def over(self, running: Running) -> None:
         """A job has ended, or one that has is not being written any more."""
 
-    # Moving between ring and switches.
-
-    async def place_running(self, running: Running, psns: Mapping[int, int]) -> tuple[Mode, str]:
-        """Slots and entries for a job that runs by ring, while all its workers hold.
-
-        `psns`: the next of each rank's QP_out. Returns the mode it has then, and why it is no other;
-        raises nothing that is not a defect.
-        """
-        job = running.job
-        if job.plan is None or not job.live or running.installing or running.places or job.renewal:
-            return self._mode_of(running)
-        plan = replace(job.plan, mode=Mode.IN_NETWORK, mode_reason="")
-        why = planning.why_ring(self.config, job.spec, job.members)
-        if why:
-            return Mode.RING, why
-        running.installing = True
-        try:
-            members = with_psns(job.members, psns)
-            await self.places.put(running, Tree.of(self.config, members), plan)
-            job.plan = plan
-        except (ControllerError, StoreError, sqlite3.Error) as error:
-            why = str(error)
-        finally:
-            self._written(running)
-        return (Mode.RING, why) if why else self._mode_of(running)
+    # Moving off the switches. The way there is a renewal.
 
     async def take_off(self, running: Running, reason: str) -> tuple[Mode, str]:
-        """The way back: all entries of the job go, and its slots are free. As `place_running`."""
+        """All entries of a job go, while all its workers hold, and its slots are free.
+
+        Returns the mode it has then, and why it is no other; raises nothing that is not a defect.
+        """
         job = running.job
         if job.plan is None or not job.live or running.installing or not running.places or job.renewal:
             return self._mode_of(running)

@@ -8,6 +8,9 @@ Pausing, a worker starts no collective, and says which is the first that it has 
 these is where all are held: what comes before it has begun somewhere and so must run everywhere. Held, a
 worker has nothing in flight: all it sent is acknowledged, all results are in. Only then may the switches'
 entries come or go.
+
+On the way into the switch, or from there into it again, a renewal comes next, which finds nothing to cut
+(controller/renewals.py): under a new generation, nothing that a switch has of an earlier stay is believed.
 """
 
 from __future__ import annotations

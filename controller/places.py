@@ -180,9 +180,7 @@ class Places:
                 raise UnreachableError(f"the controller's database {self.store.path} cannot be written")
             places = self._allocate(tree, plan, spines)
             try:
-                # One that runs by ring says so until all is written: a restart in between takes this away.
-                phase = Phase.INSTALLING if running.job.plan is None else running.job.phase
-                self.store.save_job(stored(running.job, running.job.plan or plan, places, phase))
+                self.store.save_job(stored(running.job, plan, places, Phase.INSTALLING))
             except BaseException:
                 self._free(places)
                 raise
@@ -193,8 +191,6 @@ class Places:
                     switch = self.switches[place.switch]
                     await self._make_room(switch, place.entries)
                     await switch.install(place, _flows(tree, place), plan.generation)
-                if running.job.plan is not None:
-                    self.store.save_job(stored(running.job, plan, running.places.values(), phase))
             except BaseException:
                 await self._take_back(running, plan, places)
                 raise

@@ -52,6 +52,7 @@ from controller.keeper import Keeper
 from controller.places import stored
 from controller.renewals import Cause, Standing
 from controller.renewer import Renewer
+from controller.renumbering import Renumbering
 from controller.retired import STRAGGLERS_S, RetiredQueuePairs
 from controller.running import Running
 from controller.sessions import Session
@@ -95,6 +96,7 @@ class Registry(Keeper):
         self.waitlist = Waitlist(self)
         self.renewer = Renewer(self)
         self.adoption = Adoption(self)
+        self.renumbering = Renumbering(self)
 
     # Jobs.
 
@@ -317,7 +319,7 @@ class Registry(Keeper):
             elif isinstance(effect, Renumbered):
                 _renumber(running, effect)
             elif isinstance(effect, WentOn):
-                self.waitlist.started(running)
+                self.waitlist.went_on(running, effect.cause)
             elif isinstance(effect, Over):
                 self.over(running)
         name = running.job.spec.name
@@ -505,6 +507,7 @@ class Registry(Keeper):
         self.tick_switches()
         self.renewer.tick()
         self.waitlist.tick()
+        self.renumbering.tick()
 
     def listens(self) -> None:
         """From now on workers can come back: the time that they have for it begins."""

@@ -109,7 +109,7 @@ class RenewableJob(JobState):
             for member, rank in zip(members, old, strict=True)
         }
         self.plan = plan
-        self.departed = {}
+        self.departed, self.numbered = {}, 0
         new_ranks = {rank: new for new, rank in enumerate(old)}
         renewal.written(new_ranks, now)
         self._effects.append(Renumbered(new_ranks))

@@ -27,6 +27,11 @@ class Cause(str, Enum):
     SWITCH_BACK = "switch_back"
     WORKER_LOST = "worker_lost"
     INTERRUPTED = "interrupted"  # a renewal of which a controller that was restarted knows nothing
+    MOVED_IN = "moved_in"  # a job that ran by ring moves into the switch
+    RENUMBERED = "renumbered"  # before it has too many messages for one generation
+
+
+PLANNED = (Cause.MOVED_IN, Cause.RENUMBERED)  # a move first: nothing is cut, and no user need know
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from controller.api.errors import ControllerError, NotPossibleError
 from controller.jobs import Job, Lost, Mode, Phase, Plan, Superseded
 from controller.mourning import what_it_lacks
 from controller.places import stored
-from controller.renewals import Cause
+from controller.renewals import PLANNED, Cause
 from controller.running import Running
 from controller.store import StoredJob, StoreError
 from controller.trees import Tree
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _RETRY_S = 1.0
+_OLD_SLOTS_S = 5.0  # how long a renumbered job waits for the slots that it had, where there are no others
 
 
 class Renewer:
@@ -62,9 +63,18 @@ class Renewer:
             registry.act(running, lambda job, now: job.end(why))
             return
         self._save_dropped(job)
+        self._begin(running, number, cause, reason)
+
+    def begin_planned(self, running: Running, cause: Cause, reason: str) -> None:
+        """The same, of a job that could stay as it is. StoreError, or what the database raises."""
+        number = self._registry.store.next_generation(spare_reserve=True)
+        self._begin(running, number, cause, reason)
+
+    def _begin(self, running: Running, number: int, cause: Cause, reason: str) -> None:
         self.begun[cause] += 1
-        logger.warning("job %s goes on as generation %d: %s", job.spec.name, number, reason)
-        registry.act(running, lambda job, now: job.renew(number, cause, reason, now))
+        level = logging.INFO if cause in PLANNED else logging.WARNING
+        logger.log(level, "job %s goes on as generation %d: %s", running.job.spec.name, number, reason)
+        self._registry.act(running, lambda job, now: job.renew(number, cause, reason, now))
 
     def _save_dropped(self, job: Job) -> None:
         """So that a controller that is restarted meanwhile need not wait for the dead again."""
@@ -132,12 +142,19 @@ class Renewer:
         except Exception as error:  # the workers stand still until they hear how it went
             logger.exception("job %s: a defect in the controller", job.spec.name)
             self._discard(draft)
-            why = (
-                f"job {job.spec.name} cannot go on: a defect in the controller, its log says more: {error!r}"
-            )
-            self._registry.act(running, lambda job, now: job.end(why))
+            self._despite(running, number, f"a defect in the controller, its log says more: {error!r}")
         finally:
             self._rebuilding.discard(number)
+
+    def _despite(self, running: Running, number: int, why: str) -> None:
+        """What could stay as it was goes on by ring; all else has no way to go on."""
+        registry, job = self._registry, running.job
+        planned = job.renewal is not None and job.renewal.cause in PLANNED
+        if planned and job.is_rebuilding(number) and job.spec.mode is not Mode.IN_NETWORK:
+            draft = self._draft(job)
+            self._commit(running, draft, registry.installer.by_ring(draft.job, why, generation=number))
+        else:
+            registry.act(running, lambda job, now: job.end(f"job {job.spec.name} cannot go on: {why}"))
 
     def _draft(self, job: Job) -> Running:
         """The job as it will be, to find it a place; nobody but this module and the switches know it."""
@@ -151,16 +168,20 @@ class Renewer:
         registry, job, installer = self._registry, running.job, self._registry.installer
         assert job.plan is not None
         assert job.renewal is not None
-        before, reason = job.plan.renewals, job.renewal.reason
+        before, cause, reason = job.plan, job.renewal.cause, job.renewal.reason
 
         def counted(plan: Plan) -> Plan:
-            return replace(plan, renewals=before + 1, renewal_reason=reason)
+            if cause in PLANNED:  # nothing had failed
+                return replace(plan, renewals=before.renewals, renewal_reason=before.renewal_reason)
+            return replace(plan, renewals=before.renewals + 1, renewal_reason=reason)
 
         away = self.why_away(draft)
         if away and self._has_backup(draft.job):
             return counted(installer.by_ring(draft.job, away, generation=number, backup=True))
         try:
             draft.job.plan = plan = counted(await installer.set_up(draft, generation=number))
+            if cause is Cause.RENUMBERED and plan.mode is Mode.RING and self._may_get_room(running):
+                return None
             return plan  # from here on there may be something to take away
         except NotPossibleError as error:  # it must run in the network
             why = str(error)
@@ -175,6 +196,12 @@ class Renewer:
         elif running not in self._again:
             logger.warning("job %s waits: %s", job.spec.name, why)
         return None
+
+    def _may_get_room(self, running: Running) -> bool:
+        """Whether the slots that a job had a moment ago are still on their way back."""
+        since = self._since.setdefault(running, self._registry.clock())
+        late = self._registry.clock() - since > _OLD_SLOTS_S
+        return not late and any(before.places for before in running.before)
 
     def _commit(self, running: Running, draft: Running, plan: Plan) -> None:
         registry, job = self._registry, running.job

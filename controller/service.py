@@ -353,7 +353,7 @@ async def _read(requests: AsyncIterator[pb.WorkerMessage], session: WorkerSessio
         async for message in requests:
             kind = message.WhichOneof("message")
             if kind == "heartbeat":
-                session.heartbeat()
+                session.heartbeat(message.heartbeat.generation, message.heartbeat.messages)
             elif kind == "up":
                 session.up()
             elif kind == "leave":

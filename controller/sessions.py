@@ -30,9 +30,9 @@ class Session:
         self.told: Left | Ended | None = None
         self._registry = registry
 
-    def heartbeat(self) -> None:
-        """The worker lives."""
-        self._do(lambda job, now: job.heard(self.rank, now))
+    def heartbeat(self, generation: int = 0, messages: int = 0) -> None:
+        """The worker lives, and has numbered so many messages in that generation."""
+        self._do(lambda job, now: job.counted(self.rank, generation, messages, now))
 
     def up(self) -> None:
         """Its QPs are ready. NotPossibleError."""

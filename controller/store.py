@@ -147,10 +147,11 @@ class Store:
             "need not be restarted"
         )
 
-    def next_generation(self) -> int:
+    def next_generation(self, *, spare_reserve: bool = False) -> int:
         """A number from 1 to 2**32-1 that no job of this database has ever had.
 
-        StoreError at the end; what the database raises where it cannot be written and the reserve is used up.
+        StoreError at the end; what the database raises where it cannot be written and the reserve is used up,
+        or is to be spared.
         """
         generation = self._given + 1
         if not 0 < generation < _GENERATIONS:
@@ -163,7 +164,7 @@ class Store:
                 self._db.execute("UPDATE counters SET value = ? WHERE name = 'generation'", (reserved,))
             self._reserved = reserved
         except sqlite3.Error:
-            if generation > self._reserved:
+            if spare_reserve or generation > self._reserved:
                 raise
         self._given = generation
         return generation

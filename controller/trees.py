@@ -6,7 +6,7 @@ adds up its own workers; the spines, each a part of the messages, add up the lea
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from controller.allocator import Region
@@ -209,8 +209,3 @@ def spines_in_use(graph: Graph, leaf: str, entries: Sequence[Entry]) -> tuple[st
 def is_uplink(entry: Entry) -> bool:
     """Whether an entry says which spine is used: what changes while a job runs."""
     return isinstance(entry, TableEntry) and entry.table == UPLINK
-
-
-def with_psns(members: Sequence[Member], psns: Mapping[int, int]) -> list[Member]:
-    """Members whose QPs have come to other PSNs, by rank."""
-    return [replace(member, psn_out=psns.get(member.rank, member.psn_out)) for member in members]

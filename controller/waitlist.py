@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -32,7 +33,9 @@ from controller.admission import (
 )
 from controller.api.errors import NoResourcesError, NotPossibleError
 from controller.jobs import Job, Mode, Plan, Relocate
+from controller.renewals import PLANNED, Cause, Step
 from controller.running import Running
+from controller.store import StoreError
 from controller.trees import Tree
 
 if TYPE_CHECKING:
@@ -97,6 +100,9 @@ class Waitlist:
 
     def admit(self, job: Job, plan: Plan) -> None:
         """NoResourcesError where a new job may not have slots now, or others come before it."""
+        renewal = self._registry.job(job.spec.name).job.renewal
+        if renewal is not None and renewal.cause in PLANNED:
+            return  # that was decided when the move began
         demand = self._demand(job, plan, self._registry.clock())
         used = used_by_tenant(self._counted())
         if why := why_never(self.quotas, demand) or why_over(self.quotas, demand, used):
@@ -168,10 +174,14 @@ class Waitlist:
         self._move(running, Mode.RING)
 
     async def relocate(self, running: Running, effect: Relocate) -> None:
-        """All workers of a job hold: write the switches."""
+        """All workers of a job hold: renew it, or take it off the switches."""
+        if effect.mode is Mode.IN_NETWORK:
+            self._renew(running)
+            return
         registry, name = self._registry, running.job.spec.name
         try:
-            mode, reason = await self._write(running, effect)
+            why = self._moving_out.get(running, "moved out")
+            mode, reason = await registry.take_off(running, why)
         except Exception as error:  # the workers hold until they hear how it went
             logger.exception("job %s: a defect in the controller", name)
             mode = running.job.plan.mode if running.job.plan is not None else Mode.RING
@@ -179,18 +189,38 @@ class Waitlist:
         self._moving_out.pop(running, None)
         if mode is not effect.mode:
             self._failed(running, effect.mode, reason)
-        elif mode is Mode.IN_NETWORK:
-            self._placed_at[running] = registry.clock()
-            self._waiting.pop(running, None)
         logger.info("job %s goes on %s%s", name, _WHERE[mode], f": {reason}" if reason else "")
         shown = reason if mode is Mode.RING else ""
         registry.act(running, lambda job, now: job.moved(mode, shown))
         self.changed()
 
-    async def _write(self, running: Running, effect: Relocate) -> tuple[Mode, str]:
-        if effect.mode is Mode.IN_NETWORK:
-            return await self._registry.place_running(running, effect.psns)
-        return await self._registry.take_off(running, self._moving_out.get(running, "moved out"))
+    def _renew(self, running: Running) -> None:
+        """Nothing of an earlier stay may be believed, so what moves in has a generation of its own."""
+        job = running.job
+        if not job.live or job.plan is None or job.renewal is not None:
+            return
+        cause, reason = Cause.MOVED_IN, "there are slots for it"
+        if running.places:
+            cause, reason = Cause.RENUMBERED, f"{job.numbered} messages are enough for one generation"
+        try:
+            self._registry.renewer.begin_planned(running, cause, reason)
+        except (StoreError, sqlite3.Error) as error:
+            mode, before, why = job.plan.mode, job.plan.mode_reason, self._registry.trouble(error)
+            logger.warning("job %s stays where it is: %s", job.spec.name, why)
+            self._failed(running, Mode.IN_NETWORK, why)
+            self._registry.act(running, lambda job, now: job.moved(mode, before))
+
+    def renumber(self, running: Running) -> None:
+        """Let a job that runs in the network go on there under a new generation, if it can be moved now."""
+        if not running.job.why_not_move():
+            self._move(running, Mode.IN_NETWORK)
+
+    def went_on(self, running: Running, cause: Cause) -> None:
+        """A renewal is over."""
+        plan = running.job.plan
+        if cause is Cause.MOVED_IN and plan is not None and plan.mode is Mode.RING:
+            self._failed(running, Mode.IN_NETWORK, plan.mode_reason)
+        self.started(running)
 
     def stayed(self, running: Running, reason: str) -> None:
         """A move was called off."""
@@ -379,4 +409,7 @@ def _tenant(job: Job) -> str:
 
 
 def _moves_in(job: Job) -> bool:
+    renewal = job.renewal
+    if renewal is not None:
+        return renewal.cause is Cause.MOVED_IN and renewal.step is Step.ASKING
     return job.live and job.move is not None and job.move.mode is Mode.IN_NETWORK

@@ -126,6 +126,7 @@ class ControllerSession:
         self._standing: Renewing | None = None  # what we have said, to say it again after a break
         self._up = self._leaving = False
         self._aborting: str | None = None
+        self._counted = pb.Heartbeat()  # what the next one says
         self._stop = threading.Event()
         try:
             self._channel = open_channel(controller, tls, options=_CHANNEL_OPTIONS)
@@ -218,6 +219,10 @@ class ControllerSession:
     def held(self, move: int, psn: int) -> None:
         """Nothing is in flight; the next PSN of QP_out."""
         self._send(pb.WorkerMessage(held=pb.Held(move=move, psn=psn)))
+
+    def counted(self, generation: int, messages: int) -> None:
+        """So many messages have been numbered in a generation."""
+        self._counted = pb.Heartbeat(generation=generation, messages=messages)
 
     def abort(self, reason: str) -> None:
         """End the job for everybody. Does not wait."""
@@ -415,7 +420,7 @@ class ControllerSession:
         ready = self._heard.ready
         assert ready is not None
         while not self._stop.wait(ready.heartbeat_interval_s):
-            self._send(pb.WorkerMessage(heartbeat=pb.Heartbeat()))
+            self._send(pb.WorkerMessage(heartbeat=self._counted))
             call = self._call  # first of all, so that it is no newer than the time that it is judged by
             if time.monotonic() - max(self._heard.at, self._called_at) > ready.heartbeat_timeout_s:
                 call.cancel()  # it is dead, and TCP has not noticed: the reader takes it up again

@@ -24,6 +24,7 @@ from host_agent.errors import (
 )
 from host_agent.gate import Gate, Parked
 from host_agent.membership import Ended, HoldAt, Membership, Mode, MoveStep, Pause, Ready, Seat
+from host_agent.numbering import IN_NETWORK_LIMIT, mode_of
 from host_agent.recovery import NUMBERS, Ledger, Window
 from host_agent.renewing import Connections, Renewals
 from host_agent.runner import MISMATCH_MARK, Runner
@@ -116,6 +117,7 @@ class Execution:
         self._queued = 0
         self._next_collective = 0
         self._ring_moves_told = self.gate.ring_moves
+        self._spent: int | None = None  # the generation that has had all messages that a switch sums
         self._closed = False
         self.membership.on_ended(self._on_ended)
         self.membership.on_move(self._on_move)
@@ -264,7 +266,7 @@ class Execution:
                 if again:
                     ledger.restore_input()
                 seat = self.renewals.seat
-                strategy = task.choose(self.gate.mode)
+                strategy = task.choose(self._mode())
                 begun = task.begin(seat)
                 if not again:
                     ledger.begin(begun.place)
@@ -296,6 +298,24 @@ class Execution:
             ledger.abandon()
             raise
         return begun.result, strategy, switched
+
+    def _mode(self) -> Mode:
+        """What the next collective of this generation runs in: the same on all ranks."""
+        mode, renewals = self.gate.mode, self.renewals
+        try:
+            numbered = self.runner.link.progress().numbered
+        except TransportClosedError:  # by a renewal, or the end: nothing is sent before that is found out
+            return mode
+        self.membership.counted(renewals.generation, numbered)
+        goes = mode_of(mode, numbered)
+        if goes is not mode and self._spent != renewals.generation:
+            self._spent = renewals.generation
+            _LOG.warning(
+                "by ring all-reduce until the controller gives the job a new generation: a switch sums no "
+                "message of one after the first %d, and so many have been numbered; is there a controller?",
+                IN_NETWORK_LIMIT,
+            )
+        return goes
 
     def _park(self, what: str) -> None:
         """Wait until the renewal that has cut a collective is over."""

@@ -57,6 +57,11 @@ class Gate:
         """Whether the next collective would have to wait."""
         return self._holds(self._next)
 
+    @property
+    def is_moving(self) -> bool:
+        """Whether a move holds collectives."""
+        return self._move is not None
+
     @contextmanager
     def turn(self, collective: int) -> Iterator[Mode]:
         """Wait until this collective may start; the mode to run it in. What leaves ends its turn."""

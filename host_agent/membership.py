@@ -275,6 +275,10 @@ class Membership(Protocol):
         """This worker's connections of the new generation are ready. Does not wait."""
         ...
 
+    def counted(self, generation: int, messages: int) -> None:
+        """So many messages have been numbered in a generation: for the next heartbeat. Does not wait."""
+        ...
+
     def abort(self, reason: str) -> None:
         """End the job for everybody. Does not wait."""
         ...

@@ -151,9 +151,11 @@ class Renewals:
             return
         self._renew, self._renewed = step, None
         self._started = self._asked_again = self._over = False
+        planned = self._gate.is_moving  # and so nothing is cut
         self._gate.interrupt()
         self._runner.link.abort(f"the job is renewed: {step.reason}")
-        _LOG.warning("rank %d: the job goes on under a new generation: %s", self.seat.rank, step.reason)
+        level = logging.INFO if planned else logging.WARNING
+        _LOG.log(level, "rank %d: the job goes on under a new generation: %s", self.seat.rank, step.reason)
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="p4reduce-renewal", daemon=True)
             self._thread.start()

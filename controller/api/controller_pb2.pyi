@@ -122,8 +122,12 @@ class Up(_message.Message):
     def __init__(self) -> None: ...
 
 class Heartbeat(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("generation", "messages")
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    generation: int
+    messages: int
+    def __init__(self, generation: _Optional[int] = ..., messages: _Optional[int] = ...) -> None: ...
 
 class Leave(_message.Message):
     __slots__ = ()

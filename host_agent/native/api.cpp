@@ -68,7 +68,7 @@ void p4r_endpoint_free(p4r_endpoint *endpoint) { delete endpoint; }
 
 uint64_t p4r_endpoint_post(p4r_endpoint *endpoint, const p4r_operation *op, int64_t now, char *error,
                            size_t error_size) {
-    if (const char *wrong = p4r::Operations::check(*op)) {
+    if (const char *wrong = endpoint->machine.operations().check(*op)) {
         explain(error, error_size, wrong);
         return 0;
     }
@@ -140,11 +140,11 @@ p4r_messages *p4r_messages_new(const p4r_config *config, char *error, size_t err
 void p4r_messages_free(p4r_messages *messages) { delete messages; }
 
 uint64_t p4r_messages_post(p4r_messages *messages, const p4r_operation *op, char *error, size_t error_size) {
-    if (const char *wrong = p4r::Operations::check(*op)) {
+    const std::lock_guard<std::mutex> lock(messages->monitor.mutex());
+    if (const char *wrong = messages->machine.operations().check(*op)) {
         explain(error, error_size, wrong);
         return 0;
     }
-    const std::lock_guard<std::mutex> lock(messages->monitor.mutex());
     const uint64_t id = messages->machine.post(*op);
     messages->monitor.take_events();
     return id;

@@ -92,7 +92,7 @@ void Driver::wake() {
 
 uint64_t Driver::post(const p4r_operation &op, const char **wrong) {
     const std::lock_guard<std::mutex> lock(monitor_.mutex());
-    *wrong = Operations::check(op);
+    *wrong = endpoint_.operations().check(op);
     if (*wrong != nullptr) return 0;
     const uint64_t id = endpoint_.post(op, monotonic_ns());
     monitor_.take_events();

@@ -152,6 +152,7 @@ p4r_progress Endpoint::progress() const {
     p.oldest_unacked_since_ns = requester_.oldest_unacked_since();
     p.operations = static_cast<uint32_t>(operations_.works().size());
     p.failed = operations_.failed() ? 1 : 0;
+    p.numbered = operations_.works().numbered();
     return p;
 }
 

@@ -19,7 +19,9 @@ Inbox::Inbox(const p4r_config &config, WorkQueue &works, p4r_counters &counters)
     : config_(config),
       works_(works),
       counters_(counters),
-      largest_bytes_(config.path_mtu * config.message_packets) {}
+      largest_bytes_(config.path_mtu * config.message_packets),
+      accepted_(config.first_message),
+      delivered_(config.first_message) {}
 
 Inbox::Begun Inbox::begin(const uint8_t *payload, uint32_t bytes) {
     if (bytes < kChunkBytes) {

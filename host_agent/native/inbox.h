@@ -54,8 +54,8 @@ class Inbox {
     p4r_counters &counters_;
     const uint32_t largest_bytes_;
 
-    uint32_t accepted_ = 0;
-    uint32_t delivered_ = 0;
+    uint32_t accepted_;
+    uint32_t delivered_;
     bool last_was_result_ = false;
     uint64_t received_op_ = 0;
 

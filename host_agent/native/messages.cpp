@@ -99,6 +99,7 @@ p4r_progress Messages::progress() const {
     p.expected_psn = expected_psn_;
     p.operations = static_cast<uint32_t>(operations_.works().size());
     p.failed = operations_.failed() ? 1 : 0;
+    p.numbered = operations_.works().numbered();
     return p;
 }
 

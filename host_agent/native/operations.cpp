@@ -6,7 +6,7 @@
 
 namespace p4r {
 
-const char *Operations::check(const p4r_operation &op) {
+const char *Operations::check(const p4r_operation &op) const {
     if (op.switch_op > P4R_MAX) return "switch_op is not PASS, SUM or MAX";
     if (op.element_type > P4R_BFLOAT16 || op.header_type > P4R_BFLOAT16) return "the element type is unknown";
     if (op.arrival > P4R_FOLD_MIN) return "arrival is not STORE, SUM, MAX or MIN";
@@ -26,7 +26,19 @@ const char *Operations::check(const p4r_operation &op) {
         return "an aggregated tensor is sent and received whole";
     if (op.cut_elements > 0xffffffff) return "more than 2^32 - 1 elements";
     if (op.send_elements != 0 && op.send == nullptr) return "there is no send buffer";
+    // Slots compare numbers of messages, and would take a later one for an older one. Who posts sees to it long before.
+    if (is_aggregated(op) && works_.numbered() - config_.first_message + messages_of(op) > kMostAggregated)
+        return "a switch sums no message of a generation after the first 2^31";
     return nullptr;
+}
+
+uint32_t Operations::message_elements(const p4r_operation &op) const {
+    return (config_.path_mtu * config_.message_packets - kChunkBytes) / wire_element_bytes(op);
+}
+
+uint32_t Operations::messages_of(const p4r_operation &op) const {
+    const uint64_t elements = message_elements(op);
+    return std::max<uint32_t>(1, static_cast<uint32_t>((op.cut_elements + elements - 1) / elements));
 }
 
 uint64_t Operations::post(const p4r_operation &op) {
@@ -34,10 +46,8 @@ uint64_t Operations::post(const p4r_operation &op) {
     work.op = op;
     work.id = next_op_++;
     work.first_message = works_.next_message();
-    const uint32_t data_bytes = config_.path_mtu * config_.message_packets - kChunkBytes;
-    work.message_elements = data_bytes / wire_element_bytes(op);
-    const uint64_t messages = (op.cut_elements + work.message_elements - 1) / work.message_elements;
-    work.messages = std::max<uint32_t>(1, static_cast<uint32_t>(messages));
+    work.message_elements = message_elements(op);
+    work.messages = messages_of(op);
     works_.push(work);
     return work.id;
 }

@@ -12,11 +12,11 @@ namespace p4r {
 
 class Operations {
    public:
-    explicit Operations(const p4r_config &config) : config_(config) {}
+    explicit Operations(const p4r_config &config) : config_(config), works_(config.first_message) {}
     Operations(const Operations &) = delete;
     Operations &operator=(const Operations &) = delete;
 
-    static const char *check(const p4r_operation &op);  // null, or what is wrong with it
+    const char *check(const p4r_operation &op) const;  // null, or what is wrong with it
 
     uint64_t post(const p4r_operation &op);  // checked
     // Reports what is done by now; `received_op`: the last one whose result is in place.
@@ -36,6 +36,8 @@ class Operations {
     uint64_t completed_op() const { return completed_op_; }  // the last one that is acknowledged as well
 
    private:
+    uint32_t messages_of(const p4r_operation &op) const;
+    uint32_t message_elements(const p4r_operation &op) const;  // of every message but the last
     void add_event(uint32_t type, uint64_t id);
 
     const p4r_config config_;

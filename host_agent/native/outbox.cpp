@@ -8,11 +8,16 @@
 namespace p4r {
 
 Outbox::Outbox(const p4r_config &config, WorkQueue &works, p4r_counters &counters)
-    : config_(config), works_(works), counters_(counters) {}
+    : config_(config),
+      works_(works),
+      counters_(counters),
+      next_message_(config.first_message),
+      acked_(config.first_message),
+      received_(config.first_message) {}
 
 bool Outbox::has_credit(const Work &work) const {
     const bool aggregated = is_aggregated(work.op);
-    if (next_message_ != 0 && aggregated != last_aggregated_)  // drain before changing the kind
+    if (begun_ && aggregated != last_aggregated_)  // drain before changing the kind
         return message_diff(received_, next_message_) >= 0 && acked_ == next_message_;
     const auto window = static_cast<int32_t>(config_.window);
     if (message_diff(next_message_, received_) >= window) return false;  // negative: theirs came before ours went
@@ -25,6 +30,7 @@ bool Outbox::start(Outgoing *next) {
     const uint32_t elements = work->send_elements(next_message_ - work->first_message);
     const MessageShape shape = shape_message(elements, wire_element_bytes(work->op), config_.path_mtu);
     *next = {next_message_, shape, work};
+    begun_ = true;
     last_aggregated_ = is_aggregated(work->op);
     next_message_++;
     return true;

@@ -37,9 +37,10 @@ class Outbox {
     const p4r_config config_;
     WorkQueue &works_;
     p4r_counters &counters_;
-    uint32_t next_message_ = 0;
-    uint32_t acked_ = 0;
-    uint32_t received_ = 0;
+    uint32_t next_message_;
+    uint32_t acked_;
+    uint32_t received_;
+    bool begun_ = false;  // a message was started: the number says nothing, as it comes round
     bool last_aggregated_ = false;  // the kind of message next_message_ - 1
 };
 

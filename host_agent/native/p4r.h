@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define P4R_ABI_VERSION 6
+#define P4R_ABI_VERSION 7
 #define P4R_NEVER INT64_MAX
 #define P4R_EXPORT __attribute__((visibility("default")))
 
@@ -39,6 +39,7 @@ typedef struct p4r_config {
     uint32_t check_icrc;
     uint32_t max_burst;  // driver: frames handed to the interface at once
     uint32_t selective;        // retransmission on both connections; else go-back-N
+    uint32_t first_message;    // what messages count from: 0, but for tests
     uint32_t in_flight_bytes;  // payload sent and not known to have arrived before another message may be; 0: any
     int64_t rto_low_ns;        // of silence, until the ends of what was sent are sent again; 0: never
     int64_t rto_ns;
@@ -117,6 +118,7 @@ typedef struct p4r_progress {
     uint32_t timeouts_in_a_row;
     int64_t oldest_unacked_since_ns;
     uint32_t operations, failed;
+    uint64_t numbered;  // posted_messages, not modulo 2^32
 } p4r_progress;
 
 P4R_EXPORT int p4r_abi_version(void);

@@ -10,6 +10,7 @@
 
 namespace p4r {
 
+constexpr uint64_t kMostAggregated = uint64_t{1} << 31;  // messages of a generation, as serial numbers compare
 constexpr uint32_t kLaneBytes = 4;  // an element of an aggregated message on the wire
 
 inline bool is_aggregated(const p4r_operation &op) { return op.switch_op != P4R_PASS; }
@@ -66,9 +67,11 @@ struct Work {
 // Operations that are not complete, oldest first; message numbers are contiguous over them.
 class WorkQueue {
    public:
+    explicit WorkQueue(uint32_t first_message) : numbered_(first_message) {}
+
     Work &push(const Work &work) {
         works_.push_back(work);
-        next_message_ = work.first_message + work.messages;
+        numbered_ += work.messages;
         return works_.back();
     }
     // The operation that message `message` belongs to, or null if it is complete or not posted.
@@ -80,7 +83,8 @@ class WorkQueue {
         Work &work = *--after;
         return message - work.first_message < work.messages ? &work : nullptr;
     }
-    uint32_t next_message() const { return next_message_; }
+    uint32_t next_message() const { return static_cast<uint32_t>(numbered_); }
+    uint64_t numbered() const { return numbered_; }  // the same, not modulo 2^32
     bool empty() const { return works_.empty(); }
     size_t size() const { return works_.size(); }
     Work &front() { return works_.front(); }
@@ -88,7 +92,7 @@ class WorkQueue {
 
    private:
     std::deque<Work> works_;  // references stay valid while others are pushed and popped at the ends
-    uint32_t next_message_ = 0;
+    uint64_t numbered_;
 };
 
 }  // namespace p4r

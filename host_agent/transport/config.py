@@ -60,6 +60,8 @@ class TransportConfig:
     world_size: int
     selective: bool = False
     in_flight_bytes: int | None = None
+    first_message: int = 0
+    """What messages count from: another number than 0 is for tests, which begin near where it comes round."""
     rto_low_s: float = 0.002
     rto_s: float = 0.05
     rto_max_s: float = 1.0
@@ -89,6 +91,8 @@ class TransportConfig:
             raise ValueError(f"rto_s {self.rto_s} is not between 0 and rto_max_s {self.rto_max_s}")
         if not 0 <= self.rto_low_s <= self.rto_s:
             raise ValueError(f"rto_low_s {self.rto_low_s} is not between 0 and rto_s {self.rto_s}")
+        if not 0 <= self.first_message < 2**32:
+            raise ValueError(f"first_message {self.first_message} is not a 32-bit number")
         if self.in_flight_bytes is not None and not 0 < self.in_flight_bytes < 2**32:
             raise ValueError(f"in_flight_bytes {self.in_flight_bytes} is not between 1 and 2^32 - 1")
         for name, value in (

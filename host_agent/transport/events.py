@@ -108,7 +108,7 @@ class Counters:
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """Where an endpoint stands; messages count up from 0, PSNs are 24 bit."""
+    """Where an endpoint stands; messages count up from 0 and come round after 2^32, PSNs are 24 bit."""
 
     posted_messages: int  # number of the next message to post
     sent_messages: int  # next message to send
@@ -121,3 +121,4 @@ class Progress:
     timeouts_in_a_row: int
     operations: int  # posted and not completed
     failed: bool
+    numbered: int  # `posted_messages` that does not come round

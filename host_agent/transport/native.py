@@ -19,7 +19,7 @@ from host_agent.transport.events import Counters, Event, EventType, Failure, Fai
 from host_agent.transport.operation import Operation
 from host_agent.wire.headers import parse_mac
 
-ABI_VERSION: Final = 6
+ABI_VERSION: Final = 7
 NEVER: Final = 2**63 - 1
 ERROR_BYTES: Final = 400
 LIBRARY: Final = Path(__file__).parent.parent / "_native.so"
@@ -64,6 +64,7 @@ class NativeConfig(ctypes.Structure):
         ("check_icrc", c_uint32),
         ("max_burst", c_uint32),
         ("selective", c_uint32),
+        ("first_message", c_uint32),
         ("in_flight_bytes", c_uint32),
         ("rto_low_ns", c_int64),
         ("rto_ns", c_int64),
@@ -124,6 +125,7 @@ class NativeProgress(ctypes.Structure):
         ("oldest_unacked_since_ns", c_int64),
         ("operations", c_uint32),
         ("failed", c_uint32),
+        ("numbered", c_uint64),
     )
 
 
@@ -228,6 +230,7 @@ def native_config(config: TransportConfig) -> NativeConfig:
         check_icrc=config.check_icrc,
         max_burst=config.max_burst,
         selective=config.selective,
+        first_message=config.first_message,
         in_flight_bytes=config.in_flight_bytes or 0,
         rto_low_ns=round(config.rto_low_s * 1e9),
         rto_ns=round(config.rto_s * 1e9),

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from controller.jobs import Ended, Mode
+from controller.serials import furthest
 from simulation.faults.loop import NS
 from simulation.rack import InvariantError
 
@@ -43,9 +44,9 @@ class Death:
             return cls(worker, worker.rank, 0, running, worker.mode)
         generation = endpoint.config.generation
         peers = [peer.endpoint.position() for peer in job.of_generation(generation) if peer.endpoint]
-        received = max(peer.received_messages for peer in peers)
+        received = furthest([peer.received_messages for peer in peers])
         own = endpoint.position()
-        least = max(own.acked_messages, received)
+        least = furthest([own.acked_messages, received])
         death = cls(worker, worker.rank, generation, running, worker.mode, least, own.sent_messages)
         worker.world.clock.after(round(worker.world.config.lost_timeout_s * NS / 2), death.look)
         return death

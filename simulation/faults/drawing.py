@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 
 from controller.config import Config, Spread
+from host_agent.numbering import IN_NETWORK_LIMIT
 from simulation.faults.loop import NS
 from simulation.faults.schedule import (
     COLLECTIVES,
@@ -46,7 +48,15 @@ def draw(seed: int) -> Schedule:
     calm = chance.random() < 0.15
     rates = [Rates() if calm or chance.random() < 0.25 else _rates(chance) for _ in range(2)]
     mishaps = [] if chance.random() < 0.4 else _mishaps(chance, config, jobs)
-    mishaps += _long_absence(seed, jobs)
+    absences = _long_absence(seed, jobs)
+    mishaps += absences
+    numbers = random.Random(f"numbers/{seed}")  # of its own: what other draws give stays
+    renumber = 0 if absences else numbers.choice([0, 0, 0, 0, 0, 1, 4, 16])
+    # Workers say with their heartbeats how far they are, and most jobs are over before the first.
+    timing = {"heartbeat_interval_s": numbers.choice([0.01, 0.04])} if renumber else {}
+    for n, job in enumerate(jobs):
+        first = _near_a_boundary(numbers) if numbers.random() < 0.2 else 0
+        jobs[n] = replace(job, first_message=first, work=job.work * (3 if renumber else 1))
     return Schedule(
         seed=seed,
         spines=spines,
@@ -57,7 +67,15 @@ def draw(seed: int) -> Schedule:
         mishaps=sorted(mishaps, key=lambda mishap: mishap.at_ns),
         spread=chance.choice([spread.value for spread in Spread]),
         slots=chance.choice([0, 0, 0, 0, 64]),
+        timing=timing,
+        renumber=renumber,
     )
+
+
+def _near_a_boundary(chance: random.Random) -> int:
+    """Where the switch sums no more, or where numbers come round."""
+    boundary = chance.choice([IN_NETWORK_LIMIT, 2**31, 2**32])
+    return (boundary - chance.choice([1, 2, 3, chance.randint(1, 40)])) % 2**32
 
 
 def _fabric(chance: random.Random, large: bool) -> tuple[int, list[int]]:

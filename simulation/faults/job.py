@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from controller.config import HostConfig
 from controller.jobs import Ended, Plan
+from controller.serials import ahead
 from host_agent.wire.psn import PSN_MASK
 from simulation.faults.deaths import Death, check_told
 from simulation.faults.results import Deliveries, Expected
@@ -51,6 +52,10 @@ class JobRun:
         """Every worker has left, was told that the job is over, or is dead."""
         return all(worker.over for worker in self.workers)
 
+    def first_message(self, generation: int) -> int:
+        """What its messages count from."""
+        return self.plan.first_message if generation == min(self._members) else 0
+
     def runs(self) -> None:
         """The first of its workers may begin."""
         if self.running_ns > self.world.clock.now_ns:
@@ -89,7 +94,10 @@ class JobRun:
         known = self._members.setdefault(generation, {})
         if known.setdefault(worker.rank, worker.joined_as) != worker.joined_as:
             raise InvariantError(f"{worker}: rank {worker.rank} of generation {generation} is given twice")
-        self._by_rank.setdefault(generation, {})[worker.rank] = worker
+        there = self._by_rank.setdefault(generation, {})
+        if worker.rank in there:
+            raise InvariantError(f"{worker} was in generation {generation} before")
+        there[worker.rank] = worker
         assert worker.ready is not None
         self._flows[generation, worker.rank] = worker.ready.successor.rank, worker.psn_out
 
@@ -155,7 +163,8 @@ class JobRun:
         return [
             worker.rank
             for worker in self.of_generation(generation)
-            if worker.endpoint is not None and worker.endpoint.position().received_messages <= message
+            if worker.endpoint is not None
+            and ahead(worker.endpoint.position().received_messages, message) <= 0
         ]
 
     def expected_psn(self, generation: int, sender: int) -> int:
@@ -177,7 +186,7 @@ class JobRun:
             return
         generation = endpoint.config.generation
         own = endpoint.position()
-        if own.sent_messages - own.received_messages > self._windows[generation]:
+        if ahead(own.sent_messages, own.received_messages) > self._windows[generation]:
             raise InvariantError(
                 f"{worker} has sent {own.sent_messages} messages and received {own.received_messages}: more "
                 f"than its window of {self._windows[generation]}"

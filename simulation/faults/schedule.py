@@ -141,7 +141,7 @@ class JobPlan:
     `qpns`: each rank's first QP number, its QP_in's is the next. `adapters`: ranks with NICs that want RNR
     NAKs; `rnr`: agents that do. `starts_ns` and by rank `late_ns`: when a worker joins; `after`: and not
     before that job is over (0: none), whose QP numbers it may have. `backup`: the workers have another
-    network.
+    network. `first_message`: what messages of its first generation count from.
     """
 
     hosts: Annotated[list[Count], Length(1, MAX_RANKS)]
@@ -161,6 +161,7 @@ class JobPlan:
     elastic: bool = False
     backup: bool = False
     selective: bool = False
+    first_message: Annotated[int, Within(0, 2**32 - 1)] = 0
 
     def spec(self, name: str) -> JobSpec:
         """What the controller is asked for."""
@@ -181,6 +182,7 @@ class Schedule:
     """All of it. `hosts`: how many there are behind each leaf; no spines: one rack, one switch.
 
     `slots` on each switch (0: as many as there are); from `calm_ns` on, links do nothing to frames any more.
+    `renumber`: after how many messages a job in the network has a new generation (0: as usual).
     """
 
     seed: Seed
@@ -196,6 +198,7 @@ class Schedule:
     calm_ns: Time = 10_000_000_000
     latencies: dict[str, Time] = field(default_factory=dict)
     timing: dict[str, Seconds] = field(default_factory=dict)
+    renumber: Annotated[int, Within(0, 2**30)] = 0
 
     def to_json(self) -> str:
         """The whole schedule, one fault a line."""
@@ -235,6 +238,8 @@ class Schedule:
             "switch_timeout_s": 3.0,
             **self.timing,
         }
+        if self.renumber:
+            timing["renumber_messages"] = self.renumber
         return dataclasses.replace(config, path_mtu=4096, **timing)
 
     def check(self) -> None:

@@ -17,6 +17,7 @@ from controller.registry import Registry
 from controller.renewals import Renew, Standing
 from controller.sessions import Session
 from controller.specs import Backup, JobSpec
+from host_agent import numbering
 from host_agent.collectives.plan import Call, Disagreement, Restored, Steps, Wait
 from host_agent.membership import Mode as AgentMode
 from host_agent.recovery import Ledger, Window, is_consistent, repair
@@ -35,6 +36,7 @@ BACKLOG = 64  # frames that wait for a process that is stopped; more are lost
 _FIRST_RETRY_NS = NS // 10
 _LONGEST_RETRY_NS = NS
 JOIN_TIMEOUT_NS = 20 * NS
+MOST_SUMMED = 2**31  # messages of a generation that slots can tell apart
 
 
 class Worker:
@@ -75,6 +77,7 @@ class Worker:
         self._move: int | None = None
         self._timer_ns: int | None = None
         self._module = ""
+        self._counted = (0, 0)  # what a heartbeat says: messages numbered in a generation
         self._array: Any = None
         self._out: Any = None
         # Its renewals, as host_agent/renewing.py has them
@@ -283,7 +286,8 @@ class Worker:
         self.world.clock.after(round(config.heartbeat_interval_s * NS), self._heartbeat)
         if self.stopped_until_ns:
             return
-        self.say(Session.heartbeat)
+        generation, messages = self._counted
+        self.say(lambda session: session.heartbeat(generation, messages))
         conversation = self.conversation
         silent = self.world.clock.now_ns - max(self._heard_ns, self._called_ns)
         if conversation is not None and conversation.open and silent > config.heartbeat_timeout_s * NS:
@@ -365,6 +369,7 @@ class Worker:
             rank=self.rank,
             world_size=ready.world_size,
             selective=plan.selective,
+            first_message=self.job.first_message(plan.generation),
         )
         nic = self.joined_as in self.job.plan.adapters
         self.endpoint = FastNicEndpoint(config) if nic else FastEndpoint(config)
@@ -579,7 +584,7 @@ class Worker:
         assert self.ready is not None
         work = self.job.plan.work[self.collective]
         case, size = work.case(), self.ready.world_size
-        if self.mode is Mode.RING and case.module != "ring":
+        if self._mode_now() is AgentMode.RING and case.module != "ring":
             case = replace(case, module="ring")
         in_place = work.in_place and case.name == "all_reduce"
         self._out = self._array if in_place else case.output(size)
@@ -592,6 +597,16 @@ class Worker:
         self._steps = case.steps(call, self._array, self._out) if size > 1 else alone(self._array, self._out)
         self._waiting = None
         self._advance()
+
+    def _mode_now(self) -> AgentMode:
+        """What a collective of this generation runs in that begins now."""
+        assert self.ready is not None
+        numbered = 0 if self.endpoint is None else self.endpoint.position().numbered
+        self._counted = self.ready.plan.generation, numbered
+        mode = numbering.mode_of(AgentMode(self.mode), numbered)
+        if mode is AgentMode.IN_NETWORK and numbered >= MOST_SUMMED:
+            raise InvariantError(f"{self} has {numbered} messages summed in one generation")
+        return mode
 
     def _may_advance(self) -> bool:
         waiting = self._waiting

@@ -14,10 +14,10 @@ import pytest
 
 from controller.__main__ import patience
 from controller.allocator import Region
-from controller.api.errors import NoResourcesError, NotPossibleError, UnreachableError
+from controller.api.errors import NotPossibleError, UnreachableError
 from controller.config import Config, Spread
 from controller.entries import TableEntry
-from controller.flows import FLOW, MEMBER_QP, TREE_JOB, UPLINK, removal_order
+from controller.flows import FLOW, TREE_JOB, UPLINK, removal_order
 from controller.jobs import JobSpec, Left, Mode, Resumed, Start
 from controller.marks import MARK_GROUP
 from controller.moves import Moved
@@ -513,35 +513,10 @@ def test_what_is_drained_takes_no_new_traffic(bench: Run) -> None:
 # Between ring and switches
 
 
-def test_a_job_by_ring_is_placed_while_it_holds_and_taken_off_again(bench: Run) -> None:
+def test_a_job_is_taken_off_while_it_holds(bench: Run) -> None:
     async def test(b: FabricBench) -> None:
-        def full(job: object, plan: object) -> None:
-            raise NoResourcesError("over its quota")
-
-        b.registry.installer.admit = full
-        sessions = await b.run_job("train", ACROSS)
+        await b.run_job("train", ACROSS)
         running = b.registry.job("train")
-        assert running.job.plan is not None
-        assert (running.job.plan.mode, running.job.plan.mode_reason) == (Mode.RING, "over its quota")
-        assert b.used() == {}
-        generation = running.generation
-        psns = {0: 100, 1: 101, 2: 102, 3: 103}
-        assert await b.registry.place_running(running, psns) == (Mode.IN_NETWORK, "")
-        assert (running.job.plan.mode, running.generation) == (Mode.IN_NETWORK, generation)
-        flows = [
-            dict(entry.params)
-            for name in ("l1", "l2")
-            for entry in b.of_jobs(name)
-            if isinstance(entry, TableEntry) and entry.action.endswith("data_flow")
-        ]
-        assert {params["rank"]: params["first_psn"] for params in flows} == psns
-        assert b.is_as_wanted()
-        await b.restart()
-        running = b.registry.job("train")
-        assert b.used() == {"l1": 256, "l2": 256, "s1": 256, "s2": 256}
-        assert running.job.plan is not None
-        assert running.job.plan.mode is Mode.IN_NETWORK
-
         rooms: list[None] = []
         b.registry.on_room.append(lambda: rooms.append(None))
         assert await b.registry.take_off(running, "made room for others") == (
@@ -556,26 +531,6 @@ def test_a_job_by_ring_is_placed_while_it_holds_and_taken_off_again(bench: Run) 
         plan = b.registry.job("train").job.plan
         assert plan is not None
         assert (plan.mode, plan.mode_reason, b.used()) == (Mode.RING, "made room for others", {})
-        del sessions
-
-    bench(test)
-
-
-@pytest.mark.parametrize("refusing", ["l1", "l2", "s1"])
-def test_a_job_that_cannot_be_placed_stays_as_it_is(bench: Run, refusing: str) -> None:
-    async def test(b: FabricBench) -> None:
-        b.switches["l1"].fails = SwitchError("not now")
-        sessions = await b.run_job("train", ACROSS)
-        running = b.registry.job("train")
-        b.switches[refusing].fails = SwitchError(f"{refusing} is full")
-        assert await b.registry.place_running(running, {}) == (Mode.RING, f"{refusing} is full")
-        assert (b.used(), running.places) == ({}, {})
-        assert b.is_as_wanted()
-        await b.restart()
-        plan = b.registry.job("train").job.plan
-        assert plan is not None
-        assert (plan.mode, plan.mode_reason) == (Mode.RING, "not now")
-        del sessions
 
     bench(test)
 
@@ -715,31 +670,6 @@ def test_a_spine_without_room_takes_its_part_when_it_has_some(
         assert caplog.text.count("job train does without spine s2") == 1
         assert b.is_as_wanted()
         assert heard(sessions[0])[-1] == Start()
-
-    bench(test)
-
-
-def test_a_job_that_dies_while_it_is_placed_leaves_nothing(bench: Run) -> None:
-    async def test(b: FabricBench) -> None:
-        b.switches["l1"].fails = SwitchError("not now")
-        sessions = await b.run_job("train", ACROSS)
-        running = b.registry.job("train")
-        s2 = b.switches["s2"]
-        install = s2.install
-
-        async def meanwhile(entries):  # type: ignore[no-untyped-def]
-            sessions[0].abort("gone")
-            await install(entries)
-
-        s2.install = meanwhile  # type: ignore[method-assign]
-        await b.registry.place_running(running, {})
-        await b.registry.drain()
-        assert tables(b, "l1") == {MEMBER_QP}
-        for session in sessions:
-            session.took_end()
-        await b.pass_time(3.0)
-        assert b.used() == {}
-        assert b.is_as_wanted()
 
     bench(test)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,8 @@ from host_agent.communicator import Communicator
 from host_agent.controller_session import ControllerSession
 from host_agent.errors import JobEndedError, WorkerLostError
 from host_agent.joining import transport_config
-from host_agent.membership import Mode
+from host_agent.membership import Mode, Ready
+from host_agent.transport import TransportConfig
 from simulation.rack import Faults, Simulation
 from tests.controller.fake_switch import FakeSwitch
 from tests.controller.test_service import CONFIG, Served, request_of
@@ -47,7 +50,7 @@ class RackSwitch(FakeSwitch):
 
     async def remove(self, entries: Sequence[Entry]) -> None:
         if self.rack is not None:
-            self.rack.removed()
+            self.rack.removed(entries)
         await super().remove(entries)
 
 
@@ -65,6 +68,11 @@ class Rack:
             transport_config(request, ready, retry_limit=0)
             for request, ready in zip(requests, readies, strict=True)
         ]
+        self.faults, self.requests = faults, requests
+        self.first_psns: dict[int, dict[int, int]] = {}  # as the switch has them, by generation and rank
+        self.configs: dict[int, dict[int, TransportConfig]] = {}  # by generation and rank
+        self.coming_up = threading.Condition()
+        self.qpns = itertools.count(0x4000, 2)
         self.simulation = Simulation(configs, faults=faults, seed=2)
         self.fabric = SimulatedFabric(self.simulation)
         if not switch.of_jobs:
@@ -79,6 +87,7 @@ class Rack:
                 link=SimulatedLink(self.fabric, rank),
                 membership=self.sessions[rank],
                 timeout_s=30,
+                connections=RackConnections(self, rank),
             )
             for rank in range(SIZE)
         ]
@@ -88,20 +97,31 @@ class Rack:
         return [future.result(30) for future in futures]
 
     def installed(self, entries: Sequence[Entry]) -> None:
-        flows = [
-            dict(entry.params)
-            for entry in entries
-            if isinstance(entry, TableEntry) and entry.table == FLOW and entry.action.endswith("data_flow")
-        ]
-        with self.fabric.lock:
-            progress = [worker.endpoint.progress() for worker in self.simulation.workers]
-            assert {f["rank"]: f["first_psn"] for f in flows} == dict(enumerate(p.next_psn for p in progress))
-            assert all(p.operations == 0 for p in progress), "something is in flight"
-            self.simulation.install()
+        for flow in data_flows(entries):
+            self.first_psns.setdefault(flow["generation"], {})[flow["rank"]] = flow["first_psn"]
 
-    def removed(self) -> None:
+    def removed(self, entries: Sequence[Entry]) -> None:
         with self.fabric.lock:
-            self.simulation.uninstall()
+            generation = self.simulation.workers[0].endpoint.config.generation
+            if any(flow["generation"] == generation for flow in data_flows(entries)):
+                self.simulation.uninstall()
+
+    def connect(self, config: TransportConfig, mode: Mode) -> SimulatedLink:
+        """A worker's connection in a new generation, when all workers have theirs."""
+        with self.coming_up:
+            there = self.configs.setdefault(config.generation, {})
+            there[config.rank] = config
+            if len(there) == SIZE:
+                configs = [there[rank] for rank in range(SIZE)]
+                self.simulation = Simulation(configs, faults=self.faults, seed=config.generation)
+                self.fabric = SimulatedFabric(self.simulation)
+                if mode is Mode.RING:
+                    self.simulation.uninstall()
+                else:
+                    assert self.first_psns[config.generation] == {c.rank: c.psn_out for c in configs}
+                self.coming_up.notify_all()
+            assert self.coming_up.wait_for(lambda: len(there) == SIZE, timeout=20)
+            return SimulatedLink(self.fabric, config.rank)
 
     def tell(self, call: Callable[[Any], None]) -> None:
         """Call something of the registry in the controller's thread."""
@@ -155,6 +175,47 @@ class Rack:
         for session in self.sessions:
             session.close()
         self.pool.shutdown()
+
+
+@dataclass(frozen=True)
+class RackOffer:
+    rack: Rack
+    rank: int
+    qpn_out: int
+    psn_out: int
+
+    @property
+    def qpn_in(self) -> int:
+        return self.qpn_out + 1
+
+    def connect(self, ready: Ready) -> SimulatedLink:
+        request = replace(
+            self.rack.requests[self.rank], qpn_out=self.qpn_out, psn_out=self.psn_out, qpn_in=self.qpn_in
+        )
+        return self.rack.connect(transport_config(request, ready, retry_limit=0), ready.mode)
+
+    def close(self) -> None:
+        pass
+
+
+@dataclass(frozen=True)
+class RackConnections:
+    rack: Rack
+    rank: int
+
+    def offer(self) -> RackOffer:
+        progress = self.rack.simulation.workers[self.rank].endpoint.progress()
+        assert progress.operations == 0, "something was in flight"
+        qpn = next(self.rack.qpns)
+        return RackOffer(self.rack, self.rank, qpn, (0xFFFFF0 + qpn) % 2**24)
+
+
+def data_flows(entries: Sequence[Entry]) -> list[dict[str, int]]:
+    return [
+        dict(entry.params)
+        for entry in entries
+        if isinstance(entry, TableEntry) and entry.table == FLOW and entry.action.endswith("data_flow")
+    ]
 
 
 @pytest.fixture
@@ -224,6 +285,31 @@ def test_a_job_that_begins_by_ring_is_moved_into_the_switch_and_out_again(
     counted = [(c.statistics().in_network, c.statistics().ring) for c in job.communicators]
     assert counted == [counted[0]] * SIZE
     assert min(counted[0]) > 5
+    job.leave()
+
+
+def test_a_job_that_numbers_many_messages_is_renumbered_and_its_user_hears_nothing(
+    rack: Callable[..., Rack], served: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert served.registry is not None
+    served.registry.config = replace(served.registry.config, renumber_messages=50)
+    job = rack(quotas=None)
+    first = job.communicators[0].generation
+    enough = threading.Event()
+    running = job.train(np.float32, enough)
+    job.until(lambda: job.communicators[0].generation > first)
+    job.more(6)
+    assert job.fabric.simulation.job.counters["completed"] > 0
+    job.until(lambda: job.communicators[0].statistics().renewals > 1)
+    enough.set()
+    assert len({future.result(60) for future in running}) == 1
+    for c in job.communicators:
+        assert c.mode is Mode.IN_NETWORK
+        assert c.statistics().ring == 0
+    with AdminClient(served.unix, timeout_s=10) as admin:
+        info = admin.show_job("train")
+        assert (info.mode, info.renewals, info.renewal_reason) == (1, 0, "")
+    assert not [record for record in caplog.records if record.levelname == "WARNING"]
     job.leave()
 
 

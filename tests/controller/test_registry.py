@@ -687,27 +687,6 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     return fails
 
 
-def test_slots_that_a_full_disk_kept_come_back_with_its_room(bench: Run, failing: set[str]) -> None:
-    """The disk is full while a job moves into the switch, and still when that is undone."""
-
-    async def test(b: Bench) -> None:
-        b.switch.fails = SwitchError("not now")
-        await b.join("train", 2)
-        running = b.registry.job("train")
-        assert running.job.plan is not None
-        assert running.job.plan.mode is Mode.RING
-        b.switch.fails = SwitchError("still not")
-        failing.add("release")
-        assert await b.registry.place_running(running, {}) == (Mode.RING, "disk I/O error")
-        assert b.used > 0
-        b.registry.delete_job("train")
-        b.registry.tick()
-        assert b.used == 0
-        assert b.store.jobs() == []
-
-    bench(test)
-
-
 @pytest.mark.parametrize("phase", ["INSTALLING", "READY"])
 def test_a_database_that_fails_during_set_up_leaves_nothing_behind(
     bench: Run, failing: set[str], phase: str

@@ -14,12 +14,15 @@ from typing import Any
 
 import pytest
 
+from controller.admission import Quotas, TenantQuota
+from controller.allocator import SwitchAllocator
 from controller.api.errors import InvalidRequestError, NotFoundError, NotPossibleError
 from controller.config import Config
-from controller.entries import Entry
+from controller.entries import Entry, TableEntry
 from controller.events import Renewed
 from controller.flows import FLOW, MEMBER_QP
 from controller.jobs import Ended, Job, JobSpec, Left, Mode, Phase, Ready, Resumed, Start
+from controller.moves import HoldAt, Pause
 from controller.queries import SlotContent
 from controller.renewals import Cause, Renew, Standing, Step
 from controller.sessions import Session
@@ -55,6 +58,10 @@ class Worker:
         for event in heard(self.session):
             if isinstance(event, Ready):
                 self.ready = event
+            elif isinstance(event, Pause):
+                self.session.paused(event.move, self.collective)
+            elif isinstance(event, HoldAt):
+                self.session.held(event.move, 7)
             elif isinstance(event, Renew):
                 self.renew = event
                 self.qp += 0x1000
@@ -971,6 +978,180 @@ def test_who_is_dead_is_known_after_a_restart_in_the_middle_of_a_renewal(bench: 
     bench(test)
 
 
+# Into the switches, and there again
+
+
+NO_ROOM = Quotas(tenants={"default": TenantQuota(slots=0)})
+
+
+async def by_ring(b: RenewalBench) -> list[Worker]:
+    """A job over two racks that runs by ring for want of slots."""
+    b.registry.set_quotas(NO_ROOM)
+    workers = await b.start(hosts=ACROSS)
+    assert {worker.plan[1] for worker in workers} == {Mode.RING}
+    return workers
+
+
+async def move(b: RenewalBench, workers: list[Worker], quotas: Quotas | None) -> None:
+    """Into the switches, or out of them."""
+    b.registry.set_quotas(quotas)
+    if quotas is not None:
+        b.registry.waitlist.move_out(b.registry.job("train"), "drained")
+    for _ in range(4):
+        await b.go(workers, 0.5)
+
+
+def test_a_job_that_moves_into_the_switches_has_a_new_generation_there_every_time(bench: Run) -> None:
+    """Also where it gets the same flow indexes, as after a restart of the controller."""
+
+    async def test(b: RenewalBench) -> None:
+        workers = await by_ring(b)
+        given: list[int] = [workers[0].plan[0]]
+        regions = []
+        for _ in range(3):
+            await move(b, workers, None)
+            (plan,) = {worker.plan for worker in workers}
+            assert plan[1] is Mode.IN_NETWORK
+            assert plan[0] > given[-1]
+            given.append(plan[0])
+            assert all(w.renewed and (w.renewed.collective, w.renewed.holder) == (10, None) for w in workers)
+            places = b.registry.job("train").places
+            assert set(places) == {"l1", "l2", "s1"}
+            regions.append({name: place.region for name, place in places.items()})
+            for name in ("l1", "l2"):
+                assert generations(b.of_jobs(name)) == {plan[0]}
+            assert b.is_as_wanted()
+            assert job_info(b.registry, b.registry.job("train")).renewals == 0
+            await move(b, workers, NO_ROOM)
+            assert b.used() == {}
+            await b.restart()
+            for worker in workers:
+                await b.resume(worker)
+            b.registry.set_quotas(NO_ROOM)
+            await b.go(workers)
+        assert regions == [regions[0]] * 3
+        assert b.registry.renewer.begun[Cause.INTERRUPTED] == 0
+
+    bench(test)
+
+
+def generations(entries: Iterable[Entry]) -> set[int]:
+    """That are said in entries of jobs."""
+    found = set()
+    for entry in entries:
+        if isinstance(entry, TableEntry):
+            found |= {value for name, value in entry.params if name == "generation"}
+    return found
+
+
+@pytest.mark.parametrize("refusing", ["l1", "l2", "s1"])
+def test_a_job_that_a_switch_refuses_goes_on_by_ring_and_is_tried_again(bench: Run, refusing: str) -> None:
+    async def test(b: RenewalBench) -> None:
+        workers = await by_ring(b)
+        b.switches[refusing].fails = SwitchError(f"{refusing} is full")
+        b.registry.set_quotas(None)
+        for _ in range(3):
+            await asyncio.sleep(0)
+            await b.go(workers)
+        plan = b.job.plan
+        assert plan is not None
+        assert (plan.mode, plan.mode_reason) == (Mode.RING, f"{refusing} is full")
+        assert (b.used(), b.registry.job("train").places) == ({}, {})
+        assert b.is_as_wanted()
+        await b.go(workers, 3.0)
+        assert {worker.plan[1] for worker in workers} == {Mode.IN_NETWORK}
+        assert b.is_as_wanted()
+
+    bench(test)
+
+
+def test_a_job_that_dies_while_it_is_placed_leaves_nothing(bench: Run) -> None:
+    async def test(b: RenewalBench) -> None:
+        workers = await by_ring(b)
+        s1 = b.switches["s1"]
+        install = s1.install
+
+        async def meanwhile(entries: Sequence[Entry]) -> None:
+            workers[0].session.abort("gone")
+            await install(entries)
+
+        s1.install = meanwhile  # type: ignore[method-assign]
+        await move(b, workers, None)
+        assert not b.job.live
+        for worker in workers:
+            worker.session.took_end()
+        await b.pass_time(3.0)
+        assert b.used() == {}
+        assert b.is_as_wanted()
+
+    bench(test)
+
+
+def test_a_job_in_the_network_is_renumbered_before_it_has_too_many_messages(bench: Run) -> None:
+    async def test(b: RenewalBench) -> None:
+        workers = await b.start(hosts=ACROSS)
+        first = workers[0].plan[0]
+        for messages in (999, 1000):
+            workers[1].session.heartbeat(first - 1, 10**6)  # of another generation
+            workers[2].session.heartbeat(first, messages)
+            await b.go(workers, 4.0)
+            assert (workers[0].plan[0] > first) is (messages == 1000)
+        (plan,) = {worker.plan for worker in workers}
+        assert plan[1] is Mode.IN_NETWORK
+        assert b.registry.renewer.begun == {Cause.RENUMBERED: 1}
+        info = job_info(b.registry, b.registry.job("train"))
+        assert (info.renewals, info.renewal_reason) == (0, "")
+        await b.go(workers, 10.0)
+        assert b.registry.renewer.begun == {Cause.RENUMBERED: 1}
+        assert b.is_as_wanted()
+        assert b.used() == {"l1": 256, "l2": 256, "s1": 256}
+
+    bench(test, replace(CONFIG, renumber_messages=1000))
+
+
+def test_a_job_that_fills_its_switch_is_renumbered_into_its_old_slots(bench: Run) -> None:
+    async def test(b: RenewalBench) -> None:
+        for switch in b.registry.switches.values():
+            switch.allocator = SwitchAllocator(slots=256, jobs=2)
+        workers = await b.start(hosts=ACROSS)
+        first = workers[0].plan[0]
+        assert b.used() == {"l1": 256, "l2": 256, "s1": 256}
+        workers[0].session.heartbeat(first, 2**29)
+        await b.go(workers, 8.0)
+        (plan,) = {worker.plan for worker in workers}
+        assert plan == (b.registry.job("train").generation, Mode.IN_NETWORK, 4)
+        assert plan[0] > first
+        assert b.registry.renewer.begun == {Cause.RENUMBERED: 1}
+
+    bench(test)
+
+
+@pytest.mark.parametrize("way", ["in", "again"])
+def test_with_a_full_disk_a_job_stays_as_it_is(bench: Run, way: str) -> None:
+    """It could: so it takes no generation of those that were reserved for jobs that cannot."""
+
+    async def test(b: RenewalBench) -> None:
+        workers = await (by_ring(b) if way == "in" else b.start(hosts=ACROSS))
+        before = workers[0].plan
+        fill(b)
+        if way == "in":
+            b.registry.set_quotas(None)
+        else:
+            workers[0].session.heartbeat(before[0], 2**29)
+        await b.go(workers, 3.0)
+        await b.go(workers)
+        assert {worker.plan for worker in workers} == {before}
+        assert not any(worker.renew for worker in workers)
+        assert b.job.move is None
+        free(b)
+        workers[0].session.heartbeat(before[0], 2**29)
+        await b.go(workers, 70.0)
+        assert {worker.plan[1] for worker in workers} == {Mode.IN_NETWORK}
+        assert workers[0].plan[0] > before[0]
+
+    bench(test)
+
+
 # The disk is full
 
 
@@ -1007,7 +1188,8 @@ def test_with_a_full_disk_jobs_go_on_and_new_ones_are_refused(bench: Run) -> Non
         await b.go(workers[:2], 3.0)
         (known,) = [job for job in b.store.jobs() if job.phase is Phase.RUNNING]
         assert known.plan.generation == workers[0].plan[0] > first[0]
-        assert b.registry.waitlist.waitlisted(b.registry.job("train")) is not None or b.job.move is not None
+        await b.go(workers[:2], 3.0)
+        assert {worker.plan[1] for worker in workers[:2]} == {Mode.IN_NETWORK}
 
     bench(test)
 
@@ -1036,7 +1218,8 @@ def test_a_disk_that_is_full_when_a_generation_is_saved(bench: Run, monkeypatch:
         known = [job.plan.generation for job in b.store.jobs() if job.phase is Phase.RUNNING]
         assert known == [workers[0].plan[0]]
         await b.go(workers[:2], 80.0)
-        assert b.used() == {}
+        assert {worker.plan[1] for worker in workers[:2]} == {Mode.IN_NETWORK}
+        assert b.used() == {"l1": 256}  # and nothing of the one that was taken off
 
     bench(test)
 

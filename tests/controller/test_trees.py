@@ -18,7 +18,7 @@ from controller.jobs import JobSpec, Mode, Plan
 from controller.planning import check_spec, why_ring
 from controller.recovery import writing_stages
 from controller.schema import Schema
-from controller.trees import Tree, chosen, entries_on, generation_of, moved, spines_in_use, with_psns
+from controller.trees import Tree, chosen, entries_on, generation_of, moved, spines_in_use
 from p4src import P4INFO_PATH
 from tests.controller.running_switch import job as rack_job
 from tests.controller.spine_leaf import fabric, member
@@ -244,12 +244,6 @@ def test_jobs_take_turns_and_keep_to_one_spine() -> None:
         assert chosen(Spread.JOBS, made.graph, names, generation) == (spine,)
         assert chosen(Spread.MESSAGES, made.graph, others, generation) == tuple(others)
         assert chosen(Spread.JOBS, made.graph, (), generation) == ()
-
-
-def test_a_job_that_is_moved_goes_on_where_its_connections_are() -> None:
-    members = with_psns([member(BIG, rank, host) for rank, host in enumerate((0, 1))], {0: 77, 1: 0xFFFFFF})
-    entries = entries_on(BIG, Tree.of(BIG, members), "l1", PLAN, LEAF, [])
-    assert [p["first_psn"] for p in params(entries, FLOW)] == [77, 77, 0xFFFFFF, 0xFFFFFF]
 
 
 def test_what_a_fabric_cannot_add_up() -> None:

@@ -59,6 +59,7 @@ class FakeController:
         self.renewers: dict[int, Callable[[RenewalStep], None]] = {}  # by the rank that each joined with
         self.standings: queue.Queue[tuple[int, Renewing]] = queue.Queue()
         self.ups: queue.Queue[int] = queue.Queue()
+        self.counted: dict[int, tuple[int, int]] = {}
 
     def say(self, step: MoveStep) -> None:
         """Tell all ranks a step of a move."""
@@ -128,6 +129,9 @@ class FakeMembership:
 
     def held(self, move: int, psn: int) -> None:
         self.controller.answers.put(("held", self.rank, move, psn))
+
+    def counted(self, generation: int, messages: int) -> None:
+        self.controller.counted[self.rank] = generation, messages
 
     def abort(self, reason: str) -> None:
         self.controller.end(reason, self.rank)
