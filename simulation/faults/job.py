@@ -11,6 +11,7 @@ from controller.jobs import Ended, Plan
 from controller.serials import ahead
 from host_agent.wire.psn import PSN_MASK
 from simulation.faults.deaths import Death, check_told
+from simulation.faults.loop import NS
 from simulation.faults.results import Deliveries, Expected
 from simulation.faults.schedule import JobPlan
 from simulation.faults.worker import Worker
@@ -40,6 +41,7 @@ class JobRun:
         self._by_rank: dict[int, dict[int, Worker]] = {}
         self._flows: dict[tuple[int, int], tuple[int, int]] = {}  # by generation and rank: to whom, first PSN
         self._stood: dict[tuple[int, int], int] = {}  # what a receiver waited for when it went
+        self._stopped_ns: dict[tuple[int, int], int] = {}  # and when
         self._sizes: dict[int, int] = {}
         self._windows: dict[int, int] = {}
         self._finished: dict[int, dict[int, tuple[tuple[int, ...], str]]] = {}
@@ -106,6 +108,13 @@ class JobRun:
         assert worker.endpoint is not None
         place = worker.endpoint.config.generation, worker.endpoint.config.rank
         self._stood[place] = worker.endpoint.position().expected_psn
+        self._stopped_ns[place] = self.world.clock.now_ns
+
+    def stopped_ns(self, generation: int, rank: int) -> int | None:
+        """Since when a rank of a generation sends nothing: long ago where it never did; None: it may."""
+        if rank not in self._by_rank.get(generation, {}):
+            return -1_000 * NS
+        return self._stopped_ns.get((generation, rank))
 
     def world_size(self, generation: int) -> int:
         """How many workers a generation has."""

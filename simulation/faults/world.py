@@ -26,6 +26,7 @@ _TO_BACKUP = 0xAC000000 - 0x0A000000  # 10.x.y.z: 172.x.y.z
 EPOCH = 1_000_000  # where generations begin
 AFTER_THE_LAST_FAULT_S = 60.0
 CLEAN_UP_S = 60.0
+STRAGGLERS_NS = 2 * NS  # how long a packet may be under way
 MOST_EVENTS = 3_000_000
 QueuePairs: TypeAlias = (
     "dict[tuple[bytes, bytes], Worker]"  # whose they are: address, QP number, as in frames
@@ -167,6 +168,7 @@ class World:
                 shadow(self, node)
         self.store = Store(":memory:", wall_clock=lambda: EPOCH)
         self._lost: list[Store] = []
+        self._used: dict[tuple[bytes, bytes], tuple[JobRun, int, int]] = {}  # generation, and who sends to it
         self.controller: ControllerProcess | None = None
         self.past: list[ControllerProcess] = []
         self.unfinished = sum(len(plan.hosts) for plan in schedule.jobs)
@@ -260,8 +262,28 @@ class World:
         """Frames for these go to that worker."""
         assert worker.endpoint is not None
         config = worker.endpoint.config
-        for qpn in (config.qpn_in, config.qpn_out):
-            self._qps[config.ip.packed, qpn.to_bytes(3, "big")] = worker
+        assert worker.ready is not None
+        for qpn, sender in (
+            (config.qpn_in, worker.ready.predecessor.rank),
+            (config.qpn_out, worker.ready.successor.rank),
+        ):
+            pair = config.ip.packed, qpn.to_bytes(3, "big")
+            self._qps[pair] = worker
+            self._check_number(pair, worker)
+            self._used[pair] = worker.job, config.generation, sender
+
+    def _check_number(self, pair: tuple[bytes, bytes], worker: Worker) -> None:
+        """Nobody gets the number of a queue pair that an earlier one's sender may still send to."""
+        assert worker.endpoint is not None
+        job, generation, sender = self._used.get(pair, (worker.job, worker.endpoint.config.generation, 0))
+        if generation == worker.endpoint.config.generation or self._lost:
+            return
+        stopped_ns = job.stopped_ns(generation, sender)
+        if stopped_ns is None or self.clock.now_ns < stopped_ns + STRAGGLERS_NS:
+            raise InvariantError(
+                f"{worker} has QP {int.from_bytes(pair[1], 'big'):#x}, to which rank {sender} of {job.name} "
+                f"may still send in generation {generation}"
+            )
 
     def forget_qps(self, worker: Worker) -> None:
         """Nobody takes them any more."""

@@ -16,6 +16,7 @@ import pytest
 from controller import jobstate, mourning
 from controller.allocator import Region, SwitchAllocator
 from controller.jobs import Ended
+from controller.retired import RetiredQueuePairs
 from host_agent.recovery import Ledger
 from simulation.faults.drawing import draw
 from simulation.faults.running import run_many
@@ -228,6 +229,10 @@ def bereaved(seed: int) -> Schedule:
     )
 
 
+def numbers_are_used_again_at_once(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(RetiredQueuePairs, "retire", lambda self, job, free_at=None: None)
+
+
 def nobody_knows_what_the_dead_had_sent(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(mourning, "first_missing", lambda *slots: None)
 
@@ -244,6 +249,7 @@ MUTANTS = [
     Mutant("nothing is missing", nobody_knows_what_the_dead_had_sent, 10, bereaved),
     Mutant("all is missing", the_dead_lack_what_they_had_sent, 40, bereaved),
     Mutant("no host", the_dead_have_no_host, 10, bereaved),
+    Mutant("numbers used again", numbers_are_used_again_at_once, 100),
     Mutant("W slots", one_window_of_slots, 60),
     Mutant("duplicates added", duplicates_are_added, 40),
     Mutant("generation ignored", generations_are_ignored, 200),
