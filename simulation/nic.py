@@ -103,6 +103,9 @@ class MessageEngine:
     def progress(self) -> Progress:
         return native.read_progress(lambda out: self.lib.p4r_messages_progress(self.handle, out))
 
+    def state(self) -> bytes:
+        return native.read_state(lambda out, room: self.lib.p4r_messages_state(self.handle, out, room))
+
 
 @dataclass(frozen=True)
 class Segment:
@@ -204,6 +207,18 @@ class NicEndpoint:
 
     def progress(self) -> Progress:
         return replace(self.engine.progress(), expected_psn=self.expected)
+
+    def state(self, now_ns: int) -> bytes:
+        """As an `Endpoint`'s."""
+        own = (
+            (self.next_psn, self.expected, self.posted, self.nak_sent, self.told_to_wait, self.failed),
+            [segment.psn for segment in self.sent],
+            [segment.psn for segment in self.to_send],
+            (len(self.partial), list(self.waiting), self.answers),
+            None if self.timer is None else self.timer - now_ns,
+            self.retries if self.config.retry_limit else 0,
+        )
+        return repr(own).encode() + self.engine.state()
 
     def close(self) -> None:
         """Nothing to do."""

@@ -1,4 +1,5 @@
 // The C interface: catches what must not cross it and turns it into a sentence.
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <exception>
@@ -51,6 +52,15 @@ Handle *make(const p4r_config *config, char *error, size_t error_size, Arguments
     }
 }
 
+template <typename Machine>
+size_t describe(const Machine &machine, int64_t now, uint8_t *buffer, size_t capacity) {
+    p4r::StateWriter state(now);
+    machine.describe(state);
+    const size_t length = state.bytes().size();
+    memcpy(buffer, state.bytes().data(), std::min(length, capacity));
+    return length;
+}
+
 }  // namespace
 
 int p4r_abi_version(void) { return P4R_ABI_VERSION; }
@@ -92,6 +102,10 @@ void p4r_endpoint_halt(p4r_endpoint *endpoint) { endpoint->machine.operations().
 
 int p4r_endpoint_event(p4r_endpoint *endpoint, p4r_event *event) {
     return endpoint->machine.operations().next_event(event) ? 1 : 0;
+}
+
+size_t p4r_endpoint_state(const p4r_endpoint *endpoint, int64_t now, uint8_t *buffer, size_t capacity) {
+    return describe(endpoint->machine, now, buffer, capacity);
 }
 
 void p4r_endpoint_counters(const p4r_endpoint *endpoint, p4r_counters *counters) {
@@ -204,6 +218,11 @@ void p4r_messages_counters(p4r_messages *messages, p4r_counters *counters) {
 void p4r_messages_progress(p4r_messages *messages, p4r_progress *progress) {
     const std::lock_guard<std::mutex> lock(messages->monitor.mutex());
     *progress = messages->machine.progress();
+}
+
+size_t p4r_messages_state(p4r_messages *messages, uint8_t *buffer, size_t capacity) {
+    const std::lock_guard<std::mutex> lock(messages->monitor.mutex());
+    return describe(messages->machine, 0, buffer, capacity);
 }
 
 uint32_t p4r_crc32(uint32_t crc, const void *data, size_t length) {

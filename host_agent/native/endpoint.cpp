@@ -156,6 +156,12 @@ p4r_progress Endpoint::progress() const {
     return p;
 }
 
+void Endpoint::describe(StateWriter &state) const {
+    operations_.describe(state);
+    requester_.describe(state);
+    responder_.describe(state);
+}
+
 void Endpoint::fail_responder() {
     operations_.fail(responder_.fault(), responder_.inbox().delivered(), responder_.expected_psn());
 }

@@ -27,6 +27,7 @@ class Endpoint {
     size_t frame_bytes() const { return kFrameOverhead + config_.path_mtu; }
     const p4r_counters &counters() const { return counters_; }
     p4r_progress progress() const;
+    void describe(StateWriter &state) const;
     Operations &operations() { return operations_; }
 
    private:

@@ -189,4 +189,11 @@ void Inbox::end_message(Work &work) {
     if (work.received == work.messages) received_op_ = work.id;
 }
 
+void Inbox::describe(StateWriter &state) const {
+    state.number(accepted_).number(delivered_).number(last_was_result_).number(received_op_).number(in_message_);
+    if (in_message_) state.number(work_ == nullptr ? 0 : work_->id).number(offset_);
+    state.number(early_.size());
+    for (const Early &early : early_) state.data(early.payload.data(), early.payload.size());
+}
+
 }  // namespace p4r

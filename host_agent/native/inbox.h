@@ -34,6 +34,7 @@ class Inbox {
     uint64_t received_op() const { return received_op_; }  // the last operation received as a whole
     bool last_was_result() const { return last_was_result_; }
     Fault &fault() { return fault_; }
+    void describe(StateWriter &state) const;
 
    private:
     // A PASS message that arrived before its operation was posted.

@@ -103,4 +103,11 @@ p4r_progress Messages::progress() const {
     return p;
 }
 
+void Messages::describe(StateWriter &state) const {
+    operations_.describe(state);
+    outbox_.describe(state);
+    inbox_.describe(state);
+    state.number(unacked_psn_).number(next_psn_).number(expected_psn_).number(sent_.size());
+}
+
 }  // namespace p4r

@@ -31,6 +31,7 @@ class Messages {
     Operations &operations() { return operations_; }
     const p4r_counters &counters() const { return counters_; }
     p4r_progress progress() const;
+    void describe(StateWriter &state) const;
     void fail(uint32_t code, const char *text);  // the adapter's
 
    private:

@@ -27,6 +27,10 @@ class Operations {
     }
     void halt() { halted_ = true; }
     bool next_event(p4r_event *event);
+    void describe(StateWriter &state) const {
+        works_.describe(state);
+        state.number(next_op_).number(received_op_).number(completed_op_).number(events_.size()).number(failed_).number(halted_);
+    }
 
     WorkQueue &works() { return works_; }
     const WorkQueue &works() const { return works_; }

@@ -30,6 +30,9 @@ class Outbox {
 
     uint32_t next_message() const { return next_message_; }    // first message never started
     uint32_t acked_messages() const { return acked_; }         // those below are acknowledged as a whole
+    void describe(StateWriter &state) const {
+        state.number(next_message_).number(acked_).number(received_).number(begun_).number(last_aggregated_);
+    }
 
    private:
     bool has_credit(const Work &work) const;

@@ -138,6 +138,8 @@ P4R_EXPORT size_t p4r_endpoint_poll(p4r_endpoint *, int64_t now, uint8_t *buffer
 P4R_EXPORT int64_t p4r_endpoint_next_timeout(const p4r_endpoint *);
 P4R_EXPORT void p4r_endpoint_halt(p4r_endpoint *);  // no more frames; the operations' buffers are let go
 P4R_EXPORT int p4r_endpoint_event(p4r_endpoint *, p4r_event *);  // 1: one was there
+// Its state (state.h), as far as it fits; how long it is.
+P4R_EXPORT size_t p4r_endpoint_state(const p4r_endpoint *, int64_t now, uint8_t *buffer, size_t capacity);
 P4R_EXPORT void p4r_endpoint_counters(const p4r_endpoint *, p4r_counters *);
 P4R_EXPORT void p4r_endpoint_progress(const p4r_endpoint *, p4r_progress *);
 
@@ -181,6 +183,7 @@ P4R_EXPORT void p4r_messages_abort(p4r_messages *);
 P4R_EXPORT int p4r_messages_failure(p4r_messages *, p4r_event *);
 P4R_EXPORT void p4r_messages_counters(p4r_messages *, p4r_counters *);
 P4R_EXPORT void p4r_messages_progress(p4r_messages *, p4r_progress *);
+P4R_EXPORT size_t p4r_messages_state(p4r_messages *, uint8_t *buffer, size_t capacity);  // as p4r_endpoint_state
 
 // Kernels. Lanes are 32-bit big endian, unaligned; element counts, not bytes.
 P4R_EXPORT uint32_t p4r_crc32(uint32_t crc, const void *data, size_t length);  // as zlib's crc32

@@ -360,4 +360,28 @@ size_t Requester::build(const Sent &sent, uint32_t index, uint8_t *frame, uint16
     return length;
 }
 
+void Requester::describe(StateWriter &state) const {
+    outbox_.describe(state);
+    state.number(una_).number(next_psn_).number(sent_.size());
+    for (const Sent &sent : sent_) {
+        state.number(sent.message).number(sent.first_psn).number(sent.packets_sent);
+        state.age(sent.sent_at, config_.rto_max_ns).age(sent.headed_at, config_.rto_max_ns);
+    }
+    state.number(resend_.active);
+    if (resend_.active) state.number(resend_.next).number(resend_.limit).number(resend_.end).number(resend_.budget);
+    state.number(probes_.size());
+    for (const uint32_t psn : probes_) state.number(psn);
+    state.time(unacked() ? timer_at_ : P4R_NEVER).time(unacked() ? probe_at_ : P4R_NEVER);
+    state.number(static_cast<uint64_t>(probe_interval_)).number(static_cast<uint64_t>(rto_));
+    // Of a few messages, the least delay alone; without a limit, timeouts count until they are in vain.
+    state.number(static_cast<uint64_t>(ack_delay_.get()));
+    state.number(config_.retry_limit == 0 ? std::min(timeouts_in_a_row_, kInVain) : timeouts_in_a_row_);
+    state.time(rnr_until_ == 0 ? P4R_NEVER : rnr_until_).number(std::min(rnrs_in_a_row_, 20u)).number(went_back_);
+    if (went_back_) {
+        state.number(go_back_psn_).age(go_back_at_, std::max(kShortestGoBackNs, config_.rto_ns));
+        state.number(std::min(go_backs_in_a_row_, kInVain)).number(go_back_pending_);
+    }
+    board_.describe(state, una_, next_psn_, config_.rto_max_ns);
+}
+
 }  // namespace p4r

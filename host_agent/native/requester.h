@@ -42,6 +42,7 @@ class Requester {
     uint32_t next_psn() const { return next_psn_; }
     uint32_t timeouts_in_a_row() const { return timeouts_in_a_row_; }
     int64_t oldest_unacked_since() const { return unacked() ? progress_at_ : 0; }
+    void describe(StateWriter &state) const;
 
    private:
     // A message of which a packet was sent and not all are acknowledged.

@@ -9,6 +9,7 @@ constexpr int64_t kFirstGapIntervalNs = 10'000'000;
 constexpr int64_t kShortestGapIntervalNs = 1'000'000;
 constexpr uint8_t kRnrTimerCode = 12;  // 0.64 ms
 constexpr size_t kMostRuns = 16;       // told of at once
+constexpr size_t kRankOffset = 16;     // in the aggregation header
 
 }  // namespace
 
@@ -137,7 +138,10 @@ bool Responder::accept(const Packet &packet, int64_t now) {
     if (!inbox_.add(packet.payload, packet.payload_bytes, last)) return false;
 
     if (kept_.has(expected_)) kept_.drop(expected_);
-    if (nak_sent_) nak_delay_ = nak_delay_ == 0 ? now - nak_at_ : nak_delay_ + (now - nak_at_ - nak_delay_) / 8;
+    if (nak_sent_) {
+        const int64_t delay = std::min(now - nak_at_, config_.rto_max_ns);  // longer is no other answer
+        nak_delay_ = nak_delay_ == 0 ? delay : nak_delay_ + (delay - nak_delay_) / 8;
+    }
     expected_ = psn_add(expected_, 1);
     new_packets_++;
     nak_sent_ = not_ready_ = false;
@@ -210,6 +214,26 @@ size_t Responder::write_selective_nak(uint8_t *frame, uint16_t identification) {
     uint32_t run = 0;
     while (run < kLongestRun && kept_.has(psn_add(last, kPsnMask - run))) run++;
     return template_.write_acknowledge(frame, kNakSequenceError, expected_, last, identification, run);
+}
+
+void Responder::describe(StateWriter &state) const {
+    inbox_.describe(state);
+    state.number(expected_).number(msn_).number(static_cast<uint64_t>(answer_)).number(nak_sent_).number(not_ready_);
+    if (nak_sent_) state.age(nak_at_, config_.rto_max_ns);
+    state.number(static_cast<uint64_t>(gap_interval_)).number(static_cast<uint64_t>(nak_delay_)).number(gap_);
+    if (gap_) state.number(highest_).time(gap_timer_at_);
+    for (uint32_t ahead = 0; ahead < kept_.packets(); ahead++) {
+        const Packet *packet = kept_.find(psn_add(expected_, ahead));
+        state.number(packet != nullptr);
+        if (packet == nullptr) continue;
+        state.number(packet->opcode).number(packet->summed).number(packet->ack_request);
+        std::vector<uint8_t> payload(packet->payload, packet->payload + packet->payload_bytes);
+        const bool headed = packet->opcode == kSendFirst || packet->opcode == kSendOnly;
+        if (headed && payload.size() > kRankOffset) payload[kRankOffset] = 0;  // every flow's own
+        state.data(payload.data(), payload.size());
+    }
+    state.number(runs_.size());
+    for (const Run &run : runs_) state.number(run.first).number(run.last);
 }
 
 }  // namespace p4r

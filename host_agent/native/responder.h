@@ -32,6 +32,7 @@ class Responder {
     uint32_t expected_psn() const { return expected_; }
     uint64_t new_packets() const { return new_packets_; }  // that had not been there before
     Fault &fault() { return inbox_.fault(); }
+    void describe(StateWriter &state) const;
 
    private:
     enum class Answer { kNone, kAck, kSequenceNak, kNotReady };

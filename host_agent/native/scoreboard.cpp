@@ -82,4 +82,15 @@ void Scoreboard::forget(uint32_t una, uint32_t next) {
     due_ = P4R_NEVER;
 }
 
+void Scoreboard::describe(StateWriter &state, uint32_t una, uint32_t next, int64_t longest) const {
+    if (cells_.empty()) return;
+    for (uint32_t psn = una; psn != next; psn = psn_add(psn, 1)) {
+        const Cell &packet = cell(psn);
+        state.age(packet.sent_at, longest).number(std::min<uint8_t>(packet.again, kSteady + 20));
+        state.number(packet.arrived).number(packet.lost);
+    }
+    if (arrived_ != 0) state.number(beyond_);
+    state.time(due_).number(static_cast<uint64_t>(round_trip_.get()));
+}
+
 }  // namespace p4r

@@ -8,6 +8,7 @@
 #include "p4r.h"
 #include "psn.h"
 #include "recent_minimum.h"
+#include "state.h"
 
 namespace p4r {
 
@@ -34,6 +35,7 @@ class Scoreboard {
     bool any_lost() const { return lost_ != 0; }
     uint32_t first_lost(uint32_t una) const;  // with any_lost()
     uint32_t times_sent_again(uint32_t psn) const { return cell(psn).again; }
+    void describe(StateWriter &state, uint32_t una, uint32_t next, int64_t longest) const;
 
    private:
     struct Cell {

@@ -7,6 +7,7 @@
 
 #include "frame.h"
 #include "p4r.h"
+#include "state.h"
 
 namespace p4r {
 
@@ -88,6 +89,10 @@ class WorkQueue {
     bool empty() const { return works_.empty(); }
     size_t size() const { return works_.size(); }
     Work &front() { return works_.front(); }
+    void describe(StateWriter &state) const {
+        state.number(numbered_).number(works_.size());
+        for (const Work &work : works_) state.number(work.id).number(work.received).number(work.acked);
+    }
     void pop_front() { works_.pop_front(); }
 
    private:

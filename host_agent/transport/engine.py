@@ -88,6 +88,11 @@ class Endpoint:
         handle = self._open()
         return native.read_progress(lambda out: self._lib.p4r_endpoint_progress(handle, out))
 
+    def state(self, now_ns: int) -> bytes:
+        """All that decides what it does from now on: two with the same bytes do the same."""
+        handle = self._open()
+        return native.read_state(lambda out, room: self._lib.p4r_endpoint_state(handle, now_ns, out, room))
+
     def close(self) -> None:
         """Free it; idempotent."""
         if self._handle is not None:

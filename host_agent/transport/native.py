@@ -147,6 +147,7 @@ _PROTOTYPES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "p4r_endpoint_next_timeout": (c_int64, (c_void_p,)),
     "p4r_endpoint_halt": (None, (c_void_p,)),
     "p4r_endpoint_event": (c_int, (c_void_p, ctypes.POINTER(NativeEvent))),
+    "p4r_endpoint_state": (c_size_t, (c_void_p, c_int64, c_void_p, c_size_t)),
     "p4r_endpoint_counters": (None, (c_void_p, ctypes.POINTER(NativeCounters))),
     "p4r_endpoint_progress": (None, (c_void_p, ctypes.POINTER(NativeProgress))),
     "p4r_driver_new": (c_void_p, (ctypes.POINTER(NativeConfig), c_char_p, c_char_p, c_size_t)),
@@ -174,6 +175,7 @@ _PROTOTYPES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "p4r_messages_failure": (c_int, (c_void_p, ctypes.POINTER(NativeEvent))),
     "p4r_messages_counters": (None, (c_void_p, ctypes.POINTER(NativeCounters))),
     "p4r_messages_progress": (None, (c_void_p, ctypes.POINTER(NativeProgress))),
+    "p4r_messages_state": (c_size_t, (c_void_p, c_void_p, c_size_t)),
     "p4r_crc32": (c_uint32, (c_uint32, c_char_p, c_size_t)),
     "p4r_encode_lanes": (None, (c_int, c_int, c_void_p, c_size_t, c_void_p, c_int, c_int)),
     "p4r_decode_lanes": (None, (c_int, c_int, c_void_p, c_size_t, c_void_p, c_int, c_uint32, c_int)),
@@ -300,6 +302,15 @@ def read_progress(read: Callable[[Any], object]) -> Progress:
     read(ctypes.byref(native))
     values = {name: int(getattr(native, name)) for name, _ in NativeProgress._fields_}
     return Progress(**{**values, "failed": bool(native.failed)})  # type: ignore[arg-type]
+
+
+def read_state(read: Callable[[Any, int], int]) -> bytes:
+    buffer = ctypes.create_string_buffer(4096)
+    length = read(buffer, len(buffer))
+    if length > len(buffer):
+        buffer = ctypes.create_string_buffer(length)
+        read(buffer, length)
+    return buffer.raw[:length]
 
 
 def address_text(address: IPv4Address, qpn: int) -> str:

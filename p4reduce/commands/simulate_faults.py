@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Protocol
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from p4reduce import output
+from p4reduce.commands.exhaustive import Tell, explore
 from p4reduce.failing import EXIT_INTERRUPTED
 from topologies.errors import TopologyError
 
@@ -22,12 +23,6 @@ _SHRUNK = 3  # failures that are made short; of more, only the seed is printed
 _LINES = 200  # of a trace
 
 
-class _Tell(Protocol):
-    """output.say, or output.note where JSON has stdout."""
-
-    def __call__(self, text: str, *, style: str | None = None) -> None: ...
-
-
 def simulate_faults(
     seeds: Annotated[
         str | None, typer.Option(metavar="A..B", help="Play these seeds, both ends included: 1..1000.")
@@ -36,6 +31,18 @@ def simulate_faults(
     replay: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Play the schedule in this file, as a failure leaves one."),
+    ] = None,
+    exhaustive: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SCOPE", help="Play every order of a small job's frames and faults; list: of which."
+        ),
+    ] = None,
+    choices: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CHOICES", help="With --exhaustive: play this order alone, as a failure prints it."
+        ),
     ] = None,
     jobs: Annotated[int, typer.Option(min=1, help="How many processes play.")] = 1,
     seconds: Annotated[float | None, typer.Option(min=0, help="Begin no more after so long.")] = None,
@@ -63,19 +70,27 @@ def simulate_faults(
 
     After every event it is checked that no sum is wrong and no invariant is broken, and in the end that every
     job is over. A failure is made as short as can be, and written to a file that --replay plays again.
+    --exhaustive draws nothing: it goes through all states that a small job can be in.
     Ctrl-C ends --seeds with what was found so far, and exit code 130.
     """
     from simulation.faults.targets import TARGETS, TargetError  # other commands do not wait for all of this
     from topologies.switches import require_bmv2
 
-    if (seeds is not None) + (seed is not None) + (replay is not None) != 1:
-        raise TopologyError("give one of --seeds A..B, --seed N and --replay FILE")
+    if sum(given is not None for given in (seeds, seed, replay, exhaustive)) != 1:
+        raise TopologyError("give one of --seeds A..B, --seed N, --replay FILE and --exhaustive SCOPE")
+    if choices is not None and exhaustive is None:
+        raise TopologyError("--choices are a scope's: give --exhaustive SCOPE as well")
     if target not in TARGETS:
         raise TopologyError(f"--target is {target!r}, known are {', '.join(TARGETS)}")
     if target == "bmv2":
         require_bmv2()
     output.require_writable(json_file)
     tell = output.note if str(json_file) == "-" else output.say
+    if exhaustive is not None:
+        if target != "model":
+            raise TopologyError(f"--exhaustive asks the model alone: leave out --target {target}")
+        explore(exhaustive, choices, json_file, tell)
+        return
     try:
         if seeds is not None:
             _many(_range(seeds), jobs, seconds, json_file, tell, target, shrink_s, save)
@@ -114,7 +129,7 @@ def _many(
     jobs: int,
     seconds: float | None,
     json_file: Path | None,
-    tell: _Tell,
+    tell: Tell,
     target: str,
     shrink_s: float,
     save: Path,
@@ -155,7 +170,7 @@ def _many(
 def _one(
     schedule: Schedule,
     json_file: Path | None,
-    tell: _Tell,
+    tell: Tell,
     target: str,
     trace: bool,
     shrink_s: float,
@@ -195,7 +210,7 @@ def _read(path: Path | None) -> Schedule:
         raise TopologyError(f"cannot read {path}: {error}") from error
 
 
-def _shrink(outcome: Outcome, play: Targeted, seconds: float, save: Path, tell: _Tell) -> None:
+def _shrink(outcome: Outcome, play: Targeted, seconds: float, save: Path, tell: Tell) -> None:
     from simulation.faults.shrinking import Shrinker
 
     shrunk = Shrinker(outcome, play.one, seconds=seconds).shrink()
@@ -218,7 +233,7 @@ def _progress(tally: Tally, total: int) -> str:
     return f"{tally.seeds:,} of {total:,} seeds, {rate:.1f} a second{failed}"
 
 
-def _summary(tally: Tally, total: int, target: str, tell: _Tell) -> None:
+def _summary(tally: Tally, total: int, target: str, tell: Tell) -> None:
     beside = "" if target == "model" else f", each frame given to {target} too"
     rate = tally.seeds / tally.seconds if tally.seconds else 0.0
     tell(

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from p4reduce.cli import run
+from simulation.exhaustive.explorer import Explorer
 from simulation.faults.drawing import draw
 from simulation.faults.schedule import MAX_SEED, Schedule
 from simulation.faults.targets import Targeted
@@ -195,3 +196,80 @@ def test_bmv2_is_for_root(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     assert run(["simulate-faults", "--seed", "1", "--target", "bmv2"]) == 1
     assert "only root can make" in capsys.readouterr().err
+
+
+def test_the_scopes_are_listed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert run(["simulate-faults", "--exhaustive", "list", "--json", str(tmp_path / "l.json")]) == 0
+    listed = json.loads((tmp_path / "l.json").read_text())["scopes"]
+    said = capsys.readouterr().out
+    assert [line.split()[0] for line in said.splitlines()] == [scope["name"] for scope in listed]
+    assert "trio" in said
+
+
+def test_a_scope_is_explored(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert run(["simulate-faults", "--exhaustive", "trio", "--json", str(tmp_path / "s.json")]) == 0
+    summary = json.loads((tmp_path / "s.json").read_text())
+    said = capsys.readouterr().out
+    assert f"{summary['states']:,} states, {summary['transitions']:,} transitions" in said
+    assert "checked: " in said
+    assert "nothing is wrong" in said
+    assert summary["scope"]["ranks"] == 3
+    assert summary["scope"]["lost"] == 1
+    assert (summary["error"], summary["choices"], summary["interrupted"]) == ("", [], False)
+    assert summary["checks"]["ends"] == summary["ends"] > 0
+
+
+def test_what_is_wrong_in_a_scope_is_printed_and_can_be_played(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def duplicate(self: SwitchModel, job: Job, flow: Any, slot: Any, record: Any, *rest: Any) -> list[Any]:
+        slot.add(rest[1].payload, record.op)
+        return []
+
+    monkeypatch.setattr(SwitchModel, "duplicate", duplicate)
+    words = ["simulate-faults", "--exhaustive", "pair"]
+    assert run([*words, "--json", str(tmp_path / "s.json")]) == 1
+    found = json.loads((tmp_path / "s.json").read_text())
+    said = capsys.readouterr().out
+    assert "is no sum of ranks [0]" in found["error"]
+    assert f"after {len(found['choices'])} choices, and no fewer: {found['error']}" in said
+    played = said.split("play it again: p4reduce ")[1]
+    assert played == f"simulate-faults --exhaustive pair --choices '{' '.join(found['choices'])}'\n"
+    assert run([*words, "--choices", " ".join(found["choices"])]) == 0
+    assert found["error"] in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--exhaustive", "none"], "there is no scope 'none': known are pair, "),
+        (["--exhaustive", "trio", "--seed", "1"], "give one of"),
+        (["--exhaustive", "trio", "--target", "embedded"], "leave out --target embedded"),
+        (["--exhaustive", "trio", "--choices", "arrive:7"], "'arrive:7' is not possible here: arrive:0 "),
+        (["--seed", "1", "--choices", "arrive:0"], "give --exhaustive SCOPE as well"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_is_no_scope_is_refused(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["simulate-faults", *words]) != 0
+    assert says in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_scope_that_is_interrupted_says_how_far_it_came(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    after, seen = Explorer.after, []
+
+    def interrupted(self: Explorer, *words: Any) -> Any:
+        seen.append(words)
+        if len(seen) == 100:
+            raise KeyboardInterrupt
+        return after(self, *words)
+
+    monkeypatch.setattr(Explorer, "after", interrupted)
+    assert run(["simulate-faults", "--exhaustive", "trio", "--json", str(tmp_path / "s.json")]) == 130
+    assert json.loads((tmp_path / "s.json").read_text())["interrupted"]
+    said = capsys.readouterr()
+    assert "states, 100 transitions" in said.out
+    assert "nothing is wrong" not in said.out
+    assert "interrupted after" in said.err

@@ -1,0 +1,98 @@
+"""`p4reduce simulate-faults --exhaustive`: all states of a small scope."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import typer
+
+from p4reduce import output
+from p4reduce.failing import EXIT_INTERRUPTED
+from topologies.errors import TopologyError
+
+if TYPE_CHECKING:
+    from simulation.exhaustive.found import Found
+    from simulation.exhaustive.scopes import Scope
+
+_LIST = "list"
+
+
+class Tell(Protocol):
+    """output.say, or output.note where JSON has stdout."""
+
+    def __call__(self, text: str, *, style: str | None = None) -> None: ...
+
+
+def explore(name: str, choices: str | None, json_file: Path | None, tell: Tell) -> None:
+    """Explore the scope of that name, list all, or play one order of it."""
+    from simulation.exhaustive.scopes import SCOPES, UnknownScopeError, scope_of
+
+    if name == _LIST:
+        for scope in SCOPES.values():
+            tell(f"{scope.name:20} {scope.about}: {scope.in_words()}")
+        if json_file is not None:
+            output.write_json(json_file, {"scopes": [scope.as_json() for scope in SCOPES.values()]})
+        return
+    try:
+        scope = scope_of(name)
+    except UnknownScopeError as error:
+        raise TopologyError(f"--exhaustive: {error}") from error
+    if choices is not None:
+        _play(scope, choices.split(), tell)
+    else:
+        _explore(scope, json_file, tell)
+
+
+def _play(scope: Scope, choices: list[str], tell: Tell) -> None:
+    from simulation.exhaustive.explorer import Explorer
+
+    try:
+        for line in Explorer(scope).play(choices):
+            tell(line)
+    except ValueError as error:
+        raise TopologyError(f"--choices: {error}") from error
+
+
+def _explore(scope: Scope, json_file: Path | None, tell: Tell) -> None:
+    from simulation.exhaustive.explorer import Explorer
+
+    tell(f"{scope.name}: {scope.in_words()}")
+    said = time.monotonic()
+
+    def say(found: Found) -> None:
+        nonlocal said
+        if time.monotonic() - said >= 10:
+            said = time.monotonic()
+            output.note(f"{found.states:,} states, depth {found.depth}, {found.seconds:.0f} s")
+
+    found = Explorer(scope).explore(say=say)
+    if json_file is not None:
+        output.write_json(json_file, found.as_json())
+    tell(
+        f"{found.states:,} states, {found.transitions:,} transitions, {found.ends:,} ends, "
+        f"depth {found.depth} in {found.seconds:.1f} s"
+    )
+    tell("checked: " + ", ".join(f"{n:,} {what}" for what, n in sorted(found.checks.items())))
+    if found.wrong:
+        _tell_failure(scope, found, tell)
+        raise typer.Exit(1)
+    if found.interrupted:
+        output.complain(
+            f"interrupted after {found.states:,} states: this is a part, and nothing was wrong in it"
+        )
+        raise typer.Exit(EXIT_INTERRUPTED)
+    tell("nothing is wrong in any of them")
+
+
+def _tell_failure(scope: Scope, found: Found, tell: Tell) -> None:
+    from simulation.exhaustive.explorer import Explorer
+
+    tell(f"after {len(found.choices)} choices, and no fewer: {found.wrong}", style="red")
+    for line in Explorer(scope).play(found.choices):
+        tell(f"  {line}")
+    tell(
+        f"  play it again: p4reduce simulate-faults --exhaustive {scope.name} --choices "
+        f"'{' '.join(found.choices)}'"
+    )

@@ -1,0 +1,103 @@
+"""What an exploration knows of the ways between states, and what it has found in the end."""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from simulation.exhaustive.scopes import Scope
+
+
+@dataclass(frozen=True)
+class Choice:
+    """`link`: of a frame; `number`: of those that are late, or a rank."""
+
+    verb: str
+    link: int = 0
+    number: int = 0
+
+
+def spell(choice: Choice) -> str:
+    """As `--choices` has it: up to the switch, down to a rank."""
+    if choice.verb in ("restart", "renew"):
+        return choice.verb
+    if choice.verb == "timer":
+        return f"timer{choice.number}"
+    return f"{choice.verb}:{choice.link}" + (f".{choice.number}" if choice.verb == "late" else "")
+
+
+@dataclass
+class Found:
+    """How far an exploration came, and what it found. `choices`: to the state that is wrong."""
+
+    scope: Scope
+    states: int = 0
+    transitions: int = 0
+    ends: int = 0
+    depth: int = 0
+    seconds: float = 0.0
+    checks: Counter[str] = field(default_factory=Counter)
+    wrong: str = ""
+    choices: list[str] = field(default_factory=list)
+    interrupted: bool = False
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "scope": self.scope.as_json(),
+            "states": self.states,
+            "transitions": self.transitions,
+            "ends": self.ends,
+            "depth": self.depth,
+            "seconds": round(self.seconds, 3),
+            "checks": dict(self.checks),
+            "error": self.wrong,
+            "choices": self.choices,
+            "interrupted": self.interrupted,
+        }
+
+
+class Graph:
+    """How states were reached first, and all ways between them."""
+
+    def __init__(self) -> None:
+        self.parents = array("L")
+        self.by: list[Choice] = []
+        self.known: dict[Choice, Choice] = {}  # each is kept once
+        self.froms, self.tos = array("L"), array("L")
+        self.ends = array("L")
+
+    def add(self, parent: int, choice: Choice) -> None:
+        self.parents.append(parent)
+        self.by.append(self.known.setdefault(choice, choice))
+
+    def edge(self, start: int, end: int) -> None:
+        if start != end:
+            self.froms.append(start)
+            self.tos.append(end)
+
+    def end(self, number: int) -> None:
+        self.ends.append(number)
+
+    def way(self, number: int, *more: Choice) -> list[str]:
+        """The choices that lead to a state, and more."""
+        choices = list(reversed(more))
+        while number:
+            choices.append(self.by[number])
+            number = self.parents[number]
+        return [spell(choice) for choice in reversed(choices)]
+
+    def stuck(self) -> int | None:
+        """The first state from which no end can be reached."""
+        came: list[list[int]] = [[] for _ in self.parents]
+        for start, end in zip(self.froms, self.tos, strict=True):
+            came[end].append(start)
+        reaches = bytearray(len(self.parents))
+        waiting = list(self.ends)
+        while waiting:
+            number = waiting.pop()
+            if not reaches[number]:
+                reaches[number] = 1
+                waiting += came[number]
+        return None if all(reaches) else reaches.index(0)
