@@ -89,7 +89,7 @@ def _explore(scope: Scope, json_file: Path | None, tell: Tell) -> None:
 def _tell_failure(scope: Scope, found: Found, tell: Tell) -> None:
     from simulation.exhaustive.explorer import Explorer
 
-    tell(f"after {len(found.choices)} choices, and no fewer: {found.wrong}", style="red")
+    tell(f"after {len(found.choices)} choices, the fewest: {found.wrong}", style="red")
     for line in Explorer(scope).play(found.choices):
         tell(f"  {line}")
     tell(

@@ -232,7 +232,7 @@ def test_what_is_wrong_in_a_scope_is_printed_and_can_be_played(
     found = json.loads((tmp_path / "s.json").read_text())
     said = capsys.readouterr().out
     assert "is no sum of ranks [0]" in found["error"]
-    assert f"after {len(found['choices'])} choices, and no fewer: {found['error']}" in said
+    assert f"after {len(found['choices'])} choices, the fewest: {found['error']}" in said
     played = said.split("play it again: p4reduce ")[1]
     assert played == f"simulate-faults --exhaustive pair --choices '{' '.join(found['choices'])}'\n"
     assert run([*words, "--choices", " ".join(found["choices"])]) == 0
