@@ -29,6 +29,7 @@ class Ready:
     token: bytes
     rank: int
     world_size: int
+    lease_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,9 @@ class Start:
 
 @dataclass(frozen=True)
 class Heartbeat:
-    """The controller lives."""
+    """The controller lives. `number`: the worker's that it answers; 0: none."""
+
+    number: int = 0
 
 
 @dataclass(frozen=True)

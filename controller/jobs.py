@@ -175,6 +175,16 @@ class Job(RenewableJob):
             self._effects.append(Started())
             self._tell_all(Start())
 
+    def heartbeat(self, rank: int, number: int, now: float) -> None:
+        """A worker lives. In an elastic job it may return results for a while after it hears that this came.
+
+        Not so whoever is being given up, or keeps a renewal waiting and may be given up for that.
+        """
+        self.heard(rank, now)
+        late = self.renewal is not None and rank in self.renewal.missing
+        if self.spec.elastic and self.is_set_up and number and not (late or self.seats[rank].lost):
+            self._tell(rank, Heartbeat(number))
+
     def leave(self, rank: int, now: float) -> None:
         """A worker is done, and stays only for its peers' sake. NotPossibleError before Ready."""
         self._require_plan(rank, "leaving")

@@ -134,6 +134,7 @@ class JobState:
             token=self.seats[rank].token,
             rank=rank,
             world_size=len(ring),
+            lease_s=self.timing.lease_s if self.spec.elastic else 0.0,
         )
 
     @property

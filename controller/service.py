@@ -353,7 +353,8 @@ async def _read(requests: AsyncIterator[pb.WorkerMessage], session: WorkerSessio
         async for message in requests:
             kind = message.WhichOneof("message")
             if kind == "heartbeat":
-                session.heartbeat(message.heartbeat.generation, message.heartbeat.messages)
+                beat = message.heartbeat
+                session.heartbeat(beat.generation, beat.messages, beat.number)
             elif kind == "up":
                 session.up()
             elif kind == "leave":

@@ -128,6 +128,14 @@ class Timing:
     lost_timeout_s: float = 5.0
 
     @property
+    def lease_s(self) -> float:
+        """How long after its last word that was answered a worker of an elastic job is sure to be in it.
+
+        It is given up no earlier than this and a margin, for clocks that do not run alike.
+        """
+        return 0.8 * min(self.lost_timeout_s, self.heartbeat_timeout_s)
+
+    @property
     def patience_s(self) -> float:
         """How long guards stay for a worker that is not known to have stopped.
 

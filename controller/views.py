@@ -78,7 +78,7 @@ def event_message(event: Event, timing: Timing, rc: pb.RcParameters) -> pb.Contr
     if isinstance(event, Start):
         return pb.ControllerMessage(start=pb.Start())
     if isinstance(event, Heartbeat):
-        return pb.ControllerMessage(heartbeat=pb.Heartbeat())
+        return pb.ControllerMessage(heartbeat=pb.Heartbeat(number=event.number))
     if isinstance(event, Resumed):
         return pb.ControllerMessage(resumed=pb.Resumed())
     if isinstance(event, Left):
@@ -219,6 +219,7 @@ def _ready(event: Ready, timing: Timing, rc: pb.RcParameters) -> pb.Ready:
         world_size=event.world_size,
         selective=plan.selective,
         backup=plan.backup,
+        lease_s=event.lease_s,
     )
 
 

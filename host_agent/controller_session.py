@@ -13,6 +13,7 @@ over; who joins, until its time for that is up.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -60,7 +61,9 @@ _FAREWELL_S: Final = 2.0  # how long closing waits for the controller to take ou
 _LOG = logging.getLogger(__name__)
 _NOTICE_S: Final = 10.0  # a worker that waits for others so long says so
 _FIRST_RETRY_S: Final = 0.1
+_FIRST_ASK_S: Final = 0.02
 _LONGEST_RETRY_S: Final = 1.0
+_UNANSWERED: Final = 64  # heartbeats whose time of sending is kept
 _SAY_S: Final = 60.0  # how often a worker says that it goes on without the controller
 # The controller went away or restarts, rather than say no. OK: it closed the stream without a word.
 _GONE: Final = (
@@ -124,6 +127,7 @@ class ControllerSession:
         self._on_renewal: Callable[[RenewalStep], None] | None = None  # guarded by _moving, as this one:
         self._renewal_steps: list[RenewalStep] = []  # that nobody has asked for
         self._standing: Renewing | None = None  # what we have said, to say it again after a break
+        self._lease = _Lease()
         self._up = self._leaving = False
         self._aborting: str | None = None
         self._counted = pb.Heartbeat()  # what the next one says
@@ -211,6 +215,28 @@ class ControllerSession:
         """This worker's connections of the new generation are ready."""
         self._up = True
         self._send(pb.WorkerMessage(up=pb.Up()))
+
+    def confirm(self, *, timeout_s: float) -> bool:
+        """Whether this worker is in its job now, for sure; see `Membership`."""
+        ready = self._heard.ready
+        if ready is None or not ready.lease_s or self._lease.holds(ready.lease_s):
+            return True
+        until, pause_s = time.monotonic() + timeout_s, _FIRST_ASK_S
+        with self._changed:
+            while self._heard.ended is None and (left_s := until - time.monotonic()) > 0:
+                self._beat()
+                self._changed.wait(min(pause_s, left_s))
+                if self._heard.ended is None and self._lease.holds(ready.lease_s):
+                    return True
+                pause_s = min(2 * pause_s, _LONGEST_RETRY_S)
+        return False
+
+    def _beat(self) -> None:
+        counted = self._counted
+        beat = pb.Heartbeat(
+            generation=counted.generation, messages=counted.messages, number=self._lease.next_number()
+        )
+        self._send(pb.WorkerMessage(heartbeat=beat))
 
     def paused(self, move: int, next_collective: int) -> None:
         """The first collective that this worker has not started."""
@@ -335,7 +361,9 @@ class ControllerSession:
             return
         with self._changed:
             self._heard.at, self._heard.trouble = time.monotonic(), ""
-            if kind == "waiting":
+            if kind == "heartbeat":
+                self._lease.answered(message.heartbeat.number)
+            elif kind == "waiting":
                 self._heard.missing_ranks = list(message.waiting.missing_ranks)
             elif kind == "ready":
                 self._heard.ready = message.ready
@@ -420,10 +448,42 @@ class ControllerSession:
         ready = self._heard.ready
         assert ready is not None
         while not self._stop.wait(ready.heartbeat_interval_s):
-            self._send(pb.WorkerMessage(heartbeat=self._counted))
+            self._beat()
             call = self._call  # first of all, so that it is no newer than the time that it is judged by
             if time.monotonic() - max(self._heard.at, self._called_at) > ready.heartbeat_timeout_s:
                 call.cancel()  # it is dead, and TCP has not noticed: the reader takes it up again
+
+
+class _Lease:
+    """Since when this worker is known to be in its job: when it sent the last heartbeat that was answered.
+
+    By this machine's clock alone, and before the controller counts from when it heard that one.
+    """
+
+    def __init__(self) -> None:
+        self._sent: dict[int, float] = {}  # by number, those without an answer
+        self._number = 0
+        self._since = -math.inf
+        self._counting = threading.Lock()
+
+    def next_number(self) -> int:
+        """Of a heartbeat that is sent now."""
+        with self._counting:
+            self._number += 1
+            self._sent[self._number] = time.monotonic()
+            if len(self._sent) > _UNANSWERED:
+                del self._sent[min(self._sent)]
+            return self._number
+
+    def answered(self, number: int) -> None:
+        """That one has come; 0: none."""
+        with self._counting:
+            self._since = max(self._since, self._sent.get(number, -math.inf))
+            self._sent = {later: at for later, at in self._sent.items() if later > number}
+
+    def holds(self, lease_s: float) -> bool:
+        """Whether it is not longer ago than that."""
+        return time.monotonic() - self._since < lease_s
 
 
 class _Away:

@@ -245,6 +245,7 @@ class Execution:
                 self._require_no_failure(task.what)  # the turn may have been long in coming
                 started = time.monotonic()
                 result, strategy, switched = self._to_its_end(task, collective, what)
+            self._confirm(what)
         except TransportClosedError as error:
             self._require_no_failure(task.what)
             closed = CommunicatorClosedError(f"{what}: {error}")
@@ -316,6 +317,22 @@ class Execution:
                 IN_NETWORK_LIMIT,
             )
         return goes
+
+    def _confirm(self, what: str) -> None:
+        """Return no result that an elastic job's other workers may not have, as they go on without us.
+
+        Outside of the collective's turn: a renewal counts it as finished here, and gives it to the others.
+        """
+        patience = self.runner.patience_s
+        while not self.membership.confirm(timeout_s=patience):
+            self._require_no_failure(what)
+            stall = (
+                f"{what}: rank {self.rank} has its result, but the controller has not said for {patience:g} "
+                "s that this worker is still in its elastic job; it may be stopped or out of reach"
+            )
+            if self.runner.timeout_s is not None:
+                raise CollectiveTimeoutError(stall)
+            _LOG.warning("%s; waiting on, as no timeout_s is set", stall)
 
     def _park(self, what: str) -> None:
         """Wait until the renewal that has cut a collective is over."""

@@ -279,6 +279,14 @@ class Membership(Protocol):
         """So many messages have been numbered in a generation: for the next heartbeat. Does not wait."""
         ...
 
+    def confirm(self, *, timeout_s: float) -> bool:
+        """Whether this worker is in its job now, for sure: who is given up must not return results.
+
+        At once where the job is not elastic, or the controller has said so lately; else it is asked. False:
+        it did not answer in time, or the job has ended.
+        """
+        ...
+
     def abort(self, reason: str) -> None:
         """End the job for everybody. Does not wait."""
         ...

@@ -122,12 +122,14 @@ class Up(_message.Message):
     def __init__(self) -> None: ...
 
 class Heartbeat(_message.Message):
-    __slots__ = ("generation", "messages")
+    __slots__ = ("generation", "messages", "number")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
     generation: int
     messages: int
-    def __init__(self, generation: _Optional[int] = ..., messages: _Optional[int] = ...) -> None: ...
+    number: int
+    def __init__(self, generation: _Optional[int] = ..., messages: _Optional[int] = ..., number: _Optional[int] = ...) -> None: ...
 
 class Leave(_message.Message):
     __slots__ = ()
@@ -174,7 +176,7 @@ class Waiting(_message.Message):
     def __init__(self, missing_ranks: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Ready(_message.Message):
-    __slots__ = ("job_id", "generation", "window", "message_packets", "path_mtu", "mode", "mode_reason", "successor", "predecessor", "heartbeat_interval_s", "heartbeat_timeout_s", "resume_timeout_s", "resume_token", "rc", "ring", "rank", "world_size", "selective", "backup")
+    __slots__ = ("job_id", "generation", "window", "message_packets", "path_mtu", "mode", "mode_reason", "successor", "predecessor", "heartbeat_interval_s", "heartbeat_timeout_s", "resume_timeout_s", "resume_token", "rc", "ring", "rank", "world_size", "selective", "backup", "lease_s")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     WINDOW_FIELD_NUMBER: _ClassVar[int]
@@ -194,6 +196,7 @@ class Ready(_message.Message):
     WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
     SELECTIVE_FIELD_NUMBER: _ClassVar[int]
     BACKUP_FIELD_NUMBER: _ClassVar[int]
+    LEASE_S_FIELD_NUMBER: _ClassVar[int]
     job_id: int
     generation: int
     window: int
@@ -213,7 +216,8 @@ class Ready(_message.Message):
     world_size: int
     selective: bool
     backup: bool
-    def __init__(self, job_id: _Optional[int] = ..., generation: _Optional[int] = ..., window: _Optional[int] = ..., message_packets: _Optional[int] = ..., path_mtu: _Optional[int] = ..., mode: _Optional[_Union[Mode, str]] = ..., mode_reason: _Optional[str] = ..., successor: _Optional[_Union[Worker, _Mapping]] = ..., predecessor: _Optional[_Union[Worker, _Mapping]] = ..., heartbeat_interval_s: _Optional[float] = ..., heartbeat_timeout_s: _Optional[float] = ..., resume_timeout_s: _Optional[float] = ..., resume_token: _Optional[bytes] = ..., rc: _Optional[_Union[RcParameters, _Mapping]] = ..., ring: _Optional[_Iterable[int]] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., selective: _Optional[bool] = ..., backup: _Optional[bool] = ...) -> None: ...
+    lease_s: float
+    def __init__(self, job_id: _Optional[int] = ..., generation: _Optional[int] = ..., window: _Optional[int] = ..., message_packets: _Optional[int] = ..., path_mtu: _Optional[int] = ..., mode: _Optional[_Union[Mode, str]] = ..., mode_reason: _Optional[str] = ..., successor: _Optional[_Union[Worker, _Mapping]] = ..., predecessor: _Optional[_Union[Worker, _Mapping]] = ..., heartbeat_interval_s: _Optional[float] = ..., heartbeat_timeout_s: _Optional[float] = ..., resume_timeout_s: _Optional[float] = ..., resume_token: _Optional[bytes] = ..., rc: _Optional[_Union[RcParameters, _Mapping]] = ..., ring: _Optional[_Iterable[int]] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., selective: _Optional[bool] = ..., backup: _Optional[bool] = ..., lease_s: _Optional[float] = ...) -> None: ...
 
 class RcParameters(_message.Message):
     __slots__ = ("timeout", "retry_count", "rnr_retry", "min_rnr_timer")

@@ -155,8 +155,7 @@ class JobRun:
             members, module = next(iter(alive.values())) if alive else next(iter(done.values()))
         else:
             for rank, (others, _) in alive.items():
-                # Whoever was given up while stopped may yet find the old generation's result in its queue.
-                if others != members and worker.joined_as in others:
+                if others != members:
                     raise InvariantError(
                         f"{worker} has the result of collective {collective} of ranks {list(members)}, and "
                         f"rank {rank} that of {list(others)}"

@@ -107,7 +107,8 @@ def excuse(world: World, job: JobRun, worker: Worker) -> str:
             return "it was being set up"
         if mishap.kind == "worker-kill" and not job.plan.elastic:
             return "a worker was killed"
-        if mishap.kind in ("worker-pause", "session-cut") and (me or not job.plan.elastic):
+        ends = me or not job.plan.elastic or at_ns < job.running_ns  # nobody can be lost before it runs
+        if mishap.kind in ("worker-pause", "session-cut") and ends:
             silent_s += lasts_s
     if silent_s > min(config.lost_timeout_s, config.heartbeat_timeout_s) / 2:
         return "a worker was silent for long"

@@ -64,6 +64,9 @@ class Worker:
         self._retry_ns = _FIRST_RETRY_NS
         self._said_up = self._said_leave = False
         self._aborting = ""
+        self._beats: list[int] = []  # when each heartbeat was sent
+        self._confirmed_ns = -(1 << 62)  # when the last one was that was answered
+        self._unreturned: tuple[Any, ...] | None = None  # a result that waits for that
         # The connection and what runs on it
         self.endpoint: AnyEndpoint | None = None
         self.mode = Mode.RING
@@ -286,13 +289,18 @@ class Worker:
         self.world.clock.after(round(config.heartbeat_interval_s * NS), self._heartbeat)
         if self.stopped_until_ns:
             return
-        generation, messages = self._counted
-        self.say(lambda session: session.heartbeat(generation, messages))
+        self._beat()
         conversation = self.conversation
         silent = self.world.clock.now_ns - max(self._heard_ns, self._called_ns)
         if conversation is not None and conversation.open and silent > config.heartbeat_timeout_s * NS:
             conversation.closed_by_worker()
             self.hung_up(conversation, "the controller is silent", True)
+
+    def _beat(self) -> None:
+        self._beats.append(self.world.clock.now_ns)
+        number = len(self._beats)
+        generation, messages = self._counted
+        self.say(lambda session: session.heartbeat(generation, messages, number))
 
     def told(self, conversation: Conversation, event: Event) -> None:
         """The controller says something."""
@@ -303,7 +311,11 @@ class Worker:
         if self.world.tracing and not isinstance(event, Heartbeat):
             self.world.note(f"{self} hears {type(event).__name__}")
         self._heard_ns = self.world.clock.now_ns
-        if isinstance(event, Ready):
+        if isinstance(event, Heartbeat):
+            if event.number:
+                self._confirmed_ns = max(self._confirmed_ns, self._beats[event.number - 1])
+                self._return()
+        elif isinstance(event, Ready):
             self._set_up(event)
         elif isinstance(event, Start):
             self._on_start()
@@ -326,7 +338,7 @@ class Worker:
             self._on_renew(event)
         elif isinstance(event, Renewed):
             self._on_renewed(event)
-        elif not isinstance(event, (Heartbeat, Waiting)):
+        elif not isinstance(event, Waiting):
             raise InvariantError(f"{self} does not know what {event} is")
 
     def _set_up(self, ready: Ready) -> None:
@@ -573,6 +585,8 @@ class Worker:
         held = self._held_from is not None and self.collective >= self._held_from
         if self.state != "running" or self.running or self._thinking or held or self._renewing:
             return
+        if self._unreturned is not None:
+            return
         self.running = True
         self._array = self.job.inputs(self.collective)[self.joined_as].copy()
         self._begun = False
@@ -658,13 +672,29 @@ class Worker:
         restored = self._ledger.restored
         self._ledger.finish()
         generation = self.ready.plan.generation
-        self.job.finished(self, self.collective, generation, self._module, self._out, restored=restored)
+        self._unreturned = (self.collective, generation, self._module, self._out, restored)
         self.collective += 1
         if self._ledger.finished != self.collective:
             raise InvariantError(
                 f"{self} counts {self._ledger.finished} collectives, and ran {self.collective}"
             )
+        if not self._return():
+            self._beat()
+            if self._move is not None:
+                self._perhaps_held()
+
+    def _return(self) -> bool:
+        """The user gets a result that is there, unless an elastic job may go on without this worker."""
+        if self._unreturned is None:
+            return True
+        assert self.ready is not None
+        lease_ns = round(self.ready.lease_s * NS)
+        if lease_ns and self.world.clock.now_ns - self._confirmed_ns >= lease_ns:
+            return False
+        (collective, generation, module, out, restored), self._unreturned = self._unreturned, None
+        self.job.finished(self, collective, generation, module, out, restored=restored)
         self._think()
+        return True
 
     # Frames.
 

@@ -36,6 +36,7 @@ from controller.jobs import (
     Waiting,
 )
 from controller.moves import HOLDING_S, HoldAt, Moved, Pause, Step
+from controller.renewals import Cause, Standing
 
 TIMING = Timing(heartbeat_interval_s=1.0, heartbeat_timeout_s=5.0, resume_timeout_s=30.0)
 PLAN = Plan(job_id=5, generation=77, window=8, message_packets=16, path_mtu=1024, mode=Mode.IN_NETWORK)
@@ -653,3 +654,57 @@ class MoveMachine(JobMachine):
 
 TestMoveMachine = MoveMachine.TestCase
 TestMoveMachine.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+
+
+# The lease of an elastic job
+
+
+def elastic(size: int) -> Job:
+    """A job that goes on without workers that die, and runs."""
+    job = Job(JobSpec(name="train", world_size=size, elastic=True), TIMING)
+    for rank in range(size):
+        job.join(member(rank), size, 0.0, elastic=True)
+    job.planned(PLAN, {rank: token(rank) for rank in range(size)}, 0.0)
+    for rank in range(size):
+        job.up(rank, 0.0)
+    return job
+
+
+def test_only_an_elastic_job_has_a_lease_and_it_is_over_before_anybody_is_given_up() -> None:
+    readies = [
+        e.event
+        for job in (elastic(2), running(2))
+        for e in job.take_effects()
+        if isinstance(e, Tell) and isinstance(e.event, Ready)
+    ]
+    leases = {ready.lease_s for ready in readies}
+    assert leases <= {0.0, TIMING.lease_s}
+    assert 0 < TIMING.lease_s < min(TIMING.lost_timeout_s, TIMING.heartbeat_timeout_s)
+
+
+def test_heartbeats_in_an_elastic_job_are_answered_with_their_number() -> None:
+    job, other = elastic(2), running(2)
+    told(job)
+    told(other)
+    job.heartbeat(1, 7, 1.0)
+    other.heartbeat(1, 7, 1.0)
+    assert [e for e in job.take_effects() if isinstance(e, Tell)] == [Tell(1, Heartbeat(7))]
+    assert other.take_effects() == []
+
+
+def test_who_is_being_given_up_or_keeps_a_renewal_waiting_is_not_told_that_it_belongs() -> None:
+    job = elastic(3)
+    told(job)
+    job.renew(80, Cause.SWITCH_RESTARTED, "a switch restarted", 1.0)
+    job.take_effects()
+    job.heartbeat(1, 3, 1.0)
+    assert job.take_effects() == []
+    job.standing(1, 80, Standing(qpn_out=0x301, psn_out=0, qpn_in=0x302, collective=4), 1.0)
+    job.heartbeat(1, 4, 1.0)
+    assert job.take_effects() == [Tell(1, Heartbeat(4))]
+    for rank in (0, 1):
+        job.heard(rank, 9.0)
+    job.tick(9.0)
+    assert any(isinstance(effect, Lost) and effect.rank == 2 for effect in job.take_effects())
+    job.heartbeat(2, 9, 9.0)
+    assert job.take_effects() == []

@@ -121,6 +121,9 @@ class FakeMembership:
     def renewing(self, renewing: Renewing) -> None:
         self.controller.standings.put((self.rank, renewing))
 
+    def confirm(self, *, timeout_s: float) -> bool:
+        return True
+
     def up_again(self) -> None:
         self.controller.ups.put(self.rank)
 

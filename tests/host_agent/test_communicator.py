@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import warnings
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
 import numpy as np
@@ -398,6 +398,47 @@ def test_a_collective_that_stalls_says_where(monkeypatch: pytest.MonkeyPatch) ->
     assert "p4reduce doctor" in str(results[0])
     with pytest.raises(WorkerLostError, match="no progress"):
         rack.communicators[1].barrier()
+
+
+def test_no_result_is_returned_before_the_worker_is_known_to_belong(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of an elastic job, which goes on without whom the controller does not hear."""
+    known = threading.Event()
+
+    def confirm(membership: FakeMembership, *, timeout_s: float) -> bool:
+        return membership.rank == 1 or known.wait(min(timeout_s, 20))
+
+    monkeypatch.setattr(FakeMembership, "confirm", confirm)
+    rack = FakeRack(2)
+    futures = [c.all_reduce_async(ramp(c.rank)) for c in rack.communicators]
+    futures[1].result(20)
+    assert not wait(futures[:1], timeout=0.2).done
+    known.set()
+    assert np.array_equal(futures[0].result(20), futures[1].result(0))
+    rack.run(lambda c: c.leave())
+
+
+def test_a_worker_that_was_given_up_returns_an_error_and_not_the_result(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rack = FakeRack(2)
+
+    def confirm(membership: FakeMembership, *, timeout_s: float) -> bool:
+        if membership.rank == 0:
+            rack.controller.end("job train goes on without this worker", rank=0)
+        return membership.rank == 1
+
+    monkeypatch.setattr(FakeMembership, "confirm", confirm)
+    futures = [c.all_reduce_async(ramp(c.rank)) for c in rack.communicators]
+    with pytest.raises(JobEndedError, match="goes on without this worker"):
+        futures[0].result(20)
+
+
+def test_who_cannot_ask_whether_it_belongs_gives_up_after_timeout_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FakeMembership, "confirm", lambda membership, *, timeout_s: membership.rank == 1)
+    rack = FakeRack(2, timeout_s=0.2)
+    results = rack.run(lambda c: c.all_reduce(ramp(0)))
+    assert isinstance(results[0], CollectiveTimeoutError)
+    assert "has its result, but the controller has not said for 0.2 s that this worker" in str(results[0])
 
 
 def test_the_end_of_the_job_interrupts_whoever_waits_and_whoever_comes_later() -> None:

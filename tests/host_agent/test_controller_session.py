@@ -776,3 +776,79 @@ def test_a_worker_is_not_said_to_be_up_for_what_came_before(play: Any) -> None:
     session.on_renewal(on_renewal)
     assert over.wait(20)
     session.leave(timeout_s=10)
+
+
+# The lease of an elastic job
+
+
+def leased(lease_s: float) -> pb.Ready:
+    ready = pb.Ready()
+    ready.CopyFrom(READY)
+    ready.lease_s, ready.heartbeat_interval_s = lease_s, 30.0  # so that only who is asked for sends one
+    return ready
+
+
+def test_a_worker_asks_whether_it_belongs_to_its_elastic_job_and_knows_for_a_while(play: Any) -> None:
+    asked, done = threading.Event(), threading.Event()
+
+    def script(talk: Conversation) -> Iterator[pb.ControllerMessage]:
+        talk.expect("join")
+        yield pb.ControllerMessage(ready=leased(300.0))
+        number = talk.expect("heartbeat").number
+        asked.set()
+        yield pb.ControllerMessage(heartbeat=pb.Heartbeat())  # the controller's own say nothing of it
+        done.wait(20)
+        yield pb.ControllerMessage(heartbeat=pb.Heartbeat(number=number))
+        done.wait(20)
+
+    session = play(script)
+    session.join(REQUEST, timeout_s=10)
+    assert not session.confirm(timeout_s=0.3)
+    assert asked.is_set()
+    done.set()
+    assert session.confirm(timeout_s=20)
+    assert session.confirm(timeout_s=0.0), "for as long as the lease lasts"
+
+
+def test_an_answer_counts_from_when_its_heartbeat_was_sent(play: Any) -> None:
+    """The controller may have been stopped between: what it answers now it may have given up since."""
+
+    def script(talk: Conversation) -> Iterator[pb.ControllerMessage]:
+        talk.expect("join")
+        yield pb.ControllerMessage(ready=leased(0.2))
+        number = talk.expect("heartbeat").number
+        time.sleep(0.5)
+        yield pb.ControllerMessage(heartbeat=pb.Heartbeat(number=number))
+        answered.set()
+        done.wait(20)
+
+    answered, done = threading.Event(), threading.Event()
+    session = play(script)
+    session.join(REQUEST, timeout_s=10)
+    assert not session.confirm(timeout_s=0.01)
+    assert answered.wait(20)
+    assert not session.confirm(timeout_s=0.1)
+    done.set()
+
+
+def test_a_worker_whose_job_went_on_without_it_does_not_belong_to_it(play: Any) -> None:
+    def script(talk: Conversation) -> Iterator[pb.ControllerMessage]:
+        talk.expect("join")
+        yield pb.ControllerMessage(ready=leased(300.0))
+        talk.expect("heartbeat")
+        yield pb.ControllerMessage(ended=pb.Ended(reason="it goes on without rank 1", rank=1))
+
+    session = play(script)
+    session.join(REQUEST, timeout_s=10)
+    assert not session.confirm(timeout_s=20)
+
+
+def test_a_job_that_is_not_elastic_asks_nobody(play: Any) -> None:
+    def script(talk: Conversation) -> Iterator[pb.ControllerMessage]:
+        yield from ready(talk)
+        talk.drop()
+
+    session = play(script)
+    session.join(REQUEST, timeout_s=10)
+    session.up(timeout_s=10)
+    assert session.confirm(timeout_s=0.0)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from controller.specs import Timing
 from simulation.faults.loop import NS
 from simulation.faults.schedule import JobPlan, Mishap, Schedule, Work
 from simulation.faults.world import World
@@ -46,3 +49,44 @@ def test_a_job_goes_on_without_a_controller_and_all_its_workers_come_back(kind: 
     assert outcome.renewals == 0
     before, after = done
     assert after - before >= (AWAY_S - 2 * PACE_S) // PACE_S, "it stood still meanwhile"
+
+
+def given_up(pause_us: int, down_us: int) -> Schedule:
+    """Both have sent all of a sum; one's link fails, and the other stops with its result in its queue."""
+    work = Work(module="in_network", name="all_reduce", dtype="int32", elements=100)
+    job = JobPlan(
+        hosts=[0, 1], work=[work] * 2, qpns=[0x100, 0x102], psns=[2**21, 2**22], seed=5, elastic=True
+    )
+    faults = [
+        Mishap(down_us * 1000, "link-down", "h1-2:l1", lasts_ns=2 * NS, since=1),
+        Mishap(pause_us * 1000, "worker-pause", job=1, rank=0, lasts_ns=4 * NS, since=1),
+    ]
+    return Schedule(seed=1, spines=0, hosts=[2], jobs=[job], mishaps=faults)
+
+
+_MOMENTS = [(pause_us, down_us) for pause_us in range(100, 260, 20) for down_us in (10, 20, 30)]
+
+
+def test_who_was_given_up_while_stopped_returns_no_sum_that_the_rest_lacks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It asks first whether it still belongs; without that, some of these moments give two sums."""
+    assert not [error for moment in _MOMENTS if (error := World(given_up(*moment)).run().error)]
+    monkeypatch.setattr(Timing, "lease_s", 0.0)
+    errors = {World(given_up(*moment)).run().error for moment in _MOMENTS}
+    assert any("and rank 1 that of [1]" in error for error in errors)
+
+
+@pytest.mark.parametrize("kind", ["controller-restart", "controller-pause", "database-lost"])
+def test_an_elastic_job_waits_for_the_controller_and_then_goes_on(kind: str) -> None:
+    plan = schedule(kind)
+    plan = replace(plan, jobs=[replace(plan.jobs[0], elastic=True, work=plan.jobs[0].work[:5])])
+    world = World(plan)
+    done: list[int] = []
+    for at_s in (BEGINS_S + PACE_S, BEGINS_S + AWAY_S):
+        world.clock.at(at_s * NS, lambda: done.append(sum(job.collectives for job in world.jobs)))
+    outcome = world.run()
+    assert not outcome.error
+    assert outcome.jobs == {"left": WORKERS}
+    assert done[0] == done[1] < outcome.collectives
+    assert outcome.collectives == WORKERS * len(plan.jobs[0].work)
