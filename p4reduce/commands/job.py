@@ -14,6 +14,7 @@ import typer
 from controller.api import controller_pb2 as pb
 from controller.api.admin import AdminClient
 from p4reduce import output
+from p4reduce.controlling import ClusterAdmin
 from p4reduce.doctor import words
 from p4reduce.options import ClusterOption, JsonFlag, Selective
 from p4reduce.output import Column, Row
@@ -157,7 +158,7 @@ def delete(name: Name, cluster: ClusterOption = None) -> None:
 
 def client(cluster: str | None) -> AdminClient:
     """The controller of the running cluster."""
-    return AdminClient(f"unix:{state.running(cluster).control_socket}")
+    return ClusterAdmin(state.running(cluster))
 
 
 def _switches(cluster: str | None) -> dict[str, str]:

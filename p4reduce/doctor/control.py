@@ -8,6 +8,7 @@ from controller.api import controller_pb2 as pb
 from p4reduce.doctor import words
 from p4reduce.doctor.facts import Facts, Process, ProcessState
 from p4reduce.doctor.findings import Finding, Severity
+from topologies.state import ClusterState
 
 DISK_FULL_BYTES = 1 << 20
 
@@ -41,37 +42,46 @@ def stopped_do(process: Process) -> tuple[str, ...]:
     return (f"kill -CONT {process.pid}", f"if a debugger holds it: grep TracerPid /proc/{process.pid}/status")
 
 
-def controller(facts: Facts) -> Iterator[Finding]:
-    """The controller's process, and whether it answers."""
-    process, jobs = facts.now.processes.get("controller"), facts.now.jobs
-    goes_on = "sums in the network go on, but nobody can join, and a worker that dies is not noticed"
+_GOES_ON = "sums in the network go on, but nobody can join, and a worker that dies is not noticed"
+
+
+def away(cluster: ClusterState, process: Process | None, last_words: str = "") -> Finding | None:
+    """The controller's process, where it is dead or stopped; None where it runs."""
     if process is None or process.state is ProcessState.GONE:
-        words_left = facts.last_words.get("controller", "")
-        yield Finding(
+        return Finding(
             code="controller-dead",
             severity=Severity.ERROR,
-            says=f"the controller is dead: {goes_on}",
+            says=f"the controller is dead: {_GOES_ON}",
             where="controller",
-            evidence=(f"the end of its log: {words_left}",) if words_left else (),
+            evidence=(f"the end of its log: {last_words}",) if last_words else (),
             do=(
-                "start it again: p4reduce fault controller restart  (jobs go on if that is soon)",
-                f"its log: {facts.cluster.directory / 'controller.log'}",
+                "start it again: p4reduce fault controller restart  (workers come back to it by themselves)",
+                f"its log: {cluster.directory / 'controller.log'}",
             ),
         )
-    elif process.state is ProcessState.STOPPED:
-        yield Finding(
+    if process.state is ProcessState.STOPPED:
+        return Finding(
             code="controller-stopped",
             severity=Severity.ERROR,
-            says=f"the controller (process {process.pid}) is stopped (SIGSTOP): {goes_on}",
+            says=f"the controller (process {process.pid}) is stopped (SIGSTOP): {_GOES_ON}",
             where="controller",
             do=stopped_do(process),
         )
-    elif jobs.value is None:
+    return None
+
+
+def controller(facts: Facts) -> Iterator[Finding]:
+    """The controller's process, and whether it answers."""
+    process, jobs = facts.now.processes.get("controller"), facts.now.jobs
+    finding = away(facts.cluster, process, facts.last_words.get("controller", ""))
+    if finding is not None:
+        yield finding
+    elif jobs.value is None and process is not None:
         how = "does not answer in time" if jobs.is_late else "does not answer"
         yield Finding(
             code="controller-silent",
             severity=Severity.ERROR,
-            says=f"the controller (process {process.pid}) runs but {how}: {goes_on}",
+            says=f"the controller (process {process.pid}) runs but {how}: {_GOES_ON}",
             where="controller",
             evidence=(jobs.why, f"its process {process.state.value}"),
             do=(

@@ -1,0 +1,35 @@
+"""The cluster's controller, for commands: where it is stopped or dead, they say so, as doctor does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from controller.api.admin import AdminClient
+from controller.api.errors import TimedOutError, UnreachableError
+from topologies.state import ClusterState
+
+
+class ClusterAdmin(AdminClient):
+    """Every request raises UnreachableError where the controller's process cannot answer, and how it can."""
+
+    def __init__(self, cluster: ClusterState, *, timeout_s: float = 60.0) -> None:
+        super().__init__(f"unix:{cluster.control_socket}", timeout_s=timeout_s)
+        self._cluster = cluster
+
+    def _call(self, method: Any, request: Any) -> Any:
+        self._require_controller()
+        try:
+            return super()._call(method, request)
+        except (UnreachableError, TimedOutError):  # it may have been stopped, or have died, meanwhile
+            self._require_controller()
+            raise
+
+    def _require_controller(self) -> None:
+        from p4reduce.doctor import control, machine  # late: most commands never need what comes with it
+
+        known = self._cluster.controller_process
+        if known is None:
+            return
+        finding = control.away(self._cluster, machine.process(known))
+        if finding is not None:
+            raise UnreachableError(f"{finding.says}; {finding.do[0]}")
