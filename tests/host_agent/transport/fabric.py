@@ -40,6 +40,7 @@ def ring_configs(
     selective: bool = False,
     rto_low_s: float = 0.002,
     in_flight_bytes: int | None = None,
+    first_message: int = 0,
     job_id: int = 7,
     generation: int = 3,
 ) -> list[TransportConfig]:
@@ -70,6 +71,7 @@ def ring_configs(
                 selective=selective,
                 rto_low_s=rto_low_s,
                 in_flight_bytes=in_flight_bytes,
+                first_message=first_message,
             )
         )
     return configs

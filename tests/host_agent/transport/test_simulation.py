@@ -50,6 +50,7 @@ def switched(
     adapters: Container[int] = (),
     selective: bool = False,
     in_flight_bytes: int | None = None,
+    first_message: int = 0,
 ) -> Fabric:
     """A rack with the switch model, which checks the slot invariant at every claim."""
     configs = ring_configs(
@@ -60,6 +61,7 @@ def switched(
         first_psns=first_psns,
         selective=selective,
         in_flight_bytes=in_flight_bytes,
+        first_message=first_message,
     )
     switch = aggregating_switch(configs)
     fabric = Fabric(configs, switch.process, faults or Faults(), seed, adapters=adapters)
