@@ -14,7 +14,7 @@ from controller.events import Renewed
 from controller.jobs import Ended, Event, Heartbeat, Left, Member, Mode, Ready, Resumed, Start, Waiting
 from controller.moves import HoldAt, Moved, Pause
 from controller.registry import Registry
-from controller.renewals import Renew, Standing
+from controller.renewals import PLANNED, Renew, Standing
 from controller.sessions import Session
 from controller.specs import Backup, JobSpec
 from host_agent import numbering
@@ -412,6 +412,7 @@ class Worker:
             if renew.renewal == self._renew.renewal and self._standing is not None:
                 self._say_standing()
             return
+        self._require_held(renew)
         self._renew, self._renewed, self._standing = renew, None, None
         self.job.newest = max(self.job.newest, renew.renewal)
         self._renewing = True
@@ -424,6 +425,16 @@ class Worker:
         self._drop_endpoint()
         delay = self.world.latency(f"renew/{self.job.number}/{self.joined_as}/{renew.renewal}", 0, 3_000_000)
         self.world.clock.after(delay, self._stand, renew)
+
+    def _require_held(self, renew: Renew) -> None:
+        """What was planned cuts nothing."""
+        controller = self.world.controller
+        if controller is None or not self.running:
+            return
+        for running in controller.registry.jobs():
+            renewal = running.job.renewal
+            if renewal is not None and renewal.number == renew.renewal and renewal.cause in PLANNED:
+                raise InvariantError(f"{self} is in collective {self.collective}, which a move cuts")
 
     def _stand(self, renew: Renew) -> None:
         if self._renew is not renew or self.over or self._is_stopped("_stand", renew):

@@ -26,6 +26,7 @@ from host_agent.controller_session import ControllerSession
 from host_agent.errors import JobEndedError, WorkerLostError
 from host_agent.joining import transport_config
 from host_agent.membership import Mode, Ready
+from host_agent.numbering import IN_NETWORK_LIMIT
 from host_agent.transport import TransportConfig
 from simulation.rack import Faults, Simulation
 from tests.controller.fake_switch import FakeSwitch
@@ -57,7 +58,9 @@ class RackSwitch(FakeSwitch):
 class Rack:
     """The workers of one job."""
 
-    def __init__(self, served: Served, switch: RackSwitch, *, faults: Faults | None = None) -> None:
+    def __init__(
+        self, served: Served, switch: RackSwitch, *, faults: Faults | None = None, first_message: int = 0
+    ) -> None:
         self.served = served
         self.sessions = [ControllerSession(served.address) for _ in range(SIZE)]
         self.pool = ThreadPoolExecutor(SIZE + 2)
@@ -65,7 +68,7 @@ class Rack:
         pairs = list(zip(self.sessions, requests, strict=True))
         readies = self.all([partial(s.join, r, timeout_s=10) for s, r in pairs])
         configs = [
-            transport_config(request, ready, retry_limit=0)
+            replace(transport_config(request, ready, retry_limit=0), first_message=first_message)
             for request, ready in zip(requests, readies, strict=True)
         ]
         self.faults, self.requests = faults, requests
@@ -235,7 +238,9 @@ def served(tmp_path: Path, switch: RackSwitch) -> Iterator[Served]:
 def rack(served: Served, switch: RackSwitch) -> Iterator[Callable[..., Rack]]:
     racks: list[Rack] = []
 
-    def start(*, quotas: Quotas | None = NO_ROOM, faults: Faults | None = None) -> Rack:
+    def start(
+        *, quotas: Quotas | None = NO_ROOM, faults: Faults | None = None, first_message: int = 0
+    ) -> Rack:
         set_up = threading.Event()
 
         def change() -> None:
@@ -245,7 +250,7 @@ def rack(served: Served, switch: RackSwitch) -> Iterator[Callable[..., Rack]]:
 
         served.loop.call_soon_threadsafe(change)
         assert set_up.wait(10)
-        racks.append(Rack(served, switch, faults=faults))
+        racks.append(Rack(served, switch, faults=faults, first_message=first_message))
         return racks[-1]
 
     yield start
@@ -310,6 +315,34 @@ def test_a_job_that_numbers_many_messages_is_renumbered_and_its_user_hears_nothi
         info = admin.show_job("train")
         assert (info.mode, info.renewals, info.renewal_reason) == (1, 0, "")
     assert not [record for record in caplog.records if record.levelname == "WARNING"]
+    job.leave()
+
+
+def test_a_job_whose_controller_gives_it_no_new_generation_goes_by_ring_before_it_is_too_late(
+    rack: Callable[..., Rack],
+    served: Served,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert served.registry is not None
+    job = rack(quotas=None, first_message=IN_NETWORK_LIMIT - 50)
+    with monkeypatch.context() as patch:
+        patch.setattr(served.registry.renumbering, "tick", lambda: None)  # as if it were away
+        enough = threading.Event()
+        running = job.train(np.float32, enough)
+        job.until(lambda: "by ring all-reduce until the controller gives" in caplog.text)
+        job.more(6)
+        numbered = [worker.endpoint.progress().numbered for worker in job.simulation.workers]
+        assert min(numbered) > IN_NETWORK_LIMIT
+        summed = [slot.tag[1] for slot in job.simulation.job.slots if slot.tag is not None]
+        assert max(summed) < IN_NETWORK_LIMIT + 50
+    first = job.communicators[0].generation
+    job.until(lambda: job.communicators[0].generation > first)
+    job.more(6)
+    enough.set()
+    assert len({future.result(60) for future in running}) == 1
+    assert job.simulation.job.counters["completed"] > 0
+    assert caplog.text.count("by ring all-reduce until the controller gives") == SIZE
     job.leave()
 
 

@@ -16,7 +16,11 @@ import pytest
 from controller import jobstate, mourning
 from controller.allocator import Region, SwitchAllocator
 from controller.jobs import Ended
+from controller.renewals import Cause
+from controller.renewer import Renewer
 from controller.retired import RetiredQueuePairs
+from controller.running import Running
+from host_agent import numbering
 from host_agent.recovery import Ledger
 from simulation.faults.drawing import draw
 from simulation.faults.running import run_many
@@ -245,6 +249,20 @@ def the_dead_have_no_host(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(jobstate, "Ended", lambda reason, rank, host, message: Ended(reason, rank, "", message))
 
 
+def no_number_of_messages_is_too_many(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(numbering, "mode_of", lambda mode, numbered: mode)
+
+
+def jobs_move_in_as_they_are(patch: pytest.MonkeyPatch) -> None:
+    """Under the generation that they had."""
+
+    def begin_planned(self: Renewer, running: Running, cause: Cause, reason: str) -> None:
+        assert running.generation is not None
+        self._begin(running, running.generation, cause, reason)
+
+    patch.setattr(Renewer, "begin_planned", begin_planned)
+
+
 MUTANTS = [
     Mutant("nothing is missing", nobody_knows_what_the_dead_had_sent, 10, bereaved),
     Mutant("all is missing", the_dead_lack_what_they_had_sent, 40, bereaved),
@@ -260,6 +278,8 @@ MUTANTS = [
     Mutant("input not restored", inputs_are_not_restored, 40, restarted),
     Mutant("result not repaired", a_result_that_others_lack_is_made_again, 150, restarted),
     Mutant("no drain", nothing_is_drained, 40, crowded),
+    Mutant("no limit", no_number_of_messages_is_too_many, 100),
+    Mutant("no new generation", jobs_move_in_as_they_are, 40, crowded),
 ]
 
 
