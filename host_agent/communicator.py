@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any
@@ -66,12 +66,12 @@ class Statistics:
 class Communicator:
     """A worker's place in a job of `world_size` workers.
 
-    Every worker has to call the same collectives in the same order, with the same sizes, element types and
-    operations; where they differ, every worker gets a MismatchError. Results have the same bits on all
-    ranks. Calls raise CommunicatorError; after any but a UsageError the communicator is unusable and the job
-    has ended for all. `all_reduce` and its kin wait; `..._async` return a Future and run in the order of the
-    calls; a future's callbacks may call only these. Arrays that are given to `..._async` must not be changed
-    before the future is done.
+    Every worker has to call the same collectives in the same order, with the same numbers of elements,
+    element types, reductions, roots and strategies; where they differ, every worker gets a MismatchError.
+    Results have the same bits on all ranks. Calls raise CommunicatorError; after any but a UsageError the
+    communicator is unusable and the job has ended for all. `all_reduce` and its kin wait; `..._async` return
+    a Future and run in the order of the calls; a future's callbacks may call only these. Arrays that are
+    given to `..._async` must not be changed before the future is done.
 
     The controller may move a running job from ring to switch or back, between two collectives: `mode` and
     `mode_reason` tell how the next one will travel, `ready` how the job began. Where it does not or no more
@@ -450,13 +450,22 @@ class Communicator:
     def _reduce(
         self, array: Array, member: int, op: Reduction | str, strategy: Strategy | str | None
     ) -> Task:
-        task = self._all_reduce(array, op, None, strategy)
+        source, reduction = contiguous(array), reduction_of(op)
+        require_addable(source)
+        result = np.empty_like(source)
+        how = self._choice(strategy, auto=Strategy.IN_NETWORK)
+        what = f"reduce({reduction.name}) of {source.size} {name_of(source.dtype)} to rank {member}"
 
         def begin(seat: Seat) -> Begun:
-            _rank_of(member, seat, task.what)
-            return task.begin(seat)
+            now = _rank_of(member, seat, what)
+            return Begun(
+                lambda call, strategy: _of(strategy).reduce(
+                    call, source.reshape(-1), result.reshape(-1), root=now
+                ),
+                result,
+            )
 
-        return replace(task, begin=begin)
+        return Task(what, reduction, how, begin)
 
     def _broadcast(self, array: Array, root: int, out: Array | None, strategy: Strategy | str | None) -> Task:
         source, member = contiguous(array), self._member(root)

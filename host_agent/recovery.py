@@ -28,6 +28,7 @@ from host_agent.collectives.plan import Array, Call, Disagreement, Shared, Steps
 from host_agent.kernels import keep
 from host_agent.membership import Mode
 from host_agent.transport.operation import elements_of_message
+from host_agent.wire.aggregation import Kind
 
 NUMBERS = 1 << 32  # collectives are counted modulo this
 Bytes = NDArray[np.uint8]
@@ -144,6 +145,7 @@ class Ledger:
 def repair(ledger: Ledger, call: Call, *, holder: int, mode: Mode) -> Steps[None]:
     """Collective `call.collective`'s result, from rank `holder` to all who have not finished it."""
     mine = ledger.kept(call.collective)
+    call = call.named(Kind.REPAIR, mine, root=holder)
     result = np.empty_like(mine)
     module = in_network if mode is Mode.IN_NETWORK else ring
     yield from module.broadcast(call, mine, result, root=holder)

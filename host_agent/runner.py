@@ -27,7 +27,7 @@ from host_agent.transport.errors import (
 )
 from host_agent.transport.events import Counters, EventType, Failure, FailureCode, Progress
 from host_agent.transport.operation import Operation
-from host_agent.wire.aggregation import AggregationHeader, NotAnAggregationHeader
+from host_agent.wire.aggregation import AggregationHeader, Kind, NotAnAggregationHeader, Op, Reduction
 
 T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
@@ -266,7 +266,7 @@ def _explained(error: ProtocolError, what: str) -> CommunicatorError:
         return MismatchError(
             f"{MISMATCH_MARK}: this one called {what}; message {failure.message} came back as "
             f"{_seen(failure)}. All workers have to call the same collectives in the same order, with the "
-            f"same sizes, element types and operations"
+            f"same roots, sizes, element types, reductions and strategies"
         )
     if failure.code is FailureCode.NOT_A_RESULT:
         return NotAggregatedError(
@@ -284,8 +284,11 @@ def _seen(failure: Failure) -> str:
         header = AggregationHeader.unpack(failure.header)
     except NotAnAggregationHeader as error:
         return f"{failure.text} ({error})"
+    reduction = "" if header.reduction is Reduction.NONE else f"({header.reduction.name})"
+    root = f", root {header.root}" if header.kind in (Kind.REDUCE, Kind.BROADCAST, Kind.REPAIR) else ""
     return (
-        f"{header.reduction.name} of {header.tensor_elements} {header.element_type.name.lower()} as "
-        f"{header.op.name}, collective {header.collective}, {header.elements} elements in {header.packets} "
-        f"packets, rank {header.rank}; {failure.text}"
+        f"{header.kind.name.lower()}{reduction} of {header.tensor_elements} "
+        f"{header.element_type.name.lower()}{root} {'by ring' if header.op is Op.PASS else 'in-network'} "
+        f"(collective {header.collective}, {header.stage.name.lower()}: {header.elements} elements in "
+        f"{header.packets} packets, rank {header.rank}); {failure.text}"
     )

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import pairwise
 from typing import Any, TypeAlias, TypeVar
 
 from numpy.typing import NDArray
 
+from host_agent.collectives.signature import Signature, signature
 from host_agent.membership import Mode
 from host_agent.transport.events import EventType
-from host_agent.transport.operation import Operation
-from host_agent.wire.aggregation import Reduction
+from host_agent.transport.operation import Operation, SwitchOp
+from host_agent.wire.aggregation import Kind, Reduction, Stage
 
 Array: TypeAlias = NDArray[Any]
 T = TypeVar("T")
@@ -61,7 +62,8 @@ class Call:
     """One collective on one worker: who we are, its sequence number, what the user asked for.
 
     `ring`: all ranks, each followed by its successor (empty: by rank). `magnitude_bits`: of this
-    rank's array, where somebody has looked (`quantisation.magnitude_bits`). `shared`: told by the collective.
+    rank's array, where somebody has looked (`quantisation.magnitude_bits`). `shared`,
+    `signature`: told by the collective.
     """
 
     rank: int
@@ -71,6 +73,34 @@ class Call:
     ring: tuple[int, ...] = ()
     magnitude_bits: int | None = None
     shared: Shared = field(default_factory=Shared, compare=False)
+    signature: Signature | None = None
+
+    def named(self, kind: Kind, array: Array, *, root: int = 0) -> Call:
+        """The call with its signature; as it is where it is a part of one that has got it already."""
+        if self.signature is not None:
+            return self
+        return replace(self, signature=signature(kind, root, self.reduction, array.dtype, array.size))
+
+    def operation(
+        self, stage: Stage, switch_op: SwitchOp, send: Array, receive: Array, *, element_type: int, **how: Any
+    ) -> Operation:
+        """What moves `send` and `receive`, under the call's signature."""
+        said = self.signature
+        assert said is not None
+        return Operation(
+            switch_op=switch_op,
+            send=send,
+            receive=receive,
+            element_type=element_type,
+            header_type=said.element_type,
+            reduction=said.reduction,
+            kind=said.kind,
+            root=said.root,
+            stage=stage,
+            collective=self.collective,
+            total_elements=said.tensor_elements,
+            **how,
+        )
 
     @property
     def position(self) -> int:
@@ -93,7 +123,7 @@ def sharing(call: Call, array: Array, steps: Steps[None], *, whole: bool) -> Ste
 
 
 class Disagreement(Exception):
-    """The ranks' arguments differ in something that only the payload shows (the root of a broadcast)."""
+    """Ranks differ in something that no header says: what a barrier counted, or what they have finished."""
 
 
 def choose(strategy: Strategy, mode: Mode, *, auto: Strategy) -> Strategy:

@@ -2,7 +2,9 @@
 
 Every part passes every rank, so that no rank is done before all have entered: the phases are synchronising,
 which the switch's slots rely on (docs/protocol.md). Parts are added in the order of the ring, the sum of a
-part in one place only, and copied from there: results have the same bits on all ranks. Here parts and places
+part in one place only, and copied from there: results have the same bits on all ranks. For the same reason
+no rank is done before it knows that all have called the same: each compares the header of every message with
+what it has called itself, before it passes anything on. Here parts and places
 count along the ring, which need not be in order of rank.
 
 A rank can finish while others lack almost everything, and only whoever finished has it (docs/protocol.md,
@@ -22,7 +24,7 @@ from host_agent.kernels import divide_in_place
 from host_agent.quantisation import ELEMENT_TYPES
 from host_agent.transport.events import EventType
 from host_agent.transport.operation import Arrival, Operation, SwitchOp
-from host_agent.wire.aggregation import ElementType, Reduction
+from host_agent.wire.aggregation import ElementType, Kind, Reduction, Stage
 
 _RAW_SIZES = (1, 2, 4, 8)  # bytes an element
 _MOST_KEPT = 256 * 1024  # bytes; copying more takes longer than a barrier
@@ -36,7 +38,13 @@ _ARRIVALS = {
 
 def all_reduce(call: Call, array: Array, out: Array) -> Steps[None]:
     """Leave the reduction of all ranks' `array` in `out` (both flat; may be the same)."""
+    call = call.named(Kind.ALL_REDUCE, array)
     yield from _for_all(call, out, _all_reduce(call, array, out))
+
+
+def reduce(call: Call, array: Array, out: Array, *, root: int) -> Steps[None]:
+    """As `all_reduce`; who is not `root` has no use for what is left in `out`."""
+    return all_reduce(call.named(Kind.REDUCE, array, root=root), array, out)
 
 
 def _all_reduce(call: Call, array: Array, out: Array) -> Steps[None]:
@@ -49,37 +57,45 @@ def _all_reduce(call: Call, array: Array, out: Array) -> Steps[None]:
 
 def reduce_scatter(call: Call, array: Array, out: Array) -> Steps[None]:
     """Leave part `rank` of the reduction of all ranks' flat `array` in `out`; N divides the size."""
+    call = call.named(Kind.REDUCE_SCATTER, array)
     work = array.copy()
     parts = call.parts(work.size)
     ids = yield from _reduce_parts(call, work, parts, owned=call.position)
     out[...] = work[parts[call.position]]
     yield from _until_sent(ids)
-    yield from barrier(call)  # nobody else has this rank's part
+    yield from _barrier(call)  # nobody else has this rank's part
 
 
 def all_gather(call: Call, array: Array, out: Array) -> Steps[None]:
     """Leave all ranks' flat `array`s in `out`, in order of rank; all have one size."""
+    call = call.named(Kind.ALL_GATHER, array)
     array, out = _sendable(array), _sendable(out)
-    yield from _for_all(call, out, _all_gather(call, array, out))
+    yield from _for_all(call, out, _all_gather(call, array, out, Stage.RING_GATHER))
 
 
-def _all_gather(call: Call, array: Array, out: Array) -> Steps[None]:
+def _all_gather(call: Call, array: Array, out: Array, stage: Stage) -> Steps[None]:
     parts = call.parts(out.size)
     _copy(array, out[parts[call.position]])
-    yield from _gather_parts(call, out, parts, owned=call.position, sent=[])
+    yield from _gather_parts(call, out, parts, owned=call.position, sent=[], stage=stage)
 
 
 def broadcast(call: Call, array: Array, out: Array, *, root: int) -> Steps[None]:
     """Leave `root`'s flat `array` in `out` everywhere: an all-reduce of its words and the others' zeros."""
-    offset = 0 if call.rank == root else None
-    work = words.pack(call, array, offset=offset, size=out.nbytes, root=root)
+    call = call.named(Kind.BROADCAST, array, root=root)
+    work = words.pack(array, offset=0 if call.rank == root else None, size=out.nbytes)
     yield from all_reduce(replace(call, reduction=Reduction.SUM), work, work)
-    words.unpack(call, work, array, out, root=root)
+    words.unpack(work, out)
 
 
 def barrier(call: Call) -> Steps[None]:
     """Return when all ranks have called it."""
-    yield from all_gather(call, np.ones(1, np.int32), np.empty(call.world_size, np.int32))
+    yield from _barrier(call.named(Kind.BARRIER, np.ones(1, np.int32)))
+
+
+def _barrier(call: Call) -> Steps[None]:
+    """A barrier of its own, or the end of another collective."""
+    ones, out = np.ones(1, np.int32), np.empty(call.world_size, np.int32)
+    yield from sharing(call, out, _all_gather(call, ones, out, Stage.RING_BARRIER), whole=True)
 
 
 def _for_all(call: Call, out: Array, steps: Steps[None]) -> Steps[None]:
@@ -88,7 +104,7 @@ def _for_all(call: Call, out: Array, steps: Steps[None]) -> Steps[None]:
         yield from sharing(call, out, steps, whole=True)
     else:
         yield from steps
-        yield from barrier(call)
+        yield from _barrier(call)
 
 
 def _reduce_parts(call: Call, work: Array, parts: list[slice], *, owned: int) -> Steps[list[int]]:
@@ -97,14 +113,23 @@ def _reduce_parts(call: Call, work: Array, parts: list[slice], *, owned: int) ->
     for step in range(size - 1):
         send = parts[(owned - 1 - step) % size]
         receive = parts[(owned - 2 - step) % size]
-        ids.append((yield _pass(call, work, send, receive, _ARRIVALS[call.reduction])))
+        arrival = _ARRIVALS[call.reduction]
+        ids.append((yield _pass(call, Stage.RING_REDUCE, work, send, receive, arrival)))
         yield Wait(ids[-1])
     if call.reduction is Reduction.AVG:
         divide_in_place(work[parts[owned]], size)
     return ids
 
 
-def _gather_parts(call: Call, work: Array, parts: list[slice], *, owned: int, sent: list[int]) -> Steps[None]:
+def _gather_parts(
+    call: Call,
+    work: Array,
+    parts: list[slice],
+    *,
+    owned: int,
+    sent: list[int],
+    stage: Stage = Stage.RING_GATHER,
+) -> Steps[None]:
     """N - 1 steps after which all parts are everywhere. `sent`: operations that may still read from `work`.
 
     The step before sent the part that each step here receives N - 1 operations later: it is done with by
@@ -116,7 +141,7 @@ def _gather_parts(call: Call, work: Array, parts: list[slice], *, owned: int, se
             yield Wait(sent[step], EventType.COMPLETED)
         send = parts[(owned - step) % size]
         receive = parts[(owned - 1 - step) % size]
-        ids.append((yield _pass(call, work, send, receive, Arrival.STORE)))
+        ids.append((yield _pass(call, stage, work, send, receive, Arrival.STORE)))
         yield Wait(ids[-1])
     yield from _until_sent(ids)
 
@@ -127,15 +152,13 @@ def _until_sent(ids: list[int]) -> Steps[None]:
         yield Wait(ids[-1], EventType.COMPLETED)
 
 
-def _pass(call: Call, work: Array, send: slice, receive: slice, arrival: Arrival) -> Operation:
-    return Operation(
-        switch_op=SwitchOp.PASS,
-        send=work[send],
-        receive=work[receive],
+def _pass(call: Call, stage: Stage, work: Array, send: slice, receive: slice, arrival: Arrival) -> Operation:
+    return call.operation(
+        stage,
+        SwitchOp.PASS,
+        work[send],
+        work[receive],
         element_type=ELEMENT_TYPES.get(work.dtype, ElementType.RAW),
-        reduction=call.reduction,
-        collective=call.collective,
-        total_elements=work.size,
         arrival=arrival,
         cut_elements=-(-work.size // call.world_size),
     )

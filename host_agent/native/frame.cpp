@@ -144,6 +144,9 @@ void write_header(const AggregationHeader &h, uint8_t *chunk) {
     chunk[18] = h.element_type;
     chunk[19] = h.packets;
     chunk[20] = h.reduction;
+    chunk[21] = h.kind;
+    chunk[22] = h.root;
+    chunk[23] = h.stage;
     store_be32(chunk + 24, h.elements);
     store_be32(chunk + 28, h.collective);
     store_be32(chunk + 32, h.total_elements);
@@ -162,6 +165,9 @@ AggregationHeader read_header(const uint8_t *chunk) {
     h.element_type = chunk[18];
     h.packets = chunk[19];
     h.reduction = chunk[20];
+    h.kind = chunk[21];
+    h.root = chunk[22];
+    h.stage = chunk[23];
     h.elements = load_be32(chunk + 24);
     h.collective = load_be32(chunk + 28);
     h.total_elements = load_be32(chunk + 32);

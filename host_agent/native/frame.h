@@ -102,6 +102,9 @@ struct AggregationHeader {
     uint8_t element_type = 0;
     uint8_t packets = 0;
     uint8_t reduction = 0;
+    uint8_t kind = 0;
+    uint8_t root = 0;
+    uint8_t stage = 0;
     uint32_t elements = 0;
     uint32_t collective = 0;
     uint32_t total_elements = 0;

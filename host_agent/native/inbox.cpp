@@ -91,8 +91,8 @@ bool Inbox::check_header(const AggregationHeader &header, const uint8_t *chunk) 
                     accepted_);
     if (header.flags & kFlagMismatch)
         return fault_.set(P4R_MISMATCH, chunk,
-                    "the workers do not agree on message %u (operation, element type, reduction, element count or "
-                    "collective): they called different collectives, or with different sizes or types",
+                    "the workers do not agree on message %u: they called different collectives, or one with different "
+                    "roots, sizes, types, reductions or strategies",
                     accepted_);
     if (header.switch_op != P4R_PASS && !(header.flags & kFlagResult))
         return fault_.set(P4R_NOT_A_RESULT, chunk,
@@ -106,6 +106,9 @@ bool Inbox::check_shape(const AggregationHeader &header, const Work &work, const
     const uint32_t elements = work.receive_elements(header.message - work.first_message);
     const MessageShape shape = shape_message(elements, wire_element_bytes(work.op), config_.path_mtu);
     const Field fields[] = {
+        {"kind of collective", header.kind, work.op.kind},
+        {"root", header.root, work.op.root},
+        {"stage", header.stage, work.op.stage},
         {"operation", header.switch_op, work.op.switch_op},
         {"element type", header.element_type, work.op.header_type},
         {"reduction", header.reduction, work.op.reduction},

@@ -8,7 +8,7 @@ namespace p4r {
 
 const char *Operations::check(const p4r_operation &op) const {
     if (op.switch_op > P4R_MAX) return "switch_op is not PASS, SUM or MAX";
-    if (op.element_type > P4R_BFLOAT16 || op.header_type > P4R_BFLOAT16) return "the element type is unknown";
+    if (op.element_type > P4R_BFLOAT16) return "the element type is unknown";
     if (op.arrival > P4R_FOLD_MIN) return "arrival is not STORE, SUM, MAX or MIN";
     if (op.divisor == 0) return "the divisor is 0";
     static constexpr uint8_t kSizes[] = {0, 4, 4, 2, 2};

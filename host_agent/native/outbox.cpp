@@ -56,6 +56,9 @@ void Outbox::write(const Outgoing &sent, uint32_t offset, uint32_t bytes, uint8_
         header.element_type = op.header_type;
         header.packets = static_cast<uint8_t>(sent.shape.packets);
         header.reduction = op.reduction;
+        header.kind = op.kind;
+        header.root = op.root;
+        header.stage = op.stage;
         header.elements = sent.shape.elements;
         header.collective = op.collective;
         header.total_elements = op.total_elements;

@@ -67,7 +67,10 @@ typedef struct p4r_operation {
     uint8_t element_size;  // bytes of one element in the user's buffers
     uint8_t invert;
     uint8_t header_type;  // the element type that the header names: the user's tensor's
-    uint8_t reserved[5];
+    uint8_t kind;         // of the collective; these three go into the header, and are compared there
+    uint8_t root;
+    uint8_t stage;
+    uint8_t reserved[2];
 } p4r_operation;
 
 enum { P4R_EVENT_NONE = 0, P4R_EVENT_RECEIVED = 1, P4R_EVENT_COMPLETED = 2, P4R_EVENT_FAILED = 3 };

@@ -90,7 +90,10 @@ class NativeOperation(ctypes.Structure):
         ("element_size", c_uint8),
         ("invert", c_uint8),
         ("header_type", c_uint8),
-        ("reserved", c_uint8 * 5),
+        ("kind", c_uint8),
+        ("root", c_uint8),
+        ("stage", c_uint8),
+        ("reserved", c_uint8 * 2),
     )
 
 
@@ -271,6 +274,9 @@ def native_operation(operation: Operation) -> NativeOperation:
         operation.element_size,
         operation.invert,
         operation.element_type if operation.header_type is None else operation.header_type,
+        operation.kind,
+        operation.root,
+        operation.stage,
     )
 
 

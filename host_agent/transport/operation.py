@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from host_agent.wire.aggregation import CHUNK_BYTES, ElementType
+from host_agent.wire.aggregation import CHUNK_BYTES, ElementType, Kind, Stage
 from host_agent.wire.aggregation import Op as SwitchOp
 
 __all__ = ["Arrival", "ElementType", "Operation", "SwitchOp", "elements_of_message", "message_count"]
@@ -40,8 +40,9 @@ class Operation:
     not overlap `send`. `arrival` other than STORE folds what arrives into `receive` as `element_type`.
     Post a step whose data depends on what arrived only after that arrived.
 
-    `switch_op`, `element_type`, `reduction`, `collective` and `total_elements` go into the aggregation
-    header and have to be the same on all ranks (the switch compares those of aggregated messages).
+    `switch_op`, `element_type`, `reduction`, `kind`, `root`, `stage`, `collective` and `total_elements` go
+    into the aggregation header and have to be the same on all ranks: the switch compares those of aggregated
+    messages, and each receiver those of its predecessor's with its own.
     `header_type` goes there in place of `element_type` where what is sent stands for other elements.
     The arrays must not be changed before the operation is RECEIVED (aggregated) or COMPLETED (PASS).
     """
@@ -57,6 +58,9 @@ class Operation:
     divisor: int = 1
     invert: bool = False
     header_type: int | None = None
+    kind: int = Kind.NONE
+    root: int = 0
+    stage: int = Stage.NONE
     arrival: Arrival = Arrival.STORE
     cut_elements: int | None = None
     receive_elements: int | None = None

@@ -41,13 +41,25 @@ class Op(IntEnum):
 
 
 class ElementType(IntEnum):
-    """The user's element type; the switch only compares it between ranks."""
+    """The user's element type; the switch only compares it between ranks. The first four can be reduced."""
 
-    RAW = 0
+    RAW = 0  # bytes that are of no collective
     INT32 = 1
     FLOAT32 = 2
     FLOAT16 = 3
     BFLOAT16 = 4
+    BOOL = 5
+    INT8 = 6
+    UINT8 = 7
+    INT16 = 8
+    UINT16 = 9
+    UINT32 = 10
+    INT64 = 11
+    UINT64 = 12
+    FLOAT64 = 13
+    COMPLEX64 = 14
+    COMPLEX128 = 15
+    OTHER = 16  # `tensor_elements` is a digest of the type and the number of elements
 
 
 class Reduction(IntEnum):
@@ -60,6 +72,31 @@ class Reduction(IntEnum):
     MIN = 4
 
 
+class Kind(IntEnum):
+    """Which collective was called. Receivers compare it, and the switch does between ranks."""
+
+    NONE = 0  # no collective: never in a job
+    ALL_REDUCE = 1
+    REDUCE = 2
+    BROADCAST = 3
+    ALL_GATHER = 4
+    REDUCE_SCATTER = 5
+    BARRIER = 6
+    REPAIR = 7  # a renewal's: the result of a collective that was cut, from who has it
+
+
+class Stage(IntEnum):
+    """What a message is to its collective, and so how that travels; compared as `Kind` is."""
+
+    NONE = 0
+    TENSOR = 1  # in the network: the tensor itself
+    MAGNITUDE = 2  # in the network: one element, by which a scale is agreed on
+    TOGETHER = 3  # in the network: all ranks' small tensors, beside each other
+    RING_REDUCE = 4  # by ring: parts that are added on their way
+    RING_GATHER = 5  # by ring: parts as they are
+    RING_BARRIER = 6  # by ring: nobody is done before everybody has the result
+
+
 class Flags(IntFlag):
     """Set by the switch."""
 
@@ -68,7 +105,7 @@ class Flags(IntFlag):
     MISMATCH = 0x02  # the ranks' signatures differed
 
 
-_LAYOUT: Final = struct.Struct(">IBBHIIBBBBB3xIII")
+_LAYOUT: Final = struct.Struct(">IBBHIIBBBBBBBBIII")
 HEADER_BYTES: Final = _LAYOUT.size
 
 
@@ -88,6 +125,9 @@ class AggregationHeader:
     packets: int
     element_type: ElementType = ElementType.RAW
     reduction: Reduction = Reduction.NONE
+    kind: Kind = Kind.NONE
+    root: int = 0
+    stage: Stage = Stage.NONE
     elements: int = 0
     collective: int = 0
     tensor_elements: int = 0
@@ -111,6 +151,9 @@ class AggregationHeader:
             self.element_type,
             self.packets,
             self.reduction,
+            self.kind,
+            self.root,
+            self.stage,
             self.elements,
             self.collective,
             self.tensor_elements,
@@ -135,6 +178,9 @@ class AggregationHeader:
             element_type,
             packets,
             reduction,
+            kind,
+            root,
+            stage,
             *counts,
         ) = _LAYOUT.unpack_from(chunk)
         if magic != MAGIC:
@@ -142,7 +188,7 @@ class AggregationHeader:
         if version != VERSION:
             raise NotAnAggregationHeader(f"version is {version}; this release speaks version {VERSION}")
         try:
-            codes = Op(op), ElementType(element_type), Reduction(reduction)
+            codes = Op(op), ElementType(element_type), Reduction(reduction), Kind(kind), Stage(stage)
         except ValueError as error:
             raise NotAnAggregationHeader(str(error)) from error
         elements, collective, tensor_elements = counts
@@ -155,6 +201,9 @@ class AggregationHeader:
             packets=packets,
             element_type=codes[1],
             reduction=codes[2],
+            kind=codes[3],
+            root=root,
+            stage=codes[4],
             elements=elements,
             collective=collective,
             tensor_elements=tensor_elements,

@@ -127,6 +127,8 @@ def test_the_aggregation_header_is_one_layout_in_docs_and_python() -> None:
         "op": Op.MAX,
         "element_type": ElementType.BFLOAT16,
         "reduction": Reduction.MIN,
+        "kind": aggregation.Kind.REPAIR,
+        "stage": aggregation.Stage.RING_BARRIER,
     }
     documented = documented_header()
     for name, (offset, size) in documented.items():

@@ -15,9 +15,11 @@ from host_agent.wire.aggregation import (
     AggregationHeader,
     ElementType,
     Flags,
+    Kind,
     NotAnAggregationHeader,
     Op,
     Reduction,
+    Stage,
 )
 
 U32 = st.integers(0, 2**32 - 1)
@@ -31,6 +33,9 @@ HEADERS = st.builds(
     packets=st.integers(0, 255),
     element_type=st.sampled_from(ElementType),
     reduction=st.sampled_from(Reduction),
+    kind=st.sampled_from(Kind),
+    root=st.integers(0, 255),
+    stage=st.sampled_from(Stage),
     elements=U32,
     collective=U32,
     tensor_elements=U32,
@@ -45,6 +50,9 @@ EXAMPLE = AggregationHeader(
     element_type=ElementType.BFLOAT16,
     packets=16,
     reduction=Reduction.AVG,
+    kind=Kind.REDUCE,
+    root=0xFE,
+    stage=Stage.RING_GATHER,
     elements=0x10111213,
     collective=0x14151617,
     tensor_elements=0x18191A1B,
@@ -54,7 +62,7 @@ EXAMPLE = AggregationHeader(
 
 def test_every_field_is_at_the_documented_offset() -> None:
     assert EXAMPLE.pack_fields().hex(" ", 4) == (
-        "50345244 01030102 03040506 0708090a 0b010410 02000000 10111213 14151617 18191a1b"
+        "50345244 01030102 03040506 0708090a 0b010410 0202fe05 10111213 14151617 18191a1b"
     )
     assert EXAMPLE.pack() == EXAMPLE.pack_fields() + bytes(CHUNK_BYTES - HEADER_BYTES)
 
@@ -72,6 +80,11 @@ def test_the_signature_is_what_ranks_must_agree_on_and_leaves_out_who_sent_it() 
     for field, value in {
         "op": Op.MAX,
         "element_type": ElementType.INT32,
+        "reduction": Reduction.MIN,
+        "kind": Kind.ALL_REDUCE,
+        "root": 1,
+        "stage": Stage.TENSOR,
+        "tensor_elements": 3,
         "elements": 1,
         "collective": 2,
     }.items():
@@ -81,7 +94,13 @@ def test_the_signature_is_what_ranks_must_agree_on_and_leaves_out_who_sent_it() 
 
 @pytest.mark.parametrize(
     ("offset", "value", "complaint"),
-    [(0, 0x51, "magic"), (4, 2, "version is 2"), (17, 9, "9 is not a valid Op"), (18, 7, "ElementType")],
+    [
+        (0, 0x51, "magic"),
+        (4, 2, "version is 2"),
+        (17, 9, "9 is not a valid Op"),
+        (18, 99, "ElementType"),
+        (21, 99, "Kind"),
+    ],
 )
 def test_what_is_no_header_of_ours_is_refused_by_name(offset: int, value: int, complaint: str) -> None:
     chunk = bytearray(EXAMPLE.pack())

@@ -1,0 +1,65 @@
+"""What a worker has called, as every message of the collective says it: the ranks' have to be the same.
+
+The switch compares it between the ranks of a message that it sums. A ring compares it at each receiver, with
+what that one has called itself: every phase has N - 1 steps, each sent only when the one before has come and
+was the same; so whoever has had the last step knows of every rank (docs/protocol.md).
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from host_agent.quantisation import ELEMENT_TYPES
+from host_agent.wire.aggregation import ElementType, Kind, Reduction
+
+_PLAIN: Final = (
+    *(np.bool_, np.int8, np.uint8, np.int16, np.uint16, np.uint32, np.int64, np.uint64),
+    *(np.float64, np.complex64, np.complex128),
+)
+_TYPES: Final[dict[np.dtype[Any], ElementType]] = {
+    **ELEMENT_TYPES,
+    **{np.dtype(kind): ElementType[np.dtype(kind).name.upper()] for kind in _PLAIN},
+}
+
+
+@dataclass(frozen=True)
+class Signature:
+    """A call. `root`: 0 where there is none. `tensor_elements`: of each rank's array, or see `signature`."""
+
+    kind: Kind
+    root: int
+    element_type: ElementType
+    reduction: Reduction
+    tensor_elements: int
+
+
+@functools.lru_cache(maxsize=256)
+def signature(kind: Kind, root: int, reduction: Reduction, dtype: np.dtype[Any], elements: int) -> Signature:
+    """Of `kind` on arrays of so many elements.
+
+    A byte names the plain types. Of all others (text, dates, records) there are too many, so the number of
+    elements gives way to a digest of it and the type; the messages' own sizes are compared all the same.
+    """
+    element_type = _TYPES.get(dtype, ElementType.OTHER)
+    if element_type is ElementType.OTHER:
+        digest = hashlib.sha256(f"{elements} {_described(dtype)}".encode()).digest()
+        elements = int.from_bytes(digest[:4], "big")
+    return Signature(kind, root, element_type, reduction, elements)
+
+
+def _described(dtype: np.dtype[Any]) -> str:
+    """A type in words that are the same in every process and release."""
+    if dtype.subdtype is not None:
+        base, shape = dtype.subdtype
+        return f"{_described(base)}{list(shape)}"
+    if dtype.fields is not None:
+        places = {name: dtype.fields[name] for name in dtype.names or ()}
+        fields = (f"{name}@{place[1]}:{_described(place[0])}" for name, place in places.items())
+        return f"{dtype.itemsize}{{{','.join(fields)}}}"
+    # Types that others have added (ml_dtypes) all call themselves void.
+    return f"{dtype.str} {dtype.name}" if dtype.kind == "V" else dtype.str

@@ -1,0 +1,163 @@
+"""Ranks that call different things: never a result, and an error on every rank."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, note, settings
+from hypothesis import strategies as st
+
+from host_agent.communicator import Communicator
+from host_agent.errors import MismatchError
+from host_agent.membership import Mode
+from host_agent.quantisation import BFLOAT16
+from tests.host_agent.different_calls import Made, disagreeing
+from tests.host_agent.fakes import FakeRack
+
+pytestmark = pytest.mark.filterwarnings("ignore::host_agent.errors.RingFallbackWarning")
+BOTH_WAYS = pytest.mark.parametrize("mode", [Mode.IN_NETWORK, Mode.RING], ids=["network", "ring"])
+RECORD = np.dtype([("a", "i4"), ("b", "i4")])
+OTHER_RECORD = np.dtype([("a", "i4"), ("b", "f4")])
+Work = Callable[[Communicator], Any]
+
+
+def rack_of(world_size: int, mode: Mode) -> FakeRack:
+    return FakeRack(world_size, mode=mode, reason="no slots" if mode is Mode.RING else "")
+
+
+def zeros(size: int, dtype: Any = np.int32) -> Any:
+    return np.zeros(size, dtype)
+
+
+EXAMPLES: dict[str, tuple[Work, Work]] = {
+    "all_gather, barrier": (
+        lambda c: c.all_gather(np.array([41], np.int32), strategy="ring"),
+        lambda c: c.barrier(),
+    ),
+    "reduce, all_reduce": (lambda c: c.reduce(zeros(4)), lambda c: c.all_reduce(zeros(4))),
+    "root of reduce": (lambda c: c.reduce(zeros(4), root=0), lambda c: c.reduce(zeros(4), root=1)),
+    "root of broadcast": (lambda c: c.broadcast(zeros(4), root=0), lambda c: c.broadcast(zeros(4), root=1)),
+    "types of as many bytes": (
+        lambda c: c.broadcast(zeros(8, np.int8)),
+        lambda c: c.broadcast(zeros(2, np.int32)),
+    ),
+    "types of the same size": (
+        lambda c: c.all_gather(zeros(4, np.int64)),
+        lambda c: c.all_gather(zeros(4, np.float64)),
+    ),
+    "texts": (lambda c: c.all_gather(zeros(4, "S5")), lambda c: c.all_gather(zeros(4, "S6"))),
+    "records": (lambda c: c.all_gather(zeros(4, RECORD)), lambda c: c.all_gather(zeros(4, OTHER_RECORD))),
+    "dates": (lambda c: c.broadcast(zeros(4, "M8[s]")), lambda c: c.broadcast(zeros(4, "M8[ms]"))),
+    "type": (lambda c: c.all_reduce(zeros(9)), lambda c: c.all_reduce(zeros(9, np.float32))),
+    "small types": (
+        lambda c: c.all_reduce(zeros(9, np.float16)),
+        lambda c: c.all_reduce(zeros(9, BFLOAT16)),
+    ),
+    "size": (lambda c: c.all_reduce(zeros(9)), lambda c: c.all_reduce(zeros(8))),
+    "small and large": (
+        lambda c: c.all_reduce(zeros(9, np.float32)),
+        lambda c: c.all_reduce(zeros(9000, np.float32)),
+    ),
+    "reduction": (lambda c: c.all_reduce(zeros(9), "max"), lambda c: c.all_reduce(zeros(9), "min")),
+    "order": (
+        lambda c: (c.all_reduce(zeros(9)), c.all_gather(zeros(9))),
+        lambda c: (c.all_gather(zeros(9)), c.all_reduce(zeros(9))),
+    ),
+}
+
+
+def test_a_ring_takes_reduce_scatter_not_for_all_reduce() -> None:
+    """It did: [205] in place of 105, and [106, 1] in place of [105, 206]."""
+    arrays = [np.array([100, 205], np.int32), np.array([5, 1], np.int32)]
+    require_mismatch(
+        rack_of(2, Mode.RING).run(
+            lambda c: c.all_reduce(arrays[1]) if c.rank else c.reduce_scatter(arrays[0])
+        )
+    )
+
+
+def test_a_ring_takes_all_gather_not_for_barrier() -> None:
+    """It did: [41, 1]."""
+    require_mismatch(
+        rack_of(2, Mode.RING).run(lambda c: c.barrier() if c.rank else c.all_gather(np.array([41], np.int32)))
+    )
+
+
+def test_a_switch_takes_broadcast_not_for_all_gather() -> None:
+    """It did: [100, 207] on both."""
+    rack = rack_of(2, Mode.IN_NETWORK)
+    require_mismatch(
+        rack.run(
+            lambda c: (
+                c.all_gather(np.array([7], np.int32), strategy="in-network")
+                if c.rank
+                else c.broadcast(np.array([100, 200], np.int32), strategy="in-network")
+            )
+        )
+    )
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize("odd", [0, 1])
+@pytest.mark.parametrize("world_size", [2, 3])
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_no_rank_gets_a_result(name: str, world_size: int, odd: int, mode: Mode) -> None:
+    one, other = EXAMPLES[name]
+    rack = rack_of(world_size, mode)
+    require_mismatch(rack.run(lambda c: (other if c.rank == odd else one)(c)))
+
+
+@pytest.mark.parametrize("odd", [0, 2])
+@pytest.mark.parametrize("kind", ["all_reduce", "all_gather", "reduce_scatter"])
+def test_ways_to_travel_that_differ(kind: str, odd: int) -> None:
+    rack = FakeRack(3)
+    errors = rack.run(
+        lambda c: getattr(c, kind)(zeros(12), strategy="ring" if c.rank == odd else "in-network")
+    )
+    require_mismatch(errors)
+
+
+def require_mismatch(errors: list[Any]) -> None:
+    for error in errors:
+        assert isinstance(error, MismatchError), errors
+
+
+@pytest.mark.parametrize("later", [False, True], ids=["now", "later"])
+@BOTH_WAYS
+@given(data=st.data())
+@settings(deadline=None, max_examples=40, suppress_health_check=list(HealthCheck))
+def test_any_calls_that_differ(mode: Mode, later: bool, data: st.DataObject) -> None:
+    world_size = data.draw(st.integers(2, 4))
+    calls = data.draw(disagreeing(world_size, mode))
+    first = next(
+        n for n, made in enumerate(zip(*calls, strict=True)) if len({m.means(mode) for m in made}) > 1
+    )
+    for rank, made in enumerate(calls):
+        note(f"rank {rank}: {made}; the first that differs is {first}")
+    outcomes = rack_of(world_size, mode).run(lambda c: outcomes_of(c, calls[c.rank], later=later))
+    for rank, got in enumerate(outcomes):
+        assert len(got) == len(calls[rank])
+        for number, outcome in enumerate(got):
+            if number >= first:
+                assert isinstance(outcome, Exception), (rank, number, outcome)
+            elif not isinstance(outcome, MismatchError):  # another rank was ahead of this one
+                calls[rank][number].check(outcome, rank, world_size)
+        assert isinstance(next(one for one in got if isinstance(one, Exception)), MismatchError), (rank, got)
+
+
+def outcomes_of(c: Communicator, calls: list[Made], *, later: bool) -> list[Any]:
+    """What each call returned or raised."""
+
+    def outcome(work: Callable[[], Any]) -> Any:
+        try:
+            return work()
+        except Exception as error:  # noqa: BLE001  the test looks at it
+            return error
+
+    begun = [outcome(partial(call.on, c, later=later)) for call in calls]
+    return [outcome(one.result) if isinstance(one, Future) else one for one in begun]
