@@ -14,12 +14,11 @@ from host_agent.membership import Mode
 from host_agent.quantisation import BFLOAT16
 
 ADDABLE: list[np.dtype[Any]] = [np.dtype(np.int32), np.dtype(np.float32), np.dtype(np.float16), BFLOAT16]
-OTHERS: list[np.dtype[Any]] = [
-    *map(np.dtype, (np.int8, np.uint8, np.int64, np.float64, np.complex64, "S4", "S5", "U1", "V4", "M8[s]")),
-    *map(np.dtype, ("M8[ms]", ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2)),
-    np.dtype([("a", "i4"), ("b", "i4")]),
-    np.dtype([("a", "i4"), ("b", "f4")]),
-]
+PLAIN: list[Any] = [np.int8, np.uint8, np.int64, np.float64, np.complex64]
+TEXTS_AND_DATES = ["S4", "S5", "U1", "V4", "M8[s]", "M8[ms]"]
+SMALL_FLOATS = [ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2]
+RECORDS = [[("a", "i4"), ("b", "i4")], [("a", "i4"), ("b", "f4")]]
+OTHERS: list[np.dtype[Any]] = [np.dtype(one) for one in (*PLAIN, *TEXTS_AND_DATES, *SMALL_FLOATS, *RECORDS)]
 REDUCING = ("all_reduce", "reduce", "reduce_scatter")
 ROOTED = ("reduce", "broadcast")
 AROUND_THE_RING = ("all_gather", "reduce_scatter")  # where it may choose
