@@ -164,6 +164,10 @@ class Registry(Keeper):
             running = Running(self._new_job(name, world_size, tenant, elastic=elastic, token=token))
         require_token(running.job.spec, token)
         tenant = tenant_of(tenant)
+        before = running.sessions.get(member.rank)
+        joining = running.job.phase is Phase.JOINING
+        if before is not None and joining and running.job.seats[member.rank].member == member:
+            before.broken()  # this worker's own, of which nobody has noticed that it is gone
         running.job.check(member, world_size, tenant, elastic=elastic)
         if why := self._why_not_qps(member):
             raise QueuePairTakenError(f"{why}: use another QP number")

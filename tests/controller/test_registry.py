@@ -569,6 +569,21 @@ def test_a_worker_that_dies_while_the_switch_is_written_ends_the_job_cleanly(ben
     bench(test)
 
 
+def test_who_joins_again_before_anybody_noticed_that_its_session_broke_is_taken_in(bench: Run) -> None:
+    async def test(b: Bench) -> None:
+        first = b.registry.join("train", 2, member(0))
+        again = b.registry.join("train", 2, member(0))
+        assert heard(first)[-1] is None
+        with pytest.raises(ConflictError, match="rank 0 is taken by h1"):
+            b.registry.join("train", 2, member(0, qp=0x200))  # another worker
+        other = b.registry.join("train", 2, member(1))
+        first.broken()  # it is noticed now, and means nothing any more
+        await b.registry.drain()
+        assert [ready_of(session).rank for session in (again, other)] == [0, 1]
+
+    bench(test)
+
+
 def test_everybody_who_withdraws_leaves_no_job_behind(bench: Run) -> None:
     async def test(b: Bench) -> None:
         session = b.registry.join("train", 2, member(0))
