@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from bench.switch_frames import BURST, PACKETS, Job, crossing_packets, router_entries
+from bench.switch_frames import BURST, PACKETS, Job, crossing_packets, host_entries, router_entries
 from controller.entries import Entry, Group
 from host_agent.wire.aggregation import CHUNK_LANES
 from p4src import JSON_PATH
@@ -118,7 +118,7 @@ def aggregate(ports: int, chunks: int, rounds: int) -> dict[str, Any]:
     timed = job_frames(job, range(WARM_UP, WARM_UP + MESSAGES), chunks)
     samples = []
     for _ in range(rounds):
-        sink = Sink(JSON_PATH.read_bytes(), job.entries())
+        sink = Sink(JSON_PATH.read_bytes(), [*host_entries(ports), *job.entries()])
         sink.run(warm)
         spent, left = sink.run(timed)
         sink.close()

@@ -37,7 +37,7 @@ from rich.table import Table
 if not __package__:  # started as a file
     sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from bench.switch_frames import Job, crossing, router_entries
+from bench.switch_frames import Job, crossing, host_entries, router_entries
 from bench.switch_rig import (
     Outcome,
     Processors,
@@ -141,8 +141,8 @@ class Bench:
             self._crossing("l3", self.stack.enter_context(manager), kind, routed=True)
         if "aggregate" in parts:
             jobs = [Job(ports, number) for number, ports in enumerate(self.arguments.ports)]
-            entries = [entry for job in jobs for entry in job.entries()]
             most = max(self.arguments.ports)
+            entries = [*host_entries(most), *(entry for job in jobs for entry in job.entries())]
             manager = p4_switch(f"{tag}a", most, Program.read(), entries, self.processors, bmv2=bmv2)
             made = self.stack.enter_context(manager)
             for job in jobs:

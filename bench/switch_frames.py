@@ -14,7 +14,7 @@ from controller.allocator import Region
 from controller.entries import Entry, table_entry
 from controller.flows import Ring, leaf_entries, source_port
 from controller.jobs import Member, Mode, Plan
-from controller.routes import mac_number, switch_mac
+from controller.routes import EDGE_PORT, mac_number, switch_mac
 from host_agent.wire.aggregation import (
     CHUNK_LANES,
     SUMMED_BIT,
@@ -40,7 +40,7 @@ Frames = Sequence[RocePacket]  # of the rounds of one message
 
 @dataclass(frozen=True)
 class Job:
-    """One job on ports 1 to `ports`, the `number`-th on its switch."""
+    """One job on ports 1 to `ports`, the `number`-th on its switch: on the same hosts as others there."""
 
     ports: int
     number: int
@@ -51,11 +51,11 @@ class Job:
         return [
             Member(
                 rank=rank,
-                ip=IPv4Address(f"10.{20 + self.number}.0.{1 + rank}"),
-                mac=f"02:00:0a:{20 + self.number:02x}:00:{1 + rank:02x}",
-                qpn_out=0x100 + rank,
+                ip=IPv4Address(_behind(rank + 1)),
+                mac=f"02:00:0a:14:00:{1 + rank:02x}",
+                qpn_out=0x1000 * self.number + 0x100 + rank,
                 psn_out=0x1000 * rank,
-                qpn_in=0x200 + rank,
+                qpn_in=0x1000 * self.number + 0x200 + rank,
                 path_mtu_max=4096,
             )
             for rank in range(self.ports)
@@ -137,6 +137,18 @@ def _opcode(index: int) -> Opcode:
     if index == 0:
         return Opcode.SEND_FIRST
     return Opcode.SEND_LAST if index == PACKETS - 1 else Opcode.SEND_MIDDLE
+
+
+def host_entries(ports: int) -> list[Entry]:
+    """Who is behind ports 1 to `ports`: nothing that comes in by others leaves."""
+    return [
+        table_entry(EDGE_PORT, {"ingress_port": port}, "SwitchIngress.edges.host_port", ip=_behind(port))
+        for port in range(1, ports + 1)
+    ]
+
+
+def _behind(port: int) -> int:
+    return int(IPv4Address("10.20.0.0")) + port
 
 
 def crossing_packets(chunks: int) -> list[Frames]:

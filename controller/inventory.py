@@ -12,13 +12,13 @@ from controller.queries import SlotContent
 from controller.registry import Registry
 from controller.running import Running
 from controller.store import Place
-from controller.switch import CounterCell
+from controller.switch import UNNAMED, CounterCell
 from controller.trees import Tree
 
 _RESULT = 0x01  # flag of a slot
 _CHUNK_BYTES = 256
 _NOTHING = CounterCell(0, 0)
-PORT_DROPS = ("no_route", "spoofed", "no_job", "bad_echo")
+PORT_DROPS = ("no_route", UNNAMED, "spoofed", "no_job", "bad_echo")
 
 PortCounters = Mapping[str, Mapping[int, CounterCell]]
 
@@ -123,8 +123,14 @@ def ports_in_use(registry: Registry, switch: ManagedSwitch) -> list[int]:
 
 
 def port_messages(registry: Registry, switch: ManagedSwitch, counters: PortCounters) -> list[pb.Port]:
-    """The ports that hosts or other switches are behind, with what was counted there."""
+    """The ports that hosts or other switches are behind, with what was counted there; then those that the
+    configuration does not name, where something came in by them."""
     ports = _ports(registry, switch)
+    named = {port.port for port in ports}
+    strangers = sorted(
+        number for number, cell in counters.get(UNNAMED, {}).items() if cell.packets and number not in named
+    )
+    ports += [pb.Port(switch=switch.name, port=number) for number in strangers]
     for port in ports:
         port.received.CopyFrom(_count(counters, "port_rx", port.port))
         port.sent.CopyFrom(_count(counters, "port_tx", port.port))

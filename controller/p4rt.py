@@ -233,12 +233,18 @@ class P4RuntimeClient:
         """The multicast groups; whatever program runs, as these are not a program's."""
         return [self._schema.decode(entity) for entity in await self._read([_all_groups()])]
 
-    async def read_counters(self, cells: Iterable[tuple[str, int]]) -> dict[tuple[str, int], tuple[int, int]]:
-        """(packets, bytes) of counter cells, each given by P4Info's name and an index."""
+    async def read_counters(
+        self, cells: Iterable[tuple[str, int | None]]
+    ) -> dict[tuple[str, int], tuple[int, int]]:
+        """(packets, bytes) of counter cells, each given by P4Info's name and an index; None: all of them."""
         ids = self._schema.counters
         names = {number: name for name, number in ids.items()}
         request = [
-            p4r.Entity(counter_entry=p4r.CounterEntry(counter_id=ids[name], index=p4r.Index(index=index)))
+            p4r.Entity(
+                counter_entry=p4r.CounterEntry(
+                    counter_id=ids[name], index=None if index is None else p4r.Index(index=index)
+                )
+            )
             for name, index in cells
         ]
         found = {}

@@ -42,11 +42,13 @@ from security.files import TlsFiles
 
 LOG = logging.getLogger(__name__)
 
+UNNAMED = "unnamed"
 PORT_COUNTERS = {
     "port_rx": "SwitchIngress.port_rx",
     "port_tx": "SwitchEgress.port_tx",
     "no_route": "SwitchIngress.forward.no_route",
-    "spoofed": "SwitchIngress.edges.spoofed",
+    UNNAMED: "SwitchIngress.edges.unnamed",
+    "spoofed": "SwitchIngress.origin.spoofed",
     "no_job": "SwitchIngress.tree.no_job",
     "bad_echo": "SwitchIngress.bad_echo",
 }
@@ -263,15 +265,25 @@ class Switch:
     async def port_counters(
         self, ports: Iterable[int] = range(MAX_PORTS)
     ) -> dict[str, dict[int, CounterCell]]:
-        """Each of `PORT_COUNTERS` for these port numbers; every number is many, asked for again and again."""
+        """Each of `PORT_COUNTERS` for these port numbers; every number is many, asked for again and again.
+
+        Of `UNNAMED` also the others that counted something: nobody can know them before.
+        """
         client, ports = self._require(), list(ports)
-        found = await client.read_counters(
-            [(name, port) for name in PORT_COUNTERS.values() for port in ports]
-        )
-        return {
+        cells: list[tuple[str, int | None]] = [(PORT_COUNTERS[UNNAMED], None)]
+        cells += [(name, port) for short, name in PORT_COUNTERS.items() if short != UNNAMED for port in ports]
+        found = await client.read_counters(cells)
+        counted: dict[str, dict[int, CounterCell]] = {
             short: {port: CounterCell(*found[name, port]) for port in ports}
             for short, name in PORT_COUNTERS.items()
         }
+        strangers = {
+            port: CounterCell(*cell)
+            for (name, port), cell in found.items()
+            if name == PORT_COUNTERS[UNNAMED] and any(cell)
+        }
+        counted[UNNAMED] |= strangers
+        return counted
 
     async def reset_flow_counters(self, first: int, count: int) -> None:
         """Zero for flow indexes first..first+count-1."""

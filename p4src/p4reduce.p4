@@ -1,8 +1,9 @@
 /* Slot-based gradient aggregation on RoCE v2 packets, without ending the hosts' connections (docs/protocol.md).
  *
- *   PacketParser -> Ingress: Membership -> ICRC check -> Placement -> Slots -> Forward
- *                            | Tree |         |             |           |
- *                             foreign    Acknowledged    unplaced    EMIT_GROUP: one replica a flow; SEND_UP: to a spine
+ *   PacketParser -> Ingress: Edges -> Membership, Origin | Tree -> ICRC check -> Placement -> Slots -> Forward
+ *                              |          |        |                    |             |           |
+ *                           unnamed    foreign  spoofed            Acknowledged    unplaced    EMIT_GROUP: one replica a flow;
+ *                                                                                              SEND_UP: to a spine
  *                -> Egress:  Emit (addresses, QP, PSN of the flow), IntoTree or NotReady (an RNR NAK) -> ICRC -> PacketDeparser
  */
 #include <core.p4>
@@ -11,6 +12,7 @@
 #include "include/sizes.p4"
 #include "include/headers.p4"
 #include "parser.p4"
+#include "edges.p4"
 #include "membership.p4"
 #include "icrc.p4"
 #include "placement.p4"
@@ -34,8 +36,9 @@ control SwitchIngress(inout headers_t hdr, inout metadata_t meta, inout standard
     counter(MAX_FLOWS, CounterType.packets_and_bytes) unplaced;
     counter(MAX_FLOWS, CounterType.packets_and_bytes) passed;
 
-    Membership() membership;
     Edges() edges;
+    Membership() membership;
+    Origin() origin;
     Tree() tree;
     Icrc() icrc;
     Acknowledged() acknowledged;
@@ -53,14 +56,17 @@ control SwitchIngress(inout headers_t hdr, inout metadata_t meta, inout standard
             query.apply(hdr, standard_metadata, slot_state, claimed_at);
         } else {
             port_rx.count((bit<32>)standard_metadata.ingress_port);
-            if (hdr.bth.isValid()) {
-                membership.apply(hdr, meta, standard_metadata);
-            }
-            if (meta.disguised || hdr.tree.isValid() || (hdr.bth.isValid() && meta.member == NO_MEMBER)) {
-                edges.apply(hdr, meta, standard_metadata);
-            }
-            if (hdr.tree.isValid()) {
-                tree.apply(hdr, meta, standard_metadata);
+            edges.apply(meta, standard_metadata);
+            if (meta.verdict == FORWARD) {
+                if (hdr.bth.isValid()) {
+                    membership.apply(hdr, meta, standard_metadata);
+                }
+                if (meta.verdict == FORWARD) {
+                    origin.apply(hdr, meta, standard_metadata);
+                }
+                if (hdr.tree.isValid()) {
+                    tree.apply(hdr, meta, standard_metadata);
+                }
             }
             icrc_over = meta.chunks;
             if (meta.member == ACK_FLOW) {

@@ -11,38 +11,6 @@
 #include <v1model.p4>
 #include "include/headers.p4"
 
-/* Ingress: what is behind the port, for packets that belong to no flow. */
-control Edges(in headers_t hdr, inout metadata_t meta, in standard_metadata_t standard_metadata) {
-    counter(MAX_PORTS, CounterType.packets_and_bytes) spoofed;
-
-    ipv4_t expected = hdr.ipv4.src;
-
-    /* A leaf knows the peers of other racks by their addresses, and hosts know the peers of a ring that is summed by none of us by
-     * theirs: nobody may send with another's. */
-    action host_port(ipv4_t ip) {
-        expected = ip;
-    }
-
-    action fabric_port() {
-        meta.fabric_port = true;
-    }
-
-    table port {
-        key = { standard_metadata.ingress_port: exact @name("ingress_port"); }
-        actions = { host_port; fabric_port; NoAction; }
-        const default_action = NoAction;
-        size = MAX_PORTS;
-    }
-
-    apply {
-        port.apply();
-        if (meta.disguised || expected != hdr.ipv4.src) {
-            spoofed.count((bit<32>)standard_metadata.ingress_port);
-            meta.verdict = DISCARD;
-        }
-    }
-}
-
 /* Ingress, for tree packets: whose they are, and for which slot. */
 control Tree(inout headers_t hdr,
              inout metadata_t meta,

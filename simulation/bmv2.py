@@ -170,7 +170,7 @@ class Bmv2:
         while len(self.echoes) < count and time.monotonic() < deadline:
             self._do(asyncio.sleep(0.005))
 
-    def read_counters(self, cells: Sequence[tuple[str, int]]) -> dict[tuple[str, int], int]:
+    def read_counters(self, cells: Sequence[tuple[str, int | None]]) -> dict[tuple[str, int], int]:
         """Packets counted, by counter and index."""
         found = self._do(self._p4runtime.read_counters(cells))
         return {cell: packets for cell, (packets, _) in found.items()}

@@ -11,7 +11,6 @@ namespace {
 constexpr size_t kIp = kEthernetBytes, kUdp = kIp + kIpBytes, kBth = kUdp + kUdpBytes;
 
 constexpr uint8_t kAckRequestBit = 0x80;
-constexpr uint8_t kSummedBit = 0x40;
 
 }  // namespace
 

@@ -29,6 +29,7 @@ constexpr uint8_t kSyndromeAck = 0x1f;  // credit count 31: "no credits"
 constexpr uint8_t kSyndromeRnr = 0x20;  // | timer
 constexpr uint8_t kSyndromeNak = 0x60;  // | code; 0 is PSN sequence error
 constexpr uint8_t kNakSequenceError = 0x60;
+constexpr uint8_t kSummedBit = 0x40;  // in the BTH's ninth byte, of its reserved bits: no host may send it
 constexpr uint32_t kLongestRun = 63;  // six of BTH's reserved bits, of a selective NAK
 
 // Both directions of a QP pair use the requester's, so that ECMP keeps them on one path.

@@ -40,6 +40,7 @@ size_t write_played_frame(const uint8_t *data, const p4r_play_host *hosts, const
     store_be16(ip + 10, ip_checksum(ip));
     store_be16(ip + kIpBytes + 4, packet.bytes - kIpBytes);
     store_be16(ip + kIpBytes + 6, 0);  // RoCE v2 sends no UDP checksum
+    ip[kIpBytes + kUdpBytes + 8] &= static_cast<uint8_t>(~kSummedBit);  // of a captured sum: switches would drop it
 
     const size_t covered = packet.bytes - kIcrcBytes;
     const uint32_t value = icrc(ip, covered);

@@ -1,4 +1,5 @@
-// The frame that is sent for a captured packet: its BTH, payload, size and type of service; everything else is new.
+// The frame that is sent for a captured packet: its BTH (without a switch's mark), payload, size and type of service; everything
+// else is new.
 #pragma once
 
 #include <cstddef>

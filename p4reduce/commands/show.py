@@ -56,7 +56,7 @@ PORTS = (
     Column("received_bytes", "bytes", right=True),
     Column("sent_packets", "sent", right=True),
     Column("sent_bytes", "bytes", right=True),
-    Column("no_route_packets", "no route", right=True),
+    Column("drops", "dropped", lambda drops: _reasons(drops)),
 )
 LINKS = (
     Column("link", "link"),
@@ -167,7 +167,13 @@ def port_row(port: Any) -> Row:
     for way in ("received", "sent", "no_route"):
         value = getattr(port, way)
         row |= {f"{way}_packets": value.packets, f"{way}_bytes": value.bytes}
+    row["drops"] = {reason: value.packets for reason, value in sorted(port.drops.items())}
     return row
+
+
+def _reasons(drops: dict[str, int]) -> str:
+    """What was dropped and why: spoofed 3, unnamed 5."""
+    return ", ".join(f"{reason} {count}" for reason, count in drops.items() if count)
 
 
 def link_row(wire: wires.Wire, known: Any | None) -> Row:

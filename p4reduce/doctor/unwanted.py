@@ -11,7 +11,15 @@ from p4reduce.doctor.facts import Facts
 from p4reduce.doctor.findings import Finding, Severity
 
 _MANY_COPIES: Final = 10
-_STRANGERS: Final = ("foreign-traffic", "spoofed")
+_DO: Final = {
+    **dict.fromkeys(
+        ("foreign-traffic", "spoofed"), ("no sum has anything of them; tcpdump at that port shows who sends",)
+    ),
+    "unnamed-port": (
+        "whoever belongs there needs a line in the controller's configuration, with this switch and port",
+        "if nobody does, take the cable out: nothing that comes in there goes anywhere",
+    ),
+}
 
 # What they are, whose they may be.
 _OF_FLOWS: Final = {
@@ -20,7 +28,15 @@ _OF_FLOWS: Final = {
     "mismatch": ("mismatch", "packets of {0} did not fit what the other ranks sent: their calls disagree"),
 }
 _OF_PORTS: Final = {
-    "spoofed": ("spoofed", "RoCE packets with another host's address came from {0} and were dropped"),
+    "unnamed": (
+        "unnamed-port",
+        "frames came in by {0}, which the configuration does not name, and were dropped",
+    ),
+    "spoofed": (
+        "spoofed",
+        "RoCE packets with another host's address, or marked as a switch marks sums, came from {0} and were "
+        "dropped",
+    ),
     "no_job": ("no-job", "partial sums of no job came from {0} and were dropped"),
     "bad_echo": ("bad-echo", "probes that fit no link came from {0} and were dropped"),
 }
@@ -39,7 +55,7 @@ def unwanted(facts: Facts, *, is_damaged: bool) -> Iterator[Finding]:
             total = port.drops[counter].packets if counter in port.drops else 0
             past = known.drops[counter].packets if known is not None and counter in known.drops else 0
             now = growing.growth(total, past)
-            behind = port.host or port.peer
+            behind = port.host or port.peer or f"port {port.port}"
             yield from _dropped(facts, what, behind, port.switch, total, now, is_damaged=is_damaged)
 
 
@@ -58,9 +74,7 @@ def _dropped(
         says=f"switch {switch}: {sentence.format(who)}: {now} in {words.seconds(facts.seconds)}, "
         f"{total} in all",
         where=switch,
-        do=("no sum has anything of them; tcpdump at that port shows who sends",)
-        if code in _STRANGERS
-        else (),
+        do=_DO.get(code, ()),
     )
 
 

@@ -34,7 +34,11 @@ EVENTS: Final[Mapping[str, tuple[Severity, str]]] = {
     "not_ready": (Severity.NOTE, "came again too early: asked to wait (RNR NAK)"),
 }
 PORT_EVENTS: Final[Mapping[str, tuple[Severity, str]]] = {
-    "spoofed": (Severity.WARNING, "dropped: not from the address of the host at that port"),
+    "unnamed": (Severity.WARNING, "dropped: the configuration names no host or switch at that port"),
+    "spoofed": (
+        Severity.WARNING,
+        "dropped: not from the address of the host at that port, or marked as a sum",
+    ),
     "no_job": (Severity.WARNING, "dropped: between switches, but of no job there"),
     "bad_echo": (Severity.WARNING, "dropped: a probe that does not fit its link"),
     "no_route": (Severity.NOTE, "dropped: its destination is nowhere in the fabric"),
@@ -132,7 +136,7 @@ def _counts(reading: Reading) -> Iterator[Row]:
                 if total:
                     old_port = old_ports.get((port.switch, port.port))
                     old = old_port.drops[event].packets if old_port is not None else None
-                    behind = f" ({port.host or port.peer})"
+                    behind = f" ({port.host or port.peer or 'nobody that is known'})"
                     where = f"{port.switch} port {port.port}{behind}"
                     yield _row(severity, event, where, why, total, rate(total, old, ports.seconds))
     if agents is not None:

@@ -55,7 +55,7 @@ const bit<8> OP_SUM  = 1;
 const bit<8> OP_MAX  = 2;
 
 /* In BTH's reserved bits, which receivers ignore: set on every packet of a result, so that our own hosts never take
- * another packet for one, whatever path it came. */
+ * another packet for one, whatever path it came. No host may send it. */
 const bit<7> BTH_SUMMED = 0x40;
 
 const bit<8> FLAG_RESULT   = 0x01; /* of a slot: it holds the sum of all workers */
@@ -204,7 +204,7 @@ typedef bit<3> member_t;
 const member_t NO_MEMBER = 0;
 const member_t DATA_FLOW = 1;    /* rank r to its successor */
 const member_t ACK_FLOW  = 2;    /* the acknowledgements back */
-const member_t FOREIGN   = 3;    /* aimed at a job's QP, but not from where its peer is */
+const member_t FOREIGN   = 3;    /* aimed at a job's QP, but not from where its peer is; or from nobody that it says it is from */
 const member_t PASSING   = 4;    /* between a member here and its peer in another rack, whose leaf deals with it */
 
 /* What a packet brings to its slot. */
@@ -226,6 +226,7 @@ struct metadata_t {
     bit<16>      ecmp_group;     /* 0: one way only */
     bit<16>      ecmp_index;
     bool         fabric_port;    /* the packet came from another switch */
+    ipv4_t       host_ip;        /* the packet came from this host; 0: from another switch */
     /* from the flow table */
     flow_index_t flow;
     bit<16>      job;

@@ -125,9 +125,11 @@ class Connection:
         else:
             self.node.send(metadata["port"], payload)
 
-    async def read_counters(self, cells: Iterable[tuple[str, int]]) -> dict[tuple[str, int], tuple[int, int]]:
+    async def read_counters(
+        self, cells: Iterable[tuple[str, int | None]]
+    ) -> dict[tuple[str, int], tuple[int, int]]:
         await self._delay()
-        return dict.fromkeys(cells, (0, 0))
+        return {(name, index): (0, 0) for name, index in cells if index is not None}
 
     async def reset_counters(self, cells: Sequence[tuple[str, int]]) -> None:
         await self._delay()

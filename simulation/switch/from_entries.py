@@ -91,8 +91,8 @@ class EntrySwitch(SwitchModel):
             port: IPv4Address(row.params["ip"]) for port, row in edges.items() if row.action == "host_port"
         }
         links = {row.match["egress_port"]: _link(row.params) for row in self.rows(TREE_LINK)}
-        fabric = [port for port, row in edges.items() if row.action == "fabric_port"]
-        self.links = {port: links[port] for port in fabric if port in links}  # they may come one by one
+        self.fabric_ports = frozenset(port for port, row in edges.items() if row.action == "fabric_port")
+        self.links = {port: links[port] for port in self.fabric_ports if port in links}  # one by one
         self.flood = tuple(
             port
             for row in self.rows(MAC)

@@ -1,8 +1,8 @@
 """The switch's rules as a Python model: the oracle for the P4 program, both targets and simulations.
 
-    frame ─ RoCE v2? ─ flow? ─ ICRC ─ place (First PSN records) ─ PASS? ─ slot rules 1..5 ─ emit on flow(s)
-              │no        │no member                                  │             │
-              └──────────┴───────────── forward (TTL - 1) ◄──────────┘             └─ or up: tree.py
+    frame ─ port? ─ RoCE v2? ─ flow? ─ own? ─ ICRC ─ place (First records) ─ PASS? ─ slot rules 1..5 ─ emit
+                      │no        │no member                                    │             │
+                      └──────────┴──────────── forward (TTL - 1) ◄─────────────┘             └─ or up: tree.py
 
 The words are those of docs/protocol.md: a message's fragment i lives in slot (m mod 2W)·P + i of its job,
 under the tag (generation, m). Registers keep what was last written to them, as in a switch: a claim writes
@@ -18,7 +18,7 @@ from ipaddress import IPv4Address
 from typing import TypeAlias
 
 from host_agent.wire import psn as psn_math
-from host_agent.wire.aggregation import CHUNK_BYTES, Op
+from host_agent.wire.aggregation import CHUNK_BYTES, SUMMED_BIT, Op
 from host_agent.wire.headers import ETHERTYPE_ARP, ETHERTYPE_IPV4, IPv4, Opcode, RocePacket, ipv4_checksum
 from simulation.switch.ecmp import choice
 from simulation.switch.emit import Shape, not_ready, sum_on
@@ -62,6 +62,7 @@ __all__ = [
     "serial_age",
 ]
 
+MARK_OFFSET = 50  # BTH's reserved bits
 CONGESTION_NOTIFICATION = 0x81  # CNP: RoCE v2's congestion management (annex A17)
 
 
@@ -82,8 +83,8 @@ Routes: TypeAlias = Mapping[IPv4Address, "Route | tuple[Route, ...]"]
 class SwitchModel(TreeSwitch):
     """One switch: routes, the ports that non-IP frames are flooded to, and the jobs on it.
 
-    In a fabric also links to other switches, by port; the address of the host behind each other port; and, of
-    jobs in several racks, `tree_jobs` by port and generation. A route of several next hops is ECMP.
+    In a fabric also links to other switches, by port; and, of jobs in several racks, `tree_jobs` by port and
+    generation. A route of several next hops is ECMP. Behind each other port is the host that is routed there.
     """
 
     def __init__(
@@ -94,7 +95,6 @@ class SwitchModel(TreeSwitch):
         flood: Iterable[int] = (),
         check_icrc: bool = True,
         links: Mapping[int, Link] | None = None,
-        host_ports: Mapping[int, IPv4Address] | None = None,
         tree_jobs: Mapping[tuple[int, int], Job | SpineJob] | None = None,
     ) -> None:
         super().__init__(links or {}, tree_jobs)
@@ -102,7 +102,11 @@ class SwitchModel(TreeSwitch):
         self.flood = tuple(flood)
         self.mac_ports: dict[bytes, int] = {}
         self.check_icrc = check_icrc
-        self.host_ports = dict(host_ports or {})
+        self.host_ports = {
+            route.port: ip
+            for ip, route in routes.items()
+            if isinstance(route, Route) and route.port not in self.links
+        }
         self.members: dict[FlowKey | QueuePair, tuple[Job, Flow, Role]] = {}
         for job in jobs:
             self.add_job(job)
@@ -135,9 +139,12 @@ class SwitchModel(TreeSwitch):
 
     def process(self, port: int, frame: bytes) -> list[Out]:
         """What leaves, and where, when `frame` comes in on `port`."""
+        if port not in self.host_ports and port not in self.fabric_ports:
+            self.port_counters["unnamed"][port] += 1
+            return []
         tree_packet = TreePacket.parse(frame)
         if tree_packet is not None:
-            return self.tree_packet(port, tree_packet, is_spoofed=self.is_spoofed(port, frame))
+            return self.tree_packet(port, tree_packet)
         if not is_roce(frame):
             if is_disguised(frame):
                 self.port_counters["spoofed"][port] += 1
@@ -150,20 +157,22 @@ class SwitchModel(TreeSwitch):
         if found is None or opcode == CONGESTION_NOTIFICATION:
             return [] if self.is_spoofed(port, frame) else self.forward(port, frame)
         job, flow, role = found
-        if role is Role.DATA:
-            return self.data(job, flow, frame)
         if role is Role.ACK:
             if opcode != Opcode.ACKNOWLEDGE:
                 return job.drop("foreign")
             job.counters["acks"] += 1
-            if flow.rnr_syndrome:
-                note_acknowledgement(job, flow, frame)
+        if self.is_spoofed(port, frame):
+            return []
+        if role is Role.DATA:
+            return self.data(job, flow, frame)
+        if role is Role.ACK and flow.rnr_syndrome:
+            note_acknowledgement(job, flow, frame)
         return self.forward(port, frame)
 
     def is_spoofed(self, port: int, frame: bytes) -> bool:
-        """Nobody sends with another's address: leaves know the peers in other racks by nothing else."""
+        """A host sends RoCE v2 with its own address, and never as a switch marks it."""
         own = self.host_ports.get(port)
-        spoofed = own is not None and own.packed != frame[26:30]
+        spoofed = own is not None and (own.packed != frame[26:30] or bool(frame[MARK_OFFSET] & SUMMED_BIT))
         self.port_counters["spoofed"][port] += spoofed
         return spoofed
 

@@ -41,7 +41,8 @@ TREE_COUNTERS = (
 )
 COUNTERS = (*RACK_COUNTERS, *TREE_COUNTERS)
 PORT_COUNTERS = (
-    "spoofed",  # RoCE from a host's port with an address that is not the host's: dropped
+    "unnamed",  # whatever came by a port that the configuration does not name: dropped
+    "spoofed",  # RoCE from a host's port, not with the host's address or marked as a sum: dropped
     "no_job",  # a tree packet that is no job's, or from no switch: dropped
     "bad_echo",  # an echo with a wrong ICRC: dropped
 )

@@ -32,6 +32,7 @@ class TreeSwitch:
         self, links: Mapping[int, Link], tree_jobs: Mapping[tuple[int, int], Job | SpineJob] | None = None
     ) -> None:
         self.links = dict(links)
+        self.fabric_ports = frozenset(self.links)  # that another switch is behind
         self.tree_jobs = dict(tree_jobs or {})
         self.port_counters = {name: Counter[int]() for name in PORT_COUNTERS}
         self.echoes: list[int] = []  # the nonces of echoes that came back, for the controller
@@ -44,9 +45,9 @@ class TreeSwitch:
         """Rule 1 on a spine."""
         slot.claim(tag)
 
-    def tree_packet(self, port: int, packet: TreePacket, *, is_spoofed: bool = False) -> list[Out]:
+    def tree_packet(self, port: int, packet: TreePacket) -> list[Out]:
         """What leaves when a tree packet comes in on `port`."""
-        if is_spoofed or port not in self.links or packet.version != TREE_VERSION or packet.is_cut:
+        if port not in self.links or packet.version != TREE_VERSION or packet.is_cut:
             self.port_counters["no_job"][port] += 1
             return []
         if packet.kind in (Kind.ECHO_REQUEST, Kind.ECHO_REPLY):

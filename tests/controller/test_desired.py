@@ -117,7 +117,7 @@ class TestMeaning:
         found = desired(example, Graph.of(fabric((1, 1), spines=3)))
         assert found.drain == {"s2", "l1:s3"}
         assert found.quotas is not None
-        assert len(found.on("l1")) == 3
+        assert len(found.on("l1")) == 4
 
     @pytest.mark.parametrize(
         "text", ["", "# nothing yet\n", "{}", "drain:\nentries: ~\ngroups: {}\nquotas:\n"]

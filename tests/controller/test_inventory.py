@@ -165,6 +165,23 @@ def count(b: FabricBench) -> None:
         switch.port_counters = counters  # type: ignore[method-assign]
 
 
+def test_ports_that_nobody_named_are_listed_where_something_came_in(served: Callable[[Test], None]) -> None:
+    async def test(b: FabricBench, service: ControllerService) -> None:
+        named = len((await service.ListPorts(pb.PortsRequest(), Context())).ports)
+
+        async def counters(ports: Iterable[int]) -> dict[str, dict[int, CounterCell]]:
+            return {"unnamed": {1: CounterCell(0, 0), 9: CounterCell(7, 700), 2: CounterCell(0, 0)}}
+
+        b.switches["l1"].port_counters = counters  # type: ignore[method-assign]
+        ports = (await service.ListPorts(pb.PortsRequest(), Context())).ports
+        assert len(ports) == named + 1
+        (stranger,) = [port for port in ports if not port.host and not port.peer]
+        assert (stranger.switch, stranger.port) == ("l1", 9)
+        assert stranger.drops["unnamed"].packets == 7
+
+    served(test)
+
+
 def test_links_are_counted_where_a_frame_was_sent(served: Callable[[Test], None]) -> None:
     async def test(b: FabricBench, service: ControllerService) -> None:
         count(b)

@@ -80,7 +80,7 @@ def test_drops_are_by_port_and_reason() -> None:
     found = parsed(Snapshot(ports=[port], links=[pb.Link(a="l1", b="s1", up=False)]))
     dropped = samples(found["p4reduce_port_dropped_packets"], "switch", "port", "peer", "reason")
     assert dropped["l1", "101", "s1 port 1", "spoofed"] == 4
-    assert len(dropped) == 4
+    assert len(dropped) == 5
     assert samples(found["p4reduce_link_up"], "link") == {("l1:s1",): 0}
 
 

@@ -530,15 +530,35 @@ def test_flow_counters_by_name_and_flow(switch_process: RunningSwitch) -> None:
     run(switch_process, test)
 
 
+def test_what_came_by_an_unnamed_port_is_told_without_asking_for_it(switch_process: RunningSwitch) -> None:
+    async def test(switch: Observed) -> None:
+        counter = switch._program.schema.counters["SwitchIngress.edges.unnamed"]
+        cell = p4r.CounterEntry(
+            counter_id=counter,
+            index=p4r.Index(index=500),
+            data=p4r.CounterData(packet_count=4, byte_count=400),
+        )
+        await set_cell(switch_process, p4r.Entity(counter_entry=cell))
+        await switch.until(lambda: switch.changes == [True, False, True])
+        found = await switch.port_counters([1, 2])
+        zero = CounterCell(0, 0)
+        assert found["unnamed"] == {1: zero, 2: zero, 500: CounterCell(4, 400)}
+        assert set(found["spoofed"]) == {1, 2}
+
+    run(switch_process, test)
+
+
 def test_port_counters(switch_process: RunningSwitch) -> None:
     async def test(switch: Observed) -> None:
         before = await switch.port_counters()
-        assert set(before) == {"port_rx", "port_tx", "no_route", "spoofed", "no_job", "bad_echo"}
+        drops = {"no_route", "unnamed", "spoofed", "no_job", "bad_echo"}
+        assert set(before) == {"port_rx", "port_tx", *drops}
         assert all(set(cells) == set(range(MAX_PORTS)) for cells in before.values())
         await switch.slots(0, 10)
         after = await switch.port_counters()
         assert after["port_tx"][255].packets == before["port_tx"][255].packets + 10
         assert set((await switch.port_counters([3, 1]))["spoofed"]) == {1, 3}
+        assert {1, 3} <= set((await switch.port_counters([3, 1]))["unnamed"]) <= {1, 3, 500}
 
     run(switch_process, test)
 

@@ -157,6 +157,23 @@ def test_what_becomes_of_each_packet(wires: tuple[list[PlayHost], Relay]) -> Non
     assert len(relay.seen) == count // 100
 
 
+def test_a_captured_sum_is_played_without_the_mark_that_no_host_may_send(
+    wires: tuple[list[PlayHost], Relay],
+) -> None:
+    """A switch would drop it. What else is in BTH's reserved bits stays; the ICRC is right."""
+    hosts, relay = wires
+    data, packets = played(1, gap_ns=0)
+    data[20 + 8 + 8] = 0x80 | 0x40 | 0x05  # asks for an acknowledgement
+    with FramePlayer(data, hosts, packets) as player:
+        player.start()
+        wait_until_quiet(player)
+        player.stop()
+        assert player.progress().received == 1
+    (frame,) = relay.seen
+    assert frame[50] == 0x85
+    assert frame_icrc_ok(frame)
+
+
 def test_stopping_at_once(wires: tuple[list[PlayHost], Relay]) -> None:
     hosts, _ = wires
     data, packets = played(2, gap_ns=3600 * 10**9)

@@ -94,7 +94,10 @@ class FakeAdmin:
 
     def ports(self) -> list[pb.Port]:
         received = pb.CounterValue(packets=5, bytes=500)
-        return [pb.Port(switch="s1", port=1, host="h1", ip="10.0.0.1", received=received, peer="s2 port 1")]
+        port = pb.Port(switch="s1", port=1, host="h1", ip="10.0.0.1", received=received, peer="s2 port 1")
+        for reason, packets in (("spoofed", 3), ("unnamed", 4), ("no_job", 0)):
+            port.drops[reason].packets = packets
+        return [port]
 
     def links(self) -> list[pb.Link]:
         return [pb.Link(a="l1", a_port=101, b="s1", b_port=1, up=False, state="drained")]
@@ -389,6 +392,9 @@ class TestOnACluster:
         (port,) = self.json(said, "show", "ports")
         assert (port["host"], port["received_packets"], port["no_route_packets"]) == ("h1", 5, 0)
         assert port["peer"] == "s2 port 1"
+        assert port["drops"] == {"no_job": 0, "spoofed": 3, "unnamed": 4}
+        assert cli.run(["show", "ports"]) == 0
+        assert "spoofed 3, unnamed 4" in said()[0]
 
     def test_a_rack_has_no_links(self, said: Said) -> None:
         assert self.json(said, "show", "links") == []

@@ -21,7 +21,8 @@ FLOW_COUNTERS = {
     "no_uplink": "SwitchIngress.up.no_uplink",
 }
 PORT_COUNTER_NAMES = {
-    "spoofed": "SwitchIngress.edges.spoofed",
+    "unnamed": "SwitchIngress.edges.unnamed",
+    "spoofed": "SwitchIngress.origin.spoofed",
     "no_job": "SwitchIngress.tree.no_job",
     "bad_echo": "SwitchIngress.bad_echo",
 }

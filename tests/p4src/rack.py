@@ -51,6 +51,7 @@ class CompiledRack:
         self.handles.clear()
         self.before = {name: self.plane.counter_read_all(full) for name, full in COUNTER_NAMES.items()}
         for ip, route in routes.items():
+            self.name_host(route.port, int(ip))
             self.insert(
                 "SwitchIngress.forward.route",
                 [Lpm(int(ip), 32)],
@@ -59,6 +60,10 @@ class CompiledRack:
             )
         for position, job in enumerate(jobs):
             self.install(job, position, check_icrc=check_icrc)
+
+    def name_host(self, port: int, ip: int) -> None:
+        """Behind that port is that host."""
+        self.insert("SwitchIngress.edges.port", [Exact(port)], "SwitchIngress.edges.host_port", [ip])
 
     def install(self, job: Job, position: int, *, check_icrc: bool) -> None:
         group = position + 1

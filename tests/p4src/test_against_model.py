@@ -168,7 +168,7 @@ EVENTS = st.tuples(
         ["next"] * 8
         + ["again", "again", "skip", "corrupt", "port", "address", "opcode", "chunks"]
         + ["acknowledge", "acknowledge", "damaged ack", "straggle", "straggle", "straggle"]
-        + ["generation", "rank", "job", "elements", "flags", "op", "packets", "psn", "cut"]
+        + ["generation", "rank", "job", "elements", "flags", "op", "packets", "psn", "cut", "reserved"]
     ),
     st.integers(0, 2**32 - 1),
 )
@@ -180,7 +180,9 @@ def said(pair: Pair, rank: int, psn: int, seed: int) -> RocePacket:
     offset = (-1, 0, 0, -1, -2, 1, 3, -9, 2**23 - 1, 2**23, 2**23 + 1, seed >> 8)[(seed >> 4) % 12]
     if offset > 3 and seed >> 28:  # such a jump ends the tracking: rarely
         offset = -1
-    return pair.acknowledgement(rank, psn + offset, syndrome, ack_req=bool(seed & 64), resv8a=seed & 128)
+    reserved = (0, 0, 0, 0x3F, 0x40)[(seed >> 20) % 5]
+    bits = {"ack_req": bool(seed & 64), "resv8a": seed & 128, "reserved": reserved}
+    return pair.acknowledgement(rank, psn + offset, syndrome, **bits)
 
 
 @settings(max_examples=60, deadline=None, phases=[Phase.explicit, Phase.generate])
@@ -228,6 +230,10 @@ def test_any_schedule_of_packets_is_decided_alike(
             opcode = list(Opcode)[(seed >> 12) % len(Opcode)]
             if opcode is not Opcode.ACKNOWLEDGE:
                 packet = replace(packet, bth=replace(packet.bth, opcode=opcode))
+        elif kind == "reserved":  # marked as a sum, or not
+            packet = replace(
+                packet, bth=replace(packet.bth, reserved=(0x40, 0x41, 0x01, 0x3F)[(seed >> 12) % 4])
+            )
         elif kind == "psn":
             packet = replace(
                 packet, bth=replace(packet.bth, psn=psn_math.add(packet.bth.psn, (seed >> 6) % 9))

@@ -228,6 +228,20 @@ def test_an_outsider_costs_nothing(pairs: dict[str, EntryPair], seed: int, racks
 
 @pytest.mark.parametrize("racks", [False, True], ids=["rack", "racks"])
 @pytest.mark.parametrize("seed", range(SEEDS))
+def test_an_outsider_at_a_port_that_is_not_named_reaches_nobody(
+    pairs: dict[str, EntryPair], seed: int, racks: bool
+) -> None:
+    """Not even those who are no members: it has no address that anybody could know it by."""
+    drawn = scenario(seed, racks=racks, links=LOSSY)
+    alone = play(pairs, drawn, disturbed=False)
+    attacked = play(pairs, drawn, disturbed=True, outsiders={"l1": 77, "l2": 77} if racks else {"l1": 77})
+    assert attacked.strange > 50
+    assert attacked.reached == 0
+    assert (attacked.ended_ns, attacked.sent_again) == (alone.ended_ns, alone.sent_again)
+
+
+@pytest.mark.parametrize("racks", [False, True], ids=["rack", "racks"])
+@pytest.mark.parametrize("seed", range(SEEDS))
 def test_broken_frames_cost_no_more_than_a_retransmission(
     pairs: dict[str, EntryPair], seed: int, racks: bool
 ) -> None:

@@ -325,7 +325,9 @@ def install_aggregation(switches: Sequence[Switch], pair: Pair) -> None:
                 "SwitchIngress.forward.next_hop",
                 [flow.dst_port, 5, mac(flow.dst_mac)],
             )
+        senders = {flow.port: int(flow.src_ip) for flow in pair.job.flows}
         for port in PORTS:
+            rack.name_host(port, senders.get(port, ip(10, 99, 0, port)))
             rack.insert(
                 "SwitchIngress.forward.route",
                 [Lpm(ip(10, 99, 0, port), 32)],

@@ -562,11 +562,13 @@ def test_a_link_between_switches_that_loses_at_both_ends_is_not_several() -> Non
 def test_frames_that_nobody_wants() -> None:
     port = pb.Port(switch="s1", port=4, host="h4")
     port.drops["spoofed"].packets = 6
+    unnamed = pb.Port(switch="s1", port=9)
+    unnamed.drops["unnamed"].packets = 7
     found = diagnose(
         running(
             now={
                 "counters": Said([made.flow(2, foreign=3)], ""),
-                "ports": Said([port], ""),
+                "ports": Said([port, unnamed], ""),
             }
         )
     )
@@ -575,8 +577,16 @@ def test_frames_that_nobody_wants() -> None:
         "switch s1: packets for job train rank 2 (h3)'s queue pair that are not from its peer were dropped: 3"
         in said
     )
-    assert "RoCE packets with another host's address came from h4 and were dropped: 6 in 0.6 s" in said
-    assert {"foreign-traffic", "spoofed"} <= set(found.codes)
+    assert (
+        "RoCE packets with another host's address, or marked as a switch marks sums, came from h4 and were "
+        "dropped: 6 in 0.6 s" in said
+    )
+    assert (
+        "switch s1: frames came in by port 9, which the configuration does not name, and were dropped: 7"
+        in said
+    )
+    assert "needs a line in the controller's configuration" in said
+    assert {"foreign-traffic", "spoofed", "unnamed-port"} <= set(found.codes)
 
 
 def test_a_receive_ring_that_overflows() -> None:

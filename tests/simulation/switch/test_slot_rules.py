@@ -276,9 +276,38 @@ def test_a_packet_for_a_jobs_qp_from_elsewhere_is_dropped_and_counted(rack: Rack
 def test_other_traffic_is_routed(rack: Rack) -> None:
     packet = rack.packet(0, 0, 0)
     other_qp = replace(packet, bth=replace(packet.bth, dest_qp=0x999))
-    ((port, out),) = rack.process(3, other_qp)
+    ((port, out),) = rack.process(1, other_qp)
     assert (port, out.ip.ttl, out.payload) == (2, 63, packet.payload)
     assert rack.counted() == {}
+
+
+def test_a_host_sends_as_itself_and_never_as_a_switch(rack: Rack) -> None:
+    """By the mark, agents know a sum; by the address, the peers of a ring know each other."""
+    packet = rack.packet(0, 0, 0)
+    other_qp = replace(packet.bth, dest_qp=0x999)
+    for port, sent in (
+        (3, replace(packet, bth=other_qp)),
+        (1, replace(packet, bth=replace(other_qp, reserved=0x40))),
+        (1, replace(packet, bth=replace(other_qp, reserved=0x7F, opcode=0x0A))),
+        (1, replace(packet, bth=replace(packet.bth, reserved=0x40))),
+    ):
+        assert rack.process(port, sent) == []
+    assert rack.switch.port_counters["spoofed"] == {3: 1, 1: 3}
+    assert rack.counted() == {}
+    ((_, out),) = rack.process(1, replace(packet, bth=replace(other_qp, reserved=0x3F)))
+    assert out.bth.reserved == 0x3F  # means nothing to a switch, and not that it is a sum
+
+
+def test_nothing_in_by_an_unnamed_port_leaves(rack: Rack) -> None:
+    packet = rack.packet(0, 0, 0)
+    arp = b"\xff" * 6 + bytes(6) + b"\x08\x06" + bytes(28)
+    other = replace(packet, bth=replace(packet.bth, dest_qp=0x999))
+    tcp = bytearray(packet.build())
+    tcp[23] = 6
+    for frame in (packet.build(), other.build(), arp, bytes(tcp)):
+        assert rack.switch.process(7, frame) == []
+        assert rack.switch.process(1, frame) != [] or frame == packet.build()
+    assert rack.switch.port_counters["unnamed"] == {7: 4}
 
 
 def test_arp_goes_on_as_in_a_switch_and_dead_packets_are_dropped(rack: Rack) -> None:
@@ -290,9 +319,10 @@ def test_arp_goes_on_as_in_a_switch_and_dead_packets_are_dropped(rack: Rack) -> 
     assert rack.switch.process(2, unknown_mac) == []
     packet = rack.packet(0, 0, 0)
     elsewhere = replace(packet, bth=replace(packet.bth, dest_qp=0x999))
-    assert rack.process(3, replace(elsewhere, ip=replace(elsewhere.ip, ttl=1))) == []
+    assert rack.process(1, replace(elsewhere, ip=replace(elsewhere.ip, ttl=1))) == []
     unknown = replace(elsewhere.ip, dst=elsewhere.ip.dst + 100)
-    assert rack.process(3, replace(elsewhere, ip=unknown)) == []
+    assert rack.process(1, replace(elsewhere, ip=unknown)) == []
+    assert not +rack.switch.port_counters["spoofed"]
 
 
 def test_acknowledgements_pass_through(rack: Rack) -> None:

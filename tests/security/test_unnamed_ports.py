@@ -1,0 +1,275 @@
+"""A port that the configuration does not name is no way in, and no host sends what only a switch may.
+
+A job of four workers behind two leaves, in the network or by ring; a third leaf on which nobody works.
+Frames of somebody who knows all of it go through the compiled programs of all switches, each held against the
+model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from ipaddress import IPv4Address
+from typing import Any
+
+import numpy as np
+import pytest
+
+from controller.jobs import Member
+from host_agent.wire.aggregation import SUMMED_BIT, AggregationHeader, Flags, Op
+from host_agent.wire.headers import Aeth, Bth, Ethernet, IPv4, Opcode, RocePacket, Udp
+from simulation.cases import Case
+from simulation.fabric import FabricSimulation
+from simulation.jobs import JobSettings
+from simulation.network import End, fabric_config
+from simulation.rack import Faults
+from simulation.scenarios import Scenario
+from simulation.switch.from_entries import EntrySwitch
+from simulation.switch.tree_packets import TREE_PORT, Kind, TreePacket, switch_address
+from tests.p4src.entry_pair import EntryPair
+
+UNNAMED = 77
+NOBODYS_QP = 0xABCDE
+
+
+@dataclass
+class Fabric:
+    """Compiled switches with the entries of a simulation's; `send` gives what reaches hosts."""
+
+    switches: dict[str, EntryPair]
+    ends: dict[tuple[str, int], End]
+    members: list[Member]
+    ring: Sequence[int]  # ranks in its order
+    ports: dict[IPv4Address, tuple[str, int]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.ports = {end: here for here, end in self.ends.items() if isinstance(end, IPv4Address)}
+
+    def send(self, switch: str, port: int, frame: bytes) -> list[tuple[IPv4Address, bytes]]:
+        reached = []
+        for out, data in self.switches[switch].process(port, frame):
+            end = self.ends[switch, out]
+            reached += [(end, data)] if isinstance(end, IPv4Address) else self.send(*end, data)
+        return reached
+
+    def from_host(self, ip: IPv4Address, frame: bytes) -> list[tuple[IPv4Address, bytes]]:
+        return self.send(*self.ports[ip], frame)
+
+    def counted(self, counter: str) -> int:
+        """By all switches, at all of their ports."""
+        for switch in self.switches.values():
+            switch.assert_counters_agree()
+        return sum(sum(switch.model.port_counters[counter].values()) for switch in self.switches.values())
+
+    @property
+    def flows(self) -> list[tuple[Member, Member]]:
+        """Who sends to whom around the ring."""
+        order = [self.members[rank] for rank in self.ring]
+        return list(zip(order, [*order[1:], order[0]], strict=True))
+
+
+@pytest.fixture(scope="module")
+def pairs() -> Iterator[dict[str, EntryPair]]:
+    made: dict[str, EntryPair] = {}
+    yield made
+    for pair in made.values():
+        pair.plane.close()
+
+
+def fabric(pairs: dict[str, EntryPair], *, racks: bool, in_network: bool) -> Fabric:
+    hosts = [2, 2, 1] if racks else [4]
+    config = fabric_config(1, hosts)
+    job = JobSettings(
+        placement=config.hosts[:4], cases=[Case("in_network", "all_reduce", np.dtype(np.int32), 500)]
+    )
+    built: FabricSimulation = Scenario(
+        seed=1,
+        spines=1,
+        hosts=hosts,
+        jobs=[job],
+        starts_ns=[0 if in_network else 1_000_000_000],  # a ring has no entries
+        late_ns=[()],
+        host_links=Faults(),
+        uplinks=Faults(),
+    ).build()
+    built.run_until(0)
+    (run,) = built.jobs
+    for name, switch in built.switches.items():
+        if name not in pairs:
+            pairs[name] = EntryPair()
+        entries = list(switch.entries.values())
+        pairs[name].reset()
+        pairs[name].model = EntrySwitch()
+        pairs[name].write(entries)
+    return Fabric({name: pairs[name] for name in built.switches}, built.ends, run.members, run.tree.ring)
+
+
+def data(sender: Member, receiver: Member, *, marked: bool, op: Op = Op.SUM, **bth: Any) -> bytes:
+    """What a leaf would answer to a packet of the sender's; without the mark, the sender's own packet."""
+    head = AggregationHeader(
+        job=1,
+        generation=1,
+        message=0,
+        rank=sender.rank,
+        op=op,
+        packets=1,
+        flags=Flags.RESULT if marked else Flags.NONE,
+    ).pack()
+    fields: dict[str, Any] = {"dest_qp": receiver.qpn_in, "reserved": SUMMED_BIT if marked else 0, **bth}
+    return RocePacket(
+        ethernet=Ethernet(dst=bytes(6), src=bytes(6)),
+        ip=IPv4(src=sender.ip, dst=receiver.ip, total_length=0),
+        udp=Udp(length=0),
+        bth=Bth(opcode=Opcode.SEND_ONLY, psn=sender.psn_out, **fields),
+        payload=head,
+    ).build()
+
+
+def ack(sender: Member, receiver: Member, **bth: Any) -> bytes:
+    """What the receiver says to the sender."""
+    return RocePacket(
+        ethernet=Ethernet(dst=bytes(6), src=bytes(6)),
+        ip=IPv4(src=receiver.ip, dst=sender.ip, total_length=0),
+        udp=Udp(length=0),
+        bth=Bth(opcode=Opcode.ACKNOWLEDGE, dest_qp=sender.qpn_out, psn=sender.psn_out, **bth),
+        aeth=Aeth(0x60, 7),
+    ).build()
+
+
+def forged(made: Fabric) -> list[bytes]:
+    """As from each member to each other, to both of its queue pairs: sums, raw data, NAKs."""
+    frames = []
+    for sender in made.members:
+        for receiver in made.members:
+            if sender is receiver:
+                continue
+            for qpn in (receiver.qpn_in, receiver.qpn_out):
+                frames += [data(sender, receiver, marked=marked, dest_qp=qpn) for marked in (True, False)]
+            frames.append(ack(sender, receiver))
+    return frames
+
+
+def tcp(source: IPv4Address, destination: IPv4Address) -> bytes:
+    ip = IPv4(src=source, dst=destination, total_length=0, protocol=6)
+    return bytes(12) + b"\x08\x00" + ip.pack(60) + bytes(40)
+
+
+ARP = b"\xff" * 6 + bytes(6) + b"\x08\x06" + bytes(28)
+WAYS = [(racks, in_network) for racks in (False, True) for in_network in (True, False)]
+WAY_IDS = ["rack-in_network", "rack-ring", "racks-in_network", "racks-ring"]
+
+
+@pytest.mark.parametrize(("racks", "in_network"), WAYS, ids=WAY_IDS)
+def test_nobody_reaches_a_member_by_an_unnamed_port(
+    pairs: dict[str, EntryPair], racks: bool, in_network: bool
+) -> None:
+    """With a member's address, its queue pairs, PSN and mark; on any leaf, and on a spine."""
+    made = fabric(pairs, racks=racks, in_network=in_network)
+    frames = forged(made)
+    for name in made.switches:
+        for frame in frames:
+            assert made.send(name, UNNAMED, frame) == [], f"by {name}: {RocePacket.parse(frame)}"
+    assert made.counted("unnamed") == len(made.switches) * len(frames)
+    assert made.counted("spoofed") == 0
+
+
+def test_what_is_forged_is_what_a_member_takes(pairs: dict[str, EntryPair]) -> None:
+    """By the link from its own leaf, where such a sum comes by in truth; else the test above says nothing."""
+    made = fabric(pairs, racks=True, in_network=True)
+    sender, receiver = next(
+        flow for flow in made.flows if made.ports[flow[0].ip][0] == "l2" and made.ports[flow[1].ip][0] == "l1"
+    )
+    frame = data(sender, receiver, marked=True)
+    [(ip, arrived)] = made.send("s1", 2, frame)
+    assert ip == receiver.ip
+    assert RocePacket.parse(arrived).bth.reserved == SUMMED_BIT
+
+
+@pytest.mark.parametrize("racks", [False, True], ids=["rack", "racks"])
+def test_nothing_else_comes_in_by_an_unnamed_port_either(pairs: dict[str, EntryPair], racks: bool) -> None:
+    """Whatever answers it could take part in the fabric under any name."""
+    made = fabric(pairs, racks=racks, in_network=True)
+    one, other = made.members[0], made.members[1]
+    echo = TreePacket(
+        ethernet=Ethernet(dst=bytes(6), src=bytes(6)),
+        ip=IPv4(src=switch_address(1), dst=switch_address(101), total_length=0),
+        udp=Udp(length=0, src_port=TREE_PORT, dst_port=TREE_PORT),
+        kind=Kind.ECHO_REQUEST,
+    ).build()
+    frames = [ARP, tcp(one.ip, other.ip), echo, data(one, other, marked=False, dest_qp=NOBODYS_QP), bytes(14)]
+    for name in made.switches:
+        for frame in frames:
+            assert made.switches[name].process(UNNAMED, frame) == []
+    assert made.counted("unnamed") == len(frames) * len(made.switches)
+    for frame in (ARP, tcp(one.ip, other.ip), data(one, other, marked=False, dest_qp=NOBODYS_QP)):
+        assert made.from_host(one.ip, frame) != []
+
+
+def test_a_port_that_is_named_later_is_a_way_in_from_then_on(pairs: dict[str, EntryPair]) -> None:
+    made = fabric(pairs, racks=False, in_network=False)
+    one, other = made.members[0], made.members[1]
+    switch, port = made.ports[one.ip]
+    named = [
+        entry
+        for entry in made.switches[switch].model.entries.values()
+        if dict(getattr(entry, "match", ())).get("ingress_port") == port
+    ]
+    frame = data(one, other, marked=False)
+    assert made.from_host(one.ip, frame) != []
+    made.switches[switch].write(delete=named)
+    assert made.from_host(one.ip, frame) == []
+    made.switches[switch].write(named)
+    assert made.from_host(one.ip, frame) != []
+    assert made.counted("unnamed") == 1
+
+
+@pytest.mark.parametrize("reserved", [0x40, 0x41, 0x7F])
+@pytest.mark.parametrize(("racks", "in_network"), WAYS, ids=WAY_IDS)
+def test_no_host_marks_a_packet_as_summed(
+    pairs: dict[str, EntryPair], racks: bool, in_network: bool, reserved: int
+) -> None:
+    """Not a member either: data, PASS messages, acknowledgements, and what is no job's, on every way."""
+    made = fabric(pairs, racks=racks, in_network=in_network)
+    sent = 0
+    for sender, receiver in made.flows:
+        of_sender = [
+            data(sender, receiver, marked=False, reserved=reserved),
+            data(sender, receiver, marked=False, op=Op.PASS, reserved=reserved),
+            data(sender, receiver, marked=False, dest_qp=NOBODYS_QP, reserved=reserved),
+            data(sender, receiver, marked=False, dest_qp=NOBODYS_QP, reserved=reserved, ack_req=1),
+        ]
+        for frame in of_sender:
+            assert made.from_host(sender.ip, frame) == []
+        assert made.from_host(receiver.ip, ack(sender, receiver, reserved=reserved)) == []
+        sent += len(of_sender) + 1
+    assert made.counted("spoofed") == sent
+
+
+@pytest.mark.parametrize(("racks", "in_network"), WAYS, ids=WAY_IDS)
+def test_what_hosts_and_cards_send_themselves_gets_through(
+    pairs: dict[str, EntryPair], racks: bool, in_network: bool
+) -> None:
+    """Cards send zeros there; six bits of an acknowledgement are what agents say in selective NAKs."""
+    made = fabric(pairs, racks=racks, in_network=in_network)
+    for sender, receiver in made.flows:
+        passes = data(sender, receiver, marked=False, op=Op.PASS)
+        answer = ack(sender, receiver, reserved=0x3F)
+        for ip, to, frame in ((sender.ip, receiver.ip, passes), (receiver.ip, sender.ip, answer)):
+            [(reached, arrived)] = made.from_host(ip, frame)
+            assert reached == to
+            assert arrived[50] == frame[50]
+    assert made.counted("spoofed") == 0
+
+
+def test_a_member_of_a_ring_is_not_reached_under_its_peers_name(pairs: dict[str, EntryPair]) -> None:
+    """A named port has one address; by another leaf's, too."""
+    made = fabric(pairs, racks=True, in_network=False)
+    sender, receiver = made.flows[0]
+    frame = data(sender, receiver, marked=False)
+    assert len(made.from_host(sender.ip, frame)) == 1
+    others = [ip for ip in made.ports if ip != sender.ip]
+    for ip in others:
+        assert made.from_host(ip, frame) == []
+    assert made.counted("spoofed") == len(others)
+    own = replace(RocePacket.parse(frame), ip=replace(RocePacket.parse(frame).ip, src=others[0])).build()
+    assert len(made.from_host(others[0], own)) == 1  # it is no job's for a switch; agents know their peers
