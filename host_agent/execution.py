@@ -350,6 +350,8 @@ class Execution:
             _LOG.warning("%s; waiting on, as no timeout_s is set", stall)
 
     def _require_no_failure(self, what: str) -> None:
+        if isinstance(self.ended, MismatchError):  # found by another worker, which knows its own call
+            raise MismatchError(f"{self.ended}. Rank {self.rank} called {what}") from self.ended
         if self.ended is not None:
             raise self.ended.with_traceback(None)
         if self.failure is not None:

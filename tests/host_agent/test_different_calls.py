@@ -88,6 +88,16 @@ def test_a_ring_takes_all_gather_not_for_barrier() -> None:
     )
 
 
+def test_around_a_ring_of_two_both_errors_name_both_calls() -> None:
+    errors = rack_of(2, Mode.RING).run(
+        lambda c: c.broadcast(zeros(3, np.int8), root=1) if c.rank else c.all_reduce(zeros(5), "max")
+    )
+    require_mismatch(errors)
+    for error in errors:
+        assert "all_reduce(MAX) of 5 int32" in str(error), error
+        assert "broadcast of 3 int8" in str(error), error
+
+
 def test_a_switch_takes_broadcast_not_for_all_gather() -> None:
     """It did: [100, 207] on both."""
     rack = rack_of(2, Mode.IN_NETWORK)
