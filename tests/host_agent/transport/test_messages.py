@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from host_agent.transport import EventType, FailureCode, SwitchOp
-from host_agent.wire.aggregation import CHUNK_BYTES, AggregationHeader, Flags, Reduction
+from host_agent.wire.aggregation import CHUNK_BYTES, AggregationHeader, Flags, Kind, Reduction, Stage
 from simulation.nic import DEAD, NOT_READY, TAKEN, MessageEngine, NicEndpoint
 from tests.host_agent.transport.fabric import Fabric, Faults, ring_configs, router
 from tests.host_agent.transport.peer import Peer, passing, sum_of
@@ -184,6 +184,9 @@ WRONG = [
         "element count 99",
     ),
     (lambda: result(range(100), reduction=Reduction.AVG), FailureCode.WRONG_SHAPE, "reduction 2"),
+    (lambda: result(range(100), kind=Kind.REDUCE), FailureCode.WRONG_SHAPE, "kind of collective 2"),
+    (lambda: result(range(100), root=255), FailureCode.WRONG_SHAPE, "root 255"),
+    (lambda: result(range(100), stage=Stage.TOGETHER), FailureCode.WRONG_SHAPE, "stage 3"),
     (lambda: bytes(512), FailureCode.BAD_HEADER, "magic 0x00000000"),
     (lambda: result(range(100))[:-256], FailureCode.BAD_SEQUENCE, "packet 1 of 3"),
     (lambda: result(range(100)) + bytes(256), FailureCode.BAD_SEQUENCE, "packet 2 of 3"),
