@@ -118,7 +118,7 @@ def _running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     cluster = cluster_state("c1")
     cluster.directory.mkdir()
     cluster.save()
-    monkeypatch.setattr(job_commands, "AdminClient", FakeAdmin)
+    monkeypatch.setattr(job_commands, "ClusterAdmin", lambda known: FakeAdmin(f"unix:{known.control_socket}"))
     FakeAdmin.asked.clear()
     yield
     FakeAdmin.asked.clear()
