@@ -131,7 +131,7 @@ def contest(
         try:
             with Team(cluster, len(hosts), hosts=hosts) as team:
                 progress("workers join")
-                joined = team.join(job, timeout_s=STALL_S, join_timeout_s=STALL_S, selective=selective)[0]
+                joined = team.join(job, timeout_s=STALL_S, selective=selective)[0]
                 _require_mode(strategies, joined)
                 for strategy in strategies:
                     progress(f"connecting for {strategy}")

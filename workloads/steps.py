@@ -21,7 +21,7 @@ def run_steps(
     team: Team, job: Job, steps: tuple[Step, ...], *, timeout_s: float, progress: Progress
 ) -> Result:
     """Join, do every step, leave. Errors are raised; what was wrong with a sum is in the result."""
-    joined = team.join(job.name, timeout_s=timeout_s, join_timeout_s=timeout_s, elastic=job.elastic)[0]
+    joined = team.join(job.name, timeout_s=timeout_s, elastic=job.elastic)[0]
     done: list[Result] = []
     for step in steps:
         if step.all_reduce is not None:

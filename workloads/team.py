@@ -77,11 +77,16 @@ class Team:
         for file in self._complaints:
             file.close()
 
-    def join(self, job: str, **arguments: Any) -> list[Answer]:
-        """Everybody joins `job`. `elastic=True`: from then on, who ends is left out (`lost`)."""
+    def join(self, job: str, *, timeout_s: float = DEFAULT_TIMEOUT_S, **arguments: Any) -> list[Answer]:
+        """Everybody joins `job`. `elastic=True`: from then on, who ends is left out (`lost`).
+
+        Workers try for nine tenths of `timeout_s`: a worker that cannot join says why before the time is up.
+        """
         self.job, self._elastic = job, bool(arguments.get("elastic"))
         return self.do(
             "join",
+            timeout_s=timeout_s,
+            join_timeout_s=0.9 * timeout_s,
             per_rank=[{"rank": rank} for rank in range(self.size)],
             controller=self.cluster.controller,
             job=job,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from p4reduce import output
-from p4reduce.commands.exhaustive import Tell, explore
+from p4reduce.exploring import Tell, explore
 from p4reduce.failing import EXIT_INTERRUPTED
 from topologies.errors import TopologyError
 
