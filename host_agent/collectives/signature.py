@@ -59,7 +59,8 @@ def _described(dtype: np.dtype[Any]) -> str:
         return f"{_described(base)}{list(shape)}"
     if dtype.fields is not None:
         places = {name: dtype.fields[name] for name in dtype.names or ()}
-        fields = (f"{name}@{place[1]}:{_described(place[0])}" for name, place in places.items())
+        # Names are quoted: they may hold what stands between them here.
+        fields = (f"{name!r}@{place[1]}:{_described(place[0])}" for name, place in places.items())
         return f"{dtype.itemsize}{{{','.join(fields)}}}"
-    # Types that others have added (ml_dtypes) all call themselves void.
-    return f"{dtype.str} {dtype.name}" if dtype.kind == "V" else dtype.str
+    # Of types that others have added (ml_dtypes), several have one code.
+    return f"{dtype.str} {dtype.name}"

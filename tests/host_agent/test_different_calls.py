@@ -7,15 +7,18 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
+from host_agent.collectives.signature import signature
 from host_agent.communicator import Communicator
 from host_agent.errors import MismatchError
 from host_agent.membership import Mode
 from host_agent.quantisation import BFLOAT16
+from host_agent.wire.aggregation import Kind, Reduction
 from tests.host_agent.different_calls import Made, disagreeing
 from tests.host_agent.fakes import FakeRack
 
@@ -23,6 +26,8 @@ pytestmark = pytest.mark.filterwarnings("ignore::host_agent.errors.RingFallbackW
 BOTH_WAYS = pytest.mark.parametrize("mode", [Mode.IN_NETWORK, Mode.RING], ids=["network", "ring"])
 RECORD = np.dtype([("a", "i4"), ("b", "i4")])
 OTHER_RECORD = np.dtype([("a", "i4"), ("b", "f4")])
+# One field at the place of RECORD's second, and a name that looks like the two of RECORD.
+WRITTEN_ALIKE = np.dtype({"names": ["a@0:<i4,b"], "formats": ["i4"], "offsets": [4], "itemsize": 8})
 Work = Callable[[Communicator], Any]
 
 
@@ -52,6 +57,10 @@ EXAMPLES: dict[str, tuple[Work, Work]] = {
     ),
     "texts": (lambda c: c.all_gather(zeros(4, "S5")), lambda c: c.all_gather(zeros(4, "S6"))),
     "records": (lambda c: c.all_gather(zeros(4, RECORD)), lambda c: c.all_gather(zeros(4, OTHER_RECORD))),
+    "records that are written alike": (
+        lambda c: c.broadcast(zeros(4, RECORD)),
+        lambda c: c.broadcast(zeros(4, WRITTEN_ALIKE)),
+    ),
     "dates": (lambda c: c.broadcast(zeros(4, "M8[s]")), lambda c: c.broadcast(zeros(4, "M8[ms]"))),
     "type": (lambda c: c.all_reduce(zeros(9)), lambda c: c.all_reduce(zeros(9, np.float32))),
     "small types": (
@@ -130,6 +139,15 @@ def test_ways_to_travel_that_differ(kind: str, odd: int) -> None:
         lambda c: getattr(c, kind)(zeros(12), strategy="ring" if c.rank == odd else "in-network")
     )
     require_mismatch(errors)
+
+
+def test_all_types_that_others_have_added_are_told_apart() -> None:
+    """Several of them have one code; a type's own name is what they differ in."""
+    kinds = (getattr(ml_dtypes, name) for name in ml_dtypes.__all__)
+    types = [np.dtype(kind) for kind in kinds if isinstance(kind, type) and issubclass(kind, np.generic)]
+    assert len(types) > 10
+    told = {signature(Kind.BROADCAST, 0, Reduction.NONE, dtype, 12) for dtype in types}
+    assert len(told) == len(types)
 
 
 def require_mismatch(errors: list[Any]) -> None:
