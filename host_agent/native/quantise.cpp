@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "float_mode.h"
 #include "half.h"
@@ -309,6 +310,9 @@ void sum_rows(int element_type, const void *rows, size_t stride, size_t count, s
         }
         if (divisor != 1)
             for (size_t j = 0; j < part; j++) sums[j] /= divisor;
+        // Which NaN comes of two, or of Inf - Inf, is the processor's and the compiler's choice, and every rank adds by itself.
+        for (size_t j = 0; j < part; j++)
+            if (std::isnan(sums[j])) sums[j] = std::numeric_limits<double>::quiet_NaN();
         round_doubles(element_type, sums, part, static_cast<uint8_t *>(target) + element * i);
     }
 }

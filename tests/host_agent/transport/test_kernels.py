@@ -195,3 +195,32 @@ def test_what_is_not_finite_shows_in_what_is_kept(dtype: np.dtype[Any]) -> None:
     assert kernels.keep(array, np.empty(array.nbytes, np.uint8)) == quantisation.INFINITY_BITS
     array[3] = np.nan
     assert kernels.keep(array, np.empty(array.nbytes, np.uint8)) > quantisation.INFINITY_BITS
+
+
+@pytest.mark.parametrize("dtype", [kind for kind in ELEMENT_TYPES if kind != np.int32], ids=str)
+@pytest.mark.parametrize("divisor", [1, 2])
+def test_a_sum_of_rows_that_is_no_number_is_always_the_same_one(dtype: np.dtype[Any], divisor: int) -> None:
+    """Every rank adds for itself, and processors make different NaNs of Inf - Inf, and of two NaNs."""
+    size = 13  # more than a vector, and a rest
+    quiet = {4: [0x7FC12345, 0xFFC54321], 2: [0x7FD1, 0xFFE2]}[dtype.itemsize]
+    bits = np.dtype(f"u{dtype.itemsize}")
+    nans = [np.full(size, one, bits).view(dtype) for one in quiet]
+    infinities = [np.full(size, one, dtype) for one in (np.inf, -np.inf)]
+    pairs = [
+        nans,
+        nans[::-1],
+        infinities,
+        infinities[::-1],
+        [nans[1], infinities[0]],
+        [infinities[1], nans[0]],
+    ]
+    seen = set()
+    for pair in pairs:
+        rows = np.zeros((2, -(-size * dtype.itemsize // 4)), np.int32)
+        for row, values in zip(rows, pair, strict=True):
+            row.view(np.uint8)[: values.nbytes] = values.view(np.uint8)
+        out = np.zeros(size, dtype)
+        kernels.sum_rows(rows, out, divisor=divisor)
+        assert np.isnan(out).all()
+        seen |= set(out.view(bits).tolist())
+    assert len(seen) == 1, [hex(one) for one in seen]
