@@ -457,7 +457,8 @@ class ControllerSession:
 class _Lease:
     """Since when this worker is known to be in its job: when it sent the last heartbeat that was answered.
 
-    By this machine's clock alone, and before the controller counts from when it heard that one.
+    By this machine's clock alone, and before the controller counts from when it heard that one. The clock is
+    one that goes on while the machine is suspended, which the others do not wait for.
     """
 
     def __init__(self) -> None:
@@ -470,7 +471,7 @@ class _Lease:
         """Of a heartbeat that is sent now."""
         with self._counting:
             self._number += 1
-            self._sent[self._number] = time.monotonic()
+            self._sent[self._number] = _boot_time()
             if len(self._sent) > _UNANSWERED:
                 del self._sent[min(self._sent)]
             return self._number
@@ -483,7 +484,12 @@ class _Lease:
 
     def holds(self, lease_s: float) -> bool:
         """Whether it is not longer ago than that."""
-        return time.monotonic() - self._since < lease_s
+        return _boot_time() - self._since < lease_s
+
+
+def _boot_time() -> float:
+    """As `time.monotonic`, which stands still while the machine is suspended."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class _Away:

@@ -831,6 +831,27 @@ def test_an_answer_counts_from_when_its_heartbeat_was_sent(play: Any) -> None:
     done.set()
 
 
+def test_a_lease_runs_out_while_the_machine_is_suspended(play: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All other clocks stand still then, and the others go on without this worker."""
+
+    def script(talk: Conversation) -> Iterator[pb.ControllerMessage]:
+        talk.expect("join")
+        yield pb.ControllerMessage(ready=leased(300.0))
+        yield pb.ControllerMessage(heartbeat=pb.Heartbeat(number=talk.expect("heartbeat").number))
+        done.wait(20)
+
+    done = threading.Event()
+    session = play(script)
+    session.join(REQUEST, timeout_s=10)
+    assert session.confirm(timeout_s=20)
+    real, suspended_s = time.clock_gettime, 3600.0
+    monkeypatch.setattr(
+        time, "clock_gettime", lambda clock: real(clock) + suspended_s * (clock == time.CLOCK_BOOTTIME)
+    )
+    assert not session.confirm(timeout_s=0.1)
+    done.set()
+
+
 def test_a_worker_whose_job_went_on_without_it_does_not_belong_to_it(play: Any) -> None:
     def script(talk: Conversation) -> Iterator[pb.ControllerMessage]:
         talk.expect("join")
