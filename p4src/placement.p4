@@ -111,6 +111,9 @@ control Placement(inout headers_t hdr,
             if (HEAD_MAGIC == AGGREGATION_MAGIC && HEAD_VERSION == AGGREGATION_VERSION && HEAD_FLAGS == 0
                     && HEAD_JOB == meta.job && HEAD_GENERATION == meta.generation && HEAD_RANK == meta.rank
                     && HEAD_OP <= OP_MAX
+                    /* Slots tell what is older by serial numbers, which are wrong of two that are 2^31 apart. PASS messages touch
+                     * no slot, so that sums can be any number apart: those of a generation are below 2^31. */
+                    && (HEAD_OP == OP_PASS || meta.message[31:31] == 0)
                     && HEAD_PACKETS != 0 && HEAD_PACKETS <= (8w1 << meta.packets_shift)
                     && ((HEAD_PACKETS == 1) == (hdr.bth.opcode == SEND_ONLY))) {
                 /* A new generation begins with nothing remembered. */

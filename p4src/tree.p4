@@ -112,6 +112,8 @@ control Tree(inout headers_t hdr,
                     || (hdr.tree.kind == TREE_PARTIAL && meta.from_leaf)
                     || (hdr.tree.kind == TREE_ASK && meta.from_spine))
                 && (hdr.tree.op == OP_SUM || hdr.tree.op == OP_MAX)
+                /* No leaf has a sum of any other (placement.p4), and slots compare serial numbers here, too. */
+                && hdr.tree.message[31:31] == 0
                 && hdr.tree.index < (8w1 << meta.packets_shift);
         } else {
             meta.verdict = DISCARD;

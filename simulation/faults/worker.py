@@ -27,6 +27,7 @@ from simulation.faults.deaths import Death
 from simulation.faults.endpoints import AnyEndpoint, FastEndpoint, FastNicEndpoint
 from simulation.faults.loop import NS
 from simulation.rack import InvariantError
+from simulation.switch.state import MOST_AGGREGATED
 
 if TYPE_CHECKING:
     from simulation.faults.job import JobRun
@@ -36,7 +37,6 @@ BACKLOG = 64  # frames that wait for a process that is stopped; more are lost
 _FIRST_RETRY_NS = NS // 10
 _LONGEST_RETRY_NS = NS
 JOIN_TIMEOUT_NS = 20 * NS
-MOST_SUMMED = 2**31  # messages of a generation that slots can tell apart
 
 
 class Worker:
@@ -629,7 +629,7 @@ class Worker:
         numbered = 0 if self.endpoint is None else self.endpoint.position().numbered
         self._counted = self.ready.plan.generation, numbered
         mode = numbering.mode_of(AgentMode(self.mode), numbered)
-        if mode is AgentMode.IN_NETWORK and numbered >= MOST_SUMMED:
+        if mode is AgentMode.IN_NETWORK and numbered >= MOST_AGGREGATED:
             raise InvariantError(f"{self} has {numbered} messages summed in one generation")
         return mode
 

@@ -10,6 +10,7 @@ from host_agent.wire.aggregation import (
     REDUCTION_OFFSET,
     AggregationHeader,
     NotAnAggregationHeader,
+    Op,
 )
 from host_agent.wire.headers import (
     ETHERTYPE_IPV4,
@@ -26,7 +27,7 @@ from host_agent.wire.headers import (
     Udp,
 )
 from host_agent.wire.icrc import ICRC_SIZE, icrc
-from simulation.switch.state import Flow, Job, Record, serial_age
+from simulation.switch.state import MOST_AGGREGATED, Flow, Job, Record, serial_age
 
 _ROCE = ROCE_V2_PORT.to_bytes(2, "big")
 _IPV4_PLAIN = ETHERTYPE_IPV4.to_bytes(2, "big") + b"\x45"  # without options
@@ -141,6 +142,8 @@ def place_first(job: Job, flow: Flow, packet: RocePacket) -> Record | None:
         return None
     only = packet.bth.opcode == Opcode.SEND_ONLY
     if not 1 <= header.packets <= job.packets or (header.packets == 1) != only:
+        return None
+    if header.op != Op.PASS and header.message >= MOST_AGGREGATED:
         return None
     record = Record(header.message, packet.bth.psn, header.packets, header.op)
     records, latest = job.records[job.places[flow.rank]], job.latest[job.places[flow.rank]]

@@ -17,6 +17,7 @@ Out = tuple[int, bytes]  # port, frame
 Tag = tuple[int, int]  # generation, message
 
 BUCKETS = 16  # that messages are spread over spines by
+MOST_AGGREGATED = 2**31  # messages of a generation: slots compare serial numbers
 
 RACK_COUNTERS = (
     "aggregated",  # a contribution was added (rules 1 and 2)

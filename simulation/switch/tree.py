@@ -15,7 +15,18 @@ from host_agent.wire import psn as psn_math
 from host_agent.wire.aggregation import CHUNK_BYTES, SIGNATURE, Op
 from host_agent.wire.headers import Ethernet, IPv4, Udp
 from simulation.switch.emit import Shape, sum_on
-from simulation.switch.state import BUCKETS, PORT_COUNTERS, Flow, Job, Link, Out, Slot, SpineJob, Tag
+from simulation.switch.state import (
+    BUCKETS,
+    MOST_AGGREGATED,
+    PORT_COUNTERS,
+    Flow,
+    Job,
+    Link,
+    Out,
+    Slot,
+    SpineJob,
+    Tag,
+)
 from simulation.switch.tree_packets import TREE_PORT, TREE_VERSION, Kind, TreeFlags, TreePacket
 
 # As plain numbers, of which combinations are no members to be looked up.
@@ -62,7 +73,7 @@ class TreeSwitch:
         right_kind = packet.kind in (Kind.RESULT, known)
         if not (right_kind and packet.payload and packet.op in (Op.SUM, Op.MAX)):
             return job.drop("unplaced")
-        if packet.index >= job.packets:
+        if packet.index >= job.packets or packet.message >= MOST_AGGREGATED:
             return job.drop("unplaced")
         if job.heard_of_mismatch(packet.message, packet.index):
             return job.drop("mismatch")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from ipaddress import IPv4Address
 
 import numpy as np
@@ -17,6 +17,7 @@ from controller.trees import Tree, entries_on
 from host_agent.numbering import IN_NETWORK_LIMIT
 from host_agent.wire.aggregation import Op
 from host_agent.wire.headers import Ethernet, IPv4, RocePacket, Udp
+from simulation.switch.state import MOST_AGGREGATED
 from simulation.switch.tree_packets import Kind, TreeFlags, TreePacket
 from tests.controller.spine_leaf import fabric, member
 from tests.p4src.entry_pair import EntryPair
@@ -25,6 +26,7 @@ from tests.p4src.test_against_model import LANES, Pair
 
 pytestmark = pytest.mark.slow
 MOST = IN_NETWORK_LIMIT + 2**28  # what begins before the limit may end here
+assert MOST == MOST_AGGREGATED
 
 # Aggregated messages of a generation, anywhere below 2^31, many of them in the same slots.
 NUMBERS = st.lists(
@@ -49,16 +51,21 @@ def compiled() -> Iterator[CompiledRack]:
 
 
 class FarPair(Pair):
-    """Messages of two packets, any number of them apart; PSNs as if all were there."""
+    """Messages of two packets, any number of them apart; PSNs as if all were there.
+
+    `others`: packets and op of the messages that are no sums of two packets.
+    """
+
+    others: Mapping[int, tuple[int, Op]] = {}
 
     def packets_of(self, message: int) -> int:
-        return 2
+        return self.others.get(message, (2, Op.SUM))[0]
 
     def psn(self, rank: int, message: int, index: int) -> int:
         return (self.configs[rank].psn_out + 2 * message + index) % 2**24
 
     def op_of(self, message: int) -> Op:
-        return Op.SUM
+        return self.others.get(message, (2, Op.SUM))[1]
 
     def lanes(self, rank: int, message: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
         random = np.random.default_rng([rank, message])
@@ -92,53 +99,114 @@ def test_messages_of_a_generation_may_be_any_distance_apart(
             assert np.array_equal(np.frombuffer(packet.payload, ">i4"), total.astype(np.int32))
 
 
+def test_a_sum_behind_the_first_2_31_messages_never_leaves_in_part(compiled: CompiledRack) -> None:
+    """Its First's slot was used since, its Last's was not: a sum would leave, and then a raw contribution."""
+    pair = FarPair(compiled, world_size=2, window=1, check_icrc=True)
+    far = 2**31 + 8
+    pair.others = {2**30: (1, Op.SUM), 2**31 - 1: (1, Op.PASS), far + 1: (1, Op.PASS)}
+    for message, index in ((0, 0), (0, 1), (2**30, 0)):
+        assert pair.contribute(0, message, index) == []
+        assert len(pair.contribute(1, message, index)) == 2
+    for rank in (0, 1):
+        assert len(pair.contribute(rank, 2**31 - 1, 0)) == 1
+    for index in (0, 1):
+        for rank in (0, 1):
+            assert pair.contribute(rank, far, index) == []
+    assert pair.counted("unplaced", "stale", "completed") == (4, 0, 3)
+    for rank in (0, 1):  # the flows go on
+        assert len(pair.contribute(rank, far + 1, 0)) == 1
+    pair.assert_counters_agree()
+
+
+@pytest.mark.parametrize("op", [Op.SUM, Op.MAX, Op.PASS])
+def test_pass_messages_come_round_and_aggregated_ones_end_at_2_31(compiled: CompiledRack, op: Op) -> None:
+    pair = FarPair(compiled, world_size=2, window=2, check_icrc=True)
+    numbers = (MOST - 2, MOST - 1, MOST, MOST + 1, 2**32 - 9)
+    around = (2**32 - 1, 0, 1) if op == Op.PASS else ()  # with the PSNs of messages that went through
+    pair.others = dict.fromkeys(numbers + around, (2, op))
+    for message in numbers + around:
+        for index in (0, 1):
+            left = [len(pair.contribute(rank, message, index)) for rank in (0, 1)]
+            assert left == ([1, 1] if op == Op.PASS else [0, 2] if message < MOST else [0, 0])
+    expected = (0, 0, 32) if op == Op.PASS else (12, 4, 0)
+    assert pair.counted("unplaced", "completed", "passed") == expected
+    pair.assert_counters_agree()
+
+
 @settings(max_examples=40, deadline=None, phases=[Phase.explicit, Phase.generate])
 @given(numbers=NUMBERS)
 def test_a_spine_that_was_left_takes_what_comes_whenever_it_comes(numbers: list[int]) -> None:
-    config = fabric((1, 1), spines=1)
-    members = [member(config, 0, 0, qp=0x100, psn=3), member(config, 1, 1, qp=0x200, psn=7)]
-    plan = Plan(
-        job_id=3, generation=9, window=2, message_packets=4, path_mtu=256, mode=Mode.IN_NETWORK, ring=(0, 1)
-    )
-    tree = Tree.of(config, members)
-    ports = {link.a: link.b_port for link in config.links}
-    pair = spine_pair()
-    pair.reset()
-    pair.write(
-        [
-            *base_entries(config, config.switch("s1")),
-            *entries_on(config, tree, "s1", plan, Region(0, 0, 16), ["s1"]),
-        ]
-    )
+    spine = Spine()
     for message in numbers:
-        left = []
-        for leaf, name in enumerate(("l1", "l2")):
-            lanes = np.zeros(LANES, ">i4")
-            lanes[0] = message % 1000 + leaf
-            partial = TreePacket(
-                ethernet=Ethernet(dst=bytes(6), src=bytes(6)),
-                ip=IPv4(
-                    src=IPv4Address(f"169.254.0.{leaf + 1}"), dst=IPv4Address("169.254.0.101"), total_length=0
-                ),
-                udp=Udp(length=0, src_port=53300, dst_port=53300),
-                kind=Kind.PARTIAL,
-                opcode=2,
-                op=Op.SUM,
-                index=1,
-                flags=TreeFlags.PSN_VALID,
-                generation=9,
-                message=message,
-                psn=message % 2**24,
-                payload=lanes.tobytes(),
-            )
-            left = pair.process(ports[name], partial.build())
-            assert bool(left) is (leaf == 1)
-        assert sorted(port for port, _ in left) == sorted(ports.values())
+        assert spine.partial(0, message) == []
+        left = spine.partial(1, message)
+        assert sorted(port for port, _ in left) == sorted(spine.ports)
         for _, frame in left:
             result = TreePacket.parse(frame)
             assert result is not None
             assert result.kind == Kind.RESULT
             assert np.frombuffer(result.payload, ">i4")[0] == 2 * (message % 1000) + 1
+
+
+def test_a_spine_that_was_left_for_2_31_messages_takes_none_behind_them() -> None:
+    """It called some stale and took others, which made it call the right ones stale."""
+    spine = Spine()
+    for message, leaves in ((0, True), (2**31, False), (2**30, True), (2**31 + 8, False), (2**31 - 8, True)):
+        assert spine.partial(0, message) == []
+        assert bool(spine.partial(1, message)) is leaves
+    assert spine.pair.model.counted()["unplaced"] == 4
+    assert spine.pair.model.counted()["stale"] == 0
+    spine.pair.assert_counters_agree()
+
+
+class Spine:
+    """A spine that has just started, and a job with a worker behind each of two leaves."""
+
+    def __init__(self) -> None:
+        config = fabric((1, 1), spines=1)
+        members = [member(config, 0, 0, qp=0x100, psn=3), member(config, 1, 1, qp=0x200, psn=7)]
+        plan = Plan(
+            job_id=3,
+            generation=9,
+            window=2,
+            message_packets=4,
+            path_mtu=256,
+            mode=Mode.IN_NETWORK,
+            ring=(0, 1),
+        )
+        tree = Tree.of(config, members)
+        by_name = {link.a: link.b_port for link in config.links}
+        self.ports = [by_name["l1"], by_name["l2"]]
+        self.pair = spine_pair()
+        self.pair.reset()
+        self.pair.write(
+            [
+                *base_entries(config, config.switch("s1")),
+                *entries_on(config, tree, "s1", plan, Region(0, 0, 16), ["s1"]),
+            ]
+        )
+
+    def partial(self, leaf: int, message: int) -> list[tuple[int, bytes]]:
+        """What leaves when a leaf's part of a sum comes."""
+        lanes = np.zeros(LANES, ">i4")
+        lanes[0] = message % 1000 + leaf
+        packet = TreePacket(
+            ethernet=Ethernet(dst=bytes(6), src=bytes(6)),
+            ip=IPv4(
+                src=IPv4Address(f"169.254.0.{leaf + 1}"), dst=IPv4Address("169.254.0.101"), total_length=0
+            ),
+            udp=Udp(length=0, src_port=53300, dst_port=53300),
+            kind=Kind.PARTIAL,
+            opcode=2,
+            op=Op.SUM,
+            index=1,
+            flags=TreeFlags.PSN_VALID,
+            generation=9,
+            message=message,
+            psn=message % 2**24,
+            payload=lanes.tobytes(),
+        )
+        return self.pair.process(self.ports[leaf], packet.build())
 
 
 _SPINE: list[EntryPair] = []

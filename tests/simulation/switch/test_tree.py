@@ -345,6 +345,7 @@ def test_ranks_of_different_racks_that_disagree_all_hear_of_it(racks: Racks, wro
         (lambda packet: replace(packet, kind=6), "unplaced"),
         (lambda packet: replace(packet, op=Op.PASS), "unplaced"),
         (lambda packet: replace(packet, index=2), "unplaced"),
+        (lambda packet: replace(packet, message=2**31), "unplaced"),
         (lambda packet: replace(packet, payload=b""), "unplaced"),
     ],
 )
