@@ -22,7 +22,7 @@ from pathlib import Path
 from security.files import TlsError, TlsFiles
 from soft_switch.build import INTERRUPTION, Stopped
 from soft_switch.commands import CommandError, run_commands
-from soft_switch.dataplane import DataPlane
+from soft_switch.dataplane import PORTS, DataPlane
 from soft_switch.errors import FaultError, ProgramError
 from soft_switch.fault_control import FaultControl
 from soft_switch.metrics import SwitchMetrics
@@ -143,6 +143,12 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     if options.cpu_port is not None and options.cpu_port == options.drop_port:
         parser.error(f"port {options.cpu_port} is the drop port: choose another --cpu-port or --drop-port")
     numbers = [port.number for port in options.interface]
+    for number in (*numbers, options.cpu_port or 0, options.drop_port):
+        if number >= PORTS:
+            parser.error(
+                f"port {number}: ports are numbered from 0 to {PORTS - 1}, as programs have 9 bits for them "
+                f"and would take this one for port {number % PORTS}"
+            )
     for port in options.interface:
         if numbers.count(port.number) > 1:
             parser.error(f"port {port.number} is given twice")

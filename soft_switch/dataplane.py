@@ -78,6 +78,8 @@ __all__ = [
 
 EVENT_WAIT_MS = 1000
 MAX_CLONE_SESSION = (1 << 15) - 1
+PORTS = 1 << 9  # that a program can tell apart: 513 would be port 1 for it
+MAX_WIRE_ENDS = 1 << 16
 MAX_RATE = (1 << 63) - 1
 
 
@@ -134,6 +136,7 @@ class DataPlane:
     ) -> None:
         """A packet whose `standard_metadata.priority` is `priority_queues` or more is dropped, as by BMv2."""
         self._cpu_port = cpu_port
+        self._is_wires = False
         self._log = log or logging.getLogger(__name__)
         number = api.NO_PORT if cpu_port is None else cpu_port
         self._lazy_engine = Engine(number, drop_port, seed & WORD_MASK, priority_queues)
@@ -214,6 +217,7 @@ class DataPlane:
 
     def be_wires(self) -> None:
         """Instead of a program: what comes in at port 0 leaves by port 1, and back; so do 2 and 3, ..."""
+        self._is_wires = True
         with self._control:
             self._native.engine_set_wires(self._engine)
 
@@ -228,8 +232,7 @@ class DataPlane:
         """Make an interface a port; `pcap` gets what goes in and out. OSError: no such interface."""
         if port == self._cpu_port:
             raise ValueError(f"port {port} is the CPU port")
-        if not 0 <= port < 65536:
-            raise ValueError(f"port {port} is not within 0 and 65535")
+        _check_port(port, MAX_WIRE_ENDS if self._is_wires else PORTS)
         with self._control:
             capture = None if pcap is None else os.fsencode(pcap)
             status = self._native.engine_attach(self._engine, port, interface.encode(), capture)
@@ -621,6 +624,7 @@ class DataPlane:
     def process(self, port: int, data: bytes) -> list[tuple[int, bytes]]:
         """What a packet that comes in on a port makes leave, as (port, packet), without sending it."""
         _check_frame(data)
+        _check_port(port, PORTS)
         with self._control:
             self._running()
             collector = self._native.engine_process(self._engine, port, data, len(data))
@@ -681,6 +685,11 @@ class DataPlane:
 def _check_frame(data: bytes) -> None:
     if len(data) > api.MAX_FRAME - 4:
         raise ValueError(f"a packet of {len(data)} bytes is longer than {api.MAX_FRAME - 4}")
+
+
+def _check_port(port: int, ports: int) -> None:
+    if not 0 <= port < ports:
+        raise ValueError(f"port {port} is not within 0 and {ports - 1}")
 
 
 def _to_words(config: MeterConfig | None) -> ctypes.Array[ctypes.c_uint64]:

@@ -18,6 +18,7 @@ import pytest
 from controller.jobs import Member
 from host_agent.wire.aggregation import SUMMED_BIT, AggregationHeader, Flags, Op
 from host_agent.wire.headers import Aeth, Bth, Ethernet, IPv4, Opcode, RocePacket, Udp
+from p4src import CPU_PORT
 from simulation.cases import Case
 from simulation.fabric import FabricSimulation
 from simulation.jobs import JobSettings
@@ -171,6 +172,23 @@ def test_nobody_reaches_a_member_by_an_unnamed_port(
             assert made.send(name, UNNAMED, frame) == [], f"by {name}: {RocePacket.parse(frame)}"
     assert made.counted("unnamed") == len(made.switches) * len(frames)
     assert made.counted("spoofed") == 0
+
+
+def test_no_port_passes_for_another_whose_number_ends_alike(pairs: dict[str, EntryPair]) -> None:
+    """A program has 9 bits for ports: 513 was a host's port 1 for it, and 767 the controller's."""
+    made = fabric(pairs, racks=False, in_network=False)
+    sender, receiver = made.flows[0]
+    switch, port = made.ports[sender.ip]
+    plane = made.switches[switch].plane
+    frame = data(sender, receiver, marked=False)
+    assert len(plane.process(port, frame)) == 1
+    to_receiver = bytes([0]) + made.ports[receiver.ip][1].to_bytes(2, "big") + bytes(4)  # as a packet-out
+    for beyond, sent in (
+        (port + 512, frame),
+        (CPU_PORT + 512, to_receiver + data(sender, receiver, marked=True)),
+    ):
+        with pytest.raises(ValueError, match=f"port {beyond} is not within 0 and 511"):
+            plane.process(beyond, sent)
 
 
 def test_what_is_forged_is_what_a_member_takes(pairs: dict[str, EntryPair]) -> None:

@@ -85,6 +85,10 @@ def errors(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     return captured.err.rstrip("\n").rpartition("\n")[2]
 
 
+ALIASED = (
+    "port {}: ports are numbered from 0 to 511, as programs have 9 bits for them and would take this one for "
+    "port {}"
+)
 ANY_PORT = ["--grpc-server-addr", "127.0.0.1:0"]
 
 
@@ -185,6 +189,10 @@ def test_pcap_takes_a_directory_or_none(arguments: list[str], pcap: Path | None,
         ("--no-p4 --cpu-port 0", "--cpu-port: 0 is not a valid CPU port"),
         ("--no-p4 -i 511@a", "port 511 is the CPU or drop port, no interface can have it"),
         ("--no-p4 -i 64@a --cpu-port 64", "port 64 is the CPU or drop port, no interface can have it"),
+        ("--no-p4 -i 1@a -i 513@b", ALIASED.format(513, 1)),
+        ("--no-p4 -i 767@a --cpu-port 255", ALIASED.format(767, 255)),
+        ("--no-p4 --cpu-port 767", ALIASED.format(767, 255)),
+        ("--no-p4 --drop-port 513", ALIASED.format(513, 1)),
         ("--no-p4 --cpu-port 511", "port 511 is the drop port: choose another --cpu-port or --drop-port"),
         ("--no-p4 --loss 1:in:0.5", "--loss names port 1, which has no interface"),
         ("--no-p4 -i 1@a --loss 1:up:0.5", "'1:up:0.5' is not PORT:DIR:PROB, for instance 2:in:0.01"),
