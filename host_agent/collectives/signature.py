@@ -60,7 +60,7 @@ def _described(dtype: np.dtype[Any]) -> str:
     if dtype.fields is not None:
         places = {name: dtype.fields[name] for name in dtype.names or ()}
         # Names are quoted: they may hold what stands between them here.
-        fields = (f"{name!r}@{place[1]}:{_described(place[0])}" for name, place in places.items())
+        fields = (f"{name!a}@{place[1]}:{_described(place[0])}" for name, place in places.items())
         return f"{dtype.itemsize}{{{','.join(fields)}}}"
     # Of types that others have added (ml_dtypes), several have one code.
     return f"{dtype.str} {dtype.name}"
