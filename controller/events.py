@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from controller.comparing import Compare
 from controller.moves import HoldAt, Moved, Pause
 from controller.renewals import Cause, Renew
 from controller.specs import Member, Mode, Plan
@@ -74,12 +75,14 @@ class Ended:
     """The job has ended early, and by whose doing (None: no worker's).
 
     `first_message`: the first that this worker did not contribute to, of those that others wait for.
+    `mismatch`: workers have called different things, and the reason names each one's call.
     """
 
     reason: str
     rank: int | None = None
     host: str = field(default="", compare=False)
     first_message: int | None = field(default=None, compare=False)
+    mismatch: bool = False
 
 
 @dataclass(frozen=True)
@@ -88,7 +91,19 @@ class Superseded:
 
 
 Event = (
-    Waiting | Ready | Start | Heartbeat | Resumed | Left | Ended | Pause | HoldAt | Moved | Renew | Renewed
+    Waiting
+    | Ready
+    | Start
+    | Heartbeat
+    | Resumed
+    | Left
+    | Ended
+    | Pause
+    | HoldAt
+    | Moved
+    | Renew
+    | Renewed
+    | Compare
 )
 
 

@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from controller.api.errors import ConflictError, InvalidRequestError, NotPossibleError
+from controller.comparing import Called, Compare, Comparison
 from controller.events import (
     Detach,
     Effect,
@@ -185,13 +186,23 @@ class Job(RenewableJob):
         if self.spec.elastic and self.is_set_up and number and not (late or self.seats[rank].lost):
             self._tell(rank, Heartbeat(number))
 
-    def leave(self, rank: int, now: float) -> None:
-        """A worker is done, and stays only for its peers' sake. NotPossibleError before Ready."""
+    def leave(self, rank: int, now: float, collectives: int | None = None) -> None:
+        """A worker is done, and stays only for its peers' sake. NotPossibleError before Ready.
+
+        `collectives`: how many it has called (None: it does not say).
+        """
         self._require_plan(rank, "leaving")
         self.heard(rank, now)
-        self.seats[rank].leaving = True
-        if self.live and all(seat.leaving for seat in self.seats.values()):
+        is_first = not any(seat.leaving for seat in self.seats.values())
+        self.seats[rank].leaving, self.seats[rank].left_after = True, collectives
+        if not self.live:
+            return
+        if all(seat.leaving for seat in self.seats.values()):
             self._finish(Left())
+        elif self.comparison is not None:
+            self._compared(now)
+        elif collectives is not None and is_first:
+            self._ask(collectives)
 
     def counted(self, rank: int, generation: int, messages: int, now: float) -> None:
         """A worker has numbered so many messages in that generation."""
@@ -211,9 +222,35 @@ class Job(RenewableJob):
         if self.move is not None and self.move.held(rank, number, psn):
             self._effects.append(Relocate(self.move.mode, dict(self.move.psns)))
 
+    def disagrees(self, rank: int, called: Called, reason: str, now: float) -> None:
+        """A worker has met another call than its own: the job ends, elastic or not, when all are known."""
+        self.heard(rank, now)
+        if not self.is_set_up:
+            self.abort(rank, reason)
+        elif self.comparison is None:
+            self._compare(called.collective, reason, now)
+        self.called(rank, called, now)
+
+    def called(self, rank: int, called: Called, now: float) -> None:
+        """What a worker has called. What waits for one that has left will never have a result."""
+        self.heard(rank, now)
+        if not self.is_set_up:
+            return
+        if self.comparison is None:
+            left = [r for r, seat in sorted(self.seats.items()) if seat.left_after == called.collective]
+            if not called.begun or not left or self.renewal is not None:
+                return
+            reason = f"{self.seats[rank].member} waits for {self.seats[left[0]].member}, which has left"
+            self._compare(called.collective, reason, now)
+        assert self.comparison is not None
+        self.comparison.called(rank, called)
+        self._compared(now)
+
     def abort(self, rank: int, reason: str) -> None:
         """A worker wants the job to end; an elastic one goes on without it."""
         reason = reason or f"{self.seats[rank].member} gave up without saying why"
+        if self.comparison is not None:  # it ends; this one may have failed as another has stopped for that
+            return
         if self._can_lose_workers:
             self._drop(rank, reason)
         else:
@@ -257,6 +294,8 @@ class Job(RenewableJob):
         if not self.live:
             return
         self._tell(rank, Resumed())
+        if self.comparison is not None:
+            self._tell(rank, Compare(self.comparison.collective))
         if self.renewal is not None:
             self._tell_renewal(rank, now)
         elif self.move is not None:
@@ -323,6 +362,8 @@ class Job(RenewableJob):
         for rank, seat in sorted(self.seats.items()):
             if now - seat.heard_at > seat.patience_s:
                 self._lose(rank, self._silence(seat))
+        if self.comparison is not None:
+            self._compared(now)
         if not self.live:
             return
         if self.renewal is not None:
@@ -342,6 +383,8 @@ class Job(RenewableJob):
             self.renewal.forgive(seconds, now)
         if self.move is not None:
             self.move.since = min(now, self.move.since + seconds)
+        if self.comparison is not None:
+            self.comparison.since = min(now, self.comparison.since + seconds)
         if seconds > self.timing.lost_timeout_s:  # sessions may have been given up meanwhile
             self.expect_back(now)
 
@@ -350,6 +393,28 @@ class Job(RenewableJob):
         for seat in self.seats.values():
             if self.is_set_up and not seat.lost:
                 seat.heard_at, seat.patience_s, seat.recovered = now, self.timing.resume_timeout_s, True
+
+    def _ask(self, collective: int) -> None:
+        for rank, seat in sorted(self.seats.items()):
+            if not seat.leaving:
+                self._tell(rank, Compare(collective))
+
+    def _compare(self, collective: int, reason: str, now: float) -> None:
+        self.comparison = Comparison(collective, frozenset(self.seats), reason, now)
+        for rank, seat in self.seats.items():
+            if seat.lost:
+                self.comparison.gone(rank, "it is lost")
+        self._ask(collective)
+
+    def _compared(self, now: float) -> None:
+        """End the job where it is known who has called what, or nobody is waited for any more."""
+        comparison = self.comparison
+        assert comparison is not None
+        for rank, seat in self.seats.items():
+            if seat.left_after is not None:
+                comparison.left(rank, seat.left_after)
+        if comparison.is_complete or comparison.is_late(now, self.timing.lost_timeout_s):
+            self._finish(Ended(comparison.outcome, mismatch=True))
 
     def _silence(self, seat: Seat) -> str:
         if seat.recovered:

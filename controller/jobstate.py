@@ -6,6 +6,7 @@ import hmac
 from dataclasses import dataclass, field
 
 from controller.api.errors import InvalidRequestError, NotPossibleError
+from controller.comparing import Comparison
 from controller.events import Effect, Ended, Event, Left, Over, Ready, Superseded, Tell
 from controller.moves import Move
 from controller.renewals import Renewal
@@ -17,7 +18,8 @@ class Seat:
     """A worker's standing in its job: last heard of at `heard_at`, lost after `patience_s` of silence.
 
     `recovered`: it has to come back, as the controller was away. `lost`: it is, and never comes back.
-    `knows_end`: it has acted on the job's end, and sends nothing more.
+    `knows_end`: it has acted on the job's end, and sends nothing more. `left_after`: so many collectives, and
+    calls no more.
     """
 
     member: Member
@@ -30,6 +32,7 @@ class Seat:
     recovered: bool = False
     lost: bool = False
     knows_end: bool = False
+    left_after: int | None = None
 
 
 @dataclass
@@ -48,6 +51,7 @@ class JobState:
     outcome: Left | Ended | Superseded | None = None
     move: Move | None = None
     renewal: Renewal | None = None
+    comparison: Comparison | None = None
     dropped: dict[bytes, str] = field(default_factory=dict)
     departed: dict[int, Seat] = field(default_factory=dict)
     numbered: int = 0

@@ -126,7 +126,7 @@ class RenewableJob(JobState):
     def bury(self, token: bytes, reason: str, first_message: int | None = None) -> None:
         """A worker that is lost has no part in the job any more; only an elastic one goes on."""
         rank = next((r for r, seat in self.seats.items() if seat.token == token and seat.lost), None)
-        if rank is None or not self.live:
+        if rank is None or not self.live or self.comparison is not None:
             return
         if self._can_lose_workers:
             self._drop(rank, reason)
@@ -191,6 +191,9 @@ class RenewableJob(JobState):
             self.end(reason, rank=rank)
             return
         seat.lost = True
+        if self.comparison is not None:  # that is why the job ends, for this worker as for all
+            self.comparison.gone(rank, reason)
+            return
         self._effects.append(Lost(rank, seat.token, reason))
 
     def _lose_late(self, now: float) -> None:

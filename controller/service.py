@@ -358,7 +358,8 @@ async def _read(requests: AsyncIterator[pb.WorkerMessage], session: WorkerSessio
             elif kind == "up":
                 session.up()
             elif kind == "leave":
-                session.leave()
+                collectives = message.leave.collectives if message.leave.HasField("collectives") else None
+                session.leave(collectives)
             elif kind == "paused":
                 session.paused(message.paused.move, message.paused.next_collective)
             elif kind == "held":
@@ -366,7 +367,11 @@ async def _read(requests: AsyncIterator[pb.WorkerMessage], session: WorkerSessio
             elif kind == "renewing":
                 session.stands(message.renewing.renewal, views.standing_from(message.renewing))
             elif kind == "abort":
-                session.abort(in_one_line(message.abort.reason))
+                abort = message.abort
+                mismatch = views.called_from(abort.mismatch) if abort.HasField("mismatch") else None
+                session.abort(in_one_line(abort.reason), mismatch)
+            elif kind == "called":
+                session.called(views.called_from(message.called))
             else:
                 raise InvalidRequestError(f"{kind or 'an empty message'} in the middle of a session")
         # Requests end when the worker ends its side, and also when the call breaks; then we are cancelled.

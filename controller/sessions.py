@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from controller.api.errors import InvalidRequestError
+from controller.comparing import Called
 from controller.jobs import Ended, Event, Job, Left
 from controller.renewals import Standing
 
@@ -42,9 +43,9 @@ class Session:
         """Its QPs are ready. NotPossibleError."""
         self._do(lambda job, now: job.up(self.rank, now))
 
-    def leave(self) -> None:
-        """It wants to leave with the others. NotPossibleError."""
-        self._do(lambda job, now: job.leave(self.rank, now))
+    def leave(self, collectives: int | None = None) -> None:
+        """It wants to leave with the others, and has called so many collectives. NotPossibleError."""
+        self._do(lambda job, now: job.leave(self.rank, now, collectives))
 
     def paused(self, move: int, next_collective: int) -> None:
         """It starts no collective; the first that it has not started."""
@@ -61,9 +62,16 @@ class Session:
         if self.running.sessions.get(self.rank) is self:
             self._registry.stands(self, renewal, standing)
 
-    def abort(self, reason: str) -> None:
-        """It wants the job to end."""
-        self._do(lambda job, now: job.abort(self.rank, reason))
+    def abort(self, reason: str, mismatch: Called | None = None) -> None:
+        """It wants the job to end; `mismatch`: as another worker has called something else than this."""
+        if mismatch is None:
+            self._do(lambda job, now: job.abort(self.rank, reason))
+        else:
+            self._do(lambda job, now: job.disagrees(self.rank, mismatch, reason, now))
+
+    def called(self, called: Called) -> None:
+        """What it has called, as it was asked."""
+        self._do(lambda job, now: job.called(self.rank, called, now))
 
     def closed(self) -> None:
         """It ended the session on purpose."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from controller.api import controller_pb2 as pb
 from controller.api.errors import InvalidRequestError
+from controller.comparing import Called, Compare
 from controller.config import Config
 from controller.fabric import ManagedSwitch
-from controller.guarding import token_hash
+from controller.guarding import in_one_line, token_hash
 from controller.jobs import (
     Ended,
     Event,
@@ -69,6 +70,11 @@ def standing_from(message: pb.Renewing) -> Standing:
     )
 
 
+def called_from(message: pb.Called) -> Called:
+    """What a worker has called."""
+    return Called(message.collective, in_one_line(message.what), message.begun)
+
+
 def event_message(event: Event, timing: Timing, rc: pb.RcParameters) -> pb.ControllerMessage:
     """What a worker is told."""
     if isinstance(event, Waiting):
@@ -102,6 +108,8 @@ def event_message(event: Event, timing: Timing, rc: pb.RcParameters) -> pb.Contr
             members=event.members,
         )
         return pb.ControllerMessage(renewed=renewed)
+    if isinstance(event, Compare):
+        return pb.ControllerMessage(compare=pb.Compare(collective=event.collective))
     return pb.ControllerMessage(ended=_ended(event))
 
 
@@ -224,7 +232,13 @@ def _ready(event: Ready, timing: Timing, rc: pb.RcParameters) -> pb.Ready:
 
 
 def _ended(ended: Ended) -> pb.Ended:
-    return pb.Ended(reason=ended.reason, rank=ended.rank, host=ended.host, first_message=ended.first_message)
+    return pb.Ended(
+        reason=ended.reason,
+        rank=ended.rank,
+        host=ended.host,
+        first_message=ended.first_message,
+        mismatch=ended.mismatch,
+    )
 
 
 def _spec(spec: JobSpec) -> pb.JobSpec:

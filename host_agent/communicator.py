@@ -405,7 +405,7 @@ class Communicator:
         try:
             self._execution.close()
             if self._execution.failure is None and self._execution.ended is None:
-                self._membership.leave(timeout_s=timeout_s)
+                self._membership.leave(timeout_s=timeout_s, collectives=self._execution.collectives)
         finally:
             if self._metrics is not None:
                 self._metrics.close()

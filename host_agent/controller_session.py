@@ -31,12 +31,11 @@ from controller.api.errors import plainly
 from host_agent.errors import (
     CommunicatorError,
     ControllerUnreachableError,
-    JobEndedError,
     JobRefusedError,
     QueuePairTakenError,
-    WorkerLostError,
 )
 from host_agent.membership import (
+    Called,
     Ended,
     HoldAt,
     JoinRequest,
@@ -52,6 +51,7 @@ from host_agent.membership import (
     Renewed,
     Renewing,
     Started,
+    error_of,
 )
 from security import diagnosis
 from security.channels import open_channel
@@ -128,8 +128,11 @@ class ControllerSession:
         self._renewal_steps: list[RenewalStep] = []  # that nobody has asked for
         self._standing: Renewing | None = None  # what we have said, to say it again after a break
         self._lease = _Lease()
-        self._up = self._leaving = False
-        self._aborting: str | None = None
+        self._on_compare: Callable[[int], None] | None = None  # guarded by _moving, as this one:
+        self._compared: int | None = None  # that nobody has asked for
+        self._up = False
+        self._leaving: pb.Leave | None = None
+        self._aborting: pb.Abort | None = None
         self._counted = pb.Heartbeat()  # what the next one says
         self._stop = threading.Event()
         try:
@@ -250,15 +253,26 @@ class ControllerSession:
         """So many messages have been numbered in a generation."""
         self._counted = pb.Heartbeat(generation=generation, messages=messages)
 
-    def abort(self, reason: str) -> None:
-        """End the job for everybody. Does not wait."""
-        self._aborting = reason
-        self._send(pb.WorkerMessage(abort=pb.Abort(reason=reason)))
+    def on_compare(self, callback: Callable[[int], None]) -> None:
+        """Call `callback`, which must not block, with every collective that is asked for, now or later."""
+        with self._moving:
+            self._on_compare = callback
+            if self._compared is not None:
+                callback(self._compared)
 
-    def leave(self, *, timeout_s: float) -> None:
-        """Wait until all workers leave. WorkerLostError, JobEndedError where the job ends otherwise."""
-        self._leaving = True
-        self._send(pb.WorkerMessage(leave=pb.Leave()))
+    def called(self, called: Called) -> None:
+        """What this worker has called."""
+        self._send(pb.WorkerMessage(called=_called(called)))
+
+    def abort(self, reason: str, mismatch: Called | None = None) -> None:
+        """End the job for everybody. Does not wait."""
+        self._aborting = pb.Abort(reason=reason, mismatch=None if mismatch is None else _called(mismatch))
+        self._send(pb.WorkerMessage(abort=self._aborting))
+
+    def leave(self, *, timeout_s: float, collectives: int | None = None) -> None:
+        """Wait until all workers leave. Where the job ends otherwise: see `error_of`."""
+        self._leaving = pb.Leave(collectives=collectives)
+        self._send(pb.WorkerMessage(leave=self._leaving))
         if not self._wait(lambda: self._heard.left, timeout_s):
             raise ControllerUnreachableError(f"not all workers had left their job within {timeout_s:g} s")
 
@@ -283,7 +297,7 @@ class ControllerSession:
             if self._heard.refused is not None:
                 raise self._heard.refused
             if self._heard.ended is not None:
-                raise _error_of(self._heard.ended, self._rank())
+                raise error_of(self._heard.ended, own_rank=self._rank())
             return False
 
     def _awaited(self) -> str:
@@ -355,7 +369,13 @@ class ControllerSession:
             rank = message.ended.rank if message.ended.HasField("rank") else None
             missed = message.ended.first_message if message.ended.HasField("first_message") else None
             self._end(
-                Ended(reason=message.ended.reason, rank=rank, host=message.ended.host, first_message=missed)
+                Ended(
+                    reason=message.ended.reason,
+                    rank=rank,
+                    host=message.ended.host,
+                    first_message=missed,
+                    mismatch=message.ended.mismatch,
+                )
             )
             self._outgoing.put(None)  # this says that nothing more will be sent to the other workers
             return
@@ -396,15 +416,20 @@ class ControllerSession:
                     self._on_renewal(renewal)
                 else:
                     self._renewal_steps.append(renewal)
+        if kind == "compare":
+            with self._moving:
+                self._compared = message.compare.collective
+                if self._on_compare is not None:
+                    self._on_compare(self._compared)
         if kind == "resumed":  # what it may not have taken before the connection broke
             if (standing := self._standing) is not None:
                 self._send(_renewing(standing))
             elif self._up:  # also after Start: a controller may not have been able to save that it said so
                 self._send(pb.WorkerMessage(up=pb.Up()))
             if self._aborting is not None:
-                self._send(pb.WorkerMessage(abort=pb.Abort(reason=self._aborting)))
-            elif self._leaving:
-                self._send(pb.WorkerMessage(leave=pb.Leave()))
+                self._send(pb.WorkerMessage(abort=self._aborting))
+            elif self._leaving is not None:
+                self._send(pb.WorkerMessage(leave=self._leaving))
 
     def _use_qps(self, standing: Renewing | None) -> None:
         """This worker has other queue pairs from now on."""
@@ -622,6 +647,10 @@ def _renewing(renewing: Renewing) -> pb.WorkerMessage:
     )
 
 
+def _called(called: Called) -> pb.Called:
+    return pb.Called(collective=called.collective, what=called.what, begun=called.begun)
+
+
 def _rc(rc: pb.RcParameters) -> RcParameters:
     return RcParameters(
         timeout=rc.timeout,
@@ -641,9 +670,3 @@ def _neighbour(worker: pb.Worker) -> Neighbour:
         qpn_in=worker.qpn_in,
         hostname=worker.hostname,
     )
-
-
-def _error_of(ended: Ended, own_rank: int) -> JobEndedError:
-    lost = ended.rank is not None and ended.rank != own_rank
-    kind = WorkerLostError if lost else JobEndedError
-    return kind(ended.reason, rank=ended.rank, host=ended.host, first_message=ended.first_message)

@@ -9,30 +9,32 @@ import warnings
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import InitVar, dataclass, field
-from typing import NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
+from host_agent.calls import Calls
 from host_agent.collectives.plan import Array, Call, Steps, Strategy
 from host_agent.errors import (
     CollectiveTimeoutError,
     CommunicatorClosedError,
     CommunicatorError,
-    JobEndedError,
+    ConnectionFailedError,
     MismatchError,
+    NotAggregatedError,
     RingFallbackWarning,
     UsageError,
-    WorkerLostError,
 )
 from host_agent.gate import Gate, Parked
-from host_agent.membership import Ended, HoldAt, Membership, Mode, MoveStep, Pause, Ready, Seat
+from host_agent.membership import Ended, HoldAt, Membership, Mode, MoveStep, Pause, Ready, Seat, error_of
 from host_agent.numbering import IN_NETWORK_LIMIT, mode_of
 from host_agent.recovery import NUMBERS, Ledger, Window
 from host_agent.renewing import Connections, Renewals
-from host_agent.runner import MISMATCH_MARK, Runner
+from host_agent.runner import Runner
 from host_agent.transport.errors import TransportClosedError
 from host_agent.wire.aggregation import Reduction
 
 T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
+_ALL_NAMES_S: Final = 10.0  # what the controller may take to ask who has called what, and some more
 
 
 class Begun(NamedTuple):
@@ -106,8 +108,11 @@ class Execution:
             runner=self.runner,
             membership=self.membership,
             connections=connections,
-            failed=lambda error: self.fail(error, self._reason(error)),
+            failed=lambda error: self.fail(error, self._reason(error), self._ledger.finished),
         )
+        self._calls = Calls(self.membership.called)
+        self._verdict: CommunicatorError | None = None  # the controller's, also where we have failed before
+        self._over = threading.Event()  # it is there
         self._order = threading.Lock()  # hands out collective numbers and places in the queue
         self._running = threading.Lock()  # held by the collective that is on the link
         self._queue = ThreadPoolExecutor(
@@ -121,12 +126,18 @@ class Execution:
         self._closed = False
         self.membership.on_ended(self._on_ended)
         self.membership.on_move(self._on_move)
+        self.membership.on_compare(self._calls.asked)
         self.membership.on_renewal(self.renewals.on_step)
 
     @property
     def rank(self) -> int:
         """This worker's, in the present generation."""
         return self.renewals.seat.rank
+
+    @property
+    def collectives(self) -> int:
+        """How many were called."""
+        return self._next_collective
 
     def now(self, task: Task) -> Array:
         """Run in this thread, or wait for it where something queued has to go first.
@@ -151,8 +162,8 @@ class Execution:
         with self._order:
             return self._enqueue(task, self._admit(task), finish)
 
-    def fail(self, error: BaseException, reason: str) -> None:
-        """No collective runs after this; the job ends for everybody, with `reason`."""
+    def fail(self, error: BaseException, reason: str, collective: int | None = None) -> None:
+        """No collective runs after this; the job ends for everybody. `collective`: the one that failed."""
         news = self.failure is None and self.ended is None
         if news:
             self.failure = error
@@ -160,7 +171,10 @@ class Execution:
         self.runner.link.abort(reason)  # it does not block, and lets go of the arrays
         self.gate.give_up()
         if news:
-            self.membership.abort(reason)
+            called = None
+            if isinstance(error, MismatchError) and collective is not None:
+                called = self._calls.of(collective)
+            self.membership.abort(reason, called)
 
     def close(self) -> None:
         """Finish what is queued and take no more; interrupted (Ctrl-C), it fails."""
@@ -212,6 +226,7 @@ class Execution:
         self._warn_of_ring()
         collective = self._next_collective
         self._next_collective = (collective + 1) % NUMBERS
+        self._calls.made(collective, task.what, lambda: task.choose(self.gate.mode))
         return collective
 
     def _warn_of_ring(self) -> None:
@@ -252,10 +267,19 @@ class Execution:
             self.fail(closed, self._reason(closed))
             raise closed from error
         except UsageError:  # nothing was sent, and the other workers' calls are refused alike
+            self._calls.is_over(collective)
+            raise
+        except (MismatchError, ConnectionFailedError, NotAggregatedError) as error:
+            self.fail(error, self._reason(error), collective)
+            # What the others hear, where calls differ: it names all. Who meets it stops, and others may lose
+            # their connection by that.
+            if self._over.wait(_ALL_NAMES_S) and isinstance(self._verdict, MismatchError):
+                raise self._verdict from error
             raise
         except BaseException as error:
             self.fail(error, self._reason(error))
             raise
+        self._calls.is_over(collective)
         self.tally.add(strategy, switched=switched, seconds=time.monotonic() - started)
         return result
 
@@ -269,6 +293,7 @@ class Execution:
                 seat = self.renewals.seat
                 strategy = task.choose(self._mode())
                 begun = task.begin(seat)
+                self._calls.begins(collective, strategy)
                 if not again:
                     ledger.begin(begun.place)
                 call = Call(
@@ -350,8 +375,6 @@ class Execution:
             _LOG.warning("%s; waiting on, as no timeout_s is set", stall)
 
     def _require_no_failure(self, what: str) -> None:
-        if isinstance(self.ended, MismatchError):  # found by another worker, which knows its own call
-            raise MismatchError(f"{self.ended}. Rank {self.rank} called {what}") from self.ended
         if self.ended is not None:
             raise self.ended.with_traceback(None)
         if self.failure is not None:
@@ -361,8 +384,10 @@ class Execution:
             ) from self.failure
 
     def _on_ended(self, ended: Ended) -> None:
+        self._verdict = error_of(ended, own_rank=self.rank)
         if self.failure is None and not self._closed:
-            self.ended = _error_of(ended, own_rank=self.rank)
+            self.ended = self._verdict
+        self._over.set()
         self.renewals.stop()
         self.runner.link.abort(ended.reason)
         self.gate.give_up()
@@ -393,13 +418,3 @@ class Execution:
             return
         if psn is not None:
             self.membership.held(move, psn)
-
-
-def _error_of(ended: Ended, *, own_rank: int) -> CommunicatorError:
-    if MISMATCH_MARK in ended.reason:
-        return MismatchError(ended.reason)
-    if ended.rank is not None and ended.rank != own_rank:
-        return WorkerLostError(
-            ended.reason, rank=ended.rank, host=ended.host, first_message=ended.first_message
-        )
-    return JobEndedError(ended.reason, rank=ended.rank)

@@ -8,6 +8,8 @@ from enum import IntEnum
 from ipaddress import IPv4Address
 from typing import Protocol
 
+from host_agent.errors import CommunicatorError, JobEndedError, MismatchError, WorkerLostError
+
 
 class Mode(IntEnum):
     """Where the job's sums are made."""
@@ -105,12 +107,32 @@ class Ended:
     """The job is over: why, and by which rank on which host (None, "": not a worker's doing).
 
     `first_message`: the first that the rank did not contribute to, of those that others wait for.
+    `mismatch`: workers have called different things, and the reason names each one's call.
     """
 
     reason: str
     rank: int | None = None
     host: str = ""
     first_message: int | None = None
+    mismatch: bool = False
+
+
+def error_of(ended: Ended, *, own_rank: int) -> CommunicatorError:
+    """What a worker of that rank raises when it hears that its job is over."""
+    if ended.mismatch:
+        return MismatchError(ended.reason)
+    lost = ended.rank is not None and ended.rank != own_rank
+    kind = WorkerLostError if lost else JobEndedError
+    return kind(ended.reason, rank=ended.rank, host=ended.host, first_message=ended.first_message)
+
+
+@dataclass(frozen=True)
+class Called:
+    """What a worker has called. `what`: in words; empty: nothing so far. `begun`: it runs now."""
+
+    collective: int
+    what: str
+    begun: bool = False
 
 
 @dataclass(frozen=True)
@@ -287,12 +309,22 @@ class Membership(Protocol):
         """
         ...
 
-    def abort(self, reason: str) -> None:
-        """End the job for everybody. Does not wait."""
+    def on_compare(self, callback: Callable[[int], None]) -> None:
+        """Call `callback`, which must not block, with a collective of which somebody wants to know what this
+        worker has called. It is answered by `called`, now, and again when there is more to say.
+        """
         ...
 
-    def leave(self, *, timeout_s: float) -> None:
-        """Wait until all workers leave; only then may QPs be taken down."""
+    def called(self, called: Called) -> None:
+        """What this worker has called. Does not wait."""
+        ...
+
+    def abort(self, reason: str, mismatch: Called | None = None) -> None:
+        """End the job for everybody, and do not wait. `mismatch`: as another has not called this."""
+        ...
+
+    def leave(self, *, timeout_s: float, collectives: int | None = None) -> None:
+        """Wait until all workers leave; only then may QPs be taken down. So many collectives were called."""
         ...
 
     def close(self) -> None:

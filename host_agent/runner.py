@@ -36,9 +36,6 @@ _SOON_S: Final = 0.02  # how long a wait goes on before it looks where the conne
 _LATER_S: Final = 1.0  # and how often it looks again
 _NOTICE_S: Final = 60.0  # without a time limit, how often a collective that does not move says so
 
-# Other workers recognise by this why a job ended: the controller passes reasons on as text.
-MISMATCH_MARK = "the workers disagree"
-
 _MISMATCHES = (FailureCode.MISMATCH, FailureCode.WRONG_SHAPE)
 
 
@@ -177,7 +174,7 @@ class Runner:
             result: T = end.value
             return result
         except Disagreement as error:
-            raise MismatchError(f"{MISMATCH_MARK}: {what}: {error}") from error
+            raise MismatchError(f"the workers disagree: {what}: {error}") from error
         except ProtocolError as error:
             raise _explained(error, what) from error
         except TransportClosedError:
@@ -264,7 +261,7 @@ def _explained(error: ProtocolError, what: str) -> CommunicatorError:
     failure = error.failure
     if failure.code in _MISMATCHES:
         return MismatchError(
-            f"{MISMATCH_MARK}: this one called {what}; message {failure.message} came back as "
+            f"the workers disagree: this one called {what}; message {failure.message} came back as "
             f"{_seen(failure)}. All workers have to call the same collectives in the same order, with the "
             f"same roots, sizes, element types, reductions and strategies"
         )

@@ -34,7 +34,7 @@ RUNNING: Phase
 ENDED: Phase
 
 class WorkerMessage(_message.Message):
-    __slots__ = ("join", "resume", "up", "heartbeat", "leave", "abort", "paused", "held", "renewing")
+    __slots__ = ("join", "resume", "up", "heartbeat", "leave", "abort", "paused", "held", "renewing", "called")
     JOIN_FIELD_NUMBER: _ClassVar[int]
     RESUME_FIELD_NUMBER: _ClassVar[int]
     UP_FIELD_NUMBER: _ClassVar[int]
@@ -44,6 +44,7 @@ class WorkerMessage(_message.Message):
     PAUSED_FIELD_NUMBER: _ClassVar[int]
     HELD_FIELD_NUMBER: _ClassVar[int]
     RENEWING_FIELD_NUMBER: _ClassVar[int]
+    CALLED_FIELD_NUMBER: _ClassVar[int]
     join: Join
     resume: Resume
     up: Up
@@ -53,7 +54,8 @@ class WorkerMessage(_message.Message):
     paused: Paused
     held: Held
     renewing: Renewing
-    def __init__(self, join: _Optional[_Union[Join, _Mapping]] = ..., resume: _Optional[_Union[Resume, _Mapping]] = ..., up: _Optional[_Union[Up, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ..., paused: _Optional[_Union[Paused, _Mapping]] = ..., held: _Optional[_Union[Held, _Mapping]] = ..., renewing: _Optional[_Union[Renewing, _Mapping]] = ...) -> None: ...
+    called: Called
+    def __init__(self, join: _Optional[_Union[Join, _Mapping]] = ..., resume: _Optional[_Union[Resume, _Mapping]] = ..., up: _Optional[_Union[Up, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ..., paused: _Optional[_Union[Paused, _Mapping]] = ..., held: _Optional[_Union[Held, _Mapping]] = ..., renewing: _Optional[_Union[Renewing, _Mapping]] = ..., called: _Optional[_Union[Called, _Mapping]] = ...) -> None: ...
 
 class Join(_message.Message):
     __slots__ = ("job", "world_size", "worker", "path_mtu_max", "rnr_nak", "tenant", "elastic", "join_token", "backup_mac", "backup_ip", "backup_path_mtu", "selective")
@@ -132,17 +134,31 @@ class Heartbeat(_message.Message):
     def __init__(self, generation: _Optional[int] = ..., messages: _Optional[int] = ..., number: _Optional[int] = ...) -> None: ...
 
 class Leave(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("collectives",)
+    COLLECTIVES_FIELD_NUMBER: _ClassVar[int]
+    collectives: int
+    def __init__(self, collectives: _Optional[int] = ...) -> None: ...
 
 class Abort(_message.Message):
-    __slots__ = ("reason",)
+    __slots__ = ("reason", "mismatch")
     REASON_FIELD_NUMBER: _ClassVar[int]
+    MISMATCH_FIELD_NUMBER: _ClassVar[int]
     reason: str
-    def __init__(self, reason: _Optional[str] = ...) -> None: ...
+    mismatch: Called
+    def __init__(self, reason: _Optional[str] = ..., mismatch: _Optional[_Union[Called, _Mapping]] = ...) -> None: ...
+
+class Called(_message.Message):
+    __slots__ = ("collective", "what", "begun")
+    COLLECTIVE_FIELD_NUMBER: _ClassVar[int]
+    WHAT_FIELD_NUMBER: _ClassVar[int]
+    BEGUN_FIELD_NUMBER: _ClassVar[int]
+    collective: int
+    what: str
+    begun: bool
+    def __init__(self, collective: _Optional[int] = ..., what: _Optional[str] = ..., begun: _Optional[bool] = ...) -> None: ...
 
 class ControllerMessage(_message.Message):
-    __slots__ = ("waiting", "ready", "start", "heartbeat", "left", "ended", "resumed", "pause", "hold_at", "moved", "renew", "renewed")
+    __slots__ = ("waiting", "ready", "start", "heartbeat", "left", "ended", "resumed", "pause", "hold_at", "moved", "renew", "renewed", "compare")
     WAITING_FIELD_NUMBER: _ClassVar[int]
     READY_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
@@ -155,6 +171,7 @@ class ControllerMessage(_message.Message):
     MOVED_FIELD_NUMBER: _ClassVar[int]
     RENEW_FIELD_NUMBER: _ClassVar[int]
     RENEWED_FIELD_NUMBER: _ClassVar[int]
+    COMPARE_FIELD_NUMBER: _ClassVar[int]
     waiting: Waiting
     ready: Ready
     start: Start
@@ -167,7 +184,8 @@ class ControllerMessage(_message.Message):
     moved: Moved
     renew: Renew
     renewed: Renewed
-    def __init__(self, waiting: _Optional[_Union[Waiting, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., left: _Optional[_Union[Left, _Mapping]] = ..., ended: _Optional[_Union[Ended, _Mapping]] = ..., resumed: _Optional[_Union[Resumed, _Mapping]] = ..., pause: _Optional[_Union[Pause, _Mapping]] = ..., hold_at: _Optional[_Union[HoldAt, _Mapping]] = ..., moved: _Optional[_Union[Moved, _Mapping]] = ..., renew: _Optional[_Union[Renew, _Mapping]] = ..., renewed: _Optional[_Union[Renewed, _Mapping]] = ...) -> None: ...
+    compare: Compare
+    def __init__(self, waiting: _Optional[_Union[Waiting, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., left: _Optional[_Union[Left, _Mapping]] = ..., ended: _Optional[_Union[Ended, _Mapping]] = ..., resumed: _Optional[_Union[Resumed, _Mapping]] = ..., pause: _Optional[_Union[Pause, _Mapping]] = ..., hold_at: _Optional[_Union[HoldAt, _Mapping]] = ..., moved: _Optional[_Union[Moved, _Mapping]] = ..., renew: _Optional[_Union[Renew, _Mapping]] = ..., renewed: _Optional[_Union[Renewed, _Mapping]] = ..., compare: _Optional[_Union[Compare, _Mapping]] = ...) -> None: ...
 
 class Waiting(_message.Message):
     __slots__ = ("missing_ranks",)
@@ -319,17 +337,25 @@ class Resumed(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class Compare(_message.Message):
+    __slots__ = ("collective",)
+    COLLECTIVE_FIELD_NUMBER: _ClassVar[int]
+    collective: int
+    def __init__(self, collective: _Optional[int] = ...) -> None: ...
+
 class Ended(_message.Message):
-    __slots__ = ("reason", "rank", "host", "first_message")
+    __slots__ = ("reason", "rank", "host", "first_message", "mismatch")
     REASON_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
     FIRST_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    MISMATCH_FIELD_NUMBER: _ClassVar[int]
     reason: str
     rank: int
     host: str
     first_message: int
-    def __init__(self, reason: _Optional[str] = ..., rank: _Optional[int] = ..., host: _Optional[str] = ..., first_message: _Optional[int] = ...) -> None: ...
+    mismatch: bool
+    def __init__(self, reason: _Optional[str] = ..., rank: _Optional[int] = ..., host: _Optional[str] = ..., first_message: _Optional[int] = ..., mismatch: _Optional[bool] = ...) -> None: ...
 
 class JobSpec(_message.Message):
     __slots__ = ("name", "world_size", "mode", "path_mtu", "window", "message_packets", "tenant", "elastic", "min_workers", "join_token", "selective")

@@ -138,9 +138,8 @@ def _ended(job: pb.JobInfo, *, is_asked: bool) -> Finding:
         return Finding(
             code="ended", severity=Severity.NOTE, says=f"job {name} has ended: {ended.reason}", job=name
         )
-    disagree = "the workers disagree" in ended.reason
     return Finding(
-        code="mismatch" if disagree else "ended-early",
+        code="mismatch" if ended.mismatch else "ended-early",
         severity=Severity.ERROR if is_asked else Severity.NOTE,
         says=f"job {name} has ended: {ended.reason}",
         job=name,
@@ -148,10 +147,10 @@ def _ended(job: pb.JobInfo, *, is_asked: bool) -> Finding:
         do=(
             "all ranks have to call the same collectives in the same order, with the same sizes, types and "
             "operations"
-            if disagree
+            if ended.mismatch
             else _LOG_HINT,
             "start its workers again; '--elastic' lets a job go on without workers that die"
-            if ended.HasField("rank") and not disagree
+            if ended.HasField("rank") and not ended.mismatch
             else "start its workers again",
         ),
     )

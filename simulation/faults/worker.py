@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from controller.adoption import Account
+from controller.comparing import Called, Compare
 from controller.events import Renewed
 from controller.jobs import Ended, Event, Heartbeat, Left, Member, Mode, Ready, Resumed, Start, Waiting
 from controller.moves import HoldAt, Moved, Pause
@@ -64,6 +65,7 @@ class Worker:
         self._retry_ns = _FIRST_RETRY_NS
         self._said_up = self._said_leave = False
         self._aborting = ""
+        self._asked: int | None = None  # what it has called as this collective
         self._beats: list[int] = []  # when each heartbeat was sent
         self._confirmed_ns = -(1 << 62)  # when the last one was that was answered
         self._unreturned: tuple[Any, ...] | None = None  # a result that waits for that
@@ -331,15 +333,27 @@ class Worker:
             if self._aborting:
                 self._abort(self._aborting)
             elif self._said_leave:
-                self.say(Session.leave)
+                self._say_leave()
         elif isinstance(event, (Pause, HoldAt, Moved)):
             self._on_move(event)
         elif isinstance(event, Renew):
             self._on_renew(event)
         elif isinstance(event, Renewed):
             self._on_renewed(event)
+        elif isinstance(event, Compare):
+            self._asked = event.collective
+            self._say_called(event.collective)
         elif not isinstance(event, Waiting):
             raise InvariantError(f"{self} does not know what {event} is")
+
+    def _say_leave(self) -> None:
+        collectives = self.collective
+        self.say(lambda session: session.leave(collectives))
+
+    def _say_called(self, number: int) -> None:
+        begun = self.running and number == self.collective
+        called = Called(number, f"collective {number}" if begun or number < self.collective else "", begun)
+        self.say(lambda session: session.called(called))
 
     def _set_up(self, ready: Ready) -> None:
         """Bring the queue pairs up."""
@@ -576,7 +590,7 @@ class Worker:
         if self.collective >= len(self.job.plan.work):
             self.state = "leaving"
             self._said_leave = True
-            self.say(Session.leave)
+            self._say_leave()
             self._perhaps_held()
             return
         self._thinking = True
@@ -599,6 +613,8 @@ class Worker:
         if self._unreturned is not None:
             return
         self.running = True
+        if self.collective == self._asked:
+            self._say_called(self.collective)
         self._array = self.job.inputs(self.collective)[self.joined_as].copy()
         self._begun = False
         self._attempt()

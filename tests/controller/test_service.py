@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -34,8 +35,8 @@ from controller.routes import rack_entries
 from controller.service import AddressError, ControllerService, make_server
 from controller.store import Store
 from host_agent.controller_session import ControllerSession
-from host_agent.errors import JobEndedError, JobRefusedError, WorkerLostError
-from host_agent.membership import Ended, JoinRequest, Mode, RcParameters, Ready
+from host_agent.errors import JobEndedError, JobRefusedError, MismatchError, WorkerLostError
+from host_agent.membership import Called, Ended, JoinRequest, Mode, RcParameters, Ready
 from tests.controller.fake_switch import FakeSwitch
 from tests.controller.test_registry import CONFIG as SLOW
 
@@ -321,6 +322,36 @@ def test_everybody_hears_why_the_job_ended(workers: Workers) -> None:
     assert told.empty()
 
 
+def test_where_calls_differ_everybody_is_asked_and_hears_of_all(workers: Workers) -> None:
+    def answer(session: ControllerSession, what: str, number: int) -> None:
+        session.called(Called(number, what, begun=True))
+
+    sessions, _ = workers.run(3)
+    told: queue.Queue[Ended] = queue.Queue()
+    for rank, session in enumerate(sessions):
+        session.on_ended(told.put)
+        what = "barrier by ring" if rank == 2 else "all_reduce(SUM) of 9 int32 in-network"
+        session.on_compare(partial(answer, session, what))
+    sessions[2].abort("its first message differs", Called(7, "barrier by ring", begun=True))
+    ends = [told.get(timeout=10) for _ in sessions]
+    assert ends == [ends[0]] * 3
+    assert ends[0].mismatch
+    assert ends[0].reason.startswith(
+        "the workers disagree about collective 7: rank 0-1: all_reduce(SUM) of 9 int32 in-network; rank 2: "
+        "barrier by ring. All workers have to call the same"
+    )
+    assert ends[0].reason.endswith("(its first message differs)")
+    with pytest.raises(MismatchError, match="rank 2: barrier by ring"):
+        sessions[0].leave(timeout_s=10)
+
+
+def test_who_has_left_before_a_collective_that_another_waits_in_is_named(workers: Workers) -> None:
+    sessions, _ = workers.run(2)
+    sessions[0].on_compare(lambda number: sessions[0].called(Called(number, "barrier by ring", begun=True)))
+    with pytest.raises(MismatchError, match="rank 0: barrier by ring; rank 1 has left after 4 collectives"):
+        sessions[1].leave(timeout_s=10, collectives=4)
+
+
 def test_a_worker_that_closes_without_leaving_ends_the_job(workers: Workers) -> None:
     sessions, _ = workers.run(2)
     sessions[1].close()
@@ -512,7 +543,7 @@ def test_a_database_that_fails_in_the_middle_ends_no_job(
 ) -> None:
     sessions, _ = workers.run(2)
 
-    def fail(session: object) -> None:
+    def fail(session: object, *_: object) -> None:
         monkeypatch.undo()
         raise sqlite3.OperationalError("disk I/O error")
 

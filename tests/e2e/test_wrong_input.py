@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import re
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -31,6 +30,20 @@ with socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as raw:
     raw.bind((sys.argv[1], 0))
     for line in sys.stdin:
         raw.send(bytes.fromhex(line))
+"""
+
+# A program for a worker of a job of three: makes a call, and prints the error that it ends with.
+_CALLER = """
+import sys
+import numpy as np
+from host_agent.communicator import Communicator
+
+controller, job, rank, call = sys.argv[1:]
+with Communicator.join(controller, job=job, rank=int(rank), world_size=3) as c:
+    try:
+        eval(call, {"c": c, "x": np.arange(8, dtype=np.int32)})
+    except Exception as error:
+        print(f"{type(error).__name__}: {error}")
 """
 
 
@@ -70,6 +83,9 @@ def send(cluster: ClusterState, host: HostState, frames: list[bytes]) -> None:
         launch.stop(cluster, [process])
 
 
+_USUAL = {"op": "sum", "elements": 1000, "dtype": "int32"}
+
+
 @pytest.mark.parametrize(
     ("what", "differing"),
     [
@@ -93,7 +109,57 @@ def test_workers_that_call_different_things_all_learn_of_it(
                 ],
             )
         )
-        assert all(re.search("differ|disagree|not the same|called", text) for text in told), told
+        words = "all_reduce(SUM) of 1000 int32 in-network"
+        op, size, dtype = (differing.get(name, usual) for name, usual in _USUAL.items())
+        other = f"all_reduce({str(op).upper()}) of {size} {dtype} in-network"
+        for text in told:
+            assert f"rank 0, 2: {words}; rank 1: {other}. " in text, told
+
+
+@pytest.mark.parametrize(
+    ("what", "call", "words", "other_call", "other_words"),
+    [
+        (
+            *("kind", "c.all_gather(x, strategy='in-network')", "all_gather of 8 int32 in-network"),
+            *("c.broadcast(x)", "broadcast of 8 int32 from rank 0 in-network"),
+        ),
+        (
+            *("root", "c.reduce(x, root=0)", "reduce(SUM) of 8 int32 to rank 0 in-network"),
+            *("c.reduce(x, root=2)", "reduce(SUM) of 8 int32 to rank 2 in-network"),
+        ),
+        (
+            *("strategy", "c.all_reduce(x)", "all_reduce(SUM) of 8 int32 in-network"),
+            *("c.all_reduce(x, strategy='ring')", "all_reduce(SUM) of 8 int32 by ring"),
+        ),
+        ("leaving", "c.all_reduce(x)", "all_reduce(SUM) of 8 int32 in-network", "c.leave()", ""),
+    ],
+)
+def test_every_worker_hears_what_each_has_called(
+    six: Rack, what: str, call: str, words: str, other_call: str, other_words: str
+) -> None:
+    cluster = six.state
+    with bystanders(six):
+        programs = [
+            launch.start(
+                cluster,
+                cluster.hosts[rank],
+                [
+                    *(sys.executable, "-c", _CALLER, cluster.controller, f"calls-{what}", str(rank)),
+                    other_call if rank == 1 else call,
+                ],
+                stdout=PIPE,
+            )
+            for rank in range(3)
+        ]
+        try:
+            told = [program.communicate(timeout=60)[0] for program in programs]
+        finally:
+            launch.stop(cluster, programs)
+    other = f": {other_words}" if other_words else " has left after 0 collectives"
+    for text in told:
+        said = text if isinstance(text, str) else text.decode()
+        assert said.startswith("MismatchError: the workers disagree about collective 0: "), told
+        assert f": rank 0, 2: {words}; rank 1{other}. All workers" in said, told
 
 
 def test_two_workers_with_one_rank(six: Rack) -> None:

@@ -37,12 +37,25 @@ class Made:
 
     def means(self, mode: Mode) -> tuple[Any, ...]:
         """Ranks of whose calls this is the same have called the same."""
-        way = self.strategy or "auto"
-        if way == "auto":
-            way = "ring" if self.kind in AROUND_THE_RING else "in-network"
+        return self.kind, self.dtype, self.elements, self.op, self.root, self.way(mode)
+
+    def way(self, mode: Mode) -> str:
+        """How it travels."""
         if mode is Mode.RING:
-            way = "ring"
-        return self.kind, self.dtype, self.elements, self.op, self.root, way
+            return "ring"
+        if self.strategy in (None, "auto"):
+            return "ring" if self.kind in AROUND_THE_RING else "in-network"
+        assert self.strategy is not None
+        return self.strategy
+
+    def words(self, mode: Mode) -> str:
+        """What an error calls it."""
+        what = self.kind if self.op is None else f"{self.kind}({self.op.upper()})"
+        if self.dtype is not None:
+            what += f" of {self.elements} {self.dtype}"
+        if self.root is not None:
+            what += f" {'to' if self.kind == 'reduce' else 'from'} rank {self.root}"
+        return f"{what} {'by ring' if self.way(mode) == 'ring' else 'in-network'}"
 
     def array(self, rank: int) -> np.ndarray[Any, Any]:
         assert self.dtype is not None

@@ -11,8 +11,12 @@ from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Address
 from typing import Any
 
+from controller import comparing, events
+from controller.jobs import Job, JobSpec, Member, Plan, Tell, Timing
+from controller.jobs import Mode as ControllersMode
 from host_agent.communicator import Communicator
 from host_agent.membership import (
+    Called,
     Ended,
     HoldAt,
     JoinRequest,
@@ -27,6 +31,7 @@ from host_agent.membership import (
     Renewed,
     Renewing,
     Started,
+    error_of,
 )
 from host_agent.runner import Alone, Link
 from host_agent.transport import (
@@ -42,10 +47,46 @@ from host_agent.transport import (
 from host_agent.transport.events import EventType, FailureCode
 from simulation.rack import GENERATION, JOB, Faults, Simulation, configs
 
+_TICK_S = 0.25
+ALL_NAMES_S = 3.0  # how long a worker has to say what it has called
+
+
+def running_job(world_size: int) -> Job:
+    """A job as a controller has it, that runs."""
+    timing = Timing(
+        heartbeat_interval_s=1e6, heartbeat_timeout_s=1e6, resume_timeout_s=1e6, lost_timeout_s=ALL_NAMES_S
+    )
+    job = Job(JobSpec(name="train", world_size=world_size), timing)
+    for rank in range(world_size):
+        ip = IPv4Address("10.0.0.1") + rank
+        member = Member(
+            rank=rank,
+            mac="",
+            ip=ip,
+            qpn_out=0x100 + rank,
+            psn_out=0,
+            qpn_in=0x200 + rank,
+            hostname=f"h{rank}",
+        )
+        job.join(member, world_size, 0.0)
+    plan = Plan(
+        job_id=JOB,
+        generation=GENERATION,
+        window=1,
+        message_packets=1,
+        path_mtu=1024,
+        mode=ControllersMode.RING,
+    )
+    job.planned(plan, {rank: bytes([rank]) for rank in range(world_size)}, 0.0)
+    for rank in range(world_size):
+        job.up(rank, 0.0)
+    job.take_effects()
+    return job
+
 
 @dataclass
 class FakeController:
-    """What all ranks' memberships share."""
+    """What all ranks' memberships share. Where calls differ, it does what a controller's job says."""
 
     world_size: int
     ended: Ended | None = None
@@ -60,6 +101,30 @@ class FakeController:
         self.standings: queue.Queue[tuple[int, Renewing]] = queue.Queue()
         self.ups: queue.Queue[int] = queue.Queue()
         self.counted: dict[int, tuple[int, int]] = {}
+        self.job = running_job(self.world_size)
+        self.asked: dict[int, Callable[[int], None]] = {}
+        self.ticking: threading.Thread | None = None
+
+    def act(self, call: Callable[[Job, float], None]) -> None:
+        """Let the job's state machine hear of something, and do what it asks for."""
+        with self.lock:
+            call(self.job, time.monotonic())
+            effects = self.job.take_effects()
+            if self.job.comparison is not None and self.ticking is None:
+                self.ticking = threading.Thread(target=self._tick, daemon=True)
+                self.ticking.start()
+        for effect in effects:
+            if isinstance(effect, Tell) and isinstance(effect.event, comparing.Compare):
+                self.asked[effect.rank](effect.event.collective)
+        for effect in effects:
+            if isinstance(effect, Tell) and isinstance(effect.event, events.Ended):
+                ended = effect.event
+                self.end(ended.reason, ended.rank, mismatch=ended.mismatch)
+
+    def _tick(self) -> None:
+        while self.ended is None:
+            time.sleep(_TICK_S)
+            self.act(lambda job, now: job.tick(now))
 
     def say(self, step: MoveStep) -> None:
         """Tell all ranks a step of a move."""
@@ -82,12 +147,13 @@ class FakeController:
         self.say(HoldAt(move, collective))
         return collective, self.gather("held", move)
 
-    def end(self, reason: str, rank: int | None = None) -> None:
+    def end(self, reason: str, rank: int | None = None, *, mismatch: bool = False) -> None:
         """Tell everybody, once."""
         with self.lock:
             if self.ended is not None:
                 return
-            self.ended = Ended(reason=reason, rank=rank)
+            self.ended = Ended(reason=reason, rank=rank, mismatch=mismatch)
+        self.leaving.abort()
         for callback in self.callbacks:
             callback(self.ended)
 
@@ -136,11 +202,28 @@ class FakeMembership:
     def counted(self, generation: int, messages: int) -> None:
         self.controller.counted[self.rank] = generation, messages
 
-    def abort(self, reason: str) -> None:
-        self.controller.end(reason, self.rank)
+    def on_compare(self, callback: Callable[[int], None]) -> None:
+        self.controller.asked[self.rank] = callback
 
-    def leave(self, *, timeout_s: float) -> None:
-        self.controller.leaving.wait(timeout_s)
+    def called(self, called: Called) -> None:
+        said = comparing.Called(called.collective, called.what, called.begun)
+        self.controller.act(lambda job, now: job.called(self.rank, said, now))
+
+    def abort(self, reason: str, mismatch: Called | None = None) -> None:
+        if mismatch is None:
+            self.controller.act(lambda job, now: job.abort(self.rank, reason))
+            return
+        said = comparing.Called(mismatch.collective, mismatch.what, mismatch.begun)
+        self.controller.act(lambda job, now: job.disagrees(self.rank, said, reason, now))
+
+    def leave(self, *, timeout_s: float, collectives: int | None = None) -> None:
+        self.controller.act(lambda job, now: job.leave(self.rank, now, collectives))
+        try:
+            self.controller.leaving.wait(timeout_s)
+        except threading.BrokenBarrierError:
+            if self.controller.ended is None:
+                raise
+            raise error_of(self.controller.ended, own_rank=self.rank) from None
         self.left = True
 
     def close(self) -> None:
@@ -367,6 +450,8 @@ class FakeRack:
         """Say Renew to all who live."""
         self.renewals += 1
         self.members = [member for member in self.members if member not in lost]
+        for member in lost:
+            self.controller.job.seats.pop(member, None)
         for member in self.members:
             self.controller.renewers[member](Renew(self.renewals, reason))
 

@@ -21,7 +21,7 @@ from host_agent.errors import (
     UsageError,
     WorkerLostError,
 )
-from host_agent.membership import Mode
+from host_agent.membership import Called, Mode
 from host_agent.quantisation import BFLOAT16, error_bound
 from host_agent.runner import Alone
 from host_agent.transport import Operation
@@ -566,9 +566,9 @@ def test_an_interrupted_collective_lets_go_of_the_arrays_before_anything_else(
     aborted_first: list[bool] = []
     tell = rack.memberships[0].abort
 
-    def abort(reason: str) -> None:
+    def abort(reason: str, mismatch: Called | None = None) -> None:
         aborted_first.append(rack.links[0].aborted is not None)
-        tell(reason)
+        tell(reason, mismatch)
 
     monkeypatch.setattr(rack.memberships[0], "abort", abort)
     monkeypatch.setattr(rack.links[0], "wait", interrupt)

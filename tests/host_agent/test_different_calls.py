@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
@@ -13,11 +16,14 @@ import pytest
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
+from host_agent import execution
 from host_agent.collectives.signature import signature
 from host_agent.communicator import Communicator
 from host_agent.errors import MismatchError
 from host_agent.membership import Mode
 from host_agent.quantisation import BFLOAT16
+from host_agent.transport import ProtocolError, RetryLimitError
+from host_agent.transport.events import Failure, FailureCode
 from host_agent.wire.aggregation import Kind, Reduction
 from tests.host_agent.different_calls import Made, disagreeing
 from tests.host_agent.fakes import FakeRack
@@ -107,6 +113,106 @@ def test_around_a_ring_of_two_both_errors_name_both_calls() -> None:
         assert "broadcast of 3 int8" in str(error), error
 
 
+def test_all_errors_name_what_each_rank_has_called() -> None:
+    errors = rack_of(5, Mode.IN_NETWORK).run(
+        lambda c: (
+            c.broadcast(zeros(3, np.int8), root=1) if c.rank in (1, 3) else c.all_reduce(zeros(5), "max")
+        )
+    )
+    require_mismatch(errors)
+    for error in errors:
+        assert calls_in(error) == (
+            0,
+            {
+                **dict.fromkeys((0, 2, 4), ": all_reduce(MAX) of 5 int32 in-network"),
+                **dict.fromkeys((1, 3), ": broadcast of 3 int8 from rank 1 in-network"),
+            },
+        )
+        assert "collective 0: rank 0, 2, 4: all_reduce(MAX)" in str(error)
+
+
+@BOTH_WAYS
+def test_who_has_not_called_it_is_named_too(mode: Mode) -> None:
+    rack = rack_of(3, mode)
+    ended = threading.Event()
+
+    def work(c: Communicator) -> Any:
+        if c.rank == 1:
+            assert ended.wait(30)
+            return c.barrier()
+        try:
+            return c.all_reduce(zeros(5 + c.rank))
+        except MismatchError:
+            ended.set()
+            raise
+
+    if mode is Mode.IN_NETWORK:  # there nobody learns of it before all have called
+        rack.controller.callbacks.append(lambda _: ended.set())
+        threading.Timer(1.0, ended.set).start()
+    errors = rack.run(work)
+    require_mismatch(errors)
+    for error in errors:
+        number, calls = calls_in(error)
+        assert number == 0
+        assert calls[0].startswith(": all_reduce(SUM) of 5 int32 ")
+        assert calls[2].startswith(": all_reduce(SUM) of 7 int32 ")
+        assert calls[1] in (" has not called it", ": barrier in-network"), calls
+
+
+@pytest.mark.parametrize("way", ["in-network", "ring"])
+def test_who_waits_for_a_rank_that_has_left_hears_of_it(way: str) -> None:
+    """It hung, and its error spoke of no progress."""
+
+    def work(c: Communicator) -> None:
+        c.all_reduce(zeros(9), strategy=way)
+        if c.rank != 1:
+            c.all_reduce(zeros(9), "max", strategy=way)
+        c.leave()
+
+    errors = rack_of(3, Mode.IN_NETWORK).run(work)
+    require_mismatch(errors)
+    words = f": all_reduce(MAX) of 9 int32 {'by ring' if way == 'ring' else way}"
+    for error in errors:
+        assert calls_in(error) == (1, {0: words, 1: " has left after 1 collective", 2: words})
+
+
+def test_a_connection_that_fails_as_the_other_has_stopped_for_a_mismatch() -> None:
+    rack = rack_of(3, Mode.RING)
+    failed = threading.Event()
+
+    def mismatch(op_id: int, **_: Any) -> None:
+        raise ProtocolError(failure(FailureCode.MISMATCH))
+
+    def retries_run_out(op_id: int, **_: Any) -> None:
+        while rack.controller.job.comparison is None:
+            time.sleep(0.001)
+        failed.set()
+        raise RetryLimitError(failure(FailureCode.RETRY_LIMIT))
+
+    def work(c: Communicator) -> None:
+        if c.rank == 2:
+            assert failed.wait(30)
+        c.all_reduce(zeros(9 + c.rank))
+
+    rack.links[0].wait = mismatch  # type: ignore[method-assign]
+    rack.links[1].wait = retries_run_out  # type: ignore[method-assign]
+    errors = rack.run(work)
+    require_mismatch(errors)
+    for error in errors:
+        assert calls_in(error)[1] == {
+            rank: f": all_reduce(SUM) of {9 + rank} int32 by ring" for rank in range(3)
+        }
+
+
+def test_without_a_controller_the_error_has_what_is_known_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(execution, "_ALL_NAMES_S", 0.1)
+    rack = rack_of(2, Mode.IN_NETWORK)
+    monkeypatch.setattr(rack.controller, "act", lambda call: None)
+    errors = rack.run(lambda c: c.barrier() if c.rank else c.all_reduce(zeros(9)))
+    require_mismatch(errors)
+    assert "this one called all_reduce(SUM) of 9 int32" in str(errors[0])
+
+
 def test_a_switch_takes_broadcast_not_for_all_gather() -> None:
     """It did: [100, 207] on both."""
     rack = rack_of(2, Mode.IN_NETWORK)
@@ -150,6 +256,24 @@ def test_all_types_that_others_have_added_are_told_apart() -> None:
     assert len(told) == len(types)
 
 
+def failure(code: FailureCode) -> Failure:
+    return Failure(code=code, message=0, psn=0, text=code.name, header=b"")
+
+
+def calls_in(error: Exception) -> tuple[int, dict[int, str]]:
+    """The collective that an error is about, and what it says of each rank."""
+    found = re.match(r"the workers disagree about collective (\d+): (.*?)\. All workers", str(error))
+    assert found, error
+    calls = {}
+    for part in found[2].split("; rank "):
+        said = re.match(r"(?:rank )?(\d+(?:-\d+)?(?:, \d+(?:-\d+)?)*)(.*)", part)
+        assert said, part
+        for run in said[1].split(", "):
+            first, _, last = run.partition("-")
+            calls.update(dict.fromkeys(range(int(first), int(last or first) + 1), said[2]))
+    return int(found[1]), calls
+
+
 def require_mismatch(errors: list[Any]) -> None:
     for error in errors:
         assert isinstance(error, MismatchError), errors
@@ -175,7 +299,10 @@ def test_any_calls_that_differ(mode: Mode, later: bool, data: st.DataObject) -> 
                 assert isinstance(outcome, Exception), (rank, number, outcome)
             elif not isinstance(outcome, MismatchError):  # another rank was ahead of this one
                 calls[rank][number].check(outcome, rank, world_size)
-        assert isinstance(next(one for one in got if isinstance(one, Exception)), MismatchError), (rank, got)
+        error = next(one for one in got if isinstance(one, Exception))
+        assert isinstance(error, MismatchError), (rank, got)
+        expected = {other: f": {made[first].words(mode)}" for other, made in enumerate(calls)}
+        assert calls_in(error) == (first, expected)
 
 
 def outcomes_of(c: Communicator, calls: list[Made], *, later: bool) -> list[Any]:

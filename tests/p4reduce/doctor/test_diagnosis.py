@@ -760,7 +760,7 @@ def test_why_a_job_ended() -> None:
     found = diagnose(facts([], both={"jobs": Said([gone, live], "")}))
     assert found.is_healthy, "another job runs: what ended before is history"
     assert diagnose(facts([], both={"jobs": Said([gone, live], "")}), "train").codes[0] == "ended-early"
-    gone.ended.CopyFrom(pb.Ended(reason="rank 0: the workers disagree: this one called x"))
+    gone.ended.CopyFrom(pb.Ended(reason="rank 0: barrier; rank 1: all_reduce", mismatch=True))
     found = diagnose(facts([], both={"jobs": Said([gone], "")}))
     assert found.codes[0] == "mismatch"
     assert "same collectives in the same order" in text(found)

@@ -28,7 +28,7 @@ from controller.registry import Registry
 from controller.revisions import Revisions
 from controller.routes import base_entries
 from controller.store import Store
-from controller.views import spec_from, standing_from
+from controller.views import called_from, spec_from, standing_from
 from host_agent.quantisation import (
     exponent_of,
     from_fixed,
@@ -317,6 +317,8 @@ def say(registry: Registry, message: pb.WorkerMessage | pb.JobSpec) -> None:
         standing_from(message.renewing)
     elif kind == "abort":
         assert in_one_line(message.abort.reason).isprintable()
+    elif kind == "called":
+        assert called_from(message.called).what.isprintable()
 
 
 @functools.lru_cache(maxsize=1)
