@@ -52,7 +52,7 @@ class Account:
             name=resume.job,
             world_size=join.world_size,
             tenant=tenant_of(join.tenant),
-            elastic=join.elastic,
+            elastic=join.elastic or ready.lease_s > 0,  # a job that was created need not be told
             token_hash=token_hash(join.join_token),
         )
         planning.check_spec(config, replace(spec, window=ready.window, message_packets=ready.message_packets))
@@ -87,16 +87,19 @@ class Account:
 
 @dataclass
 class _Waiting:
+    """`over`: what somebody was told, and everybody is to hear."""
+
     since: float
     accounts: dict[int, Account] = field(default_factory=dict)
+    over: str = ""
 
 
 class Adoption:
-    """Belongs to a registry."""
+    """Belongs to a registry. Who tells something else of a job than the others tells of another one."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
-        self._waiting: dict[tuple[str, int], _Waiting] = {}
+        self._waiting: dict[tuple[JobSpec, Plan], _Waiting] = {}
 
     def hear(self, account: Account) -> None:
         """A worker of a job that nobody knows tells of it. Returns when the job is there.
@@ -104,41 +107,52 @@ class Adoption:
         UnreachableError: the worker shall come again; ConflictError likewise. NotFoundError: it is over.
         """
         registry, spec, plan = self._registry, account.spec, account.plan
+        registry.notice_stop()
         if registry.store.is_ours(plan.generation):
             raise NotFoundError(
                 f"there is no job {spec.name!r} with generation {plan.generation}: it ended long ago"
             )
-        key, now = (spec.name, plan.generation), registry.clock()
+        key, now = _told(account), registry.clock()
         while key not in self._waiting and len(self._waiting) >= _MOST:
             del self._waiting[next(iter(self._waiting))]
         waiting = self._waiting.setdefault(key, _Waiting(now))
+        if waiting.over:
+            raise NotFoundError(waiting.over)
         waiting.accounts[account.member.rank] = account
         members = [waiting.accounts[rank].member for rank in sorted(waiting.accounts)]
-        missing = [rank for rank in plan.ring if rank not in waiting.accounts]
         who = f"job {spec.name} is not in the controller's database, which is new"
-        if missing:
+        if missing := [rank for rank in plan.ring if rank not in waiting.accounts]:
             ranks = f"rank{'s' if len(missing) > 1 else ''} {', '.join(map(str, sorted(missing)))}"
             patience_s = registry.config.resume_timeout_s
-            if now - waiting.since > patience_s:
-                raise NotFoundError(
-                    f"{who}, and {ranks} did not come back within {patience_s:g} s to tell of it"
-                )
-            raise UnreachableError(f"{who}: it waits for {ranks} to tell of it")
-        for other in waiting.accounts.values():
-            if other.spec != spec or _but_for_moves(other.plan) != _but_for_moves(plan):
+            if now - waiting.since <= patience_s:
+                raise UnreachableError(f"{who}: it waits for {ranks} to tell of it")
+            if any(other.name == spec.name for other, _ in self._waiting.keys() - {key}):
                 raise ConflictError(f"{who}, and its workers tell different things of it")
+            waiting.over = f"{who}, and {ranks} did not come back within {patience_s:g} s to tell of it"
+            raise NotFoundError(waiting.over)
         known = registry.known_job(spec.name)
         if known is not None and known.job.live:
             raise ConflictError(f"{who}, and another job has that name now")
-        self._take_over(waiting, members)
+        if registry.has_generation(plan.generation):
+            raise ConflictError(f"{who}, and another job has its generation {plan.generation}")
+        tenants = {known.spec.tenant for known in waiting.accounts.values()} - {""}
+        if len(tenants) > 1:
+            raise ConflictError(f"{who}, and its workers say that it is of tenants {' and '.join(tenants)}")
+        self._take_over(waiting, members, next(iter(tenants), ""))
         del self._waiting[key]
 
-    def _take_over(self, waiting: _Waiting, members: list[Member]) -> None:
+    def forgive(self, seconds: float, now: float) -> None:
+        """The controller itself was stopped for so long, until now: nobody could tell anything."""
+        for waiting in self._waiting.values():
+            waiting.since = min(now, waiting.since + seconds)
+
+    def _take_over(self, waiting: _Waiting, members: list[Member], tenant: str) -> None:
         registry = self._registry
         first = next(iter(waiting.accounts.values()))
         modes = {account.plan.mode for account in waiting.accounts.values()}
-        spec, plan = first.spec, replace(first.plan, mode=min(modes))
+        spec, plan = replace(first.spec, tenant=tenant), replace(first.plan, mode=min(modes))
         places, lost = self._places(members, plan)
+        lost = lost or next((why for member in members if (why := registry.who_has_qps(member))), "")
         if not lost and (len(modes) > 1 or (places and plan.mode is Mode.RING)):
             lost = "the controller lost its database while the job was moved"
         workers = [(member, waiting.accounts[member.rank].token) for member in members]
@@ -160,11 +174,17 @@ class Adoption:
         """What switches hold of it, and why its sums there are lost (empty: they are not)."""
         registry, in_network = self._registry, plan.mode is Mode.IN_NETWORK
         tree, lost, places = Tree.of(registry.config, members), "", []
+        theirs = {(int(m.ip), qpn) for m in members for qpn in (m.qpn_in, m.qpn_out)}
         for name, switch in registry.switches.items():
             if in_network and not switch.ready and (name in tree.leaves or name in tree.graph.spines):
                 raise UnreachableError(f"switch {name}, which may have sums of the job, is not ready")
             orphan = registry.places.orphan(name, plan.generation)
             if orphan is not None:
+                if not orphan.qps <= theirs:
+                    raise ConflictError(
+                        f"switch {name} has other workers' entries of generation {plan.generation} than "
+                        "those who tell of it"
+                    )
                 places.append(orphan)
             if (
                 in_network
@@ -175,8 +195,11 @@ class Adoption:
         return places, lost
 
 
-def _but_for_moves(plan: Plan) -> Plan:
-    return replace(plan, mode=Mode.RING, mode_reason="")
+def _told(account: Account) -> tuple[JobSpec, Plan]:
+    """What all workers of a job tell alike: who joins a job that was created need not say whose it is, and
+    not all may have heard of a move.
+    """
+    return replace(account.spec, tenant=""), replace(account.plan, mode=Mode.RING, mode_reason="")
 
 
 def _is_of(orphan: Orphan, tree: Tree, leaf: str) -> bool:

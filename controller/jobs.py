@@ -386,12 +386,15 @@ class Job(RenewableJob):
         if self.comparison is not None:
             self.comparison.since = min(now, self.comparison.since + seconds)
         if seconds > self.timing.lost_timeout_s:  # sessions may have been given up meanwhile
-            self.expect_back(now)
+            self.expect_back(now, again=False)
 
-    def expect_back(self, now: float) -> None:
-        """The controller was away, and can hear workers from now on: they have as long as after a restart."""
+    def expect_back(self, now: float, *, again: bool = True) -> None:
+        """The controller was away, and can hear workers from now on: they have as long as after a restart.
+
+        Without `again`, who has not come back since the last time has what is left of that.
+        """
         for seat in self.seats.values():
-            if self.is_set_up and not seat.lost:
+            if self.is_set_up and not seat.lost and (again or not seat.recovered):
                 seat.heard_at, seat.patience_s, seat.recovered = now, self.timing.resume_timeout_s, True
 
     def _ask(self, collective: int) -> None:

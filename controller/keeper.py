@@ -186,6 +186,11 @@ class Keeper(abc.ABC):
                     f"switch {switch.name} serves {', '.join(jobs)}: a new program would interrupt that; "
                     "wait, or force it"
                 )
+            if not force and any(not orphan.lost for orphan in self.places.orphans[switch.name]):
+                raise NotPossibleError(
+                    f"switch {switch.name} serves a job that the controller's database does not know: a new "
+                    "program would interrupt that; wait until its workers have told of it, or force it"
+                )
         for switch in chosen:
             await self.places.push(switch, self.forgot)
         return chosen

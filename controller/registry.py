@@ -232,6 +232,10 @@ class Registry(Keeper):
         """The last job of that name, if there is one."""
         return self._jobs.get(name)
 
+    def has_generation(self, generation: int) -> bool:
+        """Whether a job that is known has or had that number."""
+        return generation in self._by_generation
+
     def took_over(self, running: Running) -> None:
         """A job that was not known runs here from now on."""
         assert running.generation is not None
@@ -373,6 +377,11 @@ class Registry(Keeper):
                         f"QP {min(taken):#x} of host {member.host} ({member.ip}) belongs to a job on switch "
                         f"{name} that the controller's database does not know"
                     )
+        return self.who_has_qps(member)
+
+    def who_has_qps(self, member: Member) -> str:
+        """Which job that is known has or had a worker's numbers on its host; empty if none."""
+        wanted = {member.qpn_in, member.qpn_out}
         for running in self._jobs.values():
             if not running.job.live:
                 continue
@@ -497,13 +506,9 @@ class Registry(Keeper):
 
     def tick(self) -> None:
         """Time has passed."""
+        self.notice_stop()
         now = self.clock()
-        period = self.config.heartbeat_interval_s
-        late = 0.0 if self._ticked_at is None else now - self._ticked_at - period
-        self._ticked_at = now
         for running in list(self._jobs.values()):
-            if late > 0:
-                running.job.forgive(late, now)
             self.act(running, lambda job, now: job.tick(now))
         for running in list(self._unsaved):
             self._save_phase(running)
@@ -512,6 +517,16 @@ class Registry(Keeper):
         self.renewer.tick()
         self.waitlist.tick()
         self.renumbering.tick()
+
+    def notice_stop(self) -> None:
+        """Where this process itself stood still, it is held against nobody."""
+        now = self.clock()
+        late = 0.0 if self._ticked_at is None else now - self._ticked_at - self.config.heartbeat_interval_s
+        self._ticked_at = now
+        if late > 0:
+            self.adoption.forgive(late, now)
+            for running in self._jobs.values():
+                running.job.forgive(late, now)
 
     def listens(self) -> None:
         """From now on workers can come back: the time that they have for it begins."""

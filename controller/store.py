@@ -170,11 +170,14 @@ class Store:
         return generation
 
     def is_ours(self, generation: int | None) -> bool:
-        """Whether this database has given out that number; None: one that is not known any more."""
+        """Whether a job of this database has had that number; None: one that is not known any more.
+
+        Not what is only reserved: where this is a backup, a job may have got that afterwards.
+        """
         if generation is None:
             return not self._is_new  # a new one has given out nothing
-        given = max(self._given, self._reserved)
-        return bool(self._first < generation <= given)
+        (used,) = self._db.execute("SELECT value FROM counters WHERE name = 'used'").fetchone()
+        return bool(self._first < generation <= used)
 
     def outlive(self, generation: int) -> None:
         """Another database has given out that number: none up to it is given out here."""
@@ -251,6 +254,9 @@ class Store:
                 int(job.phase),
                 _outcome_to_json(job.outcome),
             ),
+        )
+        self._db.execute(
+            "UPDATE counters SET value = ? WHERE name = 'used' AND value < ?", (generation, generation)
         )
         for place in job.places:
             self._insert_place(generation, place)
@@ -415,6 +421,9 @@ def _open(path: str, first_generation: int) -> sqlite3.Connection:
                 "INSERT OR IGNORE INTO counters VALUES ('first', ?)", (0 if old else first_generation,)
             )
             db.execute("INSERT OR IGNORE INTO counters VALUES ('generation', ?)", (first_generation,))
+            db.execute(
+                "INSERT OR IGNORE INTO counters SELECT 'used', value FROM counters WHERE name = 'generation'"
+            )
     except sqlite3.OperationalError as error:
         db.close()
         if "locked" in str(error):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,11 +13,19 @@ import pytest
 from controller.adoption import Account
 from controller.allocator import Region
 from controller.api import controller_pb2 as pb
-from controller.api.errors import ConflictError, InvalidRequestError, NotFoundError, UnreachableError
+from controller.api.errors import (
+    ConflictError,
+    ControllerError,
+    InvalidRequestError,
+    NotFoundError,
+    NotPossibleError,
+    UnreachableError,
+)
 from controller.jobs import JobSpec, Left, Member, Mode, Ready, Resumed
 from controller.moves import Moved
 from controller.renewals import Renew
 from controller.sessions import Session
+from controller.views import event_message, rc_parameters
 from tests.controller.test_registry import CONFIG, Bench, bench, comes_back, guards, member
 from tests.controller.told import heard, ready_of
 
@@ -26,7 +35,7 @@ Run = Callable[..., None]
 
 def account(ready: Ready, who: Member, size: int) -> Account:
     return Account(
-        spec=JobSpec(name="train", world_size=size, tenant="default"),
+        spec=JobSpec(name="train", world_size=size),
         plan=replace(ready.plan, mode_reason=""),
         member=who,
         token=ready.token,
@@ -176,11 +185,15 @@ def test_a_job_of_this_database_that_is_over_is_not_taken_over_again(bench: Run)
 def test_workers_that_tell_different_things_are_asked_again(bench: Run) -> None:
     async def test(b: Bench) -> None:
         known = await run_job(b, 2)
+        known[1] = replace(known[1], plan=replace(known[1].plan, window=4))
         await on_a_new_database(b)
-        with pytest.raises(UnreachableError):
-            resume(b, known[0])
-        with pytest.raises(ConflictError, match="tell different things"):
-            resume(b, replace(known[1], plan=replace(known[1].plan, window=4)))
+        for one in known:
+            with pytest.raises(UnreachableError):
+                resume(b, one)
+        await b.pass_time(CONFIG.resume_timeout_s + 1)
+        for one in known:
+            with pytest.raises(ConflictError, match="tell different things"):
+                resume(b, one)
 
     bench(test)
 
@@ -233,3 +246,154 @@ def test_what_no_controller_can_have_said_is_refused(changes: dict[str, Any]) ->
                 setattr(getattr(message, name), field, value)
     with pytest.raises(InvalidRequestError):
         Account.of(CONFIG, message)
+
+
+def test_an_elastic_job_stays_elastic_also_where_its_workers_did_not_say_so(bench: Run) -> None:
+    """Their leases go on, which no result is returned without."""
+
+    async def test(b: Bench) -> None:
+        b.registry.create_job(JobSpec(name="train", world_size=2, elastic=True))
+        sessions = await b.run_job("train", 2)
+        host = CONFIG.hosts[0]
+        worker = pb.Worker(rank=0, mac=host.mac, ip=str(host.ip), qpn_out=b.qp, qpn_in=b.qp + 1)
+        told = event_message(ready_of(sessions[0]), b.registry.timing, rc_parameters(CONFIG)).ready
+        known = Account.of(
+            CONFIG,
+            pb.Resume(
+                job="train",
+                generation=told.generation,
+                joined=pb.Join(job="train", world_size=2, worker=worker, path_mtu_max=1024),
+                ready=told,
+            ),
+        )
+        assert known is not None
+        assert told.lease_s > 0
+        assert known.spec.elastic
+
+    bench(test)
+
+
+def test_workers_of_a_job_that_was_created_for_a_tenant_need_not_all_say_whose_it_is(bench: Run) -> None:
+    async def test(b: Bench) -> None:
+        known = await run_job(b, 2)
+        known[1] = replace(known[1], spec=replace(known[1].spec, tenant="blue"))
+        await on_a_new_database(b)
+        all_resume(b, known)
+        assert b.registry.job("train").job.spec.tenant == "blue"
+
+    bench(test)
+
+
+@pytest.mark.parametrize("rank", [1, 2])
+def test_one_that_tells_something_else_does_not_keep_the_others_from_their_job(bench: Run, rank: int) -> None:
+    async def test(b: Bench) -> None:
+        known = await run_job(b, 2)
+        other = replace(
+            known[1],
+            plan=replace(known[1].plan, window=4, ring=tuple(range(rank + 1))),
+            member=replace(known[1].member, rank=rank),
+        )
+        await on_a_new_database(b)
+        with pytest.raises(ControllerError):
+            resume(b, other)
+        all_resume(b, known)
+
+    bench(test)
+
+
+def test_the_controller_holds_no_stop_of_its_own_against_who_has_still_to_tell_of_a_job(bench: Run) -> None:
+    async def test(b: Bench) -> None:
+        known = await run_job(b, 2)
+        await on_a_new_database(b)
+        await b.pass_time(1.0)
+        with pytest.raises(UnreachableError):
+            resume(b, known[0])
+        b.now += 100.0  # stopped
+        with pytest.raises(UnreachableError):
+            resume(b, known[0])
+        b.registry.tick()
+        with pytest.raises(UnreachableError):
+            resume(b, known[0])
+        resume(b, known[1])
+
+    bench(test)
+
+
+def test_a_job_that_is_taken_over_gives_up_queue_pairs_that_another_has_by_now(bench: Run) -> None:
+    """By ring, nothing on a switch tells that they are in use."""
+
+    async def test(b: Bench) -> None:
+        for _ in range(5):
+            b.store.next_generation()  # a clock that was set back: the new database gives it out later
+        known = await run_job(b, 33)
+        qp = b.qp
+        await on_a_new_database(b)
+        b.qp = qp - 2
+        await b.run_job("other", 2)
+        back = all_resume(b, known)
+        assert all(any(isinstance(event, Renew) for event in heard(session)) for session in back)
+
+    bench(test)
+
+
+def test_what_a_switch_holds_of_others_is_not_taken_from_them(bench: Run) -> None:
+    """A job is told of under the generation of another one."""
+
+    async def test(b: Bench) -> None:
+        known = await run_job(b, 2)
+        entries = dict(b.switch.of_jobs)
+        await on_a_new_database(b)
+        host = member(7, qp=0x5000)
+        forged = Account(
+            spec=JobSpec(name="other", world_size=1),
+            plan=replace(known[0].plan, mode=Mode.RING, ring=(0,)),
+            member=replace(host, rank=0),
+            token=b"x" * 16,
+        )
+        with pytest.raises(ConflictError):
+            b.registry.resume("other", forged.plan.generation, 0, forged.token, forged)
+        await b.registry.drain()
+        assert b.switch.of_jobs == entries
+        all_resume(b, known)
+        assert b.switch.of_jobs == entries
+
+    bench(test)
+
+
+def test_a_program_is_not_loaded_anew_beneath_a_job_that_is_to_come_back_unless_forced(bench: Run) -> None:
+    async def test(b: Bench) -> None:
+        await run_job(b, 2)
+        entries = dict(b.switch.of_jobs)
+        await on_a_new_database(b)
+        with pytest.raises(NotPossibleError, match="that the controller's database does not know"):
+            await b.registry.push("s1", force=False)
+        assert b.switch.of_jobs == entries
+        await b.registry.push("s1", force=True)
+        assert b.switch.of_jobs == {}
+
+    bench(test)
+
+
+def test_a_database_from_a_backup_takes_over_what_was_set_up_after_it(bench: Run, tmp_path: Path) -> None:
+    async def test(b: Bench) -> None:
+        first = await b.run_job("first", 2)
+        for session in first:
+            session.leave()
+        await b.registry.drain()
+        copy = tmp_path / "backup.db"
+        with sqlite3.connect(copy) as target:
+            b.store.connection.backup(target)
+        known = await run_job(b, 3)
+        entries = dict(b.switch.of_jobs)
+        b.registry.stop()
+        await b.registry.drain()
+        b.store.close()
+        b.path = copy
+        b.registry = b._start()
+        await b.settled()
+        assert b.switch.of_jobs == entries
+        back = all_resume(b, known)
+        assert [heard(session)[0] for session in back] == [Resumed()] * 3
+        assert b.switch.of_jobs == entries
+
+    bench(test)
