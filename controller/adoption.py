@@ -129,6 +129,7 @@ class Adoption:
             if any(other.name == spec.name for other, _ in self._waiting.keys() - {key}):
                 raise ConflictError(f"{who}, and its workers tell different things of it")
             waiting.over = f"{who}, and {ranks} did not come back within {patience_s:g} s to tell of it"
+            logger.warning("%s: it is over", waiting.over)
             raise NotFoundError(waiting.over)
         known = registry.known_job(spec.name)
         if known is not None and known.job.live:

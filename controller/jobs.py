@@ -161,6 +161,18 @@ class Job(RenewableJob):
             self.phase = Phase.INSTALLING
             self._effects.append(Install())
 
+    def has_not_heard(self, member: Member) -> bool:
+        """Whether a worker that joins has been taken in already, as nobody else has these QPs and PSN."""
+        seat = self.seats.get(member.rank)
+        return self.phase is Phase.READY and seat is not None and seat.member == member and not seat.up
+
+    def join_again(self, rank: int, now: float) -> None:
+        """It is told so once more."""
+        seat = self.seats[rank]
+        seat.connected = True
+        self.heard(rank, now)
+        self._tell(rank, self._ready(rank))
+
     def up(self, rank: int, now: float) -> None:
         """A worker's QPs are ready. NotPossibleError before Ready."""
         self._require_plan(rank, "ready to start")

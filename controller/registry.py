@@ -16,7 +16,6 @@ from controller.adoption import Account, Adoption
 from controller.api.errors import (
     ConflictError,
     ControllerError,
-    InvalidRequestError,
     NotFoundError,
     NotPossibleError,
     QueuePairTakenError,
@@ -64,7 +63,7 @@ logger = logging.getLogger(__name__)
 _REMEMBERED = 100  # ended jobs
 _TOKEN_BYTES = 16
 _ALL_GENERATIONS = 1 << 32
-_MOST_AHEAD = 1 << 20  # generations, of a worker that tells of one
+_MOST_AHEAD = 1 << 20  # generations, of all workers that tell of one
 _MOST_OFFERS = 16  # of a worker that cannot have the numbers of its new queue pairs, time after time
 
 
@@ -91,6 +90,7 @@ class Registry(Keeper):
         self._by_generation: dict[int, Running] = {}
         self._unsaved: set[Running] = set()  # whose phase the database does not know
         self._ticked_at: float | None = None
+        self._left_out = 0  # generations, because workers say that they were given out
         self.retired = RetiredQueuePairs()
         self.stopping = False
         self.waitlist = Waitlist(self)
@@ -168,12 +168,23 @@ class Registry(Keeper):
         joining = running.job.phase is Phase.JOINING
         if before is not None and joining and running.job.seats[member.rank].member == member:
             before.broken()  # this worker's own, of which nobody has noticed that it is gone
+        if running.job.has_not_heard(member):
+            return self._told_again(running, member.rank)
         running.job.check(member, world_size, tenant, elastic=elastic)
         if why := self._why_not_qps(member):
             raise QueuePairTakenError(f"{why}: use another QP number")
         self._jobs[name] = running
         session = running.sessions[member.rank] = Session(self, running, member.rank)
         self.act(running, lambda job, now: job.join(member, world_size, now, tenant, elastic=elastic))
+        return session
+
+    def _told_again(self, running: Running, rank: int) -> Session:
+        """A worker was taken in, and its session broke before it could hear so."""
+        session, before = Session(self, running, rank), running.sessions.get(rank)
+        running.sessions[rank] = session
+        self.act(running, lambda job, now: job.join_again(rank, now))
+        if before is not None:
+            before.events.put_nowait(None)
         return session
 
     def host_of(self, name: str, generation: int, rank: int, token: bytes) -> str:
@@ -185,7 +196,7 @@ class Registry(Keeper):
         self, name: str, generation: int, rank: int, token: bytes, account: Account | None = None
     ) -> Session:
         """Take a worker back, which knows of that generation. NotFoundError, InvalidRequestError,
-        NotPossibleError.
+        NotPossibleError, ConflictError.
 
         `account`: what it knows, where the job is not known here. As `Adoption.hear`.
         """
@@ -209,14 +220,19 @@ class Registry(Keeper):
     def count_behind(self, name: str, generation: int) -> None:
         """A worker of that job knows of a generation: of a later one than the database, where that is old.
 
-        InvalidRequestError where it cannot be: no worker can make the numbers run out.
+        ConflictError, and the worker goes on as it is, where that would leave out too many of them, by itself
+        or with what others have said: no worker can make the numbers run out.
         """
         newest = self.store.newest_generation
-        if generation > newest + _MOST_AHEAD:
-            raise InvalidRequestError(
-                f"job {name}: no controller has given out generation {generation}, the newest is {newest}"
+        ahead = max(0, generation - newest)
+        if self._left_out + ahead > _MOST_AHEAD:
+            raise ConflictError(
+                f"job {name}: no controller can have given out generation {generation}, the newest is "
+                f"{newest}; if one has, this machine's clock was wrong when the database was made: set it, "
+                "and begin another database"
             )
         self.store.outlive(generation)
+        self._left_out += ahead
 
     def knows(self, name: str, generation: int, token: bytes) -> bool:
         """Whether a worker that wants to resume is of a job that was ever heard of."""
@@ -460,6 +476,8 @@ class Registry(Keeper):
     def over(self, running: Running) -> None:
         """A job has ended, or one that has is not being written any more."""
         job = running.job
+        if running.ended_at is None:
+            running.ended_at = self.clock()
         if running.installing:
             return  # _install comes back here
         self._save_phase(running)

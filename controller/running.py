@@ -22,7 +22,7 @@ class Running:
     forget it then. `before`: what generations before this one have left on switches; `when_written`: what is
     to be done when switches are not being written any more. `waits_for`: in words, what keeps it from going
     on. `unsaved`: the database does not know of its generation yet. `refused`: how often in a row workers
-    offered queue pairs whose numbers they cannot have.
+    offered queue pairs whose numbers they cannot have. `ended_at`: None also where that was before a restart.
     """
 
     job: Job
@@ -38,6 +38,7 @@ class Running:
     waits_for: str = ""
     unsaved: bool = False
     refused: int = 0
+    ended_at: float | None = None
 
     @property
     def generation(self) -> int | None:

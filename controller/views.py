@@ -140,6 +140,8 @@ def job_info(registry: Registry, running: Running) -> pb.JobInfo:
         info.ended.CopyFrom(_ended(job.outcome))
     elif isinstance(job.outcome, Left):
         info.ended.CopyFrom(pb.Ended(reason="all workers have left"))
+    if running.ended_at is not None:
+        info.ended_s_ago = max(0.0, now - running.ended_at)
     if job.plan is not None:
         info.job_id = job.plan.job_id
         info.generation = job.plan.generation

@@ -394,7 +394,7 @@ class ListJobsRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class JobInfo(_message.Message):
-    __slots__ = ("spec", "phase", "explicit", "workers", "ended", "job_id", "generation", "mode", "mode_reason", "window", "message_packets", "path_mtu", "places", "ring", "waitlisted", "renewals", "renewal_reason", "renewing", "awaited", "selective")
+    __slots__ = ("spec", "phase", "explicit", "workers", "ended", "job_id", "generation", "mode", "mode_reason", "window", "message_packets", "path_mtu", "places", "ring", "waitlisted", "renewals", "renewal_reason", "renewing", "awaited", "selective", "ended_s_ago")
     SPEC_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
     EXPLICIT_FIELD_NUMBER: _ClassVar[int]
@@ -415,6 +415,7 @@ class JobInfo(_message.Message):
     RENEWING_FIELD_NUMBER: _ClassVar[int]
     AWAITED_FIELD_NUMBER: _ClassVar[int]
     SELECTIVE_FIELD_NUMBER: _ClassVar[int]
+    ENDED_S_AGO_FIELD_NUMBER: _ClassVar[int]
     spec: JobSpec
     phase: Phase
     explicit: bool
@@ -435,7 +436,8 @@ class JobInfo(_message.Message):
     renewing: bool
     awaited: _containers.RepeatedScalarFieldContainer[int]
     selective: bool
-    def __init__(self, spec: _Optional[_Union[JobSpec, _Mapping]] = ..., phase: _Optional[_Union[Phase, str]] = ..., explicit: _Optional[bool] = ..., workers: _Optional[_Iterable[_Union[WorkerInfo, _Mapping]]] = ..., ended: _Optional[_Union[Ended, _Mapping]] = ..., job_id: _Optional[int] = ..., generation: _Optional[int] = ..., mode: _Optional[_Union[Mode, str]] = ..., mode_reason: _Optional[str] = ..., window: _Optional[int] = ..., message_packets: _Optional[int] = ..., path_mtu: _Optional[int] = ..., places: _Optional[_Iterable[_Union[JobPlace, _Mapping]]] = ..., ring: _Optional[_Iterable[int]] = ..., waitlisted: _Optional[_Union[Waitlisted, _Mapping]] = ..., renewals: _Optional[int] = ..., renewal_reason: _Optional[str] = ..., renewing: _Optional[bool] = ..., awaited: _Optional[_Iterable[int]] = ..., selective: _Optional[bool] = ...) -> None: ...
+    ended_s_ago: float
+    def __init__(self, spec: _Optional[_Union[JobSpec, _Mapping]] = ..., phase: _Optional[_Union[Phase, str]] = ..., explicit: _Optional[bool] = ..., workers: _Optional[_Iterable[_Union[WorkerInfo, _Mapping]]] = ..., ended: _Optional[_Union[Ended, _Mapping]] = ..., job_id: _Optional[int] = ..., generation: _Optional[int] = ..., mode: _Optional[_Union[Mode, str]] = ..., mode_reason: _Optional[str] = ..., window: _Optional[int] = ..., message_packets: _Optional[int] = ..., path_mtu: _Optional[int] = ..., places: _Optional[_Iterable[_Union[JobPlace, _Mapping]]] = ..., ring: _Optional[_Iterable[int]] = ..., waitlisted: _Optional[_Union[Waitlisted, _Mapping]] = ..., renewals: _Optional[int] = ..., renewal_reason: _Optional[str] = ..., renewing: _Optional[bool] = ..., awaited: _Optional[_Iterable[int]] = ..., selective: _Optional[bool] = ..., ended_s_ago: _Optional[float] = ...) -> None: ...
 
 class JobPlace(_message.Message):
     __slots__ = ("switch", "role", "first_slot", "slots", "ranks")

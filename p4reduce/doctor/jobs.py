@@ -12,6 +12,7 @@ from p4reduce.doctor.findings import Finding, Severity
 from p4reduce.doctor.ranks import Cause, Rank, cause, ranks_of, ranks_told
 
 PATIENCE_S = 1.0  # who is later than that keeps the others waiting
+_LATELY_S = 600.0  # what did not begin since then is worth a warning
 _ENDED_WELL = "all workers have left"
 _LOG_HINT = "the workers' own output has the error that each of them got"
 # Findings about a switch that a job cannot do without.
@@ -138,6 +139,8 @@ def _ended(job: pb.JobInfo, *, is_asked: bool) -> Finding:
         return Finding(
             code="ended", severity=Severity.NOTE, says=f"job {name} has ended: {ended.reason}", job=name
         )
+    if job.generation == 0 and job.HasField("ended_s_ago") and job.ended_s_ago < _LATELY_S:
+        return _not_begun(job, is_asked=is_asked)
     return Finding(
         code="mismatch" if ended.mismatch else "ended-early",
         severity=Severity.ERROR if is_asked else Severity.NOTE,
@@ -153,6 +156,29 @@ def _ended(job: pb.JobInfo, *, is_asked: bool) -> Finding:
             if ended.HasField("rank") and not ended.mismatch
             else "start its workers again",
         ),
+    )
+
+
+def _not_begun(job: pb.JobInfo, *, is_asked: bool) -> Finding:
+    """It ended before all of its workers had come."""
+    name, size = job.spec.name, job.spec.world_size
+    joined = {info.worker.rank: info.host or info.worker.hostname for info in job.workers}
+    missing = [number for number in range(size) if number not in joined]
+    says = f"job {name} ended {words.seconds(job.ended_s_ago)} ago before it had begun"
+    says += f", as {words.ranks(missing)} did not join" if missing else f": {job.ended.reason}"
+    return Finding(
+        code="not-begun",
+        severity=Severity.ERROR if is_asked else Severity.WARNING,
+        says=says,
+        job=name,
+        rank=missing[0] if missing else None,
+        evidence=(
+            job.ended.reason,
+            f"there: {', '.join(words.rank(number, host) for number, host in sorted(joined.items()))}",
+        ),
+        do=(f"the output of {words.ranks(missing)} says why; start all {size} workers again",)
+        if missing
+        else (_LOG_HINT, "start its workers again"),
     )
 
 

@@ -560,7 +560,7 @@ class Worker:
     def _on_move(self, step: Pause | HoldAt | Moved) -> None:
         if isinstance(step, Pause):
             first = self.collective + self.running
-            self._move, self._held_from = step.move, first
+            self._move, self._held_from = None, first  # it is held, and says so, when it hears where
             number = step.move
             self.say(lambda session: session.paused(number, first))
         elif isinstance(step, HoldAt):

@@ -201,6 +201,18 @@ def test_whoever_comes_back_to_a_controller_that_was_stopped_has_the_time_of_a_r
     assert "rank 1 (h2, 10.0.0.2) has not come back within 30 s after the controller was back" in lost.reason
 
 
+def test_who_is_dead_is_missed_by_a_controller_that_is_stopped_again_and_again_too() -> None:
+    job, now = running(2, now=0.0), 0.0
+    for _ in range(100):
+        now += 8.0
+        job.forgive(7.0, now)
+        job.heard(0, now)
+        job.tick(now)
+        if lost := [effect for effect in job.take_effects() if isinstance(effect, Lost)]:
+            break
+    assert [effect.rank for effect in lost] == [1]
+
+
 def test_an_abort_is_passed_on_as_it_is() -> None:
     job = running(2)
     job.abort(1, "the workers disagree: rank 1 called all_reduce")

@@ -38,6 +38,7 @@ from controller.routes import rack_entries
 from controller.sessions import Session
 from controller.store import Store, StoredJob
 from controller.switch import SwitchError
+from controller.views import job_info
 from p4src import MAX_JOBS
 from tests.controller.fake_switch import FakeSwitch
 from tests.controller.told import ended_of, heard, ready_of
@@ -292,6 +293,23 @@ def test_guards_go_soon_when_all_workers_know(bench: Run) -> None:
         sessions[2].took_end()
         await b.pass_time(3.0)
         assert b.switch.of_jobs == {}
+
+    bench(test)
+
+
+def test_a_worker_that_was_taken_in_when_the_controller_died_joins_again_and_hears_so(bench: Run) -> None:
+    async def test(b: Bench) -> None:
+        one, two = await b.join("train", 2)
+        before = ready_of(two)
+        await b.restart()  # before rank 1 had heard anything
+        one = b.registry.resume("train", before.plan.generation, 0, ready_of(one).token)
+        two = b.registry.join("train", 2, member(1, qp=b.qp))
+        assert ready_of(two) == before
+        for session in (one, two):
+            session.up()
+        assert [heard(session)[-1] for session in (one, two)] == [Start()] * 2
+        with pytest.raises(ConflictError, match="rank 1 is taken"):
+            b.registry.join("train", 2, member(1, qp=b.qp))
 
     bench(test)
 
@@ -756,5 +774,18 @@ def test_a_defect_during_set_up_ends_the_job(bench: Run) -> None:
             assert "a defect in the controller" in ended_of(session).reason
         assert (b.switch.of_jobs, b.used) == ({}, 0)
         assert ready_of((await b.run_job("train", 2))[0]).plan.mode is Mode.IN_NETWORK
+
+    bench(test)
+
+
+def test_how_long_ago_a_job_ended_that_never_began(bench: Run) -> None:
+    async def test(b: Bench) -> None:
+        session = b.registry.join("train", 2, member(0))
+        session.abort("rank 0 could not start: rank 1 has not joined")
+        await b.registry.drain()
+        await b.pass_time(5.0)
+        info = job_info(b.registry, b.registry.job("train"))
+        assert (info.generation, info.ended_s_ago) == (0, 5.0)
+        assert [worker.worker.rank for worker in info.workers] == [0]
 
     bench(test)

@@ -16,7 +16,7 @@ import pytest
 
 from controller.admission import Quotas, TenantQuota
 from controller.allocator import SwitchAllocator
-from controller.api.errors import InvalidRequestError, NotFoundError, NotPossibleError
+from controller.api.errors import ConflictError, InvalidRequestError, NotFoundError, NotPossibleError
 from controller.config import Config
 from controller.entries import Entry, TableEntry
 from controller.events import Renewed
@@ -429,9 +429,13 @@ def test_no_worker_can_make_the_generations_run_out(bench: Run) -> None:
         workers = await b.start()
         assert workers[0].ready is not None
         newest, token = b.store.newest_generation, workers[0].ready.token
-        with pytest.raises(InvalidRequestError, match="no controller has given out generation 4294967295"):
+        with pytest.raises(ConflictError, match="no controller can have given out generation 4294967295"):
             b.registry.resume("train", 2**32 - 1, 0, token)
         assert b.store.newest_generation == newest
+        b.registry.resume("train", newest + 2**19, 0, token)
+        b.registry.resume("train", newest + 2**20, 0, token)
+        with pytest.raises(ConflictError, match="no controller can have given out"):
+            b.registry.resume("train", newest + 2**20 + 2**19, 0, token)
 
     bench(test)
 

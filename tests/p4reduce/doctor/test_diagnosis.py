@@ -768,6 +768,16 @@ def test_why_a_job_ended() -> None:
     assert diagnose(facts([], both={"jobs": Said([gone], "")})).is_healthy
 
 
+def test_who_did_not_join_a_job_that_has_just_been_given_up() -> None:
+    gone = job(phase=pb.ENDED, generation=0, ranks=(0, 2), ended_s_ago=30.0)
+    gone.ended.CopyFrom(pb.Ended(reason="rank 0 on h1 could not start: ranks 1, 3 have not joined", rank=0))
+    found = diagnose(facts([], both={"jobs": Said([gone, job("other")], "")}))
+    assert only_trouble(found) == "not-begun"
+    assert "job train ended 30.0 s ago before it had begun, as ranks 1 and 3 did not join" in found.verdict
+    gone.ended_s_ago = 3600.0
+    assert diagnose(facts([], both={"jobs": Said([gone, job("other")], "")})).is_healthy
+
+
 def test_a_job_that_runs_by_ring_and_why() -> None:
     queued = job(mode=pb.RING, mode_reason="no room")
     queued.waitlisted.CopyFrom(pb.Waitlisted(position=2, reason="s1 has 64 slots left", waiting_s=30))
