@@ -274,7 +274,11 @@ class ControllerSession:
         self._leaving = pb.Leave(collectives=collectives)
         self._send(pb.WorkerMessage(leave=self._leaving))
         if not self._wait(lambda: self._heard.left, timeout_s):
-            raise ControllerUnreachableError(f"not all workers had left their job within {timeout_s:g} s")
+            trouble = self._heard.trouble
+            raise ControllerUnreachableError(
+                f"not all workers had left their job within {timeout_s:g} s"
+                + (f": the controller at {self.controller} is out of reach ({trouble})" if trouble else "")
+            )
 
     def close(self) -> None:
         """End the session; idempotent."""

@@ -873,3 +873,20 @@ def test_a_job_that_is_not_elastic_asks_nobody(play: Any) -> None:
     session.join(REQUEST, timeout_s=10)
     session.up(timeout_s=10)
     assert session.confirm(timeout_s=0.0)
+
+
+def test_who_cannot_leave_as_the_controller_is_away_says_so(
+    play: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("host_agent.controller_session._FIRST_RETRY_S", 60.0)
+
+    def script(talk: Conversation) -> Iterator[pb.ControllerMessage]:
+        talk.expect("join")
+        yield pb.ControllerMessage(ready=READY)
+        talk.expect("leave")
+        talk.drop()
+
+    session = play(script)
+    session.join(REQUEST, timeout_s=10)
+    with pytest.raises(ControllerUnreachableError, match=r"within 5 s: the controller at .* is out of reach"):
+        session.leave(timeout_s=5)
