@@ -23,7 +23,7 @@ from controller.entries import Entry, Key, key_of, table_entry
 from controller.p4rt import P4RuntimeClient
 from controller.push import load, shipped_program
 from controller.queries import OP_ECHO
-from controller.routes import ROUTE
+from controller.routes import EDGE_PORT, ROUTE
 from controller.updates import SwitchError, Update, UpdateKind
 from p4src import CPU_PORT
 from simulation.wires import Bench, Fence, SilentSwitchError, Wire
@@ -140,7 +140,7 @@ class Bmv2:
             return
         self._do(load(self._p4runtime, shipped_program()))
         self._there.clear()
-        self.write([_way(port) for port in self.ports], [])
+        self.write([entry for port in self.ports for entry in _way(port)], [])
         self.is_fresh = True
 
     def write(self, insert: Sequence[Entry], delete: Sequence[Entry]) -> None:
@@ -212,9 +212,9 @@ def _run(*command: str, stdin: str = "") -> None:
         raise Bmv2Error(f"cannot make veths for BMv2: {command[0]}: {done.stderr.strip()}")
 
 
-def _way(port: int) -> Entry:
-    """Of fences for a port."""
-    return table_entry(
+def _way(port: int) -> tuple[Entry, Entry]:
+    """Of fences by a port and to it. Who is behind it is the controller's to say, in the same entry."""
+    route = table_entry(
         ROUTE,
         {"dst_ip": (int(Fence.address(port)), 32)},
         "SwitchIngress.forward.next_hop",
@@ -222,3 +222,4 @@ def _way(port: int) -> Entry:
         src_mac=1,
         dst_mac=2,
     )
+    return table_entry(EDGE_PORT, {"ingress_port": port}, "SwitchIngress.edges.fabric_port"), route

@@ -44,6 +44,8 @@ Kinds = pb.Change
 
 @pytest.fixture
 def process(tmp_path: Path, switch_process: RunningSwitch) -> Iterator[Process]:
+    # With a database of its own, it would leave alone what an earlier test's job has on the switch.
+    switch_process.restart()
     made = Process(tmp_path, config_of(switch_process.address, heartbeat_interval_s=0.2))
     made.start()
     yield made
