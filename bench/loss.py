@@ -126,7 +126,7 @@ class Contest:
             else:
                 team.do("leave")
 
-    def _team(self, job: str, strategies: Sequence[str], **options: object) -> Team:
+    def _team(self, job: str, strategies: Sequence[str], **options: bool) -> Team:
         cluster = self._rack.state
         team = self._stack.enter_context(Team(cluster, WORKERS))
         (answer, *_) = team.join(job, **options)

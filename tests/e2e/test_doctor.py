@@ -567,13 +567,9 @@ def test_a_rank_that_is_late_or_has_left(running: Rack, train: Streaming, pair: 
         assert "it sleeps (" in found.verdict
         assert "worker.py:" in found.verdict, "where it is"
         left = pool.submit(pair.try_, "leave", ranks=[0])
-        found = until(running, lambda found: "waits:worker-left" in found.codes, "uneven")
-        assert (
-            "waits for rank 0 (h1): it has left the job ('leave'), while the other rank is in"
-            in found.verdict
-        )
-        assert "uneven shares of the data" in text(found)
-        _end(running, "uneven")
+        found = until(running, lambda found: "mismatch" in found.codes, "uneven")
+        assert "job uneven has ended: " in found.verdict
+        assert "rank 0 has left after 0 collectives; rank 1: barrier" in found.verdict
         for future in (late, left):
             future.result(PATIENCE_S)
     pair.try_("leave")

@@ -219,6 +219,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ClusterSta
     assert list(cluster.workers.iterdir()) == []
 
 
+@pytest.mark.slow  # workers try to join for most of the time that the run has
 def test_the_first_error_ends_all_jobs_and_names_its_own(here: ClusterState, file: ClusterFile) -> None:
     report = Report(file)
     with pytest.raises(WorkloadError, match=r"job [ab]: worker [01]: "):
