@@ -411,5 +411,5 @@ class Cluster(RuleBasedStateMachine):
         assert all(key in never or key in had_turn for key in self.waiting)
 
 
-TestCluster = Cluster.TestCase
+TestCluster = pytest.mark.slow(Cluster.TestCase)
 TestCluster.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)

@@ -250,6 +250,7 @@ class TestMistakes:
         assert says.startswith("line 4, entries.l1[1]: ")
         assert says.endswith("is given on line 3 already")
 
+    @pytest.mark.slow
     def test_a_full_table(self) -> None:
         size = VOCABULARY.tables[ROUTE].size
         room = size - sum(key_of(entry)[0] == ROUTE for entry in BASE["l1"])

@@ -631,7 +631,7 @@ class JobMachine(RuleBasedStateMachine):
         assert len(ends) <= 1, "workers were told different ends"
 
 
-TestJobMachine = JobMachine.TestCase
+TestJobMachine = pytest.mark.slow(JobMachine.TestCase)
 
 
 class MoveMachine(JobMachine):
@@ -664,7 +664,7 @@ class MoveMachine(JobMachine):
                     self.reply(rank)
 
 
-TestMoveMachine = MoveMachine.TestCase
+TestMoveMachine = pytest.mark.slow(MoveMachine.TestCase)
 TestMoveMachine.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
 
 

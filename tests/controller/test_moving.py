@@ -369,6 +369,7 @@ def test_idle_workers_are_moved_as_well_and_a_restart_of_the_controller_is_no_ma
     assert not switch.of_jobs
 
 
+@pytest.mark.slow
 def test_a_controller_that_is_restarted_in_the_middle_of_a_move_begins_anew(
     rack: Callable[..., Rack], served: Served
 ) -> None:
@@ -390,6 +391,7 @@ def test_a_controller_that_is_restarted_in_the_middle_of_a_move_begins_anew(
     job.leave()
 
 
+@pytest.mark.slow
 def test_a_switch_that_refuses_leaves_the_job_where_it_was_and_is_asked_again(
     rack: Callable[..., Rack], switch: RackSwitch
 ) -> None:

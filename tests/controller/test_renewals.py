@@ -420,7 +420,7 @@ class RenewalMachine(RuleBasedStateMachine):
             assert {w.generation for w in living} == {self.job.plan.generation}
 
 
-TestRenewalMachine = RenewalMachine.TestCase
+TestRenewalMachine = pytest.mark.slow(RenewalMachine.TestCase)
 TestRenewalMachine.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
 
 
@@ -430,5 +430,5 @@ class RigidMachine(RenewalMachine):
     elastic = False
 
 
-TestRigidMachine = RigidMachine.TestCase
+TestRigidMachine = pytest.mark.slow(RigidMachine.TestCase)
 TestRigidMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

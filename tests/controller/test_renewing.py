@@ -764,6 +764,7 @@ def test_a_worker_that_dies_while_its_switch_is_away(bench: Run) -> None:
     bench(test)
 
 
+@pytest.mark.slow
 def test_a_job_that_must_run_in_the_network_waits_for_its_switch(
     bench: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -1340,6 +1341,7 @@ def test_a_switch_that_refuses_while_the_disk_is_full(bench: Run, monkeypatch: p
     bench(test)
 
 
+@pytest.mark.slow
 def test_what_dead_workers_of_an_old_generation_had_does_not_keep_a_controller_from_starting(
     bench: Run,
 ) -> None:

@@ -266,6 +266,7 @@ def test_a_controller_that_does_not_come_while_a_worker_joins_is_named_in_the_en
     session.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("while_away", ["nobody listens", "a stopped process listens"])
 def test_whoever_joins_tries_again_until_the_controller_answers(while_away: str) -> None:
     """A process that is stopped takes connections, and says nothing: gRPC's attempts fail after seconds."""
@@ -430,6 +431,7 @@ def test_a_broken_session_is_taken_up_again_and_what_was_said_is_said_again(play
     assert len(resumed) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", [grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED])
 def test_a_controller_that_stays_away_ends_nothing(
     play: Any, code: grpc.StatusCode, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -512,6 +514,7 @@ def test_a_silent_controller_is_given_up_and_called_again(play: Any) -> None:
     done.set()
 
 
+@pytest.mark.slow
 def test_a_call_that_takes_the_session_up_again_is_given_time(play: Any) -> None:
     """What the last call did not bring says nothing about the next one."""
 
@@ -591,6 +594,7 @@ def test_who_heard_that_its_job_ended_ends_its_side(play: Any) -> None:
     assert in_time == [True], "its driver was stopped first"
 
 
+@pytest.mark.slow
 def test_a_controller_that_is_away_is_tried_about_every_second(
     play: Any, started: list[tuple[Controller, ControllerSession]]
 ) -> None:
@@ -875,6 +879,7 @@ def test_a_job_that_is_not_elastic_asks_nobody(play: Any) -> None:
     assert session.confirm(timeout_s=0.0)
 
 
+@pytest.mark.slow
 def test_who_cannot_leave_as_the_controller_is_away_says_so(
     play: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -131,6 +131,7 @@ def test_all_errors_name_what_each_rank_has_called() -> None:
         assert "collective 0: rank 0, 2, 4: all_reduce(MAX)" in str(error)
 
 
+@pytest.mark.slow
 @BOTH_WAYS
 def test_who_has_not_called_it_is_named_too(mode: Mode) -> None:
     rack = rack_of(3, mode)
@@ -279,6 +280,7 @@ def require_mismatch(errors: list[Any]) -> None:
         assert isinstance(error, MismatchError), errors
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("later", [False, True], ids=["now", "later"])
 @BOTH_WAYS
 @given(data=st.data())

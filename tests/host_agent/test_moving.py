@@ -170,6 +170,7 @@ def test_steps_that_are_said_again_are_answered_again() -> None:
     assert rack.communicators[1].mode_reason == "the switch is away"
 
 
+@pytest.mark.slow
 def test_nothing_is_held_before_all_is_acknowledged() -> None:
     """Rank 1's result can be there while rank 0's own packets are not acknowledged: Held waits."""
     rack = FakeRack(2, mode=Mode.IN_NETWORK, faults=Faults(loss=0.3))

@@ -220,7 +220,9 @@ def test_the_native_decoder_has_the_references_bits(
 def test_the_native_largest_magnitude_is_the_references(arrays: list[NDArray[Any]]) -> None:
     (array,) = arrays
     bits = kernels.magnitude_bits(array)
-    if (array != array).any():
+    with np.errstate(invalid="ignore"):  # of signalling NaNs
+        is_nan = array != array
+    if is_nan.any():
         assert bits > INFINITY_BITS
     else:
         assert bits == magnitude_bits(array)

@@ -88,6 +88,7 @@ def test_standard_output_takes_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert "takes one of" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_other_commands_do_not_load_plotly() -> None:
     program = "import sys, p4reduce.cli as cli; cli.run(['--help']); assert 'plotly' not in sys.modules"
     subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)

@@ -69,6 +69,7 @@ def test_a_cluster_of_which_nothing_answers_is_told(
     }
 
 
+@pytest.mark.slow
 def test_other_commands_do_not_pay_for_it() -> None:
     code = """
 import sys

@@ -327,6 +327,7 @@ def opened(address: str, tls: TlsFiles | None, *, name: str = "s1") -> None:
     run_async(session())
 
 
+@pytest.mark.slow
 def test_the_controller_and_operators_get_in(switch: str, ours: Path) -> None:
     opened(switch, TlsFiles.of(ours / "controller" / "switches"))
     opened(switch, TlsFiles.of(operator_directory(ours, "admin") / "switches"))

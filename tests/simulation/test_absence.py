@@ -35,6 +35,7 @@ def schedule(kind: str, *, spines: int = 0) -> Schedule:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spines", [0, 2], ids=["rack", "spine-leaf"])
 @pytest.mark.parametrize("kind", ["controller-restart", "controller-pause", "database-lost"])
 def test_a_job_goes_on_without_a_controller_and_all_its_workers_come_back(kind: str, spines: int) -> None:

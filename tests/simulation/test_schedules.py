@@ -48,6 +48,7 @@ def strike(**changed: Any) -> list[Any]:
     return [{"link": "h1-1>l1", "frame": 0, "kind": "loss", **changed}]
 
 
+@pytest.mark.slow
 def test_what_is_drawn_can_be_read_again() -> None:
     for seed in range(400):
         assert Schedule.from_json(draw(seed).to_json()) == draw(seed)

@@ -35,6 +35,7 @@ def test_gradient_is_the_derivative() -> None:
         assert gradient[index] == pytest.approx((ahead - behind) / 2e-6, rel=1e-4, abs=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4, 7])
 def test_shards_add_up_to_the_whole(world_size: int) -> None:
     network = Network(hidden=8)

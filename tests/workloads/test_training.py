@@ -89,6 +89,7 @@ def test_training_together_equals_training_alone(tmp_path: Path) -> None:
     assert all(len(answer["seconds"]) == 12 for answer in answers)
 
 
+@pytest.mark.slow
 def test_a_wrong_sum_is_found(tmp_path: Path) -> None:
     record = tmp_path / "sums.npy"
     # More than what quantising gradients of magnitude up to 100 may do.

@@ -101,6 +101,7 @@ def test_infinities_and_nans_come_through(dtype: np.dtype[Any], reduction: Reduc
     run_and_check(Simulation(configs(3, path_mtu=512), faults=BAD_LINKS, seed=5), [case, case], seed=6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world_size", [16, 32])
 def test_large_racks(world_size: int) -> None:
     cases = [

@@ -194,6 +194,7 @@ def test_pings_of_which_none_comes_back_are_sent_again(
     assert ("fabric-silent" in diagnose(found).codes) == (answered == (0, 0))
 
 
+@pytest.mark.slow
 def test_workers_that_do_not_answer(cluster: ClusterState, sleeper: subprocess.Popen[bytes]) -> None:
     process = ProcessId.of(sleeper.pid)
     path = whose(cluster.metrics, process)

@@ -402,6 +402,7 @@ def test_a_bad_clone_write(
     assert refusal.codes == ["NOT_FOUND"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["group", "session"])
 def test_backup_replicas(controller: Controller, plane: FakePlane, form: str) -> None:
     """The first port that is up; the replica's own when none is."""

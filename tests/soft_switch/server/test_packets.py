@@ -149,6 +149,7 @@ def test_packets_follow_the_primary(switch: Switch, controller: Controller, plan
     assert controller.receive().packet.payload == b"two"
 
 
+@pytest.mark.slow
 def test_clients_that_vanish_while_packets_flow_do_no_harm(
     switch: Switch, controller: Controller, plane: FakePlane
 ) -> None:
