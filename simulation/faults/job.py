@@ -44,7 +44,11 @@ class JobRun:
         self._stopped_ns: dict[tuple[int, int], int] = {}  # and when
         self._sizes: dict[int, int] = {}
         self._windows: dict[int, int] = {}
-        self._finished: dict[int, dict[int, tuple[tuple[int, ...], str]]] = {}
+        # By collective: which workers have its result, as they joined, and of whom it is.
+        self._made: dict[
+            int, dict[int, tuple[tuple[int, ...], str]]
+        ] = {}  # in their accounts; how it was made
+        self._finished: dict[int, dict[int, tuple[int, ...]]] = {}  # in their users' hands
         self._deliveries: dict[int, Deliveries] = {}
         self._expected: dict[int, Expected] = {}
         self.workers = [Worker(world, self, rank) for rank in range(self.plan_size)]
@@ -133,34 +137,34 @@ class JobRun:
             if worker.endpoint is not None and worker.endpoint.config.generation == generation
         ]
 
-    def finished(
-        self,
-        worker: Worker,
-        collective: int,
-        generation: int,
-        module: str,
-        out: NDArray[Any],
-        *,
-        restored: bool,
-    ) -> None:
-        """A worker has a collective's result; `restored`: another one's that had finished it."""
+    def made(self, worker: Worker, collective: int, generation: int, module: str, *, restored: bool) -> None:
+        """A worker has a collective's result, and gives it to others from now on: its user may get it later.
+
+        `restored`: it is another one's that had it.
+        """
+        made = self._made.setdefault(collective, {})
         members = self.members(generation)
-        done = self._finished.setdefault(collective, {})
-        alive = {rank: how for rank, how in done.items() if rank in members}
         if restored:
-            if not done:
+            alive = [how for rank, how in made.items() if rank in members]
+            if not made:
                 raise InvariantError(
                     f"{worker} was given the result of collective {collective}, which nobody had"
                 )
-            members, module = next(iter(alive.values())) if alive else next(iter(done.values()))
-        else:
-            for rank, (others, _) in alive.items():
-                if others != members:
-                    raise InvariantError(
-                        f"{worker} has the result of collective {collective} of ranks {list(members)}, and "
-                        f"rank {rank} that of {list(others)}"
-                    )
-        done[worker.joined_as] = members, module
+            members, module = alive[0] if alive else next(iter(made.values()))
+        made[worker.joined_as] = members, module
+
+    def finished(self, worker: Worker, collective: int, generation: int, out: NDArray[Any]) -> None:
+        """A worker's user has a collective's result."""
+        members, module = self._made[collective][worker.joined_as]
+        done = self._finished.setdefault(collective, {})
+        now = self.members(generation)
+        for rank, others in done.items():
+            if rank in now and others != members:
+                raise InvariantError(
+                    f"{worker} has the result of collective {collective} of ranks {list(members)}, and "
+                    f"rank {rank} that of {list(others)}"
+                )
+        done[worker.joined_as] = members
         place = members.index(worker.joined_as)
         if len(members) > 1:
             self.expected(collective).check(str(worker), members, place, module, out)

@@ -699,7 +699,8 @@ class Worker:
         restored = self._ledger.restored
         self._ledger.finish()
         generation = self.ready.plan.generation
-        self._unreturned = (self.collective, generation, self._module, self._out, restored)
+        self.job.made(self, self.collective, generation, self._module, restored=restored)
+        self._unreturned = (self.collective, generation, self._out)
         self.collective += 1
         if self._ledger.finished != self.collective:
             raise InvariantError(
@@ -718,8 +719,8 @@ class Worker:
         lease_ns = round(self.ready.lease_s * NS)
         if lease_ns and self.world.clock.now_ns - self._confirmed_ns >= lease_ns:
             return False
-        (collective, generation, module, out, restored), self._unreturned = self._unreturned, None
-        self.job.finished(self, collective, generation, module, out, restored=restored)
+        (collective, generation, out), self._unreturned = self._unreturned, None
+        self.job.finished(self, collective, generation, out)
         self._think()
         return True
 
