@@ -55,8 +55,6 @@ class Comparison:
     def elements(self) -> int:
         """How many that is; WorkloadError where it is none, or not whole."""
         size = dtype_of(self.dtype).itemsize
-        if self.dtype not in ("float32", "int32"):
-            raise WorkloadError(f"strategies are compared with float32 or int32, not {self.dtype}")
         if self.bytes < size:
             raise WorkloadError(f"{self.bytes} bytes are no tensor: at least one element ({size} bytes)")
         if self.bytes % size:

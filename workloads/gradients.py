@@ -1,9 +1,11 @@
 """Gradients that nobody computed: whole numbers whose sum over the ranks is known at every place.
 
-Rank r has (r + 1) times a base that repeats every `_PERIOD` elements, which no packet's or chunk's length is
-a multiple of; it begins elsewhere in each bucket and each iteration. So sums that lack a rank, have one
-twice, are at the wrong place or an iteration old are wrong numbers. All sums are below 2^24: float32 has them
-exactly, and fixed point too, so that every strategy has to give the same bits.
+Each rank has numbers of its own, drawn once, that repeat every `PERIOD` elements, which no packet's or
+chunk's length is a multiple of; they begin elsewhere in each bucket and each iteration. None is below 1, so
+that a sum that lacks a rank or has one twice is a wrong number at every place; one at the wrong place or an
+iteration old is wrong at almost every place. No sum is above 2^24 of float32, 2^11 of float16, 2^8 of
+bfloat16, up to which a type has all whole numbers. Fixed point has them too, so that every strategy has to
+give the same bits.
 """
 
 from __future__ import annotations
@@ -11,38 +13,49 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
 from workloads.errors import VerificationError, WorkloadError
 
-_PERIOD: Final = 1021  # prime
-_PIECE: Final = 64 * _PERIOD  # elements that are written or compared at once: they stay in the cache
+PERIOD: Final = 1021  # prime
+_PIECE: Final = 64 * PERIOD  # elements that are written or compared at once: they stay in the cache
 _BUCKET_STEP: Final = 13
 _ITERATION_STEP: Final = 101
-MAX_WORKERS: Final = 64
+MAX_WORKERS: Final = 64  # which leaves bfloat16 four numbers for a rank
+_SEED: Final = 7
+
+
+def summands(rank: int, *, world_size: int, dtype: np.dtype[Any]) -> NDArray[np.int64]:
+    """A rank's numbers, `PERIOD` of them: from 1 to an N-th of what all may add up to."""
+    info = ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
+    most = 2 ** (info.nmant + 1) // world_size
+    return np.random.default_rng([_SEED, rank]).integers(1, most, PERIOD, dtype=np.int64, endpoint=True)
 
 
 class Gradients:
-    """One float32 buffer a bucket, `sizes` in elements, summed in place."""
+    """One buffer a bucket, `sizes` in elements of `dtype`, summed in place."""
 
-    def __init__(self, sizes: Sequence[int], *, rank: int, world_size: int) -> None:
+    def __init__(self, sizes: Sequence[int], *, rank: int, world_size: int, dtype: np.dtype[Any]) -> None:
         if world_size > MAX_WORKERS:
             raise WorkloadError(
-                f"{world_size} workers are too many for sums that float32 has exactly: at most {MAX_WORKERS}"
+                f"{world_size} workers are too many for sums that {dtype} has exactly: at most {MAX_WORKERS}"
             )
-        base = (np.arange(_PIECE + _PERIOD) % _PERIOD + 1).astype(np.float32)
-        self._own = base * np.float32(rank + 1)
-        self._sum = base * np.float32(world_size * (world_size + 1) // 2)
-        self._buffers = [np.empty(size, np.float32) for size in sizes]
+        everybodys = [summands(each, world_size=world_size, dtype=dtype) for each in range(world_size)]
+        places = np.arange(_PIECE + PERIOD) % PERIOD
+        self._own = everybodys[rank].astype(dtype)[places]
+        self._sum = np.add.reduce(everybodys).astype(dtype)[places]
+        self._bits = np.dtype(f"u{dtype.itemsize}")
+        self._buffers = [np.empty(size, dtype) for size in sizes]
         self._iterations: list[int | None] = [None] * len(sizes)
         self._summed = [False] * len(sizes)
         self._wrong: VerificationError | None = None
         self.rank = rank
 
-    def fits(self, sizes: Sequence[int]) -> bool:
-        """Whether it has buffers of just these sizes."""
-        return [buffer.size for buffer in self._buffers] == list(sizes)
+    def fits(self, sizes: Sequence[int], dtype: np.dtype[Any]) -> bool:
+        """Whether it has buffers of just these sizes, of this type."""
+        return self._own.dtype == dtype and [buffer.size for buffer in self._buffers] == list(sizes)
 
     def buffer(self, bucket: int) -> NDArray[Any]:
         """A bucket's memory, to be summed; its content counts as a sum from now on."""
@@ -77,11 +90,12 @@ class Gradients:
         for start in range(0, buffer.size, _PIECE):
             piece = buffer[start : start + _PIECE]
             expected = self._sum[phase : phase + piece.size]
-            if not np.array_equal(piece, expected):
-                wrong = int(np.flatnonzero(piece != expected)[0])
+            found, right = piece.view(self._bits), expected.view(self._bits)
+            if not np.array_equal(found, right):
+                wrong = int(np.flatnonzero(found != right)[0])
                 raise VerificationError(
                     f"the sum of bucket {bucket} is wrong on rank {self.rank}: element {start + wrong} is "
-                    f"{piece[wrong]:g}, not {expected[wrong]:g}"
+                    f"{float(piece[wrong]):g}, not {float(expected[wrong]):g}"
                 )
 
     def check_all(self) -> None:
@@ -94,4 +108,4 @@ class Gradients:
 
 
 def _phase(bucket: int, iteration: int) -> int:
-    return (bucket * _BUCKET_STEP + iteration * _ITERATION_STEP) % _PERIOD
+    return (bucket * _BUCKET_STEP + iteration * _ITERATION_STEP) % PERIOD

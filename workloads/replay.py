@@ -109,6 +109,7 @@ def replay_on(
         "layers": [[layer.numel, layer.forward_ns, layer.backward_ns] for layer in workload.layers],
         "buckets": [list(bucket.layers) for bucket in grouped],
         "priority": options.priority,
+        "dtype": workload.dtype,
         "timeout_s": patience_s(workload, cluster, workers=team.size),
     }
     seen = {strategy: _Seen(verified=True) for strategy in strategies}
@@ -150,6 +151,7 @@ def run(
         cluster,
         hosts,
         kind="replay",
+        dtype=workload.dtype,
         workload=found.workload,
         results=found.results,
         timelines=found.timelines,

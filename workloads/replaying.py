@@ -20,10 +20,13 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, Final, Literal, Protocol
 
+import numpy as np
+
 from workloads.errors import WorkloadError
 from workloads.front_first import FrontFirst
 from workloads.gradients import Gradients
 from workloads.strategies.reducer import Reducer
+from workloads.tensors import dtype_of
 
 _NS: Final = 1e-9
 _TOUCHING_S: Final = 50e-6  # waits that are no further apart are one
@@ -134,12 +137,13 @@ class Player:
         iterations: int,
         warm_up: int = 0,
         priority: bool = False,
+        dtype: str = "float32",
     ) -> dict[str, Any]:
         """Replay with a strategy; all ranks call it alike. Sums are checked, every element.
 
-        `layers` are (elements, forward_ns, backward_ns). The answer: `began` by this machine's monotonic
-        clock, `iterations` and `spans` (warm-up has negative numbers) counting from there, and
-        `retransmissions`.
+        `layers` are (elements, forward_ns, backward_ns), `dtype` is their gradients'. The answer: `began` by
+        this machine's monotonic clock, `iterations` and `spans` (warm-up has negative numbers) counting from
+        there, and `retransmissions`.
         """
         plan = Plan(
             layers=tuple(Layer(*layer) for layer in layers),
@@ -148,7 +152,7 @@ class Player:
             warm_up=warm_up,
             priority=priority,
         )
-        gradients = self._prepared(plan, reducer)
+        gradients = self._prepared(plan, reducer, dtype_of(dtype))
         for bucket in range(len(plan.buckets)):
             gradients.renew(bucket, self._iteration)
         reducer.barrier()
@@ -165,10 +169,12 @@ class Player:
             "retransmissions": None if resent is None or resent_after is None else resent_after - resent,
         }
 
-    def _prepared(self, plan: Plan, reducer: Reducer) -> Gradients:
-        if self._gradients is None or not self._gradients.fits(plan.sizes):
+    def _prepared(self, plan: Plan, reducer: Reducer, dtype: np.dtype[Any]) -> Gradients:
+        if self._gradients is None or not self._gradients.fits(plan.sizes, dtype):
             self._gradients = None  # there is no room for both
-            self._gradients = Gradients(plan.sizes, rank=reducer.rank, world_size=reducer.world_size)
+            self._gradients = Gradients(
+                plan.sizes, rank=reducer.rank, world_size=reducer.world_size, dtype=dtype
+            )
         return self._gradients
 
 

@@ -125,7 +125,10 @@ class Sample(Part):
 
 
 class Run(Part):
-    """All of it. `timelines` and `samples` by strategy; a comparison without a workload has no timelines."""
+    """All of it. `timelines` and `samples` by strategy; a comparison without a workload has no timelines.
+
+    `dtype` is the type of the elements that were summed; None in files from before it was noted.
+    """
 
     format: Literal["p4reduce-run/1"] = FORMAT
     kind: Literal["compare", "replay"]
@@ -134,6 +137,7 @@ class Run(Part):
     command: str
     versions: dict[str, str] = Field(default_factory=dict)
     topology: Topology
+    dtype: str | None = None
     workload: Workload | None = None
     results: list[Result]
     skipped: dict[str, str] = Field(default_factory=dict)

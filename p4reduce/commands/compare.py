@@ -53,7 +53,14 @@ def compare(
     strategies: Strategies = None,
     rounds: Annotated[int, typer.Option(min=1, help="How often each, in turns, after one to warm up.")] = 5,
     selective: Selective = False,
-    dtype: Annotated[str | None, typer.Option(help="float32 or int32; float32 if not given.")] = None,
+    dtype: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TYPE",
+            help="Elements are float32 (if not given), float16 or bfloat16; of single tensors also int32. "
+            "With a --workload as in 'p4reduce replay'.",
+        ),
+    ] = None,
     cluster: fabrics.Name = None,
     json: JsonFile = None,
     report: Annotated[
@@ -82,17 +89,18 @@ def compare(
         contest = _of_tensors(
             parse_bytes(size or _BYTES), chosen, rounds=rounds, dtype=dtype or "float32", selective=selective
         )
-    elif size is None and dtype is None:
+    elif size is None:
         contest = _of_a_workload(
             workload,
             chosen,
             rounds=rounds,
+            dtype=dtype,
             compute_scale=compute_scale,
             workers=len(options.layout().hosts),
             selective=selective,
         )
     else:
-        raise typer.BadParameter("--bytes and --dtype are of single tensors: a --workload has its own")
+        raise typer.BadParameter("--bytes is of single tensors: a --workload has its own")
     with ending_on_signals(), output.progress() as progress, Fabric(options, progress=progress) as fabric:
         given = {"command": command_line(context), "skipped": skipped}
         found = contest(fabric.state, progress, given)
@@ -107,7 +115,7 @@ def _of_tensors(
     from workloads.compare import Comparison, compare_on, new_run
 
     comparison = Comparison(
-        bytes=size, strategies=strategies, rounds=rounds, dtype=dtype, selective=selective
+        bytes=size, strategies=strategies, rounds=rounds, dtype=dtype.lower(), selective=selective
     )
     comparison.elements()
 
@@ -117,6 +125,7 @@ def _of_tensors(
             cluster,
             cluster.hosts,
             kind="compare",
+            dtype=comparison.dtype,
             results=found.results,
             samples={strategy: looks for strategy, looks in found.samples.items() if looks},
             **given,
@@ -130,6 +139,7 @@ def _of_a_workload(
     strategies: tuple[str, ...],
     *,
     rounds: int,
+    dtype: str | None,
     compute_scale: float,
     workers: int,
     selective: bool,
@@ -138,7 +148,7 @@ def _of_a_workload(
     from workloads.replay import ReplayOptions, require_memory, run
     from workloads.traffic.source import workload_of
 
-    workload = workload_of(name).scaled(compute_scale)
+    workload = workload_of(name, dtype=dtype).scaled(compute_scale)
     options = ReplayOptions(iterations=rounds, selective=selective)
     require_memory(workload, options, workers=workers)
 

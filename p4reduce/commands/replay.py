@@ -31,6 +31,7 @@ _OF_A_WORKLOAD = (
     "batch",
     "teraflops",
     "bucket_mb",
+    "dtype",
     "priority",
     "selective",
     "workers",
@@ -77,6 +78,14 @@ def replay(
             min=0.0,
             help="Gradients are summed in buckets of so many MiB; as PyTorch DDP (25, the first 1) if not "
             "given; 0: each layer by itself.",
+        ),
+    ] = None,
+    dtype: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TYPE",
+            help="Gradients are float32 (if not given), float16 or bfloat16. A trace that tells its own "
+            "type has that, and no other.",
         ),
     ] = None,
     priority: Annotated[
@@ -156,7 +165,8 @@ def replay(
     from workloads.replay import ReplayOptions, require_memory, resized, run
     from workloads.traffic.source import workload_of
 
-    workload = resized(workload_of(what, batch=batch, teraflops=teraflops).scaled(compute_scale), scale_size)
+    loaded = workload_of(what, batch=batch, teraflops=teraflops, dtype=dtype)
+    workload = resized(loaded.scaled(compute_scale), scale_size)
     chosen, skipped = choose_strategies(strategies)
     how = ReplayOptions(
         iterations=iterations,

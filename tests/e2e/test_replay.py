@@ -76,17 +76,20 @@ def test_what_goes_over_the_links_and_what_hides_behind_computing() -> None:
     assert Run.model_validate(first.as_json()) == first
 
 
-def test_on_a_fabric_of_its_own(tmp_path: Path) -> None:
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_on_a_fabric_of_its_own(tmp_path: Path, dtype: str) -> None:
     layers = tmp_path / "layers.csv"
     layers.write_text("numel,forward_ns,backward_ns\n5000,1000000,2000000\n70000,1000000,2000000\n")
     result, report = tmp_path / "run.json", tmp_path / "run.html"
     words = (
-        f"replay {layers} rack --strategies in-network,ring --iterations 2 --hosts 2 "
+        f"replay {layers} rack --strategies in-network,ring --iterations 2 --dtype {dtype} --hosts 2 "
         f"--json {result} --report {report}"
     )
     assert cli.run(words.split()) == 0
     found = read(result)
     assert (found.kind, found.command, found.topology.kind) == ("replay", f"p4reduce {words}", "rack")
     assert found.workload is not None
-    assert found.workload.gradient_bytes == 300_000
+    assert found.workload.gradient_bytes == (300_000 if dtype == "float32" else 150_000)
+    assert found.dtype == dtype
     assert "layers" in report.read_text()
+    assert f"gradients in 2 layers, {dtype}" in report.read_text()

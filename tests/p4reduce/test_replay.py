@@ -34,6 +34,7 @@ def capture(tmp_path: Path) -> str:
         (["--iterations", "0"], "'--iterations'"),
         (["--compute-scale", "-1"], "'--compute-scale'"),
         (["--bucket-mb", "inf"], "--bucket-mb inf is no size"),
+        (["--dtype"], "Option '--dtype' requires an argument"),
     ],
 )
 def test_wrong_usage(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -41,7 +42,7 @@ def test_wrong_usage(words: list[str], message: str, capsys: pytest.CaptureFixtu
     assert message in " ".join(capsys.readouterr().err.replace("│", " ").split())
 
 
-@pytest.mark.parametrize("option", ["--strategies", "--batch", "--bucket-mb", "--report"])
+@pytest.mark.parametrize("option", ["--strategies", "--batch", "--bucket-mb", "--dtype", "--report"])
 def test_a_capture_has_no_layers(option: str, capture: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["replay", capture, option, "1"]) == 2
     assert f"{option} does not go with a capture" in " ".join(
@@ -54,6 +55,11 @@ def test_a_capture_has_no_layers(option: str, capture: str, capsys: pytest.Captu
     [
         (["resnet-51"], "'resnet-51' is no workload: take a bundled model (alexnet"),
         (["resnet-50", "--strategies", "fastest"], "'fastest' is no strategy; there are in-network, ring"),
+        (
+            ["resnet-50", "rack", "--dtype", "float64"],
+            "gradients cannot be 'float64'; there are float32, float16, bfloat16",
+        ),
+        (["resnet-50", "rack", "--dtype", "int32"], "gradients cannot be 'int32'"),
         (["resnet-50", "--scale-size", "0"], "layers cannot be scaled by 0"),
         (["resnet-50", "--report", "/nowhere/x.html"], "cannot write /nowhere/x.html"),
         (["resnet-50", "rack", "--mtu", "1500"], "path MTU 1500 is none of RoCE's"),
@@ -90,15 +96,17 @@ def test_what_was_asked_for_is_replayed(monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(replay, "run", run)
     monkeypatch.setattr(state, "running", lambda name: cluster_state(name))
-    words = "replay alexnet --cluster c1 --strategies ring --compute-scale 2 --bucket-mb 0.5 --priority -n 3"
+    words = "replay alexnet --cluster c1 --strategies ring --compute-scale 2 --bucket-mb 0.5 --priority -n 3 "
+    words += "--dtype bfloat16"
     assert cli.run([*words.split(), "--selective"]) != 0
     (cluster, hosts, workload, strategies), named = seen
     assert (cluster.name, [host.name for host in hosts], strategies) == ("c1", ["h1", "h2"], ("ring",))
     assert workload.numel == 61_100_840
+    assert (workload.dtype, workload.gradient_bytes) == ("bfloat16", 122_201_680)
     assert named["options"] == replay.ReplayOptions(
         iterations=3, bucket_bytes=1 << 19, priority=True, selective=True
     )
     assert named["command"] == (
         "p4reduce replay alexnet --strategies ring --iterations 3 --compute-scale 2.0 --bucket-mb 0.5 "
-        "--priority --selective --cluster c1"
+        "--dtype bfloat16 --priority --selective --cluster c1"
     )

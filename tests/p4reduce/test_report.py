@@ -41,7 +41,7 @@ def test_tables_and_the_summary_without_a_page(path: Path, capsys: pytest.Captur
 
 def test_one_table(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["report", str(path), "--csv", "strategies.csv", "--html", "x.html"]) == 0
-    assert Path("strategies.csv").read_text().startswith("strategy,workers,bytes,median_s")
+    assert Path("strategies.csv").read_text().startswith("strategy,workers,bytes,dtype,median_s")
     assert Path("x.html").exists()
     capsys.readouterr()
     assert cli.run(["report", str(path), "--csv", "-"]) == 0

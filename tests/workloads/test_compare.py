@@ -9,6 +9,8 @@ import pytest
 from controller.api.errors import ControllerError
 from tests.topologies.states import cluster_state
 from workloads import compare
+from workloads.compare import Comparison
+from workloads.errors import WorkloadError
 from workloads.strategies import names
 
 
@@ -54,6 +56,22 @@ class FakeTeam:
 
     def do(self, command: str, **_: Any) -> None:
         """Done."""
+
+
+@pytest.mark.parametrize(
+    ("dtype", "elements"), [("float32", 3), ("int32", 3), ("float16", 6), ("bfloat16", 6)]
+)
+def test_a_tensor_is_of_any_type_that_is_summed(dtype: str, elements: int) -> None:
+    assert Comparison(bytes=12, strategies=(names.RING,), dtype=dtype).elements() == elements
+
+
+@pytest.mark.parametrize("dtype", ["float64", "int8"])
+def test_a_tensor_is_of_no_other_type(dtype: str) -> None:
+    asked = Comparison(bytes=16, strategies=(names.RING,), dtype=dtype)
+    with pytest.raises(
+        WorkloadError, match=f"'{dtype}' is no element type; there are int32, float32, float16, bfloat16"
+    ):
+        asked.elements()
 
 
 def test_jobs_of_pairs_go_also_where_not_all_could_be_made(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -107,6 +108,17 @@ def test_too_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replay, "free_bytes", lambda: 2 << 30)
     with pytest.raises(WorkloadError, match=r"8 workers with 16 MiB of gradients each need about 2\.7 GiB"):
         require_memory(MODEL, ReplayOptions(), workers=8)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_two_bytes_an_element_everywhere(dtype: str) -> None:
+    halved, options = replace(MODEL, dtype=dtype), ReplayOptions(bucket_bytes=0)
+    assert memory_bytes(halved, options, workers=8) == 8 * (8 * MIB + 2 * 6 * MIB + 300 * MIB)
+    found = described(halved, buckets(halved, cap_bytes=0), priority=False)
+    assert found.gradient_bytes == 8 * MIB
+    assert [one.bytes for one in found.buckets] == [6 * MIB, 2 * MIB]
+    assert resized(halved, 0.5).gradient_bytes == 4 * MIB
+    assert halved.scaled(2).dtype == dtype
 
 
 def test_resized() -> None:

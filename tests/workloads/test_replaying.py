@@ -9,10 +9,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from host_agent.quantisation import from_fixed, scale_exponent, to_fixed
 from tests.workloads.replays import FakeClock, FakeReducer, Meeting, ThreadReducer
 from workloads.errors import VerificationError, WorkloadError
-from workloads.gradients import Gradients
+from workloads.gradients import Gradients, summands
 from workloads.replaying import Player
+from workloads.tensors import dtype_of
+from workloads.traffic.model import GRADIENTS
 
 SECOND = 10**9
 # Three layers of 10, 20 and 30 elements; forward 1 s each, backward 2 s each; a bucket a layer.
@@ -176,8 +179,9 @@ def test_plans_that_cannot_be(changes: dict[str, Any], message: str) -> None:
         play(**changes)
 
 
+@pytest.mark.parametrize("dtype", GRADIENTS)
 @pytest.mark.parametrize("priority", [False, True])
-def test_ranks_that_are_not_equally_fast_sum_the_same(priority: bool) -> None:
+def test_ranks_that_are_not_equally_fast_sum_the_same(priority: bool, dtype: str) -> None:
     size, iterations = 4, 3
     meeting = Meeting(size)
     reducers = [ThreadReducer(meeting, rank) for rank in range(size)]
@@ -190,7 +194,12 @@ def test_ranks_that_are_not_equally_fast_sum_the_same(priority: bool) -> None:
         layers = [[numel, *(int(ns) for ns in own.integers(0, 1_000_000, 2))] for numel in numels]
         try:
             return Player().replay(
-                reducer, layers=layers, buckets=buckets, iterations=iterations, priority=priority
+                reducer,
+                layers=layers,
+                buckets=buckets,
+                iterations=iterations,
+                priority=priority,
+                dtype=dtype,
             )
         except BaseException:
             meeting.give_up()
@@ -201,28 +210,63 @@ def test_ranks_that_are_not_equally_fast_sum_the_same(priority: bool) -> None:
     assert len({tuple(reducer.sizes) for reducer in reducers}) == 1
     assert len(reducers[0].sizes) == len(buckets) * iterations
     assert [len(answer["iterations"]) for answer in answers] == [iterations] * size
+    assert {kind for reducer in reducers for kind in reducer.types} == {dtype_of(dtype)}
     for reducer in reducers:
         reducer.close()
 
 
-def test_gradients_sum_to_what_is_expected_on_any_number_of_ranks() -> None:
+@pytest.mark.parametrize("dtype", GRADIENTS)
+@pytest.mark.parametrize("world_size", [2, 7, 64])
+def test_gradients_sum_to_what_is_expected_on_any_number_of_ranks(world_size: int, dtype: str) -> None:
     sizes = [1, 1021, 200_003]
-    for world_size in (2, 7, 64):
-        ranks = [Gradients(sizes, rank=rank, world_size=world_size) for rank in range(world_size)]
-        for bucket in range(len(sizes)):
-            for one in ranks:
-                one.renew(bucket, 3)
-            buffers = [one.buffer(bucket) for one in ranks]
-            total = np.sum(buffers, axis=0, dtype=np.float32)
-            assert total.max() < 2**24
-            buffers[0][...] = total
+    ranks = _gradients(sizes, world_size=world_size, dtype=dtype)
+    for bucket in range(len(sizes)):
+        for one in ranks:
+            one.renew(bucket, 3)
+        buffers = [one.buffer(bucket) for one in ranks]
+        for order in (buffers, buffers[::-1]):  # one after the other, in the gradients' own type
+            total = np.zeros_like(buffers[0])
+            for buffer in order:
+                total += buffer
+            kept, buffers[0][...] = buffers[0].copy(), total
             ranks[0].check(bucket)
-            with pytest.raises(VerificationError):
-                ranks[1].check(bucket)  # nobody has put the sum there
+            buffers[0][...] = kept
+        buffers[0][...] = total
+        with pytest.raises(VerificationError):
+            ranks[1].check(bucket)  # nobody has put the sum there
 
 
-def test_gradients_of_an_iteration_ago_are_no_sum_of_this_one() -> None:
-    ours, theirs = (Gradients([5000], rank=rank, world_size=2) for rank in (0, 1))
+@pytest.mark.parametrize("dtype", GRADIENTS)
+@pytest.mark.parametrize("world_size", [2, 7, 64])
+def test_fixed_point_has_gradients_exactly(world_size: int, dtype: str) -> None:
+    own = [summands(rank, world_size=world_size, dtype=dtype_of(dtype)) for rank in range(world_size)]
+    scale = scale_exponent(float(max(one.max() for one in own)), world_size)
+    lanes = np.add.reduce([to_fixed(one.astype(dtype_of(dtype)), scale) for one in own], dtype=np.int32)
+    np.testing.assert_array_equal(
+        from_fixed(lanes, scale, dtype_of(dtype)).astype(np.int64), np.add.reduce(own)
+    )
+
+
+@pytest.mark.parametrize("dtype", GRADIENTS)
+@pytest.mark.parametrize("factor", [0, 2])
+def test_a_rank_that_is_missing_or_there_twice_is_found_at_every_place(dtype: str, factor: int) -> None:
+    world_size, size = 64, 2000
+    ranks = _gradients([size], world_size=world_size, dtype=dtype)
+    for one in ranks:
+        one.renew(0, 3)
+    values = [one.buffer(0).astype(np.float64) for one in ranks]
+    total = np.add.reduce(values)
+    for number in (0, 31, 63):
+        wrong = (total + (factor - 1) * values[number]).astype(dtype_of(dtype))
+        assert np.all(wrong.astype(np.float64) != total)
+        ranks[0].buffer(0)[...] = wrong
+        with pytest.raises(VerificationError, match="element 0 is"):
+            ranks[0].check(0)
+
+
+@pytest.mark.parametrize("dtype", GRADIENTS)
+def test_gradients_of_an_iteration_ago_are_no_sum_of_this_one(dtype: str) -> None:
+    ours, theirs = _gradients([5000], world_size=2, dtype=dtype)
     ours.renew(0, 8)
     theirs.renew(0, 7)
     ours.buffer(0)[...] += theirs.buffer(0)
@@ -230,6 +274,21 @@ def test_gradients_of_an_iteration_ago_are_no_sum_of_this_one() -> None:
         ours.check(0)
 
 
+def test_memory_is_for_one_type() -> None:
+    (ours, _) = _gradients([8], world_size=2, dtype="float16")
+    assert ours.fits([8], dtype_of("float16"))
+    assert not ours.fits([8], dtype_of("bfloat16"))
+    assert not ours.fits([9], dtype_of("float16"))
+
+
 def test_too_many_workers_for_exact_sums() -> None:
-    with pytest.raises(WorkloadError, match="65 workers are too many"):
-        Gradients([1], rank=0, world_size=65)
+    with pytest.raises(WorkloadError, match="65 workers are too many for sums that bfloat16 has exactly"):
+        Gradients([1], rank=0, world_size=65, dtype=dtype_of("bfloat16"))
+
+
+def _gradients(sizes: list[int], *, world_size: int, dtype: str) -> list[Gradients]:
+    """Every rank's."""
+    return [
+        Gradients(sizes, rank=rank, world_size=world_size, dtype=dtype_of(dtype))
+        for rank in range(world_size)
+    ]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from host_agent.collectives.plan import Strategy
+from host_agent.quantisation import divide
 from host_agent.wire.aggregation import Reduction
 from workloads.errors import WorkloadError
 from workloads.tensors import DTYPES, OPERATIONS, Array, check, digest, dtype_of, operation_of, tensor
@@ -89,6 +91,68 @@ def test_a_wrong_element_fails(dtype: str, strategy: Strategy) -> None:
     outcome = check(result, seed=4, world_size=3, reduction=Reduction.SUM, strategy=strategy)
     assert not outcome.exact
     assert not outcome.passed
+
+
+def _added_up(arrays: list[Array], order: list[int]) -> Array:
+    """One after the other, in the arrays' own type."""
+    total = np.zeros_like(arrays[0])
+    for place in order:
+        total = total + arrays[place]
+    return total
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("world_size", [1, 2, 3, 8, 32])
+def test_what_is_added_up_in_the_type_itself_passes_in_any_order(dtype: str, world_size: int) -> None:
+    arrays = _tensors(dtype, elements=5000, world_size=world_size)
+    chance = np.random.default_rng(world_size)
+    for _ in range(3):
+        result = _added_up(arrays, [int(place) for place in chance.permutation(world_size)])
+        found = check(result, seed=4, world_size=world_size, reduction=Reduction.SUM, strategy=Strategy.RING)
+        assert found.passed
+        assert found.exact or 0 < found.largest_error <= found.bound
+        averaged = check(
+            divide(result, world_size),
+            seed=4,
+            world_size=world_size,
+            reduction=Reduction.AVG,
+            strategy=Strategy.RING,
+        )
+        assert averaged.passed
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_an_element_is_held_to_its_own_bound(dtype: str) -> None:
+    """What is small has a small bound, even where another element is large."""
+    arrays = _tensors(dtype, elements=5000, world_size=8)
+    result = _added_up(arrays, list(range(8)))
+    magnitudes = np.add.reduce([np.abs(array.astype(np.float64)) for array in arrays])
+    small = int(np.argmin(magnitudes))
+    eps = float(ml_dtypes.finfo(DTYPES[dtype]).eps)  # type: ignore[no-untyped-call]
+    result[small] = (result[small].astype(np.float64) + 10 * eps * magnitudes[small]).astype(result.dtype)
+    outcome = check(result, seed=4, world_size=8, reduction=Reduction.SUM, strategy=Strategy.RING)
+    assert not outcome.passed
+    assert outcome.bound == pytest.approx(7 / 2 * eps * magnitudes[small])
+    assert outcome.bound < 7 / 2 * eps * magnitudes.max() / 2
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("world_size", [2, 8, 16])
+def test_a_sum_that_lacks_a_rank_fails(dtype: str, world_size: int) -> None:
+    arrays = _tensors(dtype, elements=500, world_size=world_size)
+    result = _added_up(arrays, list(range(1, world_size)))
+    for strategy in Strategy:
+        outcome = check(result, seed=4, world_size=world_size, reduction=Reduction.SUM, strategy=strategy)
+        assert not outcome.passed
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("strategy", list(Strategy))
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_what_is_no_number_fails(dtype: str, strategy: Strategy, value: float) -> None:
+    result = _reduce(_tensors(dtype, elements=50, world_size=3), Reduction.SUM)
+    result[17] = value
+    assert not check(result, seed=4, world_size=3, reduction=Reduction.SUM, strategy=strategy).passed
 
 
 def test_names() -> None:

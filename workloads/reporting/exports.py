@@ -22,6 +22,7 @@ STRATEGIES: Final = (
     "strategy",
     "workers",
     "bytes",
+    "dtype",
     "median_s",
     "min_s",
     "max_s",
@@ -91,7 +92,8 @@ def _put(stream: TextIO, heading: Iterable[str], rows: Iterable[Row]) -> None:
 def _strategies(run: Run) -> Iterator[Row]:
     for result in run.results:
         yield (
-            *(result.strategy, result.workers, result.bytes, result.median_s, result.min_s, result.max_s),
+            *(result.strategy, result.workers, result.bytes, run.dtype),
+            *(result.median_s, result.min_s, result.max_s),
             *(result.goodput_mbit_s, result.link_bound_s, result.fraction_of_link_bound),
             *(reading.speedup(run, result), result.exposed_s),
             *_busiest(result),

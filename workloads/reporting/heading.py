@@ -40,6 +40,8 @@ def subject(run: Run) -> str:
     if run.workload is not None:
         work = run.workload
         what = f"{work.name}: {size(work.gradient_bytes)} of gradients in {work.layers} layers"
+    if run.dtype is not None:
+        what += f", {run.dtype}"
     where = "a rack"
     if fabric.kind == "spine-leaf":
         leaves = sum(switch.role == "leaf" for switch in fabric.switches)

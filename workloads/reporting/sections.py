@@ -150,7 +150,8 @@ def _speed(run: Run, charts: Charts) -> list[Markup]:
         if run.workload is not None and run.workload.forward_s + run.workload.backward_s > 0:
             text += " An iteration computes too, so that it gains less."
         parts.append(element("div", element("p", text), _chart("speedup"), class_="half"))
-    text = "What was summed, a second and worker (headers not counted)."
+    of_what = "" if run.dtype is None else f", bytes of {run.dtype}"
+    text = f"What was summed, a second and worker (headers not counted{of_what})."
     if any(result.link_bound_s for result in run.results):
         text += " The mark is what the links would allow each strategy; the percentage is how near it came."
     parts.append(element("div", element("p", text), _chart("goodput"), class_="half"))
@@ -286,6 +287,8 @@ def _environment(run: Run) -> list[Markup]:
         ),
         ("links", f"{rates(run)}, path MTU {fabric.path_mtu}"),
     ]
+    if run.dtype is not None:
+        rows.append(("elements", run.dtype))
     work = run.workload
     if work is not None:
         order = "front layers first" if work.priority else "as they become ready"

@@ -66,17 +66,19 @@ def verdict(run: Run) -> Verdict:
 
 def _headline(run: Run, switched: Result, rival: Result, gain: float) -> str:
     name, workers = name_of(rival.strategy), switched.workers
+    here = "here" if run.dtype is None else f"here for {run.dtype}"
     if gain >= NOTICEABLE:
         text = (
-            f"In-network aggregation pays here: {times(gain)} times as fast as {name} with {workers} workers"
+            f"In-network aggregation pays {here}: "
+            f"{times(gain)} times as fast as {name} with {workers} workers"
         )
         bound = reading.textbook_bound(workers)
         if rival.strategy == RING and workers > 2 and run.workload is None and not _latency_bound(switched):
             return f"{text}, where 2(N−1)/N = {times(bound)} is the most that saved bytes can give."
         return f"{text}."
     if gain <= 1 / NOTICEABLE:
-        return f"In-network aggregation does not pay here: {name} takes {share(gain)} of its time."
-    return f"In-network aggregation gains nothing here: it is as fast as {name} ({times(gain)} times)."
+        return f"In-network aggregation does not pay {here}: {name} takes {share(gain)} of its time."
+    return f"In-network aggregation gains nothing {here}: it is as fast as {name} ({times(gain)} times)."
 
 
 def _reasons(run: Run, switched: Result, rival: Result, gain: float) -> tuple[str, ...]:
@@ -205,12 +207,12 @@ def _distance_reason(switched: Result) -> list[str]:
     reached = f"In-network reaches {share(fraction)} of what its links allow"
     if fraction >= _FAR_FROM_BOUND:
         return [f"{reached} ({seconds(switched.link_bound_s or 0.0)} at least)."]
-    resent = switched.retransmissions or 0
-    cause = (
-        f"{count(resent)} packets had to be sent again"
-        if resent
-        else "the machine or the hosts are the limit"
-    )
+    resent, most = switched.retransmissions or 0, reading.busiest(switched.bytes_per_link)
+    cause = "the machine or the hosts are the limit"
+    if resent:
+        cause = f"{count(resent)} packets had to be sent again"
+    elif most is not None and most.bytes > _MUCH_MORE * switched.bytes:
+        cause = f"{most.link} carries {times(most.bytes / switched.bytes)} bytes for each of the tensor"
     return [f"{reached} only: {cause}."]
 
 

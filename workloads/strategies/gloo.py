@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from host_agent.netinfo import find_interface
+from host_agent.quantisation import BFLOAT16
 from workloads.errors import WorkloadError
 from workloads.strategies.queued import QueuedReducer
 
@@ -48,12 +49,11 @@ class Gloo(QueuedReducer):
             world_size=world_size,
             timeout=_TIMEOUT,
         )
-        self._from_numpy = torch.from_numpy
         self._distributed = distributed
         self._before = _segments_resent()
 
     def _sum(self, array: NDArray[Any]) -> None:
-        self._distributed.all_reduce(self._from_numpy(array))
+        self._distributed.all_reduce(as_torch(array))
 
     def _barrier(self) -> None:
         self._sum(np.zeros(1, np.int32))
@@ -65,6 +65,15 @@ class Gloo(QueuedReducer):
     def _close(self) -> None:
         with contextlib.suppress(RuntimeError):  # a peer that has gone already
             self._distributed.destroy_process_group()
+
+
+def as_torch(array: NDArray[Any]) -> Any:
+    """The torch tensor of the same type in the same memory: what goes over the wire has the array's bytes."""
+    import torch
+
+    if array.dtype == BFLOAT16:  # which NumPy has from elsewhere, and torch does not know
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
 
 
 def _segments_resent() -> int:

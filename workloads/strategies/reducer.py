@@ -18,7 +18,7 @@ class Reducer(Protocol):
     def world_size(self) -> int: ...
 
     def start(self, array: NDArray[Any]) -> Future[None]:
-        """Sum a flat contiguous `array` (float32 or int32) over all ranks, in place; returns at once.
+        """Sum a flat contiguous `array` (one of `tensors.DTYPES`) over all ranks, in place; returns at once.
 
         Sums are made one after the other, in the order of the calls. The array is not to be touched before
         the future is done.

@@ -39,7 +39,7 @@ def time_sums(
         "retransmissions": None if before is None or after is None else after - before,
     }
     if verify:
-        # All others add in floating point, in some order: N roundings.
+        # All others add in floating point, in some order.
         how = Strategy.IN_NETWORK if strategy in names.IN_THE_SWITCH else Strategy.RING
         found = check(source, seed=seed, world_size=reducer.world_size, reduction=Reduction.SUM, strategy=how)
         answer["check"] = {**asdict(found), "passed": found.passed}

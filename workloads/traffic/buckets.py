@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from workloads.errors import WorkloadError
-from workloads.traffic.model import ELEMENT_BYTES, Workload
+from workloads.traffic.model import Workload
 
 DEFAULT_CAP_BYTES: Final = 25 * 2**20
 DEFAULT_FIRST_BYTES: Final = 2**20
@@ -25,10 +25,7 @@ class Bucket:
 
     layers: tuple[int, ...]
     numel: int
-
-    @property
-    def bytes(self) -> int:
-        return self.numel * ELEMENT_BYTES
+    bytes: int
 
     @property
     def first(self) -> int:
@@ -56,14 +53,14 @@ def buckets(
         raise WorkloadError(f"a bucket cannot hold {min(cap_bytes, first_bytes)} bytes: take 0 or more")
     done: list[Bucket] = []
     indexes: list[int] = []
-    numel = 0
+    size = 0
     limit = first_bytes
     for index in reversed(range(len(workload.layers))):
         indexes.append(index)
-        numel += workload.layers[index].numel
-        if numel * ELEMENT_BYTES >= limit:
-            done.append(Bucket(tuple(indexes), numel))
-            indexes, numel, limit = [], 0, cap_bytes
+        size += workload.layers[index].numel * workload.element_bytes
+        if size >= limit:
+            done.append(Bucket(tuple(indexes), size // workload.element_bytes, size))
+            indexes, size, limit = [], 0, cap_bytes
     if indexes:
-        done.append(Bucket(tuple(indexes), numel))
+        done.append(Bucket(tuple(indexes), size // workload.element_bytes, size))
     return tuple(done)

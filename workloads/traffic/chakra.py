@@ -7,8 +7,8 @@ that a replay needs is how much was computed before each all-reduce of the backw
   Where there are kernels (`is_cpu_op` false), the time is theirs, and operators only launch them;
 - the forward pass ends at the first node whose name tells of the backward pass; the iteration ends, after
   all-reduces, at the optimiser or the next forward pass: a trace of several gives its first;
-- an all-reduce becomes a layer, with its bytes as float32. What was computed since the one before is the
-  layer's backward time;
+- an all-reduce becomes a layer, with its bytes as recorded; the names of NCCL's kernels tell of which type
+  they were. What was computed since the one before is the layer's backward time;
 - the forward time of a layer is that of the nodes of its name (what chakra_converter makes of text files);
   elsewhere forward time is spread over the layers as backward time is, which `Workload.source` says.
 
@@ -26,12 +26,22 @@ from itertools import accumulate, pairwise
 from typing import Final
 
 from workloads.errors import WorkloadError
+from workloads.tensors import dtype_of
 from workloads.traffic.chakra_schema import Collective, Node, NodeType, nodes_of_binary, nodes_of_json
-from workloads.traffic.model import ELEMENT_BYTES, Layer, Workload
+from workloads.traffic.model import Layer, Workload, type_of_trace
 
 _BACKWARD: Final = re.compile(r"backward|_BWD|autograd::engine", re.IGNORECASE)
 _END: Final = re.compile(r"_FWD$|Optimizer\.(step|zero_grad)|^ProfilerStep#")
 _LAYER_OF_COMPUTING: Final = re.compile(r"COMP_NODE_(.+)_FWD$")
+# ncclKernel_AllReduce_RING_LL_Sum_half, ncclDevKernel_AllReduce_Sum_bf16_RING_LL
+_TYPE_OF_KERNEL: Final = re.compile(
+    r"AllReduce_(?:\w+?_)?Sum_(float|f32|half|f16|__nv_bfloat16|bf16)(?![a-z0-9])"
+)
+_TYPES: Final = {
+    "float": "float32", "f32": "float32",
+    "half": "float16", "f16": "float16",
+    "__nv_bfloat16": "bfloat16", "bf16": "bfloat16",
+}  # fmt: skip
 _LAYER_OF_COLLECTIVE: Final = re.compile(r"COMM_COLL_NODE_(.+?)_*(?:ALLREDUCE|ALL_REDUCE)$")
 
 
@@ -44,24 +54,32 @@ class _AllReduce:
     ready_us: int
 
 
-def from_binary(content: bytes, *, name: str, where: str) -> Workload:
-    """The workload of a trace's (uncompressed) content; `where` names it in errors."""
-    return _workload(nodes_of_binary(content, where=where), name=name, where=where)
+def from_binary(content: bytes, *, name: str, where: str, dtype: str | None = None) -> Workload:
+    """The workload of a trace's (uncompressed) content; `where` names it in errors.
+
+    `dtype` is what its bytes were, where it does not tell; float32 if not given.
+    """
+    return _workload(nodes_of_binary(content, where=where), name=name, where=where, dtype=dtype)
 
 
-def from_json(text: str, *, name: str, where: str) -> Workload:
+def from_json(text: str, *, name: str, where: str, dtype: str | None = None) -> Workload:
     """The same of a trace as JSON."""
-    return _workload(nodes_of_json(text, where=where), name=name, where=where)
+    return _workload(nodes_of_json(text, where=where), name=name, where=where, dtype=dtype)
 
 
-def _workload(nodes: Sequence[Node], *, name: str, where: str) -> Workload:
+def _workload(nodes: Sequence[Node], *, name: str, where: str, dtype: str | None) -> Workload:
     forward_us, reduces, by_name = _iteration(_ordered(nodes))
     if not reduces:
         raise WorkloadError(
             f"{where} has no all-reduce with a size (comm_type 0, comm_size above 0) among its {len(nodes)} "
             "nodes: what can be replayed is data-parallel training that sums its gradients with all-reduce"
         )
+    recorded = {_TYPES[match[1]] for reduce in reduces if (match := _TYPE_OF_KERNEL.search(reduce.name))}
+    played = type_of_trace(recorded, dtype, where=where)
+    element_bytes = dtype_of(played).itemsize
     notes = []
+    if not recorded:
+        notes.append(f"gradients are taken as {played}")
     if forward_us is None:
         # Nothing tells where the backward pass begins: it takes about two thirds of an iteration's computing.
         total_us = max(reduce.ready_us for reduce in reduces)
@@ -80,7 +98,7 @@ def _workload(nodes: Sequence[Node], *, name: str, where: str) -> Workload:
     layers = [
         Layer(
             layer if layer is not None else f"all-reduce-{index}",
-            -(-reduce.bytes // ELEMENT_BYTES),
+            -(-reduce.bytes // element_bytes),
             forward * 1000,
             backward * 1000,
         )
@@ -88,7 +106,8 @@ def _workload(nodes: Sequence[Node], *, name: str, where: str) -> Workload:
             zip(named, reduces, forwards_us, backward_us, strict=True)
         )
     ]
-    return Workload(name, "; ".join([f"Chakra execution trace {where}", *notes]), tuple(reversed(layers)))
+    source = "; ".join([f"Chakra execution trace {where}", *notes])
+    return Workload(name, source, tuple(reversed(layers)), played)
 
 
 def _iteration(

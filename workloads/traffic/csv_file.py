@@ -16,14 +16,14 @@ from collections.abc import Iterator
 from typing import Final
 
 from workloads.errors import WorkloadError
-from workloads.traffic.model import Layer, Workload
+from workloads.traffic.model import GRADIENTS, Layer, Workload
 
 _COLUMNS: Final = ("name", "numel", "forward_ns", "backward_ns")
 _FORMAT: Final = "each line is numel,forward_ns,backward_ns, or name,numel,forward_ns,backward_ns"
 
 
-def from_text(text: str, *, name: str, where: str) -> Workload:
-    """The workload of a file's text; `where` names it in errors."""
+def from_text(text: str, *, name: str, where: str, dtype: str = GRADIENTS[0]) -> Workload:
+    """The workload of a file's text; `where` names it in errors, `dtype` is the gradients'."""
     columns: list[str] | None = None
     layers: list[Layer] = []
     for at, cells in _lines(text, where=where):
@@ -34,7 +34,7 @@ def from_text(text: str, *, name: str, where: str) -> Workload:
         layers.append(_layer(cells, columns, index=len(layers), at=f"{where}, line {at}"))
     if not layers:
         raise WorkloadError(f"{where} has no layers: {_FORMAT}")
-    return Workload(name, f"CSV file {where}", tuple(layers))
+    return Workload(name, f"CSV file {where}", tuple(layers), dtype)
 
 
 def _lines(text: str, *, where: str) -> Iterator[tuple[int, list[str]]]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Final
 
 from workloads.errors import WorkloadError
+from workloads.tensors import dtype_of
 
-ELEMENT_BYTES: Final = 4  # gradients are float32
+GRADIENTS: Final = ("float32", "float16", "bfloat16")
+"""The element types that gradients may have."""
 
 
 @dataclass(frozen=True)
@@ -33,23 +36,21 @@ class Layer:
                 "a time cannot be negative"
             )
 
-    @property
-    def gradient_bytes(self) -> int:
-        return self.numel * ELEMENT_BYTES
-
 
 @dataclass(frozen=True)
 class Workload:
     """Layers in forward order: the first is the nearest to the input, the last has its gradient first.
 
-    `source` says where sizes and times are from, and what was assumed.
+    `source` says where sizes and times are from, and what was assumed. `dtype` is that of all gradients.
     """
 
     name: str
     source: str
     layers: tuple[Layer, ...]
+    dtype: str = GRADIENTS[0]
 
     def __post_init__(self) -> None:
+        gradient_type(self.dtype)
         if not self.layers:
             raise WorkloadError(f"workload {self.name!r} has no layers")
 
@@ -59,9 +60,13 @@ class Workload:
         return sum(layer.numel for layer in self.layers)
 
     @property
+    def element_bytes(self) -> int:
+        return dtype_of(self.dtype).itemsize
+
+    @property
     def gradient_bytes(self) -> int:
-        """What an iteration leaves to be summed, as float32."""
-        return self.numel * ELEMENT_BYTES
+        """What an iteration leaves to be summed."""
+        return self.numel * self.element_bytes
 
     @property
     def forward_ns(self) -> int:
@@ -86,3 +91,35 @@ class Workload:
                 for layer in self.layers
             ),
         )
+
+
+def gradient_type(name: str) -> str:
+    """An element type that gradients may have, by name. WorkloadError lists them."""
+    if name.lower() not in GRADIENTS:
+        raise WorkloadError(f"gradients cannot be {name!r}; there are {', '.join(GRADIENTS)}")
+    return name.lower()
+
+
+def type_of_trace(recorded: Collection[str], asked: str | None, *, where: str) -> str:
+    """What a trace's gradients are played as: what it recorded, if it did.
+
+    `asked` is for traces that do not tell, and for those with gradients of several types or of one that is
+    not summed here. WorkloadError where it contradicts, or is needed and missing.
+    """
+    chosen = None if asked is None else gradient_type(asked)
+    found = " and ".join(sorted(recorded))
+    if not recorded:
+        return chosen or GRADIENTS[0]
+    if chosen is None:
+        if len(recorded) == 1 and found in GRADIENTS:
+            return found
+        raise WorkloadError(
+            f"{where} has gradients of {found}: a replay has one of {', '.join(GRADIENTS)} for all, say "
+            "which (--dtype)"
+        )
+    if chosen not in recorded and set(recorded) <= set(GRADIENTS):
+        raise WorkloadError(
+            f"{where} recorded gradients of {found}, not {chosen}: leave --dtype out, or write its layers as "
+            "CSV, which has no type of its own"
+        )
+    return chosen

@@ -10,7 +10,7 @@ from typing import Final
 
 from workloads.errors import WorkloadError
 from workloads.traffic import chakra, csv_file, torch_profiler
-from workloads.traffic.model import Workload
+from workloads.traffic.model import GRADIENTS, Workload, gradient_type
 from workloads.traffic.tables import MODELS, TERAFLOPS, bundled
 
 _CAPTURES: Final = (
@@ -26,16 +26,25 @@ KINDS: Final = (
 )
 
 
-def workload_of(text: str, *, batch: int | None = None, teraflops: float | None = None) -> Workload:
+def workload_of(
+    text: str, *, batch: int | None = None, teraflops: float | None = None, dtype: str | None = None
+) -> Workload:
     """The workload that `text` names. WorkloadError if there is none, or it is malformed.
 
     `batch` (samples a worker) and `teraflops` (10**12 operations a second that a worker sustains) are for
-    bundled models, whose times are computed; files have their own times.
+    bundled models, whose times are computed; files have their own times. `dtype` is the gradients' (float32):
+    of a trace that tells its own, no other.
     """
+    dtype = None if dtype is None else gradient_type(dtype)
     path = Path(text)
     model = _bundled_name(text)
     if model is not None and (_spelling(text) == model or not _is_file(path)):
-        return bundled(model, batch=batch, teraflops=TERAFLOPS if teraflops is None else teraflops)
+        return bundled(
+            model,
+            batch=batch,
+            teraflops=TERAFLOPS if teraflops is None else teraflops,
+            dtype=dtype or GRADIENTS[0],
+        )
     if not _is_file(path):
         missing = " (there is no such file)" if path.suffix or "/" in text.rstrip("/") else ""
         raise WorkloadError(f"{text!r} is no workload{missing}: take {KINDS}")
@@ -47,7 +56,7 @@ def workload_of(text: str, *, batch: int | None = None, teraflops: float | None 
         raise WorkloadError(
             f"{text} has its own times: batch and TFLOP/s are for bundled models; scale its computing instead"
         )
-    return _of_file(path, where=text)
+    return _of_file(path, where=text, dtype=dtype)
 
 
 def is_capture(path: Path) -> bool:
@@ -66,7 +75,7 @@ def _is_file(path: Path) -> bool:
         return False
 
 
-def _of_file(path: Path, *, where: str) -> Workload:
+def _of_file(path: Path, *, where: str, dtype: str | None) -> Workload:
     try:
         content = path.read_bytes()
         compressed = content.startswith(_GZIP)
@@ -85,15 +94,15 @@ def _of_file(path: Path, *, where: str) -> Workload:
     try:
         decoded = content.decode("utf-8-sig")
     except UnicodeDecodeError:
-        return chakra.from_binary(content, name=name, where=where)
+        return chakra.from_binary(content, name=name, where=where, dtype=dtype)
     if _NO_TEXT.search(content):
-        return chakra.from_binary(content, name=name, where=where)
+        return chakra.from_binary(content, name=name, where=where, dtype=dtype)
     start = decoded.lstrip()[:1]
     if start == "[" or (start == "{" and '"traceEvents"' in decoded):
-        return torch_profiler.from_text(decoded, name=name, where=where)
+        return torch_profiler.from_text(decoded, name=name, where=where, dtype=dtype)
     if start == "{":
-        return chakra.from_json(decoded, name=name, where=where)
-    return csv_file.from_text(decoded, name=name, where=where)
+        return chakra.from_json(decoded, name=name, where=where, dtype=dtype)
+    return csv_file.from_text(decoded, name=name, where=where, dtype=dtype or GRADIENTS[0])
 
 
 def _spelling(text: str) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from workloads.errors import WorkloadError
-from workloads.traffic.model import Layer, Workload
+from workloads.traffic.model import GRADIENTS, Layer, Workload
 
 MODELS: Final = ("alexnet", "vgg-16", "resnet-50", "bert-base", "gpt-2")
 TERAFLOPS: Final = 10.0
@@ -84,11 +84,13 @@ def table(name: str) -> Table:
     )
 
 
-def bundled(name: str, *, batch: int | None = None, teraflops: float = TERAFLOPS) -> Workload:
+def bundled(
+    name: str, *, batch: int | None = None, teraflops: float = TERAFLOPS, dtype: str = GRADIENTS[0]
+) -> Workload:
     """A bundled model as a workload: a layer for each parameter tensor, in forward order.
 
     `batch` is each worker's (the table's by default); `teraflops` is what a worker sustains, in 10**12
-    floating-point operations a second.
+    floating-point operations a second. `dtype` is the gradients', and changes no time of computing.
     """
     model = table(name)
     batch = model.batch if batch is None else batch
@@ -108,6 +110,7 @@ def bundled(name: str, *, batch: int | None = None, teraflops: float = TERAFLOPS
         f"{model.title}, shapes of {model.reference}; batch of {batch}, each {model.sample}, computed at "
         f"{teraflops:g} TFLOP/s a worker, backward in {BACKWARD_OVER_FORWARD} times forward",
         tuple(layers),
+        dtype,
     )
 
 

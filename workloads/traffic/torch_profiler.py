@@ -3,7 +3,7 @@
 Autograd tells all that is needed, in operators' events (`cat` "cpu_op"):
 
 - `torch::autograd::AccumulateGrad` ends the way of each parameter's gradient; `Input Dims` (record_shapes) is
-  its shape. The order of these events is the order in which gradients become ready.
+  its shape, `Input type` its type. The order of these events is the order in which gradients become ready.
 - `autograd::engine::evaluate_function: ...Backward0` has the `Sequence number` of the forward operator that
   it is the backward of. So the operators of the forward pass find the gradient that their backward is before.
 
@@ -24,7 +24,7 @@ from itertools import pairwise
 from typing import Any, Final
 
 from workloads.errors import WorkloadError
-from workloads.traffic.model import Layer, Workload
+from workloads.traffic.model import Layer, Workload, type_of_trace
 
 HOW_TO_RECORD: Final = """record it like this, and replay trace.json:
     with torch.profiler.profile(record_shapes=True) as profile:
@@ -34,6 +34,7 @@ HOW_TO_RECORD: Final = """record it like this, and replay trace.json:
 _EVALUATE: Final = "autograd::engine::evaluate_function: "
 _ACCUMULATE: Final = "torch::autograd::AccumulateGrad"
 _DEVICE_WORK: Final = ("kernel", "gpu_memcpy", "gpu_memset")
+_TYPES: Final = {"float": "float32", "c10::Half": "float16", "c10::BFloat16": "bfloat16"}
 _LARGEST_US: Final = 1e18
 
 
@@ -83,8 +84,11 @@ def is_trace(document: object) -> bool:
     return isinstance(document, dict) and "traceEvents" in document
 
 
-def from_text(text: str, *, name: str, where: str) -> Workload:
-    """The workload of a trace; `where` names it in errors."""
+def from_text(text: str, *, name: str, where: str, dtype: str | None = None) -> Workload:
+    """The workload of a trace; `where` names it in errors.
+
+    `dtype` is the gradients', where it does not tell; float32 if not given.
+    """
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -93,10 +97,10 @@ def from_text(text: str, *, name: str, where: str) -> Workload:
         raise WorkloadError(
             f"{where} has no traceEvents, so it is no trace of torch.profiler: {HOW_TO_RECORD}"
         )
-    return from_document(document, name=name, where=where)
+    return from_document(document, name=name, where=where, dtype=dtype)
 
 
-def from_document(document: Any, *, name: str, where: str) -> Workload:
+def from_document(document: Any, *, name: str, where: str, dtype: str | None = None) -> Workload:
     """The same of parsed JSON for which `is_trace` holds."""
     events = _events(document, where=where)
     operators = [event for event in events if event.category == "cpu_op"]
@@ -116,11 +120,15 @@ def from_document(document: Any, *, name: str, where: str) -> Workload:
         )
     clock = _Clock(events)
     layers = _layers(iteration, shapes, clock, where=where)
+    recorded = _types(shapes)
+    played = type_of_trace(recorded, dtype, where=where)
     return Workload(
         name,
         f"torch.profiler trace {where}, an iteration of {len(iteration.gradients)} gradients, timed on the "
-        f"{'GPU' if clock.has_kernels else 'processor'}",
+        f"{'GPU' if clock.has_kernels else 'processor'}"
+        f"{'' if recorded else f'; gradients are taken as {played}'}",
         tuple(layers),
+        played,
     )
 
 
@@ -155,6 +163,16 @@ def _layers(iteration: _Iteration, shapes: Sequence[_Event], clock: _Clock, *, w
         name = f"{count - 1 - gradient} {operator} {size}"
         layers.append(Layer(name, math.prod(shape), forward_ns[gradient], backward_ns[gradient]))
     return layers[::-1]
+
+
+def _types(handed_over: Sequence[_Event]) -> set[str]:
+    """Those of all gradients; what has no name here has the trace's."""
+    kinds: set[str] = set()
+    for event in handed_over:
+        match event.args.get("Input type"):
+            case [str(kind), *_] if kind:
+                kinds.add(_TYPES.get(kind, kind))
+    return kinds
 
 
 def _shapes(iteration: _Iteration, handed_over: Sequence[_Event], *, where: str) -> list[list[int]]:

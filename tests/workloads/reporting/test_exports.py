@@ -29,6 +29,7 @@ def test_one_row_a_strategy() -> None:
     assert float(ring["speedup_over_ring"]) == 1.0
     assert (first["busiest_link"], first["busiest_way"]) == ("h1:s1", "up")
     assert first["exposed_s"] == ""
+    assert {row["dtype"] for row in rows} == {"float32"}
     assert first["verified"] == "True"
 
 
@@ -49,12 +50,14 @@ def test_all_tables(tmp_path: Path) -> None:
 
 
 def test_the_summary_answers() -> None:
-    run = compared(rack(8))
+    run = compared(rack(8), dtype="bfloat16")
     found = json.loads(json.dumps(exports.summary(run)))
     assert found["pays"] == "yes"
     assert found["textbook_bound"] == 1.75
     assert found["rate_bound"] == pytest.approx(1.75)
     assert found["strategies"][0]["strategy"] == "in-network"
+    assert {row["dtype"] for row in found["strategies"]} == {"bfloat16"}
+    assert found["run"]["dtype"] == "bfloat16"
     assert found["run"] == run.as_json()
 
 

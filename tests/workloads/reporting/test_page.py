@@ -29,7 +29,7 @@ HOSTILE = "</script><script>document.title='owned'</script><img src=x onerror=\"
 def hostile(run: Run) -> Run:
     """Every text of a run says something that a careless page would run."""
     document = run.as_json()
-    for key in ("machine", "started", "command"):
+    for key in ("machine", "started", "command", "dtype"):
         document[key] = HOSTILE
     document["versions"] = {HOSTILE: HOSTILE}
     document["skipped"] = {HOSTILE: HOSTILE}
@@ -123,7 +123,10 @@ def test_the_page_has_what_was_promised() -> None:
         "It pays",
         "times as fast as ring with 8 workers",
         "2(N−1)/N = 1.75",
-        "resnet-50: 102 MB of gradients in 161 layers",
+        "resnet-50: 102 MB of gradients in 161 layers, float32",
+        "pays here for float32",
+        "headers not counted, bytes of float32",
+        "<dt>elements</dt><dd>float32</dd>",
         "Emulated time is not ASIC time",
         "ratios at equal link rates",
         "2 cores, AMD EPYC",
@@ -145,6 +148,7 @@ def test_what_a_run_has_not_the_page_has_not() -> None:
     for part in ("timeline", "slots", "throughput", "speedup"):
         assert f'data-chart="{part}"' not in text
     assert "in-network did not run: no room" in text
+    assert "<dt>elements</dt>" not in page(run.model_copy(update={"dtype": None}))
     assert "Nobody counted" in text
 
 

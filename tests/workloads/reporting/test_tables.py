@@ -20,15 +20,30 @@ def _text(run: Run) -> str:
 def test_strategies_and_the_verdict() -> None:
     text = _text(compared(rack(4), strategies=("in-network", "ring", "parameter-server-switch")))
     for part in (
-        "all-reduce of 32.0 MB · 4 workers in a rack · links of 100 Mbit/s",
+        "all-reduce of 32.0 MB, float32 · 4 workers in a rack · links of 100 Mbit/s",
         "parameter server + switch",
         "1.50×",
         "32.6 MB, h1:s1 up",
-        "In-network aggregation pays here",
+        "In-network aggregation pays here for float32: 1.5",
         "Gloo over TCP did not run: PyTorch is not installed",
     ):
         assert part in text
     assert "waiting" not in text
+
+
+def test_the_type_is_told() -> None:
+    assert "all-reduce of 32.0 MB, bfloat16 · 4 workers" in _text(compared(rack(4), dtype="bfloat16"))
+    text = _text(replayed(rack(4), dtype="float16"))
+    assert "resnet-50: 102 MB of gradients in 161 layers, float16 ·" in text
+    assert "pays here for float16" in text
+
+
+def test_runs_from_before_the_type_was_noted() -> None:
+    document = compared(rack(4)).as_json()
+    del document["dtype"]
+    text = _text(Run.model_validate(document))
+    assert "all-reduce of 32.0 MB · 4 workers" in text
+    assert "pays here: 1.5" in text
 
 
 def test_of_a_replay_also_the_waiting() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from tests.workloads.reporting.runs import compared, rack, replayed, spine_leaf
 from workloads.reporting.verdict import Pays, verdict
-from workloads.run_file import Run
+from workloads.run_file import LinkBytes, Run
 
 
 def _changed(run: Run, strategy: str, **changes: object) -> Run:
@@ -66,6 +66,24 @@ def test_what_is_slower_does_not_pay_and_says_what_was_seen() -> None:
     assert "does not pay" in found.headline
     assert any("32.0% of what its links allow only: 1,234 packets" in reason for reason in found.reasons)
     assert any("sent again: in-network 1,234" in caution for caution in found.cautions)
+
+
+def test_bytes_that_a_type_takes_on_the_wire_are_what_holds_it_up() -> None:
+    """Nothing was sent again: the link carries more than the tensor."""
+    run = compared(rack(8), dtype="bfloat16")
+    doubled = {
+        name: LinkBytes(up=2 * way.up, down=2 * way.down)
+        for name, way in run.results[0].bytes_per_link.items()
+    }
+    found = verdict(
+        _changed(run, "in-network", bytes_per_link=doubled, median_s=5.3, fraction_of_link_bound=0.48)
+    )
+    assert found.pays is Pays.NO
+    assert "does not pay here for bfloat16" in found.headline
+    assert (
+        "In-network reaches 48.0% of what its links allow only: h1:s1 carries 2.04 bytes for each of the tensor."
+        in (found.reasons)
+    )
 
 
 def test_the_best_of_the_others_is_what_counts() -> None:

@@ -11,12 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from host_agent.collectives.plan import Strategy
+from host_agent.wire.aggregation import Reduction
 from tests.workloads.strategies.local_pairs import LocalPair, as_pairs, local_pairs
+from workloads.strategies.gloo import as_torch, gloo_missing
 from workloads.strategies.halving_doubling import HalvingDoubling, plan
 from workloads.strategies.opening import pairs_of
 from workloads.strategies.parameter_server import ParameterServer
 from workloads.strategies.queued import QueuedReducer
+from workloads.tensors import check, dtype_of, tensor
 
+needs_torch = pytest.mark.skipif(bool(gloo_missing()), reason=gloo_missing())
 Open = Callable[[dict[int, LocalPair], int, int], QueuedReducer]
 
 
@@ -62,13 +67,42 @@ def test_integers_are_summed_exactly(opened: Open, size: int, elements: int, see
 
 @pytest.mark.parametrize("opened", [halving_doubling, parameter_server])
 @pytest.mark.parametrize("size", [2, 3, 4, 7])
-def test_floats_have_the_same_bits_everywhere(opened: Open, size: int) -> None:
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_floats_have_the_same_bits_everywhere(opened: Open, size: int, dtype: str) -> None:
     # More than one piece of the parameter server's, the last one not full.
-    arrays = [np.random.default_rng(r).standard_normal(200_001).astype(np.float32) for r in range(size)]
-    exact = np.add.reduce(arrays, dtype=np.float64)
+    elements = 800_004 // dtype_of(dtype).itemsize
+    arrays = [tensor(seed=2, rank=rank, elements=elements, dtype=dtype_of(dtype)) for rank in range(size)]
     summed(opened, arrays)
     assert len({array.tobytes() for array in arrays}) == 1
-    np.testing.assert_allclose(arrays[0], exact, rtol=1e-5, atol=1e-5)
+    found = check(arrays[0], seed=2, world_size=size, reduction=Reduction.SUM, strategy=Strategy.RING)
+    assert found.passed
+    assert not found.exact
+
+
+@pytest.mark.parametrize("dtype", ["int32", "float32", "float16", "bfloat16"])
+def test_bytes_are_the_tensors_own(dtype: str) -> None:
+    arrays = [np.ones(1 << 12, dtype_of(dtype)) for _ in range(4)]
+    for ends in summed(halving_doubling, arrays):
+        assert (
+            sum(end.bytes_sent for end in ends.values()) == 2 * 3 * (1 << 12) * dtype_of(dtype).itemsize // 4
+        )
+
+
+@needs_torch
+@pytest.mark.slow  # importing torch takes seconds
+@pytest.mark.parametrize("dtype", ["int32", "float32", "float16", "bfloat16"])
+def test_gloo_sums_in_the_arrays_own_memory_and_type(dtype: str) -> None:
+    import torch
+
+    array = tensor(seed=3, rank=0, elements=1000, dtype=dtype_of(dtype))
+    values = array.astype(np.float64)
+    given = as_torch(array)
+    assert given.dtype is getattr(torch, dtype)
+    assert given.data_ptr() == array.ctypes.data
+    assert given.nbytes == array.nbytes
+    np.testing.assert_array_equal(given.double().numpy(), values)
+    given[7] = 3
+    assert array[7] == 3
 
 
 class LostPair:

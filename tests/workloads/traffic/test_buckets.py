@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from workloads.errors import WorkloadError
 from workloads.traffic.buckets import DEFAULT_CAP_BYTES, DEFAULT_FIRST_BYTES, buckets
-from workloads.traffic.model import Layer, Workload
+from workloads.traffic.model import GRADIENTS, Layer, Workload
 from workloads.traffic.tables import MODELS, bundled
 
 MIB = 2**20
@@ -41,6 +43,14 @@ def test_a_given_size_is_for_the_first_bucket_too() -> None:
     assert [len(b.layers) for b in buckets(workload)] == [1, 3]
     assert [len(b.layers) for b in buckets(workload, cap_bytes=8 * MIB)] == [2, 2]
     assert [len(b.layers) for b in buckets(workload, cap_bytes=0)] == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_of_two_bytes_twice_as_many_elements_fit(dtype: str) -> None:
+    workload = replace(_workload([MIB // 4] * 8), dtype=dtype)
+    first, second = buckets(workload, first_bytes=MIB, cap_bytes=2 * MIB)[:2]
+    assert (first.layers, first.numel, first.bytes) == ((7, 6), MIB // 2, MIB)
+    assert (second.layers, second.numel, second.bytes) == ((5, 4, 3, 2), MIB, 2 * MIB)
 
 
 def test_no_bucket_holds_less_than_nothing() -> None:
@@ -91,16 +101,18 @@ def test_what_a_real_run_with_smaller_buckets_had() -> None:
 
 @pytest.mark.slow  # importing torch takes seconds
 @pytest.mark.parametrize("cap_bytes", [None, 0, 4 * MIB, 100 * MIB])
-def test_as_pytorch_assigns_them(cap_bytes: int | None) -> None:
+@pytest.mark.parametrize("dtype", GRADIENTS)
+def test_as_pytorch_assigns_them(cap_bytes: int | None, dtype: str) -> None:
     torch = pytest.importorskip("torch", reason="compares with PyTorch's own assignment")
     distributed = pytest.importorskip("torch.distributed", reason="compares with PyTorch's own assignment")
     if not distributed.is_available():
         pytest.skip("this PyTorch was built without torch.distributed")
     limits = [DEFAULT_FIRST_BYTES, DEFAULT_CAP_BYTES] if cap_bytes is None else [cap_bytes]
     for model in MODELS:
-        workload = bundled(model)
+        workload = bundled(model, dtype=dtype)
         order = list(reversed(range(len(workload.layers))))
-        tensors = [torch.empty(workload.layers[index].numel, device="meta") for index in order]
+        kind = getattr(torch, dtype)
+        tensors = [torch.empty(workload.layers[index].numel, dtype=kind, device="meta") for index in order]
         theirs, _ = distributed._compute_bucket_assignment_by_size(
             tensors, limits, [False] * len(tensors), order
         )

@@ -50,7 +50,55 @@ def test_a_trace_of_layers() -> None:
     """Sizes are bytes (801 need 201 floats); the gradient of fc is ready before its inputs' is."""
     workload = _read(*TEXT)
     assert _seen(workload) == [("conv", 201, 100_000, 170_000), ("fc", 1000, 40_000, 30_000)]
-    assert workload.source == "Chakra execution trace made.et"
+    assert workload.source == "Chakra execution trace made.et; gradients are taken as float32"
+
+
+def test_sizes_are_bytes_of_whatever_type() -> None:
+    """801 need 401 elements of two bytes; times are the same."""
+    content = delimited(metadata(), *TEXT)
+    workload = from_binary(content, name="made", where="made.et", dtype="bfloat16")
+    assert _seen(workload) == [("conv", 401, 100_000, 170_000), ("fc", 2000, 40_000, 30_000)]
+    assert workload.dtype == "bfloat16"
+    assert workload.gradient_bytes == 802 + 4000
+    assert workload.source.endswith("gradients are taken as bfloat16")
+
+
+@pytest.mark.parametrize(
+    ("kernel", "dtype"),
+    [
+        ("ncclKernel_AllReduce_RING_LL_Sum_float(ncclWork)", "float32"),
+        ("ncclDevKernel_AllReduce_Sum_f32_TREE_LL", "float32"),
+        ("ncclKernel_AllReduce_TREE_LL128_Sum_half", "float16"),
+        ("ncclDevKernel_AllReduce_Sum_f16_RING_LL(ncclDevComm*, unsigned long)", "float16"),
+        ("ncclKernel_AllReduce_RING_LL_Sum___nv_bfloat16", "bfloat16"),
+        ("ncclDevKernel_AllReduce_Sum_bf16_RING_SIMPLE", "bfloat16"),
+    ],
+)
+def test_kernels_tell_the_type(kernel: str, dtype: str) -> None:
+    content = delimited(
+        metadata(), node(1, "x_backward", duration_us=9), all_reduce(2, kernel, 64, after=(1,))
+    )
+    workload = from_binary(content, name="made", where="made.et")
+    assert (workload.dtype, workload.gradient_bytes) == (dtype, 64)
+    assert "taken as" not in workload.source
+    assert from_binary(content, name="made", where="made.et", dtype=dtype) == workload
+    other = "bfloat16" if dtype == "float32" else "float32"
+    with pytest.raises(WorkloadError, match=f"made.et recorded gradients of {dtype}, not {other}"):
+        from_binary(content, name="made", where="made.et", dtype=other)
+
+
+def test_kernels_of_two_types() -> None:
+    content = delimited(
+        metadata(),
+        node(1, "x_backward", duration_us=9),
+        all_reduce(2, "ncclDevKernel_AllReduce_Sum_f32_RING_LL", 64, after=(1,)),
+        all_reduce(3, "ncclDevKernel_AllReduce_Sum_bf16_RING_LL", 64, after=(1,)),
+    )
+    with pytest.raises(WorkloadError, match="has gradients of bfloat16 and float32: a replay has one"):
+        from_binary(content, name="made", where="made.et")
+    assert from_binary(content, name="made", where="made.et", dtype="bfloat16").numel == 64
+    with pytest.raises(WorkloadError, match="recorded gradients of bfloat16 and float32, not float16"):
+        from_binary(content, name="made", where="made.et", dtype="float16")
 
 
 def test_layers_that_are_split_over_workers_sum_in_the_forward_pass_too() -> None:

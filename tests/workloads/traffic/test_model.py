@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import workloads.traffic
 from workloads.errors import WorkloadError
-from workloads.traffic.model import Layer, Workload
+from workloads.traffic.model import GRADIENTS, Layer, Workload, gradient_type
 
 WORKLOAD = Workload("two", "a test", (Layer("front", 10, 1_001, 2_000), Layer("back", 5, 300, 600)))
 
@@ -17,6 +18,7 @@ WORKLOAD = Workload("two", "a test", (Layer("front", 10, 1_001, 2_000), Layer("b
 def test_a_workload_is_the_sum_of_its_layers() -> None:
     assert WORKLOAD.numel == 15
     assert WORKLOAD.gradient_bytes == 60
+    assert [replace(WORKLOAD, dtype=name).gradient_bytes for name in GRADIENTS] == [60, 30, 30]
     assert (WORKLOAD.forward_ns, WORKLOAD.backward_ns) == (1_301, 2_600)
 
 
@@ -43,6 +45,18 @@ def test_a_layer_that_cannot_be() -> None:
         Layer("early", 1, -1, 1)
     with pytest.raises(WorkloadError, match="no layers"):
         Workload("none", "a test", ())
+
+
+@pytest.mark.parametrize("name", ["float64", "int8", "int32", ""])
+def test_no_other_type(name: str) -> None:
+    with pytest.raises(WorkloadError, match=r"cannot be .*; there are float32, float16, bfloat16"):
+        gradient_type(name)
+    with pytest.raises(WorkloadError, match="there are float32"):
+        replace(WORKLOAD, dtype=name)
+
+
+def test_names_of_types_are_what_people_type() -> None:
+    assert gradient_type("BFloat16") == "bfloat16"
 
 
 def test_nothing_here_needs_a_cluster_or_torch() -> None:

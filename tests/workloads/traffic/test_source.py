@@ -47,6 +47,24 @@ def test_files_by_what_is_in_them(
     assert workload.numel == numel
 
 
+@pytest.mark.parametrize("content", [b"5,1,2\n", gzip.decompress(RECORDED.read_bytes()), CHAKRA, CHAKRA_JSON])
+def test_gradients_are_of_the_type_that_was_asked_for(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "mine"
+    path.write_bytes(content)
+    assert workload_of(str(path)).dtype == "float32"
+    assert workload_of(str(path), dtype="BFloat16").dtype == "bfloat16"
+    with pytest.raises(
+        WorkloadError, match="gradients cannot be 'int32'; there are float32, float16, bfloat16"
+    ):
+        workload_of(str(path), dtype="int32")
+
+
+def test_a_models_gradients_may_have_two_bytes() -> None:
+    usual, halved = workload_of("resnet-50"), workload_of("resnet-50", dtype="bfloat16")
+    assert halved.layers == usual.layers
+    assert 2 * halved.gradient_bytes == usual.gradient_bytes
+
+
 def test_a_file_is_meant_when_it_has_a_name_that_is_only_like_a_models(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,7 +17,7 @@ import pytest
 
 from tests.workloads.traffic.traces import ACCUMULATE, backward, event, gradient
 from workloads.errors import WorkloadError
-from workloads.traffic.model import Workload
+from workloads.traffic.model import GRADIENTS, Workload
 from workloads.traffic.torch_profiler import from_document, from_text
 
 RECORDED = Path(__file__).parent / "data" / "torch-profiler.json.gz"
@@ -28,8 +28,8 @@ def _recorded() -> dict[str, Any]:
     return document
 
 
-def _read(*events: dict[str, Any]) -> Workload:
-    return from_document({"traceEvents": list(events)}, name="made", where="made.json")
+def _read(*events: dict[str, Any], dtype: str | None = None) -> Workload:
+    return from_document({"traceEvents": list(events)}, name="made", where="made.json", dtype=dtype)
 
 
 def test_a_recorded_trace() -> None:
@@ -40,6 +40,52 @@ def test_a_recorded_trace() -> None:
     ]  # fmt: skip
     assert workload.numel == 16 + 432 + 16 + 16 + 32 + 4608 + 401408 + 64 + 640 + 10
     assert "10 gradients, timed on the processor" in workload.source
+    assert workload.source.endswith("gradients are taken as float32")  # this one does not tell
+    halved = from_document(_recorded(), name="small", where="small.json", dtype="float16")
+    assert halved.layers == workload.layers
+    assert 2 * halved.gradient_bytes == workload.gradient_bytes
+
+
+def _typed(*kinds: Any) -> list[dict[str, Any]]:
+    """An iteration whose gradients, in turn, are recorded as of these types."""
+    events, turn = _iteration(0), 0
+    for entry in events:
+        if entry["name"] == ACCUMULATE:
+            entry["args"]["Input type"] = kinds[turn % len(kinds)]
+            turn += 1
+    return events
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype"), [("float", "float32"), ("c10::Half", "float16"), ("c10::BFloat16", "bfloat16")]
+)
+def test_gradients_have_the_type_that_was_recorded(kind: str, dtype: str) -> None:
+    workload = _read(*_typed([kind]))
+    assert workload.dtype == dtype
+    assert workload.gradient_bytes == 36 * (4 if dtype == "float32" else 2)
+    assert "taken as" not in workload.source
+    assert _read(*_typed([kind]), dtype=dtype) == workload
+    other = "float16" if dtype == "bfloat16" else "bfloat16"
+    with pytest.raises(
+        WorkloadError, match=f"made.json recorded gradients of {dtype}, not {other}: leave --dtype out"
+    ):
+        _read(*_typed([kind]), dtype=other)
+
+
+def test_gradients_of_several_types_or_of_others() -> None:
+    mixed = _typed(["float"], ["c10::BFloat16"])
+    with pytest.raises(
+        WorkloadError, match=r"has gradients of bfloat16 and float32: .* say which \(--dtype\)"
+    ):
+        _read(*mixed)
+    assert _read(*mixed, dtype="bfloat16").dtype == "bfloat16"
+    with pytest.raises(WorkloadError, match="not float16"):
+        _read(*mixed, dtype="float16")
+    with pytest.raises(WorkloadError, match="has gradients of double: a replay has one of float32, float16"):
+        _read(*_typed(["double"]))
+    assert _read(*_typed(["double"]), dtype="float32").dtype == "float32"
+    for odd in ([], [""], [4], "float", None):
+        assert _read(*_typed(odd)).dtype == "float32"
 
 
 def test_the_last_iteration_is_taken_without_the_optimiser() -> None:
@@ -156,16 +202,19 @@ def test_mistakes_say_how_to_record(text: str, says: str) -> None:
 
 
 @pytest.mark.slow  # importing torch takes seconds
-def test_what_the_installed_pytorch_records(tmp_path: Path) -> None:
+@pytest.mark.parametrize("dtype", GRADIENTS)
+def test_what_the_installed_pytorch_records(tmp_path: Path, dtype: str) -> None:
     torch = pytest.importorskip("torch", reason="records a trace with the PyTorch that is installed")
-    model = torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.ReLU(), torch.nn.Linear(5, 2))
+    layers = torch.nn.Linear(6, 5), torch.nn.ReLU(), torch.nn.Linear(5, 2)
+    model = torch.nn.Sequential(*layers).to(getattr(torch, dtype))
     with torch.profiler.profile(
         activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=True
     ) as profile:
         for _ in range(2):
-            model(torch.ones(3, 6)).sum().backward()
+            model(torch.ones(3, 6, dtype=getattr(torch, dtype))).sum().backward()
     profile.export_chrome_trace(str(tmp_path / "trace.json"))
     workload = from_text((tmp_path / "trace.json").read_text(), name="trace", where="trace.json")
     assert sorted(layer.numel for layer in workload.layers) == [2, 5, 10, 30]
+    assert workload.dtype == dtype
     assert workload.forward_ns > 0
     assert workload.backward_ns > 0
