@@ -60,6 +60,7 @@ def run(race: Race, console: Console) -> Run:
             rack.state,
             rack.state.hosts,
             kind="compare",
+            dtype=comparison.dtype,
             command=" ".join(["python", "-m", "bench.compare", *sys.argv[1:]]),
             results=found.results,
             skipped=skipped,

@@ -132,5 +132,5 @@ def _require_close(found: Array, expected: Array, case: dict[str, Any], *, size:
     apart = float(np.max(np.abs(found.astype(np.float64) - expected.astype(np.float64)), initial=0.0))
     largest = float(np.max(np.abs(expected.astype(np.float64)), initial=1.0))
     epsilon = 2.0**-7 if found.dtype.itemsize == 2 else 2.0**-20
-    if apart > 8 * size * epsilon * max(1.0, largest):
+    if not apart <= 8 * size * epsilon * max(1.0, largest):  # nor may it be a NaN
         raise VerificationError(f"two ways to the same sum are {apart:g} apart: {case}")

@@ -80,10 +80,7 @@ def test_bytes_that_a_type_takes_on_the_wire_are_what_holds_it_up() -> None:
     )
     assert found.pays is Pays.NO
     assert "does not pay here for bfloat16" in found.headline
-    assert (
-        "In-network reaches 48.0% of what its links allow only: h1:s1 carries 2.04 bytes for each of the tensor."
-        in (found.reasons)
-    )
+    assert any("h1:s1 carries 2.04 bytes for each of the tensor" in reason for reason in found.reasons)
 
 
 def test_the_best_of_the_others_is_what_counts() -> None:
