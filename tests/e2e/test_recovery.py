@@ -69,7 +69,7 @@ class Stream:
     def progress(self) -> int:
         """How far the furthest is."""
         files = self.directory.glob("progress-*")
-        return max((int(file.read_text() or 0) for file in files), default=0)
+        return max((int(file.read_text()) for file in files), default=0)
 
     def more(self, sums: int) -> None:
         goal = self.progress() + sums
