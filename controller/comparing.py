@@ -25,11 +25,10 @@ class Compare:
 
 @dataclass(frozen=True)
 class Called:
-    """A worker's call as a collective. `what`: in words; empty: none so far. `begun`: it runs now."""
+    """A worker's call as a collective. `what`: in words; empty: none so far."""
 
     collective: int
     what: str
-    begun: bool = False
 
 
 @dataclass

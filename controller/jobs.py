@@ -49,6 +49,7 @@ from controller.jobstate import Seat
 from controller.moves import Move, Moved, Step
 from controller.renewable import RenewableJob
 from controller.renewals import Cause
+from controller.serials import ahead
 from controller.specs import JobSpec, Member, Mode, Phase, Plan, Timing
 
 __all__ = [
@@ -205,16 +206,16 @@ class Job(RenewableJob):
         """
         self._require_plan(rank, "leaving")
         self.heard(rank, now)
-        is_first = not any(seat.leaving for seat in self.seats.values())
-        self.seats[rank].leaving, self.seats[rank].left_after = True, collectives
+        seat = self.seats[rank]
+        seat.leaving, seat.left_after, seat.in_collective = True, collectives, None
         if not self.live:
             return
         if all(seat.leaving for seat in self.seats.values()):
             self._finish(Left())
         elif self.comparison is not None:
             self._compared(now)
-        elif collectives is not None and is_first:
-            self._ask(collectives)
+        else:
+            self._find_who_waits_in_vain(now)
 
     def counted(self, rank: int, generation: int, messages: int, now: float) -> None:
         """A worker has numbered so many messages in that generation."""
@@ -244,19 +245,19 @@ class Job(RenewableJob):
         self.called(rank, called, now)
 
     def called(self, rank: int, called: Called, now: float) -> None:
-        """What a worker has called. What waits for one that has left will never have a result."""
+        """What a worker has called, as it was asked."""
         self.heard(rank, now)
         if not self.is_set_up:
             return
-        if self.comparison is None:
-            left = [r for r, seat in sorted(self.seats.items()) if seat.left_after == called.collective]
-            if not called.begun or not left or self.renewal is not None:
-                return
-            reason = f"{self.seats[rank].member} waits for {self.seats[left[0]].member}, which has left"
-            self._compare(called.collective, reason, now)
-        assert self.comparison is not None
-        self.comparison.called(rank, called)
-        self._compared(now)
+        if self.comparison is not None:
+            self.comparison.called(rank, called)
+            self._compared(now)
+
+    def runs(self, rank: int, collective: int | None, now: float) -> None:
+        """The collective that a worker is in."""
+        self.heard(rank, now)
+        self.seats[rank].in_collective = collective
+        self._find_who_waits_in_vain(now)
 
     def abort(self, rank: int, reason: str) -> None:
         """A worker wants the job to end; an elastic one goes on without it."""
@@ -413,6 +414,19 @@ class Job(RenewableJob):
         for rank, seat in sorted(self.seats.items()):
             if not seat.leaving:
                 self._tell(rank, Compare(collective))
+
+    def _find_who_waits_in_vain(self, now: float) -> None:
+        """A collective that one has left before will never have a result."""
+        if not self.is_set_up or self.comparison is not None or self.renewal is not None:
+            return
+        left = [(seat.left_after, seat) for seat in self.seats.values() if seat.left_after is not None]
+        for seat in self.seats.values():
+            for collectives, away in left:
+                if seat.in_collective is not None and ahead(seat.in_collective, collectives) >= 0:
+                    reason = f"{seat.member} waits for {away.member}, which has left"
+                    self._compare(seat.in_collective, reason, now)
+                    self._compared(now)
+                    return
 
     def _compare(self, collective: int, reason: str, now: float) -> None:
         self.comparison = Comparison(collective, frozenset(self.seats), reason, now)

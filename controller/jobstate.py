@@ -18,8 +18,8 @@ class Seat:
     """A worker's standing in its job: last heard of at `heard_at`, lost after `patience_s` of silence.
 
     `recovered`: it has to come back, as the controller was away. `lost`: it is, and never comes back.
-    `knows_end`: it has acted on the job's end, and sends nothing more. `left_after`: so many collectives, and
-    calls no more.
+    `knows_end`: it has acted on the job's end, and sends nothing more. `in_collective`: the one that it
+    is in, as it said. `left_after`: so many collectives, and calls no more.
     """
 
     member: Member
@@ -32,6 +32,7 @@ class Seat:
     recovered: bool = False
     lost: bool = False
     knows_end: bool = False
+    in_collective: int | None = None
     left_after: int | None = None
 
 

@@ -354,7 +354,8 @@ async def _read(requests: AsyncIterator[pb.WorkerMessage], session: WorkerSessio
             kind = message.WhichOneof("message")
             if kind == "heartbeat":
                 beat = message.heartbeat
-                session.heartbeat(beat.generation, beat.messages, beat.number)
+                running = beat.running if beat.HasField("running") else None
+                session.heartbeat(beat.generation, beat.messages, beat.number, running)
             elif kind == "up":
                 session.up()
             elif kind == "leave":

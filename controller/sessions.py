@@ -31,12 +31,15 @@ class Session:
         self.told: Left | Ended | None = None
         self._registry = registry
 
-    def heartbeat(self, generation: int = 0, messages: int = 0, number: int = 0) -> None:
-        """The worker lives, and has numbered so many messages in that generation.
+    def heartbeat(
+        self, generation: int = 0, messages: int = 0, number: int = 0, running: int | None = None
+    ) -> None:
+        """The worker lives, has numbered so many messages in that generation, and is in that collective.
 
         Its heartbeats are numbered from 1.
         """
         self._do(lambda job, now: job.counted(self.rank, generation, messages, now))
+        self._do(lambda job, now: job.runs(self.rank, running, now))
         self._do(lambda job, now: job.heartbeat(self.rank, number, now))
 
     def up(self) -> None:

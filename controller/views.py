@@ -72,7 +72,7 @@ def standing_from(message: pb.Renewing) -> Standing:
 
 def called_from(message: pb.Called) -> Called:
     """What a worker has called."""
-    return Called(message.collective, in_one_line(message.what), message.begun)
+    return Called(message.collective, in_one_line(message.what))
 
 
 def event_message(event: Event, timing: Timing, rc: pb.RcParameters) -> pb.ControllerMessage:

@@ -20,8 +20,6 @@ class _Known:
 
     what: str
     way: Callable[[], Strategy]
-    begun: bool = False
-    over: bool = False
 
     @property
     def words(self) -> str:
@@ -52,14 +50,12 @@ class Calls:
     def begins(self, number: int, way: Strategy) -> None:
         """It runs, or runs again."""
         with self._lock:
-            known = self._known[number]
-            known.begun, known.way = True, lambda: way
+            self._known[number].way = lambda: way
         self._perhaps_tell(number)
 
     def is_over(self, number: int) -> None:
         """It has its result, or nothing was sent."""
         with self._lock:
-            self._known[number].over = True
             self._over.append(number)
             if len(self._over) > _REMEMBERED:
                 self._known.pop(self._over.pop(0), None)
@@ -75,7 +71,7 @@ class Calls:
             known = self._known.get(number)
             if known is None:
                 return Called(number, "")
-            return Called(number, known.words, begun=known.begun and not known.over)
+            return Called(number, known.words)
 
     def _perhaps_tell(self, number: int) -> None:
         if number == self._asked:

@@ -133,7 +133,8 @@ class ControllerSession:
         self._up = False
         self._leaving: pb.Leave | None = None
         self._aborting: pb.Abort | None = None
-        self._counted = pb.Heartbeat()  # what the next one says
+        self._counted = pb.Heartbeat()  # what the next one says,
+        self._runs: int | None = None  # and this
         self._stop = threading.Event()
         try:
             self._channel = open_channel(controller, tls, options=_CHANNEL_OPTIONS)
@@ -237,7 +238,10 @@ class ControllerSession:
     def _beat(self) -> None:
         counted = self._counted
         beat = pb.Heartbeat(
-            generation=counted.generation, messages=counted.messages, number=self._lease.next_number()
+            generation=counted.generation,
+            messages=counted.messages,
+            number=self._lease.next_number(),
+            running=self._runs,
         )
         self._send(pb.WorkerMessage(heartbeat=beat))
 
@@ -252,6 +256,10 @@ class ControllerSession:
     def counted(self, generation: int, messages: int) -> None:
         """So many messages have been numbered in a generation."""
         self._counted = pb.Heartbeat(generation=generation, messages=messages)
+
+    def runs(self, collective: int | None) -> None:
+        """This worker is in a collective now, or in none."""
+        self._runs = collective
 
     def on_compare(self, callback: Callable[[int], None]) -> None:
         """Call `callback`, which must not block, with every collective that is asked for, now or later."""
@@ -652,7 +660,7 @@ def _renewing(renewing: Renewing) -> pb.WorkerMessage:
 
 
 def _called(called: Called) -> pb.Called:
-    return pb.Called(collective=called.collective, what=called.what, begun=called.begun)
+    return pb.Called(collective=called.collective, what=called.what)
 
 
 def _rc(rc: pb.RcParameters) -> RcParameters:

@@ -121,6 +121,7 @@ class Execution:
         self._queue_thread: int | None = None
         self._queued = 0
         self._next_collective = 0
+        self._finished = 0
         self._ring_moves_told = self.gate.ring_moves
         self._spent: int | None = None  # the generation that has had all messages that a switch sums
         self._closed = False
@@ -136,8 +137,8 @@ class Execution:
 
     @property
     def collectives(self) -> int:
-        """How many were called."""
-        return self._next_collective
+        """One past the last that has come to its end."""
+        return self._finished
 
     def now(self, task: Task) -> Array:
         """Run in this thread, or wait for it where something queued has to go first.
@@ -268,6 +269,7 @@ class Execution:
             raise closed from error
         except UsageError:  # nothing was sent, and the other workers' calls are refused alike
             self._calls.is_over(collective)
+            self.membership.runs(None)
             raise
         except (MismatchError, ConnectionFailedError, NotAggregatedError) as error:
             self.fail(error, self._reason(error), collective)
@@ -279,6 +281,8 @@ class Execution:
         except BaseException as error:
             self.fail(error, self._reason(error))
             raise
+        self._finished = (collective + 1) % NUMBERS
+        self.membership.runs(None)
         self._calls.is_over(collective)
         self.tally.add(strategy, switched=switched, seconds=time.monotonic() - started)
         return result
@@ -294,6 +298,7 @@ class Execution:
                 strategy = task.choose(self._mode())
                 begun = task.begin(seat)
                 self._calls.begins(collective, strategy)
+                self.membership.runs(collective)
                 if not again:
                     ledger.begin(begun.place)
                 call = Call(

@@ -128,11 +128,10 @@ def error_of(ended: Ended, *, own_rank: int) -> CommunicatorError:
 
 @dataclass(frozen=True)
 class Called:
-    """What a worker has called. `what`: in words; empty: nothing so far. `begun`: it runs now."""
+    """What a worker has called. `what`: in words; empty: nothing so far."""
 
     collective: int
     what: str
-    begun: bool = False
 
 
 @dataclass(frozen=True)
@@ -301,6 +300,10 @@ class Membership(Protocol):
         """So many messages have been numbered in a generation: for the next heartbeat. Does not wait."""
         ...
 
+    def runs(self, collective: int | None) -> None:
+        """This worker is in a collective now, or in none: for the next heartbeat. Does not wait."""
+        ...
+
     def confirm(self, *, timeout_s: float) -> bool:
         """Whether this worker is in its job now, for sure: who is given up must not return results.
 
@@ -324,7 +327,7 @@ class Membership(Protocol):
         ...
 
     def leave(self, *, timeout_s: float, collectives: int | None = None) -> None:
-        """Wait until all workers leave; only then may QPs be taken down. So many collectives were called."""
+        """Wait until all workers leave; only then may QPs be taken down. `collectives`: so many ended."""
         ...
 
     def close(self) -> None:

@@ -124,14 +124,16 @@ class Up(_message.Message):
     def __init__(self) -> None: ...
 
 class Heartbeat(_message.Message):
-    __slots__ = ("generation", "messages", "number")
+    __slots__ = ("generation", "messages", "number", "running")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     MESSAGES_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
+    RUNNING_FIELD_NUMBER: _ClassVar[int]
     generation: int
     messages: int
     number: int
-    def __init__(self, generation: _Optional[int] = ..., messages: _Optional[int] = ..., number: _Optional[int] = ...) -> None: ...
+    running: int
+    def __init__(self, generation: _Optional[int] = ..., messages: _Optional[int] = ..., number: _Optional[int] = ..., running: _Optional[int] = ...) -> None: ...
 
 class Leave(_message.Message):
     __slots__ = ("collectives",)
@@ -148,14 +150,12 @@ class Abort(_message.Message):
     def __init__(self, reason: _Optional[str] = ..., mismatch: _Optional[_Union[Called, _Mapping]] = ...) -> None: ...
 
 class Called(_message.Message):
-    __slots__ = ("collective", "what", "begun")
+    __slots__ = ("collective", "what")
     COLLECTIVE_FIELD_NUMBER: _ClassVar[int]
     WHAT_FIELD_NUMBER: _ClassVar[int]
-    BEGUN_FIELD_NUMBER: _ClassVar[int]
     collective: int
     what: str
-    begun: bool
-    def __init__(self, collective: _Optional[int] = ..., what: _Optional[str] = ..., begun: _Optional[bool] = ...) -> None: ...
+    def __init__(self, collective: _Optional[int] = ..., what: _Optional[str] = ...) -> None: ...
 
 class ControllerMessage(_message.Message):
     __slots__ = ("waiting", "ready", "start", "heartbeat", "left", "ended", "resumed", "pause", "hold_at", "moved", "renew", "renewed", "compare")

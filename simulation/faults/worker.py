@@ -302,7 +302,8 @@ class Worker:
         self._beats.append(self.world.clock.now_ns)
         number = len(self._beats)
         generation, messages = self._counted
-        self.say(lambda session: session.heartbeat(generation, messages, number))
+        running = self.collective if self.running else None
+        self.say(lambda session: session.heartbeat(generation, messages, number, running))
 
     def told(self, conversation: Conversation, event: Event) -> None:
         """The controller says something."""
@@ -351,8 +352,8 @@ class Worker:
         self.say(lambda session: session.leave(collectives))
 
     def _say_called(self, number: int) -> None:
-        begun = self.running and number == self.collective
-        called = Called(number, f"collective {number}" if begun or number < self.collective else "", begun)
+        known = number < self.collective or (self.running and number == self.collective)
+        called = Called(number, f"collective {number}" if known else "")
         self.say(lambda session: session.called(called))
 
     def _set_up(self, ready: Ready) -> None:

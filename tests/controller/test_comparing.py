@@ -10,8 +10,8 @@ from controller.comparing import LONGEST_CALL, Called, Compare, Comparison
 from controller.jobs import Ended, Job, Left
 from tests.controller.test_jobs import TIMING, running, token, told
 
-SUM = Called(4, "all_reduce(SUM) of 4 int32 in-network", begun=True)
-COPY = Called(4, "broadcast of 4 int32 from rank 0 in-network", begun=True)
+SUM = Called(4, "all_reduce(SUM) of 4 int32 in-network")
+COPY = Called(4, "broadcast of 4 int32 from rank 0 in-network")
 NOTHING = Called(4, "")
 
 
@@ -93,25 +93,57 @@ def test_a_worker_without_a_session_is_asked_when_it_is_back() -> None:
     assert (0, Compare(4)) in told(job)
 
 
-def test_who_waits_for_one_that_has_left() -> None:
-    job = running(3)
+@pytest.mark.parametrize("job", [running(3), elastic(3)], ids=["plain", "elastic"])
+def test_who_waits_for_one_that_has_left(job: Job) -> None:
     job.leave(1, 10.0, 4)
+    job.runs(0, 3, 10.1)
+    job.runs(0, None, 10.1)
+    assert told(job) == []
+    job.runs(2, 4, 10.2)
     assert told(job) == [(0, Compare(4)), (2, Compare(4))]
-    job.called(0, NOTHING, 10.1)
-    job.called(2, SUM, 10.2)
-    assert told(job) == [(0, Compare(4)), (2, Compare(4))]
-    job.leave(0, 10.3, 4)
+    job.called(0, NOTHING, 10.3)
+    job.called(2, SUM, 10.3)
+    job.leave(0, 10.4, 4)
     assert "rank 0-1 has left after 4 collectives; rank 2: all_reduce(SUM)" in end_of(job).reason
+
+
+def test_who_waits_already_when_another_leaves() -> None:
+    job = running(2)
+    job.runs(0, 4, 10.0)
+    assert told(job) == []
+    job.leave(1, 10.1, 4)
+    assert told(job) == [(0, Compare(4))]
+    job.called(0, SUM, 10.2)
+    assert "rank 0: all_reduce(SUM) of 4 int32 in-network; rank 1 has left after 4" in end_of(job).reason
+
+
+def test_a_session_that_is_broken_while_another_leaves() -> None:
+    """What it was asked then never came, and nobody asked again."""
+    job = running(2)
+    job.broken(0)
+    job.leave(1, 10.0, 4)
+    job.resume(0, token(0), 11.0)
+    told(job)
+    job.runs(0, 4, 12.0)
+    assert told(job) == [(0, Compare(4))]
+
+
+def test_a_refused_call_in_between() -> None:
+    """Its number is another's last, or nobody's: what waits has one that is farther ahead."""
+    job = running(2)
+    job.leave(1, 10.0, 2**32 - 1)
+    job.runs(0, 0, 10.1)
+    assert told(job) == [(0, Compare(0))]
 
 
 def test_who_leaves_when_all_have_called_the_same_disturbs_nobody() -> None:
     job = running(3)
-    job.leave(1, 10.0, 5)
-    job.called(0, replace(SUM, collective=5, begun=False), 10.1)  # refused: nothing was sent
-    job.called(2, Called(5, ""), 10.1)
-    job.called(2, replace(SUM, begun=True), 10.1)  # the one before
-    job.leave(0, 10.2, 6)
-    job.leave(2, 10.3, 5)
+    job.runs(2, 2**32 - 1, 9.9)
+    job.leave(1, 10.0, 0)  # after 2^32
+    job.runs(2, 2**32 - 1, 10.1)
+    job.runs(2, None, 10.2)
+    job.leave(0, 10.2, 0)
+    job.leave(2, 10.3, 0)
     assert job.outcome == Left()
 
 

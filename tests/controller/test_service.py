@@ -324,7 +324,7 @@ def test_everybody_hears_why_the_job_ended(workers: Workers) -> None:
 
 def test_where_calls_differ_everybody_is_asked_and_hears_of_all(workers: Workers) -> None:
     def answer(session: ControllerSession, what: str, number: int) -> None:
-        session.called(Called(number, what, begun=True))
+        session.called(Called(number, what))
 
     sessions, _ = workers.run(3)
     told: queue.Queue[Ended] = queue.Queue()
@@ -332,7 +332,7 @@ def test_where_calls_differ_everybody_is_asked_and_hears_of_all(workers: Workers
         session.on_ended(told.put)
         what = "barrier by ring" if rank == 2 else "all_reduce(SUM) of 9 int32 in-network"
         session.on_compare(partial(answer, session, what))
-    sessions[2].abort("its first message differs", Called(7, "barrier by ring", begun=True))
+    sessions[2].abort("its first message differs", Called(7, "barrier by ring"))
     ends = [told.get(timeout=10) for _ in sessions]
     assert ends == [ends[0]] * 3
     assert ends[0].mismatch
@@ -347,7 +347,8 @@ def test_where_calls_differ_everybody_is_asked_and_hears_of_all(workers: Workers
 
 def test_who_has_left_before_a_collective_that_another_waits_in_is_named(workers: Workers) -> None:
     sessions, _ = workers.run(2)
-    sessions[0].on_compare(lambda number: sessions[0].called(Called(number, "barrier by ring", begun=True)))
+    sessions[0].on_compare(lambda number: sessions[0].called(Called(number, "barrier by ring")))
+    sessions[0].runs(4)
     with pytest.raises(MismatchError, match="rank 0: barrier by ring; rank 1 has left after 4 collectives"):
         sessions[1].leave(timeout_s=10, collectives=4)
 

@@ -202,18 +202,21 @@ class FakeMembership:
     def counted(self, generation: int, messages: int) -> None:
         self.controller.counted[self.rank] = generation, messages
 
+    def runs(self, collective: int | None) -> None:
+        self.controller.act(lambda job, now: job.runs(self.rank, collective, now))
+
     def on_compare(self, callback: Callable[[int], None]) -> None:
         self.controller.asked[self.rank] = callback
 
     def called(self, called: Called) -> None:
-        said = comparing.Called(called.collective, called.what, called.begun)
+        said = comparing.Called(called.collective, called.what)
         self.controller.act(lambda job, now: job.called(self.rank, said, now))
 
     def abort(self, reason: str, mismatch: Called | None = None) -> None:
         if mismatch is None:
             self.controller.act(lambda job, now: job.abort(self.rank, reason))
             return
-        said = comparing.Called(mismatch.collective, mismatch.what, mismatch.begun)
+        said = comparing.Called(mismatch.collective, mismatch.what)
         self.controller.act(lambda job, now: job.disagrees(self.rank, said, reason, now))
 
     def leave(self, *, timeout_s: float, collectives: int | None = None) -> None:

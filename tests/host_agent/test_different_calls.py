@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from host_agent import execution
 from host_agent.collectives.signature import signature
 from host_agent.communicator import Communicator
-from host_agent.errors import MismatchError
+from host_agent.errors import MismatchError, UsageError
 from host_agent.membership import Mode
 from host_agent.quantisation import BFLOAT16
 from host_agent.transport import ProtocolError, RetryLimitError
@@ -173,6 +173,43 @@ def test_who_waits_for_a_rank_that_has_left_hears_of_it(way: str) -> None:
     errors = rack_of(3, Mode.IN_NETWORK).run(work)
     require_mismatch(errors)
     words = f": all_reduce(MAX) of 9 int32 {'by ring' if way == 'ring' else way}"
+    for error in errors:
+        assert calls_in(error) == (1, {0: words, 1: " has left after 1 collective", 2: words})
+
+
+def test_who_has_a_call_refused_and_then_waits_for_a_rank_that_has_left() -> None:
+    """Its number was one that nobody had asked about."""
+
+    def work(c: Communicator) -> None:
+        c.all_reduce(zeros(9))
+        if c.rank != 1:
+            with pytest.raises(UsageError):
+                c.all_reduce(zeros(9), strategy="in-network")
+            c.all_reduce(zeros(9), "max")
+        c.leave()
+
+    errors = rack_of(3, Mode.RING).run(work)
+    require_mismatch(errors)
+    words = ": all_reduce(MAX) of 9 int32 by ring"
+    for error in errors:
+        assert calls_in(error) == (2, {0: words, 1: " has left after 1 collective", 2: words})
+
+
+def test_who_has_a_call_refused_and_leaves() -> None:
+    """It had called as many as the others, and one of them never ran."""
+
+    def work(c: Communicator) -> None:
+        c.all_reduce(zeros(9))
+        if c.rank == 1:
+            with pytest.raises(UsageError):
+                c.all_reduce(zeros(9), strategy="in-network")
+        else:
+            c.all_reduce(zeros(9), "max")
+        c.leave()
+
+    errors = rack_of(3, Mode.RING).run(work)
+    require_mismatch(errors)
+    words = ": all_reduce(MAX) of 9 int32 by ring"
     for error in errors:
         assert calls_in(error) == (1, {0: words, 1: " has left after 1 collective", 2: words})
 

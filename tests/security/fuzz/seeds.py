@@ -49,7 +49,7 @@ def seeds(target: str) -> list[bytes]:
         pb.WorkerMessage(join=join),
         pb.WorkerMessage(resume=pb.Resume(job="j", generation=1, token=bytes(16))),
         pb.WorkerMessage(abort=pb.Abort(reason="why")),
-        pb.WorkerMessage(called=pb.Called(collective=4, what="barrier by ring", begun=True)),
+        pb.WorkerMessage(called=pb.Called(collective=4, what="barrier by ring")),
         pb.WorkerMessage(renewing=pb.Renewing(renewal=1, qpn_out=5)),
     ]
     return [
