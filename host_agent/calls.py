@@ -60,6 +60,11 @@ class Calls:
             if len(self._over) > _REMEMBERED:
                 self._known.pop(self._over.pop(0), None)
 
+    def cancelled(self, number: int) -> None:
+        """It will never run."""
+        with self._lock:
+            del self._known[number]
+
     def asked(self, number: int) -> None:
         """Somebody wants to know what this worker has called as that collective, now or later."""
         self._asked = number

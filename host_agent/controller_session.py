@@ -227,13 +227,17 @@ class ControllerSession:
             return True
         until, pause_s = time.monotonic() + timeout_s, _FIRST_ASK_S
         with self._changed:
-            while self._heard.ended is None and (left_s := until - time.monotonic()) > 0:
+            while not self._is_over() and (left_s := until - time.monotonic()) > 0:
                 self._beat()
                 self._changed.wait(min(pause_s, left_s))
-                if self._heard.ended is None and self._lease.holds(ready.lease_s):
+                if not self._is_over() and self._lease.holds(ready.lease_s):
                     return True
                 pause_s = min(2 * pause_s, _LONGEST_RETRY_S)
         return False
+
+    def _is_over(self) -> bool:
+        """The job has ended, or this worker has ended it, or its own part in it."""
+        return self._heard.ended is not None or self._aborting is not None or self._stop.is_set()
 
     def _beat(self) -> None:
         counted = self._counted
@@ -274,7 +278,9 @@ class ControllerSession:
 
     def abort(self, reason: str, mismatch: Called | None = None) -> None:
         """End the job for everybody. Does not wait."""
-        self._aborting = pb.Abort(reason=reason, mismatch=None if mismatch is None else _called(mismatch))
+        with self._changed:
+            self._aborting = pb.Abort(reason=reason, mismatch=None if mismatch is None else _called(mismatch))
+            self._changed.notify_all()
         self._send(pb.WorkerMessage(abort=self._aborting))
 
     def leave(self, *, timeout_s: float, collectives: int | None = None) -> None:
@@ -290,7 +296,9 @@ class ControllerSession:
 
     def close(self) -> None:
         """End the session; idempotent."""
-        self._stop.set()
+        with self._changed:
+            self._stop.set()
+            self._changed.notify_all()
         self._outgoing.put(None)
         if self._reader.is_alive() and threading.current_thread() is not self._reader:
             self._reader.join(_FAREWELL_S)

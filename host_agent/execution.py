@@ -250,8 +250,16 @@ class Execution:
                 with self._order:
                     self._queued -= 1
 
+        def forget(future: Future[T]) -> None:
+            if future.cancelled():
+                self._calls.cancelled(collective)
+                with self._order:
+                    self._queued -= 1
+
         self._queued += 1
-        return self._queue.submit(run)
+        future = self._queue.submit(run)
+        future.add_done_callback(forget)
+        return future
 
     def _run(self, task: Task, collective: int) -> Array:
         self._require_no_failure(task.what)
@@ -354,8 +362,14 @@ class Execution:
         Outside of the collective's turn: a renewal counts it as finished here, and gives it to the others.
         """
         patience = self.runner.patience_s
-        while not self.membership.confirm(timeout_s=patience):
+        while True:
+            asked = time.monotonic()
+            if self.membership.confirm(timeout_s=patience):
+                return
             self._require_no_failure(what)
+            if time.monotonic() - asked < patience:
+                self._over.wait(_ALL_NAMES_S)  # which may be on its way here
+                raise self._verdict or CommunicatorClosedError(f"{what}: this communicator has left its job")
             stall = (
                 f"{what}: rank {self.rank} has its result, but the controller has not said for {patience:g} "
                 "s that this worker is still in its elastic job; it may be stopped or out of reach"

@@ -308,7 +308,7 @@ class Membership(Protocol):
         """Whether this worker is in its job now, for sure: who is given up must not return results.
 
         At once where the job is not elastic, or the controller has said so lately; else it is asked. False:
-        it did not answer in time, or the job has ended.
+        it did not answer in time; or, before that, the job has ended or this worker has closed its session.
         """
         ...
 

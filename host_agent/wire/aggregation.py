@@ -28,8 +28,8 @@ SUMMED_BIT: Final = 0x40
 SIGNATURE: Final = slice(17, 36)
 FLAGS_OFFSET: Final = 5
 RANK_OFFSET: Final = 16
-ELEMENT_TYPE_OFFSET: Final = 18
-REDUCTION_OFFSET: Final = 20
+# Of those: element type, reduction, kind and stage, which a switch compares whatever they are.
+CODES: Final = (18, 20, 21, 23)
 
 
 class Op(IntEnum):

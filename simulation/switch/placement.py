@@ -5,9 +5,8 @@ from __future__ import annotations
 from host_agent.wire import psn as psn_math
 from host_agent.wire.aggregation import (
     CHUNK_BYTES,
-    ELEMENT_TYPE_OFFSET,
+    CODES,
     MAX_CHUNKS,
-    REDUCTION_OFFSET,
     AggregationHeader,
     NotAnAggregationHeader,
     Op,
@@ -133,7 +132,8 @@ def place(job: Job, flow: Flow, packet: RocePacket) -> Record | None:
 def place_first(job: Job, flow: Flow, packet: RocePacket) -> Record | None:
     """Check the header against the flow, and remember the message."""
     head = bytearray(packet.payload[:CHUNK_BYTES])
-    head[ELEMENT_TYPE_OFFSET] = head[REDUCTION_OFFSET] = 0  # compared between ranks, not understood
+    for code in CODES:  # compared between ranks, not understood
+        head[code] = 0
     try:
         header = AggregationHeader.unpack(bytes(head))
     except NotAnAggregationHeader:

@@ -203,7 +203,11 @@ class FakeMembership:
         self.controller.counted[self.rank] = generation, messages
 
     def runs(self, collective: int | None) -> None:
-        self.controller.act(lambda job, now: job.runs(self.rank, collective, now))
+        def runs(job: Job, now: float) -> None:
+            if self.rank in job.seats:
+                job.runs(self.rank, collective, now)
+
+        self.controller.act(runs)
 
     def on_compare(self, callback: Callable[[int], None]) -> None:
         self.controller.asked[self.rank] = callback

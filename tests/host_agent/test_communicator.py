@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import time
 import warnings
+import weakref
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
@@ -433,8 +436,68 @@ def test_a_worker_that_was_given_up_returns_an_error_and_not_the_result(
         futures[0].result(20)
 
 
+@pytest.mark.parametrize("how", ["leaving", "not yet told"])
+def test_a_worker_that_was_given_up_hears_it_while_it_waits_for_that(
+    how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """leave() waited for ever for a result that asked again and again."""
+    asked, rack = threading.Event(), FakeRack(2)
+    ended = threading.Event()
+
+    def end() -> None:
+        rack.controller.end("job train goes on without this worker", rank=0)
+
+    def confirm(membership: FakeMembership, *, timeout_s: float) -> bool:
+        asked.set()
+        if membership.rank == 0 and how == "leaving":
+            assert ended.wait(20)
+        elif membership.rank == 0:
+            threading.Timer(0.05, end).start()
+        return membership.rank == 1
+
+    monkeypatch.setattr(FakeMembership, "confirm", confirm)
+    futures = [c.all_reduce_async(ramp(c.rank)) for c in rack.communicators]
+    assert asked.wait(20)
+    if how == "leaving":
+        leaving = threading.Thread(target=rack.communicators[0].leave)
+        leaving.start()
+        while not rack.communicators[0]._execution._closed:
+            time.sleep(0.001)
+        end()
+        ended.set()
+        leaving.join(20)
+        assert not leaving.is_alive()
+    with pytest.raises(JobEndedError, match="goes on without this worker"):
+        futures[0].result(20)
+
+
+def test_what_is_cancelled_lets_go_of_its_array() -> None:
+    rack = FakeRack(2)
+    c = rack.communicators[0]
+    first = c.all_reduce_async(ramp(0))  # waits for the other rank
+    arrays = []
+    for _ in range(3):
+        array = ramp(0).copy()
+        arrays.append(weakref.ref(array))
+        future = c.all_reduce_async(array)
+        assert future.cancel()
+        del array, future
+    rack.communicators[1].all_reduce(ramp(1))
+    first.result(20)
+    deadline = time.monotonic() + 20
+    while any(array() is not None for array in arrays) and time.monotonic() < deadline:
+        gc.collect()
+    assert all(array() is None for array in arrays)
+    assert c._execution._queued == 0, "or each call of now() would go through the queue"
+
+
 def test_who_cannot_ask_whether_it_belongs_gives_up_after_timeout_s(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(FakeMembership, "confirm", lambda membership, *, timeout_s: membership.rank == 1)
+    def confirm(membership: FakeMembership, *, timeout_s: float) -> bool:
+        if membership.rank == 0:
+            time.sleep(timeout_s)
+        return membership.rank == 1
+
+    monkeypatch.setattr(FakeMembership, "confirm", confirm)
     rack = FakeRack(2, timeout_s=0.2)
     results = rack.run(lambda c: c.all_reduce(ramp(0)))
     assert isinstance(results[0], CollectiveTimeoutError)
