@@ -75,6 +75,11 @@ class JobState:
         return self.spec.world_size if self.plan is None else len(self.seats)
 
     @property
+    def departures(self) -> dict[bytes, str]:
+        """Why, by token, workers of this generation have no part in the job any more."""
+        return {seat.token: self.dropped[seat.token] for seat in self.departed.values()}
+
+    @property
     def awaited(self) -> tuple[int, ...]:
         """The ranks that a renewal or a move waits for."""
         if self.renewal is not None:

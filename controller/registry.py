@@ -37,6 +37,7 @@ from controller.jobs import (
     Over,
     Phase,
     Plan,
+    Ready,
     Rebuild,
     Relocate,
     Renumbered,
@@ -205,7 +206,7 @@ class Registry(Keeper):
         running = self._of_worker(name, generation, token)
         known = running.job.rank_of(rank, token, generation)
         self.count_behind(name, generation)
-        session = Session(self, running, known)
+        session = Session(self, running, known, token)
         before = running.sessions.get(known)
 
         def take_back(job: Job, now: float) -> None:
@@ -299,8 +300,8 @@ class Registry(Keeper):
     def took_end(self, session: Session) -> None:
         """A worker ended its session after it was told that the job is over: it sends nothing more."""
         running = session.running
+        self.retired.stopped(session.token, _ALL_GENERATIONS, self.clock())
         if session.told is running.job.outcome:  # else the job went on, and the rank may be another's
-            self.retired.stopped(running.job.seats[session.rank].token, _ALL_GENERATIONS, self.clock())
             self.act(running, lambda job, now: job.heard_end(session.rank))
 
     def renewed(self, running: Running, plan: Plan) -> None:
@@ -359,7 +360,9 @@ class Registry(Keeper):
         if session is None:
             return
         session.events.put_nowait(effect.event)
-        if isinstance(effect.event, (Left, Ended)):
+        if isinstance(effect.event, Ready):
+            session.token = effect.event.token
+        elif isinstance(effect.event, (Left, Ended)):
             session.told = effect.event
             session.events.put_nowait(None)
             del running.sessions[effect.rank]
@@ -455,6 +458,8 @@ class Registry(Keeper):
         try:
             if running.unsaved and not job.live:
                 self.renewer.save_ended(running)
+            if job.departed and not job.live:  # they may still send, and a restart must know that
+                self.store.save_dropped(running.generation, job.departures)
             self.store.save_phase(running.generation, job.phase, job.outcome, deleted=running.deleted)
         except sqlite3.Error as error:
             if running not in self._unsaved:
@@ -633,6 +638,7 @@ class Registry(Keeper):
         except ValueError as error:
             raise StoreError(f"{self.store.path}: generation {generation}: {error}") from error
         if known.outcome is not None:
+            job.went_on_without(known.dropped)
             left = isinstance(known.outcome, Left)
             self.retired.retire(job, now + self.guarding_s if left else None)  # who has stopped is not known
             job.phase, job.outcome = Phase.ENDED, known.outcome

@@ -139,6 +139,13 @@ class RenewableJob(JobState):
             if seat.token in dropped and self._can_lose_workers:
                 self._drop(rank, dropped[seat.token])
 
+    def went_on_without(self, dropped: Mapping[bytes, str]) -> None:
+        """The same of a job that was over by then."""
+        for rank, seat in sorted(self.seats.items()):
+            if seat.token in dropped:
+                self.departed[rank] = self.seats.pop(rank)
+                self.dropped[seat.token] = dropped[seat.token]
+
     def _interrupted(self, cause: Cause, reason: str) -> None:
         self._effects.append(Interrupted(cause, reason))
 

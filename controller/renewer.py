@@ -78,10 +78,9 @@ class Renewer:
 
     def _save_dropped(self, job: Job) -> None:
         """So that a controller that is restarted meanwhile need not wait for the dead again."""
-        dropped = {seat.token: job.dropped[seat.token] for seat in job.departed.values()}
-        if dropped and job.plan is not None:
+        if job.departed and job.plan is not None:
             try:
-                self._registry.store.save_dropped(job.plan.generation, dropped)
+                self._registry.store.save_dropped(job.plan.generation, job.departures)
             except sqlite3.Error as error:
                 logger.debug("job %s: who was dropped is not saved: %s", job.spec.name, error)
 

@@ -22,6 +22,7 @@ class _Retired:
     """`member` had it, the worker with the token `sender` sent to it; `free_at`: None while that may."""
 
     member: Member
+    number: int
     job: str
     generation: int
     sender: bytes
@@ -29,13 +30,17 @@ class _Retired:
 
 
 class RetiredQueuePairs:
-    """By host and number. A worker that never says that it has stopped keeps two of them retired for ever."""
+    """Numbers on hosts. A worker that never says that it has stopped keeps two of them retired for ever."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[IPv4Address, int], _Retired] = {}
+        # After a restart several generations that are over may have had the same one: all must be done with.
+        self._known: dict[tuple[IPv4Address, int, int], _Retired] = {}
 
     def retire(self, job: JobState, free_at: float | None = None) -> None:
-        """A job's queue pairs of its generation are over. `free_at`: all its workers have finished."""
+        """A job's queue pairs of its generation are over.
+
+        `free_at`: all its workers have finished, but for those that it has dropped.
+        """
         if job.plan is None:
             return
         seats = {**job.seats, **job.departed}
@@ -48,8 +53,11 @@ class RetiredQueuePairs:
                 (after.member, after.member.qpn_in, seat.token),  # data
                 (seat.member, seat.member.qpn_out, after.token),  # and what acknowledges it
             ):
-                retired = _Retired(owner, job.spec.name, job.plan.generation, sender, free_at)
-                self._known.setdefault((owner.ip, number), retired)
+                key = (owner.ip, number, job.plan.generation)
+                fresh = _Retired(owner, number, job.spec.name, job.plan.generation, sender)
+                known = self._known.setdefault(key, fresh)
+                if known.free_at is None and sender not in job.dropped:
+                    known.free_at = free_at
 
     def stopped(self, token: bytes, before: int, now: float) -> None:
         """A worker sends nothing more of generations before that one."""
@@ -71,10 +79,9 @@ class RetiredQueuePairs:
         return next(self._reasons(ip, numbers), "")
 
     def _reasons(self, ip: IPv4Address, numbers: set[int]) -> Iterator[str]:
-        for number in sorted(numbers):
-            known = self._known.get((ip, number))
-            if known is not None:
+        for known in self._known.values():
+            if known.member.ip == ip and known.number in numbers:
                 yield (
-                    f"QP {number:#x} of host {known.member.host} ({ip}) was that of {known.member} of job "
-                    f"{known.job}, and may still be sent to"
+                    f"QP {known.number:#x} of host {known.member.host} ({ip}) was that of {known.member} of "
+                    f"job {known.job}, and may still be sent to"
                 )

@@ -21,13 +21,14 @@ _PSNS = 1 << 24
 class Session:
     """One connection of one worker. `events` ends with None; then the session is over for the controller.
 
-    `told`: how the job ended, once that is among the events.
+    `told`: how the job ended, once that is among the events. `token`: the worker's, once it has one.
     """
 
-    def __init__(self, registry: Registry, running: Running, rank: int) -> None:
+    def __init__(self, registry: Registry, running: Running, rank: int, token: bytes = b"") -> None:
         self.events: asyncio.Queue[Event | None] = asyncio.Queue()
         self.rank = rank
         self.running = running
+        self.token = token
         self.told: Left | Ended | None = None
         self._registry = registry
 

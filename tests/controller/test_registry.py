@@ -375,6 +375,28 @@ def test_a_restart_knows_the_qps_of_jobs_that_have_ended(bench: Run) -> None:
     bench(test)
 
 
+def test_a_restart_knows_all_jobs_that_have_had_a_qp(bench: Run) -> None:
+    """Whose sender has stopped the first time, and not the second."""
+
+    async def test(b: Bench) -> None:
+        for last in (False, True):
+            sessions = await b.run_job("train", 2)
+            if last:
+                sessions[0].abort("no more")
+            else:
+                for session in sessions:
+                    session.leave()
+                    b.qp -= 1
+                await b.pass_time(b.registry.guarding_s)
+            await b.registry.drain()
+        await b.restart()
+        await b.pass_time(2 * b.registry.guarding_s)
+        with pytest.raises(QueuePairTakenError, match="may still be sent to"):
+            b.registry.join("next", 2, member(0, qp=b.qp))
+
+    bench(test)
+
+
 def test_a_qp_belongs_to_one_job(bench: Run) -> None:
     async def test(b: Bench) -> None:
         await b.run_job("train", 2)

@@ -151,6 +151,16 @@ class RenewalBench(FabricBench):
         await self.lose(name, forget=True)
         await self.find(name)
 
+    def retired(self, qp: int) -> set[tuple[int, int]]:
+        """Which of `qp` and the next somebody may still send to, on which hosts of `ONE_RACK`."""
+        now = self.now
+        return {
+            (host, number)
+            for host in ONE_RACK
+            for number in (qp, qp + 1)
+            if self.registry.retired.why_not(self.config.hosts[host].ip, {number}, now)
+        }
+
     @property
     def job(self) -> Job:
         return self.registry.job("train").job
@@ -351,6 +361,65 @@ def test_who_was_dropped_knows_nothing_of_the_end_for_who_has_its_rank_now(bench
         assert not b.job.seats[0].knows_end
         workers[1].session.took_end()
         assert b.job.seats[0].knows_end
+
+    bench(test)
+
+
+def test_a_dropped_worker_that_took_its_end_keeps_no_queue_pairs_retired(bench: Run) -> None:
+    async def test(b: RenewalBench) -> None:
+        for takes_its_end_late in (False, True):
+            workers = await b.start(elastic=True)
+            first = b.qp
+            workers[2].session.abort("out of memory")
+            if not takes_its_end_late:
+                workers[2].session.took_end()
+            await b.go(workers[:2], 3.0)
+            if takes_its_end_late:  # the job has other ranks by now
+                assert b.retired(first) == {(0, first + 1), (1, first)}, "what it may send to"
+                workers[2].session.took_end()
+                b.now += 2.0
+            assert b.retired(first) == set()
+            for worker in workers[:2]:
+                worker.session.leave()
+            await b.go(workers[:2])
+
+    bench(test)
+
+
+def test_who_leaves_in_a_renewal_keeps_no_queue_pairs_retired(bench: Run) -> None:
+    async def test(b: RenewalBench) -> None:
+        workers = await b.start()
+        first = b.qp
+        for worker in workers:
+            worker.silent = True
+        await b.restart_switch()
+        await b.go(workers)
+        for worker in workers:
+            assert worker.renew is not None
+            worker.session.leave()
+        await b.go(workers)
+        assert [worker.end for worker in workers] == [Left()] * 3
+        assert len(b.retired(first)) == 6
+        b.now += b.registry.guarding_s
+        assert b.retired(first) == set()
+
+    bench(test)
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_dropped_worker_may_still_send_when_all_others_have_left(bench: Run, restarts: bool) -> None:
+    async def test(b: RenewalBench) -> None:
+        workers = await b.start(elastic=True)
+        first = b.qp
+        for worker in workers[:2]:
+            worker.session.leave()
+        workers[2].session.broken()  # stopped, for an hour
+        await b.go(workers[:2], 8.0)
+        assert [worker.end for worker in workers[:2]] == [Left()] * 2
+        if restarts:
+            await b.restart()
+        b.now += 3600.0
+        assert b.retired(first) == {(0, first + 1), (1, first)}
 
     bench(test)
 
