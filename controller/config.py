@@ -356,12 +356,30 @@ def _check(config: Config) -> None:
         raise ConfigError(str(error)) from error
     if not 0 < config.heartbeat_interval_s < config.heartbeat_timeout_s:
         raise ConfigError("heartbeat_interval_s must be above 0 and below heartbeat_timeout_s")
+    _check_absences(config)
     if config.probe_interval_s < 0 or config.probe_lost < 1 or config.probe_found < 1:
         raise ConfigError("probe_interval_s must not be below 0, probe_lost and probe_found not below 1")
     for name, least, most, meaning in _RC_LIMITS:
         value = getattr(config, name)
         if not least <= value <= most:
             raise ConfigError(f"{name} {value} is not within {least}..{most}: {meaning}")
+
+
+def _check_absences(config: Config) -> None:
+    """Nobody may be given up while a lease lasts, which is shorter than both of the times below."""
+    if not config.lost_timeout_s > 0:
+        raise ConfigError(
+            f"lost_timeout_s is {config.lost_timeout_s:g}, and has to be above 0: a worker whose connection "
+            "breaks has so long to come back"
+        )
+    name = min("lost_timeout_s", "heartbeat_timeout_s", key=lambda name: float(getattr(config, name)))
+    least = getattr(config, name)
+    if not config.resume_timeout_s >= least:
+        raise ConfigError(
+            f"resume_timeout_s is {config.resume_timeout_s:g}, and has to be at least {name}, {least:g} s: "
+            "after a restart of the controller a worker of an elastic job would be given up while it still "
+            "returns results"
+        )
 
 
 def _check_port(port: int, where: str) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from controller.config import ConfigError, Spread, parse_config
+from controller.specs import Timing
 from tests.controller.spine_leaf import fabric
 from tests.controller.test_registry import CONFIG
 
@@ -40,6 +41,33 @@ def test_queue_pair_parameters_have_defaults_and_limits(name: str) -> None:
 def test_the_same_is_checked_without_a_file() -> None:
     with pytest.raises(ConfigError, match="0 would mean that a lost packet is never sent again"):
         replace(CONFIG, rc_timeout=0)
+
+
+def test_a_restart_of_the_controller_gives_nobody_up_within_its_lease() -> None:
+    for config, shorter in (
+        (CONFIG, "lost_timeout_s, 5 s"),
+        (replace(CONFIG, lost_timeout_s=20.0), "heartbeat_timeout_s, 15 s"),
+        (replace(CONFIG, heartbeat_timeout_s=2.0), "heartbeat_timeout_s, 2 s"),
+    ):
+        least = min(config.lost_timeout_s, config.heartbeat_timeout_s)
+        lease_s = Timing(
+            heartbeat_interval_s=config.heartbeat_interval_s,
+            heartbeat_timeout_s=config.heartbeat_timeout_s,
+            resume_timeout_s=least,
+            lost_timeout_s=config.lost_timeout_s,
+        ).lease_s
+        assert lease_s < replace(config, resume_timeout_s=least).resume_timeout_s
+        for value in (least - 0.01, 0.0, -1.0, float("nan")):
+            with pytest.raises(
+                ConfigError, match=rf"resume_timeout_s is {value:g}, and has to be at least {shorter}"
+            ):
+                replace(config, resume_timeout_s=value)
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, float("nan")])
+def test_without_any_time_nobody_could_come_back(value: float) -> None:
+    with pytest.raises(ConfigError, match=rf"lost_timeout_s is {value:g}, and has to be above 0"):
+        replace(CONFIG, lost_timeout_s=value)
 
 
 FABRIC: dict[str, Any] = {
