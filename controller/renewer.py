@@ -184,6 +184,10 @@ class Renewer:
             return plan  # from here on there may be something to take away
         except NotPossibleError as error:  # it must run in the network
             why = str(error)
+            if registry.store.is_doubtful(number):  # a switch may have had it, and then refuses it for ever
+                if job.is_rebuilding(number):
+                    self.begin(running, cause, reason)
+                return None
         except (ControllerError, StoreError, sqlite3.Error) as error:
             why = registry.trouble(error)
             if job.spec.mode is not Mode.IN_NETWORK:

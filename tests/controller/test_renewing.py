@@ -18,10 +18,11 @@ from controller.admission import Quotas, TenantQuota
 from controller.allocator import SwitchAllocator
 from controller.api.errors import ConflictError, InvalidRequestError, NotFoundError, NotPossibleError
 from controller.config import Config
-from controller.entries import Entry, TableEntry
+from controller.entries import Entry, TableEntry, key_of
 from controller.events import Renewed
 from controller.flows import FLOW, MEMBER_QP
 from controller.jobs import Ended, Job, JobSpec, Left, Mode, Phase, Ready, Resumed, Start
+from controller.marks import mark_of
 from controller.moves import HoldAt, Pause
 from controller.queries import SlotContent
 from controller.renewals import Cause, Renew, Standing, Step
@@ -852,6 +853,37 @@ def test_a_job_that_must_run_in_the_network_waits_for_its_switch(
         await b.find("l1")
         await b.go(rest, 4.0)
         assert {worker.plan[1:] for worker in rest} == {(Mode.IN_NETWORK, 2)}
+
+    bench(test)
+
+
+def test_a_job_that_must_run_in_the_network_takes_a_generation_that_its_switch_has_not_had(
+    bench: Run,
+) -> None:
+    """Another switch's past is found while the workers are asked: the number may be one that it has had."""
+
+    async def test(b: RenewalBench) -> None:
+        spec = JobSpec(name="train", world_size=4, mode=Mode.IN_NETWORK)
+        workers = await b.start(spec=spec, hosts=ACROSS)
+        for worker in workers:
+            worker.silent = True
+        await b.restart_switch("l2")
+        await b.go(workers)
+        assert {worker.renew and worker.renew.renewal for worker in workers} == {b.store.newest_generation}
+        doubtful = b.store.newest_generation
+        await b.lose("l1")
+        mark = mark_of(doubtful + 1000)
+        b.switches["l1"].entries[key_of(mark)] = mark
+        await b.find("l1")
+        for worker in workers:
+            worker.silent = False
+            worker.answer()
+        await b.go(workers, b.registry.guarding_s + 10.0)
+        assert [worker.end for worker in workers] == [None] * 4
+        (plan,) = {worker.plan for worker in workers}
+        assert plan == (doubtful + 1001, Mode.IN_NETWORK, 4)
+        assert b.job.renewal is None
+        assert b.is_as_wanted()
 
     bench(test)
 
