@@ -65,7 +65,7 @@ _REMEMBERED = 100  # ended jobs
 _TOKEN_BYTES = 16
 _ALL_GENERATIONS = 1 << 32
 _MOST_AHEAD = 1 << 20  # generations, of all workers that tell of one
-_MOST_OFFERS = 16  # of a worker that cannot have the numbers of its new queue pairs, time after time
+_MOST_OFFERS = 256  # in one renewal, of workers that cannot have the numbers of their new queue pairs
 
 
 class Registry(Keeper):
@@ -291,10 +291,9 @@ class Registry(Keeper):
             if why := self._why_not_qps(new):
                 running.refused += 1
                 if running.refused > _MOST_OFFERS:
-                    raise QueuePairTakenError(f"{why}: it has said so {running.refused} times")
+                    raise QueuePairTakenError(f"{why}: new ones were asked for {_MOST_OFFERS} times")
                 self.renewer.begin(running, Cause.INTERRUPTED, f"{why}: {member} needs other queue pairs")
                 return
-            running.refused = 0
         self.act(running, lambda job, now: job.standing(rank, renewal, standing, now))
 
     def took_end(self, session: Session) -> None:
@@ -306,6 +305,7 @@ class Registry(Keeper):
 
     def renewed(self, running: Running, plan: Plan) -> None:
         """A job has its places in a new generation."""
+        running.refused = 0
         self._by_generation[plan.generation] = running
         logger.info(
             "job %s: generation %d, %d workers, %s%s%s",

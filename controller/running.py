@@ -21,8 +21,9 @@ class Running:
     `flows_removed`: the switches where an ended job has only its guards left; `deleted`: the database shall
     forget it then. `before`: what generations before this one have left on switches; `when_written`: what is
     to be done when switches are not being written any more. `waits_for`: in words, what keeps it from going
-    on. `unsaved`: the database does not know of its generation yet. `refused`: how often in a row workers
-    offered queue pairs whose numbers they cannot have. `ended_at`: None also where that was before a restart.
+    on. `unsaved`: the database does not know of its generation yet. `refused`: how often in this renewal
+    workers offered queue pairs whose numbers they cannot have. `ended_at`: None also where that was before a
+    restart.
     """
 
     job: Job

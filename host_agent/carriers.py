@@ -21,7 +21,6 @@ _LOG = logging.getLogger(__name__)
 # QPNs 0 and 1 are the management QPs of InfiniBand (spec vol. 1, 3.5.3); real adapters start well above.
 _FIRST_QPN: Final = 0x100
 _LAST_QPN: Final = 0xFFFFFE
-_MOST_HELD: Final = 16
 
 
 class Transport(Enum):
@@ -62,6 +61,10 @@ class Carrier(Protocol):
         """Whether the switch shall answer with RNR NAKs what waits for a slow worker."""
         ...
 
+    def exchange(self) -> None:
+        """Other queue pairs, with numbers that it has not had. InterfaceError."""
+        ...
+
     def link(self, config: TransportConfig, rc: RcParameters) -> NativeLink:
         """The connection to the neighbours; not started. It owns the queue pairs from now on."""
         ...
@@ -80,6 +83,10 @@ class UserspaceCarrier:
     def __init__(self, interface: Interface) -> None:
         self._interface = interface
         self.path_mtu = path_mtu_for(interface.mtu)
+        self.exchange()
+
+    def exchange(self) -> None:
+        """Other numbers, as good as never those from before."""
         self.qpn_out, self.qpn_in = _random_qpns()
 
     def link(self, config: TransportConfig, rc: RcParameters) -> NativeLink:
@@ -100,6 +107,14 @@ class VerbsCarrier:
         self._queue_pairs = queue_pairs
         self.path_mtu = min(queue_pairs.path_mtu, path_mtu_for(interface.mtu))
         self.qpn_out, self.qpn_in = queue_pairs.qpn_out, queue_pairs.qpn_in
+
+    def exchange(self) -> None:
+        """Others of the device, which holds these until there is a link. InterfaceError."""
+        try:
+            self._queue_pairs.exchange()
+        except TransportError as error:
+            raise InterfaceError(str(error)) from error
+        self.qpn_out, self.qpn_in = self._queue_pairs.qpn_out, self._queue_pairs.qpn_in
 
     def link(self, config: TransportConfig, rc: RcParameters) -> NativeLink:
         """The device's queue pairs, with a thread of their own."""
@@ -134,26 +149,31 @@ def choose_carrier(transport: Transport, interface: Interface) -> Carrier:
 
 
 def fresh_carrier(transport: Transport, interface: Interface, used: deque[int]) -> Carrier:
-    """As `choose_carrier`, with none of these numbers, to which its own are added.
-
-    A device may give out again the number that it got back last: it is held until there is another.
-    """
-    held: list[Carrier] = []
+    """As `choose_carrier`, with none of these numbers, to which its own are added."""
+    carrier = choose_carrier(transport, interface)
     try:
-        while len(held) < _MOST_HELD:
-            carrier = choose_carrier(transport, interface)
-            numbers = (carrier.qpn_out, carrier.qpn_in)
-            if not set(numbers) & set(used):
-                used.extend(numbers)
-                return carrier
-            held.append(carrier)
-    finally:
-        for carrier in held:
-            carrier.close()
+        renumber(carrier, used)
+    except BaseException:
+        carrier.close()
+        raise
+    return carrier
+
+
+def renumber(carrier: Carrier, used: deque[int]) -> None:
+    """Let a carrier have none of these numbers, to which its own are added. InterfaceError.
+
+    A device may give out again the numbers that it got back last, so it is asked for others beside them: each
+    time another of these numbers is in use.
+    """
+    known = set(used)
+    for _ in range(len(known) + 1):
+        if known.isdisjoint({carrier.qpn_out, carrier.qpn_in}):
+            used.extend((carrier.qpn_out, carrier.qpn_in))
+            return
+        carrier.exchange()
     raise InterfaceError(
-        f"the RDMA device on {interface.name} gave out only numbers of queue pairs that this worker has "
-        f"had, {_MOST_HELD} times: an old packet could be taken for a new one ('rdma resource' shows what is "
-        "in use)"
+        f"the RDMA device gave out only numbers of queue pairs that this worker has had, {len(known) + 1} "
+        "times: an old packet could be taken for a new one ('rdma resource' shows what is in use)"
     )
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from host_agent.backup import find_backup
-from host_agent.carriers import Carrier, Transport, fresh_carrier, transport_of
+from host_agent.carriers import Carrier, Transport, fresh_carrier, renumber, transport_of
 from host_agent.controller_session import ControllerSession
 from host_agent.errors import InterfaceError, QueuePairTakenError, UsageError
 from host_agent.membership import Backup, JoinRequest, Membership, Ready
@@ -24,8 +24,10 @@ from host_agent.wire.psn import PSN_MODULUS
 from security.files import TlsFiles
 
 _LOG = logging.getLogger(__name__)
-_MOST_OFFERS: Final = 16  # of queue pairs whose numbers the controller does not take
-_REMEMBERED: Final = 64  # numbers that this worker has had
+# A device that gives out the lowest number that is free begins with those that are retired on its host for
+# ever: two for each worker that was killed there.
+_MOST_OFFERS: Final = 256  # of queue pairs whose numbers the controller does not take
+_REMEMBERED: Final = 1024  # numbers that this worker has had, more than it offers at once
 
 
 @dataclass(frozen=True)
@@ -94,30 +96,30 @@ def join(
         )
 
     until = time.monotonic() + timeout_s
-    for offers in range(1, _MOST_OFFERS + 1):
-        carrier = fresh_carrier(transport, link_interface, used)
-        try:
+    carrier = fresh_carrier(transport, link_interface, used)
+    try:
+        for _ in range(_MOST_OFFERS):
             request = request_with(carrier)
             membership = ControllerSession(controller, tls=tls)
-        except BaseException:
-            carrier.close()
-            raise
-        try:
-            return take_place(
-                membership,
-                request,
-                link_interface,
-                carrier,
-                timeout_s=max(0.0, until - time.monotonic()),
-                retry_limit=retry_limit,
-                backup=backup,
-                used=used,
-            )
-        except QueuePairTakenError as error:
-            if offers == _MOST_OFFERS:
-                raise
-            _LOG.info("rank %d of job %s takes other queue pairs: %s", rank, job, error)
-    raise AssertionError("the last offer returns or raises")
+            try:
+                return take_place(
+                    membership,
+                    request,
+                    link_interface,
+                    carrier,
+                    timeout_s=max(0.0, until - time.monotonic()),
+                    retry_limit=retry_limit,
+                    backup=backup,
+                    used=used,
+                )
+            except QueuePairTakenError as error:
+                _LOG.info("rank %d of job %s takes other queue pairs: %s", rank, job, error)
+                refusal = error
+            renumber(carrier, used)
+        raise refusal
+    except BaseException:
+        carrier.close()
+        raise
 
 
 @dataclass(frozen=True)
@@ -206,7 +208,10 @@ def take_place(
     backup: Interface | None = None,
     used: deque[int] | None = None,
 ) -> Place:
-    """Join, bring the connections up, and wait until everybody's are. On an error nothing is left behind."""
+    """Join, bring the connections up, and wait until everybody's are.
+
+    On an error nothing is left behind but the carrier: it can take other numbers after QueuePairTakenError.
+    """
     link: Link = Alone()
     offer = QueuePairOffer(request, carrier, interface, backup, retry_limit)
     connections = QueuePairs(offer) if used is None else QueuePairs(offer, used)
@@ -217,7 +222,6 @@ def take_place(
     except BaseException as error:
         membership.abort(f"rank {request.rank} on {request.hostname} could not start: {error}")
         link.close()
-        carrier.close()
         membership.close()
         if isinstance(error, TransportError):
             raise InterfaceError(str(error)) from error

@@ -14,9 +14,16 @@ from typing import Any
 
 import pytest
 
+from controller import registry
 from controller.admission import Quotas, TenantQuota
 from controller.allocator import SwitchAllocator
-from controller.api.errors import ConflictError, InvalidRequestError, NotFoundError, NotPossibleError
+from controller.api.errors import (
+    ConflictError,
+    InvalidRequestError,
+    NotFoundError,
+    NotPossibleError,
+    QueuePairTakenError,
+)
 from controller.config import Config
 from controller.entries import Entry, TableEntry, key_of
 from controller.events import Renewed
@@ -403,6 +410,34 @@ def test_who_leaves_in_a_renewal_keeps_no_queue_pairs_retired(bench: Run) -> Non
         assert len(b.retired(first)) == 6
         b.now += b.registry.guarding_s
         assert b.retired(first) == set()
+
+    bench(test)
+
+
+def test_who_offers_numbers_that_it_cannot_have_is_not_asked_for_ever(
+    bench: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the others offer."""
+    monkeypatch.setattr(registry, "_MOST_OFFERS", 5)
+
+    async def test(b: RenewalBench) -> None:
+        workers = await b.start()
+        number = b.store.newest_generation
+        first = workers[2].qp
+        for worker in workers:
+            worker.silent = True
+        await b.restart_switch()
+        for attempt in range(1, 7):
+            await b.go(workers)
+            assert b.store.newest_generation == number + attempt
+            workers[0].answer()
+            workers[2].qp = first
+            if attempt <= 5:
+                workers[2].answer()
+        with pytest.raises(QueuePairTakenError, match="new ones were asked for 5 times"):
+            workers[2].answer()
+        await b.go(workers)
+        assert b.store.newest_generation == number + 6
 
     bench(test)
 

@@ -159,9 +159,10 @@ class FakeCarrier:
     """Queue pairs of a device that does not exist."""
 
     transport = Transport.VERBS
-    qpn_out, qpn_in, path_mtu, rnr_nak = 0x21, 0x22, 512, True
+    path_mtu, rnr_nak = 512, True
 
     def __init__(self, wire: FakeWire) -> None:
+        self.qpn_out, self.qpn_in = 0x21, 0x22
         self.device = FakeQueuePairs(wire, len(wire.devices))
         self.links: list[VerbsLink] = []
         self.rc: RcParameters | None = None
@@ -170,6 +171,9 @@ class FakeCarrier:
         self.rc = rc
         self.links.append(VerbsLink(config, self.device, rc))
         return self.links[-1]
+
+    def exchange(self) -> None:
+        raise AssertionError("nobody has these numbers")
 
     def close(self) -> None:
         self.device.close()
@@ -194,22 +198,33 @@ class Recycling:
     """A device that gives out the lowest numbers that are free."""
 
     def __init__(self) -> None:
-        self.open: list[FakeCarrier] = []
+        self.open: set[int] = set()  # of two queue pairs the lower number
+        self.made = 0
         self.wire = FakeWire()
 
     def choose(self, transport: Transport, interface: Interface) -> FakeCarrier:
-        device, taken = self, {carrier.qpn_out for carrier in self.open}
+        return Lowest(self)
 
-        class Lowest(FakeCarrier):
-            qpn_out = next(number for number in range(0x20, 0x80, 2) if number not in taken)
-            qpn_in = qpn_out + 1
 
-            def close(self) -> None:
-                if self in device.open:
-                    device.open.remove(self)
+class Lowest(FakeCarrier):
+    """What it gives out."""
 
-        self.open.append(Lowest(self.wire))
-        return self.open[-1]
+    def __init__(self, recycling: Recycling) -> None:
+        super().__init__(recycling.wire)
+        self.recycling = recycling
+        self.mine: set[int] = set()
+        self.exchange()
+
+    def exchange(self) -> None:
+        open_ = self.recycling.open
+        self.qpn_out = next(number for number in range(0x20, 0x2000, 2) if number not in open_)
+        self.qpn_in = self.qpn_out + 1
+        self.mine.add(self.qpn_out)
+        open_.add(self.qpn_out)
+        self.recycling.made += 1
+
+    def close(self) -> None:
+        self.recycling.open -= self.mine
 
 
 def test_who_cannot_have_its_numbers_joins_with_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,7 +242,31 @@ def test_who_cannot_have_its_numbers_joins_with_others(monkeypatch: pytest.Monke
     with pytest.raises(JobRefusedError, match="no"):
         Communicator.join("c:1", job="train", rank=1, world_size=4)
     assert [m.requests[0].qpn_out for m in memberships] == [0x20, 0x22, 0x24, 0x26]
-    assert device.open == []
+    assert device.open == set()
+
+
+def test_a_host_where_many_numbers_are_taken_for_ever_locks_nobody_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A worker that was killed on it keeps two of them."""
+    device, taken, asked = Recycling(), {0x20 + 2 * killed for killed in range(100)}, list[int]()
+    link = Interface(name="h2-eth0", mac=CONFIG.mac, ip=IPv4Address("10.1.0.2"), mtu=1500)
+
+    class Choosy(Scripted):
+        def join(self, request: JoinRequest, *, timeout_s: float) -> Ready:
+            asked.append(request.qpn_out)
+            if request.qpn_out in taken:
+                raise QueuePairTakenError(f"QP {request.qpn_out:#x} of host h2 belongs to rank 0")
+            raise JobRefusedError("no")
+
+    monkeypatch.setattr(joining, "ControllerSession", lambda controller, tls: Choosy(ready_of(CONFIG)))
+    monkeypatch.setattr(joining, "find_interface", lambda name, controller: link)
+    monkeypatch.setattr(carriers, "choose_carrier", device.choose)
+    with pytest.raises(JobRefusedError, match="no"):
+        Communicator.join("c:1", job="train", rank=1, world_size=4)
+    assert asked == [*sorted(taken), 0x20 + 2 * len(taken)]
+    assert device.made == len(asked), "what was refused is held, and not made again"
+    assert device.open == set()
 
 
 def test_who_never_can_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,8 +274,11 @@ def test_who_never_can_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     link = Interface(name="h2-eth0", mac=CONFIG.mac, ip=IPv4Address("10.1.0.2"), mtu=1500)
     monkeypatch.setattr(joining, "ControllerSession", lambda controller, tls: Scripted(refusal))
     monkeypatch.setattr(joining, "find_interface", lambda name, controller: link)
+    device = Recycling()
+    monkeypatch.setattr(carriers, "choose_carrier", device.choose)
     with pytest.raises(JobRefusedError, match="belongs to rank 0"):
         Communicator.join("c:1", job="train", rank=1, world_size=4)
+    assert device.open == set()
 
 
 def test_new_queue_pairs_have_none_of_the_numbers_before(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,12 +292,12 @@ def test_new_queue_pairs_have_none_of_the_numbers_before(monkeypatch: pytest.Mon
     first.close()
     assert place.connections is not None
     had = {first.qpn_out, first.qpn_in}
-    for _ in range(5):
+    for _ in range(40):
         offer = place.connections.offer()
         assert had.isdisjoint({offer.qpn_out, offer.qpn_in})
         had |= {offer.qpn_out, offer.qpn_in}
         offer.close()
-    assert device.open == []
+    assert device.open == set()
 
 
 def test_the_controller_s_parameters_reach_the_device() -> None:

@@ -33,6 +33,7 @@ _ACCESS_LOCAL_WRITE: Final = 1
 _WR_SEND: Final = 2
 _PORT_ACTIVE: Final = 4
 _EVENT_FILE: Final = "anon_inode:[infinibandevent]"
+_SCARCE: Final = "other programs may hold all it has (rdma resource), or locked memory is short (ulimit -l)"
 _LOOK: Final = "its log (dmesg) may say more"
 _opening = threading.Lock()
 
@@ -59,6 +60,7 @@ class QueuePairs:
         self.device = device
         self._error: type[Exception] = _pyverbs("pyverbs_error").PyverbsError
         self._closing: list[Any] = []  # what was opened, in this order
+        self._spare: list[Any] = []  # queue pairs among it that others have been taken for
         self._sends: dict[tuple[int, int], Any] = {}  # work requests by slot and length, made once
         self._receives: list[Any] = []
         try:
@@ -83,17 +85,28 @@ class QueuePairs:
                 f"interface up: ip link set {self.device.interface} up"
             )
         self.path_mtu = 128 << port.active_mtu  # ibv_mtu: 1 is 256
-        advice = "other programs may hold all it has (rdma resource), or locked memory is short (ulimit -l)"
-        with self._explained("has no room for two queue pairs", advice):
+        with self._explained("has no room for two queue pairs", _SCARCE):
             self._pd = self._keep(_pyverbs("pd").PD(self._context))
             self._channel, self.completion_fd = _with_event_file(
                 lambda: _pyverbs("cq").CompChannel(self._context), f"RDMA device {name}"
             )
             self._keep(self._channel)
             self._cq = self._keep(_pyverbs("cq").CQ(self._context, _COMPLETIONS, None, self._channel, 0))
-            self._out = self._keep(self._queue_pair(sends=MAX_SLOTS, receives=1))
-            self._in = self._keep(self._queue_pair(sends=1, receives=MAX_SLOTS))
+            self._make_both()
             self._cq.req_notify()
+
+    def exchange(self) -> None:
+        """Two others, before `connect`. These stay until then, or the device would give their numbers again.
+
+        TransportError.
+        """
+        self._spare += (self._out, self._in)
+        with self._explained("has no room for more queue pairs", _SCARCE):
+            self._make_both()
+
+    def _make_both(self) -> None:
+        self._out = self._keep(self._queue_pair(sends=MAX_SLOTS, receives=1))
+        self._in = self._keep(self._queue_pair(sends=1, receives=MAX_SLOTS))
         self.qpn_out, self.qpn_in = int(self._out.qp_num), int(self._in.qp_num)
 
     def _queue_pair(self, *, sends: int, receives: int) -> Any:
@@ -104,6 +117,10 @@ class QueuePairs:
 
     def connect(self, config: TransportConfig, rc: RcParameters, *, slots: int, slot_bytes: int) -> None:
         """Register the buffers, post all receives, and bring both queue pairs up to their neighbours."""
+        while self._spare:
+            spare = self._spare.pop()
+            self._closing.remove(spare)
+            self._let_go(spare)
         advice = f"{2 * slots * slot_bytes} bytes of locked memory are needed (ulimit -l)"
         with self._explained("cannot register buffers", advice):
             memory = _pyverbs("mr").MR(self._pd, 2 * slots * slot_bytes, _ACCESS_LOCAL_WRITE)
@@ -213,13 +230,16 @@ class QueuePairs:
         """Give everything back to the device, in reverse order; idempotent. What it refuses is logged."""
         self._sends.clear()
         self._receives.clear()
+        self._spare.clear()
         while self._closing:
-            resource = self._closing.pop()
-            try:
-                resource.close()
-            except self._error as error:
-                what = f"does not let go of its {type(resource).__name__}"
-                _LOG.warning("%s", self._explanation(what, error, "'rdma resource' shows what is left"))
+            self._let_go(self._closing.pop())
+
+    def _let_go(self, resource: Any) -> None:
+        try:
+            resource.close()
+        except self._error as error:
+            what = f"does not let go of its {type(resource).__name__}"
+            _LOG.warning("%s", self._explanation(what, error, "'rdma resource' shows what is left"))
 
     def _keep(self, resource: Any) -> Any:
         self._closing.append(resource)

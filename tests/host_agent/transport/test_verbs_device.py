@@ -265,6 +265,31 @@ def test_the_queue_pairs_exist_when_the_device_is_open(rdma: Rdma) -> None:
     assert rdma.closed == ["QP", "QP", "CQ", "CompChannel", "PD", "Context"]
 
 
+def test_queue_pairs_with_other_numbers_are_made_beside_those_before_them(rdma: Rdma) -> None:
+    pairs = QueuePairs(DEVICE)
+    rdma.opened.clear()
+    for first in (0x12, 0x14):
+        pairs.exchange()
+        assert (pairs.qpn_out, pairs.qpn_in) == (first, first + 1)
+    assert (rdma.opened, rdma.closed) == (["QP"] * 4, []), "one device, one completion queue, for all of them"
+    pairs.connect(ring_configs(2)[0], RcParameters(), slots=4, slot_bytes=2048)
+    assert rdma.closed == ["QP"] * 4
+    assert [hasattr(qp, "attributes") for qp in rdma.queue_pairs] == [False] * 4 + [True] * 2
+    pairs.close()
+    assert rdma.closed == ["QP"] * 4 + ["MR", "QP", "QP", "CQ", "CompChannel", "PD", "Context"]
+
+
+def test_queue_pairs_that_no_others_were_had_for_are_all_closed(rdma: Rdma) -> None:
+    carrier = VerbsCarrier(QueuePairs(DEVICE), INTERFACE)
+    carrier.exchange()
+    assert (carrier.qpn_out, carrier.qpn_in) == (0x12, 0x13)
+    rdma.refused = "QP"
+    with pytest.raises(InterfaceError, match=r"has no room for more queue pairs.*rdma resource"):
+        carrier.exchange()
+    carrier.close()
+    assert rdma.closed == ["QP"] * 4 + ["CQ", "CompChannel", "PD", "Context"]
+
+
 def test_forks_are_prepared_for_once(rdma: Rdma) -> None:
     for _ in range(2):
         QueuePairs(DEVICE).close()
