@@ -135,13 +135,9 @@ class Over:
 
 @dataclass(frozen=True)
 class Relocate:
-    """All workers hold: write the switches or take the job off them, then call `moved`.
-
-    `psns`: the next PSN of each rank's QP_out.
-    """
+    """All workers hold: write the switches or take the job off them, then call `moved`."""
 
     mode: Mode
-    psns: Mapping[int, int]
 
 
 @dataclass(frozen=True)

@@ -229,11 +229,11 @@ class Job(RenewableJob):
         if self.move is not None and self.move.paused(rank, number, next_collective, now):
             self._tell_all(self.move.saying)
 
-    def held(self, rank: int, number: int, psn: int, now: float) -> None:
-        """A worker has nothing in flight; the next PSN of its QP_out."""
+    def held(self, rank: int, number: int, now: float) -> None:
+        """A worker has nothing in flight."""
         self.heard(rank, now)
-        if self.move is not None and self.move.held(rank, number, psn):
-            self._effects.append(Relocate(self.move.mode, dict(self.move.psns)))
+        if self.move is not None and self.move.held(rank, number):
+            self._effects.append(Relocate(self.move.mode))
 
     def disagrees(self, rank: int, called: Called, reason: str, now: float) -> None:
         """A worker has met another call than its own: the job ends, elastic or not, when all are known."""

@@ -60,7 +60,7 @@ class Step(IntEnum):
 
 @dataclass
 class Move:
-    """To `mode`. `psns`, by rank: the next PSN of each QP_out, as they hold."""
+    """To `mode`; `holding`: the ranks that hold."""
 
     number: int
     mode: Mode
@@ -68,7 +68,7 @@ class Move:
     since: float
     step: Step = Step.PAUSING
     collective: int = 0
-    psns: dict[int, int] = field(default_factory=dict)
+    holding: set[int] = field(default_factory=set)
     _not_started: dict[int, int] = field(default_factory=dict)
 
     @property
@@ -81,8 +81,8 @@ class Move:
     @property
     def missing(self) -> tuple[int, ...]:
         """Who has not answered this step."""
-        answered = self._not_started if self.step is Step.PAUSING else self.psns
-        return tuple(sorted(self.ranks - answered.keys()))
+        answered = self._not_started.keys() if self.step is Step.PAUSING else self.holding
+        return tuple(sorted(self.ranks - answered))
 
     def paused(self, rank: int, number: int, next_collective: int, now: float) -> bool:
         """A worker has paused; whether that was the last one. Answers to another step are old."""
@@ -94,11 +94,11 @@ class Move:
         self.step, self.since, self.collective = Step.HOLDING, now, furthest(self._not_started.values())
         return True
 
-    def held(self, rank: int, number: int, psn: int) -> bool:
+    def held(self, rank: int, number: int) -> bool:
         """A worker holds; whether that was the last one."""
         if number != self.number or self.step is not Step.HOLDING:
             return False
-        self.psns[rank] = psn
+        self.holding.add(rank)
         if self.missing:
             return False
         self.step = Step.WRITING

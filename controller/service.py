@@ -19,7 +19,7 @@ from controller.api import controller_pb2_grpc
 from controller.api.errors import ControllerError, InvalidRequestError, UnreachableError
 from controller.configuration import Configuration
 from controller.guarding import in_one_line, require_host, require_role
-from controller.jobs import Ended, Timing
+from controller.jobs import Ended
 from controller.planning import member_from
 from controller.registry import Registry
 from controller.reports import report_message, revision_messages
@@ -102,11 +102,6 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         config = registry.config
         self.peers = Peers(config.limits)
         self._rc = views.rc_parameters(config)
-        self._timing = Timing(
-            heartbeat_interval_s=config.heartbeat_interval_s,
-            heartbeat_timeout_s=config.heartbeat_timeout_s,
-            resume_timeout_s=config.resume_timeout_s,
-        )
 
     async def Session(self, requests: AsyncIterator[pb.WorkerMessage], context: Any) -> None:
         """A worker's session, see controller.proto."""
@@ -131,7 +126,7 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         reader = asyncio.ensure_future(_read(requests, session))
         try:
             while (event := await session.events.get()) is not None:
-                await context.write(views.event_message(event, self._timing, self._rc))
+                await context.write(views.event_message(event, self.registry.timing, self._rc))
             if isinstance(session.told, Ended):
                 await self._farewell(session, reader)
         finally:
@@ -153,7 +148,7 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
 
         That a message was written says nothing: the worker may be out of reach.
         """
-        await asyncio.wait({reader}, timeout=self._timing.heartbeat_timeout_s)
+        await asyncio.wait({reader}, timeout=self.registry.timing.heartbeat_timeout_s)
         if reader.done() and not reader.cancelled() and reader.exception() is None:
             session.took_end()
 
@@ -364,7 +359,7 @@ async def _read(requests: AsyncIterator[pb.WorkerMessage], session: WorkerSessio
             elif kind == "paused":
                 session.paused(message.paused.move, message.paused.next_collective)
             elif kind == "held":
-                session.held(message.held.move, message.held.psn)
+                session.held(message.held.move)
             elif kind == "renewing":
                 session.stands(message.renewing.renewal, views.standing_from(message.renewing))
             elif kind == "abort":

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from controller.api.errors import InvalidRequestError
 from controller.comparing import Called
 from controller.jobs import Ended, Event, Job, Left
 from controller.renewals import Standing
@@ -14,8 +13,6 @@ from controller.renewals import Standing
 if TYPE_CHECKING:
     from controller.registry import Registry
     from controller.running import Running
-
-_PSNS = 1 << 24
 
 
 class Session:
@@ -55,11 +52,9 @@ class Session:
         """It starts no collective; the first that it has not started."""
         self._do(lambda job, now: job.paused(self.rank, move, next_collective, now))
 
-    def held(self, move: int, psn: int) -> None:
-        """It has nothing in flight; the next PSN of its QP_out. InvalidRequestError where that is none."""
-        if psn >= _PSNS:
-            raise InvalidRequestError(f"rank {self.rank}: {psn} is no PSN (0..{_PSNS - 1})")
-        self._do(lambda job, now: job.held(self.rank, move, psn, now))
+    def held(self, move: int) -> None:
+        """It has nothing in flight."""
+        self._do(lambda job, now: job.held(self.rank, move, now))
 
     def stands(self, renewal: int, standing: Standing) -> None:
         """It sends nothing any more, and where it stands. InvalidRequestError, ConflictError."""

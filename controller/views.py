@@ -221,7 +221,6 @@ def _ready(event: Ready, timing: Timing, rc: pb.RcParameters) -> pb.Ready:
         predecessor=worker_message(event.predecessor, backup=plan.backup),
         heartbeat_interval_s=timing.heartbeat_interval_s,
         heartbeat_timeout_s=timing.heartbeat_timeout_s,
-        resume_timeout_s=timing.resume_timeout_s,
         resume_token=event.token,
         rc=rc,
         ring=plan.ring,

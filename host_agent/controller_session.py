@@ -253,9 +253,9 @@ class ControllerSession:
         """The first collective that this worker has not started."""
         self._send(pb.WorkerMessage(paused=pb.Paused(move=move, next_collective=next_collective)))
 
-    def held(self, move: int, psn: int) -> None:
-        """Nothing is in flight; the next PSN of QP_out."""
-        self._send(pb.WorkerMessage(held=pb.Held(move=move, psn=psn)))
+    def held(self, move: int) -> None:
+        """Nothing is in flight."""
+        self._send(pb.WorkerMessage(held=pb.Held(move=move)))
 
     def counted(self, generation: int, messages: int) -> None:
         """So many messages have been numbered in a generation."""

@@ -431,9 +431,9 @@ class Execution:
         if not self.gate.wait_held(move):
             return
         try:
-            psn = self.runner.settle(lambda: self.gate.is_for(move))
+            settled = self.runner.settle(lambda: self.gate.is_for(move))
         except CommunicatorError as error:
             self.fail(error, self._reason(error))
             return
-        if psn is not None:
-            self.membership.held(move, psn)
+        if settled:
+            self.membership.held(move)

@@ -63,8 +63,8 @@ class Gate:
         return self._move is not None
 
     @contextmanager
-    def turn(self, collective: int) -> Iterator[Mode]:
-        """Wait until this collective may start; the mode to run it in. What leaves ends its turn."""
+    def turn(self, collective: int) -> Iterator[None]:
+        """Wait until this collective may start, in `mode`. What leaves ends its turn."""
         with self._changed:
             # Those between will never start: their futures were cancelled.
             if _ahead(collective, self._next) > 0:
@@ -73,9 +73,8 @@ class Gate:
             self._changed.wait_for(lambda: not self._holds(collective))
             self._next = (collective + 1) % _NUMBERS
             self._running = True
-            mode = self.mode
         try:
-            yield mode
+            yield
         finally:
             with self._changed:
                 self._running = False

@@ -277,8 +277,8 @@ class Membership(Protocol):
         """The first collective that this worker has not started. Does not wait."""
         ...
 
-    def held(self, move: int, psn: int) -> None:
-        """Nothing is in flight; the next PSN of QP_out. Does not wait."""
+    def held(self, move: int) -> None:
+        """Nothing is in flight. Does not wait."""
         ...
 
     def on_renewal(self, callback: Callable[[RenewalStep], None]) -> None:

@@ -182,10 +182,10 @@ class Runner:
         except TransportError as error:
             raise ConnectionFailedError(f"{what}: {error}") from error
 
-    def settle(self, go_on: Callable[[], bool]) -> int | None:
-        """Wait until all that was posted is received and acknowledged; the next PSN of QP_out.
+    def settle(self, go_on: Callable[[], bool]) -> bool:
+        """Wait until all that was posted is received and acknowledged; whether it is.
 
-        Call it between collectives. None where `go_on` says no, or the connection was closed.
+        Call it between collectives. It is not where `go_on` says no, or the connection was closed.
         """
         try:
             while self._last_op:
@@ -194,10 +194,10 @@ class Runner:
                     break
                 except TransportTimeoutError:
                     if not go_on():
-                        return None
-            return self.link.progress().next_psn
+                        return False
+            return True
         except TransportClosedError:
-            return None
+            return False
         except ProtocolError as error:
             raise _explained(error, "between two collectives") from error
 

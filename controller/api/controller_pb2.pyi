@@ -194,7 +194,7 @@ class Waiting(_message.Message):
     def __init__(self, missing_ranks: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Ready(_message.Message):
-    __slots__ = ("job_id", "generation", "window", "message_packets", "path_mtu", "mode", "mode_reason", "successor", "predecessor", "heartbeat_interval_s", "heartbeat_timeout_s", "resume_timeout_s", "resume_token", "rc", "ring", "rank", "world_size", "selective", "backup", "lease_s")
+    __slots__ = ("job_id", "generation", "window", "message_packets", "path_mtu", "mode", "mode_reason", "successor", "predecessor", "heartbeat_interval_s", "heartbeat_timeout_s", "resume_token", "rc", "ring", "rank", "world_size", "selective", "backup", "lease_s")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     WINDOW_FIELD_NUMBER: _ClassVar[int]
@@ -206,7 +206,6 @@ class Ready(_message.Message):
     PREDECESSOR_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_INTERVAL_S_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
-    RESUME_TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
     RESUME_TOKEN_FIELD_NUMBER: _ClassVar[int]
     RC_FIELD_NUMBER: _ClassVar[int]
     RING_FIELD_NUMBER: _ClassVar[int]
@@ -226,7 +225,6 @@ class Ready(_message.Message):
     predecessor: Worker
     heartbeat_interval_s: float
     heartbeat_timeout_s: float
-    resume_timeout_s: float
     resume_token: bytes
     rc: RcParameters
     ring: _containers.RepeatedScalarFieldContainer[int]
@@ -235,7 +233,7 @@ class Ready(_message.Message):
     selective: bool
     backup: bool
     lease_s: float
-    def __init__(self, job_id: _Optional[int] = ..., generation: _Optional[int] = ..., window: _Optional[int] = ..., message_packets: _Optional[int] = ..., path_mtu: _Optional[int] = ..., mode: _Optional[_Union[Mode, str]] = ..., mode_reason: _Optional[str] = ..., successor: _Optional[_Union[Worker, _Mapping]] = ..., predecessor: _Optional[_Union[Worker, _Mapping]] = ..., heartbeat_interval_s: _Optional[float] = ..., heartbeat_timeout_s: _Optional[float] = ..., resume_timeout_s: _Optional[float] = ..., resume_token: _Optional[bytes] = ..., rc: _Optional[_Union[RcParameters, _Mapping]] = ..., ring: _Optional[_Iterable[int]] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., selective: _Optional[bool] = ..., backup: _Optional[bool] = ..., lease_s: _Optional[float] = ...) -> None: ...
+    def __init__(self, job_id: _Optional[int] = ..., generation: _Optional[int] = ..., window: _Optional[int] = ..., message_packets: _Optional[int] = ..., path_mtu: _Optional[int] = ..., mode: _Optional[_Union[Mode, str]] = ..., mode_reason: _Optional[str] = ..., successor: _Optional[_Union[Worker, _Mapping]] = ..., predecessor: _Optional[_Union[Worker, _Mapping]] = ..., heartbeat_interval_s: _Optional[float] = ..., heartbeat_timeout_s: _Optional[float] = ..., resume_token: _Optional[bytes] = ..., rc: _Optional[_Union[RcParameters, _Mapping]] = ..., ring: _Optional[_Iterable[int]] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., selective: _Optional[bool] = ..., backup: _Optional[bool] = ..., lease_s: _Optional[float] = ...) -> None: ...
 
 class RcParameters(_message.Message):
     __slots__ = ("timeout", "retry_count", "rnr_retry", "min_rnr_timer")
@@ -272,12 +270,10 @@ class HoldAt(_message.Message):
     def __init__(self, move: _Optional[int] = ..., collective: _Optional[int] = ...) -> None: ...
 
 class Held(_message.Message):
-    __slots__ = ("move", "psn")
+    __slots__ = ("move",)
     MOVE_FIELD_NUMBER: _ClassVar[int]
-    PSN_FIELD_NUMBER: _ClassVar[int]
     move: int
-    psn: int
-    def __init__(self, move: _Optional[int] = ..., psn: _Optional[int] = ...) -> None: ...
+    def __init__(self, move: _Optional[int] = ...) -> None: ...
 
 class Moved(_message.Message):
     __slots__ = ("move", "mode", "mode_reason")

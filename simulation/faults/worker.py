@@ -581,8 +581,8 @@ class Worker:
             return
         if self.collective < self._held_from or self._completed < self._last_op:
             return
-        number, psn = self._move, self.endpoint.position().next_psn
-        self.say(lambda session: session.held(number, psn))
+        number = self._move
+        self.say(lambda session: session.held(number))
 
     # Collectives.
 

@@ -74,7 +74,7 @@ class Agent:
             elif isinstance(event, Pause):
                 self.session.paused(event.move, COLLECTIVE)
             elif isinstance(event, HoldAt):
-                self.session.held(event.move, 5)
+                self.session.held(event.move)
             elif isinstance(event, (Ended, Left)):
                 self.end = event
             elif event is None:

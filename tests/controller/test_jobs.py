@@ -271,11 +271,11 @@ def test_a_job_moves_when_all_hold_at_the_furthest_collective() -> None:
         assert told(job) == []
         job.paused(rank, 9, collective, 1.1)
     assert told(job) == to_all(3, HoldAt(9, 42))
-    job.held(1, 9, 0x10, 1.2)
-    job.held(0, 9, 0x20, 1.2)
+    job.held(1, 9, 1.2)
+    job.held(0, 9, 1.2)
     assert job.take_effects() == []
-    job.held(2, 9, 0x30, 1.3)
-    assert job.take_effects() == [Relocate(Mode.IN_NETWORK, {0: 0x20, 1: 0x10, 2: 0x30})]
+    job.held(2, 9, 1.3)
+    assert job.take_effects() == [Relocate(Mode.IN_NETWORK)]
     job.moved(Mode.IN_NETWORK, "")
     assert told(job) == to_all(3, Moved(9, Mode.IN_NETWORK))
     assert job.plan == replace(RING_PLAN, mode=Mode.IN_NETWORK, mode_reason="")
@@ -286,7 +286,7 @@ def test_where_the_switch_cannot_be_written_all_go_on_by_ring() -> None:
     job = by_ring(1)
     job.move_to(Mode.IN_NETWORK, 1, 0.0)
     job.paused(0, 1, 0, 0.0)
-    job.held(0, 1, 5, 0.0)
+    job.held(0, 1, 0.0)
     job.take_effects()
     job.moved(Mode.RING, "switch s1 is away")
     assert told(job) == [(0, Moved(1, Mode.RING, "switch s1 is away"))]
@@ -305,13 +305,13 @@ def test_a_worker_that_comes_back_is_told_where_the_move_is() -> None:
     job.resume(1, token(1), 0.2)
     job.paused(1, 7, 4, 0.2)
     assert told(job) == [(1, Resumed()), (1, Pause(7)), (0, HoldAt(7, 4)), (1, HoldAt(7, 4))]
-    job.held(0, 7, 1, 0.3)
-    job.held(1, 7, 2, 0.3)
-    assert job.take_effects() == [Relocate(Mode.IN_NETWORK, {0: 1, 1: 2})]
+    job.held(0, 7, 0.3)
+    job.held(1, 7, 0.3)
+    assert job.take_effects() == [Relocate(Mode.IN_NETWORK)]
     job.broken(1)
     job.resume(1, token(1), 0.4)
     assert told(job) == [(1, Resumed()), (1, HoldAt(7, 4))]
-    job.held(1, 7, 2, 0.5)
+    job.held(1, 7, 0.5)
     assert job.take_effects() == []
     job.broken(0)
     job.moved(Mode.IN_NETWORK, "")
@@ -324,10 +324,10 @@ def test_answers_to_another_move_say_nothing() -> None:
     job = by_ring(1)
     job.move_to(Mode.IN_NETWORK, 2, 0.0)
     job.paused(0, 1, 5, 0.0)
-    job.held(0, 2, 5, 0.0)
+    job.held(0, 2, 0.0)
     assert told(job) == [(0, Pause(2))]
     job.paused(0, 2, 5, 0.0)
-    job.held(0, 1, 5, 0.0)
+    job.held(0, 1, 0.0)
     assert job.take_effects() == [Tell(0, HoldAt(2, 5))]
 
 
@@ -353,7 +353,7 @@ def test_a_straggler_may_take_longer_to_hold_but_not_for_ever() -> None:
     job.move_to(Mode.IN_NETWORK, 1, 0.0)
     for rank in range(2):
         job.paused(rank, 1, rank, 0.0)
-    job.held(0, 1, 0, 0.0)
+    job.held(0, 1, 0.0)
     job.take_effects()
     for now in (HOLDING_S, HOLDING_S + 1):
         for rank in range(2):
@@ -366,7 +366,7 @@ def test_what_is_being_written_is_not_called_off() -> None:
     job = by_ring(1)
     job.move_to(Mode.IN_NETWORK, 1, 0.0)
     job.paused(0, 1, 0, 0.0)
-    job.held(0, 1, 0, 0.0)
+    job.held(0, 1, 0.0)
     job.take_effects()
     job.call_off("another job needs the room")
     job.heard(0, 500.0)
@@ -383,7 +383,7 @@ def test_a_job_that_ends_while_it_moves_has_ended() -> None:
     job.abort(1, "no more")
     assert job.take_effects() == [Over(), *(Tell(rank, Ended("no more", 1)) for rank in range(2))]
     job.paused(0, 1, 0, 0.0)
-    job.held(0, 1, 0, 0.0)
+    job.held(0, 1, 0.0)
     job.moved(Mode.IN_NETWORK, "")
     assert job.take_effects() == []
 
@@ -462,7 +462,6 @@ class JobMachine(RuleBasedStateMachine):
             elif isinstance(effect, Relocate):
                 assert self.writing is None
                 assert len({w.next for w in self.workers.values()}) == 1, "they hold at different collectives"
-                assert set(effect.psns) == set(self.workers)
                 self.writing = effect
             elif isinstance(effect, Tell):
                 worker = self.workers[effect.rank]
@@ -545,7 +544,7 @@ class JobMachine(RuleBasedStateMachine):
         if isinstance(worker.step, Pause):
             self.job.paused(rank, worker.step.move, worker.next, self.now)
         elif isinstance(worker.step, HoldAt) and worker.next >= worker.step.collective:
-            self.job.held(rank, worker.step.move, rank, self.now)
+            self.job.held(rank, worker.step.move, self.now)
         self.settle()
 
     @precondition(lambda self: self.writing is not None)

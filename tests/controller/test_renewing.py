@@ -69,7 +69,7 @@ class Worker:
             elif isinstance(event, Pause):
                 self.session.paused(event.move, self.collective)
             elif isinstance(event, HoldAt):
-                self.session.held(event.move, 7)
+                self.session.held(event.move)
             elif isinstance(event, Renew):
                 self.renew = event
                 self.qp += 0x1000
@@ -948,7 +948,7 @@ def test_a_renewal_waits_for_switches_that_are_being_written(bench: Run) -> None
         for worker in workers:
             worker.session.paused(number, 10)
         for worker in workers:
-            worker.session.held(number, 5)
+            worker.session.held(number)
         async with b.registry.switches["l1"].lock:
             await asyncio.sleep(0)
             assert running.installing
@@ -983,7 +983,7 @@ def test_a_job_that_comes_half_off_its_switch_is_renewed(bench: Run, monkeypatch
         for worker in workers:
             worker.session.paused(number, 10)
         for worker in workers:
-            worker.session.held(number, 5)
+            worker.session.held(number)
         await b.registry.drain()
         monkeypatch.undo()
         await b.go(workers, 3.0)

@@ -58,7 +58,7 @@ class Agents:
                     session.paused(event.move, self.next + rank % 2)
                 elif isinstance(event, HoldAt):
                     assert event.collective == self.next + (len(self.sessions) > 1)
-                    session.held(event.move, self.psn + rank)
+                    session.held(event.move)
                 elif isinstance(event, Moved):
                     self.mode, self.reason = event.mode, event.reason
                 elif isinstance(event, Resumed) and rank in self.stands:

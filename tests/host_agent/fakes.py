@@ -140,12 +140,13 @@ class FakeController:
             numbers[rank] = number
         return numbers
 
-    def hold(self, move: int) -> tuple[int, dict[int, int]]:
-        """Hold all ranks: the collective, and the next PSN of each."""
+    def hold(self, move: int) -> int:
+        """Hold all ranks: the collective."""
         self.say(Pause(move))
         collective = max(self.gather("paused", move).values())
         self.say(HoldAt(move, collective))
-        return collective, self.gather("held", move)
+        self.gather("held", move)
+        return collective
 
     def end(self, reason: str, rank: int | None = None, *, mismatch: bool = False) -> None:
         """Tell everybody, once."""
@@ -196,8 +197,8 @@ class FakeMembership:
     def paused(self, move: int, next_collective: int) -> None:
         self.controller.answers.put(("paused", self.rank, move, next_collective))
 
-    def held(self, move: int, psn: int) -> None:
-        self.controller.answers.put(("held", self.rank, move, psn))
+    def held(self, move: int) -> None:
+        self.controller.answers.put(("held", self.rank, move, 0))
 
     def counted(self, generation: int, messages: int) -> None:
         self.controller.counted[self.rank] = generation, messages
@@ -406,11 +407,11 @@ class FakeRack:
     def move(self, mode: Mode, reason: str = "") -> int:
         """Move the job while it runs, as the controller does; the first collective in the new mode."""
         self.moves += 1
-        collective, psns = self.controller.hold(self.moves)
+        collective = self.controller.hold(self.moves)
         with self.fabric.lock:
-            assert psns == {
-                w.endpoint.config.rank: w.endpoint.progress().next_psn for w in self.fabric.simulation.workers
-            }
+            for worker in self.fabric.simulation.workers:
+                progress = worker.endpoint.progress()
+                assert progress.first_unacked_psn == progress.next_psn, "something is in flight"
             if mode is Mode.IN_NETWORK:
                 self.simulation.install()
             else:

@@ -66,7 +66,6 @@ READY = pb.Ready(
     predecessor=pb.Worker(rank=0, mac="02:00:00:00:01:01", ip="10.1.0.1", qpn_out=0x100, psn_out=9),
     heartbeat_interval_s=0.05,
     heartbeat_timeout_s=30,
-    resume_timeout_s=30,
     resume_token=b"secret",
     rc=pb.RcParameters(timeout=18, retry_count=0, rnr_retry=6, min_rnr_timer=1),
     ring=[1, 2, 0],
@@ -217,7 +216,7 @@ def test_a_move_is_heard_and_answered_whenever_somebody_listens(play: Any) -> No
         if isinstance(step, Pause):
             session.paused(step.move, 7)
         elif isinstance(step, HoldAt):
-            session.held(step.move, 0xFFFFFE)
+            session.held(step.move)
         else:
             over.set()
 
@@ -232,7 +231,7 @@ def test_a_move_is_heard_and_answered_whenever_somebody_listens(play: Any) -> No
     assert over.wait(10)
     session.leave(timeout_s=10)
     assert steps == [Pause(9), HoldAt(9, 8), HoldAt(9, 8), Moved(9, Mode.RING, "moved out")]
-    assert answers == [pb.Paused(move=9, next_collective=7), *2 * [pb.Held(move=9, psn=0xFFFFFE)]]
+    assert answers == [pb.Paused(move=9, next_collective=7), *2 * [pb.Held(move=9)]]
 
 
 def test_a_refusal_comes_with_the_controllers_sentence(play: Any) -> None:
@@ -443,10 +442,7 @@ def test_a_controller_that_stays_away_ends_nothing(
 
     def script(talk: Conversation) -> Iterator[pb.ControllerMessage]:
         talk.expect("join")
-        short = pb.Ready()
-        short.CopyFrom(READY)
-        short.resume_timeout_s = 0.2
-        yield pb.ControllerMessage(ready=short)
+        yield pb.ControllerMessage(ready=READY)
         talk.drop()
 
     def away(talk: Conversation) -> Iterator[pb.ControllerMessage]:

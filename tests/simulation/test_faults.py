@@ -192,8 +192,8 @@ def a_result_that_others_lack_is_made_again(patch: pytest.MonkeyPatch) -> None:
 def nothing_is_drained(patch: pytest.MonkeyPatch) -> None:
     def held(self: Worker) -> None:
         if self._move is not None and self._held_from is not None and self.endpoint is not None:
-            number, psn = self._move, self.endpoint.position().next_psn
-            self.say(lambda session: session.held(number, psn))
+            number = self._move
+            self.say(lambda session: session.held(number))
 
     patch.setattr(Worker, "_perhaps_held", held)
 
