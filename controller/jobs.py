@@ -192,11 +192,13 @@ class Job(RenewableJob):
     def heartbeat(self, rank: int, number: int, now: float) -> None:
         """A worker lives. In an elastic job it may return results for a while after it hears that this came.
 
-        Not so whoever is being given up, or keeps a renewal waiting and may be given up for that.
+        Not so whoever is being given up, or keeps a renewal waiting and may be given up for that; nor anybody
+        before all have come back after a restart, as this one may have been given up before it.
         """
         self.heard(rank, now)
         late = self.renewal is not None and rank in self.renewal.missing
-        if self.spec.elastic and self.is_set_up and number and not (late or self.seats[rank].lost):
+        unsure = late or self.seats[rank].lost or self.is_doubtful
+        if self.spec.elastic and self.is_set_up and number and not unsure:
             self._tell(rank, Heartbeat(number))
 
     def leave(self, rank: int, now: float, collectives: int | None = None) -> None:
@@ -296,25 +298,37 @@ class Job(RenewableJob):
         if not self.live and rank in self.seats:
             self.seats[rank].knows_end = True
 
-    def resume(self, rank: int, token: bytes, now: float, generation: int | None = None) -> None:
-        """A worker is back, and knows of that generation; what is raised says `rank_of`."""
+    def resume(
+        self, rank: int, token: bytes, now: float, generation: int | None = None, answered: int = 0
+    ) -> None:
+        """A worker is back, and knows of that generation; what is raised says `rank_of`.
+
+        `answered`: the renewal that it has answered last, where it has not heard how that ended.
+        """
         rank = self.rank_of(rank, token, generation)
         seat = self.seats[rank]
         seat.connected = True
         self.heard(rank, now)
+        if self.plan is not None:
+            known = self.plan.generation if generation is None else generation
+            self.newest = max(self.newest, known)
+            seat.generation = max(seat.generation or 0, known, answered)
         if isinstance(self.outcome, (Left, Ended)):
             self._tell(rank, self.outcome)
         if not self.live:
             return
+        renewed = self._drop_left_behind()
+        if not self.live or rank not in self.seats:
+            return
         self._tell(rank, Resumed())
         if self.comparison is not None:
             self._tell(rank, Compare(self.comparison.collective))
-        if self.renewal is not None:
+        if self.renewal is not None and not self.renewal.is_behind(generation or 0):
             self._tell_renewal(rank, now)
         elif self.move is not None:
             self._tell(rank, self.move.saying)
         elif self.is_set_up and self.plan is not None:
-            if generation not in (None, self.plan.generation):
+            if generation not in (None, self.plan.generation) and not renewed:
                 self._interrupted(Cause.INTERRUPTED, "the controller was restarted while the job was renewed")
             elif self.phase is Phase.RUNNING:  # it may not have heard how a move ended
                 self._tell(rank, Moved(0, self.plan.mode, self.plan.mode_reason))
@@ -327,7 +341,7 @@ class Job(RenewableJob):
             raise NotPossibleError(f"job {self.spec.name} is {self.phase.name}, nobody waits for its plan")
         self.plan, self.phase, self._beaten_at = plan, Phase.READY, now
         for rank in plan.ring or sorted(self.seats):
-            self.seats[rank].token = tokens[rank]
+            self.seats[rank].token, self.seats[rank].generation = tokens[rank], plan.generation
             self.heard(rank, now)
             self._tell(rank, self._ready(rank))
 

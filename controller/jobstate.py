@@ -18,14 +18,16 @@ class Seat:
     """A worker's standing in its job: last heard of at `heard_at`, lost after `patience_s` of silence.
 
     `recovered`: it has to come back, as the controller was away. `lost`: it is, and never comes back.
-    `knows_end`: it has acted on the job's end, and sends nothing more. `in_collective`: the one that it
-    is in, as it said. `left_after`: so many collectives, and calls no more.
+    `generation`: the newest that its worker is known to belong to; None: it has not come back since the
+    controller was started. `knows_end`: it has acted on the job's end, and sends nothing more.
+    `in_collective`: the one that it is in, as it said. `left_after`: so many collectives, and calls no more.
     """
 
     member: Member
     heard_at: float
     patience_s: float
     token: bytes = b""
+    generation: int | None = None
     connected: bool = True
     up: bool = False
     leaving: bool = False
@@ -41,6 +43,7 @@ class JobState:
     """See the top of the file. `seats` by rank; `dropped` says, by token, why a worker has none any more.
 
     `departed`, by rank: those of this generation among them. `numbered`: how many messages it has had.
+    `newest`: the newest generation that a worker has come back from; the database may be older.
     """
 
     spec: JobSpec
@@ -56,6 +59,7 @@ class JobState:
     dropped: dict[bytes, str] = field(default_factory=dict)
     departed: dict[int, Seat] = field(default_factory=dict)
     numbered: int = 0
+    newest: int = 0
     _effects: list[Effect] = field(default_factory=list)
     _beaten_at: float = 0.0
 
@@ -95,6 +99,14 @@ class JobState:
     def is_set_up(self) -> bool:
         """It runs, or shall run as soon as all workers are up."""
         return self.phase in (Phase.READY, Phase.RUNNING)
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether the job may have gone on without some of the workers that have a seat.
+
+        A database that is from a backup, or on a disk that was full, does not know that; the workers do.
+        """
+        return any(seat.generation is None or seat.generation < self.newest for seat in self.seats.values())
 
     def take_effects(self) -> list[Effect]:
         """What has to be done, in order; each once."""

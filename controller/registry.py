@@ -194,24 +194,32 @@ class Registry(Keeper):
         return job.seats[job.rank_of(rank, token, generation)].member.host
 
     def resume(
-        self, name: str, generation: int, rank: int, token: bytes, account: Account | None = None
+        self,
+        name: str,
+        generation: int,
+        rank: int,
+        token: bytes,
+        account: Account | None = None,
+        *,
+        answered: int = 0,
     ) -> Session:
         """Take a worker back, which knows of that generation. NotFoundError, InvalidRequestError,
         NotPossibleError, ConflictError.
 
-        `account`: what it knows, where the job is not known here. As `Adoption.hear`.
+        `account`: what it knows, where the job is not known here. As `Adoption.hear`. `answered`: as
+        `Job.resume`.
         """
         if account is not None and not self.knows(name, generation, token):
             self.adoption.hear(account)
         running = self._of_worker(name, generation, token)
         known = running.job.rank_of(rank, token, generation)
-        self.count_behind(name, generation)
+        self.count_behind(name, max(generation, answered))
         session = Session(self, running, known, token)
         before = running.sessions.get(known)
 
         def take_back(job: Job, now: float) -> None:
             running.sessions[known] = session
-            job.resume(rank, token, now, generation)
+            job.resume(rank, token, now, generation, answered)
 
         self.act(running, take_back)
         if before is not None:

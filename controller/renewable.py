@@ -52,9 +52,7 @@ class RenewableJob(JobState):
         """
         if not self.is_set_up:
             raise NotPossibleError(f"job {self.spec.name} cannot be renewed: it is {self.phase.name.lower()}")
-        if self.phase is Phase.READY:
-            self.phase = Phase.RUNNING
-            self._effects.append(Started())
+        self._begins_to_run()
         if self.move is not None:
             if self.move.step is not MoveStep.WRITING:
                 self._effects.append(Stayed(f"it is renewed: {reason}"))
@@ -105,7 +103,7 @@ class RenewableJob(JobState):
             raise NotPossibleError(f"job {self.spec.name}: nobody waits for generation {plan.generation}")
         members, old = self.renewed_members(), sorted(self.seats)
         self.seats = {
-            member.rank: replace(self.seats[rank], member=member, up=False)
+            member.rank: replace(self.seats[rank], member=member, generation=plan.generation, up=False)
             for member, rank in zip(members, old, strict=True)
         }
         self.plan = plan
@@ -145,6 +143,32 @@ class RenewableJob(JobState):
             if seat.token in dropped:
                 self.departed[rank] = self.seats.pop(rank)
                 self.dropped[seat.token] = dropped[seat.token]
+
+    def _drop_left_behind(self) -> bool:
+        """A later generation than some workers know of has run: without them, as it waits for all of its own.
+
+        The database had not got it. They may hold a sum in which they have a part, and which the others have
+        done anew without them, so there is no way back. Only elastic jobs leave anybody behind. Whether
+        there was one.
+        """
+        if not self.spec.elastic or self.comparison is not None:
+            return False
+        behind = [
+            rank
+            for rank, seat in sorted(self.seats.items())
+            if (seat.generation or self.newest) < self.newest
+        ]
+        for rank in behind:
+            if self.live:
+                self._begins_to_run()
+                text = f"{self.seats[rank].member} was given up before the controller was restarted"
+                self._drop(rank, f"{text}: the others have gone on without it")
+        return bool(behind)
+
+    def _begins_to_run(self) -> None:
+        if self.phase is Phase.READY:
+            self.phase = Phase.RUNNING
+            self._effects.append(Started())
 
     def _interrupted(self, cause: Cause, reason: str) -> None:
         self._effects.append(Interrupted(cause, reason))

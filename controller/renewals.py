@@ -93,6 +93,10 @@ class Renewal:
         """Whether a worker has closed its connections, and waits for others."""
         return self.step is not Step.ASKING or rank in self.answers
 
+    def is_behind(self, generation: int) -> bool:
+        """Whether a worker that knows of that generation takes no part: the database was an older one."""
+        return generation > self.number or (generation == self.number and self.step is Step.ASKING)
+
     def stands(self, rank: int, number: int, standing: Standing) -> bool:
         """A worker has said where it stands; whether that was the last one."""
         if number != self.number or self.step is not Step.ASKING or rank not in self.ranks:

@@ -355,7 +355,7 @@ class ControllerSession:
             if self._stop.wait(away.next_try_s(heard.at, heard.trouble if heard.ready is not None else "")):
                 return
             if heard.ready is not None:
-                first = pb.WorkerMessage(resume=_resume(self._request, heard.ready))
+                first = pb.WorkerMessage(resume=_resume(self._request, heard.ready, self._standing))
 
     def _is_final(self, error: Any, heard: _Heard, away: _Away) -> bool:
         """Whether trying again is of no use. A job that runs goes on until it is told that it is over."""
@@ -596,7 +596,7 @@ def _join(request: JoinRequest) -> pb.Join:
     )
 
 
-def _resume(request: JoinRequest, ready: pb.Ready) -> pb.Resume:
+def _resume(request: JoinRequest, ready: pb.Ready, standing: Renewing | None) -> pb.Resume:
     return pb.Resume(
         job=request.job,
         generation=ready.generation,
@@ -604,6 +604,7 @@ def _resume(request: JoinRequest, ready: pb.Ready) -> pb.Resume:
         token=ready.resume_token,
         joined=_join(request),
         ready=ready,
+        answered=0 if standing is None else standing.renewal,
     )
 
 

@@ -104,20 +104,22 @@ class Worker(_message.Message):
     def __init__(self, rank: _Optional[int] = ..., mac: _Optional[str] = ..., ip: _Optional[str] = ..., qpn_out: _Optional[int] = ..., psn_out: _Optional[int] = ..., qpn_in: _Optional[int] = ..., hostname: _Optional[str] = ...) -> None: ...
 
 class Resume(_message.Message):
-    __slots__ = ("job", "generation", "rank", "token", "joined", "ready")
+    __slots__ = ("job", "generation", "rank", "token", "joined", "ready", "answered")
     JOB_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     JOINED_FIELD_NUMBER: _ClassVar[int]
     READY_FIELD_NUMBER: _ClassVar[int]
+    ANSWERED_FIELD_NUMBER: _ClassVar[int]
     job: str
     generation: int
     rank: int
     token: bytes
     joined: Join
     ready: Ready
-    def __init__(self, job: _Optional[str] = ..., generation: _Optional[int] = ..., rank: _Optional[int] = ..., token: _Optional[bytes] = ..., joined: _Optional[_Union[Join, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ...) -> None: ...
+    answered: int
+    def __init__(self, job: _Optional[str] = ..., generation: _Optional[int] = ..., rank: _Optional[int] = ..., token: _Optional[bytes] = ..., joined: _Optional[_Union[Join, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., answered: _Optional[int] = ...) -> None: ...
 
 class Up(_message.Message):
     __slots__ = ()

@@ -90,6 +90,7 @@ class Worker:
         self._renew: Renew | None = None  # the newest
         self._renewed: Renewed | None = None  # the answer to it
         self._standing: Standing | None = None
+        self._answered = 0  # the last renewal, until it has heard Renewed
         self._cut_steps: Steps[Any] | None = None
         self._renewing = self._started = self._parked = self._repairing = self._begun = False
         # The process
@@ -252,7 +253,10 @@ class Worker:
         assert self.ready is not None
         generation, token, rank = self.ready.plan.generation, self.ready.token, self.ready.rank
         name, account = self.job.name, self._account(self.ready)
-        self._open(lambda registry: registry.resume(name, generation, rank, token, account))
+        answered = self._answered
+        self._open(
+            lambda registry: registry.resume(name, generation, rank, token, account, answered=answered)
+        )
 
     def _account(self, ready: Ready) -> Account:
         """What it tells a controller that has lost its database."""
@@ -465,6 +469,7 @@ class Worker:
             qpn_in=self.qpn_in,
             collective=self._ledger.finished,
         )
+        self._answered = renew.renewal
         self._say_standing()
 
     def _say_standing(self) -> None:
@@ -478,7 +483,7 @@ class Worker:
             return
         if self._renewed is not None:
             return
-        self._renewed, self._standing = renewed, None
+        self._renewed, self._standing, self._answered = renewed, None, 0
         self.ready, self.known_as = renewed.ready, self.member()  # by which it resumes
         delay = self.world.latency(
             f"renewed/{self.job.number}/{self.joined_as}/{renewed.renewal}", 0, 3_000_000

@@ -28,7 +28,7 @@ from controller.config import Config
 from controller.entries import Entry, TableEntry, key_of
 from controller.events import Renewed
 from controller.flows import FLOW, MEMBER_QP
-from controller.jobs import Ended, Job, JobSpec, Left, Mode, Phase, Ready, Resumed, Start
+from controller.jobs import Ended, Heartbeat, Job, JobSpec, Left, Mode, Phase, Ready, Resumed, Start
 from controller.marks import mark_of
 from controller.moves import HoldAt, Pause
 from controller.queries import SlotContent
@@ -39,7 +39,7 @@ from controller.store import StoredJob
 from controller.switch import SwitchError
 from controller.views import job_info
 from tests.controller.spine_leaf import FabricBench, fabric, member
-from tests.controller.told import heard
+from tests.controller.told import everything, heard
 
 Run = Callable[..., None]
 CONFIG = fabric((3, 2), spines=1)
@@ -61,6 +61,7 @@ class Worker:
         self.started = 0
         self.end: Ended | Left | None = None
         self.silent = self.deaf = False
+        self.answered = 0  # the last renewal, until it has heard Renewed
 
     def listen(self) -> None:
         for event in heard(self.session):
@@ -79,6 +80,7 @@ class Worker:
                 if self.renewed is not None:
                     assert event.ready.plan.generation > self.renewed.ready.plan.generation
                 self.renewed, self.ready, self.rank = event, event.ready, event.ready.rank
+                self.answered = 0
                 if not self.deaf:
                     self.session.up()
             elif isinstance(event, Start):
@@ -89,7 +91,14 @@ class Worker:
     def answer(self, number: int | None = None) -> None:
         assert self.renew is not None
         standing = Standing(qpn_out=self.qp, psn_out=7, qpn_in=self.qp + 1, collective=self.collective)
-        self.session.stands(self.renew.renewal if number is None else number, standing)
+        self.answered = self.renew.renewal if number is None else number
+        self.session.stands(self.answered, standing)
+
+    def asks(self, number: int) -> bool:
+        """Whether the controller says that this worker is in its job."""
+        self.listen()
+        self.session.heartbeat(number=number)
+        return Heartbeat(number) in everything(self.session)
 
     @property
     def plan(self) -> tuple[int, Mode, int]:
@@ -153,7 +162,25 @@ class RenewalBench(FabricBench):
     async def resume(self, worker: Worker) -> None:
         assert worker.ready is not None
         plan, token = worker.ready.plan, worker.ready.token
-        worker.session = self.registry.resume("train", plan.generation, worker.rank, token)
+        worker.session = self.registry.resume(
+            "train", plan.generation, worker.rank, token, answered=worker.answered
+        )
+
+    async def restore(self, copy: Path) -> None:
+        """The controller is stopped, and is back on a database from a backup."""
+        self.registry.stop()
+        await self.registry.drain()
+        self.store.close()
+        self.path = copy
+        self.registry = self._start()
+        await self.settled()
+        self.registry.listens()
+
+    def back_up(self, name: str = "backup.db") -> Path:
+        copy = self.path.with_name(name)
+        with contextlib.closing(sqlite3.connect(copy)) as target:
+            self.store.connection.backup(target)
+        return copy
 
     async def restart_switch(self, name: str = "l1") -> None:
         await self.lose(name, forget=True)
@@ -525,6 +552,90 @@ def test_a_job_whose_database_is_from_a_backup_is_renewed_behind_what_its_worker
             assert worker.end is None
             assert worker.plan[0] > generation
             assert worker.started == 3
+
+    bench(test)
+
+
+@pytest.mark.parametrize("mode", [None, Mode.RING])
+@pytest.mark.parametrize("first", [0, 1, 2])
+def test_who_was_given_up_after_the_backup_is_not_taken_in_again(
+    bench: Run, first: int, mode: Mode | None
+) -> None:
+    """It stopped in a sum of all three, which the rest has done anew since: it is to return nothing of it."""
+
+    async def test(b: RenewalBench) -> None:
+        workers = await b.start(spec=JobSpec(name="train", world_size=3, elastic=True, mode=mode))
+        copy = b.back_up()
+        workers[2].session.broken()
+        rest = workers[:2]
+        await b.go(rest, 7.0)
+        assert {worker.plan[2] for worker in rest} == {2}
+        for worker in workers:
+            worker.collective = 11
+        await b.restore(copy)
+        for worker in (*workers[first:], *workers[:first]):
+            assert not any(other.asks(50) for other in workers)
+            with contextlib.suppress(NotPossibleError):
+                await b.resume(worker)
+        assert not workers[2].asks(51)
+        await b.go(rest, 2.0)
+        assert isinstance(workers[2].end, Ended)
+        assert re.search(r"rank 2 .* the others have gone on without it", workers[2].end.reason)
+        assert {worker.plan[1:] for worker in rest} == {(mode or Mode.IN_NETWORK, 2)}
+        assert [worker.asks(52) for worker in rest] == [True] * 2
+        assert [worker.end for worker in rest] == [None] * 2
+        with pytest.raises(NotPossibleError, match="goes on without this worker"):
+            await b.resume(workers[2])
+
+    bench(test)
+
+
+def test_after_a_restart_no_worker_of_an_elastic_job_is_in_it_for_sure_before_all_are_back(
+    bench: Run,
+) -> None:
+    """Who comes last may know of a later generation than the database."""
+
+    async def test(b: RenewalBench) -> None:
+        workers = await b.start(elastic=True)
+        await b.restart()
+        b.registry.listens()
+        for worker in workers[:2]:
+            await b.resume(worker)
+            assert not worker.asks(50)
+        await b.resume(workers[2])
+        assert [worker.asks(51) for worker in workers] == [True] * 3
+        await b.restart()
+        b.registry.listens()
+        for worker in workers[:2]:
+            await b.resume(worker)
+        await b.go(workers[:2], b.config.resume_timeout_s - 1.0)
+        assert not any(worker.asks(52) for worker in workers[:2])
+        await b.go(workers[:2], 3.0)
+        assert {worker.plan[2] for worker in workers[:2]} == {2}
+        assert [worker.asks(53) for worker in workers[:2]] == [True] * 2
+
+    bench(test)
+
+
+def test_who_had_not_heard_how_a_renewal_ended_is_no_worker_that_was_given_up(bench: Run) -> None:
+    async def test(b: RenewalBench) -> None:
+        workers = await b.start(elastic=True)
+        copy = b.back_up()
+        workers[2].session.broken()
+        rest, deaf = workers[:2], workers[1]
+        before, deaf.deaf = deaf.ready, True
+        await b.go(rest, 7.0)
+        deaf.ready, deaf.answered, deaf.deaf = before, rest[0].plan[0], False
+        assert [worker.plan[2] for worker in rest] == [2, 3]
+        await b.restore(copy)
+        for worker in (workers[2], rest[0], deaf):
+            await b.resume(worker)
+        deaf.answer(deaf.answered)
+        await b.go(rest, 2.0)
+        assert {worker.plan[2] for worker in rest} == {2}
+        assert [worker.asks(50) for worker in rest] == [True] * 2
+        workers[2].listen()
+        assert isinstance(workers[2].end, Ended)
 
     bench(test)
 
@@ -1601,5 +1712,65 @@ def test_a_controller_that_dies_with_a_full_disk_takes_its_workers_back(bench: R
         assert plan[1] is Mode.IN_NETWORK
         assert b.used() == {"l1": 256}
         assert heard(workers[0].session) in ([], [Resumed()])
+
+    bench(test)
+
+
+def test_who_was_given_up_while_the_disk_was_full_is_not_taken_in_again(bench: Run) -> None:
+    """The database has neither the generation in which the rest went on nor who had no part in it."""
+
+    async def test(b: RenewalBench) -> None:
+        workers = await b.start(elastic=True)
+        rest = workers[:2]
+        fill(b)
+        workers[2].session.broken()
+        await b.go(rest, 7.0)
+        assert {worker.plan[2] for worker in rest} == {2}
+        await b.restart()
+        b.registry.listens()
+        await b.resume(workers[2])
+        assert not workers[2].asks(50)
+        for worker in rest:
+            await b.resume(worker)
+        assert not workers[2].asks(51)
+        await b.go(rest, 2.0)
+        assert {worker.plan[2] for worker in rest} == {2}
+        assert [worker.asks(52) for worker in rest] == [True] * 2
+        assert isinstance(workers[2].end, Ended)
+
+    bench(test)
+
+
+@pytest.mark.parametrize("written", [False, True])
+def test_a_renewal_that_began_before_workers_were_back_is_not_behind_what_they_know(
+    bench: Run, written: bool
+) -> None:
+    """They take no part in one that is not behind their last one; the database is from a backup."""
+
+    def begin(b: RenewalBench) -> None:
+        b.registry.renewer.begin(b.registry.job("train"), Cause.SWITCH_AWAY, "switch l1 is away")
+
+    async def test(b: RenewalBench) -> None:
+        workers = await b.start(spec=JobSpec(name="train", world_size=3, mode=Mode.RING))
+        copy = b.back_up()
+        for _ in range(300):  # of other jobs, more than are reserved
+            b.store.next_generation()
+        workers[0].silent = not written
+        begin(b)
+        await b.go(workers)
+        last = workers[1].plan[0] if written else workers[1].answered
+        await b.restore(copy)
+        begin(b)
+        assert b.job.renewal is not None
+        assert b.job.renewal.number < last
+        for worker in workers:
+            await b.resume(worker)
+            if worker.answered:
+                worker.answer(worker.answered)
+        workers[0].silent = False
+        await b.go(workers, 1.0)
+        (plan,) = {worker.plan for worker in workers}
+        assert plan[0] > last
+        assert all(worker.renew and worker.renew.renewal == plan[0] for worker in workers)
 
     bench(test)

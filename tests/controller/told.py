@@ -6,14 +6,14 @@ from controller.jobs import Ended, Event, Heartbeat, Ready, Waiting
 from controller.sessions import Session
 
 
+def everything(session: Session) -> list[Event | None]:
+    """What a session was told since the last call."""
+    return [session.events.get_nowait() for _ in range(session.events.qsize())]
+
+
 def heard(session: Session) -> list[Event | None]:
-    """What a session was told since the last call, without waiting and heartbeats."""
-    events: list[Event | None] = []
-    while not session.events.empty():
-        event = session.events.get_nowait()
-        if not isinstance(event, (Waiting, Heartbeat)):
-            events.append(event)
-    return events
+    """The same without waiting and heartbeats."""
+    return [event for event in everything(session) if not isinstance(event, (Waiting, Heartbeat))]
 
 
 def ready_of(session: Session) -> Ready:

@@ -678,7 +678,7 @@ def test_a_renewal_is_heard_and_answered_across_breaks(play: Any) -> None:
         answer.ClearField("ready")
     assert answers == [
         said,
-        pb.Resume(job="train", generation=77, rank=1, token=b"secret"),
+        pb.Resume(job="train", generation=77, rank=1, token=b"secret", answered=3),
         said,
         pb.Resume(job="train", generation=80, rank=0, token=b"secret\x03"),
     ]
