@@ -31,16 +31,22 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _MOST = 256  # jobs that are waited for at a time
+_Told = tuple[JobSpec, Plan, str]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Account:
-    """What a worker knows of its job: who it is there now, with which token, and the job's plan."""
+    """What a worker knows of its job: who it is there now, with which token, and the job's plan.
+
+    `explicit`: the job was created, as `spec` has it. `join_token`: what it joined with.
+    """
 
     spec: JobSpec
     plan: Plan
     member: Member
     token: bytes = field(repr=False)
+    explicit: bool = False
+    join_token: str = field(default="", repr=False)
 
     @classmethod
     def of(cls, config: Config, resume: pb.Resume) -> Account | None:
@@ -52,9 +58,14 @@ class Account:
             name=resume.job,
             world_size=join.world_size,
             tenant=tenant_of(join.tenant),
-            elastic=join.elastic or ready.lease_s > 0,  # a job that was created need not be told
-            token_hash=token_hash(join.join_token),
+            elastic=join.elastic or ready.lease_s > 0,  # it waits for that, whatever it has said
         )
+        if explicit := ready.HasField("created"):
+            spec = planning.spec_from(ready.created)
+            if (spec.name, spec.world_size) != (resume.job, join.world_size):
+                raise InvalidRequestError(f"job {resume.job}: its workers were told of {spec.name}")
+            spec = replace(spec, tenant=tenant_of(spec.tenant))
+        spec = replace(spec, token_hash=token_hash(join.join_token))
         planning.check_spec(config, replace(spec, window=ready.window, message_packets=ready.message_packets))
         size = ready.world_size or join.world_size
         ring = tuple(ready.ring) or tuple(range(size))
@@ -82,6 +93,8 @@ class Account:
             plan=plan,
             member=replace(member, rank=resume.rank, joined_as=member.rank),
             token=resume.token,
+            explicit=explicit,
+            join_token=join.join_token,
         )
 
 
@@ -99,7 +112,7 @@ class Adoption:
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
-        self._waiting: dict[tuple[JobSpec, Plan], _Waiting] = {}
+        self._waiting: dict[_Told, _Waiting] = {}
 
     def hear(self, account: Account) -> None:
         """A worker of a job that nobody knows tells of it. Returns when the job is there.
@@ -126,20 +139,21 @@ class Adoption:
             patience_s = registry.config.resume_timeout_s
             if now - waiting.since <= patience_s:
                 raise UnreachableError(f"{who}: it waits for {ranks} to tell of it")
-            if any(other.name == spec.name for other, _ in self._waiting.keys() - {key}):
+            if any(other.name == spec.name for other, *_ in self._waiting.keys() - {key}):
                 raise ConflictError(f"{who}, and its workers tell different things of it")
             waiting.over = f"{who}, and {ranks} did not come back within {patience_s:g} s to tell of it"
             logger.warning("%s: it is over", waiting.over)
             raise NotFoundError(waiting.over)
         known = registry.known_job(spec.name)
-        if known is not None and known.job.live:
+        if known is not None and known.job.live and known.job.phase is not Phase.CREATED:
             raise ConflictError(f"{who}, and another job has that name now")
         if registry.has_generation(plan.generation):
             raise ConflictError(f"{who}, and another job has its generation {plan.generation}")
         tenants = {known.spec.tenant for known in waiting.accounts.values()} - {""}
         if len(tenants) > 1:
             raise ConflictError(f"{who}, and its workers say that it is of tenants {' and '.join(tenants)}")
-        self._take_over(waiting, members, next(iter(tenants), ""))
+        late = now - waiting.since > registry.config.resume_timeout_s
+        self._take_over(waiting, members, next(iter(tenants), ""), late=late)
         del self._waiting[key]
 
     def forgive(self, seconds: float, now: float) -> None:
@@ -147,18 +161,21 @@ class Adoption:
         for waiting in self._waiting.values():
             waiting.since = min(now, waiting.since + seconds)
 
-    def _take_over(self, waiting: _Waiting, members: list[Member], tenant: str) -> None:
+    def _take_over(self, waiting: _Waiting, members: list[Member], tenant: str, *, late: bool) -> None:
         registry = self._registry
         first = next(iter(waiting.accounts.values()))
         modes = {account.plan.mode for account in waiting.accounts.values()}
         spec, plan = replace(first.spec, tenant=tenant), replace(first.plan, mode=min(modes))
-        places, lost = self._places(members, plan)
+        places, lost = self._places(members, plan, late=late)
         lost = lost or next((why for member in members if (why := registry.who_has_qps(member))), "")
         if not lost and (len(modes) > 1 or (places and plan.mode is Mode.RING)):
             lost = "the controller lost its database while the job was moved"
         workers = [(member, waiting.accounts[member.rank].token) for member in members]
         job = Job.recovered(
-            spec, registry.timing, plan, workers, explicit=False, running=True, now=registry.clock()
+            *(spec, registry.timing, plan, workers),
+            explicit=first.explicit,
+            running=True,
+            now=registry.clock(),
         )
         registry.count_behind(spec.name, plan.generation)
         registry.store.save_job(stored(job, plan, [orphan.place for orphan in places], Phase.RUNNING))
@@ -171,14 +188,22 @@ class Adoption:
         if lost:
             registry.renewer.begin(running, Cause.SWITCH_RESTARTED, lost)
 
-    def _places(self, members: list[Member], plan: Plan) -> tuple[list[Orphan], str]:
-        """What switches hold of it, and why its sums there are lost (empty: they are not)."""
+    def _places(self, members: list[Member], plan: Plan, *, late: bool) -> tuple[list[Orphan], str]:
+        """What switches hold of it, and why its sums there are lost (empty: they are not).
+
+        `late`: it waits for no spine any more, which has no guards, and no sums that leaves lack. What that
+        one may hold is of a generation that is over then.
+        """
         registry, in_network = self._registry, plan.mode is Mode.IN_NETWORK
         tree, lost, places = Tree.of(registry.config, members), "", []
         theirs = {(int(m.ip), qpn) for m in members for qpn in (m.qpn_in, m.qpn_out)}
         for name, switch in registry.switches.items():
-            if in_network and not switch.ready and (name in tree.leaves or name in tree.graph.spines):
-                raise UnreachableError(f"switch {name}, which may have sums of the job, is not ready")
+            spine = tree.two_level and name in tree.graph.spines
+            if in_network and not switch.ready and (name in tree.leaves or spine):
+                why = f"switch {name}, which may have sums of the job, is not ready"
+                if not (spine and late):
+                    raise UnreachableError(why)
+                lost = why
             orphan = registry.places.orphan(name, plan.generation)
             if orphan is not None:
                 if not orphan.qps <= theirs:
@@ -196,11 +221,12 @@ class Adoption:
         return places, lost
 
 
-def _told(account: Account) -> tuple[JobSpec, Plan]:
-    """What all workers of a job tell alike: who joins a job that was created need not say whose it is, and
-    not all may have heard of a move.
+def _told(account: Account) -> _Told:
+    """What all workers of a job tell alike. Not all need say whose it is, or may have heard of a move; and a
+    token has another hash each time.
     """
-    return replace(account.spec, tenant=""), replace(account.plan, mode=Mode.RING, mode_reason="")
+    spec = replace(account.spec, tenant="", token_hash="")
+    return spec, replace(account.plan, mode=Mode.RING, mode_reason=""), account.join_token
 
 
 def _is_of(orphan: Orphan, tree: Tree, leaf: str) -> bool:

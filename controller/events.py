@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from controller.comparing import Compare
 from controller.moves import HoldAt, Moved, Pause
 from controller.renewals import Cause, Renew
-from controller.specs import Member, Mode, Plan
+from controller.specs import JobSpec, Member, Mode, Plan
 
 # What a worker is told.
 
@@ -22,7 +22,10 @@ class Waiting:
 
 @dataclass(frozen=True)
 class Ready:
-    """All have joined: bring up the connections with the neighbours."""
+    """All have joined: bring up the connections with the neighbours.
+
+    `created`: what was asked for, where the job was created.
+    """
 
     plan: Plan
     successor: Member
@@ -31,6 +34,7 @@ class Ready:
     rank: int
     world_size: int
     lease_s: float = 0.0
+    created: JobSpec | None = None
 
 
 @dataclass(frozen=True)

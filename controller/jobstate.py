@@ -157,6 +157,7 @@ class JobState:
             rank=rank,
             world_size=len(ring),
             lease_s=self.timing.lease_s if self.spec.elastic else 0.0,
+            created=self.spec if self.explicit else None,
         )
 
     @property

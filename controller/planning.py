@@ -10,6 +10,7 @@ from controller.api import controller_pb2 as pb
 from controller.api.errors import InvalidRequestError, NotFoundError
 from controller.config import MAC, Config, HostConfig, check_window
 from controller.graph import ALL_UP
+from controller.guarding import token_hash
 from controller.jobs import JobSpec, Member, Mode
 from controller.specs import Backup
 from controller.trees import Tree
@@ -66,6 +67,25 @@ def check_spec(config: Config, spec: JobSpec) -> None:
         check_window(spec.window, spec.message_packets)
     except ValueError as error:
         raise InvalidRequestError(f"{where}: {error}") from error
+
+
+def spec_from(message: pb.JobSpec) -> JobSpec:
+    """What CreateJob asks for. InvalidRequestError for a mode that there is not."""
+    if message.mode not in (pb.MODE_UNSPECIFIED, pb.IN_NETWORK, pb.RING):
+        raise InvalidRequestError(f"job {message.name[:128]!r}: there is no mode {message.mode}")
+    return JobSpec(
+        name=message.name,
+        world_size=message.world_size,
+        mode=Mode(message.mode) if message.mode else None,
+        path_mtu=message.path_mtu if message.HasField("path_mtu") else None,
+        window=message.window if message.HasField("window") else None,
+        message_packets=message.message_packets if message.HasField("message_packets") else None,
+        tenant=message.tenant,
+        elastic=message.elastic,
+        min_workers=message.min_workers,
+        selective=message.selective,
+        token_hash=token_hash(message.join_token),
+    )
 
 
 def member_from(config: Config, join: pb.Join) -> Member:

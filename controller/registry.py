@@ -623,7 +623,7 @@ class Registry(Keeper):
         self._by_generation[generation] = running
         if known.deleted or isinstance(known.outcome, Superseded):
             running.deleted = True
-        elif known.explicit == (known.spec.name in self._specs):
+        elif known.outcome is None or known.explicit == (known.spec.name in self._specs):
             self._jobs[known.spec.name] = running
         places = known.places
         if known.outcome is None and known.plan.mode is Mode.RING:

@@ -20,7 +20,7 @@ from controller.api.errors import ControllerError, InvalidRequestError, Unreacha
 from controller.configuration import Configuration
 from controller.guarding import in_one_line, require_host, require_role
 from controller.jobs import Ended
-from controller.planning import member_from
+from controller.planning import member_from, spec_from
 from controller.registry import Registry
 from controller.reports import report_message, revision_messages
 from controller.revisions import Revisions
@@ -187,7 +187,7 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
     @_answers
     async def CreateJob(self, request: pb.JobSpec, context: Any) -> pb.JobInfo:
         """A job that workers may join."""
-        return views.job_info(self.registry, self.registry.create_job(views.spec_from(request)))
+        return views.job_info(self.registry, self.registry.create_job(spec_from(request)))
 
     @_answers
     async def ListJobs(self, request: pb.ListJobsRequest, context: Any) -> pb.JobList:

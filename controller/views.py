@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from controller.api import controller_pb2 as pb
-from controller.api.errors import InvalidRequestError
 from controller.comparing import Called, Compare
 from controller.config import Config
 from controller.fabric import ManagedSwitch
-from controller.guarding import in_one_line, token_hash
+from controller.guarding import in_one_line
 from controller.jobs import (
     Ended,
     Event,
@@ -39,25 +38,6 @@ _PHASES = {
     Phase.RUNNING: pb.RUNNING,
     Phase.ENDED: pb.ENDED,
 }
-
-
-def spec_from(message: pb.JobSpec) -> JobSpec:
-    """What CreateJob asks for. InvalidRequestError for a mode that there is not."""
-    if message.mode not in (pb.MODE_UNSPECIFIED, pb.IN_NETWORK, pb.RING):
-        raise InvalidRequestError(f"job {message.name[:128]!r}: there is no mode {message.mode}")
-    return JobSpec(
-        name=message.name,
-        world_size=message.world_size,
-        mode=Mode(message.mode) if message.mode else None,
-        path_mtu=message.path_mtu if message.HasField("path_mtu") else None,
-        window=message.window if message.HasField("window") else None,
-        message_packets=message.message_packets if message.HasField("message_packets") else None,
-        tenant=message.tenant,
-        elastic=message.elastic,
-        min_workers=message.min_workers,
-        selective=message.selective,
-        token_hash=token_hash(message.join_token),
-    )
 
 
 def standing_from(message: pb.Renewing) -> Standing:
@@ -229,6 +209,7 @@ def _ready(event: Ready, timing: Timing, rc: pb.RcParameters) -> pb.Ready:
         selective=plan.selective,
         backup=plan.backup,
         lease_s=event.lease_s,
+        created=_spec(event.created) if event.created is not None else None,
     )
 
 

@@ -196,7 +196,7 @@ class Waiting(_message.Message):
     def __init__(self, missing_ranks: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Ready(_message.Message):
-    __slots__ = ("job_id", "generation", "window", "message_packets", "path_mtu", "mode", "mode_reason", "successor", "predecessor", "heartbeat_interval_s", "heartbeat_timeout_s", "resume_token", "rc", "ring", "rank", "world_size", "selective", "backup", "lease_s")
+    __slots__ = ("job_id", "generation", "window", "message_packets", "path_mtu", "mode", "mode_reason", "successor", "predecessor", "heartbeat_interval_s", "heartbeat_timeout_s", "resume_token", "rc", "ring", "rank", "world_size", "selective", "backup", "lease_s", "created")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     WINDOW_FIELD_NUMBER: _ClassVar[int]
@@ -216,6 +216,7 @@ class Ready(_message.Message):
     SELECTIVE_FIELD_NUMBER: _ClassVar[int]
     BACKUP_FIELD_NUMBER: _ClassVar[int]
     LEASE_S_FIELD_NUMBER: _ClassVar[int]
+    CREATED_FIELD_NUMBER: _ClassVar[int]
     job_id: int
     generation: int
     window: int
@@ -235,7 +236,8 @@ class Ready(_message.Message):
     selective: bool
     backup: bool
     lease_s: float
-    def __init__(self, job_id: _Optional[int] = ..., generation: _Optional[int] = ..., window: _Optional[int] = ..., message_packets: _Optional[int] = ..., path_mtu: _Optional[int] = ..., mode: _Optional[_Union[Mode, str]] = ..., mode_reason: _Optional[str] = ..., successor: _Optional[_Union[Worker, _Mapping]] = ..., predecessor: _Optional[_Union[Worker, _Mapping]] = ..., heartbeat_interval_s: _Optional[float] = ..., heartbeat_timeout_s: _Optional[float] = ..., resume_token: _Optional[bytes] = ..., rc: _Optional[_Union[RcParameters, _Mapping]] = ..., ring: _Optional[_Iterable[int]] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., selective: _Optional[bool] = ..., backup: _Optional[bool] = ..., lease_s: _Optional[float] = ...) -> None: ...
+    created: JobSpec
+    def __init__(self, job_id: _Optional[int] = ..., generation: _Optional[int] = ..., window: _Optional[int] = ..., message_packets: _Optional[int] = ..., path_mtu: _Optional[int] = ..., mode: _Optional[_Union[Mode, str]] = ..., mode_reason: _Optional[str] = ..., successor: _Optional[_Union[Worker, _Mapping]] = ..., predecessor: _Optional[_Union[Worker, _Mapping]] = ..., heartbeat_interval_s: _Optional[float] = ..., heartbeat_timeout_s: _Optional[float] = ..., resume_token: _Optional[bytes] = ..., rc: _Optional[_Union[RcParameters, _Mapping]] = ..., ring: _Optional[_Iterable[int]] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., selective: _Optional[bool] = ..., backup: _Optional[bool] = ..., lease_s: _Optional[float] = ..., created: _Optional[_Union[JobSpec, _Mapping]] = ...) -> None: ...
 
 class RcParameters(_message.Message):
     __slots__ = ("timeout", "retry_count", "rnr_retry", "min_rnr_timer")

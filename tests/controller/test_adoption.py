@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -21,11 +22,13 @@ from controller.api.errors import (
     NotPossibleError,
     UnreachableError,
 )
-from controller.jobs import JobSpec, Left, Member, Mode, Ready, Resumed
+from controller.guarding import token_hash
+from controller.jobs import Ended, JobSpec, Left, Member, Mode, Ready, Resumed
 from controller.moves import Moved
 from controller.renewals import Renew
 from controller.sessions import Session
-from controller.views import event_message, rc_parameters
+from controller.views import event_message, rc_parameters, worker_message
+from security import tokens
 from tests.controller.test_registry import CONFIG, Bench, bench, comes_back, guards, member
 from tests.controller.told import heard, ready_of
 
@@ -42,11 +45,11 @@ def account(ready: Ready, who: Member, size: int) -> Account:
     )
 
 
-async def on_a_new_database(b: Bench) -> None:
+async def on_a_new_database(b: Bench, path: Path | None = None) -> None:
     b.registry.stop()
     await b.registry.drain()
     b.store.close()
-    b.path = Path(f"{b.path}.new")
+    b.path = path or Path(f"{b.path}.new")
     b.registry = b._start()
     await b.settled()
 
@@ -269,6 +272,109 @@ def test_an_elastic_job_stays_elastic_also_where_its_workers_did_not_say_so(benc
         assert known is not None
         assert told.lease_s > 0
         assert known.spec.elastic
+
+    bench(test)
+
+
+TOKEN = "a token of sixteen letters"
+CREATED = JobSpec(
+    name="train",
+    world_size=3,
+    tenant="blue",
+    elastic=True,
+    min_workers=2,
+    mode=Mode.IN_NETWORK,
+    window=4,
+    message_packets=8,
+    path_mtu=512,
+    selective=True,
+    token_hash=token_hash(TOKEN),
+)
+
+
+async def run_created(b: Bench) -> list[Account]:
+    """A job that was created and runs, and what its workers say of it, as they say it."""
+    b.qp += 2
+    who = [member(rank, qp=b.qp) for rank in range(3)]
+    sessions = [b.registry.join("train", 3, one, token=TOKEN) for one in who]
+    await b.registry.drain()
+    known = []
+    for session, one in zip(sessions, who, strict=True):
+        ready = event_message(ready_of(session), b.registry.timing, rc_parameters(CONFIG)).ready
+        joined = pb.Join(
+            job="train", world_size=3, worker=worker_message(one), path_mtu_max=4096, join_token=TOKEN
+        )
+        resume = pb.Resume(
+            job="train",
+            generation=ready.generation,
+            rank=ready.rank,
+            token=ready.resume_token,
+            joined=joined,
+            ready=ready,
+        )
+        account = Account.of(CONFIG, pb.Resume.FromString(resume.SerializeToString()))
+        assert account is not None
+        known.append(account)
+        session.up()
+    return known
+
+
+@pytest.mark.parametrize("known_as", ["created", "created anew", "created otherwise", "ended", "nothing"])
+def test_a_job_that_was_created_comes_back_as_that(bench: Run, tmp_path: Path, known_as: str) -> None:
+    async def test(b: Bench) -> None:
+        b.registry.create_job(CREATED)
+        if known_as == "ended":
+            for one in await run_created(b):
+                b.registry.job("train").sessions[one.member.rank].leave()
+            await b.registry.drain()
+            assert b.used == 0
+        copy = tmp_path / "backup.db"
+        if known_as in ("created", "ended"):
+            with contextlib.closing(sqlite3.connect(copy)) as target:
+                b.store.connection.backup(target)
+        known = await run_created(b)
+        entries = dict(b.switch.of_jobs)
+        await on_a_new_database(b, copy)
+        if known_as.startswith("created "):
+            b.registry.create_job(
+                CREATED if known_as == "created anew" else JobSpec(name="train", world_size=2)
+            )
+        back = all_resume(b, known)
+        assert [heard(session)[0] for session in back] == [Resumed()] * 3
+        await b.restart()
+        b.registry.listens()
+        running = b.registry.job("train")
+        spec = running.job.spec
+        assert running.generation == known[0].plan.generation
+        assert replace(spec, token_hash="") == replace(CREATED, token_hash="")
+        assert tokens.matches(TOKEN, spec.token_hash)
+        assert running.job.explicit
+        back = [resume(b, one) for one in known]
+        await b.pass_time(10.0, *back)
+        assert b.switch.of_jobs == entries
+        back[0].broken()  # seen, as in each job: a worker is lost, and later another one
+        await b.pass_time(10.0, *back[1:])
+        for session in back[1:]:
+            assert any(isinstance(event, Renew) for event in heard(session))
+        back[1].abort("no more")
+        (ended,) = [event for event in heard(back[2]) if isinstance(event, Ended)]
+        assert "1 worker is left, and the job needs 2" in ended.reason
+
+    bench(test)
+
+
+def test_a_job_that_others_are_joining_is_in_the_way_until_they_have_gone(bench: Run) -> None:
+    async def test(b: Bench) -> None:
+        known = await run_job(b, 2)
+        await on_a_new_database(b)
+        other = b.registry.join("train", 5, member(3, qp=0x700))
+        with pytest.raises(UnreachableError):
+            resume(b, known[0])
+        with pytest.raises(ConflictError, match="another job has that name now"):
+            resume(b, known[1])
+        other.broken()
+        all_back = [resume(b, one) for one in known]
+        assert all(Resumed() in heard(session) for session in all_back)
 
     bench(test)
 

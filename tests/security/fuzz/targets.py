@@ -23,12 +23,12 @@ from controller.configuration import Configuration
 from controller.fabric import ManagedSwitch
 from controller.guarding import in_one_line
 from controller.marked import DocumentError
-from controller.planning import member_from
+from controller.planning import member_from, spec_from
 from controller.registry import Registry
 from controller.revisions import Revisions
 from controller.routes import base_entries
 from controller.store import Store
-from controller.views import called_from, spec_from, standing_from
+from controller.views import called_from, standing_from
 from host_agent.quantisation import (
     exponent_of,
     from_fixed,

@@ -1,0 +1,105 @@
+"""A controller on a new database takes jobs over while a spine is dead."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import pytest
+
+from controller.adoption import Account
+from controller.api.errors import UnreachableError
+from controller.jobs import JobSpec, Mode
+from tests.controller.spine_leaf import fabric, member
+from tests.controller.test_renewing import ACROSS, ONE_RACK, RenewalBench, Worker, bench
+
+__all__ = ["bench"]
+Run = Callable[..., None]
+CONFIG = fabric((3, 2), spines=2)
+
+
+async def on_a_new_database(b: RenewalBench) -> None:
+    b.registry.stop()
+    await b.registry.drain()
+    b.store.close()
+    b.path = b.path.with_name("new.db")
+    b.registry = b._start()
+    await b.settled()
+    b.registry.listens()
+
+
+def tell(b: RenewalBench, workers: Sequence[Worker], hosts: Sequence[int]) -> set[str]:
+    """All try to come back, twice; what they are told to wait for then."""
+    waits: list[str] = []
+    for rank, host in [*enumerate(hosts)] * 2:
+        worker = workers[rank]
+        assert worker.ready is not None
+        account = Account(
+            spec=JobSpec(name="train", world_size=len(hosts), elastic=True),
+            plan=replace(worker.ready.plan, mode_reason=""),
+            member=member(b.config, rank, host, qp=worker.qp),
+            token=worker.ready.token,
+        )
+        try:
+            worker.session = b.registry.resume("train", account.plan.generation, rank, account.token, account)
+        except UnreachableError as error:
+            waits.append(str(error))
+    return set(waits[len(hosts) :])
+
+
+def test_a_dead_spine_does_not_keep_a_job_of_one_rack_from_its_controller(bench: Run) -> None:
+    async def test(b: RenewalBench) -> None:
+        workers = await b.start(elastic=True)
+        before = b.of_jobs("l1")
+        await b.lose("s1")
+        await on_a_new_database(b)
+        assert tell(b, workers, ONE_RACK) == set()
+        assert [worker.asks(50) for worker in workers] == [True] * 3
+        await b.go(workers, 3.0)
+        assert (b.of_jobs("l1"), [worker.renew for worker in workers]) == (before, [None] * 3)
+
+    bench(test, CONFIG)
+
+
+@pytest.mark.parametrize("spine", ["s1", "s2"])
+def test_a_job_across_racks_waits_for_a_spine_and_is_then_renewed_without_it(bench: Run, spine: str) -> None:
+    async def test(b: RenewalBench) -> None:
+        workers = await b.start(hosts=ACROSS, elastic=True)
+        await b.lose(spine)
+        await on_a_new_database(b)
+        why = f"switch {spine}, which may have sums of the job, is not ready"
+        assert tell(b, workers, ACROSS) == {why}
+        await b.go([], b.config.resume_timeout_s - 1.0)
+        assert tell(b, workers, ACROSS) == {why}
+        await b.go([], 2.0)
+        assert tell(b, workers, ACROSS) == set()
+        await b.go(workers, 1.0)
+        assert {worker.plan[1:] for worker in workers} == {(Mode.IN_NETWORK, 4)}
+        for worker in workers:
+            assert worker.renew is not None
+            assert f"switch {spine}" in worker.renew.reason
+            assert worker.started == 2
+        assert set(b.registry.job("train").places) == {"l1", "l2", "s1", "s2"} - {spine}
+        assert [worker.asks(50) for worker in workers] == [True] * 4
+        await b.find(spine)
+        await b.go(workers, 10.0)
+        assert [worker.end for worker in workers] == [None] * 4
+
+    bench(test, CONFIG)
+
+
+def test_a_job_waits_for_its_leaf(bench: Run) -> None:
+    """Nobody else knows which guards it needs."""
+
+    async def test(b: RenewalBench) -> None:
+        workers = await b.start(elastic=True)
+        await b.lose("l1")
+        await on_a_new_database(b)
+        tell(b, workers, ONE_RACK)
+        await b.go([], b.config.resume_timeout_s + 1.0)
+        assert tell(b, workers, ONE_RACK) == {"switch l1, which may have sums of the job, is not ready"}
+        await b.find("l1")
+        assert tell(b, workers, ONE_RACK) == set()
+        assert [worker.asks(50) for worker in workers] == [True] * 3
+
+    bench(test, CONFIG)
