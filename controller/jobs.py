@@ -328,8 +328,10 @@ class Job(RenewableJob):
         elif self.move is not None:
             self._tell(rank, self.move.saying)
         elif self.is_set_up and self.plan is not None:
-            if generation not in (None, self.plan.generation) and not renewed:
-                self._interrupted(Cause.INTERRUPTED, "the controller was restarted while the job was renewed")
+            if generation not in (None, self.plan.generation):
+                if not renewed:
+                    why = "the controller was restarted while the job was renewed"
+                    self._interrupted(Cause.INTERRUPTED, why)
             elif self.phase is Phase.RUNNING:  # it may not have heard how a move ended
                 self._tell(rank, Moved(0, self.plan.mode, self.plan.mode_reason))
 

@@ -15,13 +15,16 @@ from controller.jobs import (
     Detach,
     Ended,
     Event,
+    Heartbeat,
     Interrupted,
     Job,
     JobSpec,
     Left,
     Lost,
+    Member,
     Over,
     Phase,
+    Plan,
     Rebuild,
     Renumbered,
     Start,
@@ -163,6 +166,9 @@ class Worker:
         self.alive = True
         self.leaving = False
         self.end: Ended | Left | None = None
+
+    def __repr__(self) -> str:
+        return f"worker {self.identity}"
 
 
 class RenewalMachine(RuleBasedStateMachine):
@@ -327,8 +333,10 @@ class RenewalMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def resume(self, data: st.DataObject) -> None:
         worker = data.draw(st.sampled_from(self.workers))
-        if worker.session or not worker.alive or worker.end is not None:
-            return
+        if not worker.session and worker.alive and worker.end is None:
+            self.come_back(worker)
+
+    def come_back(self, worker: Worker) -> None:
         try:
             worker.rank = self.job.rank_of(worker.rank, token(worker.identity), worker.generation)
         except NotPossibleError as error:
@@ -398,14 +406,7 @@ class RenewalMachine(RuleBasedStateMachine):
                 break
             for worker in self.workers:
                 if worker.alive and not worker.session and worker.end is None:
-                    try:
-                        worker.rank = self.job.rank_of(worker.rank, token(worker.identity), worker.generation)
-                    except NotPossibleError as error:
-                        worker.end = Ended(str(error))
-                        continue
-                    worker.session = True
-                    self.job.resume(worker.rank, token(worker.identity), self.now)
-                    self.settle()
+                    self.come_back(worker)
             self.all_talk()
             while self.lost:
                 self.bury()
@@ -432,3 +433,192 @@ class RigidMachine(RenewalMachine):
 
 TestRigidMachine = pytest.mark.slow(RigidMachine.TestCase)
 TestRigidMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+
+
+class Sums:
+    """What a worker has of its sums: whose parts are in each, and which its user has got.
+
+    `knows`, `rank`: the newest generation of which it has heard, and its rank in that. `confirmed_at`: when
+    it was last told that it is in its job.
+    """
+
+    def __init__(self, identity: int) -> None:
+        self.knows, self.rank, self.answered = PLAN.generation, identity, 0
+        self.confirmed_at = -1e9
+        self.made: dict[int, frozenset[int]] = {}
+        self.returned: dict[int, frozenset[int]] = {}
+
+
+class RestoredMachine(RenewalMachine):
+    """The same where the controller is restarted, also on an old database: nobody goes on with other sums."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sums = [Sums(rank) for rank in range(self.SIZE)]
+        self.members = {PLAN.generation: frozenset(range(self.SIZE))}
+        self.parts: set[tuple[int, int, int]] = set()  # generation, collective, who has given its part
+        self.beats = 0
+        self.backup = self.stored()
+
+    def stored(self) -> tuple[Plan, list[tuple[Member, bytes]]]:
+        """The job as the database has it, which may not know who was given up."""
+        assert self.job.plan is not None
+        seats = {**self.job.departed, **self.job.seats}
+        return self.job.plan, [(seat.member, seat.token) for _, seat in sorted(seats.items())]
+
+    @rule()
+    def back_up(self) -> None:
+        self.backup = self.stored()
+
+    @rule(data=st.data())
+    def restart(self, data: st.DataObject) -> None:
+        if not self.job.live:
+            return
+        plan, workers = self.backup if data.draw(st.booleans()) else self.stored()
+        self.job = Job.recovered(
+            *(self.job.spec, TIMING, plan, workers), explicit=False, running=True, now=self.now
+        )
+        self.rebuilding, self.lost = None, []
+        for worker in self.workers:
+            worker.session = False
+        if data.draw(st.booleans()):
+            self.all_come_back(data)
+
+    def cut_off(self, worker: Worker) -> None:
+        if worker.session and worker.alive and worker.end is None and self.has_seat(worker):
+            worker.session = False
+            self.job.broken(worker.rank)
+            self.settle()
+
+    @rule(data=st.data())
+    def one_is_given_up(self, data: st.DataObject) -> None:
+        """In a sum that it has all of; one of the others may not hear how they go on without it."""
+        stopped, deaf, *rest = data.draw(st.permutations(self.workers))
+        self.give_parts()
+        self.cut_off(stopped)
+        self.wait(5.5)
+        while self.lost:
+            self.bury()
+        self.all_talk()
+        if data.draw(st.booleans()):
+            self.cut_off(deaf)
+        if self.rebuilding is not None:
+            self.write()
+        self.all_talk()
+        self.give_parts()
+        for worker in [stopped, *rest, deaf][: data.draw(st.integers(0, self.SIZE))]:
+            self.finish(worker)
+        if data.draw(st.booleans()):
+            self.restart(data)
+
+    @rule(data=st.data())
+    def all_come_back(self, data: st.DataObject) -> None:
+        for worker in data.draw(st.permutations(self.workers)):
+            if not worker.session and worker.alive and worker.end is None:
+                self.come_back(worker)
+            for other in self.workers:
+                self.ask(other)
+
+    def come_back(self, worker: Worker) -> None:
+        sums = self.sums[worker.identity]
+        if not self.job.knows(token(worker.identity)):  # as the database knows that it was given up
+            worker.end = Ended("there is no job with this worker")
+            return
+        try:
+            worker.rank = self.job.rank_of(sums.rank, token(worker.identity), sums.knows)
+        except NotPossibleError as error:
+            worker.end = Ended(str(error))
+            return
+        worker.session = True
+        self.job.resume(sums.rank, token(worker.identity), self.now, sums.knows, sums.answered)
+        self.settle()
+
+    def answer(self, worker: Worker) -> None:
+        if worker.asked is not None and worker.asked.renewal > self.sums[worker.identity].knows:
+            self.sums[worker.identity].answered = worker.asked.renewal
+        super().answer(worker)
+        self.ask(worker)
+
+    def ask(self, worker: Worker) -> None:
+        if worker.session and worker.alive and worker.end is None and self.has_seat(worker):
+            self.beats += 1
+            self.job.heartbeat(worker.rank, self.beats, self.now)
+            self.settle()
+
+    def wait(self, seconds: float) -> None:
+        super().wait(seconds)
+        for worker in self.workers:
+            self.ask(worker)
+
+    def hear(self, rank: int, event: Event) -> None:
+        known = [w for w in self.workers if w.rank == rank and w.session and w.end is None]
+        for worker in known:
+            if isinstance(event, Ended) and event.reason.endswith("the others have gone on without it"):
+                newest = max(sums.knows for sums in self.sums)
+                assert worker.identity not in self.members[newest] or self.has_seat(worker)
+            if isinstance(event, Heartbeat) and event.number and self.has_seat(worker):
+                self.sums[worker.identity].confirmed_at = self.now
+                self.returns(worker)
+            elif isinstance(event, Renewed) and self.has_seat(worker):
+                sums = self.sums[worker.identity]
+                sums.knows, sums.rank, sums.answered = event.renewal, event.ready.rank, 0
+                self.members[event.renewal] = frozenset(event.members)
+        if isinstance(event, Start):
+            for worker in known:
+                self.go_on(worker)
+        else:
+            super().hear(rank, event)
+
+    def go_on(self, worker: Worker) -> None:
+        """Once all of the generation are there: what somebody has finished goes to the others as it is."""
+        renewed = worker.renewed
+        if renewed is None or worker.generation == renewed.renewal:
+            return
+        peers = [self.workers[identity] for identity in renewed.members]
+        if any(peer.asked is None or peer.asked.renewal != renewed.renewal for peer in (worker, *peers)):
+            return
+        if any(self.sums[peer.identity].knows != renewed.renewal for peer in peers):
+            return
+        if renewed.holder is not None:
+            made = self.sums[renewed.members[renewed.holder]].made[renewed.collective]
+            assert self.sums[worker.identity].made.setdefault(renewed.collective, made) == made
+        super().go_on(worker)
+        self.returns(worker)
+
+    def finish(self, worker: Worker) -> None:
+        """Everything of its next collective has come, maybe long ago."""
+        self.give_parts()
+        generation, collective = worker.generation, worker.finished
+        members = self.members[generation]
+        there = worker.running and worker.alive and worker.end is None
+        if there and all((generation, collective, member) in self.parts for member in members):
+            worker.finished += 1
+            self.sums[worker.identity].made[collective] = members
+            self.returns(worker)
+
+    def give_parts(self) -> None:
+        for worker in self.workers:
+            if worker.running and worker.alive and worker.end is None:
+                self.parts.add((worker.generation, worker.finished, worker.identity))
+
+    def returns(self, worker: Worker) -> None:
+        """A user gets what is there, if the worker is in its job for sure."""
+        sums = self.sums[worker.identity]
+        if self.now - sums.confirmed_at > TIMING.lease_s:
+            return
+        for collective in sums.made.keys() - sums.returned.keys():
+            sums.returned[collective] = sums.made[collective]
+            for other in self.workers:
+                theirs = self.sums[other.identity]
+                if self.has_seat(other) and theirs.knows >= sums.knows and other.end is None:
+                    assert theirs.returned.get(collective, sums.made[collective]) == sums.made[collective]
+
+    @invariant()
+    def one_end(self) -> None:
+        self.give_parts()
+        outcome = self.job.outcome
+        assert not isinstance(outcome, Ended) or "has not finished collective" not in outcome.reason
+
+
+TestRestoredMachine = pytest.mark.slow(RestoredMachine.TestCase)
+TestRestoredMachine.settings = settings(max_examples=300, stateful_step_count=40, deadline=None)
