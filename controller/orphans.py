@@ -42,8 +42,18 @@ class Orphan:
             entry for entry in self.place.entries if _table(entry) == MEMBER_QP and _qp(entry) not in qps
         ]
         going = [entry for entry in self.place.entries if entry not in staying]
-        self.place = replace(self.place, entries=tuple(staying))
+        region = Region(self.place.region.number, 0, 0)
+        self.place = replace(self.place, entries=tuple(staying), region=region)
         return going
+
+    def collides(self, place: Place) -> bool:
+        """Whether it cannot be on the switch together with a job in that place."""
+        mine, other = self.place.region, place.region
+        return (
+            mine.number == other.number
+            or (mine.base < other.end and other.base < mine.end)
+            or not {key_of(e) for e in self.place.entries}.isdisjoint(key_of(e) for e in place.entries)
+        )
 
     def is_whole(self, found: Iterable[Entry]) -> bool:
         """Whether all of it is on the switch, but for the choice of spines, which changes while it runs."""
@@ -52,23 +62,49 @@ class Orphan:
 
 
 def orphans(
-    switch: str, role: str, found: Iterable[Entry], known: set[object], is_ours: Callable[[int | None], bool]
+    switch: str,
+    role: str,
+    found: Iterable[Entry],
+    known: Iterable[Place],
+    is_ours: Callable[[int], bool],
 ) -> list[Orphan]:
-    """The jobs on a switch that are neither `known` (keys of entries) nor of generations that are ours."""
-    entries = [entry for entry in found if of_jobs(key_of(entry)) and key_of(entry) not in known]
+    """The jobs on a switch that are neither in a `known` place there nor of a generation that is ours.
+
+    A number of the switch may be that of a known place as well: then one of the two is from before the
+    other, and the entries that the switch has are of the generation that its flows tell.
+    """
+    places = list(known)
+    entries_known = {entry for place in places for entry in place.entries}
+    keys_known = {key_of(entry) for entry in entries_known}
+    generations = {generation_in(place.entries) for place in places}
+    entries = sorted((entry for entry in found if of_jobs(key_of(entry))), key=str)
     guarded = {_qp(entry): _number(entry, {}) for entry in entries if _table(entry) == MEMBER_QP}
     by_number: dict[int, list[Entry]] = {}
-    for entry in sorted(entries, key=str):
+    for entry in entries:
         number = _number(entry, guarded)
         if number is not None:
             by_number.setdefault(number, []).append(entry)
     unknown = []
-    for number, of_job in sorted(by_number.items()):
-        generation = max((g for entry in of_job if (g := _generation(entry)) is not None), default=None)
-        if not is_ours(generation):
-            place = Place(switch=switch, region=_region(number, of_job), entries=tuple(of_job), role=role)
+    for number, of_number in sorted(by_number.items()):
+        generation = generation_in(of_number)
+        if generation is None:  # without flows only guards do anything, and are in the database if ours
+            theirs = [e for e in of_number if _table(e) == MEMBER_QP and key_of(e) not in keys_known]
+        elif generation in generations or is_ours(generation):
+            continue
+        else:
+            qps = {_qp(entry) for entry in of_number if _table(entry) == FLOW}
+            theirs = [  # without the guards that were written here for a known job before this was looked at
+                e for e in of_number if _table(e) != MEMBER_QP or _qp(e) in qps or e not in entries_known
+            ]
+        if theirs:
+            place = Place(switch=switch, region=_region(number, theirs), entries=tuple(theirs), role=role)
             unknown.append(Orphan(place, generation))
     return unknown
+
+
+def generation_in(entries: Iterable[Entry]) -> int | None:
+    """The generation that a job's flows tell; None where there are none."""
+    return max((g for entry in entries if (g := _generation(entry)) is not None), default=None)
 
 
 def _number(entry: Entry, guarded: dict[tuple[int, int], int | None]) -> int | None:

@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from controller.api.errors import ControllerError, NoResourcesError, UnreachableError
 from controller.config import Config
-from controller.entries import Entry, key_of
+from controller.entries import Entry
 from controller.fabric import ManagedSwitch, collide, guards_of
 from controller.jobs import Job, Phase, Plan
 from controller.links import LinkWatch
@@ -58,6 +58,8 @@ class Places:
         # By generation, what the database did not take: forgotten when it can be written again.
         self._owed: dict[int, tuple[Running, tuple[Place, ...]]] = {}
         self.orphans: dict[str, list[Orphan]] = {name: [] for name in switches}
+        # What switches may hold that could not be removed, and the database has no more.
+        self._left_behind: dict[str, set[Entry]] = {name: set() for name in switches}
         self._clock = clock
         self._on_room = on_room
 
@@ -110,29 +112,73 @@ class Places:
         for name, mine in self.orphans.items():
             for orphan in [o for o in mine if (o.generation or 0) < generation and o.qps & qps]:
                 switch = self.switches[name]
-                try:
-                    async with switch.lock:
-                        going = orphan.give_up(qps)
-                        await switch.switch.remove(going)
-                        if not orphan.place.entries:
-                            mine.remove(orphan)
-                            switch.allocator.release(orphan.place.region)
-                except ControllerError as error:
-                    logger.warning("switch %s: what is left of a job stays there: %s", name, error)
+                await self._give_up(switch, orphan, qps)
 
-    def _look_for_orphans(self, switch: ManagedSwitch, found: set[Entry]) -> None:
+    async def outgrown(
+        self, generations: frozenset[int], qps: frozenset[tuple[int, int]], away: frozenset[int]
+    ) -> None:
+        """All workers of a job have left these generations, which nobody here has set up, for a later one.
+
+        `qps`: what they had there; `away`: addresses of workers that the job went on without, which may still
+        send. Whose entries are others' as well by that is not believed.
+        """
+        mine = [
+            (self.switches[name], orphan)
+            for name, on_switch in self.orphans.items()
+            for orphan in on_switch
+            if orphan.generation in generations
+        ]
+        theirs = {qp for _, orphan in mine for qp in orphan.qps}
+        if not theirs & qps or any(ip not in away for ip, _ in theirs - qps):
+            return
+        for switch, orphan in mine:
+            await self._give_up(switch, orphan, qps)
+        self._on_room()
+
+    async def _give_up(self, switch: ManagedSwitch, orphan: Orphan, qps: frozenset[tuple[int, int]]) -> None:
+        """Only guards stay of a job that nobody knows, and none of these QPs; its slots are free."""
+        async with switch.lock:
+            mine = self.orphans[switch.name]
+            if orphan not in mine:
+                return
+            switch.allocator.release(orphan.place.region)
+            going = orphan.give_up(qps)
+            if orphan.place.entries:
+                switch.allocator.take(orphan.place.region)
+            else:
+                mine.remove(orphan)
+            try:
+                await switch.switch.remove(going)
+            except ControllerError as error:
+                self._left_behind[switch.name].update(going)
+                logger.warning(
+                    "switch %s: what is left of a job goes when it is back: %s", switch.name, error
+                )
+
+    def _look_for_orphans(
+        self, switch: ManagedSwitch, found: set[Entry], forgot: Callable[[Running, str], None]
+    ) -> None:
         """What the switch holds of jobs that nobody knows is kept, and given to nobody."""
         name, mine = switch.name, self.orphans[switch.name]
         for orphan in mine:
             orphan.lost |= not orphan.is_whole(found)
-        known: set[object] = {key_of(entry) for place, _ in self.held(name) for entry in place.entries}
+        found = found - self._left_behind[name]
+        known = [place for place, _ in self.held(name)]
         new = orphans(name, self.config.role(name), found, known, self.store.is_ours)
+        before = list(mine)
         for orphan in new:
+            self._evict(switch, orphan, forgot)
+            for older in [older for older in before if older in mine and orphan.collides(older.place)]:
+                mine.remove(older)
+                switch.allocator.release(older.place.region)
             try:
                 switch.allocator.take(orphan.place.region)
-            except ValueError as error:  # a known job owns it, by a database that is not this switch's
-                logger.error("switch %s: generation %s is not kept: %s", name, orphan.generation, error)
-                continue
+            except ValueError as error:  # no controller writes that: two such jobs in the same slots
+                logger.error(
+                    "switch %s: of generation %s only guards are kept: %s", name, orphan.generation, error
+                )
+                orphan.give_up(frozenset())
+                switch.allocator.take(orphan.place.region)
             mine.append(orphan)
             logger.warning(
                 "switch %s holds generation %s of a job that this database does not know: it stays until its "
@@ -140,6 +186,28 @@ class Places:
                 *(name, "(unknown)" if orphan.generation is None else orphan.generation, name),
             )
         self.store.outlive(max((orphan.generation or 0 for orphan in new), default=0))
+
+    def _evict(self, switch: ManagedSwitch, orphan: Orphan, forgot: Callable[[Running, str], None]) -> None:
+        """Known jobs give up what the switch has for another one.
+
+        The database is from before that: whoever gave their places to the other job had seen that nobody
+        needs them, nor their guards.
+        """
+        for running in self.on(switch.name):
+            place = running.places[switch.name]
+            if running.generation is None or not orphan.collides(place):
+                continue
+            logger.warning(
+                "switch %s has generation %s where the database %s has job %s, whose place there is given up",
+                *(switch.name, orphan.generation or "(unknown)", self.store.path, running.job.spec.name),
+            )
+            self.freed(running, switch.name)
+            if place.role == "leaf" and running.job.live and not running.installing:
+                forgot(
+                    running,
+                    f"switch {switch.name} has another job in its slots, which is younger than the "
+                    "controller's database: that is from a backup",
+                )
 
     # Giving
 
@@ -241,6 +309,7 @@ class Places:
                 await self.switches[place.switch].remove(place)
             except SwitchError as error:
                 logger.warning("switch %s holds too much until it is back: %s", place.switch, error)
+                self._left_behind[place.switch].update(place.entries)
         self._give_back(running, plan.generation, places)
 
     def _give_back(self, running: Running, generation: int, places: Sequence[Place]) -> None:
@@ -295,6 +364,7 @@ class Places:
             try:
                 await switch.install(place, _flows(tree, place), plan.generation)
             except BaseException:
+                self._left_behind[spine].update(place.entries)
                 del running.places[spine]
                 self.store.release(generation, spine)
                 self._free([place])
@@ -316,9 +386,10 @@ class Places:
             places = list(running.places.values())
             try:
                 for place in places:
-                    # A spine that is away is made to forget when it is back.
                     if self.switches[place.switch].ready:
                         await self.switches[place.switch].remove(place)
+                    else:  # a spine that is away is made to forget when it is back
+                        self._left_behind[place.switch].update(place.entries)
                 self.store.save_job(stored(job, plan, (), job.phase))
             except BaseException as error:
                 await self._restore(names, error)
@@ -407,7 +478,7 @@ class Places:
         try:
             async with switch.lock:
                 found = await switch.switch.read_entries()
-                self._look_for_orphans(switch, found)
+                self._look_for_orphans(switch, found, forgot)
                 for running in self.on(switch.name):
                     place = running.places[switch.name]
                     fixed = {entry for entry in place.entries if not is_uplink(entry)}
@@ -417,6 +488,7 @@ class Places:
                             running, f"switch {switch.name} was restarted, and has forgotten the job's sums"
                         )
                 await switch.adopt(self.held(switch.name))
+                self._left_behind[switch.name].clear()
         except (ControllerError, sqlite3.Error) as error:
             logger.warning("switch %s: %s", switch.name, error)
         finally:
@@ -434,6 +506,7 @@ class Places:
                 switch.allocator.release(orphan.place.region)
             self.orphans[switch.name].clear()
             await switch.switch.push()
+            self._left_behind[switch.name].clear()
             await switch.adopt(self.held(switch.name))  # guards stay until no worker can send any more
             for running in self.remains:
                 if switch.name in running.places:

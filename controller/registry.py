@@ -206,14 +206,16 @@ class Registry(Keeper):
         """Take a worker back, which knows of that generation. NotFoundError, InvalidRequestError,
         NotPossibleError, ConflictError.
 
-        `account`: what it knows, where the job is not known here. As `Adoption.hear`. `answered`: as
-        `Job.resume`.
+        `account`: what it knows, where the job or that generation is not known here. As `Adoption.hear`.
+        `answered`: as `Job.resume`.
         """
         if account is not None and not self.knows(name, generation, token):
             self.adoption.hear(account)
         running = self._of_worker(name, generation, token)
         known = running.job.rank_of(rank, token, generation)
         self.count_behind(name, max(generation, answered))
+        if account is not None and generation > (running.generation or 0):
+            running.later[token] = generation, frozenset((account.member.qpn_in, account.member.qpn_out))
         session = Session(self, running, known, token)
         before = running.sessions.get(known)
 
@@ -252,6 +254,12 @@ class Registry(Keeper):
         except NotPossibleError:
             return True
         return True
+
+    def is_behind(self, name: str, generation: int, token: bytes) -> bool:
+        """Whether a worker that wants to resume has a later generation than is known here, or nothing is."""
+        if not self.knows(name, generation, token):
+            return True
+        return generation > (self._of_worker(name, generation, token).generation or 0)
 
     def known_job(self, name: str) -> Running | None:
         """The last job of that name, if there is one."""
@@ -315,6 +323,7 @@ class Registry(Keeper):
         """A job has its places in a new generation."""
         running.refused = 0
         self._by_generation[plan.generation] = running
+        self._leave_later(running)
         logger.info(
             "job %s: generation %d, %d workers, %s%s%s",
             *(running.job.spec.name, plan.generation, running.job.world_size, plan.mode.name),
@@ -322,6 +331,21 @@ class Registry(Keeper):
             f" ({plan.mode_reason})" if plan.mode_reason else "",
         )
         self.act(running, lambda job, now: job.renewed(plan, now))
+
+    def _leave_later(self, running: Running) -> None:
+        """All workers of a job have answered a Renew: generations that only they knew of are over."""
+        later, running.later = running.later, {}
+        seats = {seat.token: seat for seat in running.job.seats.values()}
+        qps = frozenset(
+            (int(seats[token].member.ip), qpn)
+            for token, (_, qpns) in later.items()
+            for qpn in qpns
+            if token in seats
+        )
+        generations = frozenset(generation for generation, _ in later.values())
+        away = frozenset(int(seat.member.ip) for seat in running.job.departed.values())
+        if qps:
+            self.spawn(self.places.outgrown(generations, qps, away))
 
     def act(self, running: Running, call: Callable[[Job, float], None]) -> None:
         """Call a job's state machine, and do what it asks for."""

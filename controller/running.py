@@ -24,6 +24,8 @@ class Running:
     on. `unsaved`: the database does not know of its generation yet. `refused`: how often in this renewal
     workers offered queue pairs whose numbers they cannot have. `ended_at`: None also where that was before a
     restart.
+    `later`, by token: the generation behind the database's that a worker came back with, and the numbers of
+    its QPs there, where the database is from a backup.
     """
 
     job: Job
@@ -40,6 +42,7 @@ class Running:
     unsaved: bool = False
     refused: int = 0
     ended_at: float | None = None
+    later: dict[bytes, tuple[int, frozenset[int]]] = field(default_factory=dict)
 
     @property
     def generation(self) -> int | None:

@@ -175,11 +175,12 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         if kind == "resume":
             resume = first.resume
             who = (resume.job, resume.generation, resume.rank, resume.token)
+            account = None
+            if self.registry.is_behind(resume.job, resume.generation, resume.token):
+                account = Account.of(self.registry.config, resume)
             if self.registry.knows(resume.job, resume.generation, resume.token):
                 require_host(identity, self.registry.host_of(*who))
-                return self.registry.resume(*who, answered=resume.answered)
-            account = Account.of(self.registry.config, resume)
-            if account is not None:
+            elif account is not None:
                 require_host(identity, account.member.host)
             return self.registry.resume(*who, account, answered=resume.answered)
         raise InvalidRequestError(f"a session begins with join or resume, not with {kind or 'nothing'}")

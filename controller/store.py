@@ -66,6 +66,17 @@ CREATE TABLE IF NOT EXISTS entries (
     FOREIGN KEY (generation, switch) REFERENCES regions (generation, switch) ON DELETE CASCADE
 ) WITHOUT ROWID;
 """
+# What each process gave out, from the first number that it could to the last that a job was saved with.
+# A file that has no such table has said the same in two counters, or nothing: then all were its own.
+_GIVEN = """
+CREATE TABLE given (first INTEGER PRIMARY KEY, last INTEGER NOT NULL) WITHOUT ROWID;
+INSERT INTO given SELECT first, last FROM (
+    SELECT coalesce((SELECT value FROM counters WHERE name = 'first'), 0) + 1 AS first,
+        coalesce((SELECT value FROM counters WHERE name = 'used'), value) AS last
+    FROM counters WHERE name = 'generation'
+) WHERE first <= last;
+DELETE FROM counters WHERE name IN ('first', 'used');
+"""
 _DROP_OLDER = "DROP TABLE entries; DROP TABLE regions;"
 
 
@@ -118,9 +129,6 @@ class Store:
         self._since = given + 1  # what this process gives out begins there
         self._doubtful: list[range] = []
         self._reserved = self._given  # none of the numbers up to this one is given out after a restart
-        (first,) = self._db.execute("SELECT value FROM counters WHERE name = 'first'").fetchone()
-        self._first: int = int(first)  # the numbers up to this one are another database's
-        self._is_new = self._first == self._given
 
     def __enter__(self) -> Store:
         return self
@@ -169,26 +177,24 @@ class Store:
         self._given = generation
         return generation
 
-    def is_ours(self, generation: int | None) -> bool:
-        """Whether a job of this database has had that number; None: one that is not known any more.
+    def is_ours(self, generation: int) -> bool:
+        """Whether a job of this database has had that number.
 
-        Not what is only reserved: where this is a backup, a job may have got that afterwards.
+        Not what was reserved and left out by a restart: where this is a backup, a job may have got that
+        afterwards, however many are given out behind it.
         """
-        if generation is None:
-            return not self._is_new  # a new one has given out nothing
-        (used,) = self._db.execute("SELECT value FROM counters WHERE name = 'used'").fetchone()
-        return bool(self._first < generation <= used)
+        row = self._db.execute("SELECT 1 FROM given WHERE ? BETWEEN first AND last", (generation,)).fetchone()
+        return row is not None
 
     def outlive(self, generation: int) -> None:
-        """Another database has given out that number: none up to it is given out here."""
+        """Another database has given out that number: none up to it is given out here, nor is surely ours."""
         if generation <= self._given:
             return
         self._doubtful.append(range(self._since, self._given + 1))
         with self._db:
-            self._db.execute(
-                "UPDATE counters SET value = ? WHERE name IN ('first', 'generation')", (generation,)
-            )
-        self._first = self._given = self._reserved = generation
+            self._db.execute("UPDATE counters SET value = ? WHERE name = 'generation'", (generation,))
+            self._db.execute("DELETE FROM given")
+        self._given = self._reserved = generation
         self._since = generation + 1
 
     def is_doubtful(self, generation: int) -> bool:
@@ -255,9 +261,11 @@ class Store:
                 _outcome_to_json(job.outcome),
             ),
         )
-        self._db.execute(
-            "UPDATE counters SET value = ? WHERE name = 'used' AND value < ?", (generation, generation)
-        )
+        if generation >= self._since:
+            self._db.execute(
+                "INSERT INTO given VALUES (?, ?) ON CONFLICT (first) DO UPDATE SET last = max(last, ?)",
+                (self._since, generation, generation),
+            )
         for place in job.places:
             self._insert_place(generation, place)
 
@@ -413,17 +421,10 @@ def _open(path: str, first_generation: int) -> sqlite3.Connection:
             db.executescript(
                 f"BEGIN IMMEDIATE; {_SCHEMA} {_REVISIONS} PRAGMA user_version = {_VERSION}; COMMIT;"
             )
+        if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'given'").fetchone():
+            db.executescript(f"BEGIN IMMEDIATE; {_GIVEN} COMMIT;")
         with db:
-            old = db.execute(
-                "SELECT 1 FROM counters"
-            ).fetchone()  # before it was written down, all were its own
-            db.execute(
-                "INSERT OR IGNORE INTO counters VALUES ('first', ?)", (0 if old else first_generation,)
-            )
             db.execute("INSERT OR IGNORE INTO counters VALUES ('generation', ?)", (first_generation,))
-            db.execute(
-                "INSERT OR IGNORE INTO counters SELECT 'used', value FROM counters WHERE name = 'generation'"
-            )
     except sqlite3.OperationalError as error:
         db.close()
         if "locked" in str(error):

@@ -393,7 +393,10 @@ class Switch:
                 LOG.warning("%s has lost %d entries", self._label, len(lost))
                 self.epoch += 1
                 self._installed -= set(_without(lost, by_hand))
-            needed = {key_of(entry): entry for entry in (*self.guards(), *self.base())}
+            there = {key_of(entry): entry for entry in found if of_jobs(key_of(entry))}
+            # A guard that is there drops as well as another job's for the same QP: `adopt` says whose it is.
+            needed = {key_of(entry): there.get(key_of(entry), entry) for entry in self.guards()}
+            needed.update((key_of(entry), entry) for entry in self.base())
             difference = compare(_without(found, by_hand), _without(needed.values(), by_hand))
             await _apply(client, UpdateKind.MODIFY, difference.modify)
             await _apply(client, UpdateKind.INSERT, difference.insert)

@@ -63,6 +63,11 @@ class FakeSwitch:
         self._delete(list(self.entries.values()))
         self._write(chain(self.guards(), self.base()))
 
+    def connect(self) -> None:
+        """A new controller has come: what its connection writes first, beside what is there."""
+        self.on_found(self.entries.values())
+        self._write(entry for entry in (*self.guards(), *self.base()) if key_of(entry) not in self.entries)
+
     def routed_without(self, guards: Iterable[Entry], *, since: int) -> bool:
         """Whether, after so many changes, there ever was a route while one of the guards was not."""
         guards, there = set(guards), set[Entry]()

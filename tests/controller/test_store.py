@@ -250,6 +250,70 @@ def test_a_file_of_a_later_format_is_refused(tmp_path: Path, version: int) -> No
         store(tmp_path / "db")
 
 
+def with_number(generation: int) -> StoredJob:
+    return replace(JOB, plan=replace(PLAN, generation=generation), places=())
+
+
+def test_numbers_that_were_left_out_are_not_ours_however_many_are_given_out_behind_them(
+    tmp_path: Path,
+) -> None:
+    with Store(tmp_path / "db", wall_clock=lambda: 1000.0) as db:
+        assert not db.is_ours(1000)
+        first = db.next_generation()
+        assert not db.is_ours(first), "no job has it"
+        db.save_job(with_number(first))
+        db.next_generation()
+        third = db.next_generation()
+        db.save_job(with_number(third))
+    for _ in range(2):
+        with store(tmp_path / "db") as db:
+            later = db.next_generation()
+            db.save_job(with_number(later))
+            assert [n for n in range(900, later + 300) if db.is_ours(n)][:3] == [first, first + 1, third]
+            assert not any(db.is_ours(n) for n in range(third + 1, third + 200))
+            assert db.is_ours(later)
+            assert not db.is_ours(later + 1)
+            db.save_job(with_number(third + 5))  # one that was taken over from its workers
+            assert not db.is_ours(third + 5)
+
+
+def test_behind_what_others_have_given_out_nothing_is_surely_ours(tmp_path: Path) -> None:
+    with store(tmp_path / "db") as db:
+        before = db.next_generation()
+        db.save_job(with_number(before))
+        db.outlive(before + 1000)
+        assert not db.is_ours(before)
+        after = db.next_generation()
+        db.save_job(with_number(after))
+    with store(tmp_path / "db") as db:
+        assert [n for n in range(before - 5, after + 5) if db.is_ours(n)] == [after]
+
+
+@pytest.mark.parametrize(
+    ("counters", "ours"),
+    [
+        ({"first": 1000, "generation": 1300, "used": 1007}, range(1001, 1008)),
+        ({"first": 1000, "generation": 1000, "used": 1000}, range(0)),
+        ({"generation": 7}, range(1, 8)),
+    ],
+)
+def test_a_file_that_says_otherwise_what_it_gave_out_is_read(
+    tmp_path: Path, counters: dict[str, int], ours: range
+) -> None:
+    with store(tmp_path / "db") as db:
+        db.save_job(JOB)
+    with sqlite3.connect(tmp_path / "db") as raw:
+        raw.execute("DROP TABLE given")
+        raw.execute("DELETE FROM counters")
+        raw.executemany("INSERT INTO counters VALUES (?, ?)", counters.items())
+    raw.close()
+    for _ in range(2):
+        with store(tmp_path / "db") as db:
+            assert [n for n in range(2000) if db.is_ours(n)] == list(ours)
+            assert db.newest_generation == counters["generation"]
+            assert db.jobs() == [JOB]
+
+
 def test_two_controllers_cannot_use_one_file(tmp_path: Path) -> None:
     with store(tmp_path / "db"), pytest.raises(StoreError, match="in use by another controller"):
         store(tmp_path / "db")
