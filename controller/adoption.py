@@ -121,7 +121,7 @@ class Adoption:
         """
         registry, spec, plan = self._registry, account.spec, account.plan
         registry.notice_stop()
-        if registry.store.is_ours(plan.generation):
+        if registry.store.is_ours(plan.generation, spec.name):
             raise NotFoundError(
                 f"there is no job {spec.name!r} with generation {plan.generation}: it ended long ago"
             )

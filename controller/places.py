@@ -195,8 +195,12 @@ class Places:
         """
         for running in self.on(switch.name):
             place = running.places[switch.name]
-            if running.generation is None or not orphan.collides(place):
+            if not orphan.collides(place):
                 continue
+            if running.generation is None:
+                raise UnreachableError(
+                    f"job {running.job.spec.name} is being set up where generation {orphan.generation} is"
+                )
             logger.warning(
                 "switch %s has generation %s where the database %s has job %s, whose place there is given up",
                 *(switch.name, orphan.generation or "(unknown)", self.store.path, running.job.spec.name),

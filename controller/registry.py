@@ -214,8 +214,6 @@ class Registry(Keeper):
         running = self._of_worker(name, generation, token)
         known = running.job.rank_of(rank, token, generation)
         self.count_behind(name, max(generation, answered))
-        if account is not None and generation > (running.generation or 0):
-            running.later[token] = generation, frozenset((account.member.qpn_in, account.member.qpn_out))
         session = Session(self, running, known, token)
         before = running.sessions.get(known)
 
@@ -226,6 +224,8 @@ class Registry(Keeper):
         self.act(running, take_back)
         if before is not None:
             before.events.put_nowait(None)
+        if account is not None and generation > (running.generation or 0):
+            running.later[token] = generation, frozenset((account.member.qpn_in, account.member.qpn_out))
         return session
 
     def count_behind(self, name: str, generation: int) -> None:

@@ -23,9 +23,8 @@ class Running:
     to be done when switches are not being written any more. `waits_for`: in words, what keeps it from going
     on. `unsaved`: the database does not know of its generation yet. `refused`: how often in this renewal
     workers offered queue pairs whose numbers they cannot have. `ended_at`: None also where that was before a
-    restart.
-    `later`, by token: the generation behind the database's that a worker came back with, and the numbers of
-    its QPs there, where the database is from a backup.
+    restart. `later`, by token: the generation behind the database's that a worker came back with, and the
+    numbers of its QPs there, where the database is from a backup.
     """
 
     job: Job

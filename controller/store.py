@@ -177,14 +177,17 @@ class Store:
         self._given = generation
         return generation
 
-    def is_ours(self, generation: int) -> bool:
-        """Whether a job of this database has had that number.
+    def is_ours(self, generation: int, name: str = "") -> bool:
+        """Whether a job of this database has had that number; `name`: the one of that name, as far as known.
 
         Not what was reserved and left out by a restart: where this is a backup, a job may have got that
         afterwards, however many are given out behind it.
         """
-        row = self._db.execute("SELECT 1 FROM given WHERE ? BETWEEN first AND last", (generation,)).fetchone()
-        return row is not None
+        row = self._db.execute(
+            "SELECT (SELECT name FROM jobs WHERE generation = ?) FROM given WHERE ? BETWEEN first AND last",
+            (generation, generation),
+        ).fetchone()
+        return row is not None and (not name or row[0] in (None, name))
 
     def outlive(self, generation: int) -> None:
         """Another database has given out that number: none up to it is given out here, nor is surely ours."""

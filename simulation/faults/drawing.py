@@ -50,6 +50,7 @@ def draw(seed: int) -> Schedule:
     mishaps = [] if chance.random() < 0.4 else _mishaps(chance, config, jobs)
     absences = _long_absence(seed, jobs)
     mishaps += absences
+    mishaps += _restored(seed, config, jobs)
     numbers = random.Random(f"numbers/{seed}")  # of its own: what other draws give stays
     renumber = 0 if absences else numbers.choice([0, 0, 0, 0, 0, 1, 4, 16])
     # Workers say with their heartbeats how far they are, and most jobs are over before the first.
@@ -204,6 +205,29 @@ def _long_absence(seed: int, jobs: list[JobPlan]) -> list[Mishap]:
     return [
         Mishap(_log_time(chance, 30_000_000), kind, lasts_ns=lasts_ns, since=chance.randint(1, len(jobs)))
     ]
+
+
+def _restored(seed: int, config: Config, jobs: list[JobPlan]) -> list[Mishap]:
+    """Sometimes the controller goes on with a backup of its database, which may not have all of the jobs.
+
+    Drawn beside all else, too; one more job begins when the backup has been made.
+    """
+    chance = random.Random(f"{seed}/restored")
+    if chance.random() >= 0.06:
+        return []
+    job = _job(chance, config, False, jobs)
+    if chance.random() < 0.6:
+        job = replace(job, after=len(jobs))
+    jobs.append(replace(job, work=job.work * 3))
+    backup = Mishap(_log_time(chance, 3_000_000), "database-backup", since=chance.randint(1, len(jobs)))
+    lasts_ns = _log_time(chance, chance.choice([100_000_000, 8 * NS]))
+    restored = Mishap(
+        _log_time(chance, chance.choice([1_000_000, 30_000_000])),
+        "database-restored",
+        lasts_ns=lasts_ns,
+        since=chance.choice([len(jobs), len(jobs), chance.randint(1, len(jobs))]),
+    )
+    return [backup, restored]
 
 
 def _log_time(chance: random.Random, most_ns: int) -> int:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from simulation.faults.control import ControllerProcess
 from simulation.faults.loop import NS
-from simulation.faults.schedule import ON_WORKERS, Mishap
+from simulation.faults.schedule import DATABASE_GONE, ON_WORKERS, Mishap
 
 if TYPE_CHECKING:
     from simulation.faults.job import JobRun
@@ -45,9 +45,13 @@ def happen(world: World, mishap: Mishap) -> None:
         node.cut_off += 1
         node.cut()
         world.clock.at(over_ns, _reachable, world, mishap.what)
-    elif kind in ("controller-restart", "database-lost"):
+    elif kind == "database-backup":
+        world.back_up_database()
+    elif kind in ("controller-restart", *DATABASE_GONE):
         if kind == "database-lost":
             world.lose_database()
+        elif kind == "database-restored":
+            world.restore_database()
         if world.controller is not None:
             world.controller.kill()
             world.past.append(world.controller)
@@ -92,9 +96,10 @@ def excuse(world: World, job: JobRun, worker: Worker) -> str:
     kinds = {
         m.kind for _, m in world.happened if not m.job or (m.job - 1) % len(world.jobs) == job.number - 1
     }
-    if "database-lost" in kinds and (kinds & set(ON_WORKERS) or worker.is_leaving):
+    lost = not kinds.isdisjoint(DATABASE_GONE)
+    if lost and (kinds & set(ON_WORKERS) or worker.is_leaving):
         return "the database was lost, and not all of the workers were there to say what it had been"
-    if {"database-lost", "switch-restart"} <= kinds:
+    if lost and "switch-restart" in kinds:
         return "what a switch had to hold was lost with the database, and with the switch"
     silent_s = 0.0  # that the controller was away, for however long, excuses nothing
     for at_ns, mishap in world.happened:

@@ -40,7 +40,12 @@ STRIKES = ("loss", "duplicate", "reorder", "corrupt", "stale")
 ON_WORKERS = ("worker-kill", "worker-pause", "session-cut")
 ON_SWITCHES = ("switch-restart", "p4runtime-cut")
 ON_CONTROLLER = ("controller-restart", "controller-pause", "database-lost")
-MISHAPS = (*ON_WORKERS, *ON_SWITCHES, *ON_CONTROLLER, "link-down", "disk-full")
+# Both say less of jobs than there is to say; a restored one says what is no longer so, too.
+DATABASE_GONE = ("database-lost", "database-restored")
+MISHAPS = (
+    *(*ON_WORKERS, *ON_SWITCHES, *ON_CONTROLLER, "link-down", "disk-full"),
+    *("database-backup", "database-restored"),
+)
 # What a controller waits for, which `Schedule.timing` may change.
 TIMES = tuple(f.name for f in dataclasses.fields(Config) if f.name.endswith("_s"))
 
@@ -95,7 +100,8 @@ class Mishap:
     switch-restart (`what`: a switch, away for so long and empty then); p4runtime-cut (its controller cannot
     reach a switch); controller-restart; controller-pause (SIGSTOP and SIGCONT); database-lost (the
     controller is killed, and started on a new one); session-cut (a worker's session breaks, and it cannot
-    come back); disk-full (no write to the controller's database goes through).
+    come back); disk-full (no write to the controller's database goes through); database-backup (takes no
+    time); database-restored (as database-lost, with the last backup; its own where there is none).
     """
 
     at_ns: Time

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+import sqlite3
+import tempfile
 import traceback
 import zlib
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address
+from pathlib import Path
 from typing import Any, TypeAlias
 
 from controller.config import HostConfig
@@ -168,6 +171,8 @@ class World:
                 shadow(self, node)
         self.store = Store(":memory:", wall_clock=lambda: EPOCH)
         self._lost: list[Store] = []
+        self._copy: sqlite3.Connection | None = None  # the backup that there is of the database
+        self._restored: list[tempfile.TemporaryDirectory[str]] = []
         self._used: dict[tuple[bytes, bytes], tuple[JobRun, int, int]] = {}  # generation, and who sends to it
         self.controller: ControllerProcess | None = None
         self.past: list[ControllerProcess] = []
@@ -465,6 +470,25 @@ class World:
         self._lost.append(self.store)
         self.store = Store(":memory:", wall_clock=lambda: EPOCH + 100_000 * len(self._lost))
 
+    def back_up_database(self) -> None:
+        """Copy it, while the controller runs or not."""
+        if self._copy is None:
+            self._copy = sqlite3.connect(":memory:")
+        self.store.connection.backup(self._copy)
+
+    def restore_database(self) -> None:
+        """The next controller finds the copy; its own, where nobody has made one."""
+        if self._copy is None:
+            return
+        self._lost.append(self.store)
+        self._restored.append(tempfile.TemporaryDirectory(prefix="p4reduce-"))
+        path = Path(self._restored[-1].name) / "controller.db"
+        file = sqlite3.connect(path)
+        self._copy.backup(file)
+        file.close()
+        self.store = Store(path)
+        self.store.connection.execute("PRAGMA synchronous = OFF")  # no run is there to see a power cut
+
     def excuse(self, job: JobRun, worker: Worker) -> str:
         """What could be the reason that a worker is told an error; empty: nothing."""
         return mishaps.excuse(self, job, worker)
@@ -477,6 +501,10 @@ class World:
                     worker.endpoint = None
         for store in (self.store, *self._lost):
             store.close()
+        if self._copy is not None:
+            self._copy.close()
+        for directory in self._restored:
+            directory.cleanup()
         for process in [*self.past, *([self.controller] if self.controller is not None else [])]:
             process.loop.bury()
 

@@ -11,9 +11,7 @@ import pytest
 from controller.adoption import Account
 from controller.allocator import Region
 from controller.api import controller_pb2 as pb
-from controller.api.errors import UnreachableError
-from controller.entries import Entry, TableEntry
-from controller.flows import MEMBER_QP
+from controller.api.errors import ConflictError, UnreachableError
 from controller.jobs import Left, Mode, Resumed
 from controller.renewals import Renew
 from controller.views import event_message, rc_parameters
@@ -282,8 +280,25 @@ def test_a_switch_that_is_looked_over_after_more_was_given_out_keeps_its_jobs(
     bench(test)
 
 
-def guards_of_qps(entries: set[Entry]) -> set[Entry]:
-    return {entry for entry in entries if isinstance(entry, TableEntry) and entry.table == MEMBER_QP}
+def test_a_job_is_not_over_because_another_has_its_number_by_now(bench: Run, tmp_path: Path) -> None:
+    """By ring, no switch tells that the number was given out; the job goes on, for now by itself."""
+
+    async def test(b: Bench) -> None:
+        await a_job_that_ended(b)
+        backup = back_up(b, tmp_path / "backup.db")
+        while b.store.newest_generation < 1_000_257:
+            b.store.next_generation()
+        known = await run_job(b, 33)
+        await restore(b, backup)
+        await b.run_job("other", 33)
+        assert b.registry.job("other").generation == known[0].plan.generation
+        for one in known[:-1]:
+            with pytest.raises(UnreachableError):
+                resume(b, one)
+        with pytest.raises(ConflictError, match="another job has its generation"):
+            resume(b, known[-1])
+
+    bench(test)
 
 
 @pytest.mark.parametrize("database", ["new", "from a backup"])

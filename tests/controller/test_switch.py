@@ -19,7 +19,7 @@ from controller.push import Program, load, push_to, shipped_program
 from controller.queries import SlotContent
 from controller.routes import MAC, ROUTE
 from controller.switch import CounterCell, Switch, SwitchError, SwitchUnreachableError
-from p4src import MAX_PORTS, MAX_SLOTS
+from p4src import MAX_PORTS, MAX_RANKS, MAX_SLOTS
 from tests.controller.running_switch import DEVICE_ID, RunningSwitch, free_port, job, run_async
 
 pytestmark = pytest.mark.slow  # switch processes come and go
@@ -418,6 +418,26 @@ def test_what_was_to_be_modified_is_removed_all_the_same(switch_process: Running
         assert switch.written == before
 
     run(switch_process, test)
+
+
+def test_a_guard_that_is_there_is_not_written_over_before_all_is_looked_at(
+    switch_process: RunningSwitch,
+) -> None:
+    """It may be that of a job that nobody knows, on the same queue pair as one in an old database."""
+    guards = [e for e in job() if isinstance(e, TableEntry) and e.table == MEMBER_QP]
+    others = [replace(guard, params=(("of_flow", 31 * MAX_RANKS),)) for guard in guards]
+
+    async def main() -> None:
+        async with connected(switch_process) as switch:
+            await switch.install(guards[1:])
+        async with started(switch_process) as switch:
+            switch.guards = lambda: others
+            assert await switch.wait_connected(PATIENCE_S), switch.state
+            assert await switch.read_entries() == {*switch_process.base, others[0], *guards[1:]}
+            await switch.adopt(others)
+            assert await switch.read_entries() == {*switch_process.base, *others}
+
+    run_async(main())
 
 
 def test_guards_may_stay_behind_the_flows(switch_process: RunningSwitch) -> None:

@@ -31,13 +31,18 @@ def schedule(kind: str, *, spines: int = 0) -> Schedule:
         spines=spines,
         hosts=[WORKERS // 2] * 2 if spines else [WORKERS],
         jobs=[job],
-        mishaps=[Mishap(BEGINS_S * NS, kind, lasts_ns=AWAY_S * NS, since=1)],
+        mishaps=[
+            Mishap(NS, "database-backup", since=1),
+            Mishap(BEGINS_S * NS, kind, lasts_ns=AWAY_S * NS, since=1),
+        ],
     )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("spines", [0, 2], ids=["rack", "spine-leaf"])
-@pytest.mark.parametrize("kind", ["controller-restart", "controller-pause", "database-lost"])
+@pytest.mark.parametrize(
+    "kind", ["controller-restart", "controller-pause", "database-lost", "database-restored"]
+)
 def test_a_job_goes_on_without_a_controller_and_all_its_workers_come_back(kind: str, spines: int) -> None:
     world = World(schedule(kind, spines=spines))
     done: list[int] = []
@@ -78,7 +83,9 @@ def test_who_was_given_up_while_stopped_returns_no_sum_that_the_rest_lacks(
     assert any("and rank 1 that of [1]" in error for error in errors)
 
 
-@pytest.mark.parametrize("kind", ["controller-restart", "controller-pause", "database-lost"])
+@pytest.mark.parametrize(
+    "kind", ["controller-restart", "controller-pause", "database-lost", "database-restored"]
+)
 def test_an_elastic_job_waits_for_the_controller_and_then_goes_on(kind: str) -> None:
     plan = schedule(kind)
     plan = replace(plan, jobs=[replace(plan.jobs[0], elastic=True, work=plan.jobs[0].work[:5])])
