@@ -54,6 +54,9 @@ PORT_COUNTERS = {
 }
 FIRST_RETRY_S = 0.2
 LAST_RETRY_S = 2.0
+# Of what a switch says it runs, where the cookie, which is made from its contents, is ours and they are not:
+# simple_switch_grpc mixes up what it reads back for two clients at a time.
+_READ_AGAIN = 5
 POLL_INTERVAL_S = 3.0  # a switch that hangs, or whose program somebody replaced, does not end the stream
 
 
@@ -371,6 +374,10 @@ class Switch:
         """Our program and base entries into a switch that we are primary of, whatever it holds."""
         async with self._writing:
             running = await client.pipeline()
+            for _ in range(_READ_AGAIN):
+                if running is None or self._program.is_in(running) or running.cookie != self._program.cookie:
+                    break
+                running = await client.pipeline()
             if not self._program.is_in(running):
                 self._change(
                     connected=False,

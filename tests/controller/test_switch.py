@@ -14,7 +14,7 @@ from controller.entries import Entry, Group, TableEntry, table_entry
 from controller.fabric import ManagedSwitch
 from controller.flows import COUNTERS, FLOW, MEMBER_QP
 from controller.marks import mark_in
-from controller.p4rt import P4RuntimeClient, Update, UpdateKind, WriteError
+from controller.p4rt import P4RuntimeClient, Pipeline, Update, UpdateKind, WriteError
 from controller.push import Program, load, push_to, shipped_program
 from controller.queries import SlotContent
 from controller.routes import MAC, ROUTE
@@ -158,6 +158,34 @@ def test_another_program_is_replaced(switch_process: RunningSwitch) -> None:
         assert await switch.read_entries() == set(switch_process.base)
 
     run_async(push_to(switch_process.address, program=other))
+    run(switch_process, test)
+
+
+def test_a_program_that_was_read_back_garbled_is_read_again(
+    switch_process: RunningSwitch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its entries were lost for it."""
+    read, answers = P4RuntimeClient.pipeline, []
+
+    async def pipeline(client: P4RuntimeClient) -> Pipeline | None:
+        answers.append(await read(client))
+        if answers[-1] is None or len(answers) > 2:
+            return answers[-1]
+        return replace(answers[-1], device_config=answers[-1].device_config[::-1])
+
+    async def load_again(client: P4RuntimeClient, device_config: bytes, *, cookie: int) -> None:
+        raise AssertionError("it has that program")
+
+    async def test(switch: Observed) -> None:
+        assert len(answers) == 3
+        assert await switch.read_entries() == set(switch_process.base)
+
+    async def nothing(switch: Observed) -> None:
+        """It has loaded the program, where this is the first test."""
+
+    run(switch_process, nothing)
+    monkeypatch.setattr(P4RuntimeClient, "pipeline", pipeline)
+    monkeypatch.setattr(P4RuntimeClient, "set_pipeline", load_again)
     run(switch_process, test)
 
 
