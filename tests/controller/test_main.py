@@ -55,7 +55,12 @@ class Process:
         deadline = time.monotonic() + _START_S
         host, _, port = self.address.rpartition(":")
         while time.monotonic() < deadline and self.process.poll() is None:
-            with contextlib.suppress(OSError), socket.create_connection((host, int(port)), 1.0):
+            with (
+                contextlib.suppress(OSError),
+                socket.create_connection((host, int(port)), 1.0),
+                socket.socket(socket.AF_UNIX) as unix,
+            ):
+                unix.connect(self.unix.removeprefix("unix:"))
                 return
             time.sleep(0.05)
         raise AssertionError(self.log.read_text())
