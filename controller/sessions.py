@@ -36,9 +36,13 @@ class Session:
 
         Its heartbeats are numbered from 1.
         """
-        self._do(lambda job, now: job.counted(self.rank, generation, messages, now))
-        self._do(lambda job, now: job.runs(self.rank, running, now))
-        self._do(lambda job, now: job.heartbeat(self.rank, number, now))
+
+        def beat(job: Job, now: float) -> None:
+            job.counted(self.rank, generation, messages, now)
+            job.runs(self.rank, running, now)
+            job.heartbeat(self.rank, number, now)
+
+        self._do(beat)
 
     def up(self) -> None:
         """Its QPs are ready. NotPossibleError."""

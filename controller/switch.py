@@ -34,7 +34,14 @@ from controller.p4rt import (
     UpdateKind,
     WriteError,
 )
-from controller.push import CONTROLLER_ELECTION_ID, Program, load, shipped_program, write_base
+from controller.push import (
+    CONTROLLER_ELECTION_ID,
+    Program,
+    load,
+    running_on,
+    shipped_program,
+    write_base,
+)
 from controller.queries import OP_ECHO, OP_QUERY_SLOT, OP_SEND, SlotContent, SlotQueries
 from controller.recovery import Stage, compare, deleting_stages, flatten, of_jobs, writing_stages
 from p4src import MAX_FLOWS, MAX_PORTS, MAX_SLOTS
@@ -54,9 +61,6 @@ PORT_COUNTERS = {
 }
 FIRST_RETRY_S = 0.2
 LAST_RETRY_S = 2.0
-# Of what a switch says it runs, where the cookie, which is made from its contents, is ours and they are not:
-# simple_switch_grpc mixes up what it reads back for two clients at a time.
-_READ_AGAIN = 5
 POLL_INTERVAL_S = 3.0  # a switch that hangs, or whose program somebody replaced, does not end the stream
 
 
@@ -234,7 +238,7 @@ class Switch:
 
     async def runs_our_program(self) -> bool:
         """Whether the whole pipeline config is ours; also while another controller is primary."""
-        return self._program.is_in(await self._require_open().pipeline())
+        return self._program.is_in(await running_on(self._require_open(), self._program))
 
     async def write_batch(self, updates: Sequence[Update]) -> list[Failure]:
         """Apply updates with one request, in the order given; those refused. The others have been applied."""
@@ -373,11 +377,7 @@ class Switch:
     async def _prepare(self, client: P4RuntimeClient) -> None:
         """Our program and base entries into a switch that we are primary of, whatever it holds."""
         async with self._writing:
-            running = await client.pipeline()
-            for _ in range(_READ_AGAIN):
-                if running is None or self._program.is_in(running) or running.cookie != self._program.cookie:
-                    break
-                running = await client.pipeline()
+            running = await running_on(client, self._program)
             if not self._program.is_in(running):
                 self._change(
                     connected=False,

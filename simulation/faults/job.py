@@ -20,6 +20,8 @@ from simulation.rack import InvariantError
 if TYPE_CHECKING:
     from simulation.faults.world import World
 
+_Made = tuple[tuple[int, ...], str]
+
 
 class JobRun:
     """`number` counts from 1; ranks that workers joined with name them for ever."""
@@ -44,10 +46,8 @@ class JobRun:
         self._stopped_ns: dict[tuple[int, int], int] = {}  # and when
         self._sizes: dict[int, int] = {}
         self._windows: dict[int, int] = {}
-        # By collective: which workers have its result, as they joined, and of whom it is.
-        self._made: dict[
-            int, dict[int, tuple[tuple[int, ...], str]]
-        ] = {}  # in their accounts; how it was made
+        # By collective: which workers have its result, as they joined, and of whom it is; how it was made.
+        self._made: dict[int, dict[int, _Made]] = {}  # in their accounts
         self._finished: dict[int, dict[int, tuple[int, ...]]] = {}  # in their users' hands
         self._deliveries: dict[int, Deliveries] = {}
         self._expected: dict[int, Expected] = {}

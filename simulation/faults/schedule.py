@@ -43,8 +43,13 @@ ON_CONTROLLER = ("controller-restart", "controller-pause", "database-lost")
 # Both say less of jobs than there is to say; a restored one says what is no longer so, too.
 DATABASE_GONE = ("database-lost", "database-restored")
 MISHAPS = (
-    *(*ON_WORKERS, *ON_SWITCHES, *ON_CONTROLLER, "link-down", "disk-full"),
-    *("database-backup", "database-restored"),
+    *ON_WORKERS,
+    *ON_SWITCHES,
+    *ON_CONTROLLER,
+    "link-down",
+    "disk-full",
+    "database-backup",
+    "database-restored",
 )
 # What a controller waits for, which `Schedule.timing` may change.
 TIMES = tuple(f.name for f in dataclasses.fields(Config) if f.name.endswith("_s"))
