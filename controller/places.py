@@ -321,10 +321,10 @@ class Places:
         job = running.job
         try:
             self.store.release(generation, *(place.switch for place in places))
-            if job.plan is None or running.deleted:
+            if job.plan is None or running.unheard:
                 self.store.forget_job(generation)
             else:
-                self.store.save_job(stored(job, job.plan, (), job.phase))
+                self.store.save_job(replace(stored(job, job.plan, (), job.phase), deleted=running.deleted))
         except sqlite3.Error as error:
             if generation not in self._owed:
                 logger.error("%s: job %s is not forgotten yet: %s", self.store.path, job.spec.name, error)
@@ -339,12 +339,6 @@ class Places:
             with contextlib.suppress(sqlite3.Error):
                 self._give_back(running, generation, places)
                 self._on_room()
-
-    def forget(self, running: Running) -> None:
-        """A job without places was deleted; owed where the database cannot be written, or has it still."""
-        if running.generation is not None and running.generation not in self._owed:
-            with contextlib.suppress(sqlite3.Error):
-                self._give_back(running, running.generation, ())
 
     async def extend(self, running: Running, spine: str) -> None:
         """A place on one more spine, which was not there when the job was set up. As `put`."""
@@ -461,7 +455,7 @@ class Places:
         assert running.generation is not None
         # First the database: what it still has must not be given to another job.
         self.store.release(running.generation, name)
-        if running.deleted and len(running.places) == 1:
+        if running.unheard and len(running.places) == 1:
             self.store.forget_job(running.generation)
         self._free([running.places.pop(name)])
         if not running.places:
@@ -534,5 +528,6 @@ def stored(
             (seat.member, tokens[rank] if tokens else seat.token) for rank, seat in sorted(job.seats.items())
         ),
         phase=phase,
+        outcome=job.outcome,
         places=tuple(sorted(places, key=lambda place: place.switch)),
     )

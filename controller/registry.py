@@ -132,15 +132,11 @@ class Registry(Keeper):
         running = self.job(name)
         self.act(running, lambda job, now: job.end(f"job {name} was deleted"))
         self.store.forget_spec(name)
-        placed = any(held.places for held in (running, *running.before))
-        if placed and running.generation is not None:
+        if running.generation is not None:
             self.store.save_phase(running.generation, Phase.ENDED, running.job.outcome, deleted=True)
         self._specs.pop(name, None)
         del self._jobs[name]
-        for held in (running, *running.before):
-            held.deleted = True
-        if not placed:
-            self.places.forget(running)
+        running.deleted = True
         return running
 
     # Sessions.
@@ -284,6 +280,10 @@ class Registry(Keeper):
         if running is None or running.job.spec.name != name:
             raise NotFoundError(f"there is no job {name!r} with generation {generation}: it ended long ago")
         if isinstance(running.job.outcome, Superseded):
+            for later in reversed(self._by_generation.values()):
+                job = later.job
+                if job.spec.name == name and job.knows(token) and not isinstance(job.outcome, Superseded):
+                    return later
             raise NotPossibleError(
                 f"job {name} went on after generation {generation} without this worker, which had been away "
                 "for too long"
@@ -609,6 +609,8 @@ class Registry(Keeper):
         stored = _without_drafts(self.store.jobs())
         for known in stored:
             self._load(known, now)
+            for _, token in known.workers:  # who is in a generation has answered that it left those before
+                self.retired.stopped(token, known.plan.generation, now)
         for before in self.places.holding:
             after = self._jobs.get(before.job.spec.name)
             if isinstance(before.job.outcome, Superseded) and after is not None:
@@ -645,9 +647,9 @@ class Registry(Keeper):
         running = Running(job)
         generation = known.plan.generation
         self._by_generation[generation] = running
-        if known.deleted or isinstance(known.outcome, Superseded):
-            running.deleted = True
-        elif known.outcome is None or known.explicit == (known.spec.name in self._specs):
+        running.deleted, running.unheard = known.deleted, known.is_draft
+        of_now = known.outcome is None or known.explicit == (known.spec.name in self._specs)
+        if of_now and not known.deleted and not isinstance(known.outcome, Superseded):
             self._jobs[known.spec.name] = running
         places = known.places
         if known.outcome is None and known.plan.mode is Mode.RING:

@@ -217,7 +217,7 @@ class Renewer:
             logger.error("job %s: generation %d is not saved: %s", job.spec.name, plan.generation, why)
             if draft.places:  # a restart must find what is on switches
                 self._discard(draft)
-                draft.deleted = False  # the job keeps the generation, and its row
+                draft.unheard = False  # the job keeps the generation, and its row
                 draft = Running(draft.job)
                 if job.spec.mode is Mode.IN_NETWORK:
                     self._try_again(running, plan.generation)
@@ -226,8 +226,6 @@ class Renewer:
             self._unsaved[running], running.unsaved = registry.clock() + _RETRY_S, True
         for known in (self._again, self._since, self._away_since, self._said):
             known.pop(running, None)
-        for before in running.before:
-            before.deleted = True
         running.waits_for = ""
         if draft.places:
             running.places = draft.places
@@ -237,7 +235,7 @@ class Renewer:
 
     def _discard(self, draft: Running) -> None:
         """Take away what was written for a generation that nobody has heard of."""
-        draft.installing, draft.deleted = False, True
+        draft.installing, draft.unheard = False, True
         if not draft.places:
             return
         draft.job.phase, draft.job.outcome = Phase.ENDED, Superseded()
@@ -330,8 +328,6 @@ class Renewer:
         assert plan is not None
         self._supersede(stored(running.job, plan, running.places.values(), running.job.phase))
         running.unsaved = False
-        if running.deleted and not running.places:
-            self._registry.store.forget_job(plan.generation)
 
     def _save(self, running: Running, now: float) -> None:
         job = running.job

@@ -18,8 +18,9 @@ class Running:
     """A job, its workers' sessions by rank, and its places by switch (empty: it has none anywhere).
 
     `free_at`: when the guards of an ended job may go; `installing`: switches are being written for it;
-    `flows_removed`: the switches where an ended job has only its guards left; `deleted`: the database shall
-    forget it then. `before`: what generations before this one have left on switches; `when_written`: what is
+    `flows_removed`: the switches where an ended job has only its guards left. `deleted`: nobody asks for it
+    any more; `unheard`: no worker has heard of its generation, and the database forgets it when no switch has
+    anything of it. `before`: what generations before this one have left on switches; `when_written`: what is
     to be done when switches are not being written any more. `waits_for`: in words, what keeps it from going
     on. `unsaved`: the database does not know of its generation yet. `refused`: how often in this renewal
     workers offered queue pairs whose numbers they cannot have. `ended_at`: None also where that was before a
@@ -35,6 +36,7 @@ class Running:
     flows_removed: set[str] = field(default_factory=set)
     free_at: float = 0.0
     deleted: bool = False
+    unheard: bool = False
     before: list[Running] = field(default_factory=list)
     when_written: list[Callable[[], None]] = field(default_factory=list)
     waits_for: str = ""

@@ -28,7 +28,7 @@ from controller.specs import Backup
 _VERSION = 3
 _OLDER = (1, 2)  # differ in the parameters of flow entries; one switch a job
 _GENERATIONS = 1 << 32
-_KEPT = 100  # ended jobs that are remembered
+_KEPT = 100  # ended jobs that are remembered, and as many generations that jobs went on after
 _RESERVE = 256
 _SUPERSEDED = '{"superseded": true}'
 _DELETED = "deleted"
@@ -98,8 +98,8 @@ class Place:
 class StoredJob:
     """A job that has a plan. `places`: on each switch that holds something of it; none by ring.
 
-    `deleted`: it is only there for as long as it has places. `dropped` says, by token, why the job goes on
-    without some of `workers`: it was not under its next generation yet.
+    `deleted`: only its places and its queue pairs' numbers are of interest. `dropped` says, by token, why the
+    job goes on without some of `workers`: it was not under its next generation yet.
     """
 
     spec: JobSpec
@@ -261,7 +261,7 @@ class Store:
                 json.dumps(asdict(job.plan)),
                 json.dumps([_member_to_json(member, token) for member, token in job.workers]),
                 int(job.phase),
-                _outcome_to_json(job.outcome),
+                _outcome_to_json(job.outcome, deleted=job.deleted),
             ),
         )
         if generation >= self._since:
@@ -273,19 +273,20 @@ class Store:
             self._insert_place(generation, place)
 
     def supersede(self, job: StoredJob) -> None:
-        """A job goes on under a new generation: it is remembered, and those before it are over."""
-        name, generation = job.spec.name, job.plan.generation
-        older = "name = ? AND generation < ? AND phase != ?"
+        """A job goes on under a new generation: it is remembered, and those before it are over.
+
+        Those stay known for the numbers of their queue pairs (controller/retired.py).
+        """
         with self._db:
             self._save_job(job)
             self._db.execute(
-                f"DELETE FROM jobs WHERE {older} AND generation NOT IN (SELECT generation FROM regions)",
-                (name, generation, int(Phase.ENDED)),
+                "UPDATE jobs SET phase = ?, outcome = ? WHERE name = ? AND generation < ? AND phase != ?",
+                (
+                    *(int(Phase.ENDED), _outcome_to_json(Superseded())),
+                    *(job.spec.name, job.plan.generation, int(Phase.ENDED)),
+                ),
             )
-            self._db.execute(
-                f"UPDATE jobs SET phase = ?, outcome = ? WHERE {older}",
-                (int(Phase.ENDED), _outcome_to_json(Superseded()), name, generation, int(Phase.ENDED)),
-            )
+            self._forget_old()
 
     def save_places(self, places: Iterable[tuple[int, Place]]) -> None:
         """Jobs, by generation, have more places, or other entries there."""
@@ -319,7 +320,7 @@ class Store:
         *,
         deleted: bool = False,
     ) -> None:
-        """A job went on. `deleted`: it has ended, and only its places are of interest."""
+        """A job went on. `deleted`: it has ended, and only its places and numbers are of interest."""
         with self._db:
             self._db.execute(
                 "UPDATE jobs SET phase = ?, outcome = ? WHERE generation = ?",
@@ -343,11 +344,15 @@ class Store:
         with self._db:
             for switch in switches:
                 self._delete_place(generation, switch)
-            self._db.execute(
-                "DELETE FROM jobs WHERE phase = ? AND generation NOT IN (SELECT generation FROM regions) "
-                "AND generation NOT IN (SELECT generation FROM jobs ORDER BY generation DESC LIMIT ?)",
-                (int(Phase.ENDED), _KEPT),
-            )
+            self._forget_old()
+
+    def _forget_old(self) -> None:
+        newest = "NOT IN (SELECT generation FROM jobs WHERE outcome {} ? ORDER BY generation DESC LIMIT ?)"
+        self._db.execute(
+            "DELETE FROM jobs WHERE phase = ? AND generation NOT IN (SELECT generation FROM regions) "
+            f"AND generation {newest.format('=')} AND generation {newest.format('IS NOT')}",
+            (int(Phase.ENDED), _SUPERSEDED, _KEPT, _SUPERSEDED, _KEPT),
+        )
 
     def forget_job(self, generation: int) -> None:
         """Forget a job; StoreError where the switch still holds something of it."""

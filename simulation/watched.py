@@ -48,9 +48,14 @@ class WatchedSwitch(EntrySwitch):
 
     def claim_on_spine(self, job: SpineJob, slot: Slot, tag: Tag) -> None:
         # A renewal takes a job off spines at once, before its workers can have heard of it: what its leaves
-        # still send is of no job then, and dropped.
-        self._check_claim(slot, tag, self.jobs.__contains__)
+        # still send is of no job then, and dropped. A job that has other slots here than before, because the
+        # controller's database is from a backup, begins with empty ones, as on a spine that came back.
+        self._check_claim(slot, tag, lambda generation: self._holds(generation, slot))
         super().claim_on_spine(job, slot, tag)
+
+    def _holds(self, generation: int, slot: Slot) -> bool:
+        job = self.jobs.get(generation)
+        return job is not None and any(mine is slot for mine in job.slots)
 
     def _check_claim(self, slot: Slot, tag: Tag, is_held: Callable[[int], bool]) -> None:
         if slot.tag is None:

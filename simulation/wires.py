@@ -24,7 +24,7 @@ class Wire:
     """The far end of a port's veth, in the namespace of the calling thread."""
 
     def __init__(self, interface: str) -> None:
-        self.socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(_EVERY_PROTOCOL))
+        self.socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)  # hears nothing until it is bound
         self.socket.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, 16 << 20)
         self.socket.bind((interface, _EVERY_PROTOCOL))
         self.socket.setblocking(False)

@@ -20,7 +20,6 @@ from controller.allocator import SwitchAllocator
 from controller.api.errors import (
     ConflictError,
     InvalidRequestError,
-    NotFoundError,
     NotPossibleError,
     QueuePairTakenError,
 )
@@ -245,7 +244,7 @@ def test_a_leaf_that_restarted_gives_its_jobs_a_new_generation(bench: Run) -> No
         await b.go(workers)
         assert [worker.end for worker in workers] == [Left()] * 3
         assert b.used() == {}
-        assert len(b.store.jobs()) == 1
+        assert b.store.running() == []
 
     bench(test)
 
@@ -483,6 +482,33 @@ def test_a_dropped_worker_may_still_send_when_all_others_have_left(bench: Run, r
             await b.restart()
         b.now += 3600.0
         assert b.retired(first) == {(0, first + 1), (1, first)}
+
+    bench(test)
+
+
+@pytest.mark.parametrize("mode", [None, Mode.RING])
+def test_a_restart_knows_who_may_send_in_a_generation_before_the_last(bench: Run, mode: Mode | None) -> None:
+    """By ring, and when the guards of that generation are gone, no switch tells of it."""
+
+    async def test(b: RenewalBench) -> None:
+        workers = await b.start(spec=JobSpec(name="train", world_size=3, elastic=True, mode=mode))
+        first = b.qp
+        workers[2].session.broken()  # stopped, for an hour
+        rest = workers[:2]
+        await b.go(rest, 100.0)
+        stopped = {(0, first + 1), (1, first)}
+        assert b.retired(first) == stopped
+        await b.restart()
+        for worker in rest:
+            await b.resume(worker)
+        await b.go(rest, 3.0)
+        assert b.retired(first) == stopped
+        for worker in rest:
+            worker.session.leave()
+        await b.go(rest)
+        await b.restart()
+        b.now += 3600.0
+        assert b.retired(first) == stopped
 
     bench(test)
 
@@ -1131,7 +1157,9 @@ def test_what_was_written_for_a_renewal_that_failed_meanwhile_is_taken_off_again
         assert {worker.plan[1:] for worker in workers[:2]} == {(Mode.IN_NETWORK, 2)}
         assert b.used() == {"l1": 256}
         assert b.is_as_wanted()
-        assert [job.plan.generation for job in b.store.jobs()] == [workers[0].plan[0]]
+        heard_of = [job.plan.generation for job in b.store.jobs()]
+        assert heard_of == [workers[2].plan[0], workers[0].plan[0]]
+        assert b.store.running() == heard_of[1:]
 
     bench(test)
 
@@ -1199,8 +1227,8 @@ def test_what_is_left_of_old_generations_is_known_after_a_restart(bench: Run) ->
         await b.go(workers[:2], 80.0)
         await b.restart()
         assert b.registry.jobs() == []
-        with pytest.raises(NotFoundError):
-            await b.resume(workers[0])
+        await b.resume(workers[0])
+        assert heard(workers[0].session)[0] == Ended("job train was deleted")
 
     bench(test)
 
@@ -1496,7 +1524,10 @@ def test_a_job_that_was_deleted_does_not_come_back_with_the_controller(bench: Ru
         assert heard(workers[0].session)[0] == Ended("job train was deleted")
         await b.go([], 80.0)
         assert b.used() == {}
-        assert b.store.jobs() == []
+        first = b.qp
+        await b.restart()
+        assert (b.registry.jobs(), b.store.running()) == ([], [])
+        assert len(b.retired(first)) == 6, "none of its workers took the end"
 
     bench(test)
 

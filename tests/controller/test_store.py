@@ -153,6 +153,15 @@ def test_only_old_ended_jobs_are_forgotten(tmp_path: Path) -> None:
         assert [job.plan.generation for job in db.jobs()] == [1, *range(21, 121)]
 
 
+def test_generations_that_jobs_went_on_after_displace_no_ended_job(tmp_path: Path) -> None:
+    with store(tmp_path / "db") as db:
+        db.save_job(replace(JOB, phase=Phase.ENDED, outcome=Left(), places=()))
+        for generation in range(11, 132):
+            db.supersede(replace(JOB, plan=replace(PLAN, generation=generation), places=()))
+        assert [job.plan.generation for job in db.jobs()] == [7, *range(31, 132)]
+        assert db.running() == [131]
+
+
 def test_a_job_with_a_region_is_not_forgotten(tmp_path: Path) -> None:
     with store(tmp_path / "db") as db:
         db.save_job(JOB)

@@ -46,9 +46,9 @@ class ModelSwitch(threading.Thread):
 
     @staticmethod
     def open(name: str) -> socket.socket:
-        port = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0003))
+        port = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)  # hears nothing until it is bound
         port.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 24)
-        port.bind((name, 0))
+        port.bind((name, 0x0003))
         return port
 
     def run(self) -> None:

@@ -40,8 +40,8 @@ class Relay(threading.Thread):
 
     @staticmethod
     def _open(name: str) -> socket.socket:
-        raw = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0800))
-        raw.bind((name, 0))
+        raw = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)  # hears nothing until it is bound
+        raw.bind((name, 0x0800))
         return raw
 
     def run(self) -> None:

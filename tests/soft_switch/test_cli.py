@@ -283,10 +283,9 @@ def test_a_frame_goes_through_the_process(veths: list[tuple[str, str]], tmp_path
     try:
         assert process.stdout.readline().startswith("listening on ")
         frame = bytes.fromhex("02000000000102000000000388b5") + bytes(range(64))
-        protocol = socket.htons(0x88B5)
         with (
-            socket.socket(socket.AF_PACKET, socket.SOCK_RAW, protocol) as sender,
-            socket.socket(socket.AF_PACKET, socket.SOCK_RAW, protocol) as receiver,
+            socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as sender,
+            socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as receiver,
         ):
             sender.bind((far3, 0x88B5))
             receiver.bind((far1, 0x88B5))

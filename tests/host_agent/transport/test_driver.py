@@ -124,7 +124,7 @@ def test_a_link_that_goes_down_and_up(namespaces: list[str]) -> None:
 
 def open_capture() -> socket.socket:
     """Sees every frame on roce0, both directions."""
-    capture = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+    capture = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)  # hears nothing until it is bound
     capture.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 2**24)
     capture.bind(("roce0", 3))
     capture.setblocking(False)
