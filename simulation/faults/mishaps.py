@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from simulation.faults.worker import Worker
     from simulation.faults.world import World
 
+_FIRST_TRY_S = 0.11  # until a worker whose session broke has tried to resume it for the first time
+
 
 def happen(world: World, mishap: Mishap) -> None:
     """At its time."""
@@ -115,6 +117,7 @@ def excuse(world: World, job: JobRun, worker: Worker) -> str:
         ends = me or not job.plan.elastic or at_ns < job.running_ns  # nobody can be lost before it runs
         if mishap.kind in ("worker-pause", "session-cut") and ends:
             silent_s += lasts_s
-    if silent_s > min(config.lost_timeout_s, config.heartbeat_timeout_s) / 2:
+    away_s = 2 * silent_s + _FIRST_TRY_S  # it tries again after longer and longer waits
+    if away_s > min(config.lost_timeout_s, config.heartbeat_timeout_s):
         return "a worker was silent for long"
     return ""

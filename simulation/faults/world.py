@@ -304,8 +304,13 @@ class World:
     def is_running(self, generation: int) -> bool:
         """Whether somebody may still want sums of that generation."""
         job = self.generations.get(generation)
-        # A worker that was given up may not have heard of it; nothing that it sends is added any more.
-        return job is not None and job.newest <= generation and bool(job.of_generation(generation))
+        # A worker that was given up may not have heard of it; nothing that it sends is added any more. Who
+        # leaves has all that it will ever want, and may not have heard that all others do so too.
+        return (
+            job is not None
+            and job.newest <= generation
+            and not all(worker.is_leaving for worker in job.of_generation(generation))
+        )
 
     def lacking(self, generation: int, message: int) -> list[int]:
         """The ranks that have not received a message."""
