@@ -58,7 +58,7 @@ class Keeper(abc.ABC):
             on_change=self._links_changed,
             broken=store.broken() if config.links else (),
         )
-        self.places = Places(config, store, self.switches, self.links, clock=clock, on_room=self._room)
+        self.places = Places(config, store, self.switches, self.links, clock=self.awake, on_room=self._room)
         self.upkeep = Upkeep(config, self.switches, self.places, self.links, clock=clock, spawn=self.spawn)
         self.installer = Installer(config, store, self.places)
         for switch in switches:
@@ -81,6 +81,10 @@ class Keeper(abc.ABC):
                 raise SwitchError(f"switch {switch.name}: {self.store.trouble(error)}") from error
         if newest > switch.mark:
             switch.mark = switch.repeated_to = newest
+
+    @abc.abstractmethod
+    def notice_stop(self) -> None:
+        """Where this process itself stood still, it is held against nobody."""
 
     @abc.abstractmethod
     def act(self, running: Running, call: Callable[[Job, float], None]) -> None:
@@ -209,6 +213,11 @@ class Keeper(abc.ABC):
             hook()
 
     # Time.
+
+    def awake(self) -> float:
+        """The time, when it is known how long this process itself stood still."""
+        self.notice_stop()
+        return self.clock()
 
     def tick_switches(self) -> None:
         """Time has passed."""

@@ -520,14 +520,16 @@ def stored(
     job: Job, plan: Plan, places: Iterable[Place], phase: Phase, tokens: Mapping[int, bytes] | None = None
 ) -> StoredJob:
     """The job as the database keeps it; `tokens` by rank where seats do not have theirs yet."""
+    seats = {**job.seats, **job.departed}
     return StoredJob(
         spec=job.spec,
         explicit=job.explicit,
         plan=plan,
         workers=tuple(
-            (seat.member, tokens[rank] if tokens else seat.token) for rank, seat in sorted(job.seats.items())
+            (seat.member, tokens[rank] if tokens else seat.token) for rank, seat in sorted(seats.items())
         ),
-        phase=phase,
+        dropped=job.departures,
+        phase=phase if job.outcome is None else Phase.ENDED,
         outcome=job.outcome,
         places=tuple(sorted(places, key=lambda place: place.switch)),
     )

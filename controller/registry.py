@@ -134,6 +134,7 @@ class Registry(Keeper):
         self.store.forget_spec(name)
         if running.generation is not None:
             self.store.save_phase(running.generation, Phase.ENDED, running.job.outcome, deleted=True)
+        self.store.hide(name)
         self._specs.pop(name, None)
         del self._jobs[name]
         running.deleted = True
@@ -515,6 +516,7 @@ class Registry(Keeper):
         job = running.job
         if running.ended_at is None:
             running.ended_at = self.clock()
+            self._put_last(running)
         if running.installing:
             return  # _install comes back here
         self._save_phase(running)
@@ -529,7 +531,7 @@ class Registry(Keeper):
             self.retired.retire(job, free_at)
         if running.places:
             never_sent = isinstance(job.outcome, Left) or not started
-            running.free_at = self.clock() + (0.0 if never_sent else self.guarding_s)
+            running.free_at = self.awake() + (0.0 if never_sent else self.guarding_s)
             self.spawn(self.places.clean(running))
         self.waitlist.changed()  # it may have been on its way in
         self._forget_old()
@@ -539,10 +541,23 @@ class Registry(Keeper):
         """How long an ended job has guards where not all workers are known to know."""
         return self.timing.patience_s + STRAGGLERS_S
 
+    def _put_last(self, running: Running) -> None:
+        """What ended long ago is forgotten first, not what began then."""
+        generation, name = running.generation, running.job.spec.name
+        if generation is not None and self._by_generation.get(generation) is running:
+            self._by_generation[generation] = self._by_generation.pop(generation)
+        if self._jobs.get(name) is running:
+            self._jobs[name] = self._jobs.pop(name)
+
     def _forget_old(self) -> None:
-        ended = [g for g, running in self._by_generation.items() if not running.job.live]
-        for generation in ended[:-_REMEMBERED]:
-            del self._by_generation[generation]
+        for superseded in (False, True):
+            ended = [
+                generation
+                for generation, running in self._by_generation.items()
+                if not running.job.live and isinstance(running.job.outcome, Superseded) is superseded
+            ]
+            for generation in ended[:-_REMEMBERED]:
+                del self._by_generation[generation]
         names = [name for name, r in self._jobs.items() if not r.job.live and name not in self._specs]
         for name in names[:-_REMEMBERED]:
             del self._jobs[name]
@@ -580,6 +595,8 @@ class Registry(Keeper):
         self._ticked_at = now
         if late > 0:
             self.adoption.forgive(late, now)
+            for running in self.places.holding:  # workers that nobody could tell anything still send
+                running.free_at += late
             for running in self._jobs.values():
                 running.job.forgive(late, now)
 
@@ -588,6 +605,8 @@ class Registry(Keeper):
         now = self.clock()
         for running in self._jobs.values():
             running.job.expect_back(now)
+        for running in self.places.remains:  # its workers could not be told yet, and still send
+            running.free_at = max(running.free_at, now + self.guarding_s)
         self._ticked_at = now
 
     def stop(self) -> None:
@@ -609,15 +628,19 @@ class Registry(Keeper):
         stored = _without_drafts(self.store.jobs())
         for known in stored:
             self._load(known, now)
-            for _, token in known.workers:  # who is in a generation has answered that it left those before
-                self.retired.stopped(token, known.plan.generation, now)
+        # Who is in a generation has answered that it left those before; the oldest are first.
+        self.retired.all_stopped(
+            {t: known.plan.generation for known in stored for _, t in known.workers}, now
+        )
         for before in self.places.holding:
             after = self._jobs.get(before.job.spec.name)
             if isinstance(before.job.outcome, Superseded) and after is not None:
                 after.before.append(before)
         for known in stored:
             if known.dropped and known.outcome is None:
-                self._drop_again(self._by_generation[known.plan.generation], known.dropped)
+                running = self._by_generation.get(known.plan.generation)
+                if running is not None:
+                    self._drop_again(running, known.dropped)
         for running in list(self._jobs.values()):
             job = running.job
             if (

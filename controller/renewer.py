@@ -104,7 +104,7 @@ class Renewer:
         before.job.seats = {rank: replace(seat, knows_end=False) for rank, seat in everybody.items()}
         before.job.outcome = Superseded()
         before.places, running.places = running.places, {}
-        before.free_at = registry.clock() + registry.guarding_s
+        before.free_at = registry.awake() + registry.guarding_s
         registry.places.holding.remove(running)
         registry.places.holding.append(before)
         running.before.append(before)
@@ -209,9 +209,11 @@ class Renewer:
     def _commit(self, running: Running, draft: Running, plan: Plan) -> None:
         registry, job = self._registry, running.job
         self._unsaved.pop(running, None)
+        if running.unsaved and job.plan is not None:  # who was dropped from it may still send in it
+            running.behind.append(stored(job, job.plan, (), job.phase))
         running.unsaved = False
         try:
-            self._supersede(stored(draft.job, plan, draft.places.values(), Phase.RUNNING))
+            self._supersede(running, stored(draft.job, plan, draft.places.values(), Phase.RUNNING))
         except sqlite3.Error as error:
             why = registry.trouble(error)
             logger.error("job %s: generation %d is not saved: %s", job.spec.name, plan.generation, why)
@@ -239,7 +241,7 @@ class Renewer:
         if not draft.places:
             return
         draft.job.phase, draft.job.outcome = Phase.ENDED, Superseded()
-        draft.free_at = self._registry.clock()
+        draft.free_at = self._registry.awake()
         self._registry.spawn(self._registry.places.clean(draft))
 
     def _try_again(self, running: Running, number: int) -> None:
@@ -326,14 +328,14 @@ class Renewer:
         """A job has ended in a generation that the database does not know, and where the one before runs."""
         plan = running.job.plan
         assert plan is not None
-        self._supersede(stored(running.job, plan, running.places.values(), running.job.phase))
+        self._supersede(running, stored(running.job, plan, running.places.values(), running.job.phase))
         running.unsaved = False
 
     def _save(self, running: Running, now: float) -> None:
         job = running.job
         assert job.plan is not None
         try:
-            self._supersede(stored(job, job.plan, running.places.values(), job.phase))
+            self._supersede(running, stored(job, job.plan, running.places.values(), job.phase))
         except sqlite3.Error:
             self._unsaved[running] = now + _RETRY_S
         else:
@@ -341,10 +343,12 @@ class Renewer:
             running.unsaved = False
             logger.info("job %s: generation %d is saved now", job.spec.name, job.plan.generation)
 
-    def _supersede(self, job: StoredJob) -> None:
+    def _supersede(self, running: Running, job: StoredJob) -> None:
         """Save a generation; first what the database owes, as that may be to forget a try at the same one."""
         self._registry.places.settle_owed()
-        self._registry.store.supersede(job)
+        for generation in (*running.behind, job):
+            self._registry.store.supersede(generation)
+        running.behind.clear()
 
     # Workers that are lost
 

@@ -7,7 +7,7 @@ before its one sender, the neighbour in the ring, is known to have stopped, and 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Address
 
@@ -53,6 +53,8 @@ class RetiredQueuePairs:
                 (after.member, after.member.qpn_in, seat.token),  # data
                 (seat.member, seat.member.qpn_out, after.token),  # and what acknowledges it
             ):
+                if not sender:  # it has never heard of the other
+                    continue
                 key = (owner.ip, number, job.plan.generation)
                 fresh = _Retired(owner, number, job.spec.name, job.plan.generation, sender)
                 known = self._known.setdefault(key, fresh)
@@ -61,8 +63,12 @@ class RetiredQueuePairs:
 
     def stopped(self, token: bytes, before: int, now: float) -> None:
         """A worker sends nothing more of generations before that one."""
+        self.all_stopped({token: before}, now)
+
+    def all_stopped(self, before: Mapping[bytes, int], now: float) -> None:
+        """The same of several, by token."""
         for known in self._known.values():
-            if known.sender == token and known.generation < before and known.free_at is None:
+            if known.free_at is None and known.generation < before.get(known.sender, 0):
                 known.free_at = now + STRAGGLERS_S
 
     def tick(self, now: float) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from controller.jobs import Job
-from controller.store import Place
+from controller.store import Place, StoredJob
 
 if TYPE_CHECKING:
     from controller.sessions import Session
@@ -22,10 +22,10 @@ class Running:
     any more; `unheard`: no worker has heard of its generation, and the database forgets it when no switch has
     anything of it. `before`: what generations before this one have left on switches; `when_written`: what is
     to be done when switches are not being written any more. `waits_for`: in words, what keeps it from going
-    on. `unsaved`: the database does not know of its generation yet. `refused`: how often in this renewal
-    workers offered queue pairs whose numbers they cannot have. `ended_at`: None also where that was before a
-    restart. `later`, by token: the generation behind the database's that a worker came back with, and the
-    numbers of its QPs there, where the database is from a backup.
+    on. `unsaved`: the database does not know of its generation yet, nor of those `behind`. `refused`: how
+    often in this renewal workers offered queue pairs whose numbers they cannot have. `ended_at`: None also
+    where that was before a restart. `later`, by token: the generation behind the database's that a worker
+    came back with, and the numbers of its QPs there, where the database is from a backup.
     """
 
     job: Job
@@ -41,6 +41,7 @@ class Running:
     when_written: list[Callable[[], None]] = field(default_factory=list)
     waits_for: str = ""
     unsaved: bool = False
+    behind: list[StoredJob] = field(default_factory=list)
     refused: int = 0
     ended_at: float | None = None
     later: dict[bytes, tuple[int, frozenset[int]]] = field(default_factory=dict)

@@ -77,6 +77,16 @@ INSERT INTO given SELECT first, last FROM (
 ) WHERE first <= last;
 DELETE FROM counters WHERE name IN ('first', 'used');
 """
+# In which order jobs came to their end, or went on under another generation.
+_ENDED = f"""
+CREATE TABLE ended (
+    serial INTEGER PRIMARY KEY AUTOINCREMENT,
+    generation INTEGER NOT NULL UNIQUE REFERENCES jobs (generation) ON DELETE CASCADE
+);
+INSERT INTO ended (generation)
+    SELECT generation FROM jobs WHERE phase = {int(Phase.ENDED)} ORDER BY generation;
+"""
+_ENDS = "INSERT OR IGNORE INTO ended (generation) SELECT generation FROM jobs WHERE"
 _DROP_OLDER = "DROP TABLE entries; DROP TABLE regions;"
 
 
@@ -259,7 +269,7 @@ class Store:
                 job.explicit,
                 json.dumps(asdict(job.spec)),
                 json.dumps(asdict(job.plan)),
-                json.dumps([_member_to_json(member, token) for member, token in job.workers]),
+                json.dumps([_worker_to_json(job, member, token) for member, token in job.workers]),
                 int(job.phase),
                 _outcome_to_json(job.outcome, deleted=job.deleted),
             ),
@@ -271,20 +281,22 @@ class Store:
             )
         for place in job.places:
             self._insert_place(generation, place)
+        if job.phase is Phase.ENDED:
+            self._db.execute(f"{_ENDS} generation = ?", (generation,))
 
     def supersede(self, job: StoredJob) -> None:
         """A job goes on under a new generation: it is remembered, and those before it are over.
 
         Those stay known for the numbers of their queue pairs (controller/retired.py).
         """
+        older = "name = ? AND generation < ? AND phase != ?"
+        which = (job.spec.name, job.plan.generation, int(Phase.ENDED))
         with self._db:
             self._save_job(job)
+            self._db.execute(f"{_ENDS} {older} ORDER BY generation", which)
             self._db.execute(
-                "UPDATE jobs SET phase = ?, outcome = ? WHERE name = ? AND generation < ? AND phase != ?",
-                (
-                    *(int(Phase.ENDED), _outcome_to_json(Superseded())),
-                    *(job.spec.name, job.plan.generation, int(Phase.ENDED)),
-                ),
+                f"UPDATE jobs SET phase = ?, outcome = ? WHERE {older}",
+                (int(Phase.ENDED), _outcome_to_json(Superseded()), *which),
             )
             self._forget_old()
 
@@ -326,6 +338,9 @@ class Store:
                 "UPDATE jobs SET phase = ?, outcome = ? WHERE generation = ?",
                 (int(phase), _outcome_to_json(outcome, deleted=deleted), generation),
             )
+            if phase is Phase.ENDED:
+                self._db.execute(f"{_ENDS} generation = ?", (generation,))
+                self._forget_old()
 
     def save_dropped(self, generation: int, dropped: Mapping[bytes, str]) -> None:
         """Workers of a job, by token, that it goes on without, and why."""
@@ -347,12 +362,25 @@ class Store:
             self._forget_old()
 
     def _forget_old(self) -> None:
-        newest = "NOT IN (SELECT generation FROM jobs WHERE outcome {} ? ORDER BY generation DESC LIMIT ?)"
+        newest = (
+            "NOT IN (SELECT generation FROM ended JOIN jobs USING (generation) WHERE outcome {} ? "
+            "ORDER BY serial DESC LIMIT ?)"
+        )
         self._db.execute(
             "DELETE FROM jobs WHERE phase = ? AND generation NOT IN (SELECT generation FROM regions) "
             f"AND generation {newest.format('=')} AND generation {newest.format('IS NOT')}",
             (int(Phase.ENDED), _SUPERSEDED, _KEPT, _SUPERSEDED, _KEPT),
         )
+
+    def hide(self, name: str) -> None:
+        """Nobody asks any more for a job that has ended, nor for its runs before: they are `deleted`."""
+        with self._db:
+            for generation, outcome in self._db.execute(
+                "SELECT generation, outcome FROM jobs WHERE name = ? AND phase = ? AND outcome IS NOT ?",
+                (name, int(Phase.ENDED), _SUPERSEDED),
+            ).fetchall():
+                text = json.dumps({**json.loads(outcome or "{}"), _DELETED: True})
+                self._db.execute("UPDATE jobs SET outcome = ? WHERE generation = ?", (text, generation))
 
     def forget_job(self, generation: int) -> None:
         """Forget a job; StoreError where the switch still holds something of it."""
@@ -429,8 +457,9 @@ def _open(path: str, first_generation: int) -> sqlite3.Connection:
             db.executescript(
                 f"BEGIN IMMEDIATE; {_SCHEMA} {_REVISIONS} PRAGMA user_version = {_VERSION}; COMMIT;"
             )
-        if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'given'").fetchone():
-            db.executescript(f"BEGIN IMMEDIATE; {_GIVEN} COMMIT;")
+        for name, script in (("given", _GIVEN), ("ended", _ENDED)):
+            if not db.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (name,)).fetchone():
+                db.executescript(f"BEGIN IMMEDIATE; {script} COMMIT;")
         with db:
             db.execute("INSERT OR IGNORE INTO counters VALUES ('generation', ?)", (first_generation,))
     except sqlite3.OperationalError as error:
@@ -461,6 +490,11 @@ def _member_to_json(member: Member, token: bytes) -> list[Any]:
     if member.backup is not None:
         fields["backup"]["ip"] = str(member.backup.ip)
     return [fields, token.hex()]
+
+
+def _worker_to_json(job: StoredJob, member: Member, token: bytes) -> list[Any]:
+    why = job.dropped.get(token)
+    return [*_member_to_json(member, token), *([] if why is None else [why])]
 
 
 def _member_from_json(value: list[Any]) -> tuple[Member, bytes]:

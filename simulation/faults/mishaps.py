@@ -117,7 +117,7 @@ def excuse(world: World, job: JobRun, worker: Worker) -> str:
         ends = me or not job.plan.elastic or at_ns < job.running_ns  # nobody can be lost before it runs
         if mishap.kind in ("worker-pause", "session-cut") and ends:
             silent_s += lasts_s
-    away_s = 2 * silent_s + _FIRST_TRY_S  # it tries again after longer and longer waits
+    away_s = silent_s and 2 * silent_s + _FIRST_TRY_S  # it tries again after longer and longer waits
     if away_s > min(config.lost_timeout_s, config.heartbeat_timeout_s):
         return "a worker was silent for long"
     return ""

@@ -28,6 +28,7 @@ from controller.jobs import (
     Left,
     Member,
     Mode,
+    Phase,
     Resumed,
     Start,
 )
@@ -246,6 +247,35 @@ def test_a_job_that_must_run_in_the_network_ends_with_the_reason_if_it_cannot(be
     bench(test)
 
 
+def test_a_job_that_ended_while_it_waited_for_its_switch_is_over_after_a_restart(bench: Run) -> None:
+    """Though the controller dies when it has just written it down."""
+
+    async def test(b: Bench) -> None:
+        died = asyncio.Event()
+
+        async def dies(entries: object) -> None:
+            died.set()
+            await asyncio.Event().wait()
+
+        async with b.registry.switches["s1"].lock:
+            b.qp += 2
+            sessions = [b.registry.join("train", 2, member(rank, qp=b.qp)) for rank in range(2)]
+            await asyncio.sleep(0)
+            sessions[0].broken()
+            b.switch.install = dies  # type: ignore[method-assign]
+        await asyncio.wait_for(died.wait(), 5)
+        del b.switch.install
+        assert [known.phase for known in b.store.jobs()] == [Phase.ENDED]
+        b.store.close()
+        b.registry = b._start()
+        await b.settled()
+        assert not b.registry.job("train").job.live
+        b.qp -= 2  # nobody has ever sent to these
+        assert ready_of((await b.join("train", 2))[0]).plan.mode is Mode.IN_NETWORK
+
+    bench(test)
+
+
 def test_a_switch_that_refuses_leaves_the_job_to_the_ring(bench: Run) -> None:
     async def test(b: Bench) -> None:
         b.switch.fails = SwitchError("switch s1 refused 1 of 5 updates: the table is full")
@@ -345,9 +375,8 @@ def test_qps_that_a_lost_worker_sends_to_are_nobody_s_however_long_it_is_away(be
         for session in (one, three):
             assert ended_of(session).rank == 1
             session.took_end()
+        await b.pass_time(b.registry.guarding_s)
         b.now += 3600.0
-        b.registry.tick()
-        await b.registry.drain()
         assert b.switch.of_jobs == {}
         # It sends data to rank 2, and acknowledges what rank 0 sends.
         taken = {(0, b.qp), (2, b.qp + 1)}

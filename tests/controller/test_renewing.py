@@ -30,6 +30,7 @@ from controller.flows import FLOW, MEMBER_QP
 from controller.jobs import Ended, Heartbeat, Job, JobSpec, Left, Mode, Phase, Ready, Resumed, Start
 from controller.marks import mark_of
 from controller.moves import HoldAt, Pause
+from controller.places import stored
 from controller.queries import SlotContent
 from controller.renewals import Cause, Renew, Standing, Step
 from controller.sessions import Session
@@ -509,6 +510,23 @@ def test_a_restart_knows_who_may_send_in_a_generation_before_the_last(bench: Run
         await b.restart()
         b.now += 3600.0
         assert b.retired(first) == stopped
+
+    bench(test)
+
+
+def test_who_is_dropped_while_its_job_is_taken_off_is_known_after_a_restart(bench: Run) -> None:
+    async def test(b: RenewalBench) -> None:
+        workers = await b.start(elastic=True)
+        first = b.qp
+        running = b.registry.job("train")
+        assert running.job.plan is not None
+        workers[2].session.abort("no more")
+        plan = replace(running.job.plan, mode=Mode.RING)
+        b.store.save_job(stored(running.job, plan, (), running.job.phase))  # as `Places.take_off` does
+        await b.go(workers[:2], 3.0)
+        await b.restart()
+        b.now += 3600.0
+        assert b.retired(first) == {(0, first + 1), (1, first)}
 
     bench(test)
 
@@ -1454,6 +1472,7 @@ def test_with_a_full_disk_jobs_go_on_and_new_ones_are_refused(bench: Run) -> Non
         assert first[1:] == (Mode.RING, 3)
         assert workers[0].ready is not None
         assert f"the controller's database {b.path} cannot be written" in workers[0].ready.plan.mode_reason
+        (qp,) = {worker.qp for worker in workers}
         workers[2].session.abort("no more")
         await b.go(workers[:2], 1.0)
         assert {worker.plan[1:] for worker in workers[:2]} == {(Mode.RING, 2)}
@@ -1470,6 +1489,9 @@ def test_with_a_full_disk_jobs_go_on_and_new_ones_are_refused(bench: Run) -> Non
         assert known.plan.generation == workers[0].plan[0] > first[0]
         await b.go(workers[:2], 3.0)
         assert {worker.plan[1] for worker in workers[:2]} == {Mode.IN_NETWORK}
+        await b.restart()
+        b.now += 3600.0  # who was dropped while the disk was full may still send in that generation
+        assert b.retired(qp) == {(0, qp + 1), (1, qp)}
 
     bench(test)
 

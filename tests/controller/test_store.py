@@ -153,6 +153,38 @@ def test_only_old_ended_jobs_are_forgotten(tmp_path: Path) -> None:
         assert [job.plan.generation for job in db.jobs()] == [1, *range(21, 121)]
 
 
+def test_a_job_that_ended_last_is_kept_however_long_it_ran(tmp_path: Path) -> None:
+    with store(tmp_path / "db") as db:
+        db.save_job(replace(JOB, phase=Phase.RUNNING, places=()))
+        for generation in range(11, 132):
+            one = replace(
+                JOB, spec=replace(JOB.spec, name="other"), plan=replace(PLAN, generation=generation)
+            )
+            db.save_job(replace(one, phase=Phase.RUNNING, places=()))
+            db.save_phase(generation, Phase.ENDED, Left())
+        db.save_phase(7, Phase.ENDED, Left())
+        assert [job.plan.generation for job in db.jobs()] == [7, *range(33, 132)]
+
+
+def test_workers_that_a_job_has_dropped_come_back_with_it(tmp_path: Path) -> None:
+    dropped = replace(JOB, dropped={b"\x00token": "it died"})
+    with store(tmp_path / "db") as db:
+        db.save_job(dropped)
+        assert db.jobs() == [dropped]
+
+
+def test_no_run_of_a_job_that_was_deleted_is_asked_for_any_more(tmp_path: Path) -> None:
+    with store(tmp_path / "db") as db:
+        for generation, name in ((7, JOB.spec.name), (8, JOB.spec.name), (9, "other")):
+            one = replace(JOB, spec=replace(JOB.spec, name=name), plan=replace(PLAN, generation=generation))
+            db.save_job(replace(one, phase=Phase.ENDED, outcome=Ended("died"), places=()))
+        db.hide(JOB.spec.name)
+        assert [(job.deleted, job.outcome) for job in db.jobs()] == [
+            *[(True, Ended("died"))] * 2,
+            (False, Ended("died")),
+        ]
+
+
 def test_generations_that_jobs_went_on_after_displace_no_ended_job(tmp_path: Path) -> None:
     with store(tmp_path / "db") as db:
         db.save_job(replace(JOB, phase=Phase.ENDED, outcome=Left(), places=()))
