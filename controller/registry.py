@@ -704,6 +704,8 @@ class Registry(Keeper):
         if known.phase is Phase.INSTALLING:
             job.end("the controller was restarted while the job was set up")
         self.act(running, lambda job, now: None)
+        if not job.live:  # where the database is from a backup, its workers may have heard of it, and send
+            running.free_at = now + self.guarding_s
 
 
 def _renumber(running: Running, effect: Renumbered) -> None:
