@@ -30,9 +30,12 @@ from soft_switch.compiler.effects import ENDING, STANDARD
 from soft_switch.compiler.expressions import Constants, ExpressionWriter
 from soft_switch.compiler.hashes import Calculations
 from soft_switch.compiler.layout import HeaderPlace, Layout, Place, StackPlace
+from soft_switch.compiler.propagate import ActionLocals
 from soft_switch.compiler.standard_metadata import StandardMetadata
 from soft_switch.description import MeterInfo
 from soft_switch.errors import ProgramError, Source, UnsupportedConstruct
+
+ASSIGNMENTS = ("assign", "set", "modify_field")
 
 
 def param_words(widths: Sequence[int]) -> list[tuple[int, int]]:
@@ -64,9 +67,7 @@ class Primitives:
         self._calculations = calculations
         self._standard = standard
         self._table: Mapping[str, Callable[[Primitive, ExpressionWriter], None]] = {
-            "assign": self._assign,
-            "set": self._assign,
-            "modify_field": self._assign,
+            **dict.fromkeys(ASSIGNMENTS, self._assign),
             "assign_header": self._assign_header,
             "copy_header": self._assign_header,
             "assign_header_stack": self._assign_stack,
@@ -341,12 +342,18 @@ class Primitives:
 
 
 class Actions:
-    """The actions of a program as functions `actionN(g, p, c, a)`."""
+    """The actions of a program as functions `actionN(g, p, c, a)`. Without `local` no calls are fused."""
 
     def __init__(
-        self, program: Bmv2Program, layout: Layout, constants: Constants, primitives: Primitives
+        self,
+        program: Bmv2Program,
+        layout: Layout,
+        constants: Constants,
+        primitives: Primitives,
+        local: ActionLocals | None = None,
     ) -> None:
         self._program = program
+        self._locals = local
         self._layout = layout
         self._constants = constants
         self._primitives = primitives
@@ -380,16 +387,47 @@ class Actions:
         params = param_words([param.width for param in action.info.params])
         writer = ExpressionWriter(self._layout, self._constants, out, params)
         targets = {_jump_target(call) for call in action.primitives if call.op in ("_jump", "_jump_if_zero")}
+        fused = 0
         for index, call in enumerate(action.primitives):
+            if index < fused:
+                continue
             if index in targets:
                 out.label(f"L{index}")
-            with out.block():
-                self._primitive(call, writer)
+            fused = self._fuse(action, index, targets, writer)
+            if fused == index:
+                with out.block():
+                    self._primitive(call, writer)
         for target in sorted(targets):
             if target >= len(action.primitives):
                 out.label(f"L{target}")
         out("(void)g, (void)p, (void)c, (void)a;")
         return out.text()
+
+    def _fuse(self, action: Action, index: int, targets: set[int], writer: ExpressionWriter) -> int:
+        """Write the assignments from there on that can share a loop over their words; where they end."""
+        if self._locals is None:
+            return index
+        group: list[tuple[Field, Expression]] = []
+        words = 0
+        for call in action.primitives[index:]:
+            if call.op not in ASSIGNMENTS or (group and index + len(group) in targets):
+                break
+            target, expression = call.operands[:2]
+            if not isinstance(target, Field) or isinstance(expression, NOT_VALUES):
+                break
+            count = writer.fusible(target, expression)
+            if count == 0 or (group and count != words):
+                break
+            words = count
+            group.append((target, expression))
+            writer.let(target, expression, "")
+        writer.forget()
+        if len(group) < 2:
+            return index
+        end = index + len(group)
+        stored = {target for target, _ in group if not self._locals.ends(action, end, target)}
+        writer.fuse(group, words, stored)
+        return end
 
     def _primitive(self, call: Primitive, writer: ExpressionWriter) -> None:
         if call.op == "_jump":

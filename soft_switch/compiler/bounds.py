@@ -179,5 +179,21 @@ def no_borrow(a: Bounds, b: Bounds, count: int) -> bool:
     return all(_word(a.must, i) >= _word(b.maybe, i) for i in range(count - 1))
 
 
+def stays_left(a: Bounds, amount: int, count: int, kept: int = -1) -> bool:
+    """Whether no `kept` bit of a << amount, modulo `count` words, comes from another word."""
+    if not 0 <= amount < WORD_BITS or a.negative:
+        return False
+    maybe, low = a.maybe << amount, ones(amount)
+    return all(_word(maybe & kept, i) & low == 0 for i in range(1, count))
+
+
+def stays_right(a: Bounds, amount: int, count: int, kept: int = -1) -> bool:
+    """The same of a >> amount; `a` has to fit into those words."""
+    if not 0 <= amount < WORD_BITS or a.negative or a.bits > WORD_BITS * count:
+        return False
+    maybe, high = a.maybe >> amount, WORD_MASK & ~(WORD_MASK >> amount)
+    return all(_word(maybe & kept, i) & high == 0 for i in range(count - 1))
+
+
 def _word(value: int, index: int) -> int:
     return value >> (WORD_BITS * index) & WORD_MASK

@@ -9,7 +9,7 @@ comparisons, shifts to the right, division and saturation get their operands exa
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Union
 
 from soft_switch.bmv2.program import HeaderType
@@ -79,6 +79,7 @@ class ExpressionWriter:
         self._uses: Counter[int] = Counter()
         self._shared: dict[tuple[int, int], str] = {}
         self._known: dict[int, tuple[Value, Bounds]] = {}  # by identity, kept alive
+        self._locals: dict[Field, tuple[str, Bounds]] = {}  # of the loop that is being written
 
     def begin(self, *roots: Expression) -> None:
         """Start a statement. What occurs more than once in its expressions will be computed once."""
@@ -165,6 +166,8 @@ class ExpressionWriter:
                 return b.constant(value)
             case Place():
                 return expression.bounds
+            case Field() if expression in self._locals:
+                return self._locals[expression][1]
             case Field() | LastField():
                 place = self._static_place(expression)
                 if place.varbit:
@@ -400,6 +403,61 @@ class ExpressionWriter:
             case _:
                 return f"from_unsigned<{count}>({self.boolean(expression)})"
 
+    def fuse(self, group: Sequence[tuple[Field, Expression]], count: int, stored: Container[Field]) -> None:
+        """Assignments one after the other, each of which `fusible` allows, as one loop over words.
+
+        Only those fields that are `stored` keep their value behind it.
+        """
+        self._uses.clear()  # nothing is computed before the loop
+        with self.out.block(f"for (int i = 0; i < {count}; i++)"):
+            for target, expression in group:
+                name = self.out.name("l")
+                self.out(f"const uint64_t {name} = {self._word(expression, count)};")
+                self.let(target, expression, name)
+            for target in [target for target in self._locals if target in stored]:
+                self.out(f"{self.place(target).text}.w[i] = {self._locals[target][0]};")
+        self.forget()
+
+    def let(self, target: Field, expression: Expression, name: str) -> None:
+        """Inside a fused loop: from here on the field has that value, and word i of it that name."""
+        self._locals[target] = name, b.bit_and(self.bounds(expression), self._static_place(target).bounds)
+        self._known.clear()  # other statements may have the same expressions
+
+    def forget(self) -> None:
+        """No loop is being written."""
+        self._locals.clear()
+        self._known.clear()
+
+    def fusible(self, target: Field | LastField, expression: Expression) -> int:
+        """The words of an assignment whose words are computed side by side, without anything else; else 0."""
+        if not isinstance(target, Field) or not isinstance(target.header, Header):
+            return 0
+        place = self._static_place(target)
+        count = place.words
+        whole = not (place.signed or place.varbit or place.saturating) and place.width == 64 * count
+        return count if whole and count > 1 and self._side_by_side(expression, count) else 0
+
+    def _side_by_side(self, expression: Expression, count: int) -> bool:
+        self._uses.clear()
+        match expression:
+            case Const(value):
+                return value >= 0
+            case Field(Header(), _):
+                place = self._static_place(expression)
+                return not (place.signed or place.varbit) and place.width == 64 * count
+            case Binary("&", left, right) if self._keeps(left, right, count):
+                return self._side_by_side(left, count)
+            case Unary("~", operand):
+                return self._side_by_side(operand, count)
+            case Binary("&", left, Const(mask)) if shift := self._masked_shift(left, mask, count):
+                return self._side_by_side(shift[1], count)
+            case Binary("<<" | ">>", left, Const()):
+                return self._parallel(expression, count) and self._side_by_side(left, count)
+            case Binary(_, left, right) if self._parallel(expression, count):
+                return self._side_by_side(left, count) and self._side_by_side(right, count)
+            case _:
+                return False
+
     def parallel(self, expression: Value, count: int) -> bool:
         """Whether, at the top of the expression, word i of the value needs words i of the operands only."""
         return count > 1 and self._parallel(expression, count)
@@ -410,14 +468,42 @@ class ExpressionWriter:
                 return True
             case Binary("&", left, right) if self._keeps(left, right, count):
                 return self._parallel(left, count)
+            case Binary("<<" | ">>" as op, left, Const(amount)):
+                return self._stays(op, left, amount, count)
             case Binary(op, _, _) if op in WORD_PARALLEL:
                 return True
             case Binary("+", left, right):
                 return b.no_carry(self.bounds(left), self.bounds(right), count)
             case Binary("-", left, right):
+                match self._whole(right, count):
+                    case Binary(">>", other, Const(amount)) if left == other:
+                        return self._stays(">>", left, amount, count)  # no word is less than itself, shifted
                 return b.no_borrow(self.bounds(left), self.bounds(right), count)
             case _:
                 return False
+
+    def _masked_shift(
+        self, expression: Expression, mask: int, count: int
+    ) -> tuple[str, Expression, int] | None:
+        """The operator and operands of a shift of which the mask keeps nothing from other words."""
+        match self._whole(expression, count):
+            case Binary("<<" | ">>" as op, left, Const(amount)) if self._stays(op, left, amount, count, mask):
+                return op, left, amount
+            case _:
+                return None
+
+    def _whole(self, expression: Expression, count: int) -> Expression:
+        """The expression without masks that keep its low `count` words."""
+        while isinstance(expression, Binary) and expression.op == "&":
+            if not self._keeps(expression.left, expression.right, count):
+                break
+            expression = expression.left
+        return expression
+
+    def _stays(self, op: str, left: Expression, amount: int, count: int, kept: int = -1) -> bool:
+        """Whether a shift moves nothing from one word into another, but for what is not `kept` of it."""
+        stays = b.stays_left if op == "<<" else b.stays_right
+        return stays(self.bounds(left), amount, count, kept)
 
     def word(self, expression: Value, count: int) -> str:
         """Word i of the value modulo 2^(64 count), as C++ inside a loop over i."""
@@ -432,8 +518,15 @@ class ExpressionWriter:
                 if len(parts) == 1:
                     return word(parts.pop())
                 return f"{self._constants.name(value, count)}[i]"
+            case Field() if expression in self._locals:
+                return self._locals[expression][0]
             case Binary("&", left, right) if self._keeps(left, right, count):
                 return self.word(left, count)
+            case Binary("&", left, Const(mask)) if shift := self._masked_shift(left, mask, count):
+                op, shifted, amount = shift
+                return f"(({self.word(shifted, count)} {op} {amount}) & {self.word(Const(mask), count)})"
+            case Binary("<<" | ">>" as op, left, Const(amount)) if self._parallel(expression, count):
+                return f"({self.word(left, count)} {op} {amount})"
             case Unary("~", operand):
                 return f"(~{self.word(operand, count)})"
             case Mux(condition, left, right):

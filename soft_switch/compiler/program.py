@@ -17,7 +17,7 @@ from soft_switch.compiler.liveness import everything, find_liveness
 from soft_switch.compiler.packing import declare_codecs
 from soft_switch.compiler.parser import ParserExpressionWriter, ParserWriter
 from soft_switch.compiler.passes import PassWriter
-from soft_switch.compiler.propagate import all_reads, propagate_copies
+from soft_switch.compiler.propagate import ActionLocals, all_reads, propagate_copies
 from soft_switch.compiler.reroll import reroll
 from soft_switch.compiler.standard_metadata import StandardMetadata
 from soft_switch.compiler.tables import (
@@ -69,7 +69,8 @@ class _Compiler:
         self.standard = StandardMetadata(program, self.layout, all_reads(program) if optimise else None)
         self.passes = PassWriter(program, self.layout, self.standard)
         self.primitives = Primitives(program, self.calculations, self.standard)
-        self.actions = Actions(program, self.layout, self.constants, self.primitives)
+        local = ActionLocals(program) if optimise else None
+        self.actions = Actions(program, self.layout, self.constants, self.primitives, local)
         tables = [table for pipeline in program.pipelines.values() for table in pipeline.tables]
         self.profiles = lay_out_profiles(program)
         self.tables = {

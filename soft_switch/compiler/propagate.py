@@ -66,6 +66,29 @@ def all_reads(program: Bmv2Program) -> frozenset[Variable]:
     return frozenset(_readers(program, finder))
 
 
+class ActionLocals:
+    """Which metadata an action writes for itself alone."""
+
+    def __init__(self, program: Bmv2Program) -> None:
+        self._finder = EffectsFinder(program)
+        self._readers = _readers(program, self._finder)
+
+    def ends(self, action: Action, index: int, field: Field) -> bool:
+        """Whether nothing reads what a field has before that call of an action.
+
+        Nobody else reads it, no later call does, and the action writes it before it reads it.
+        """
+        variables = self._finder.variables(field)
+        if not variables or variables & self._finder.standard:
+            return False
+        calls = action.primitives
+        if any(call.op in JUMPS for call in calls) or variables & self._finder.action(action).reads:
+            return False
+        if any(self._readers.get(variable, set()) - {action.info.id} for variable in variables):
+            return False
+        return not any(variables & self._finder.primitive(call).reads for call in calls[index:])
+
+
 def _readers(program: Bmv2Program, finder: EffectsFinder) -> Mapping[Variable, set[object]]:
     """Who reads each variable: the numbers of actions, and a word for everything else."""
     readers: dict[Variable, set[object]] = {}
