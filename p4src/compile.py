@@ -36,6 +36,8 @@ def compile_program(output: Path) -> None:
     arguments = [
         *("--arch", "v1model"),
         *("--p4runtime-files", str(p4info_path)),
+        # It would put the expression that a variable was given in the place of each of its uses.
+        *("--excludeMidendPasses", "P4::LocalCopyPropagation"),
         *("-o", str(json_path)),
         PROGRAM,
     ]

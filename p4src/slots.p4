@@ -17,64 +17,7 @@
 
 #include <v1model.p4>
 #include "include/headers.p4"
-
-/* What happens to a chunk's accumulator. */
-typedef bit<3> chunk_op_t;
-const chunk_op_t CHUNK_CLAIM = 0; /* accumulator = chunk */
-const chunk_op_t CHUNK_SUM   = 1; /* accumulator = chunk = accumulator + chunk */
-const chunk_op_t CHUNK_MAX   = 2; /* accumulator = chunk = max(accumulator, chunk) */
-const chunk_op_t CHUNK_LOAD  = 3; /* chunk = accumulator */
-
-/* All lanes' sign bits, and all their other bits. */
-#define SIGNS 2048w0x80000000800000008000000080000000800000008000000080000000800000008000000080000000800000008000000080000000800000008000000080000000800000008000000080000000800000008000000080000000800000008000000080000000800000008000000080000000800000008000000080000000800000008000000080000000800000008000000080000000800000008000000080000000800000008000000080000000800000008000000080000000800000008000000080000000800000008000000080000000800000008000000080000000800000008000000080000000800000008000000080000000800000008000000080000000
-#define VALUES 2048w0x7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff
-
-/* One chunk of every slot: 64 lanes of signed 32-bit integers. */
-control Accumulator(inout chunk_t chunk, in slot_t slot, in chunk_op_t op) {
-    register<lanes_t>(MAX_SLOTS) sums;
-    lanes_t stored;
-    lanes_t larger;
-
-    action claim() {
-        sums.write(slot, chunk.lanes);
-    }
-
-    action load() {
-        sums.read(chunk.lanes, slot);
-    }
-
-    /* Adds without the sign bits, so that no carry leaves its lane, then puts them in: a xor b xor carry. */
-    action sum() {
-        sums.read(stored, slot);
-        chunk.lanes = ((stored & VALUES) + (chunk.lanes & VALUES)) ^ ((stored ^ chunk.lanes) & SIGNS);
-        sums.write(slot, chunk.lanes);
-    }
-
-    /* Lane-wise signed comparison (Hacker's Delight 2-18): `larger` gets the sign bit of the lanes where the stored
-     * one is at least as large, then all bits of those. No borrow crosses a lane: the sign bit of the minuend is set. */
-    action maximum() {
-        sums.read(stored, slot);
-        larger = (stored | SIGNS) - (chunk.lanes & VALUES);
-        larger = ((~stored & chunk.lanes) | (~(stored ^ chunk.lanes) & larger)) & SIGNS;
-        larger = larger | (larger - (larger >> 31));
-        chunk.lanes = (stored & larger) | (chunk.lanes & ~larger);
-        sums.write(slot, chunk.lanes);
-    }
-
-    apply {
-        if (chunk.isValid()) {
-            if (op == CHUNK_SUM) {
-                sum();
-            } else if (op == CHUNK_CLAIM) {
-                claim();
-            } else if (op == CHUNK_LOAD) {
-                load();
-            } else {
-                maximum();
-            }
-        }
-    }
-}
+#include "accumulator.p4"
 
 /* A slot's state: generation 32 | message 32 | bitmap 32 | chunks 8 | flags 8. */
 #define SLOT_GENERATION(s) s[111:80]
@@ -82,6 +25,9 @@ control Accumulator(inout chunk_t chunk, in slot_t slot, in chunk_op_t op) {
 #define SLOT_BITMAP(s)     s[47:16]
 #define SLOT_CHUNKS(s)     s[15:8]
 #define SLOT_FLAGS(s)      s[7:0]
+
+/* What ranks that disagree get: they may have added to accumulators that an older message, of another job even, has left. */
+#define SILENCE(i) if (hdr.chunk[i].isValid()) { hdr.chunk[i].lanes = 0; }
 
 control Slots(inout headers_t hdr,
               inout metadata_t meta,
@@ -217,6 +163,12 @@ control Slots(inout headers_t hdr,
                 note_time();
                 op = CHUNK_CLAIM;
                 head_op = CHUNK_CLAIM;
+                if (meta.op == OP_SUM_HALF && meta.verdict == DISCARD) {
+                    op = HALF_CLAIM;
+                    if (meta.index != 0) {
+                        head_op = HALF_CLAIM;
+                    }
+                }
                 touched = true;
             } else {
                 late.count((bit<32>)meta.flow);
@@ -305,7 +257,14 @@ control Slots(inout headers_t hdr,
             /* 2 */
             bitmap = bitmap | meta.rank_bit;
             flags = flags | meta.tree_flags;
-            op = meta.op == OP_SUM ? CHUNK_SUM : CHUNK_MAX;
+            op = CHUNK_SUM;
+            if (meta.op == OP_MAX) {
+                op = CHUNK_MAX;
+            } else if (meta.op == OP_MAX_HALF) {
+                op = HALF_MAX;
+            } else if (meta.op == OP_SUM_HALF) {
+                op = bitmap == meta.all_ranks ? HALF_LAST : HALF_SUM;
+            }
             head_op = op;
             touched = true;
             aggregated.count((bit<32>)meta.flow);
@@ -321,8 +280,8 @@ control Slots(inout headers_t hdr,
                 }
             }
             if (meta.index == 0) {
-                /* The first chunk is the aggregation header: the first contributor's is kept. */
-                head_op = CHUNK_LOAD;
+                /* The first chunk is the aggregation header: the first contributor's fields are kept. */
+                head_op = HEADER_MAX;
             } else {
                 store_state();
             }
@@ -344,7 +303,7 @@ control Slots(inout headers_t hdr,
             chunk_13.apply(hdr.chunk[13], slot, op);
             chunk_14.apply(hdr.chunk[14], slot, op);
             chunk_15.apply(hdr.chunk[15], slot, op);
-            if (meta.index == 0 && op != CHUNK_CLAIM) {
+            if (meta.index == 0 && op != CHUNK_CLAIM && op != HALF_CLAIM) {
                 /* Everybody learns from the result if ranks asked for different things; who asks again with a packet
                  * of another size than the slot's is told alone. */
                 if (chunks != meta.chunks || (op != CHUNK_LOAD && hdr.chunk[0].lanes[1911:1760] != meta.signature)) {
@@ -354,6 +313,23 @@ control Slots(inout headers_t hdr,
                 if (op != CHUNK_LOAD) {
                     store_state();
                 }
+            }
+            if (meta.index == 0 && flags & FLAG_MISMATCH != 0) {
+                SILENCE(1)
+                SILENCE(2)
+                SILENCE(3)
+                SILENCE(4)
+                SILENCE(5)
+                SILENCE(6)
+                SILENCE(7)
+                SILENCE(8)
+                SILENCE(9)
+                SILENCE(10)
+                SILENCE(11)
+                SILENCE(12)
+                SILENCE(13)
+                SILENCE(14)
+                SILENCE(15)
             }
             meta.result_flags = flags | FLAG_RESULT;
             meta.stamp_shift = 239;

@@ -33,11 +33,13 @@ CODES: Final = (18, 20, 21, 23)
 
 
 class Op(IntEnum):
-    """What the switch does with a message's 32-bit lanes."""
+    """What the switch does with a message's lanes, of 32 bits or, of what is called so, 16."""
 
     PASS = 0  # forward untouched
     SUM = 1  # two's complement, wrapping
     MAX = 2  # signed
+    SUM_HALF = 3  # binary16, rounded once
+    MAX_HALF = 4  # signed, of 16 bits
 
 
 class ElementType(IntEnum):
@@ -90,7 +92,6 @@ class Stage(IntEnum):
 
     NONE = 0
     TENSOR = 1  # in the network: the tensor itself
-    MAGNITUDE = 2  # in the network: one element, by which a scale is agreed on
     TOGETHER = 3  # in the network: all ranks' small tensors, beside each other
     RING_REDUCE = 4  # by ring: parts that are added on their way
     RING_GATHER = 5  # by ring: parts as they are

@@ -53,6 +53,8 @@ const bit<8>  AGGREGATION_VERSION = 1;
 const bit<8> OP_PASS = 0;        /* forward untouched: ring phases */
 const bit<8> OP_SUM  = 1;
 const bit<8> OP_MAX  = 2;
+const bit<8> OP_SUM_HALF = 3; /* of binary16: p4src/accumulator.p4 */
+const bit<8> OP_MAX_HALF = 4; /* of lanes of 16 bits */
 
 /* In BTH's reserved bits, which receivers ignore: set on every packet of a result, so that our own hosts never take
  * another packet for one, whatever path it came. No host may send it. */
@@ -119,7 +121,7 @@ header tree_t {
     bit<8>       version;
     bit<8>       kind;
     bit<8>       opcode;         /* BTH's, of the host packet that this stands for */
-    bit<8>       op;             /* OP_SUM or OP_MAX */
+    bit<8>       op;             /* but OP_PASS */
     bit<8>       index;          /* of the packet in its message */
     bit<8>       flags;
     bit<16>      reserved;

@@ -227,7 +227,7 @@ class SwitchModel(TreeSwitch):
         chunks = len(packet.payload) // CHUNK_BYTES
         if slot.behind(tag):  # 1: claim
             self.claim(job, slot, tag)
-            slot.store(packet.payload)
+            slot.store(packet.payload, record.op if len(job.flows) > 1 else Op.SUM)
         elif slot.tag != tag:  # 5: the slot is a newer message's
             job.counters["stale"] += 1
             return self.forward(flow.port, frame)
@@ -239,7 +239,7 @@ class SwitchModel(TreeSwitch):
             return self.duplicate(job, flow, slot, record, index, packet, frame)
         else:  # 2: add
             self.compare(job, slot, index, packet.payload)
-            slot.add(packet.payload, record.op)
+            slot.add(packet.payload, record.op, index, last=len(slot.ranks) + 1 == len(job.flows))
         slot.ranks.add(place)
         job.counters["aggregated"] += 1
         if len(slot.ranks) < len(job.flows):

@@ -9,9 +9,10 @@ from ipaddress import IPv4Address
 import numpy as np
 from numpy.typing import NDArray
 
-from host_agent.wire.aggregation import CHUNK_BYTES, LANE_BYTES, MAX_CHUNKS, Op
+from host_agent.wire.aggregation import CHUNK_BYTES, HEADER_BYTES, LANE_BYTES, MAX_CHUNKS, Op
 from host_agent.wire.headers import DEFAULT_UDP_SOURCE_PORT
 from host_agent.wire.values import value_class
+from simulation.switch import half
 
 Out = tuple[int, bytes]  # port, frame
 Tag = tuple[int, int]  # generation, message
@@ -118,6 +119,9 @@ class Slot:
     chunks: list[NDArray[np.int32]] = field(
         default_factory=lambda: [_ZEROS] * MAX_CHUNKS  # replaced, never written into
     )
+    seconds: list[NDArray[np.int32]] = field(  # of each lane's second number, while they are added up
+        default_factory=lambda: [_ZEROS] * MAX_CHUNKS
+    )
     header: bytes = bytes(CHUNK_BYTES)
     count: int = 0  # chunks in the first contributor's packet
     mismatch: bool = False
@@ -132,22 +136,45 @@ class Slot:
         """Forget all but the lanes."""
         self.tag, self.ranks, self.mismatch, self.result, self.psns = tag, set(), False, False, {}
 
-    def store(self, payload: bytes) -> None:
-        """In place of what is there; chunks that the payload does not have keep what they hold."""
+    def store(self, payload: bytes, op: Op = Op.SUM) -> None:
+        """In place of what is there; chunks that the payload does not have keep what they hold.
+
+        `op` SUM_HALF: more is to be added.
+        """
         values = lanes_of(payload)
         self.header, self.count = payload[:CHUNK_BYTES], len(values)
         for chunk, value in enumerate(values):
             self.chunks[chunk] = value
+            if op == Op.SUM_HALF:
+                self.chunks[chunk], self.seconds[chunk] = half.numbers(value, 0), half.numbers(value, 1)
 
-    def add(self, payload: bytes, op: Op) -> None:
-        """Lane by lane."""
+    def add(self, payload: bytes, op: Op, index: int, *, last: bool) -> None:
+        """Lane by lane; behind a header's fields, the larger of each byte. `last`: nothing more comes."""
+        if index == 0:
+            behind = zip(self.header[HEADER_BYTES:], payload[HEADER_BYTES:], strict=False)
+            self.header = self.header[:HEADER_BYTES] + bytes(map(max, behind))
         for chunk, value in enumerate(lanes_of(payload)):
             old = self.chunks[chunk]
-            self.chunks[chunk] = old + value if op == Op.SUM else np.maximum(old, value)
+            if op == Op.SUM_HALF:
+                first, second = old + half.numbers(value, 0), self.seconds[chunk] + half.numbers(value, 1)
+                if last:
+                    self.chunks[chunk] = half.rounded(first, second)
+                else:
+                    self.chunks[chunk], self.seconds[chunk] = first, second
+            elif op == Op.MAX_HALF:
+                self.chunks[chunk] = np.maximum(old.view(np.int16), value.view(np.int16)).view(np.int32)
+            else:
+                self.chunks[chunk] = old + value if op == Op.SUM else np.maximum(old, value)
 
     def load(self, index: int, size: int) -> bytes:
-        """`size` bytes of what is stored; at index 0, the first contributor's header before it."""
+        """`size` bytes of what is stored; at index 0, the first contributor's header before it.
+
+        Where ranks disagree there is nothing to be had but the header: zeros, and none of what an older
+        message, of another job even, may have left.
+        """
         first = index == 0
+        if first and (self.mismatch or size != self.count * CHUNK_BYTES):
+            return self.header.ljust(size, b"\0")
         sums = [value.astype(_LANE).tobytes() for value in self.chunks[first : size // CHUNK_BYTES]]
         return b"".join([self.header, *sums] if first else sums)
 

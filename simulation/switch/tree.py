@@ -58,7 +58,7 @@ class TreeSwitch:
 
     def tree_packet(self, port: int, packet: TreePacket) -> list[Out]:
         """What leaves when a tree packet comes in on `port`."""
-        if port not in self.links or packet.version != TREE_VERSION or packet.is_cut:
+        if port not in self.fabric_ports or packet.version != TREE_VERSION or packet.is_cut:
             self.port_counters["no_job"][port] += 1
             return []
         if packet.kind in (Kind.ECHO_REQUEST, Kind.ECHO_REPLY):
@@ -71,7 +71,7 @@ class TreeSwitch:
             return job.drop("bad_icrc")
         known = Kind.PARTIAL if isinstance(job, SpineJob) else Kind.ASK
         right_kind = packet.kind in (Kind.RESULT, known)
-        if not (right_kind and packet.payload and packet.op in (Op.SUM, Op.MAX)):
+        if not (right_kind and packet.payload and packet.op in (Op.SUM, Op.MAX, Op.SUM_HALF, Op.MAX_HALF)):
             return job.drop("unplaced")
         if packet.index >= job.packets or packet.message >= MOST_AGGREGATED:
             return job.drop("unplaced")
@@ -89,13 +89,13 @@ class TreeSwitch:
         if packet.kind == Kind.ECHO_REPLY:
             self.echoes.append(packet.message)
             return []
-        answer = replace(
-            packet,
-            ethernet=Ethernet(dst=packet.ethernet.src, src=packet.ethernet.dst),
-            ip=replace(packet.ip, src=packet.ip.dst, dst=packet.ip.src),
-            udp=replace(packet.udp, checksum=0),
-            kind=Kind.ECHO_REPLY,
-        )
+        answer = replace(packet, udp=replace(packet.udp, checksum=0), kind=Kind.ECHO_REPLY)
+        if port in self.links:  # its entry comes after the port's
+            answer = replace(
+                answer,
+                ethernet=Ethernet(dst=packet.ethernet.src, src=packet.ethernet.dst),
+                ip=replace(packet.ip, src=packet.ip.dst, dst=packet.ip.src),
+            )
         return [(port, answer.build())]
 
     def from_leaf(self, port: int, job: SpineJob, packet: TreePacket) -> list[Out]:
@@ -105,7 +105,7 @@ class TreeSwitch:
         chunks = len(packet.payload) // CHUNK_BYTES
         if slot.behind(tag):  # 1
             self.claim_on_spine(job, slot, tag)
-            slot.store(packet.payload)
+            slot.store(packet.payload, Op.SUM if brings_all or len(job.leaves) == 1 else Op(packet.op))
         elif slot.tag != tag:  # 5: who sent it knows by now
             return job.drop("stale")
         elif packet.index > 0 and chunks != slot.count:
@@ -126,7 +126,7 @@ class TreeSwitch:
             return [self.to_leaf(job, slot, k, question, False) for k in others]
         else:  # 2
             self.compare(job, slot, packet.index, packet.payload)
-            slot.add(packet.payload, Op(packet.op))
+            slot.add(packet.payload, Op(packet.op), packet.index, last=len(slot.ranks) + 1 == len(job.leaves))
         slot.ranks.add(leaf)
         slot.psns[leaf] = packet.psn
         slot.mismatch |= bool(packet.flags & _MISMATCH)

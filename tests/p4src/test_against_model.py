@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from ipaddress import IPv4Address
 from typing import Any
@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from host_agent.wire import psn as psn_math
-from host_agent.wire.aggregation import AggregationHeader, ElementType, Op
+from host_agent.wire.aggregation import CHUNK_BYTES, AggregationHeader, ElementType, Op
 from host_agent.wire.headers import Aeth, Bth, Ethernet, IPv4, Opcode, RocePacket, Udp
 from simulation.rack import configs, job_of, routes_of
-from simulation.switch.comparing import comparable
 from simulation.switch.slot_rules import Job, SwitchModel
 from tests.p4src.rack import CompiledRack
 
@@ -79,7 +79,7 @@ class Pair:
         return psn_math.add(self.configs[rank].psn_out, first + index)
 
     def op_of(self, message: int) -> Op:
-        return (Op.SUM, Op.SUM, Op.MAX, Op.SUM, Op.PASS, Op.SUM, Op.MAX)[message % 7]
+        return (Op.SUM, Op.MAX, Op.SUM_HALF, Op.MAX_HALF, Op.PASS, Op.SUM, Op.SUM_HALF)[message % 7]
 
     def packet(
         self,
@@ -104,7 +104,8 @@ class Pair:
                 "element_type": ElementType.INT32,
                 "elements": 17,
             }
-            payload = AggregationHeader(**{**fields, **(header or {})}).pack() + payload[4 * LANES :]
+            packed = AggregationHeader(**{**fields, **(header or {})}).pack_fields()
+            payload = packed + payload[len(packed) :]  # bytes of any kind behind the fields
         opcode = Opcode.SEND_MIDDLE
         if count == 1:
             opcode = Opcode.SEND_ONLY
@@ -144,9 +145,7 @@ class Pair:
         """What leaves, after asserting that both agree on it to the byte."""
         expected = self.model.process(port, frame)
         actual = self.compiled.plane.process(port, frame)
-        assert sorted(map(comparable, actual)) == sorted(
-            comparable((out, bytes(data))) for out, data in expected
-        )
+        assert sorted(actual) == sorted((out, bytes(data)) for out, data in expected)
         return actual
 
     def send(self, rank: int, index: int, message: int = 0) -> list[tuple[int, bytes]]:
@@ -271,20 +270,73 @@ def test_any_schedule_of_packets_is_decided_alike(
 
 
 @pytest.mark.parametrize("chunks", range(1, 17))
-@pytest.mark.parametrize("op", [Op.SUM, Op.MAX])
+@pytest.mark.parametrize("op", [Op.SUM, Op.MAX, Op.SUM_HALF, Op.MAX_HALF])
 def test_every_packet_size_is_combined_and_its_icrc_is_right(
     compiled: CompiledRack, chunks: int, op: Op
 ) -> None:
+    """Of a First, behind the header, and of a Middle, whole."""
     pair = Pair(compiled, world_size=3, window=2, check_icrc=True)
-    sent = [pair.packet(rank, 1, 0, 7 + rank, chunks, {"op": op}) for rank in range(3)]
-    results = [pair.both(rank + 1, packet.build()) for rank, packet in enumerate(sent)][-1]
-    lanes = np.array([np.frombuffer(p.payload, ">i4")[LANES:] for p in sent], np.int32)
-    expected = lanes.sum(axis=0, dtype=np.int32) if op is Op.SUM else lanes.max(axis=0)
-    assert len(results) == 3
-    for _, frame in results:
-        packet = RocePacket.parse(frame)
-        assert packet.icrc_ok()
-        assert np.array_equal(np.frombuffer(packet.payload, ">i4")[LANES:], expected)
+    for index, start in ((0, CHUNK_BYTES), (1, 0)):
+        sent = [pair.packet(rank, 2, index, 7 + rank, chunks, {"op": op}) for rank in range(3)]
+        if op is Op.SUM_HALF:  # of numbers up to 32, of which three stay below 2^7
+            sent = [replace(p, payload=p.payload[:start] + halved(p.payload[start:])) for p in sent]
+        results = [pair.both(rank + 1, packet.build()) for rank, packet in enumerate(sent)][-1]
+        lanes = np.array([np.frombuffer(p.payload[start:], ">i4") for p in sent], np.int32)
+        expected = COMBINED[op](lanes)
+        assert len(results) == 3
+        for _, frame in results:
+            packet = RocePacket.parse(frame)
+            assert packet.icrc_ok()
+            assert np.array_equal(np.frombuffer(packet.payload[start:], ">i4"), expected)
+
+
+@pytest.mark.parametrize("ops", [(Op.SUM, Op.SUM_HALF), (Op.SUM_HALF, Op.SUM), (Op.MAX, Op.SUM)])
+@pytest.mark.parametrize("sizes", [(16, 16), (1, 16), (16, 1)])
+def test_ranks_that_disagree_get_nothing_of_what_was_in_the_slots_before(
+    compiled: CompiledRack, ops: tuple[Op, Op], sizes: tuple[int, int]
+) -> None:
+    """Of another job, say: its sums, or what of them is kept beside them."""
+    before = Pair(compiled, world_size=2, window=2, check_icrc=True)
+    for message, op in ((0, Op.SUM), (2, Op.SUM_HALF)):
+        for rank in (0, 1):
+            before.both(rank + 1, before.packet(rank, message, 0, 5 + rank, 16, {"op": op}).build())
+    after = Pair(compiled, world_size=2, window=2, check_icrc=True)
+    for message in (0, 2):
+        for rank in (0, 1):
+            packet = after.packet(rank, message, 0, 1, sizes[rank], {"op": ops[rank]})
+            silent = packet.payload[:CHUNK_BYTES].ljust(len(packet.payload), b"\0")
+            left = after.both(rank + 1, replace(packet, payload=silent).build())
+        for _, frame in left:
+            assert not any(RocePacket.parse(frame).payload[CHUNK_BYTES:])
+        # Who asks again with more than the slot has.
+        again = after.packet(0, message, 0, 1, 16, {"op": ops[0]})
+        for _, frame in after.both(1, again.build()):
+            assert not any(RocePacket.parse(frame).payload[CHUNK_BYTES:])
+
+
+def halved(payload: bytes) -> bytes:
+    below_two = np.frombuffer(payload, ">u2").astype(np.uint16) & np.uint16(0xBFFF)
+    numbers: NDArray[np.float16] = below_two.view(np.float16) * np.float16(16)
+    return bytes(numbers.astype(">f2").tobytes())
+
+
+def half_sum(lanes: NDArray[np.int32]) -> NDArray[np.int32]:
+    halves = np.ascontiguousarray(lanes, ">i4").view(">f2")
+    sums: NDArray[Any] = halves.astype(np.float64).sum(axis=0).astype(">f2")
+    return np.asarray(sums.view(">i4"), np.int32)
+
+
+def half_max(lanes: NDArray[np.int32]) -> NDArray[np.int32]:
+    largest: NDArray[Any] = np.ascontiguousarray(lanes, ">i4").view(">i2").max(axis=0).astype(">i2")
+    return np.asarray(largest.view(">i4"), np.int32)
+
+
+COMBINED: dict[Op, Callable[[NDArray[np.int32]], NDArray[np.int32]]] = {
+    Op.SUM: lambda lanes: np.asarray(lanes.sum(axis=0, dtype=np.int32)),
+    Op.MAX: lambda lanes: np.asarray(lanes.max(axis=0)),
+    Op.SUM_HALF: half_sum,
+    Op.MAX_HALF: half_max,
+}
 
 
 def test_thirty_two_ranks_each_get_the_sum_with_their_own_psn(compiled: CompiledRack) -> None:

@@ -131,6 +131,10 @@ def test_the_aggregation_header_is_one_layout_in_docs_and_python() -> None:
         "stage": aggregation.Stage.RING_BARRIER,
     }
     documented = documented_header()
+    assert documented.pop("exponents") == (
+        aggregation.HEADER_BYTES,
+        aggregation.CHUNK_BYTES - aggregation.HEADER_BYTES,
+    )
     for name, (offset, size) in documented.items():
         value = known.get(name, 0xA1B2C3D4 >> 8 * (4 - size))
         fields = plain if name in ("magic", "version") else {**plain, name: value}

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 import numpy as np
 import pytest
 
 from controller.entries import TableEntry
+from host_agent.wire.aggregation import Reduction
 from simulation.bmv2 import Bmv2
 from simulation.cases import Case
 from simulation.jobs import JobSettings
@@ -33,8 +35,14 @@ FRAMES = 500
 def scenario() -> Scenario:
     """Two jobs in two racks, one of NICs that want RNR NAKs and of a straggler; links lose and repeat."""
     hosts = fabric_config(2, [3, 2]).hosts
-    int32 = np.dtype(np.int32)
-    cases = [Case("in_network", "all_reduce", int32, 700), Case("ring", "all_gather", int32, 60)]
+    int32, float16 = np.dtype(np.int32), np.dtype(np.float16)
+    cases = [
+        Case("in_network", "all_reduce", float16, 700),
+        Case("in_network", "all_reduce", float16, 300, Reduction.MAX),
+        Case("in_network", "all_reduce", int32, 300),
+        Case("ring", "all_gather", int32, 60),
+    ]
+    cases = [replace(case, scaled=True) for case in cases]
     faults = Faults(loss=0.05, duplicate=0.1, reorder=0.1)
     return Scenario(
         seed=5,

@@ -11,7 +11,7 @@ from controller.allocator import Region
 from controller.jobs import Mode, Plan
 from controller.routes import base_entries
 from controller.trees import Tree, entries_on
-from host_agent.wire.aggregation import AggregationHeader, Op
+from host_agent.wire.aggregation import CHUNK_BYTES, HEADER_BYTES, AggregationHeader, Op
 from host_agent.wire.headers import Bth, Ethernet, IPv4, Opcode, RocePacket, Udp
 from simulation.switch.tree_packets import TreePacket
 from tests.controller.spine_leaf import fabric, member
@@ -21,6 +21,8 @@ from tests.p4src.test_against_model import LANES, Pair
 
 PROTOCOL = Path(__file__).parents[2] / "docs" / "protocol.md"
 CONTRIBUTIONS = ([7, -1, 100], [5, -2, 23])
+HALVES = ([1.5, -0.25, 1.0, 2.0**-10, 0, 0], [1.25, 0.125, 1 + 2.0**-10, 2.0**-24, 0, 0])
+ANNOUNCED = [bytes([0x7F, 0]), bytes([0x7C, 0x81])]
 
 
 def section(title: str) -> str:
@@ -48,28 +50,52 @@ def test_the_rnr_nak_is_true() -> None:
 
 
 def test_every_number_of_the_example_is_true() -> None:
+    whole = [np.array(values).astype(">i4").tobytes() for values in CONTRIBUTIONS]
+    halves = [np.array(values).astype(">f2").tobytes() for values in HALVES]
+    sent: list[tuple[int, Op, list[bytes], list[bytes]]] = [
+        (3, Op.SUM, [b"", b""], whole),
+        (8, Op.SUM_HALF, ANNOUNCED, halves),
+    ]
+    example = section("Worked example")
+    lines = [line for line in example.splitlines() if line[:4] in ("in  ", "out ", "10.1")]
     rack = CompiledRack()
     try:
         pair = Pair(rack, world_size=2, window=2, check_icrc=True, generation=1)
-        seen = []
-        for index in (0, 1):
-            for rank, values in enumerate(CONTRIBUTIONS):
-                packet = pair.packet(rank, 3, index, 1, 1)
-                if index:
-                    lanes = np.zeros(LANES, ">i4")
-                    lanes[: len(values)] = values
-                    packet = replace(packet, payload=lanes.tobytes())
-                seen += [RocePacket.parse(frame) for _, frame in pair.both(rank + 1, packet.build())]
+        for message, op, announced, numbers in sent:
+            for index in (0, 1):
+                for rank in (0, 1):
+                    packet = pair.packet(rank, message, index, 1, 1, {"op": op})
+                    fields = packet.payload[:HEADER_BYTES] if index == 0 else b""
+                    payload = fields + (numbers if index else announced)[rank]
+                    frame = replace(packet, payload=payload.ljust(CHUNK_BYTES, b"\0")).build()
+                    said(lines, RocePacket.parse(frame), "in  ", index)
+                    for _, result in pair.both(rank + 1, frame):
+                        said(lines, RocePacket.parse(result), "out ", index)
     finally:
         rack.plane.close()
-    example = section("Worked example")
-    assert len(seen) == 4  # two results of each of two packets
-    for packet in seen:
-        (line,) = [line for line in example.splitlines() if packet.build()[-4:].hex() in line]
-        assert line.startswith("out ")
-        assert f"{packet.ip.src} → {packet.ip.dst}" in line
-        assert f"PSN {packet.bth.psn:#x}" in line
-    assert list(np.frombuffer(seen[-1].payload, ">i4")[:3]) == [12, -3, 123]
+    assert lines == []
+
+
+def said(lines: list[str], packet: RocePacket, way: str, index: int) -> None:
+    """One of the lines is about this packet and right; it goes."""
+    about = [
+        line
+        for line in lines
+        if f"{packet.ip.src} → {packet.ip.dst}" in line
+        and f"PSN {packet.bth.psn:#x}" in line
+        and line.startswith((way, "10.1") if way == "in  " else way)
+    ]
+    assert about, packet
+    line = about[0]
+    lines.remove(line)
+    if "ICRC" in line:
+        assert packet.icrc.hex() in line
+    if index:
+        assert packet.payload[:12].hex(" ", 4) in line
+    elif "exponents" in line:
+        assert f"exponents {packet.payload[HEADER_BYTES:][:2].hex(' ')} …" in line
+    if index == 0 and "flags" in line:
+        assert f"flags {packet.payload[5]:02x} rank {packet.payload[16]:02x}" in line
 
 
 def test_the_tree_packet_is_true() -> None:

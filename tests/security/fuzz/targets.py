@@ -30,11 +30,12 @@ from controller.routes import base_entries
 from controller.store import Store
 from controller.views import called_from, standing_from
 from host_agent.quantisation import (
-    exponent_of,
+    BIAS,
+    block_exponent,
     from_fixed,
     from_ordered,
     max_abs,
-    scale_exponent,
+    scale_of,
     to_fixed,
     to_ordered,
 )
@@ -238,14 +239,14 @@ def quantise(data: bytes) -> None:
         for world_size in (2, 7, 256):
             if finite.size == 0:
                 continue
-            scale = scale_exponent(float(max_abs(finite)), world_size)
+            scale = scale_of(block_exponent(finite), world_size, half=False)
             lanes = to_fixed(finite, scale)
             assert int(np.abs(lanes.astype(np.int64)).max()) * world_size < 2**31
             back = from_fixed(lanes, scale, np.float64)
             bound = 2.0**-scale
             assert (np.abs(back - finite.astype(np.float64)) <= bound).all()
         if finite.size:
-            assert float(max_abs(finite)) < 2.0 ** exponent_of(float(max_abs(finite)))
+            assert float(max_abs(finite)) < 2.0 ** (block_exponent(finite) - BIAS)
 
 
 def capture(data: bytes) -> None:

@@ -1,0 +1,32 @@
+"""Half-precision lanes as a switch adds them: integers in units of the smallest number, rounded once.
+
+A 32-bit lane holds two numbers laid out as IEEE 754's binary16. In units of 2^-24 each is an integer: its
+significand, shifted by its exponent; of one that is infinite or none, and of others as large, bits are lost.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+UNIT = 2.0**-24
+
+
+def numbers(lanes: NDArray[np.int32], half: int) -> NDArray[np.int32]:
+    """The first (0) or second (1) number of each lane."""
+    bits = lanes.astype(np.int64) >> (16 if half == 0 else 0)
+    field, fraction = bits >> 10 & 31, bits & 1023
+    shift = np.where(field == 0, 0, field - 1)
+    significand = np.where(field == 0, fraction, fraction | 1024) << (shift & 15)
+    magnitude = np.where(shift < 16, significand, significand << 16 & 0x7FFFFFFF)
+    signed: NDArray[np.int32] = np.where(bits >> 15 & 1, -magnitude, magnitude).astype(np.int32)
+    return signed
+
+
+def rounded(first: NDArray[np.int32], second: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Lanes of the sums, each to nearest even. What no sum of senders can be, -2^31, is -0."""
+    halves = [
+        np.where(sums == np.iinfo(np.int32).min, -0.0, sums * UNIT).astype(np.float16).view(np.uint16)
+        for sums in (first, second)
+    ]
+    return (halves[0].astype(np.uint32) << 16 | halves[1]).view(np.int32)
