@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from host_agent.collectives.plan import Strategy
+from host_agent.collectives.plan import Strategy, Wire
+from host_agent.error_feedback import ErrorFeedback
 from host_agent.errors import UsageError
 from host_agent.quantisation import ELEMENT_TYPES
 from host_agent.wire.aggregation import Reduction
@@ -72,6 +73,29 @@ def strategy_of(strategy: Strategy | str) -> Strategy:
     except ValueError as error:
         names = ", ".join(s.value for s in Strategy)
         raise UsageError(f"{strategy!r} is no strategy; there are {names}") from error
+
+
+def wire_of(wire: Wire | str, dtype: np.dtype[Any], reduction: Reduction, feedback: object = None) -> Wire:
+    """The wire itself, or by its name in any case, where it can carry that."""
+    if feedback is not None and not isinstance(feedback, ErrorFeedback):
+        raise UsageError(
+            f"feedback has to be an ErrorFeedback, not {feedback!r}: make one with ErrorFeedback(), and give "
+            "it to each call with this tensor"
+        )
+    try:
+        wire = Wire(wire.lower() if isinstance(wire, str) else wire)
+    except ValueError as error:
+        names = ", ".join(w.value for w in Wire)
+        raise UsageError(f"{wire!r} is no width of the wire; there are {names}") from error
+    if wire is Wire.FULL:
+        if feedback is not None:
+            raise UsageError("error feedback is for a wire of 16 bits: say wire='16bit', or leave it out")
+        return wire
+    if dtype == np.int32 or reduction not in (Reduction.SUM, Reduction.AVG):
+        raise UsageError(
+            f"a wire of 16 bits is for sum and avg of floats, not for {reduction.name.lower()} of {dtype}"
+        )
+    return wire
 
 
 def require_root(root: int, world_size: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any
@@ -21,10 +21,12 @@ from host_agent.arguments import (
     require_root,
     result_array,
     strategy_of,
+    wire_of,
 )
 from host_agent.carriers import Transport
 from host_agent.collectives import in_network, ring
-from host_agent.collectives.plan import Array, Strategy, choose
+from host_agent.collectives.plan import Array, Strategy, Wire, cheaper, choose
+from host_agent.error_feedback import ErrorFeedback
 from host_agent.errors import CommunicatorClosedError, RingFallbackWarning, UsageError
 from host_agent.execution import Begun, Execution, Task
 from host_agent.gate import Gate
@@ -32,7 +34,7 @@ from host_agent.membership import Membership, MembershipChange, Mode, Ready, Sea
 from host_agent.renewing import Connections
 from host_agent.runner import Link, Runner
 from host_agent.transport.events import Counters
-from host_agent.wire.aggregation import Reduction
+from host_agent.wire.aggregation import Kind, Reduction
 from security import tokens
 from security.files import TlsFiles, tls_files
 
@@ -261,14 +263,21 @@ class Communicator:
         *,
         out: Array | None = None,
         strategy: Strategy | str | None = None,
+        wire: Wire | str = Wire.FULL,
+        feedback: ErrorFeedback | None = None,
     ) -> Array:
         """The element-wise SUM, AVG, MAX or MIN over all ranks, of int32, float32, float16 or bfloat16.
 
         All ranks give one shape. `out` (C-contiguous) takes the result; it may be `array` itself, but not
         overlap it in part. int32 wraps like NumPy's and AVG rounds towards zero; floats are within
         `quantisation.error_bound` of the exact sum.
+
+        `wire` "16bit" (SUM and AVG, the same on all ranks) sends float32 through the switch in half the
+        bytes, to 11 bits (what is no less than (2 - 2**-11) * 2**127 becomes infinite); what that rounds away
+        goes into the next call with the same `feedback`. By ring, and where all ranks' tensors together are
+        small, floats go as they are.
         """
-        return self._execution.now(self._all_reduce(array, op, out, strategy))
+        return self._execution.now(self._all_reduce(array, op, out, strategy, wire, feedback))
 
     def all_reduce_async(
         self,
@@ -277,9 +286,12 @@ class Communicator:
         *,
         out: Array | None = None,
         strategy: Strategy | str | None = None,
+        wire: Wire | str = Wire.FULL,
+        feedback: ErrorFeedback | None = None,
     ) -> Future[Array]:
         """`all_reduce` as a future."""
-        return self._execution.later(self._all_reduce(array, op, out, strategy), _as_it_is)
+        task = self._all_reduce(array, op, out, strategy, wire, feedback)
+        return self._execution.later(task, _as_it_is)
 
     def reduce(
         self,
@@ -429,23 +441,35 @@ class Communicator:
             self.leave()
 
     def _all_reduce(
-        self, array: Array, op: Reduction | str, out: Array | None, strategy: Strategy | str | None
+        self,
+        array: Array,
+        op: Reduction | str,
+        out: Array | None,
+        strategy: Strategy | str | None,
+        wire: Wire | str,
+        feedback: ErrorFeedback | None,
     ) -> Task:
         source, reduction = contiguous(array), reduction_of(op)
         require_addable(source)
+        width = wire_of(wire, source.dtype, reduction, feedback)
         result = result_array(out, source)
-        how = self._choice(strategy, auto=Strategy.IN_NETWORK)
+        how = self._choice(strategy, Kind.ALL_REDUCE, source)
+        what = f"all_reduce({reduction.name}) of {source.size} {name_of(source.dtype)}"
+        if width is Wire.HALF:
+            what += " over 16 bits"
+        if feedback is not None:
+            feedback.require(source, self._execution)
+            return Task(what, reduction, how, feedback.begin(source.reshape(-1), result, self._execution))
         begun = Begun(
-            lambda call, strategy: _of(strategy).all_reduce(call, source.reshape(-1), result.reshape(-1)),
+            lambda call, strategy: _of(strategy).all_reduce(
+                call if width is Wire.FULL else replace(call, wire=width),
+                source.reshape(-1),
+                result.reshape(-1),
+            ),
             result,
             result if out is not None and _is_same(result, source) else None,
         )
-        return Task(
-            f"all_reduce({reduction.name}) of {source.size} {name_of(source.dtype)}",
-            reduction,
-            how,
-            lambda seat: begun,
-        )
+        return Task(what, reduction, how, lambda seat: begun)
 
     def _reduce(
         self, array: Array, member: int, op: Reduction | str, strategy: Strategy | str | None
@@ -453,7 +477,7 @@ class Communicator:
         source, reduction = contiguous(array), reduction_of(op)
         require_addable(source)
         result = np.empty_like(source)
-        how = self._choice(strategy, auto=Strategy.IN_NETWORK)
+        how = self._choice(strategy, Kind.REDUCE, source)
         what = f"reduce({reduction.name}) of {source.size} {name_of(source.dtype)} to rank {member}"
 
         def begin(seat: Seat) -> Begun:
@@ -470,7 +494,7 @@ class Communicator:
     def _broadcast(self, array: Array, root: int, out: Array | None, strategy: Strategy | str | None) -> Task:
         source, member = contiguous(array), self._member(root)
         result = result_array(out, source)
-        how = self._choice(strategy, auto=Strategy.IN_NETWORK)
+        how = self._choice(strategy, Kind.BROADCAST, source)
         what = f"broadcast of {source.size} {source.dtype} from rank {root}"
 
         def begin(seat: Seat) -> Begun:
@@ -486,7 +510,7 @@ class Communicator:
 
     def _all_gather(self, array: Array, strategy: Strategy | str | None) -> Task:
         source = contiguous(array)
-        how = self._choice(strategy, auto=Strategy.RING)
+        how = self._choice(strategy, Kind.ALL_GATHER, source)
 
         def begin(seat: Seat) -> Begun:
             result = np.empty((seat.world_size, *source.shape), source.dtype)
@@ -500,7 +524,7 @@ class Communicator:
     def _reduce_scatter(self, array: Array, op: Reduction | str, strategy: Strategy | str | None) -> Task:
         source, reduction = contiguous(array), reduction_of(op)
         require_addable(source)
-        how = self._choice(strategy, auto=Strategy.RING)
+        how = self._choice(strategy, Kind.REDUCE_SCATTER, source)
 
         def require_rows_for(seat: Seat) -> None:
             if source.ndim == 0 or source.shape[0] % seat.world_size:
@@ -527,7 +551,7 @@ class Communicator:
         return Task(what, reduction, how, begin)
 
     def _barrier(self) -> Task:
-        how = self._choice(None, auto=Strategy.IN_NETWORK)
+        how = self._choice(None, Kind.BARRIER, np.empty(0, np.int32))
         begun = Begun(lambda call, strategy: _of(strategy).barrier(call), np.empty(0))
         return Task("barrier", Reduction.NONE, how, lambda seat: begun)
 
@@ -540,11 +564,15 @@ class Communicator:
     def _is(self, member: int) -> bool:
         return self._execution.renewals.seat.member == member
 
-    def _choice(self, strategy: Strategy | str | None, *, auto: Strategy) -> Callable[[Mode], Strategy]:
-        """How to choose when the collective starts: until then the job may have moved."""
+    def _choice(
+        self, strategy: Strategy | str | None, kind: Kind, array: Array
+    ) -> Callable[[Mode], Strategy]:
+        """How to choose when the collective starts: until then the job may have moved, or lost workers."""
         wanted = self.strategy if strategy is None else strategy_of(strategy)
+        scaled = array.dtype != np.int32 and kind not in (Kind.BROADCAST, Kind.ALL_GATHER)
 
         def in_mode(mode: Mode) -> Strategy:
+            auto = cheaper(kind, array.nbytes, self.world_size, scaled=scaled)
             try:
                 return choose(wanted, mode, auto=auto)
             except ValueError as error:

@@ -140,6 +140,11 @@ class Execution:
         """One past the last that has come to its end."""
         return self._finished
 
+    @property
+    def is_over(self) -> bool:
+        """It runs no collective any more."""
+        return self._closed or self.failure is not None or self.ended is not None
+
     def now(self, task: Task) -> Array:
         """Run in this thread, or wait for it where something queued has to go first.
 
@@ -315,7 +320,6 @@ class Execution:
                     collective=collective,
                     reduction=task.reduction,
                     ring=seat.ring,
-                    magnitude_bits=ledger.magnitude_bits,
                 )
                 ledger.attempt(call)
                 steps: Steps[bool | None] = begun.steps(call, strategy)

@@ -11,22 +11,9 @@ from host_agent.quantisation import ELEMENT_TYPES
 from host_agent.transport.native import library
 
 
-def magnitude_bits(array: NDArray[Any]) -> int:
-    """`quantisation.magnitude_bits` of a C-contiguous float array."""
-    bits: int = library().p4r_absmax_bits(ELEMENT_TYPES[array.dtype], array.ctypes.data, array.size)
-    return bits
-
-
-def keep(array: NDArray[Any], copy: NDArray[np.uint8]) -> int:
-    """Copy a C-contiguous array that can be summed; its `magnitude_bits` (0 for int32), in one pass."""
-    bits: int = library().p4r_keep(
-        ELEMENT_TYPES[array.dtype],
-        array.dtype.itemsize,
-        array.ctypes.data,
-        array.size,
-        copy.ctypes.data,
-    )
-    return bits
+def keep(array: NDArray[Any], copy: NDArray[np.uint8]) -> None:
+    """Copy a C-contiguous array; a large one past the caches."""
+    library().p4r_keep(array.ctypes.data, array.nbytes, copy.ctypes.data)
 
 
 def sum_rows(rows: NDArray[np.int32], out: NDArray[Any], *, divisor: int = 1) -> None:

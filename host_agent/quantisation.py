@@ -1,8 +1,8 @@
 """Floats as 32-bit integers that a switch can add: the reference, and the bound on what it costs.
 
-SUM and AVG. All ranks agree on e, the smallest integer with |x| < 2^e for every element x of every rank's
-tensor (a MAX all-reduce of one element, the largest |x|). Each rank sends round(x · 2^s), to nearest even,
-with
+SUM and AVG. A tensor is cut into blocks of neighbours. Of each, all ranks agree on e, with |x| < 2^e for
+every element x of every rank's block: e is a float32's exponent field, less 126, so that it fits into a byte.
+Each rank sends round(x · 2^s), to nearest even, with
 
     s = 31 - h - e,    h = ceil(log2 N) for N <= 128, floor(log2 N) + 1 above
 
@@ -17,24 +17,34 @@ The sum times 2^-s (divided by N for AVG) is rounded once to the element type.
 Integer addition has no order, so that the result has the same bits on every rank, in every run, on every
 switch.
 
+Half precision, for types of 16 bits. Each rank sends x · 2^s as binary16, with s = 6 - floor(log2 N) - e: N
+numbers up to 2^(6 - floor(log2 N)) are below 2^7 in sum. Elements down to 2^-14 keep all 11 bits then,
+2^(floor(log2 N) - 19) of the block's largest or less; of smaller ones, multiples of 2^-24. A switch adds them
+as integers in units of 2^-24, which is exact, as 31 bits end at 2^7, and rounds the sum once to binary16.
+No sum of some of them is rounded to more than so many of the largest, which is a binary16.
+
 MAX and MIN need no scale: a float's bit pattern, with the lower 31 bits of negative ones inverted, sorts as
 a signed integer. The result is exact, Inf and NaN (which wins over everything, as in NumPy) included.
 
-The transport converts message by message in native code (`p4r_encode_lanes`, `p4r_decode_lanes`), and whole
-tensors go through `kernels.py`; tests hold both to the functions here, bit for bit.
+The transport converts block by block in native code (`host_agent/native/blocks.h`); tests hold it to the
+functions here, bit for bit.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any, Final
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias, TypeVar
 
 import ml_dtypes
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from host_agent.wire.aggregation import ElementType, Reduction
+from host_agent.wire.aggregation import CHUNK_BYTES, HEADER_BYTES, LANE_BYTES, ElementType, Reduction
 
+Scale: TypeAlias = int | NDArray[np.int32]  # one for all elements, or each element's
+_Exponent = TypeVar("_Exponent", int, NDArray[np.int32])
 BFLOAT16: Final = np.dtype(ml_dtypes.bfloat16)
 ELEMENT_TYPES: Final[dict[np.dtype[Any], ElementType]] = {
     np.dtype(np.int32): ElementType.INT32,
@@ -44,7 +54,33 @@ ELEMENT_TYPES: Final[dict[np.dtype[Any], ElementType]] = {
 }
 LANE_BITS: Final = 31  # without the sign
 SIGNIFICAND_BITS: Final = 24  # of float32, the most of all element types
-INFINITY_BITS: Final = 0x7F800000  # of float32; NaNs' are above
+HALF_SUM_BITS: Final = 7  # what all ranks' numbers are in sum is less: 2 to this power
+HALF_UNITS: Final = 24  # binary16 counts in units of 2^-24
+SPECIAL: Final = 255  # the exponent of a block in which some rank has an Inf or NaN
+BIAS: Final = 126  # numbers of a block with exponent b are below 2^(b - BIAS)
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """How a tensor is cut: into messages, and each of them into blocks of neighbours with one scale."""
+
+    message_elements: int
+    block_elements: int
+
+    @classmethod
+    def of(cls, *, path_mtu: int, message_packets: int, half: bool) -> Blocks:
+        """As few chunks a block as the header's spare bytes allow."""
+        width = LANE_BYTES // 2 if half else LANE_BYTES
+        chunks = path_mtu * message_packets // CHUNK_BYTES - 1
+        in_a_block = -(-chunks // (CHUNK_BYTES - HEADER_BYTES))
+        return cls(chunks * CHUNK_BYTES // width, in_a_block * CHUNK_BYTES // width)
+
+    def slices(self, size: int) -> Iterator[slice]:
+        """The blocks of a tensor of that size."""
+        for message in range(0, size, self.message_elements):
+            end = min(message + self.message_elements, size)
+            for start in range(message, end, self.block_elements):
+                yield slice(start, min(start + self.block_elements, end))
 
 
 def headroom_bits(world_size: int) -> int:
@@ -60,42 +96,81 @@ def max_abs(array: NDArray[Any]) -> np.floating[Any]:
     return largest
 
 
-def magnitude_bits(array: NDArray[Any]) -> int:
-    """The largest magnitude in the array as the bits of a float32, which sort as the magnitudes do."""
+def exponents(array: NDArray[Any]) -> NDArray[np.int32]:
+    """The exponent field of each element as a float32: 0 for zeros, 1 for subnormals, too."""
     with np.errstate(invalid="ignore"):
-        bits = np.ascontiguousarray(array, dtype=np.float32).view(np.uint32) & np.uint32(0x7FFFFFFF)
-    return int(np.max(bits, initial=0))
+        bits = np.ascontiguousarray(array, dtype=np.float32).view(np.int32) & np.int32(0x7FFFFFFF)
+    fields: NDArray[np.int32] = np.maximum(bits >> (SIGNIFICAND_BITS - 1), bits != 0, dtype=np.int32)
+    return fields
 
 
-def magnitude_of(bits: int) -> float:
-    """What `magnitude_bits` stands for, finite; exact.
-
-    Made from integers: where a thread takes subnormals for zeros (DAZ), a float32 that is one would become 0.
-    """
-    exponent, fraction = bits >> (SIGNIFICAND_BITS - 1), bits & ((1 << (SIGNIFICAND_BITS - 1)) - 1)
-    if exponent:
-        fraction += 1 << (SIGNIFICAND_BITS - 1)
-    return math.ldexp(fraction, max(exponent, 1) - 150)
+def block_exponent(array: NDArray[Any]) -> int:
+    """That of the largest magnitude."""
+    return int(np.max(exponents(array), initial=0))
 
 
-def exponent_of(magnitude: float) -> int:
-    """The smallest e with `magnitude` < 2^e. It has to be finite and above zero."""
-    return math.frexp(magnitude)[1]
+def scale_of(exponent: _Exponent, world_size: int, *, half: bool) -> _Exponent:
+    """s: a block's numbers are multiplied by 2^s."""
+    if half:
+        return HALF_SUM_BITS - world_size.bit_length() + BIAS - exponent
+    return LANE_BITS - headroom_bits(world_size) + BIAS - exponent
 
 
-def scale_exponent(agreed_max_abs: float, world_size: int) -> int:
-    """s of `round(x · 2^s)`, from the largest magnitude of all ranks, finite and above zero."""
-    return LANE_BITS - headroom_bits(world_size) - exponent_of(agreed_max_abs)
-
-
-def to_fixed(array: NDArray[Any], scale: int) -> NDArray[np.int32]:
+def to_fixed(array: NDArray[Any], scale: Scale) -> NDArray[np.int32]:
     """round(x · 2^scale), to nearest even. Elements must be below the agreed 2^e."""
     return np.rint(np.ldexp(array.astype(np.float64), scale)).astype(np.int32)
 
 
-def from_fixed(lanes: NDArray[np.int32], scale: int, dtype: DTypeLike, *, divisor: int = 1) -> NDArray[Any]:
+def from_fixed(lanes: NDArray[np.int32], scale: Scale, dtype: DTypeLike, *, divisor: int = 1) -> NDArray[Any]:
     """lane · 2^-scale / divisor, rounded once to `dtype`; Inf where that is beyond it."""
-    return _round_once(np.ldexp(lanes.astype(np.float64), -scale) / divisor, np.dtype(dtype))
+    return round_once(np.ldexp(lanes.astype(np.float64), -scale) / divisor, np.dtype(dtype))
+
+
+def to_half(array: NDArray[Any], scale: Scale) -> NDArray[np.float16]:
+    """x · 2^scale as binary16, to nearest even."""
+    return np.ldexp(array.astype(np.float64), scale).astype(np.float16)
+
+
+def from_half(
+    halves: NDArray[np.float16], scale: Scale, dtype: DTypeLike, *, divisor: int = 1
+) -> NDArray[Any]:
+    """h · 2^-scale / divisor, rounded once to `dtype`; Inf where that is beyond it."""
+    return round_once(np.ldexp(halves.astype(np.float64), -scale) / divisor, np.dtype(dtype))
+
+
+def block_sum(
+    arrays: Sequence[NDArray[Any]],
+    blocks: Blocks,
+    *,
+    half: bool,
+    divisor: int = 1,
+    racks: Sequence[Sequence[int]] = (),
+) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+    """What switches make of all ranks' floats, and where they make nothing, as an Inf or NaN is in the block.
+
+    `racks`: which ranks are behind which leaf, where there are several.
+    """
+    dtype, size = arrays[0].dtype, arrays[0].size
+    out, special = np.zeros(size, dtype), np.zeros(size, bool)
+    starts = [block.start for block in blocks.slices(size)]
+    if not starts:
+        return out, special
+    largest = np.maximum.reduceat(np.maximum.reduce([exponents(array) for array in arrays]), starts)
+    exponent = np.repeat(largest, np.diff([*starts, size]))
+    special[exponent == SPECIAL] = True
+    some = (exponent > 0) & ~special
+    scale = scale_of(exponent[some], len(arrays), half=half)
+    if half:
+        rows = [to_half(array[some], scale).astype(np.float64) for array in arrays]
+        if len(racks) > 1:
+            partials = [np.add.reduce([rows[rank] for rank in rack]).astype(np.float16) for rack in racks]
+            rows = [partial.astype(np.float64) for partial in partials]
+        halves = np.add.reduce(rows, initial=0.0).astype(np.float16)
+        out[some] = from_half(halves, scale, dtype, divisor=divisor)
+    else:
+        total = np.add.reduce([to_fixed(array[some], scale) for array in arrays], dtype=np.int32)
+        out[some] = from_fixed(total, scale, dtype, divisor=divisor)
+    return out, special
 
 
 def divide(array: NDArray[Any], divisor: int) -> NDArray[Any]:
@@ -103,7 +178,7 @@ def divide(array: NDArray[Any], divisor: int) -> NDArray[Any]:
     if array.dtype == np.int32:
         return np.trunc(array / divisor).astype(np.int32)
     with np.errstate(invalid="ignore"):
-        return _round_once(array.astype(np.float64) / divisor, array.dtype)
+        return round_once(array.astype(np.float64) / divisor, array.dtype)
 
 
 def to_ordered(array: NDArray[Any], *, invert: bool = False) -> NDArray[np.int32]:
@@ -127,28 +202,49 @@ def from_ordered(ordered: NDArray[np.int32], dtype: DTypeLike, *, invert: bool =
 
 
 def error_bound(
-    largest: float, *, world_size: int, dtype: DTypeLike, reduction: Reduction = Reduction.SUM
+    largest: float,
+    *,
+    world_size: int,
+    dtype: DTypeLike,
+    reduction: Reduction = Reduction.SUM,
+    half: bool = False,
+    racks: int = 1,
 ) -> float:
     """How far any element of an in-network result may be from the exact (real-number) one.
 
-    `largest` is the largest magnitude in all ranks' tensors. Two roundings: each rank's to a multiple of the
-    quantum 2^-s (half a quantum each), and the result's to the element type (half a unit in its last place).
-    With float32 the first is below N · 2^(h - 31) · largest, for 4 workers 2^-27 · largest.
-    Integers, MAX and MIN are exact.
+    `largest` is the largest magnitude in its block, of all ranks' tensors. Integers, MAX and MIN are exact.
+
+    - Fixed point: each rank's number is rounded to a multiple of the quantum 2^-s (half a quantum each). With
+      float32 that is below N · 2^(h - 31) · largest, for 4 workers 2^-27 · largest.
+    - `half`: each number is rounded to binary16, 11 bits or a multiple of 2^(-24 - s). So is the sum, and
+      where workers are in several `racks`, each rack's sum.
+    - The result is rounded to the element type (half a unit in its last place).
     """
     dtype = np.dtype(dtype)
     if dtype == np.int32 or reduction not in (Reduction.SUM, Reduction.AVG) or largest == 0:
         return 0.0
     if not math.isfinite(largest):
-        raise ValueError("tensors with Inf or NaN are not summed as integers: there is no bound")
+        raise ValueError("where an Inf or NaN is, nothing is summed as integers: there is no bound")
+    exponent = max(math.frexp(largest)[1] + BIAS, 1)
+    scale = scale_of(exponent, world_size, half=half)
+    if half:
+        info = ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
+        unit = math.ldexp(0.5, -HALF_UNITS - scale)
+        exact = float(info.eps) >= 2.0**-10  # of numbers that are not small for their block
+        cut = max(unit, 0.0 if exact else largest * 2.0**-11)
+        total = world_size * (largest + cut)
+        lost = world_size * cut + (total * 2.0**-11 + racks * unit) * (2 if racks > 1 else 1)
+    else:
+        lost = world_size * math.ldexp(0.5, -scale)
+    if reduction is Reduction.AVG:
+        lost /= world_size
     summands = world_size if reduction is Reduction.SUM else 1
-    quantised = summands * math.ldexp(0.5, -scale_exponent(largest, world_size))
     info = ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
-    rounded = (summands * largest + quantised) * float(info.eps) / 2 + float(info.smallest_subnormal) / 2
-    return quantised + rounded
+    rounded = (summands * largest + lost) * float(info.eps) / 2 + float(info.smallest_subnormal) / 2
+    return lost + rounded
 
 
-def _round_once(values: NDArray[np.float64], dtype: np.dtype[Any]) -> NDArray[Any]:
+def round_once(values: NDArray[np.float64], dtype: np.dtype[Any]) -> NDArray[Any]:
     """To nearest even, straight from 64 bits; ml_dtypes alone would go through float32."""
     with np.errstate(over="ignore"):
         if dtype != BFLOAT16:

@@ -18,7 +18,6 @@ This module starts no thread and does no I/O: `renewing.py` does, and simulation
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,11 +42,10 @@ class Window:
     message_packets: int
     path_mtu: int
 
-    @cached_property
-    def elements(self) -> int:
+    def elements(self, wire_bytes: int) -> int:
         """Of sums by the switch: how many a worker can lack that another one has."""
         return self.messages * elements_of_message(
-            path_mtu=self.path_mtu, message_packets=self.message_packets
+            path_mtu=self.path_mtu, message_packets=self.message_packets, wire_element_size=wire_bytes
         )
 
 
@@ -61,7 +59,6 @@ class Ledger:
     def __init__(self, window: Window) -> None:
         self.window = window  # of the present generation
         self.finished = 0  # collectives that ran to their end here, modulo 2^32
-        self.magnitude_bits: int | None = None  # of the input, where it is known
         self._kept = b""  # of the last of them: what others may lack
         self._running: Shared | None = None
         self._window = window  # of the generation in which it runs
@@ -71,12 +68,12 @@ class Ledger:
 
     def begin(self, place: Array | None) -> None:
         """A collective begins. `place`: its input, where the result takes its place (C-contiguous)."""
-        self._place, self.magnitude_bits = place, None
+        self._place = place
         if place is None:
             return
         if self._input is None or self._input.size < place.nbytes:
             self._input = np.empty(place.nbytes, np.uint8)
-        self.magnitude_bits = keep(place, self._input)
+        keep(place, self._input)
 
     def attempt(self, call: Call) -> None:
         """It is run, for the first time or anew, in the present generation."""
@@ -136,7 +133,7 @@ class Ledger:
         array = self._running.array
         if array is None:  # of one worker alone
             return _NOTHING
-        lag = self._window.elements
+        lag = self._window.elements(self._running.wire_bytes)
         if self._running.whole or array.size <= lag:
             return array
         return array.reshape(-1)[array.size - lag :]

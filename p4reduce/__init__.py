@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from host_agent.collectives.plan import Strategy
     from host_agent.communicator import Communicator, RingFallbackWarning, Statistics
+    from host_agent.error_feedback import ErrorFeedback
     from host_agent.errors import CommunicatorError, WorkerLostError
     from host_agent.membership import MembershipChange
     from host_agent.wire.aggregation import Reduction
@@ -17,6 +18,7 @@ else:
     _MODULES = {
         "Communicator": "host_agent.communicator",
         "CommunicatorError": "host_agent.errors",
+        "ErrorFeedback": "host_agent.error_feedback",
         "MembershipChange": "host_agent.membership",
         "Reduction": "host_agent.wire.aggregation",
         "RingFallbackWarning": "host_agent.communicator",
@@ -40,6 +42,7 @@ else:
 __all__ = [
     "Communicator",
     "CommunicatorError",
+    "ErrorFeedback",
     "MembershipChange",
     "Reduction",
     "RingFallbackWarning",

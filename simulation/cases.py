@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from host_agent.collectives import in_network, ring
-from host_agent.collectives.plan import Call, Steps
+from host_agent.collectives.plan import SMALL_BYTES, Call, Steps, Wire
 from host_agent.quantisation import BFLOAT16, error_bound, max_abs
 from host_agent.wire.aggregation import Reduction
 
@@ -30,6 +30,8 @@ class Case:
     reduction: Reduction = Reduction.SUM
     root: int = 0
     non_finite: bool = False
+    half: bool = False  # floats of 32 bits travel through the switch in 16
+    scaled: bool = False  # small floats, too, and do not go whole
 
     def inputs(self, world_size: int, seed: int) -> list[Array]:
         rng = np.random.default_rng(seed)
@@ -50,7 +52,15 @@ class Case:
     def call(self, rank: int, world_size: int, number: int = 0, ring: tuple[int, ...] = ()) -> Call:
         adds = self.name in ("all_reduce", "reduce_scatter")
         reduction = self.reduction if adds else Reduction.NONE
-        return Call(rank=rank, world_size=world_size, collective=number, reduction=reduction, ring=ring)
+        return Call(
+            rank=rank,
+            world_size=world_size,
+            collective=number,
+            reduction=reduction,
+            ring=ring,
+            wire=Wire.HALF if self.half else Wire.FULL,
+            small_bytes=0 if self.scaled else SMALL_BYTES,
+        )
 
     def steps(self, call: Call, array: Array, out: Array) -> Steps[Any]:
         module: Any = in_network if self.module == "in_network" else ring
@@ -103,10 +113,19 @@ class Case:
     def bound(self, inputs: list[Array]) -> float:
         finite = [np.where(np.isfinite(array), array, np.zeros(1, self.dtype)) for array in inputs]
         largest = max((float(max_abs(array)) for array in finite), default=0.0)
+        by_switch = error_bound(
+            largest,
+            world_size=len(inputs),
+            dtype=self.dtype,
+            reduction=self.reduction,
+            half=self.half or self.dtype.itemsize == 2,
+            racks=len(inputs),
+        )
         if self.module == "in_network" and not self.non_finite:
-            return error_bound(largest, world_size=len(inputs), dtype=self.dtype, reduction=self.reduction)
+            return by_switch
         eps = {4: 2.0**-23, 2: 2.0**-7}[self.dtype.itemsize]  # ring: one rounding an addition
-        return len(inputs) ** 2 * max(largest, 2.0**-20) * eps
+        by_ring = len(inputs) ** 2 * max(largest, 2.0**-20) * eps
+        return max(by_switch, by_ring) if self.module == "in_network" else by_ring
 
 
 def as64(array: Array) -> NDArray[np.float64]:

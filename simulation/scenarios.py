@@ -224,6 +224,8 @@ def draw_case(chance: random.Random, elements: int) -> Case:
         reduction=chance.choice(REDUCTIONS),
         root=chance.randrange(32),
         non_finite=chance.random() < 0.05,
+        half=chance.random() < 0.25,
+        scaled=chance.random() < 0.5,
     )
 
 

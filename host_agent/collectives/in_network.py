@@ -1,21 +1,21 @@
 """Collectives that the switch sums.
 
-SUM and AVG of floats: one element first, by which the ranks agree on the largest magnitude (MAX), then the
-tensor as fixed point. Each message says in its header which call it is of (`signature.py`), that first one
-too, so that workers that disagree learn of it before any data travels. Where the magnitude is Inf or NaN,
-some rank's tensor holds one, and the sum goes around the ring in floating point. Small ones go whole instead,
-in one pass (`together.py`). Everything else needs one pass: MAX and MIN are exact.
+SUM and AVG of floats: as fixed point, or in half precision where the tensor is of 16 bits, with a scale for
+each block of neighbours. The first messages announce scales only, and say in their headers, as all do, which
+call they are of (`signature.py`): workers that disagree learn of it before any data travels. Blocks in which
+some rank has an Inf or NaN go around the ring in floating point, and nothing else does. Small tensors go
+whole instead, in one pass (`together.py`). MAX and MIN are exact.
 """
 
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from host_agent.collectives import ring, together, words
-from host_agent.collectives.plan import Array, Call, Disagreement, Steps, Wait, ring_parts, sharing
-from host_agent.kernels import magnitude_bits
-from host_agent.quantisation import ELEMENT_TYPES, INFINITY_BITS, magnitude_of, scale_exponent
-from host_agent.transport.operation import Operation, SwitchOp
+from host_agent.collectives.plan import Array, Call, Disagreement, Steps, Wait, Wire, ring_parts, sharing
+from host_agent.quantisation import ELEMENT_TYPES
+from host_agent.transport.operation import MARKED, Operation, SwitchOp
 from host_agent.wire.aggregation import Kind, Reduction, Stage
 
 _SWITCH_OPS = {
@@ -25,28 +25,35 @@ _SWITCH_OPS = {
     Reduction.MIN: SwitchOp.MAX,
 }
 
+_IN_HALF = {SwitchOp.SUM: SwitchOp.SUM_HALF, SwitchOp.MAX: SwitchOp.MAX_HALF}
+
 
 def all_reduce(call: Call, array: Array, out: Array) -> Steps[bool]:
     """Leave the reduction of all ranks' flat `array` in `out` (may be the same).
 
-    Returns whether the switch made it: False where an Inf or NaN sent it around the ring.
+    Returns whether the switch made all of it: False where an Inf or NaN sent some around the ring. Where the
+    call leaves a residual, it takes the place of what `array` held, and `out` is another one.
     """
     call = call.named(Kind.ALL_REDUCE, array)
-    exponent = 0
-    if call.reduction in (Reduction.SUM, Reduction.AVG) and array.dtype != np.int32:
-        if together.fits(call, array):
-            yield from _all_together(call, array, out)
-            return True
-        agreed = yield from _agree_on_magnitude(call, array)
-        if agreed >= INFINITY_BITS:
-            yield from ring.all_reduce(call, array, out)
-            return False
-        if agreed == 0:
-            out[...] = 0
-            return True
-        exponent = scale_exponent(magnitude_of(agreed), call.world_size)
-    yield from _aggregate(call, array, out, exponent=exponent)
-    return True
+    if call.reduction not in (Reduction.SUM, Reduction.AVG) or array.dtype == np.int32:
+        yield from _aggregate(call, array, out)
+        return True
+    if together.fits(call, array):
+        yield from _all_together(call, array, out)
+        if call.residual:
+            array[...] = 0
+        return True
+    special = np.zeros(-(-array.size // MARKED), np.uint8)
+    ended = yield from _aggregate(call, array, out, special=special)
+    if call.residual and not ended:
+        array[...] = 0  # nobody knows
+    if not special.any():
+        return True
+    where = np.repeat(special.view(bool), MARKED)[: array.size]
+    yield from _around_the_ring(call, array, out, where)
+    if call.residual:
+        array[where] = 0
+    return False
 
 
 def reduce(call: Call, array: Array, out: Array, *, root: int) -> Steps[bool]:
@@ -99,39 +106,38 @@ def _all_together(call: Call, array: Array, out: Array) -> Steps[None]:
     together.unpack(call, rows, out)
 
 
-def _agree_on_magnitude(call: Call, array: Array) -> Steps[int]:
-    """The bits of the largest magnitude in all ranks' arrays; NaN and Inf win over all others.
-
-    They are integers all the way: what ranks decide by them does not depend on how a thread's processor takes
-    subnormals. The header names the floats' type, which is what the ranks have to agree on.
-    """
-    mine = magnitude_bits(array) if call.magnitude_bits is None else call.magnitude_bits
-    value = np.array([mine], np.int32)
-    operation = call.operation(
-        Stage.MAGNITUDE, SwitchOp.MAX, value, value, element_type=ELEMENT_TYPES[value.dtype]
-    )
-    yield from _in_one(call, operation, value)
-    return int(value[0])
+def _around_the_ring(call: Call, array: Array, out: Array, where: NDArray[np.bool_]) -> Steps[None]:
+    """Those elements, which no switch has summed, on all ranks the same ones; `out` has not got them."""
+    part = array[where]
+    yield from ring.all_reduce(call, part, part)
+    out[where] = part
 
 
-def _aggregate(call: Call, send: Array, receive: Array, *, exponent: int = 0) -> Steps[None]:
+def _aggregate(
+    call: Call, send: Array, receive: Array, *, special: NDArray[np.uint8] | None = None
+) -> Steps[bool]:
+    """`special`: of floats that are scaled, as `Operation` has it."""
+    switch_op = _SWITCH_OPS.get(call.reduction, SwitchOp.SUM)
+    half = send.dtype.itemsize == 2 or (special is not None and call.wire is Wire.HALF)
     operation = call.operation(
         Stage.TENSOR,
-        _SWITCH_OPS.get(call.reduction, SwitchOp.SUM),
+        _IN_HALF[switch_op] if half else switch_op,
         send,
         receive,
         element_type=ELEMENT_TYPES[send.dtype],
-        exponent=exponent,
+        special=special,
+        residual=call.residual,
         divisor=call.world_size if call.reduction is Reduction.AVG else 1,
         invert=call.reduction is Reduction.MIN,
     )
-    yield from _in_one(call, operation, receive)
+    return (yield from _in_one(call, operation, receive))
 
 
-def _in_one(call: Call, operation: Operation, receive: Array) -> Steps[None]:
-    """The whole collective, or the last part of it: one sum of the switch's."""
+def _in_one(call: Call, operation: Operation, receive: Array) -> Steps[bool]:
+    """The whole collective, or a part of it: one sum of the switch's; what `sharing` returns."""
 
     def steps() -> Steps[None]:
         yield Wait((yield operation))
 
-    yield from sharing(call, receive, steps(), whole=False)
+    half = operation.switch_op in _IN_HALF.values()
+    return (yield from sharing(call, receive, steps(), whole=False, wire_bytes=2 if half else 4))

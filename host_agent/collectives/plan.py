@@ -6,7 +6,7 @@ from collections.abc import Generator
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import pairwise
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from numpy.typing import NDArray
 
@@ -19,6 +19,10 @@ from host_agent.wire.aggregation import Kind, Reduction, Stage
 Array: TypeAlias = NDArray[Any]
 T = TypeVar("T")
 
+# Floats of all ranks together that go whole (`together.py`): two or three packets of the largest path MTU,
+# which no link takes long for.
+SMALL_BYTES: Final = 8192
+
 
 class Strategy(str, Enum):
     """How a collective travels; AUTO takes the switch where the job has one and it gains by it."""
@@ -26,6 +30,13 @@ class Strategy(str, Enum):
     AUTO = "auto"
     IN_NETWORK = "in-network"
     RING = "ring"
+
+
+class Wire(str, Enum):
+    """How wide a switch's sums of floats travel: as wide as the type is, or, float32 too, in 16 bits."""
+
+    FULL = "full"
+    HALF = "16bit"
 
 
 @dataclass(frozen=True)
@@ -50,6 +61,7 @@ class Shared:
     """
 
     array: Array | None = None
+    wire_bytes: int = 4  # of an element in a message, where not `whole`
     whole: bool = False
 
 
@@ -61,9 +73,9 @@ class Restored(Exception):
 class Call:
     """One collective on one worker: who we are, its sequence number, what the user asked for.
 
-    `ring`: all ranks, each followed by its successor (empty: by rank). `magnitude_bits`: of this
-    rank's array, where somebody has looked (`quantisation.magnitude_bits`). `shared`,
-    `signature`: told by the collective.
+    `ring`: all ranks, each followed by its successor (empty: by rank). `wire`: of a sum of float32;
+    `residual`: what it takes away is left in the array that is given, which is not the result's.
+    `small_bytes`: of all ranks, what goes whole. `shared`, `signature`: told by the collective.
     """
 
     rank: int
@@ -71,7 +83,9 @@ class Call:
     collective: int
     reduction: Reduction = Reduction.NONE
     ring: tuple[int, ...] = ()
-    magnitude_bits: int | None = None
+    wire: Wire = Wire.FULL
+    residual: bool = False
+    small_bytes: int = SMALL_BYTES
     shared: Shared = field(default_factory=Shared, compare=False)
     signature: Signature | None = None
 
@@ -113,17 +127,40 @@ class Call:
         return [by_rank[rank] for rank in self.ring] if self.ring else by_rank
 
 
-def sharing(call: Call, array: Array, steps: Steps[None], *, whole: bool) -> Steps[None]:
-    """`steps`, the last of `call` that need the network: they leave the same in `array` on all ranks."""
-    call.shared.array, call.shared.whole = array, whole
+def sharing(call: Call, array: Array, steps: Steps[None], *, whole: bool, wire_bytes: int = 4) -> Steps[bool]:
+    """`steps`, the last of `call` that need the network: they leave the same in `array` on all ranks.
+
+    Returns whether they ran to their end; else another rank gave the result.
+    """
+    call.shared.array, call.shared.whole, call.shared.wire_bytes = array, whole, wire_bytes
     try:
         yield from steps
     except Restored:
-        return
+        return False
+    return True
 
 
 class Disagreement(Exception):
     """Ranks differ in something that no header says: what a barrier counted, or what they have finished."""
+
+
+_ROUND_BYTES: Final = 4096  # what a link could have carried while a worker waits for a round's messages
+
+
+def cheaper(kind: Kind, nbytes: int, world_size: int, *, scaled: bool = False) -> Strategy:
+    """Which way takes less, where the switch takes part: what each worker sends, and rounds that it waits.
+
+    `nbytes` of each rank's array, which takes as many on either way. `scaled`: floats, on whose scales the
+    switch's way agrees in a round of its own. `bench.collectives` holds this against what is measured.
+    """
+    others = world_size - 1
+    switched = {Kind.ALL_GATHER: world_size * nbytes}.get(kind, nbytes)
+    passed, rounds = {
+        Kind.ALL_GATHER: (others * nbytes, others),
+        Kind.REDUCE_SCATTER: (others * nbytes // world_size, 2 * others),  # a barrier at its end
+    }.get(kind, (2 * others * nbytes // world_size, 2 * others))
+    by_switch = switched + _ROUND_BYTES * (2 if scaled and world_size * nbytes > SMALL_BYTES else 1)
+    return Strategy.IN_NETWORK if by_switch <= passed + _ROUND_BYTES * rounds else Strategy.RING
 
 
 def choose(strategy: Strategy, mode: Mode, *, auto: Strategy) -> Strategy:

@@ -15,13 +15,10 @@ from host_agent.collectives.plan import Array, Call
 from host_agent.kernels import sum_rows
 from host_agent.wire.aggregation import Reduction
 
-# All ranks' tensors together: two or three packets of the largest path MTU, which no link takes long for.
-_MOST_BYTES = 8192
-
 
 def fits(call: Call, array: Array) -> bool:
     """Whether `array` is small enough; the same on all ranks that agree on its size."""
-    return call.world_size * array.nbytes <= _MOST_BYTES
+    return call.world_size * array.nbytes <= call.small_bytes
 
 
 def pack(call: Call, array: Array) -> NDArray[np.int32]:

@@ -240,13 +240,32 @@ void p4r_decode_lanes(int element_type, int ordered, const void *lanes, size_t n
                       invert != 0);
 }
 
-uint32_t p4r_absmax_bits(int element_type, const void *source, size_t n) {
-    return p4r::absmax_bits(element_type, source, n);
+void p4r_encode_ordered_half(int element_type, const void *source, size_t n, void *lanes, int invert) {
+    p4r::encode_ordered_half(element_type, source, n, static_cast<uint8_t *>(lanes), invert != 0);
 }
 
-uint32_t p4r_keep(int element_type, size_t element_bytes, const void *source, size_t n, void *target) {
-    return p4r::keep(element_type, element_bytes, source, n, target);
+void p4r_decode_ordered_half(const void *lanes, size_t n, void *target, int invert) {
+    p4r::decode_ordered_half(static_cast<const uint8_t *>(lanes), n, target, invert != 0);
 }
+
+void p4r_encode_half(int element_type, const void *source, size_t n, void *lanes, int exponent) {
+    p4r::encode_half(element_type, source, n, static_cast<uint8_t *>(lanes), exponent);
+}
+
+void p4r_decode_half(int element_type, const void *lanes, size_t n, void *target, int exponent, uint32_t divisor) {
+    p4r::decode_half(element_type, static_cast<const uint8_t *>(lanes), n, target, exponent, divisor);
+}
+
+void p4r_leave_residual(void *values, size_t n, int exponent) { p4r::leave_residual(values, n, exponent); }
+
+void p4r_block_exponents(int element_type, const void *source, size_t n, size_t block, void *exponents) {
+    const size_t size = element_type == P4R_FLOAT32 ? 4 : 2;
+    for (size_t at = 0; at < n; at += block)
+        static_cast<uint8_t *>(exponents)[at / block] = p4r::block_exponent(
+            element_type, static_cast<const uint8_t *>(source) + at * size, std::min(block, n - at));
+}
+
+void p4r_keep(const void *source, size_t bytes, void *target) { p4r::keep(source, bytes, target); }
 
 void p4r_fold(int fold, int element_type, void *target, const void *source, size_t n) {
     p4r::fold(fold, element_type, target, source, n);

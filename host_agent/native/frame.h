@@ -15,6 +15,7 @@ constexpr size_t kHeaderBytes = kEthernetBytes + kIpBytes + kUdpBytes + kBthByte
 constexpr size_t kFrameOverhead = kHeaderBytes + kIcrcBytes;
 constexpr uint16_t kRocePort = 4791;
 constexpr uint32_t kChunkBytes = 256;  // the aggregation header's size, and the payload's granularity
+constexpr uint32_t kFieldBytes = 36;  // of a message's first chunk
 
 enum Opcode : uint8_t {  // RC, InfiniBand specification, table 38
     kSendFirst = 0x00,

@@ -34,6 +34,13 @@ Inbox::Begun Inbox::begin(const uint8_t *payload, uint32_t bytes) {
     Work *work = early_.empty() ? works_.find(accepted_) : nullptr;
     if (work != nullptr) {
         if (!check_shape(header, *work, payload)) return Begun::kFault;
+        if (is_scaled(work->op) && !work->blocks.take(accepted_ - work->first_message, payload + kFieldBytes)) {
+            fault_.set(P4R_BAD_HEADER, payload,
+                       "message %u brings a smaller scale than this worker announced: a switch on its path runs another "
+                       "version of the P4 program",
+                       accepted_);
+            return Begun::kFault;
+        }
     } else {
         if (header.switch_op != P4R_PASS) {
             fault_.set(P4R_WRONG_MESSAGE, payload,
@@ -155,8 +162,12 @@ void Inbox::deliver(Work &work, uint32_t message_index, uint32_t offset, const u
     const uint32_t count = std::min(bytes / element_bytes, elements > start ? elements - start : 0);
     if (count == 0 || op.receive == nullptr) return;
     uint8_t *target = static_cast<uint8_t *>(op.receive) + (work.offset(message_index) + start) * op.element_size;
-    if (is_aggregated(op))
-        decode_lanes(op.element_type, is_ordered(op), payload, count, target, op.exponent, op.divisor, op.invert != 0);
+    if (is_scaled(op))
+        work.blocks.decode(op, message_index, start, count, work.offset(message_index), payload, target);
+    else if (op.switch_op == P4R_MAX_HALF)
+        decode_ordered_half(payload, count, target, op.invert != 0);
+    else if (is_aggregated(op))
+        decode_lanes(op.element_type, is_ordered(op), payload, count, target, 0, op.divisor, op.invert != 0);
     else if (op.arrival == P4R_STORE)
         memcpy(target, payload, size_t{count} * element_bytes);
     else

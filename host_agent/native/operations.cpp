@@ -7,7 +7,15 @@
 namespace p4r {
 
 const char *Operations::check(const p4r_operation &op) const {
-    if (op.switch_op > P4R_MAX) return "switch_op is not PASS, SUM or MAX";
+    if (op.switch_op > P4R_MAX_HALF) return "switch_op is not PASS, SUM, MAX, SUM_HALF or MAX_HALF";
+    if (op.switch_op == P4R_SUM_HALF && !is_scaled(op)) return "integers cannot be summed in half precision";
+    if (op.switch_op == P4R_MAX_HALF && op.element_type != P4R_FLOAT16 && op.element_type != P4R_BFLOAT16)
+        return "only types of 16 bits are compared in lanes of 16 bits";
+    if (is_scaled(op) && op.invert) return "only a MAX can be inverted";
+    if (is_scaled(op) && (op.special == nullptr || op.receive == nullptr))
+        return "floats are summed into a buffer, and what was not is marked in another one";
+    if (op.residual && (op.switch_op != P4R_SUM_HALF || op.element_type != P4R_FLOAT32 || op.send == op.receive))
+        return "a residual is what half precision leaves of float32, in a buffer that is not the result's";
     if (op.element_type > P4R_BFLOAT16) return "the element type is unknown";
     if (op.arrival > P4R_FOLD_MIN) return "arrival is not STORE, SUM, MAX or MIN";
     if (op.divisor == 0) return "the divisor is 0";
@@ -36,9 +44,14 @@ uint32_t Operations::message_elements(const p4r_operation &op) const {
     return (config_.path_mtu * config_.message_packets - kChunkBytes) / wire_element_bytes(op);
 }
 
-uint32_t Operations::messages_of(const p4r_operation &op) const {
+uint32_t Operations::data_messages(const p4r_operation &op) const {
     const uint64_t elements = message_elements(op);
     return std::max<uint32_t>(1, static_cast<uint32_t>((op.cut_elements + elements - 1) / elements));
+}
+
+uint32_t Operations::messages_of(const p4r_operation &op) const {
+    const uint32_t data = data_messages(op);
+    return is_scaled(op) ? data + std::min(config_.window, data) : data;
 }
 
 uint64_t Operations::post(const p4r_operation &op) {
@@ -48,6 +61,8 @@ uint64_t Operations::post(const p4r_operation &op) {
     work.first_message = works_.next_message();
     work.message_elements = message_elements(op);
     work.messages = messages_of(op);
+    if (is_scaled(op))
+        work.blocks = Blocks(op, work.message_elements, data_messages(op), config_.window, config_.world_size);
     works_.push(work);
     return work.id;
 }

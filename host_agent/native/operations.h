@@ -40,7 +40,8 @@ class Operations {
     uint64_t completed_op() const { return completed_op_; }  // the last one that is acknowledged as well
 
    private:
-    uint32_t messages_of(const p4r_operation &op) const;
+    uint32_t data_messages(const p4r_operation &op) const;
+    uint32_t messages_of(const p4r_operation &op) const;  // with those that only announce scales
     uint32_t message_elements(const p4r_operation &op) const;  // of every message but the last
     void add_event(uint32_t type, uint64_t id);
 

@@ -19,6 +19,9 @@ bool Outbox::has_credit(const Work &work) const {
     const bool aggregated = is_aggregated(work.op);
     if (begun_ && aggregated != last_aggregated_)  // drain before changing the kind
         return message_diff(received_, next_message_) >= 0 && acked_ == next_message_;
+    const uint32_t index = next_message_ - work.first_message, lead = work.blocks.lead();
+    if (lead != 0 && index >= lead && message_diff(received_, work.first_message + index - lead) < 1)
+        return false;  // its scales are not known yet
     const auto window = static_cast<int32_t>(config_.window);
     if (message_diff(next_message_, received_) >= window) return false;  // negative: theirs came before ours went
     return aggregated || message_diff(next_message_, acked_) < window;
@@ -63,6 +66,9 @@ void Outbox::write(const Outgoing &sent, uint32_t offset, uint32_t bytes, uint8_
         header.collective = op.collective;
         header.total_elements = op.total_elements;
         write_header(header, target);
+        if (is_scaled(op))
+            sent.work->blocks.announce(op, sent.message - sent.work->first_message, target + kFieldBytes,
+                                       kChunkBytes - kFieldBytes);
         target += kChunkBytes;
         bytes -= kChunkBytes;
     } else {
@@ -73,8 +79,12 @@ void Outbox::write(const Outgoing &sent, uint32_t offset, uint32_t bytes, uint8_
     if (count != 0) {
         const uint64_t first = sent.work->offset(sent.message - sent.work->first_message) + start;
         const auto *source = static_cast<const uint8_t *>(op.send) + first * op.element_size;
-        if (is_aggregated(op))
-            encode_lanes(op.element_type, is_ordered(op), source, count, target, op.exponent, op.invert != 0);
+        if (is_scaled(op))
+            sent.work->blocks.encode(op, sent.message - sent.work->first_message, start, count, source, target);
+        else if (op.switch_op == P4R_MAX_HALF)
+            encode_ordered_half(op.element_type, source, count, target, op.invert != 0);
+        else if (is_aggregated(op))
+            encode_lanes(op.element_type, is_ordered(op), source, count, target, 0, op.invert != 0);
         else
             memcpy(target, source, size_t{count} * element_bytes);
     }

@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define P4R_ABI_VERSION 8
+#define P4R_ABI_VERSION 10
 #define P4R_NEVER INT64_MAX
 #define P4R_EXPORT __attribute__((visibility("default")))
 
@@ -46,20 +46,21 @@ typedef struct p4r_config {
     int64_t rto_max_ns;
 } p4r_config;
 
-enum { P4R_PASS = 0, P4R_SUM = 1, P4R_MAX = 2 };                                     // switch_op
+enum { P4R_PASS = 0, P4R_SUM = 1, P4R_MAX = 2, P4R_SUM_HALF = 3, P4R_MAX_HALF = 4 };  // switch_op
 enum { P4R_RAW = 0, P4R_INT32 = 1, P4R_FLOAT32 = 2, P4R_FLOAT16 = 3, P4R_BFLOAT16 = 4 };  // element_type
 enum { P4R_STORE = 0, P4R_FOLD_SUM = 1, P4R_FOLD_MAX = 2, P4R_FOLD_MIN = 3 };        // arrival
 
 typedef struct p4r_operation {
     const void *send;  // may be null if send_elements is 0
     void *receive;     // null: what arrives is checked and discarded
+    // Of floats that are summed, a byte for each 64 elements: 1 where nothing is received, as an Inf or NaN is near.
+    uint8_t *special;
     uint64_t send_elements;
     uint64_t receive_elements;
     uint64_t cut_elements;  // decides the number of messages, >= both
     uint32_t total_elements;
     uint32_t collective;
     uint32_t divisor;
-    int32_t exponent;
     uint8_t switch_op;
     uint8_t element_type;
     uint8_t reduction;
@@ -70,7 +71,8 @@ typedef struct p4r_operation {
     uint8_t kind;         // of the collective; these three go into the header, and are compared there
     uint8_t root;
     uint8_t stage;
-    uint8_t reserved[2];
+    uint8_t residual;  // of SUM_HALF of float32: with each result, `send` gets what rounding took away from it
+    uint8_t reserved[5];
 } p4r_operation;
 
 enum { P4R_EVENT_NONE = 0, P4R_EVENT_RECEIVED = 1, P4R_EVENT_COMPLETED = 2, P4R_EVENT_FAILED = 3 };
@@ -198,10 +200,21 @@ P4R_EXPORT void p4r_encode_lanes(int element_type, int ordered, const void *sour
 // even.
 P4R_EXPORT void p4r_decode_lanes(int element_type, int ordered, const void *lanes, size_t n, void *target,
                                  int exponent, uint32_t divisor, int invert);
-// The float32 bit pattern of max |x|; >= 0x7f800000 says that an Inf or NaN is among them. Floats only.
-P4R_EXPORT uint32_t p4r_absmax_bits(int element_type, const void *source, size_t n);
-// The same, in one pass with a copy to `target`; 0 for int32.
-P4R_EXPORT uint32_t p4r_keep(int element_type, size_t element_bytes, const void *source, size_t n, void *target);
+// Of types of 16 bits, the `ordered` ones in so many; two of them in a lane.
+P4R_EXPORT void p4r_encode_ordered_half(int element_type, const void *source, size_t n, void *lanes, int invert);
+P4R_EXPORT void p4r_decode_ordered_half(const void *lanes, size_t n, void *target, int invert);
+// Floats: x * 2^exponent as binary16, rounded to nearest even; two of them in a lane. And back: what is there, times
+// 2^-exponent / divisor, rounded once to nearest even.
+P4R_EXPORT void p4r_encode_half(int element_type, const void *source, size_t n, void *lanes, int exponent);
+P4R_EXPORT void p4r_decode_half(int element_type, const void *lanes, size_t n, void *target, int exponent,
+                                uint32_t divisor);
+// float32s, to what these two leave of them.
+P4R_EXPORT void p4r_leave_residual(void *values, size_t n, int exponent);
+// Of each `block` of floats, the exponent field of a float32 as large as the largest: 255 where an Inf or NaN is among
+// them, 0 where all are 0, and 1 for what is less than a normal number.
+P4R_EXPORT void p4r_block_exponents(int element_type, const void *source, size_t n, size_t block, void *exponents);
+// A copy past the caches.
+P4R_EXPORT void p4r_keep(const void *source, size_t bytes, void *target);
 // target[i] = target[i] op source[i]; fold is P4R_FOLD_*. MAX and MIN give NaN if either is NaN.
 P4R_EXPORT void p4r_fold(int fold, int element_type, void *target, const void *source, size_t n);
 // target[i] = (the sum of row[i] of `count` rows, each `stride` bytes behind the one before) / divisor: added in the

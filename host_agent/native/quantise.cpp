@@ -35,14 +35,15 @@ inline uint32_t swap_lane(uint32_t v) {
 #endif
 }
 
-// 2^exponent as two factors, each a normal float: fixed point of subnormal tensors needs exponents beyond 127.
+// 2^exponent as two factors, each a normal float: fixed point of subnormal tensors needs exponents beyond 127. Where
+// a product may be subnormal it is the second, so that it is rounded once.
 struct Scale {
     float first, second;
 
     explicit Scale(int exponent) {
-        const int half = std::clamp(exponent, -126, 127);
-        first = std::ldexp(1.0f, half);
-        second = std::ldexp(1.0f, std::clamp(exponent - half, -126, 127));
+        const int most = std::clamp(exponent, -126, 127), rest = std::clamp(exponent - most, -126, 127);
+        first = std::ldexp(1.0f, exponent < 0 ? rest : most);
+        second = std::ldexp(1.0f, exponent < 0 ? most : rest);
     }
 };
 
@@ -102,6 +103,21 @@ P4R_VECTORISED void decode_ordered(const uint8_t *lanes, size_t n, uint8_t *targ
     }
 }
 
+P4R_VECTORISED void order_halves(const uint8_t *source, size_t n, uint8_t *lanes, uint16_t infinity, uint16_t flip) {
+    for (size_t i = 0; i < n; i++) {
+        const uint16_t bits = load<uint16_t>(source + 2 * i), magnitude = bits & 0x7fff;
+        const uint16_t ordered = (bits & 0x8000 ? bits ^ 0x7fff : bits) ^ flip;
+        store<uint16_t>(lanes + 2 * i, magnitude > infinity ? 0x7fff : ordered);
+    }
+}
+
+P4R_VECTORISED void disorder_halves(const uint8_t *lanes, size_t n, uint8_t *target, uint16_t flip) {
+    for (size_t i = 0; i < n; i++) {
+        const uint16_t ordered = load<uint16_t>(lanes + 2 * i) ^ flip;
+        store<uint16_t>(target + 2 * i, ordered & 0x8000 ? ordered ^ 0x7fff : ordered);
+    }
+}
+
 P4R_VECTORISED void double_to_float32(const double *source, size_t n, uint8_t *target) {
     for (size_t i = 0; i < n; i++) store(target + 4 * i, static_cast<float>(source[i]));
 }
@@ -132,6 +148,24 @@ P4R_VECTORISED uint16_t absmax_16(const uint8_t *source, size_t n) {
     for (size_t i = 0; i < n; i++)
         most = std::max(most, static_cast<uint16_t>(load<uint16_t>(source + 2 * i) & 0x7fff));
     return most;
+}
+
+P4R_VECTORISED void scale_floats(float *values, size_t n, float first, float second) {
+    for (size_t i = 0; i < n; i++) values[i] = values[i] * first * second;
+}
+
+// Nothing is left of what rounding has brought to infinity.
+P4R_VECTORISED void subtract_finite(uint8_t *values, const float *from, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        const float left = load<float>(values + 4 * i) - from[i];
+        store(values + 4 * i, __builtin_fabsf(left) <= std::numeric_limits<float>::max() ? left : 0.0f);
+    }
+}
+
+P4R_VECTORISED void swap_halves(uint8_t *halves, size_t n) {
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+    for (size_t i = 0; i < n; i++) store(halves + 2 * i, __builtin_bswap16(load<uint16_t>(halves + 2 * i)));
+#endif
 }
 
 struct Sum {
@@ -212,6 +246,13 @@ void round_doubles(int element_type, const double *values, size_t n, uint8_t *ta
     narrow(element_type, block, n, target);
 }
 
+// A power of two is divided by with the scale: what remains is rounded once all the same.
+void divide_by_scale(int *exponent, uint32_t *divisor) {
+    if ((*divisor & (*divisor - 1)) != 0) return;
+    *exponent += __builtin_ctz(*divisor);
+    *divisor = 1;
+}
+
 size_t element_bytes(int element_type) { return is_half(element_type) ? 2 : 4; }
 
 }  // namespace
@@ -245,6 +286,7 @@ void decode_lanes(int element_type, bool ordered, const uint8_t *lanes, size_t n
     const uint32_t flip = invert ? ~0u : 0;
     if (element_type == P4R_INT32)
         return divisor == 1 ? decode_int32(lanes, n, out, flip) : decode_int32_average(lanes, n, out, divisor, flip);
+    if (!ordered) divide_by_scale(&exponent, &divisor);
     if (!is_half(element_type)) {
         if (ordered) return decode_ordered(lanes, n, out, flip);
         if (divisor == 1 && exponent >= -95 && exponent <= 126)
@@ -265,14 +307,95 @@ void decode_lanes(int element_type, bool ordered, const uint8_t *lanes, size_t n
     }
 }
 
-uint32_t absmax_bits(int element_type, const void *source, size_t n) {
+void encode_ordered_half(int element_type, const void *source, size_t n, uint8_t *lanes, bool invert) {
+    const uint16_t infinity = element_type == P4R_FLOAT16 ? 0x7c00 : 0x7f80;
+    order_halves(static_cast<const uint8_t *>(source), n, lanes, infinity, invert ? 0xffff : 0);
+    swap_halves(lanes, n);
+}
+
+void decode_ordered_half(const uint8_t *lanes, size_t n, void *target, bool invert) {
+    auto *out = static_cast<uint8_t *>(target);
+    memcpy(out, lanes, 2 * n);
+    swap_halves(out, n);
+    disorder_halves(out, n, out, invert ? 0xffff : 0);
+}
+
+void encode_half(int element_type, const void *source, size_t n, uint8_t *lanes, int exponent) {
     const DefaultFloatMode mode;
     const auto *in = static_cast<const uint8_t *>(source);
-    if (!is_half(element_type)) return absmax_32(in, n);
-    const uint16_t most = absmax_16(in, n);
-    if (element_type == P4R_BFLOAT16) return static_cast<uint32_t>(most) << 16;
-    const float value = float16_value(most);
-    return load<uint32_t>(reinterpret_cast<const uint8_t *>(&value));
+    const Scale scale(exponent);
+    for (size_t i = 0; i < n; i += kBlock) {
+        float block[kBlock];
+        const size_t count = std::min(kBlock, n - i);
+        if (is_half(element_type))
+            widen(element_type, in + 2 * i, count, block);
+        else
+            memcpy(block, in + 4 * i, 4 * count);
+        scale_floats(block, count, scale.first, scale.second);
+        float32_to_float16(block, count, lanes + 2 * i);
+        swap_halves(lanes + 2 * i, count);
+    }
+}
+
+void decode_half(int element_type, const uint8_t *lanes, size_t n, void *target, int exponent, uint32_t divisor) {
+    const DefaultFloatMode mode;
+    auto *out = static_cast<uint8_t *>(target);
+    const size_t element = element_bytes(element_type);
+    divide_by_scale(&exponent, &divisor);
+    const Scale scale(-exponent);
+    for (size_t i = 0; i < n; i += kBlock) {
+        uint8_t swapped[2 * kBlock];
+        float block[kBlock];
+        const size_t count = std::min(kBlock, n - i);
+        memcpy(swapped, lanes + 2 * i, 2 * count);
+        swap_halves(swapped, count);
+        float16_to_float32(swapped, count, block);
+        if (divisor != 1) {
+            double values[kBlock];
+            divide_to_double(bytes_of(block), count, values, std::ldexp(static_cast<double>(divisor), exponent));
+            round_doubles(element_type, values, count, out + element * i);
+            continue;
+        }
+        // Eleven bits: exact, but for what is beyond the smallest or largest number of the element type.
+        scale_floats(block, count, scale.first, scale.second);
+        if (is_half(element_type))
+            narrow(element_type, block, count, out + 2 * i);
+        else
+            memcpy(out + 4 * i, block, 4 * count);
+    }
+}
+
+// float32s become what encode_half and decode_half do not bring back of them; exactly.
+void leave_residual(void *values, size_t n, int exponent) {
+    const DefaultFloatMode mode;
+    auto *const out = static_cast<uint8_t *>(values);
+    const Scale up(exponent), down(-exponent);
+    for (size_t i = 0; i < n; i += kBlock) {
+        float block[kBlock];
+        uint8_t halves[2 * kBlock];
+        const size_t count = std::min(kBlock, n - i);
+        memcpy(block, out + 4 * i, 4 * count);
+        scale_floats(block, count, up.first, up.second);
+        float32_to_float16(block, count, halves);
+        float16_to_float32(halves, count, block);
+        scale_floats(block, count, down.first, down.second);
+        subtract_finite(out + 4 * i, block, count);
+    }
+}
+
+uint8_t block_exponent(int element_type, const void *source, size_t n) {
+    const DefaultFloatMode mode;
+    const auto *in = static_cast<const uint8_t *>(source);
+    uint32_t bits;
+    if (!is_half(element_type)) {
+        bits = absmax_32(in, n);
+    } else if (const uint16_t most = absmax_16(in, n); element_type == P4R_BFLOAT16) {
+        bits = static_cast<uint32_t>(most) << 16;
+    } else {
+        const float value = float16_value(most);
+        memcpy(&bits, &value, 4);
+    }
+    return static_cast<uint8_t>(std::max(bits >> 23, bits != 0 ? 1u : 0u));
 }
 
 void fold(int fold, int element_type, void *target, const void *source, size_t n) {

@@ -11,7 +11,12 @@ void encode_lanes(int element_type, bool ordered, const void *source, size_t n, 
                   bool invert);
 void decode_lanes(int element_type, bool ordered, const uint8_t *lanes, size_t n, void *target, int exponent,
                   uint32_t divisor, bool invert);
-uint32_t absmax_bits(int element_type, const void *source, size_t n);
+void encode_ordered_half(int element_type, const void *source, size_t n, uint8_t *lanes, bool invert);
+void decode_ordered_half(const uint8_t *lanes, size_t n, void *target, bool invert);
+void encode_half(int element_type, const void *source, size_t n, uint8_t *lanes, int exponent);
+void decode_half(int element_type, const uint8_t *lanes, size_t n, void *target, int exponent, uint32_t divisor);
+void leave_residual(void *values, size_t n, int exponent);
+uint8_t block_exponent(int element_type, const void *source, size_t n);
 void fold(int fold, int element_type, void *target, const void *source, size_t n);
 void sum_rows(int element_type, const void *rows, size_t stride, size_t count, size_t n, uint32_t divisor,
               void *target);

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <deque>
 
+#include "blocks.h"
 #include "frame.h"
 #include "p4r.h"
 #include "state.h"
@@ -12,15 +13,14 @@
 namespace p4r {
 
 constexpr uint64_t kMostAggregated = uint64_t{1} << 31;  // messages of a generation, as serial numbers compare
-constexpr uint32_t kLaneBytes = 4;  // an element of an aggregated message on the wire
-
-inline bool is_aggregated(const p4r_operation &op) { return op.switch_op != P4R_PASS; }
 
 // Floats of a MAX travel as bit patterns that sort as integers; no scale is needed.
-inline bool is_ordered(const p4r_operation &op) { return op.switch_op == P4R_MAX; }
+inline bool is_ordered(const p4r_operation &op) {
+    return op.switch_op == P4R_MAX || op.switch_op == P4R_MAX_HALF;
+}
 
 inline uint32_t wire_element_bytes(const p4r_operation &op) {
-    return is_aggregated(op) ? kLaneBytes : op.element_size;
+    return is_aggregated(op) ? lane_bytes(op) : op.element_size;
 }
 
 // The size of one message.
@@ -53,11 +53,13 @@ struct Work {
     uint32_t message_elements = 0;  // of every message but the last
     uint32_t received = 0;          // messages
     uint32_t acked = 0;             // messages
+    Blocks blocks;
 
-    // Where message number `index` of this operation starts, in elements.
-    uint64_t offset(uint32_t index) const { return static_cast<uint64_t>(index) * message_elements; }
+    // Where message number `index` of this operation starts, in elements; the first may announce only (blocks.h).
+    uint64_t offset(uint32_t index) const { return static_cast<uint64_t>(index - blocks.lead()) * message_elements; }
 
     uint32_t elements_of(uint32_t index, uint64_t total) const {
+        if (index < blocks.lead()) return 0;
         const uint64_t start = offset(index);
         return start >= total ? 0 : static_cast<uint32_t>(std::min<uint64_t>(message_elements, total - start));
     }

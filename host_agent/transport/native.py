@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from ctypes import c_char, c_char_p, c_int, c_int32, c_int64, c_size_t, c_uint8, c_uint32, c_uint64, c_void_p
+from ctypes import c_char, c_char_p, c_int, c_int64, c_size_t, c_uint8, c_uint32, c_uint64, c_void_p
 from functools import cache
 from ipaddress import IPv4Address
 from pathlib import Path
@@ -19,7 +19,7 @@ from host_agent.transport.events import Counters, Event, EventType, Failure, Fai
 from host_agent.transport.operation import Operation
 from host_agent.wire.headers import parse_mac
 
-ABI_VERSION: Final = 8
+ABI_VERSION: Final = 10
 NEVER: Final = 2**63 - 1
 ERROR_BYTES: Final = 400
 LIBRARY: Final = Path(__file__).parent.parent / "_native.so"
@@ -76,13 +76,13 @@ class NativeOperation(ctypes.Structure):
     _fields_ = (
         ("send", c_void_p),
         ("receive", c_void_p),
+        ("special", c_void_p),
         ("send_elements", c_uint64),
         ("receive_elements", c_uint64),
         ("cut_elements", c_uint64),
         ("total_elements", c_uint32),
         ("collective", c_uint32),
         ("divisor", c_uint32),
-        ("exponent", c_int32),
         ("switch_op", c_uint8),
         ("element_type", c_uint8),
         ("reduction", c_uint8),
@@ -93,7 +93,8 @@ class NativeOperation(ctypes.Structure):
         ("kind", c_uint8),
         ("root", c_uint8),
         ("stage", c_uint8),
-        ("reserved", c_uint8 * 2),
+        ("residual", c_uint8),
+        ("reserved", c_uint8 * 5),
     )
 
 
@@ -182,8 +183,13 @@ _PROTOTYPES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "p4r_crc32": (c_uint32, (c_uint32, c_char_p, c_size_t)),
     "p4r_encode_lanes": (None, (c_int, c_int, c_void_p, c_size_t, c_void_p, c_int, c_int)),
     "p4r_decode_lanes": (None, (c_int, c_int, c_void_p, c_size_t, c_void_p, c_int, c_uint32, c_int)),
-    "p4r_absmax_bits": (c_uint32, (c_int, c_void_p, c_size_t)),
-    "p4r_keep": (c_uint32, (c_int, c_size_t, c_void_p, c_size_t, c_void_p)),
+    "p4r_encode_ordered_half": (None, (c_int, c_void_p, c_size_t, c_void_p, c_int)),
+    "p4r_decode_ordered_half": (None, (c_void_p, c_size_t, c_void_p, c_int)),
+    "p4r_encode_half": (None, (c_int, c_void_p, c_size_t, c_void_p, c_int)),
+    "p4r_decode_half": (None, (c_int, c_void_p, c_size_t, c_void_p, c_int, c_uint32)),
+    "p4r_leave_residual": (None, (c_void_p, c_size_t, c_int)),
+    "p4r_block_exponents": (None, (c_int, c_void_p, c_size_t, c_size_t, c_void_p)),
+    "p4r_keep": (None, (c_void_p, c_size_t, c_void_p)),
     "p4r_fold": (None, (c_int, c_int, c_void_p, c_void_p, c_size_t)),
     "p4r_sum_rows": (None, (c_int, c_void_p, c_size_t, c_size_t, c_size_t, c_uint32, c_void_p)),
     "p4r_divide": (None, (c_int, c_void_p, c_size_t, c_uint32)),
@@ -260,13 +266,13 @@ def native_operation(operation: Operation) -> NativeOperation:
     return NativeOperation(  # by place: with names it takes twice as long
         None if send is None else send.ctypes.data,
         None if receive is None else receive.ctypes.data,
+        None if operation.special is None else operation.special.ctypes.data,
         sent,
         received,
         max(sent, received) if operation.cut_elements is None else operation.cut_elements,
         operation.total_elements,
         operation.collective,
         operation.divisor,
-        operation.exponent,
         operation.switch_op,
         operation.element_type,
         operation.reduction,
@@ -277,6 +283,7 @@ def native_operation(operation: Operation) -> NativeOperation:
         operation.kind,
         operation.root,
         operation.stage,
+        operation.residual,
     )
 
 

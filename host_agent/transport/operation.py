@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,9 @@ from host_agent.wire.aggregation import CHUNK_BYTES, ElementType, Kind, Stage
 from host_agent.wire.aggregation import Op as SwitchOp
 
 __all__ = ["Arrival", "ElementType", "Operation", "SwitchOp", "elements_of_message", "message_count"]
+
+
+MARKED: Final = 64  # elements for which `Operation.special` has one place
 
 
 class Arrival(IntEnum):
@@ -28,12 +31,16 @@ class Arrival(IntEnum):
 class Operation:
     """One tensor. `send` and `receive` are C-contiguous arrays, or None for zero elements / discard.
 
-    Aggregated (`switch_op` SUM or MAX): `send` holds this rank's contribution in `element_type`; it
-    is converted message by message to 32-bit big-endian lanes, and every result lane is converted back into
-    `receive`, of the same size and type, which may be the same array as `send`. int32: as is, the result
-    divided by `divisor` towards zero. SUM of floats: rint(x * 2**exponent), the result x * 2**-exponent /
-    divisor, rounded once. MAX of floats: integers that sort as the floats do, NaN above all; `exponent` and
-    `divisor` have no part. `invert` sends and receives the complement ~lane: MIN is MAX of the complements.
+    Aggregated (`switch_op` other than PASS): `send` holds this rank's contribution in `element_type`; it is
+    converted message by message to big-endian lanes of 32 bits (SUM_HALF, MAX_HALF: 16), and every result is
+    converted back into `receive`, of the same size and type, which may be the same array as `send`. int32: as
+    is, the result divided by `divisor` towards zero. SUM of floats: fixed point, SUM_HALF: binary16, with a
+    scale for each block of neighbours that the transport agrees on; the result divided by `divisor` and
+    rounded once. Where an Inf or NaN is in a block of some rank, nothing is received there, and `special`
+    says so (uint8, one for each `MARKED` elements, all 0 before). `residual` (SUM_HALF of float32): with each
+    result, `send`, which is not `receive`, gets what rounding has taken away from it. MAX of floats
+    (MAX_HALF: of types of 16 bits): integers that sort as the floats do, NaN above all; `divisor` has no
+    part. `invert` sends and receives the complement ~lane: MIN is MAX of the complements.
 
     PASS: bytes travel as they are (host byte order). The two sizes may differ; `cut_elements`, equal on
     all ranks and at least the larger of any rank's sizes, decides the number of messages. `receive` must
@@ -54,7 +61,8 @@ class Operation:
     reduction: int
     collective: int
     total_elements: int
-    exponent: int = 0
+    special: NDArray[np.uint8] | None = None
+    residual: bool = False
     divisor: int = 1
     invert: bool = False
     header_type: int | None = None
@@ -83,7 +91,7 @@ class Operation:
 
 
 def elements_of_message(*, path_mtu: int, message_packets: int, wire_element_size: int = 4) -> int:
-    """How many elements a message has, at most; an aggregated one's have 4 bytes on the wire."""
+    """How many elements a message has, at most; an aggregated one's have 4 bytes on the wire, or 2."""
     return (path_mtu * message_packets - CHUNK_BYTES) // wire_element_size
 
 

@@ -153,8 +153,10 @@ def _work(chance: random.Random, elements: int, elastic: bool) -> Work:
         elements=chance.choice([0, 1, chance.randint(0, elements), elements, elements]),
         reduction=chance.choice(["SUM", "SUM", "AVG", "MAX", "MIN"]),
         root=chance.randrange(32),
-        non_finite=chance.random() < 0.03,
+        non_finite=chance.random() < 0.15,
         in_place=chance.random() < 0.3,
+        half=chance.random() < 0.3,
+        scaled=chance.random() < 0.5,
         think_ns=chance.choice([0, 0, 50_000, 1_000_000, 100_000_000]),
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
@@ -89,12 +90,20 @@ class JobRun:
         """The operations of a generation."""
         return self._deliveries[generation]
 
+    def _racks(self, generation: int) -> list[list[int]]:
+        """Its ranks, by the leaf that they are behind."""
+        racks: dict[str, list[int]] = {}
+        for rank, joined_as in enumerate(self.members(generation)):
+            racks.setdefault(self.host_of(joined_as).switch, []).append(rank)
+        return list(racks.values())
+
     def connected(self, worker: Worker, plan: Plan, size: int) -> None:
         """A worker has brought up its queue pairs."""
         generation = plan.generation
         if generation not in self._deliveries:
             self._sizes[generation] = size
-            self._deliveries[generation] = Deliveries(size)
+            racks = partial(self._racks, generation)
+            self._deliveries[generation] = Deliveries(size, plan.path_mtu, plan.message_packets, racks)
             self._windows[generation] = plan.window
             self.world.generations[generation] = self
         known = self._members.setdefault(generation, {})

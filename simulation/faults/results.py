@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from host_agent.quantisation import Blocks, block_sum, divide, from_ordered, to_ordered
 from host_agent.transport import Operation, SwitchOp
-from host_agent.transport.native import library
+from host_agent.transport.operation import MARKED
 from host_agent.wire.aggregation import ElementType, Reduction
 from simulation.cases import Case, same_bits
 from simulation.rack import InvariantError
@@ -19,23 +21,29 @@ Array = NDArray[Any]
 
 @dataclass
 class Contribution:
-    """What a rank put into an operation: its lanes, and what they are to become."""
+    """What a rank put into an operation."""
 
-    lanes: NDArray[np.int32]
+    sent: Array
     operation: Operation
 
 
 @dataclass
 class Deliveries:
-    """The aggregated operations of one generation of a job, by number, with who put what into them."""
+    """The aggregated operations of one generation of a job, by number, with who put what into them.
+
+    `racks`: which ranks are behind which leaf, when all are known.
+    """
 
     world_size: int
+    path_mtu: int
+    message_packets: int
+    racks: Callable[[], list[list[int]]]
     posted: dict[int, dict[int, Contribution]] = field(default_factory=dict)
 
     def post(self, rank: int, op_id: int, operation: Operation) -> None:
         """A rank posts an operation; what it sends is looked at now, as the result may replace it."""
         if operation.switch_op != SwitchOp.PASS:
-            self.posted.setdefault(op_id, {})[rank] = Contribution(lanes_of(operation), operation)
+            self.posted.setdefault(op_id, {})[rank] = Contribution(_copied(operation), operation)
 
     def deliver(self, rank: int, op_id: int, who: str) -> None:
         """An endpoint says that a result is there."""
@@ -51,12 +59,17 @@ class Deliveries:
         operation = own.operation
         if operation.receive is None:
             return
-        lanes = [contributions[k].lanes for k in range(self.world_size)]
-        if operation.switch_op == SwitchOp.MAX:
-            total = np.maximum.reduce(lanes)
+        sent = [contributions[k].sent for k in range(self.world_size)]
+        if operation.element_type == ElementType.INT32:
+            expected = integers(sent, operation)
+        elif operation.switch_op in (SwitchOp.MAX, SwitchOp.MAX_HALF):
+            ordered = [to_ordered(array, invert=operation.invert) for array in sent]
+            largest = np.maximum.reduce(ordered)
+            expected = from_ordered(largest, operation.receive.dtype, invert=operation.invert)
+            any_nan = np.isnan(expected) & np.isnan(operation.receive)
+            expected[any_nan] = operation.receive[any_nan]
         else:
-            total = np.add.reduce(lanes, dtype=np.int32)
-        expected = decoded(total, operation)
+            expected = self._scaled(sent, operation)
         if expected.tobytes() != operation.receive.tobytes():
             wrong = [
                 k
@@ -68,44 +81,32 @@ class Deliveries:
                 f"elements, first at {wrong[0]}: {operation.receive[wrong[0]]!r} for {expected[wrong[0]]!r}"
             )
 
-
-def lanes_of(operation: Operation) -> NDArray[np.int32]:
-    """What travels, in the machine's byte order."""
-    send = operation.send
-    if send is None:
-        return np.zeros(0, np.int32)
-    if operation.element_type == ElementType.INT32:
-        lanes = send.astype(np.int32).ravel()
-        return ~lanes if operation.invert else lanes
-    wire = np.empty(send.size, ">i4")
-    library().p4r_encode_lanes(
-        operation.element_type,
-        operation.switch_op == SwitchOp.MAX,
-        send.ctypes.data,
-        send.size,
-        wire.ctypes.data,
-        operation.exponent,
-        operation.invert,
-    )
-    return wire.astype(np.int32)
+    def _scaled(self, inputs: list[Array], operation: Operation) -> Array:
+        """By the reference; what is special is left as it is."""
+        assert operation.receive is not None
+        assert operation.special is not None
+        half = operation.switch_op == SwitchOp.SUM_HALF
+        blocks = Blocks.of(path_mtu=self.path_mtu, message_packets=self.message_packets, half=half)
+        racks = self.racks()
+        expected, special = block_sum(inputs, blocks, half=half, divisor=operation.divisor, racks=racks)
+        marked = np.repeat(operation.special.view(bool), MARKED)[: special.size]
+        if not np.array_equal(marked, special):
+            raise InvariantError("elements are marked as not summed that were, or the other way round")
+        expected[special] = operation.receive[special]
+        return expected
 
 
-def decoded(lanes: NDArray[np.int32], operation: Operation) -> Array:
-    """What the user's array holds then."""
-    assert operation.receive is not None
-    out = np.empty_like(operation.receive)
-    wire = lanes.astype(">i4")
-    library().p4r_decode_lanes(
-        operation.element_type,
-        operation.switch_op == SwitchOp.MAX,
-        wire.ctypes.data,
-        wire.size,
-        out.ctypes.data,
-        operation.exponent,
-        operation.divisor,
-        operation.invert,
-    )
-    return out
+def _copied(operation: Operation) -> Array:
+    return np.zeros(0, np.int32) if operation.send is None else operation.send.ravel().copy()
+
+
+def integers(sent: list[Array], operation: Operation) -> Array:
+    """What the switch makes of these, as the user gets it."""
+    if operation.switch_op == SwitchOp.MAX:
+        pick: Any = np.minimum if operation.invert else np.maximum
+        largest: Array = pick.reduce(sent)
+        return largest
+    return divide(np.add.reduce(sent, dtype=np.int32), operation.divisor)
 
 
 class Expected:
@@ -161,7 +162,7 @@ class Expected:
         case = self.case
         if case.module == module:
             return case
-        return Case(module, case.name, case.dtype, case.elements, case.reduction, case.root, case.non_finite)
+        return replace(case, module=module)
 
 
-__all__ = ["Deliveries", "Expected", "Reduction", "decoded", "lanes_of"]
+__all__ = ["Deliveries", "Expected", "Reduction"]

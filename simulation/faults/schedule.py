@@ -130,6 +130,8 @@ class Work:
     root: Count = 0
     non_finite: bool = False
     in_place: bool = False
+    half: bool = False
+    scaled: bool = False
     think_ns: Time = 0
 
     def case(self) -> Case:
@@ -142,6 +144,8 @@ class Work:
             Reduction[self.reduction],
             self.root,
             self.non_finite,
+            self.half,
+            self.scaled,
         )
 
 

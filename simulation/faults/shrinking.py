@@ -204,7 +204,9 @@ def _smaller_job(job: JobPlan) -> Iterator[JobPlan]:
             if elements < work.elements:
                 smaller = replace(work, elements=elements)
                 yield replace(job, work=[*job.work[:n], smaller, *job.work[n + 1 :]])
-        plain = replace(work, dtype="int32", reduction="SUM", non_finite=False, think_ns=0)
+        plain = replace(
+            work, dtype="int32", reduction="SUM", non_finite=False, half=False, scaled=False, think_ns=0
+        )
         if plain != work:
             yield replace(job, work=[*job.work[:n], plain, *job.work[n + 1 :]])
 

@@ -9,9 +9,11 @@ import ml_dtypes
 import numpy as np
 from hypothesis import strategies as st
 
+from host_agent.collectives.plan import cheaper
 from host_agent.communicator import Communicator
 from host_agent.membership import Mode
 from host_agent.quantisation import BFLOAT16
+from host_agent.wire.aggregation import Kind
 
 ADDABLE: list[np.dtype[Any]] = [np.dtype(np.int32), np.dtype(np.float32), np.dtype(np.float16), BFLOAT16]
 PLAIN: list[Any] = [np.int8, np.uint8, np.int64, np.float64, np.complex64]
@@ -21,7 +23,6 @@ RECORDS = [[("a", "i4"), ("b", "i4")], [("a", "i4"), ("b", "f4")]]
 OTHERS: list[np.dtype[Any]] = [np.dtype(one) for one in (*PLAIN, *TEXTS_AND_DATES, *SMALL_FLOATS, *RECORDS)]
 REDUCING = ("all_reduce", "reduce", "reduce_scatter")
 ROOTED = ("reduce", "broadcast")
-AROUND_THE_RING = ("all_gather", "reduce_scatter")  # where it may choose
 
 
 @dataclass(frozen=True)
@@ -35,27 +36,28 @@ class Made:
     root: int | None = None
     strategy: str | None = None
 
-    def means(self, mode: Mode) -> tuple[Any, ...]:
+    def means(self, mode: Mode, world_size: int) -> tuple[Any, ...]:
         """Ranks of whose calls this is the same have called the same."""
-        return self.kind, self.dtype, self.elements, self.op, self.root, self.way(mode)
+        return self.kind, self.dtype, self.elements, self.op, self.root, self.way(mode, world_size)
 
-    def way(self, mode: Mode) -> str:
+    def way(self, mode: Mode, world_size: int) -> str:
         """How it travels."""
         if mode is Mode.RING:
             return "ring"
-        if self.strategy in (None, "auto"):
-            return "ring" if self.kind in AROUND_THE_RING else "in-network"
-        assert self.strategy is not None
-        return self.strategy
+        if self.strategy not in (None, "auto"):
+            return str(self.strategy)
+        scaled = self.kind in REDUCING and self.dtype != np.int32
+        nbytes = 0 if self.dtype is None else (self.elements or 0) * self.dtype.itemsize
+        return cheaper(Kind[self.kind.upper()], nbytes, world_size, scaled=scaled).value
 
-    def words(self, mode: Mode) -> str:
+    def words(self, mode: Mode, world_size: int) -> str:
         """What an error calls it."""
         what = self.kind if self.op is None else f"{self.kind}({self.op.upper()})"
         if self.dtype is not None:
             what += f" of {self.elements} {self.dtype}"
         if self.root is not None:
             what += f" {'to' if self.kind == 'reduce' else 'from'} rank {self.root}"
-        return f"{what} {'by ring' if self.way(mode) == 'ring' else 'in-network'}"
+        return f"{what} {'by ring' if self.way(mode, world_size) == 'ring' else 'in-network'}"
 
     def array(self, rank: int) -> np.ndarray[Any, Any]:
         assert self.dtype is not None
@@ -133,7 +135,11 @@ def almost(draw: st.DrawFn, call: Made, world_size: int, mode: Mode) -> Made:
         if (getattr(call, name) is None) == (getattr(other, name) is None)
         and (name != "dtype" or call.kind not in REDUCING or other.dtype in ADDABLE)
     ]
-    changes = [change for change in changes if replace(call, **change).means(mode) != call.means(mode)]
+    changes = [
+        change
+        for change in changes
+        if replace(call, **change).means(mode, world_size) != call.means(mode, world_size)
+    ]
     if changes and draw(st.sampled_from([True, True, True, False])):
         return replace(call, **draw(st.sampled_from(changes)))
     return other
@@ -144,7 +150,11 @@ def disagreeing(draw: st.DrawFn, world_size: int, mode: Mode) -> list[list[Made]
     """By rank, the calls that each makes: the same up to one in which not all are the same."""
     before = draw(st.lists(made(world_size, mode), max_size=1))
     one = draw(made(world_size, mode))
-    other = draw(almost(one, world_size, mode).filter(lambda call: call.means(mode) != one.means(mode)))
+    other = draw(
+        almost(one, world_size, mode).filter(
+            lambda call: call.means(mode, world_size) != one.means(mode, world_size)
+        )
+    )
     odd = draw(st.sets(st.integers(0, world_size - 1), min_size=1, max_size=world_size - 1))
     if draw(st.booleans()):  # in another order
         return [[*before, *((other, one) if rank in odd else (one, other))] for rank in range(world_size)]

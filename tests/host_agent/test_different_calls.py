@@ -313,7 +313,9 @@ def test_any_calls_that_differ(mode: Mode, later: bool, data: st.DataObject) -> 
     world_size = data.draw(st.integers(2, 4))
     calls = data.draw(disagreeing(world_size, mode))
     first = next(
-        n for n, made in enumerate(zip(*calls, strict=True)) if len({m.means(mode) for m in made}) > 1
+        n
+        for n, made in enumerate(zip(*calls, strict=True))
+        if len({m.means(mode, world_size) for m in made}) > 1
     )
     for rank, made in enumerate(calls):
         note(f"rank {rank}: {made}; the first that differs is {first}")
@@ -327,7 +329,7 @@ def test_any_calls_that_differ(mode: Mode, later: bool, data: st.DataObject) -> 
                 calls[rank][number].check(outcome, rank, world_size)
         error = next(one for one in got if isinstance(one, Exception))
         assert isinstance(error, MismatchError), (rank, got)
-        expected = {other: f": {made[first].words(mode)}" for other, made in enumerate(calls)}
+        expected = {other: f": {made[first].words(mode, world_size)}" for other, made in enumerate(calls)}
         assert calls_in(error) == (first, expected)
 
 

@@ -29,6 +29,7 @@ CASES = [
     Case("in_network", "all_reduce", BFLOAT16, 3000, Reduction.MIN),
     Case("in_network", "all_reduce", F32, 500),  # small: whole tensors travel
     Case("in_network", "all_reduce", F32, 3000, Reduction.SUM, root=1, non_finite=True),
+    Case("in_network", "all_reduce", F32, 3000, half=True),
     Case("in_network", "broadcast", F32, 900, root=1),
     Case("in_network", "all_gather", F32, 300),
     Case("in_network", "reduce_scatter", I32, 700),
@@ -76,12 +77,13 @@ def test_a_rank_that_lacks_a_whole_window_gets_it(dtype: np.dtype[Any], in_place
     rack = RenewedRack([case], 3, in_place=in_place, seed=1)
     others_done = lambda events: [m.ledger.finished for m in rack.members] == [1, 0, 1]  # noqa: E731
     assert not rack.run(Mode.IN_NETWORK, until=others_done, deaf=1)
-    assert rack.members[0].ledger.kept(0).size == rack.shape.elements * dtype.itemsize < 3001 * dtype.itemsize
+    kept = rack.members[0].ledger.kept(0).size
+    assert kept == rack.shape.elements(dtype.itemsize) * dtype.itemsize < 3001 * dtype.itemsize
     assert rack.run(Mode.IN_NETWORK)
     rack.check(0)
 
 
-@pytest.mark.parametrize("case", CASES[:9], ids=lambda case: f"{case.name}-{case.dtype}-{case.elements}")
+@pytest.mark.parametrize("case", CASES[:10], ids=lambda case: f"{case.name}-{case.dtype}-{case.elements}")
 def test_a_cut_at_any_event(case: Case) -> None:
     """Every so many events: all messages' boundaries are among them."""
     cases = [replace(case, elements=min(case.elements, 600))] * 2
@@ -106,6 +108,8 @@ ANY = st.builds(
     reduction=st.sampled_from(REDUCTIONS),
     root=st.integers(0, 31),
     non_finite=st.booleans(),
+    half=st.booleans(),
+    scaled=st.booleans(),
 )
 WINDOWS = st.sampled_from([(1, 2, 256), (2, 4, 256), (4, 2, 512), (8, 2, 256), (4, 4, 1024)])
 FAULTS = st.builds(
@@ -226,7 +230,7 @@ def test_results_that_differ_between_those_who_have_one_are_an_error() -> None:
 
 def test_what_is_kept_of_a_sum_is_what_a_window_can_hold() -> None:
     window = Window(2, 2, 256)
-    assert window.elements == 2 * 64
+    assert (window.elements(4), window.elements(2)) == (2 * 64, 2 * 128)
     ledger = Ledger(window)
     place = np.arange(1000, dtype=np.int32)
     ledger.begin(place)

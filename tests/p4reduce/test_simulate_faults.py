@@ -130,7 +130,7 @@ def test_a_failure_is_kept_and_played_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def duplicate(self: SwitchModel, job: Job, flow: Any, slot: Any, record: Any, *rest: Any) -> list[Any]:
-        slot.add(rest[1].payload, record.op)
+        slot.add(rest[1].payload, record.op, rest[0], last=False)
         job.counters["aggregated"] += 1
         return []
 
@@ -223,7 +223,7 @@ def test_what_is_wrong_in_a_scope_is_printed_and_can_be_played(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def duplicate(self: SwitchModel, job: Job, flow: Any, slot: Any, record: Any, *rest: Any) -> list[Any]:
-        slot.add(rest[1].payload, record.op)
+        slot.add(rest[1].payload, record.op, rest[0], last=False)
         return []
 
     monkeypatch.setattr(SwitchModel, "duplicate", duplicate)

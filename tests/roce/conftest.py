@@ -49,7 +49,7 @@ def joined_machines(
         own: list[dict[str, Any]] = [{"rank": rank} for rank in range(workers)]
         for rank, psn in enumerate(first_psns):
             own[rank]["first_psn"] = psn
-        answers = team.do(
+        team.joined = answers = team.do(
             "join",
             per_rank=own,
             controller=running.state.controller,

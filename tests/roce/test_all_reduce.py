@@ -7,33 +7,36 @@ import itertools
 import numpy as np
 import pytest
 
-from host_agent.quantisation import from_fixed, max_abs, scale_exponent, to_fixed
+from host_agent.quantisation import Blocks, block_sum, round_once
 from tests.e2e.conftest import all_reduce
 from tests.roce.conftest import MACHINES, hardware_counters, joined_machines, queue_pairs, total_of
 from tests.roce.needed import machines
 from topologies.rack import Rack
 from workloads.team import Team
-from workloads.tensors import digest, tensor
+from workloads.tensors import digest, dtype_of, tensor
 
 pytestmark = [pytest.mark.emulation, pytest.mark.roce, pytest.mark.timeout(900), machines]
 
-_FLOAT32 = np.dtype(np.float32)
+_FLOATS = ("float32", "float16", "bfloat16")
 _WHOLE_BYTES = 8192
 _LAST_PSN = 2**24 - 1
 _LATE_S = 5.0  # its peers give up after 2, unless they are told to wait
 
 
-def the_sum(*, seed: int, world_size: int, elements: int) -> str:
-    """The digest of the one float32 sum that the protocol allows, by the reference implementation."""
-    tensors = [tensor(seed=seed, rank=rank, elements=elements, dtype=_FLOAT32) for rank in range(world_size)]
+def the_sum(team: Team, *, seed: int, elements: int, dtype: str) -> str:
+    """The digest of the one sum of floats that the protocol allows, by the reference implementation."""
+    kind = dtype_of(dtype)
+    tensors = [tensor(seed=seed, rank=rank, elements=elements, dtype=kind) for rank in range(team.size)]
     if sum(one.nbytes for one in tensors) <= _WHOLE_BYTES:  # they travel as they are
         total = np.zeros(elements, np.float64)
         for one in tensors:
-            total += one
-        return digest(total.astype(_FLOAT32))
-    scale = scale_exponent(float(max(max_abs(one) for one in tensors)), world_size)
-    lanes = np.add.reduce([to_fixed(one, scale) for one in tensors], dtype=np.int32)
-    return digest(from_fixed(lanes, scale, _FLOAT32))
+            total += one.astype(np.float64)
+        return digest(round_once(total, kind))
+    ready, half = team.joined[0], kind.itemsize == 2
+    blocks = Blocks.of(path_mtu=ready["path_mtu"], message_packets=ready["message_packets"], half=half)
+    found, special = block_sum(tensors, blocks, half=half)
+    assert not special.any()
+    return digest(found)
 
 
 @pytest.mark.parametrize("workers", [2, 3, 4])
@@ -42,18 +45,20 @@ def test_machines_all_reduce_exactly(mixed_rack: Rack, workers: int) -> None:
         for elements in (1, 1000, 60_001):
             (answer, *_) = all_reduce(team, elements=elements, dtype="int32", seed=elements)
             assert answer["check"]["exact"]
-            (answer, *_) = all_reduce(team, elements=elements, dtype="float32", seed=elements)
-            assert answer["digest"] == the_sum(seed=elements, world_size=workers, elements=elements)
+            for dtype in _FLOATS:
+                (answer, *_) = all_reduce(team, elements=elements, dtype=dtype, seed=elements)
+                assert answer["digest"] == the_sum(team, seed=elements, elements=elements, dtype=dtype)
 
 
 def test_machines_beside_emulated_hosts(mixed_rack: Rack) -> None:
     with joined_machines(
         mixed_rack, 4, first_host=MACHINES - 2, kinds=("verbs",) * 2 + ("userspace",) * 2
     ) as team:
-        for dtype, op in itertools.product(("int32", "float32"), ("sum", "max")):
+        for dtype, op in itertools.product(("int32", *_FLOATS), ("sum", "max")):
             all_reduce(team, elements=30_011, dtype=dtype, op=op, seed=3)
-        (answer, *_) = all_reduce(team, elements=30_011, dtype="float32", seed=4)
-        assert answer["digest"] == the_sum(seed=4, world_size=4, elements=30_011)
+        for dtype in _FLOATS:
+            (answer, *_) = all_reduce(team, elements=30_011, dtype=dtype, seed=4)
+            assert answer["digest"] == the_sum(team, seed=4, elements=30_011, dtype=dtype)
         # Ring phases use the same connections; their messages pass the switch untouched.
         all_reduce(team, elements=5003, dtype="int32", strategy="ring", seed=5)
         all_reduce(team, elements=5003, dtype="int32", seed=6)

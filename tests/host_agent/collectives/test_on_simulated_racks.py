@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 
 from host_agent.collectives import in_network
 from host_agent.collectives.plan import Call, Steps
+from host_agent.quantisation import Blocks, block_sum
 from host_agent.transport.events import FailureCode
 from host_agent.wire.aggregation import Flags, Reduction
-from simulation.cases import DTYPES, REDUCTIONS, Case, program
+from simulation.cases import DTYPES, REDUCTIONS, Case, program, same_bits
 from simulation.rack import Faults, Simulation, configs
 
 BAD_LINKS = Faults(loss=0.05, duplicate=0.05, reorder=0.1, corrupt=0.02)
@@ -33,6 +34,8 @@ CASES = st.builds(
     reduction=st.sampled_from(REDUCTIONS),
     root=st.integers(0, 31),
     non_finite=st.booleans(),
+    half=st.booleans(),
+    scaled=st.booleans(),
 )
 FAULTS = st.builds(
     Faults,
@@ -99,6 +102,45 @@ def test_every_type_and_reduction_on_bad_links(
 def test_infinities_and_nans_come_through(dtype: np.dtype[Any], reduction: Reduction) -> None:
     case = Case("in_network", "all_reduce", dtype, 500, reduction, root=1, non_finite=True)
     run_and_check(Simulation(configs(3, path_mtu=512), faults=BAD_LINKS, seed=5), [case, case], seed=6)
+
+
+LAYERS = 2.0 ** -np.repeat(
+    np.arange(0, 40, 2), 300
+)  # a tensor whose layers differ by as much as gradients do
+
+
+@pytest.mark.parametrize("reduction", [Reduction.SUM, Reduction.AVG], ids=lambda r: r.name)
+@pytest.mark.parametrize("dtype", DTYPES[1:], ids=str)
+def test_a_sum_has_the_bits_of_the_reference(dtype: np.dtype[Any], reduction: Reduction) -> None:
+    """Of layers of all magnitudes, zeros, one huge element, subnormals, and blocks with an Inf or a NaN."""
+    workers = configs(4, path_mtu=512, window=2, packets=4)
+    random = np.random.default_rng(7)
+    inputs = [(random.standard_normal(LAYERS.size) * LAYERS).astype(dtype) for _ in workers]
+    for array in inputs:
+        array[700:1000], array[5000:5400] = 0, np.finfo(np.float16).smallest_subnormal
+    inputs[1][3000], inputs[2][4400], inputs[3][4700] = 40_000, np.inf, np.nan
+    outputs = [array.copy() for array in inputs]
+
+    def run(rank: int) -> Steps[bool]:
+        call = Call(rank=rank, world_size=4, collective=0, reduction=reduction)
+        return (yield from in_network.all_reduce(call, outputs[rank], outputs[rank]))
+
+    sim = Simulation(workers, faults=BAD_LINKS, seed=8)
+    try:
+        assert sim.run(run) == [False] * 4
+    finally:
+        sim.close()
+    half = dtype.itemsize == 2
+    blocks = Blocks.of(path_mtu=512, message_packets=4, half=half)
+    divisor = 4 if reduction is Reduction.AVG else 1
+    expected, special = block_sum(inputs, blocks, half=half, divisor=divisor)
+    assert special[[4400, 4700]].all()
+    assert special.sum() <= 2 * blocks.block_elements
+    for out in outputs:
+        same_bits(out[~special], expected[~special])
+        same_bits(out, outputs[0])
+        assert np.isnan(out[4700])
+        assert out[4400] == np.inf
 
 
 @pytest.mark.slow

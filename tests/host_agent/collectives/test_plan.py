@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from host_agent.collectives.plan import Strategy, choose, ring_parts
+from host_agent.collectives.plan import Strategy, cheaper, choose, ring_parts
 from host_agent.membership import Mode
+from host_agent.wire.aggregation import Kind
 
 
 @given(st.integers(0, 1000), st.integers(1, 32))
@@ -30,3 +31,15 @@ def test_auto_takes_the_switch_where_it_helps_and_the_ring_where_there_is_none()
 def test_asking_for_the_switch_where_there_is_none_is_an_error() -> None:
     with pytest.raises(ValueError, match="no switch aggregates"):
         choose(Strategy.IN_NETWORK, Mode.RING, auto=Strategy.IN_NETWORK)
+
+
+@pytest.mark.parametrize("world_size", range(2, 33))
+def test_the_switch_is_cheaper_for_every_sum_and_for_what_is_small(world_size: int) -> None:
+    for nbytes in (0, 4, 5000, 10**6, 10**9):
+        for kind in (Kind.ALL_REDUCE, Kind.REDUCE, Kind.BROADCAST, Kind.BARRIER):
+            for scaled in (False, True):
+                assert cheaper(kind, nbytes, world_size, scaled=scaled) is Strategy.IN_NETWORK
+    for kind in (Kind.ALL_GATHER, Kind.REDUCE_SCATTER):
+        assert cheaper(kind, 10**8, world_size) is Strategy.RING  # which sends an N-th less
+        if world_size > 3:
+            assert cheaper(kind, 1000, world_size) is Strategy.IN_NETWORK

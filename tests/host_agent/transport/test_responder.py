@@ -196,7 +196,7 @@ WRONG_HEADERS: list[tuple[dict[str, object], FailureCode, str]] = [
     ({"reduction": 2}, FailureCode.WRONG_SHAPE, "reduction 2"),
     ({"kind": 3}, FailureCode.WRONG_SHAPE, "kind of collective 3 where this worker expects 0"),
     ({"root": 255}, FailureCode.WRONG_SHAPE, "root 255 where this worker expects 0"),
-    ({"stage": 2}, FailureCode.WRONG_SHAPE, "stage 2 where this worker expects 0"),
+    ({"stage": 3}, FailureCode.WRONG_SHAPE, "stage 3 where this worker expects 0"),
     ({"collective": 9}, FailureCode.WRONG_SHAPE, "collective number 9"),
     ({"tensor_elements": 9}, FailureCode.WRONG_SHAPE, "tensor size 9"),
     ({"elements": 9}, FailureCode.WRONG_SHAPE, "element count 9"),
