@@ -19,19 +19,21 @@ Strategies = Annotated[
     str | None,
     typer.Option(
         metavar="NAME,NAME...|all",
-        help="in-network, ring, halving-doubling, parameter-server, parameter-server-switch, gloo; "
+        help="in-network, in-network-16bit (float32 in half the bytes), ring, halving-doubling, "
+        "parameter-server, parameter-server-switch, gloo; "
         f"{DEFAULT_STRATEGIES} if not given (gloo where PyTorch is installed).",
     ),
 ]
 
 
-def choose_strategies(given: str | None) -> tuple[tuple[str, ...], dict[str, str]]:
+def choose_strategies(given: str | None, dtype: str) -> tuple[tuple[str, ...], dict[str, str]]:
     """What to run, and why others cannot; WorkloadError where one of these was named ("all" names none)."""
     from workloads.compare import possible
     from workloads.strategies.names import strategies_of
 
     named = given is not None and given.strip().lower() != "all"
-    return possible(strategies_of(DEFAULT_STRATEGIES if given is None else given), asked=named)
+    chosen = strategies_of(DEFAULT_STRATEGIES if given is None else given)
+    return possible(chosen, asked=named, dtype=dtype)
 
 
 def show_run(found: Run, *, json: Path | None, report: Path | None) -> None:

@@ -16,7 +16,7 @@ from topologies.state import ClusterState, HostState
 from workloads.errors import VerificationError, WorkloadError
 from workloads.machine import free_bytes
 from workloads.team import Answer, Team
-from workloads.tensors import dtype_of, operation_of
+from workloads.tensors import complaint, dtype_of, require_wire
 
 Counters = dict[str, int]
 STALL_S: Final = 60.0  # all workers call at once: who sees no progress for longer has lost its way
@@ -61,13 +61,15 @@ class Outcome:
 class Request:
     """What to reduce. `strategy` is "in-network", "ring" or "both": one after the other.
 
-    `selective`: lost packets alone are sent again. `elastic`: it goes on without workers that die.
+    `wire`: "16bit" sends float32 through the switch in half precision. `selective`: lost packets alone are
+    sent again. `elastic`: it goes on without workers that die.
     """
 
     bytes: int
     dtype: str = "float32"
     op: str = "sum"
     strategy: str = "in-network"
+    wire: str = "full"
     repeat: int = 1
     verify: bool = False
     selective: bool = False
@@ -81,8 +83,9 @@ class Request:
 
     def elements(self) -> int:
         """How many elements that is; WorkloadError where it is none, or not whole."""
-        operation_of(self.op)
-        size = dtype_of(self.dtype).itemsize
+        dtype = dtype_of(self.dtype)
+        require_wire(self.wire, dtype, self.op)
+        size = dtype.itemsize
         if self.bytes < 1:
             raise WorkloadError(f"{self.bytes} bytes are no tensor: at least one element ({size} bytes)")
         if self.bytes % size:
@@ -117,8 +120,10 @@ def measure(team: Team, request: Request) -> Outcome:
         dtype=request.dtype,
         op=request.op,
         strategy=request.strategy,
+        wire=request.wire,
         seed=request.seed,
         repeat=request.repeat,
+        racks=None if request.elastic else team.racks,
         timeout_s=900.0,
     )
     return outcome(answers, request)
@@ -150,9 +155,7 @@ def require_right(result: Outcome, what: str) -> None:
         raise VerificationError(f"{what}: the workers' results differ from each other")
     for check in result.checks:
         if not check["passed"]:
-            raise VerificationError(
-                f"{what}: off by {check['largest_error']:g}, the bound is {check['bound']:g}"
-            )
+            raise VerificationError(f"{what}: {complaint(check)}")
 
 
 def switch_counters(cluster: ClusterState, job: str) -> Counters:
@@ -205,6 +208,7 @@ def run(
         "dtype": request.dtype,
         "op": request.op,
         "strategy": request.strategy,
+        "wire": request.wire,
         "path_mtu": joined["path_mtu"],
         "accuracy": None,
         "reference_accuracy": None,

@@ -33,6 +33,8 @@ def link_bound_s(strategy: str, *, size: int, fabric: Fabric) -> float:
         return 0.0
     if strategy == names.IN_NETWORK:
         return _switched(fabric, passes=1) * size
+    if strategy == names.IN_NETWORK_16BIT:
+        return _switched(fabric, passes=0.5) * size  # of float32
     if strategy == names.PARAMETER_SERVER_SWITCH:
         return _switched(fabric, passes=2) * size  # the push, and the pull with the others' zeros
     return size * sum(_phase_s(phase, fabric) for phase in _phases(strategy, fabric.leaves))
@@ -76,7 +78,7 @@ def _halving_doubling(workers: int) -> list[Phase]:
     return phases
 
 
-def _switched(fabric: Fabric, *, passes: int) -> float:
+def _switched(fabric: Fabric, *, passes: float) -> float:
     """Seconds a byte: each host and each rack sends and receives the tensor once a pass, over one uplink."""
     slowest = fabric.rate_mbit
     if len(set(fabric.leaves)) > 1 and fabric.uplink_rate_mbit is not None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_type_hints
 
@@ -44,7 +45,8 @@ from topologies.switches import SwitchTarget
 from workloads.errors import WorkloadError
 from workloads.placement import PACKED, SPREAD, counts_of
 from workloads.sizes import parse_bytes
-from workloads.tensors import dtype_of, operation_of
+from workloads.tensors import dtype_of, operation_of, require_wire
+from workloads.traffic.model import GRADIENTS, gradient_type
 from workloads.validation import ClusterFileError, Document, Mistake, Part
 
 Parsed = TypeVar("Parsed")
@@ -73,6 +75,11 @@ def _path_mtu(given: Any) -> Any:
 def _tenant(given: str) -> str:
     _must(tenant_of, given)
     return given
+
+
+def _gradients(given: str) -> str:
+    _must(gradient_type, given)
+    return given.lower()
 
 
 Tenant = Annotated[str, AfterValidator(_tenant)]
@@ -199,6 +206,7 @@ class AllReduce(Part):
     op: str = "sum"
     iterations: Annotated[int, Field(ge=1)] = 1
     strategy: Literal["auto", "in-network", "ring"] = "auto"
+    wire: Literal["full", "16bit"] = "full"
     seed: Annotated[int, Field(ge=0)] = 1
     late_s: dict[Annotated[int, Field(ge=0)], Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
 
@@ -218,6 +226,7 @@ class AllReduce(Part):
     @model_validator(mode="after")
     def _whole(self) -> AllReduce:
         for name in self.dtype:
+            _must(partial(require_wire, self.wire, dtype_of(name)), self.op)
             for size in self.bytes:
                 if size % dtype_of(name).itemsize:
                     raise ValueError(f"{size} bytes are not a whole number of {name} elements")
@@ -225,9 +234,15 @@ class AllReduce(Part):
 
 
 class Train(Part):
-    """So many steps of training on handwritten digits."""
+    """So many steps of training on handwritten digits, with gradients of `dtype`.
+
+    `wire` 16bit: float32 goes through the switches in half the bytes, with error feedback; other types take
+    16 bits anyway.
+    """
 
     steps: Annotated[int, Field(ge=1)] = 50
+    dtype: Annotated[str, AfterValidator(_gradients)] = GRADIENTS[0]
+    wire: Literal["full", "16bit"] = "full"
     seed: Annotated[int, Field(ge=0)] = 1
 
 

@@ -25,11 +25,11 @@ from workloads.machine import describe
 from workloads.run_file import Host, LinkBytes, Result, Run, Sample, Switch, Topology
 from workloads.sampling import INTERVAL_S, Sampler, slot_look, slots_of
 from workloads.strategies import names
-from workloads.strategies.gloo import MISSING, gloo_missing
+from workloads.strategies.gloo import gloo_missing
 from workloads.strategies.opening import pairs_of
 from workloads.strategies.pairs import job_of
 from workloads.team import Answer, Team
-from workloads.tensors import dtype_of
+from workloads.tensors import complaint, dtype_of
 
 Progress = Callable[[str], None]
 _SMALL_BYTES: Final = 1 << 20
@@ -99,13 +99,17 @@ class Rounds:
             self.retransmissions += sum(resent)
 
 
-def possible(strategies: Sequence[str], *, asked: bool) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Those that can run here, and why others cannot. WorkloadError where one was `asked` for by name."""
-    if names.GLOO not in strategies or not gloo_missing():
-        return tuple(strategies), {}
-    if asked:
-        raise WorkloadError(f"strategy {names.GLOO}: {MISSING}")
-    return tuple(s for s in strategies if s != names.GLOO), {names.GLOO: MISSING}
+def possible(
+    strategies: Sequence[str], *, asked: bool, dtype: str = "float32"
+) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Those that can sum `dtype` here, and why others cannot. WorkloadError where one was `asked` for."""
+    missing = {names.GLOO: gloo_missing()}
+    if dtype != "float32":
+        missing[names.IN_NETWORK_16BIT] = f"it is for float32, and {dtype} was asked for"
+    missing = {strategy: why for strategy, why in missing.items() if why and strategy in strategies}
+    if asked and missing:
+        raise WorkloadError("; ".join(f"strategy {strategy}: {why}" for strategy, why in missing.items()))
+    return tuple(strategy for strategy in strategies if strategy not in missing), missing
 
 
 @contextmanager
@@ -259,9 +263,7 @@ def _warm_up(cluster: ClusterState, team: Team, comparison: Comparison, strategy
         allocated = slots_of(admin, team.job) if switched else 0
     check = answers[0]["check"]
     if not check["passed"]:
-        raise VerificationError(
-            f"{strategy}: a sum is off by {check['largest_error']:g}, the bound is {check['bound']:g}"
-        )
+        raise VerificationError(f"{strategy}: a sum of {comparison.dtype} is {complaint(check)}")
     if comparison.bytes <= _SMALL_BYTES or any(host.kind is HostKind.ROCE for host in cluster.hosts):
         return []  # nothing to see, or machines with clocks of their own
     began = min(answer["began"] for answer in answers)
@@ -281,6 +283,7 @@ def _sums(team: Team, comparison: Comparison, strategy: str, *, number: int, ver
         dtype=comparison.dtype,
         seed=comparison.seed + number,
         repeat=comparison.repeat,
+        racks=team.racks,
         timeout_s=_TIMEOUT_S,
     )
     if len({digest for answer in answers for digest in answer["digests"]}) != 1:

@@ -4,8 +4,8 @@ Each rank has numbers of its own, drawn once, that repeat every `PERIOD` element
 chunk's length is a multiple of; they begin elsewhere in each bucket and each iteration. None is below 1, so
 that a sum that lacks a rank or has one twice is a wrong number at every place; one at the wrong place or an
 iteration old is wrong at almost every place. No sum is above 2^24 of float32, 2^11 of float16, 2^8 of
-bfloat16, up to which a type has all whole numbers. Fixed point has them too, so that every strategy has to
-give the same bits.
+bfloat16, up to which a type has all whole numbers; 2^11 of float32, too, where it goes over 16 bits. The
+switch's fixed point and its half precision have them, so that every strategy has to give the same bits.
 """
 
 from __future__ import annotations
@@ -28,21 +28,33 @@ _SEED: Final = 7
 
 
 def summands(rank: int, *, world_size: int, dtype: np.dtype[Any]) -> NDArray[np.int64]:
-    """A rank's numbers, `PERIOD` of them: from 1 to an N-th of what all may add up to."""
+    """A rank's numbers, `PERIOD` of them: from 1 to an N-th of what all may add up to in `dtype`."""
     info = ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
     most = 2 ** (info.nmant + 1) // world_size
     return np.random.default_rng([_SEED, rank]).integers(1, most, PERIOD, dtype=np.int64, endpoint=True)
 
 
 class Gradients:
-    """One buffer a bucket, `sizes` in elements of `dtype`, summed in place."""
+    """One buffer a bucket, `sizes` in elements of `dtype`, summed in place.
 
-    def __init__(self, sizes: Sequence[int], *, rank: int, world_size: int, dtype: np.dtype[Any]) -> None:
+    `over_16_bits`: their sums are whole numbers that half precision has, too.
+    """
+
+    def __init__(
+        self,
+        sizes: Sequence[int],
+        *,
+        rank: int,
+        world_size: int,
+        dtype: np.dtype[Any],
+        over_16_bits: bool = False,
+    ) -> None:
         if world_size > MAX_WORKERS:
             raise WorkloadError(
                 f"{world_size} workers are too many for sums that {dtype} has exactly: at most {MAX_WORKERS}"
             )
-        everybodys = [summands(each, world_size=world_size, dtype=dtype) for each in range(world_size)]
+        exact = np.dtype(np.float16) if over_16_bits and dtype == np.float32 else dtype
+        everybodys = [summands(each, world_size=world_size, dtype=exact) for each in range(world_size)]
         places = np.arange(_PIECE + PERIOD) % PERIOD
         self._own = everybodys[rank].astype(dtype)[places]
         self._sum = np.add.reduce(everybodys).astype(dtype)[places]
@@ -52,10 +64,12 @@ class Gradients:
         self._summed = [False] * len(sizes)
         self._wrong: VerificationError | None = None
         self.rank = rank
+        self._over_16_bits = over_16_bits
 
-    def fits(self, sizes: Sequence[int], dtype: np.dtype[Any]) -> bool:
+    def fits(self, sizes: Sequence[int], dtype: np.dtype[Any], *, over_16_bits: bool = False) -> bool:
         """Whether it has buffers of just these sizes, of this type."""
-        return self._own.dtype == dtype and [buffer.size for buffer in self._buffers] == list(sizes)
+        same = self._own.dtype == dtype and self._over_16_bits == over_16_bits
+        return same and [buffer.size for buffer in self._buffers] == list(sizes)
 
     def buffer(self, bucket: int) -> NDArray[Any]:
         """A bucket's memory, to be summed; its content counts as a sum from now on."""

@@ -110,6 +110,7 @@ def replay_on(
         "buckets": [list(bucket.layers) for bucket in grouped],
         "priority": options.priority,
         "dtype": workload.dtype,
+        "over_16_bits": names.IN_NETWORK_16BIT in strategies,
         "timeout_s": patience_s(workload, cluster, workers=team.size),
     }
     seen = {strategy: _Seen(verified=True) for strategy in strategies}

@@ -138,10 +138,12 @@ class Player:
         warm_up: int = 0,
         priority: bool = False,
         dtype: str = "float32",
+        over_16_bits: bool = False,
     ) -> dict[str, Any]:
         """Replay with a strategy; all ranks call it alike. Sums are checked, every element.
 
-        `layers` are (elements, forward_ns, backward_ns), `dtype` is their gradients'. The answer: `began` by
+        `layers` are (elements, forward_ns, backward_ns), `dtype` is their gradients', of which sums may go
+        `over_16_bits`. The answer: `began` by
         this machine's monotonic clock, `iterations` and `spans` (warm-up has negative numbers) counting from
         there, and `retransmissions`.
         """
@@ -152,7 +154,7 @@ class Player:
             warm_up=warm_up,
             priority=priority,
         )
-        gradients = self._prepared(plan, reducer, dtype_of(dtype))
+        gradients = self._prepared(plan, reducer, dtype_of(dtype), over_16_bits=over_16_bits)
         for bucket in range(len(plan.buckets)):
             gradients.renew(bucket, self._iteration)
         reducer.barrier()
@@ -169,13 +171,20 @@ class Player:
             "retransmissions": None if resent is None or resent_after is None else resent_after - resent,
         }
 
-    def _prepared(self, plan: Plan, reducer: Reducer, dtype: np.dtype[Any]) -> Gradients:
-        if self._gradients is None or not self._gradients.fits(plan.sizes, dtype):
-            self._gradients = None  # there is no room for both
-            self._gradients = Gradients(
-                plan.sizes, rank=reducer.rank, world_size=reducer.world_size, dtype=dtype
+    def _prepared(
+        self, plan: Plan, reducer: Reducer, dtype: np.dtype[Any], *, over_16_bits: bool
+    ) -> Gradients:
+        found = self._gradients
+        if found is None or not found.fits(plan.sizes, dtype, over_16_bits=over_16_bits):
+            found = self._gradients = None  # there is no room for both
+            found = self._gradients = Gradients(
+                plan.sizes,
+                rank=reducer.rank,
+                world_size=reducer.world_size,
+                dtype=dtype,
+                over_16_bits=over_16_bits,
             )
-        return self._gradients
+        return found
 
 
 class _Play:

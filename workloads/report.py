@@ -119,9 +119,14 @@ def _sent(step: dict[str, Any]) -> str:
 
 def _work(step: dict[str, Any]) -> str:
     if "train" in step:
-        return f"training, accuracy {step['accuracy']:.2%}"
+        return f"training in {_type(step['train'])}, accuracy {step['accuracy']:.2%}"
     asked = step["all_reduce"]
-    return f"{_bytes(asked['bytes'])} {asked['dtype']} {asked['op']}"
+    return f"{_bytes(asked['bytes'])} {_type(asked)} {asked['op']}"
+
+
+def _type(asked: dict[str, Any]) -> str:
+    halved = asked["wire"] == "16bit" and asked["dtype"] == "float32" and asked.get("strategy") != "ring"
+    return str(asked["dtype"]) + (" over 16 bits" if halved else "")
 
 
 def _uplinks(links: dict[str, list[dict[str, Any]]], size: int) -> Table:

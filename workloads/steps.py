@@ -38,7 +38,7 @@ def run_steps(
                     )
                 )
         elif step.train is not None:
-            progress(f"job {job.name}: {step.train.steps} steps of training")
+            progress(f"job {job.name}: {step.train.steps} steps of training, {step.train.dtype}")
             done.append(_training(team, step.train, timeout_s=timeout_s))
     wire = [answer["statistics"] for answer in team.do("statistics", timeout_s=timeout_s)]
     counters = switch_counters(team.cluster, job.name)
@@ -85,7 +85,9 @@ def _all_reduces(
             dtype=dtype,
             op=step.op,
             strategy=None if step.strategy == "auto" else step.strategy,
+            wire=step.wire,
             seed=step.seed + number,
+            racks=None if elastic else team.racks,
             timeout_s=timeout_s,
         )
         check = answers[0]["check"]
@@ -101,20 +103,46 @@ def _all_reduces(
                 **{key: check[key] for key in ("exact", "largest_error", "bound")},
             }
         )
-    return {"all_reduce": {"bytes": size, "dtype": dtype, "op": step.op}, "iterations": iterations}
+    asked = {"bytes": size, "dtype": dtype, "op": step.op, "wire": step.wire}
+    return {"all_reduce": asked, "iterations": iterations}
 
 
 def _training(team: Team, step: Train, *, timeout_s: float) -> Result:
     with tempfile.TemporaryDirectory() as scratch:
         record = Path(scratch) / "sums.npy"
-        answers = team.do("train", steps=step.steps, seed=step.seed, record=str(record), timeout_s=timeout_s)
+        answers = team.do(
+            "train",
+            steps=step.steps,
+            seed=step.seed,
+            dtype=step.dtype,
+            wire=step.wire,
+            record=str(record),
+            timeout_s=timeout_s,
+        )
         whole = all(answer["workers"] == team.size for answer in answers)
         # Without a dead worker's examples, one process can not tell what came out.
-        reference = compare(record, world_size=team.size, seed=step.seed) if whole else None
+        ringed = any(answer["by_ring"] for answer in answers)
+        reference = (
+            compare(
+                record,
+                world_size=team.size,
+                seed=step.seed,
+                dtype=step.dtype,
+                wire=step.wire,
+                by_ring=ringed,
+            )
+            if whole
+            else None
+        )
     equal = len({answer["digest"] for answer in answers}) == 1
     slowest = [max(times) for times in zip(*(answer["seconds"] for answer in answers), strict=True)]
     return {
-        "train": {"steps": step.steps, "gradient_bytes": answers[0]["bytes"]},
+        "train": {
+            "steps": step.steps,
+            "dtype": step.dtype,
+            "wire": step.wire,
+            "gradient_bytes": answers[0]["bytes"],
+        },
         "accuracy": answers[0]["accuracy"],
         "reference": None if reference is None else asdict(reference),
         # The sums of all steps are compared together, at the end.

@@ -44,6 +44,7 @@ class Team:
         self.cluster = cluster
         self.size = workers
         self.job = ""
+        self.joined: list[Answer] = []  # what each rank was told when it joined
         self.lost: dict[int, str] = {}  # of an elastic job: workers that ended, by the rank they joined with
         self._elastic = False
         self._hosts = chosen[:workers]
@@ -83,7 +84,7 @@ class Team:
         Workers try for nine tenths of `timeout_s`: a worker that cannot join says why before the time is up.
         """
         self.job, self._elastic = job, bool(arguments.get("elastic"))
-        return self.do(
+        self.joined = self.do(
             "join",
             timeout_s=timeout_s,
             join_timeout_s=0.9 * timeout_s,
@@ -93,6 +94,7 @@ class Team:
             world_size=self.size,
             **arguments,
         )
+        return self.joined
 
     def do(
         self,
@@ -131,6 +133,12 @@ class Team:
         """Ask the processes to end; whoever waits for an answer hears that they have. From any thread."""
         for process in self._processes:
             process.terminate()
+
+    @property
+    def racks(self) -> list[list[int]]:
+        """The ranks behind each leaf."""
+        leaves = dict.fromkeys(host.switch for host in self._hosts)
+        return [[rank for rank, host in enumerate(self._hosts) if host.switch == leaf] for leaf in leaves]
 
     @property
     def pids(self) -> list[int]:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from host_agent.collectives.plan import Strategy
+from host_agent.arguments import wire_of
+from host_agent.collectives.plan import Strategy, Wire
+from host_agent.errors import UsageError
 from host_agent.quantisation import BFLOAT16, error_bound
 from host_agent.wire.aggregation import Reduction
 from workloads.errors import WorkloadError
+
+if TYPE_CHECKING:  # it takes native code, which those who only name a type need not wait for
+    from workloads.references import Reference
 
 Array = NDArray[Any]
 DTYPES: dict[str, np.dtype[Any]] = {
@@ -31,17 +36,19 @@ _PART = 1 << 20  # elements looked at together: the check's memory stays small
 class Check:
     """How a result compares with NumPy's, at the element that is nearest to its bound, or farthest beyond.
 
-    `largest_error` is 0 where all of it is exact.
+    `largest_error` is 0 where all of it is exact. `same_bits`: whether it is the one result that the protocol
+    allows; None where it allows several, or nobody said how it was made.
     """
 
     exact: bool
     largest_error: float
     bound: float
+    same_bits: bool | None = None
 
     @property
     def passed(self) -> bool:
         """Whether the result is as right as is promised."""
-        return self.exact or self.largest_error <= self.bound
+        return self.same_bits is not False and (self.exact or self.largest_error <= self.bound)
 
 
 def dtype_of(name: str) -> np.dtype[Any]:
@@ -58,9 +65,27 @@ def operation_of(name: str) -> Reduction:
     return OPERATIONS[name.lower()]
 
 
+def complaint(check: Mapping[str, Any]) -> str:
+    """What is wrong with a result whose `Check` did not pass (the fields of one)."""
+    if check["largest_error"] <= check["bound"]:
+        return (
+            f"off by {check['largest_error']:g}, less than the bound {check['bound']:g}, but not by what the "
+            "protocol says: its bits are others"
+        )
+    return f"off by {check['largest_error']:g}, the bound is {check['bound']:g}"
+
+
+def require_wire(wire: str, dtype: np.dtype[Any], op: str) -> None:
+    """WorkloadError where such a reduction cannot go over that wire, or there is none."""
+    try:
+        wire_of(wire, dtype, operation_of(op))
+    except UsageError as error:
+        raise WorkloadError(str(error)) from error
+
+
 def tensor(*, seed: int, rank: int, elements: int, dtype: np.dtype[Any]) -> Array:
     """Rank `rank`'s random tensor: whole-range integers, or normal floats."""
-    parts = [part for _, part in _parts(seed=seed, rank=rank, elements=elements, dtype=dtype)]
+    parts = [part for _, part in _parts(_PART, seed=seed, rank=rank, elements=elements, dtype=dtype)]
     return np.concatenate(parts) if parts else np.empty(0, dtype)
 
 
@@ -77,16 +102,23 @@ def check(
     reduction: Reduction,
     strategy: Strategy = Strategy.IN_NETWORK,
     ranks: Sequence[int] = (),
+    reference: Reference | None = None,
+    wire: Wire = Wire.FULL,
 ) -> Check:
     """Compare the reduction of all ranks' tensors (or of `ranks`, `world_size` of them) with NumPy's.
 
     Integers, MAX and MIN have to be equal. Float sums in the network are held to
     `quantisation.error_bound`; those that are added in floating point ("ring"), in whatever order, each to
-    `_bounds_of_additions`.
+    `_bounds_of_additions`. With a `reference` their bits have to be its.
     """
     dtype, elements = result.dtype, result.size
     chosen = ranks or range(world_size)
-    parts = [_parts(seed=seed, rank=r, elements=elements, dtype=dtype) for r in chosen]
+    if _must_be_equal(dtype, reduction):
+        reference = None  # there is nothing else that it could be
+    part = _PART if reference is None else -(-_PART // reference.step(dtype)) * reference.step(dtype)
+    parts = [_parts(part, seed=seed, rank=r, elements=elements, dtype=dtype) for r in chosen]
+    divisor = world_size if reduction is Reduction.AVG else 1
+    same_bits = None if reference is None else True
     exact, worst, largest = True, 0.0, 0.0
     nearest = (0.0, 0.0, 0.0)  # by ring: what share of its bound an error is, the error, the bound
     for pieces in zip(*parts, strict=True):
@@ -97,6 +129,9 @@ def check(
         difference = np.abs(found.astype(np.float64) - expected.astype(np.float64))
         worst = float(np.maximum(worst, difference.max(initial=0.0)))  # a NaN stays
         exact = exact and bool(np.array_equal(found.astype(expected.dtype), expected))
+        if reference is not None:
+            right = reference.result(inputs, start=start, elements=elements, divisor=divisor)
+            same_bits = same_bits and found.tobytes() == right.tobytes()
         if not _must_be_equal(dtype, reduction):
             widened = [np.abs(piece.astype(np.float64)) for piece in inputs]
             largest = max(largest, *(float(piece.max()) for piece in widened))
@@ -106,15 +141,25 @@ def check(
     if _must_be_equal(dtype, reduction):
         return Check(exact=exact, largest_error=worst, bound=0.0)
     if strategy is Strategy.RING:
-        return Check(exact=exact, largest_error=nearest[1], bound=nearest[2])
-    bound = error_bound(largest, world_size=world_size, dtype=dtype, reduction=reduction)
-    return Check(exact=exact, largest_error=worst, bound=bound)
+        return Check(exact=exact, largest_error=nearest[1], bound=nearest[2], same_bits=same_bits)
+    bound = error_bound(
+        largest,
+        world_size=world_size,
+        dtype=dtype,
+        reduction=reduction,
+        half=dtype.itemsize == 2 or wire is Wire.HALF,
+        racks=world_size,
+    )
+    return Check(exact=exact, largest_error=worst, bound=bound, same_bits=same_bits)
 
 
-def _parts(*, seed: int, rank: int, elements: int, dtype: np.dtype[Any]) -> Iterator[tuple[int, Array]]:
+def _parts(
+    part: int, *, seed: int, rank: int, elements: int, dtype: np.dtype[Any]
+) -> Iterator[tuple[int, Array]]:
+    """A tensor in pieces of `part` elements, and where each begins; the tensor is the same for any."""
     random = np.random.default_rng([seed, rank])
-    for start in range(0, elements, _PART):
-        size = min(_PART, elements - start)
+    for start in range(0, elements, part):
+        size = min(part, elements - start)
         if dtype == np.int32:
             yield start, random.integers(-(2**31), 2**31, size, dtype=np.int32)
         else:

@@ -20,11 +20,12 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from host_agent.collectives.plan import Strategy
+from host_agent.collectives.plan import Strategy, Wire
 from host_agent.communicator import Communicator
 from host_agent.errors import CommunicatorError
 from host_agent.membership import Mode
 from workloads.errors import WorkloadError
+from workloads.references import Racks, of_the_job
 from workloads.replaying import Player
 from workloads.soak.summing import run_cases
 from workloads.strategies.opening import open_reducer
@@ -100,11 +101,15 @@ class Worker:
         verify: bool = False,
         special: dict[str, float] | None = None,
         late_s: float = 0.0,
+        racks: Racks | None = None,
+        wire: str = "full",
     ) -> Answer:
         """Reduce seeded random tensors `repeat` times, a barrier before each, and time it.
 
         The tensor is that of the rank that this worker joined with. `special` puts values at positions
-        ("index": value) of it. `late_s`: this rank starts so much later than the others, each time.
+        ("index": value) of it. `late_s`: this rank starts so much later than the others, each time. With
+        `racks`, the ranks behind each leaf, `verify` also looks at the bits of a sum of floats; not for jobs
+        that go on without those who die.
         """
         communicator = self._joined()
         if strategy == Strategy.IN_NETWORK and communicator.ready.mode is Mode.IN_NETWORK:
@@ -121,7 +126,7 @@ class Worker:
             before_one, by_ring = communicator.counters().data_bytes_sent, communicator.statistics().ring
             time.sleep(late_s)
             members, started = communicator.members, time.perf_counter()
-            communicator.all_reduce(array, op, out=result, strategy=strategy)
+            communicator.all_reduce(array, op, out=result, strategy=strategy, wire=wire)
             seconds.append(time.perf_counter() - started)
             sent += communicator.counters().data_bytes_sent - before_one
             ringed += communicator.statistics().ring > by_ring
@@ -149,6 +154,8 @@ class Worker:
                     ranks=ranks,
                     reduction=operation_of(op),
                     strategy=taken,
+                    reference=None if racks is None else of_the_job(communicator, taken, racks, Wire(wire)),
+                    wire=Wire(wire),
                 )
                 if outcome.passed:
                     break

@@ -34,6 +34,9 @@ def allreduce(
             help="Sums by the switches, by ring all-reduce between the workers, or first one, then the other."
         ),
     ] = Summing.IN_NETWORK,
+    wire: Annotated[
+        str, typer.Option(help="full, or 16bit: float32 goes through the switches in half the bytes.")
+    ] = "full",
     selective: Selective = False,
     elastic: Elastic = False,
     repeat: Annotated[int, typer.Option(min=1, help="How often; the median counts.")] = 1,
@@ -55,11 +58,11 @@ def allreduce(
     from workloads.errors import WorkloadError
     from workloads.placement import place
     from workloads.report import allreduce_table
-    from workloads.tensors import dtype_of, operation_of
+    from workloads.tensors import dtype_of, require_wire
 
     output.require_writable(json)
     try:
-        dtype_of(dtype), operation_of(op)
+        require_wire(wire, dtype_of(dtype), op)
     except WorkloadError as error:
         raise typer.BadParameter(str(error)) from error
     request = Request(
@@ -67,6 +70,7 @@ def allreduce(
         dtype=dtype,
         op=op,
         strategy=strategy.value,
+        wire=wire.lower(),
         repeat=repeat,
         verify=verify,
         selective=selective,

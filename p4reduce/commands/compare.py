@@ -20,6 +20,7 @@ from topologies.switches import SwitchTarget
 
 if TYPE_CHECKING:  # it takes pydantic, which other commands need not wait for
     from workloads.run_file import Run
+    from workloads.traffic.model import Workload
 
 Contest = Callable[[ClusterState, output.Say, dict[str, Any]], "Run"]
 _BYTES = "32000000"
@@ -71,7 +72,9 @@ def compare(
 
     for path in (json, report):
         output.require_writable(path)
-    chosen, skipped = choose_strategies(strategies)
+    played = None if workload is None else _workload(workload, dtype=dtype, compute_scale=compute_scale)
+    kind_of = played.dtype if played is not None else "float32" if dtype is None else dtype.lower()
+    chosen, skipped = choose_strategies(strategies, kind_of)
     options = fabrics.fabric_options(
         kind,
         name=cluster or f"compare-{os.getpid()}",
@@ -85,17 +88,19 @@ def compare(
         tls=tls,
     )
     options.validate()
-    if workload is None:
+    if played is None:
         contest = _of_tensors(
-            parse_bytes(size or _BYTES), chosen, rounds=rounds, dtype=dtype or "float32", selective=selective
+            parse_bytes(size or _BYTES),
+            chosen,
+            rounds=rounds,
+            dtype=kind_of,
+            selective=selective,
         )
     elif size is None:
         contest = _of_a_workload(
-            workload,
+            played,
             chosen,
             rounds=rounds,
-            dtype=dtype,
-            compute_scale=compute_scale,
             workers=len(options.layout().hosts),
             selective=selective,
         )
@@ -115,7 +120,7 @@ def _of_tensors(
     from workloads.compare import Comparison, compare_on, new_run
 
     comparison = Comparison(
-        bytes=size, strategies=strategies, rounds=rounds, dtype=dtype.lower(), selective=selective
+        bytes=size, strategies=strategies, rounds=rounds, dtype=dtype, selective=selective
     )
     comparison.elements()
 
@@ -134,21 +139,23 @@ def _of_tensors(
     return contest
 
 
+def _workload(name: str, *, dtype: str | None, compute_scale: float) -> Workload:
+    from workloads.traffic.source import workload_of
+
+    return workload_of(name, dtype=dtype).scaled(compute_scale)
+
+
 def _of_a_workload(
-    name: str,
+    workload: Workload,
     strategies: tuple[str, ...],
     *,
     rounds: int,
-    dtype: str | None,
-    compute_scale: float,
     workers: int,
     selective: bool,
 ) -> Contest:
     """Iterations of a workload; that it does not fit this machine is said at once."""
     from workloads.replay import ReplayOptions, require_memory, run
-    from workloads.traffic.source import workload_of
 
-    workload = workload_of(name, dtype=dtype).scaled(compute_scale)
     options = ReplayOptions(iterations=rounds, selective=selective)
     require_memory(workload, options, workers=workers)
 

@@ -167,7 +167,7 @@ def replay(
 
     loaded = workload_of(what, batch=batch, teraflops=teraflops, dtype=dtype)
     workload = resized(loaded.scaled(compute_scale), scale_size)
-    chosen, skipped = choose_strategies(strategies)
+    chosen, skipped = choose_strategies(strategies, workload.dtype)
     how = ReplayOptions(
         iterations=iterations,
         bucket_bytes=None if bucket_mb is None else _bytes(bucket_mb),

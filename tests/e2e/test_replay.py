@@ -11,9 +11,12 @@ from tests.e2e.conftest import rack
 from workloads import replay
 from workloads.replay import ReplayOptions, run
 from workloads.run_file import Result, Run, read
+from workloads.strategies import names
+from workloads.strategies.gloo import gloo_missing
 from workloads.traffic.model import Layer, Workload
 
 pytestmark = pytest.mark.emulation
+needs_torch = pytest.mark.skipif(bool(gloo_missing()), reason=gloo_missing())
 
 # 1.2 MB in four layers; 60 ms forward, 120 ms back.
 MODEL = Workload("toy", "made up", tuple(Layer(f"l{n}", 75_000, 15_000_000, 30_000_000) for n in range(4)))
@@ -93,3 +96,28 @@ def test_on_a_fabric_of_its_own(tmp_path: Path, dtype: str) -> None:
     assert found.dtype == dtype
     assert "layers" in report.read_text()
     assert f"gradients in 2 layers, {dtype}" in report.read_text()
+
+
+@needs_torch
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_every_strategy_in_each_type(tmp_path: Path, dtype: str) -> None:
+    """Each sums every element of every bucket to the only number that it can be."""
+    size = 4 if dtype == "float32" else 2
+    layers, result = tmp_path / "layers.csv", tmp_path / "run.json"
+    layers.write_text("numel,forward_ns,backward_ns\n50001,0,0\n70000,0,0\n300000,0,0\n")
+    words = (
+        f"replay {layers} rack --hosts 3 --rate none --strategies all --iterations 2 --bucket-mb 0.2 "
+        f"--dtype {dtype} --json {result}"
+    )
+    assert cli.run(words.split()) == 0
+    found = read(result)
+    assert found.dtype == dtype
+    assert found.workload is not None
+    assert sum(bucket.bytes for bucket in found.workload.buckets) == 420_001 * size
+    assert len(found.workload.buckets) > 1
+    left_out = set() if dtype == "float32" else {names.IN_NETWORK_16BIT}
+    assert [one.strategy for one in found.results] == [name for name in names.ALL if name not in left_out]
+    for one in found.results:
+        assert one.verified
+        assert one.bytes == 420_001 * size

@@ -54,7 +54,10 @@ def test_a_capture_has_no_layers(option: str, capture: str, capsys: pytest.Captu
     ("words", "message"),
     [
         (["resnet-51"], "'resnet-51' is no workload: take a bundled model (alexnet"),
-        (["resnet-50", "--strategies", "fastest"], "'fastest' is no strategy; there are in-network, ring"),
+        (
+            ["resnet-50", "--strategies", "fastest"],
+            "'fastest' is no strategy; there are in-network, in-network-16bit, ring",
+        ),
         (
             ["resnet-50", "rack", "--dtype", "float64"],
             "gradients cannot be 'float64'; there are float32, float16, bfloat16",

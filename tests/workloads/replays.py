@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workloads.gradients import PERIOD, summands
+from workloads.references import Racks
 
 
 class FakeClock:
@@ -100,6 +101,9 @@ class FakeReducer:
     def barrier(self) -> None:
         """The others are there already."""
 
+    def reference(self, racks: Racks) -> None:
+        """Nobody asks."""
+
     def retransmissions(self) -> int | None:
         return 7 * len(self.sizes)
 
@@ -151,6 +155,9 @@ class ThreadReducer:
 
     def barrier(self) -> None:
         self._queue.submit(self._meeting.sum, self.rank, np.zeros(1, np.int32)).result()
+
+    def reference(self, racks: Racks) -> None:
+        """Nobody asks."""
 
     def retransmissions(self) -> int | None:
         return None

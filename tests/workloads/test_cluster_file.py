@@ -111,16 +111,18 @@ def test_a_workload(tmp_path: Path) -> None:
         + """\
 jobs:
   - name: own
-    workload: [{train: {steps: 3}}]
+    workload: [{train: {steps: 3}}, {train: {dtype: BFloat16}}]
   - name: common
 workload:
   - all_reduce: {bytes: [4K, 12], dtype: [INT32, float32], op: MAX, iterations: 2, late_s: {2: 0.5}}
 """,
     )
     own, common = found.jobs
-    (step,) = found.workload_of(own)
+    step, other = found.workload_of(own)
     assert step.train is not None
-    assert step.train.steps == 3
+    assert other.train is not None
+    assert (step.train.steps, step.train.dtype) == (3, "float32")
+    assert (other.train.steps, other.train.dtype) == (50, "bfloat16")
     (step,) = found.workload_of(common)
     assert step.all_reduce is not None
     assert (step.all_reduce.bytes, step.all_reduce.dtype) == ((4096, 12), ("int32", "float32"))
@@ -204,6 +206,11 @@ MISTAKES: list[tuple[str, int, str, str]] = [
         "workload[0].all_reduce.op",
         "there are sum",
     ),
+    (
+        RACK + "workload:\n  - train: {dtype: int32}\n",
+        *(3, "workload[0].train.dtype", "gradients cannot be 'int32'; there are float32, float16, bfloat16"),
+    ),
+    (RACK + "workload:\n  - train: {dtype: [float16]}\n", 3, "workload[0].train.dtype", "a single value"),
     (RACK + "workload:\n  - {}\n", 3, "workload[0]", "a step is one of all_reduce and train"),
     (
         RACK + "jobs: [{name: a}]\nworkload:\n  - all_reduce: {bytes: 8, late_s: {3: 1}}\n",

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from host_agent.quantisation import from_fixed, scale_exponent, to_fixed
+from host_agent.quantisation import Blocks, block_sum
 from tests.workloads.replays import FakeClock, FakeReducer, Meeting, ThreadReducer
 from workloads.errors import VerificationError, WorkloadError
 from workloads.gradients import Gradients, summands
@@ -240,11 +240,12 @@ def test_gradients_sum_to_what_is_expected_on_any_number_of_ranks(world_size: in
 @pytest.mark.parametrize("world_size", [2, 7, 64])
 def test_fixed_point_has_gradients_exactly(world_size: int, dtype: str) -> None:
     own = [summands(rank, world_size=world_size, dtype=dtype_of(dtype)) for rank in range(world_size)]
-    scale = scale_exponent(float(max(one.max() for one in own)), world_size)
-    lanes = np.add.reduce([to_fixed(one.astype(dtype_of(dtype)), scale) for one in own], dtype=np.int32)
-    np.testing.assert_array_equal(
-        from_fixed(lanes, scale, dtype_of(dtype)).astype(np.int64), np.add.reduce(own)
-    )
+    arrays = [one.astype(dtype_of(dtype)) for one in own]
+    half = arrays[0].itemsize == 2
+    racks = [list(range(rack, world_size, 8)) for rack in range(min(8, world_size))]
+    blocks = Blocks.of(path_mtu=1024, message_packets=16, half=half)
+    total, _ = block_sum(arrays, blocks, half=half, racks=racks)
+    np.testing.assert_array_equal(total.astype(np.int64), np.add.reduce(own))
 
 
 @pytest.mark.parametrize("dtype", GRADIENTS)

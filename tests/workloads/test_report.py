@@ -148,13 +148,27 @@ def test_sums_that_went_around_the_ring_meanwhile_say_why(reason: str) -> None:
 
 def test_a_run() -> None:
     iteration = {"seconds": 0.5, "bytes_sent_per_host": 1100, "right": True}
-    step = {"all_reduce": {"bytes": 1024, "dtype": "int32", "op": "sum"}, "iterations": [iteration] * 3}
-    wrong = {"train": {"steps": 1}, "accuracy": 0.975, "iterations": [{"seconds": 0.25, "right": False}]}
+    step = {
+        "all_reduce": {"bytes": 1024, "dtype": "int32", "op": "sum", "wire": "full"},
+        "iterations": [iteration] * 3,
+    }
+    wrong: dict[str, Any] = {
+        "train": {"steps": 1, "dtype": "float32", "wire": "16bit"},
+        "accuracy": 0.975,
+        "iterations": [{"seconds": 0.25, "right": False}],
+    }
     job = {"name": "a", "tenant": "red", "workers": 4, "collectives_in_network": 3, "collectives_by_ring": 0}
     jobs = [{**job, "steps": [step]}, {**job, "name": "b", "collectives_by_ring": 2, "steps": [wrong]}]
     jobs[1]["ring_reason"] = "switch s1 is away"
     text = _text(run_tables({"name": "c", "jobs": jobs, "links": [_link("l1:s1", up=512, down=0)]}))
-    for part in ("1 KiB int32 sum", "500.00 ms", "switches (3), ring (2)", "accuracy 97.50%", "512 B", "NO"):
+    for part in (
+        "1 KiB int32 sum",
+        "500.00 ms",
+        "switches (3), ring (2)",
+        "training in float32 over 16 bits, accuracy 97.50%",
+        "512 B",
+        "NO",
+    ):
         assert part in text
     assert "job b was summed by ring: switch s1 is away" in text
     assert "job a was" not in text

@@ -83,6 +83,7 @@ class FakeTeam:
         self.digests: list[tuple[str, str]] = []
         self.check = {"passed": True, "exact": True, "largest_error": 0.0, "bound": 0.0}
         self.lost: dict[int, str] = {}
+        self.racks = [[0, 1]]
         self.ended = threading.Event()
 
     def __enter__(self) -> FakeTeam:
@@ -135,6 +136,7 @@ def test_each_iteration_is_checked_with_other_numbers(file: ClusterFile) -> None
     assert all(words["per_rank"][0] == {"verify": True, "late_s": 0.0} for words in reductions)
     assert all(words["per_rank"][1] == {"verify": False, "late_s": 0.5} for words in reductions)
     assert all(words["strategy"] == "ring" for words in reductions)
+    assert all(words["racks"] == [[0, 1]] for words in reductions)  # so that bits are looked at, too
     assert team.asked[-1]["do"] == "leave"
     assert exact(found)
     first, _ = found["steps"]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.topologies.states import cluster_state
+from tests.topologies.states import cluster_state, host_state
 from topologies import launch
 from topologies.state import HostState
 from workloads import team as team_module
@@ -46,6 +47,16 @@ def test_errors_are_answers(team: Team) -> None:
 
 def test_leaving_without_having_joined(team: Team) -> None:
     assert team.do("leave") == [{}, {}]
+
+
+def test_ranks_are_behind_the_leaves_of_their_hosts() -> None:
+    hosts = [
+        replace(host_state(place), switch=leaf) for place, leaf in enumerate(("l2", "l1", "l2", "l1"), 1)
+    ]
+    cluster = cluster_state("c1", hosts=hosts)
+    assert Team(cluster, 4).racks == [[0, 2], [1, 3]]
+    assert Team(cluster, 2, hosts=[hosts[3], hosts[1]]).racks == [[0, 1]]
+    assert Team(cluster, 2, first_host=1).racks == [[0], [1]]
 
 
 def test_a_killed_worker(team: Team) -> None:

@@ -14,7 +14,18 @@ from host_agent.collectives.plan import Strategy
 from host_agent.quantisation import divide
 from host_agent.wire.aggregation import Reduction
 from workloads.errors import WorkloadError
-from workloads.tensors import DTYPES, OPERATIONS, Array, check, digest, dtype_of, operation_of, tensor
+from workloads.tensors import (
+    DTYPES,
+    OPERATIONS,
+    Array,
+    _parts,
+    check,
+    complaint,
+    digest,
+    dtype_of,
+    operation_of,
+    tensor,
+)
 
 
 def _tensors(dtype: str, *, elements: int, world_size: int, seed: int = 4) -> list[Array]:
@@ -38,6 +49,15 @@ def test_a_tensor_does_not_depend_on_how_it_is_cut() -> None:
     assert digest(long[:1000]) == digest(
         tensor(seed=1, rank=0, elements=1 << 20, dtype=DTYPES["int32"])[:1000]
     )
+
+
+@pytest.mark.parametrize("dtype", sorted(DTYPES))
+def test_nor_on_the_length_of_the_parts(dtype: str) -> None:
+    wanted = _tensors(dtype, elements=10_001, world_size=1)[0]
+    for part in (1, 999, 5000):
+        pieces = list(_parts(part, seed=4, rank=0, elements=10_001, dtype=DTYPES[dtype]))
+        assert [start for start, _ in pieces] == list(range(0, 10_001, part))
+        assert digest(np.concatenate([piece for _, piece in pieces])) == digest(wanted)
 
 
 def test_digest_sees_every_bit() -> None:
@@ -153,6 +173,16 @@ def test_what_is_no_number_fails(dtype: str, strategy: Strategy, value: float) -
     result = _reduce(_tensors(dtype, elements=50, world_size=3), Reduction.SUM)
     result[17] = value
     assert not check(result, seed=4, world_size=3, reduction=Reduction.SUM, strategy=strategy).passed
+
+
+def test_complaints_say_what_is_wrong() -> None:
+    off = {"largest_error": 0.5, "bound": 0.25, "same_bits": None}
+    assert complaint(off) == "off by 0.5, the bound is 0.25"
+    assert complaint({**off, "same_bits": False}) == "off by 0.5, the bound is 0.25"
+    assert complaint({**off, "largest_error": float("nan")}) == "off by nan, the bound is 0.25"
+    near = complaint({**off, "largest_error": 0.125, "same_bits": False})
+    assert near.startswith("off by 0.125, less than the bound 0.25, but")
+    assert near.endswith("its bits are others")
 
 
 def test_names() -> None:

@@ -49,7 +49,9 @@ def speedups(run: Run) -> Figure | None:
     bars = _bars(results, ratios)
     dots = _dots(results, [[ring.median_s / value for value in result.seconds] for result in results], "×")
     texts = [f"{times(ratio)}×" for ratio in ratios]
-    figure = _horizontal([bars, dots], f"times as fast as ring ({workers} workers)", results, texts)
+    figure = _horizontal(
+        [bars, dots], f"times as fast as ring ({workers} workers{_of_type(run)})", results, texts
+    )
     _upright(figure, bound, f"2(N−1)/N = {times(bound)}")
     links = reading.rate_bound(run)
     if links is not None and abs(links - bound) > 0.02 * bound:
@@ -77,7 +79,7 @@ def goodputs(run: Run) -> Figure:
     }
     texts = [_goodput(result) for result in results]
     traces = [bars, *([marks] if bounded else [])]
-    return _horizontal(traces, "goodput per worker in Mbit/s", results, texts)
+    return _horizontal(traces, f"goodput per worker in Mbit/s{_of_type(run)}", results, texts)
 
 
 def retransmissions(run: Run) -> Figure | None:
@@ -135,6 +137,11 @@ def beside(labels: Sequence[str], texts: Sequence[str], *, size: int) -> list[Fi
         }
         for label, text in zip(labels, texts, strict=True)
     ]
+
+
+def _of_type(run: Run) -> str:
+    """What was summed: a figure may be shown without its page."""
+    return "" if run.dtype is None else f", {plain(run.dtype)}"
 
 
 def _upwards(run: Run) -> list[Result]:

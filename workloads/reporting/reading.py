@@ -14,6 +14,7 @@ RING: Final = names.RING
 # As people say them; what is unknown is called by its name.
 NAMES: Final = {
     IN_NETWORK: "in-network",
+    names.IN_NETWORK_16BIT: "in-network, 16 bits",
     RING: "ring",
     names.HALVING_DOUBLING: "halving-doubling",
     names.PARAMETER_SERVER: "parameter server",

@@ -156,7 +156,7 @@ def _latency_reason(switched: Result, rival: Result) -> list[str]:
     if rival.strategy == RING:
         steps = (
             f" A ring takes 2(N−1) = {2 * (switched.workers - 1)} steps, in-network one "
-            "(two for floats of more than a few kB, which agree on a scale first)."
+            "(two for floats of more than a few kB, which agree on scales first)."
         )
     return [
         f"It is bound by latency, not by bytes: {size(switched.bytes)} would be over the links in "

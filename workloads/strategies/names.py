@@ -7,15 +7,24 @@ from typing import Final
 from workloads.errors import WorkloadError
 
 IN_NETWORK: Final = "in-network"
+IN_NETWORK_16BIT: Final = "in-network-16bit"  # float32 over a wire of 16 bits
 RING: Final = "ring"
 HALVING_DOUBLING: Final = "halving-doubling"
 PARAMETER_SERVER: Final = "parameter-server"
 PARAMETER_SERVER_SWITCH: Final = "parameter-server-switch"
 GLOO: Final = "gloo"
 
-ALL: Final = (IN_NETWORK, RING, HALVING_DOUBLING, PARAMETER_SERVER, PARAMETER_SERVER_SWITCH, GLOO)
+ALL: Final = (
+    IN_NETWORK,
+    IN_NETWORK_16BIT,
+    RING,
+    HALVING_DOUBLING,
+    PARAMETER_SERVER,
+    PARAMETER_SERVER_SWITCH,
+    GLOO,
+)
 # A switch adds up; all others need nothing of the fabric but forwarding.
-IN_THE_SWITCH: Final = frozenset({IN_NETWORK, PARAMETER_SERVER_SWITCH})
+IN_THE_SWITCH: Final = frozenset({IN_NETWORK, IN_NETWORK_16BIT, PARAMETER_SERVER_SWITCH})
 
 
 def strategies_of(text: str) -> tuple[str, ...]:

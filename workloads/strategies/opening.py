@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from host_agent.collectives.plan import Strategy, Wire
 from host_agent.communicator import Communicator
 from workloads.errors import WorkloadError
 from workloads.strategies import names
@@ -21,7 +22,9 @@ def open_reducer(
     """Connect for `strategy`; all ranks call it. `job` is a prefix that nobody else uses."""
     rank, size = communicator.rank, communicator.world_size
     if strategy in (names.IN_NETWORK, names.RING):
-        return JobReducer(communicator, strategy)
+        return JobReducer(communicator, Strategy(strategy))
+    if strategy == names.IN_NETWORK_16BIT:
+        return JobReducer(communicator, Strategy.IN_NETWORK, Wire.HALF)
     if strategy == names.PARAMETER_SERVER_SWITCH:
         return SwitchedParameterServer(communicator)
     if strategy == names.GLOO:

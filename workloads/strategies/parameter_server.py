@@ -15,7 +15,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from host_agent.collectives.plan import Strategy
 from host_agent.communicator import Communicator
+from workloads.references import Racks, Reference, of_the_job
 from workloads.strategies.pairs import PairsReducer
 from workloads.strategies.queued import QueuedReducer
 
@@ -80,6 +82,10 @@ class SwitchedParameterServer(QueuedReducer):
         pushed = self._communicator.reduce(array, root=SERVER, strategy="in-network")
         parameters = array if pushed is None else pushed
         self._communicator.broadcast(parameters, root=SERVER, out=array, strategy="in-network")
+
+    def reference(self, racks: Racks) -> Reference:
+        """What its sums have to be, bit for bit: the switch makes them on the way to the server."""
+        return of_the_job(self._communicator, Strategy.IN_NETWORK, racks)
 
     def retransmissions(self) -> int:
         """Packets sent again on the job's connections."""

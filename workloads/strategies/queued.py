@@ -9,6 +9,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from workloads.references import Racks, Reference
+
 
 class QueuedReducer(ABC):
     """A `Reducer` for which a subclass says how one sum is made."""
@@ -29,6 +31,10 @@ class QueuedReducer(ABC):
     def barrier(self) -> None:
         """Return when all ranks have called it."""
         self._queue.submit(self._or_give_up, self._barrier).result()
+
+    def reference(self, racks: Racks) -> Reference | None:
+        """None: a sum may be added up in any order."""
+        return None
 
     @abstractmethod
     def retransmissions(self) -> int | None:

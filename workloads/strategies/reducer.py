@@ -7,6 +7,8 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
+from workloads.references import Racks, Reference
+
 
 class Reducer(Protocol):
     """One worker's end of a strategy. Calls are made in the same order on all ranks."""
@@ -31,6 +33,10 @@ class Reducer(Protocol):
 
     def barrier(self) -> None:
         """Return when all ranks have called it."""
+        ...
+
+    def reference(self, racks: Racks) -> Reference | None:
+        """What its sums have to be, bit for bit, with those ranks behind each leaf; None: in any order."""
         ...
 
     def retransmissions(self) -> int | None:

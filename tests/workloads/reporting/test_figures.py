@@ -47,6 +47,16 @@ def test_the_bound_is_drawn_in() -> None:
     assert "1.00×" in texts
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", None])
+def test_the_type_is_named(dtype: str | None) -> None:
+    run = compared(rack(4), dtype=dtype)
+    speedups = figures.speedups(run)
+    assert speedups is not None
+    titles = [one["layout"]["xaxis"]["title"]["text"] for one in (speedups, figures.goodputs(run))]
+    behind = "" if dtype is None else f", {dtype}"
+    assert titles == [f"times as fast as ring (4 workers{behind})", f"goodput per worker in Mbit/s{behind}"]
+
+
 def test_narrow_uplinks_have_a_bound_of_their_own() -> None:
     run = compared(spine_leaf(8))
     run.results[0] = run.results[0].model_copy(update={"link_bound_s": 4.0})

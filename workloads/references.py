@@ -1,0 +1,102 @@
+"""The one sum of floats that the protocol allows: what a job's own all-reduces are held to, bit for bit.
+
+Switches add integers, so that only the scales decide, and small tensors are added in 64-bit floats. A ring
+adds in the type itself, in the order of the ring. Strategies that promise no order have no reference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from host_agent.collectives.plan import SMALL_BYTES, Strategy, Wire, ring_parts
+from host_agent.communicator import Communicator
+from host_agent.quantisation import Blocks, block_sum, divide, round_once
+
+Array = NDArray[Any]
+Racks = Sequence[Sequence[int]]
+
+
+class Reference(Protocol):
+    """A way to sum whose result has one possible value."""
+
+    def step(self, dtype: np.dtype[Any]) -> int:
+        """A tensor may be looked at in pieces of this many elements, or multiples."""
+        ...
+
+    def result(self, inputs: Sequence[Array], *, start: int, elements: int, divisor: int = 1) -> Array:
+        """Of a piece: all ranks' `inputs` are theirs from element `start` on, of tensors of `elements`.
+
+        `divisor`: 1, or for an average the number of ranks.
+        """
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Switched:
+    """By switches. `racks`: the ranks behind each leaf; a sum of 16-bit numbers is rounded in each.
+
+    `wire`: of float32.
+    """
+
+    path_mtu: int
+    message_packets: int
+    racks: Racks = ()
+    wire: Wire = Wire.FULL
+
+    def step(self, dtype: np.dtype[Any]) -> int:
+        return self._blocks(dtype).message_elements
+
+    def result(self, inputs: Sequence[Array], *, start: int, elements: int, divisor: int = 1) -> Array:
+        dtype = inputs[0].dtype
+        if len(inputs) * elements * dtype.itemsize <= SMALL_BYTES:
+            total = np.zeros(inputs[0].size)
+            for one in inputs:
+                total += one.astype(np.float64)
+            return round_once(total / divisor, dtype)
+        half = self._is_half(dtype)
+        found, _ = block_sum(inputs, self._blocks(dtype), half=half, divisor=divisor, racks=self.racks)
+        return found
+
+    def _blocks(self, dtype: np.dtype[Any]) -> Blocks:
+        return Blocks.of(
+            path_mtu=self.path_mtu, message_packets=self.message_packets, half=self._is_half(dtype)
+        )
+
+    def _is_half(self, dtype: np.dtype[Any]) -> bool:
+        return dtype.itemsize == 2 or self.wire is Wire.HALF
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ringed:
+    """Around a ring: `order` is all ranks, each followed by its successor."""
+
+    order: tuple[int, ...]
+
+    def step(self, dtype: np.dtype[Any]) -> int:
+        return 1
+
+    def result(self, inputs: Sequence[Array], *, start: int, elements: int, divisor: int = 1) -> Array:
+        out = np.empty_like(inputs[0])
+        by_rank = ring_parts(elements, len(inputs))
+        for place, rank in enumerate(self.order):  # whose part is sent first by itself, added to by the next
+            part = slice(max(by_rank[rank].start - start, 0), max(by_rank[rank].stop - start, 0))
+            total = inputs[rank][part]
+            for other in (*self.order[place + 1 :], *self.order[:place]):
+                total = total + inputs[other][part]
+            out[part] = total
+        return out if divisor == 1 else divide(out, divisor)
+
+
+def of_the_job(
+    communicator: Communicator, strategy: Strategy, racks: Racks, wire: Wire = Wire.FULL
+) -> Reference:
+    """How the job sums by `strategy` as long as nobody leaves it."""
+    ready = communicator.ready
+    if strategy is Strategy.RING:
+        return Ringed(order=ready.ring or tuple(range(communicator.world_size)))
+    return Switched(path_mtu=ready.path_mtu, message_packets=ready.message_packets, racks=racks, wire=wire)
