@@ -1,9 +1,9 @@
 """In-network aggregation against the ring on the same connections and PyTorch's Gloo over TCP, in racks.
 
-    sudo .venv/bin/python -m bench.compare --rounds 5 --json FILE
+    sudo .venv/bin/python -m bench.compare --rounds 5 [--dtype bfloat16] --json FILE
 
 Three things: 32,000,000 bytes over links of 100 Mbit/s with 4 and 8 workers; 1,024 bytes over the same;
-64,000,000 bytes without rates, 4 workers. Path MTU 4096, float32, the embedded switch, strategies in turns.
+64,000,000 bytes without rates, 4 workers. Path MTU 4096, the embedded switch, strategies in turns.
 Gloo is left out, and named as left out, where PyTorch is not installed.
 """
 
@@ -24,6 +24,7 @@ from workloads.compare import Comparison, compare_on, new_run, possible
 from workloads.reporting.tables import run_tables
 from workloads.run_file import Run
 from workloads.strategies import names
+from workloads.tensors import DTYPES
 
 STRATEGIES = (names.IN_NETWORK, names.RING, names.GLOO)
 
@@ -34,26 +35,28 @@ class Race:
 
     workers: int
     bytes: int
+    dtype: str
     rate_mbit: float | None
     rounds: int
+    strategies: tuple[str, ...] = STRATEGIES
 
 
-def races(rounds: int) -> Iterator[Race]:
+def races(rounds: int, dtype: str) -> Iterator[Race]:
     """All of them."""
     for workers in (4, 8):
-        yield Race(workers=workers, bytes=32_000_000, rate_mbit=100.0, rounds=rounds)
+        yield Race(workers=workers, bytes=32_000_000, dtype=dtype, rate_mbit=100.0, rounds=rounds)
     for workers in (4, 8):
-        yield Race(workers=workers, bytes=1024, rate_mbit=100.0, rounds=8 * rounds)
-    yield Race(workers=4, bytes=64_000_000, rate_mbit=None, rounds=2 * rounds)
+        yield Race(workers=workers, bytes=1024, dtype=dtype, rate_mbit=100.0, rounds=8 * rounds)
+    yield Race(workers=4, bytes=64_000_000, dtype=dtype, rate_mbit=None, rounds=2 * rounds)
 
 
 def run(race: Race, console: Console) -> Run:
     """One race on a rack of its own."""
-    strategies, skipped = possible(STRATEGIES, asked=False)
+    strategies, skipped = possible(race.strategies, asked=False)
     options = RackOptions(
         name=f"bench-{os.getpid()}", hosts=race.workers, path_mtu=4096, rate_mbit=race.rate_mbit
     )
-    comparison = Comparison(bytes=race.bytes, strategies=strategies, rounds=race.rounds)
+    comparison = Comparison(bytes=race.bytes, strategies=strategies, rounds=race.rounds, dtype=race.dtype)
     with console.status("") as status, Rack(options, progress=status.update) as rack:
         found = compare_on(rack.state, rack.state.hosts, comparison, progress=status.update)
         return new_run(
@@ -71,10 +74,11 @@ def main() -> None:
     """Run all, show and write them."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=5, help="how often each strategy runs")
+    parser.add_argument("--dtype", choices=DTYPES, default="float32", help="the elements' type")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the runs to FILE")
     arguments = parser.parse_args()
     console, found = Console(width=None if sys.stdout.isatty() else 140), []  # a pipe has no width
-    for race in races(arguments.rounds):
+    for race in races(arguments.rounds, arguments.dtype):
         found.append(run(race, console))
         console.print(run_tables(found[-1]))
     if arguments.json is not None:

@@ -19,7 +19,7 @@ import numpy as np
 
 from bench.switch_frames import BURST, PACKETS, Job, crossing_packets, host_entries, router_entries
 from controller.entries import Entry, Group
-from host_agent.wire.aggregation import CHUNK_LANES
+from host_agent.wire.aggregation import CHUNK_LANES, Op
 from p4src import JSON_PATH
 from soft_switch.build import build_program
 from soft_switch.dataplane import DataPlane, Exact, Lpm
@@ -27,6 +27,7 @@ from soft_switch.dataplane import DataPlane, Exact, Lpm
 WARM_UP: Final = 32  # messages: every slot of the job has been used
 MESSAGES: Final = 32
 MESSAGE_AT: Final = slice(12, 16)  # of the aggregation header
+OP_AT: Final = 17
 SOURCE: Final = Path(__file__).parent / "native" / "process.cpp"
 ROUTER: Final = Path(__file__).parents[1] / "tests" / "soft_switch" / "programs" / "l3.json"
 
@@ -89,9 +90,11 @@ class Sink:
         self.plane.close()
 
 
-def job_frames(job: Job, messages: range, chunks: int) -> list[tuple[int, bytes]]:
-    """Messages of all ranks in turns of BURST packets."""
-    lanes = np.zeros((PACKETS, chunks * CHUNK_LANES), np.int64) + np.arange(chunks * CHUNK_LANES)
+def job_frames(job: Job, messages: range, chunks: int, op: Op = Op.SUM) -> list[tuple[int, bytes]]:
+    """Messages of all ranks in turns of BURST packets; their lanes are any numbers, halves below 2."""
+    rng = np.random.default_rng(1)
+    halves = rng.integers(0, 1 << 16, (PACKETS, 2 * chunks * CHUNK_LANES), dtype=np.uint16) & 0xBFFF
+    lanes = halves.view(np.int32).astype(np.int64)
     frames: list[tuple[int, bytes]] = []
     for message in messages:
         rows = []
@@ -101,6 +104,7 @@ def job_frames(job: Job, messages: range, chunks: int) -> list[tuple[int, bytes]
                 payload = bytearray(packet.payload)
                 if index == 0:
                     payload[MESSAGE_AT] = message.to_bytes(4, "big")
+                    payload[OP_AT] = op
                 psn = (member.psn_out + message * PACKETS + index) & 0xFFFFFF
                 made = replace(packet, payload=bytes(payload), bth=replace(packet.bth, psn=psn))
                 row.append((member.rank + 1, made.build()))
@@ -111,11 +115,11 @@ def job_frames(job: Job, messages: range, chunks: int) -> list[tuple[int, bytes]
     return frames
 
 
-def aggregate(ports: int, chunks: int, rounds: int) -> dict[str, Any]:
+def aggregate(ports: int, chunks: int, rounds: int, *, op: Op = Op.SUM) -> dict[str, Any]:
     """A job's sums: every packet is checked and added, and one in `ports` makes `ports` leave."""
     job = Job(ports, 0)
-    warm = job_frames(job, range(WARM_UP), chunks)
-    timed = job_frames(job, range(WARM_UP, WARM_UP + MESSAGES), chunks)
+    warm = job_frames(job, range(WARM_UP), chunks, op)
+    timed = job_frames(job, range(WARM_UP, WARM_UP + MESSAGES), chunks, op)
     samples = []
     for _ in range(rounds):
         sink = Sink(JSON_PATH.read_bytes(), [*host_entries(ports), *job.entries()])

@@ -1,0 +1,158 @@
+"""Collectives in the network and by ring, and whether what AUTO takes is the faster way.
+
+    sudo .venv/bin/python -m bench.collectives --rounds 3 --json FILE
+
+float32 and bfloat16 over links of 100 Mbit/s and without a rate, 2, 4 and 8 workers, path MTU 4096; both ways
+in turns.
+Beside the times is what `plan.cheaper` says, which AUTO goes by, and how much longer that takes than the
+faster way.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from host_agent.collectives.plan import Strategy, cheaper
+from host_agent.communicator import Communicator
+from host_agent.quantisation import BFLOAT16
+from host_agent.wire.aggregation import Kind
+from topologies import launch
+from topologies.rack import Rack, RackOptions
+from workloads.machine import machine
+
+Row = dict[str, Any]
+WAYS: Final = (Strategy.IN_NETWORK, Strategy.RING)
+DTYPES: Final = {"float32": np.dtype(np.float32), "bfloat16": BFLOAT16}
+CALLS: Final = [
+    *((Kind.ALL_REDUCE, nbytes) for nbytes in (1024, 1 << 16, 1 << 20, 1 << 23)),
+    *((Kind.BROADCAST, nbytes) for nbytes in (1024, 1 << 20)),
+    *((Kind.ALL_GATHER, nbytes) for nbytes in (256, 1 << 12, 1 << 15, 1 << 18, 1 << 20)),
+    *((Kind.REDUCE_SCATTER, nbytes) for nbytes in (1024, 1 << 15, 1 << 18, 1 << 20, 1 << 23)),
+]
+
+
+def measure(communicator: Communicator, rounds: int) -> dict[str, float]:
+    """Seconds of each call each way, by `_name`: the median of some, after one."""
+    found = {}
+    for dtype, (kind, nbytes) in product(DTYPES, CALLS):
+        array = np.ones(nbytes // DTYPES[dtype].itemsize, DTYPES[dtype])
+        seconds: dict[Strategy, list[float]] = {way: [] for way in WAYS}
+        repeat = max(1, min(20, (1 << 20) // nbytes))
+        for number in range(rounds + 1):
+            for way in WAYS:
+                communicator.barrier()
+                began = time.perf_counter()
+                for _ in range(repeat):
+                    getattr(communicator, kind.name.lower())(array, strategy=way)
+                if number:
+                    seconds[way].append((time.perf_counter() - began) / repeat)
+        for way in WAYS:
+            found[_name(dtype, kind, nbytes, way)] = statistics.median(seconds[way])
+    return found
+
+
+def _name(dtype: str, kind: Kind, nbytes: int, way: Strategy) -> str:
+    return f"{dtype} {kind.name} {nbytes} {way.value}"
+
+
+def rows(workers: int, rate_mbit: float | None, rounds: int) -> Iterator[Row]:
+    """In a rack of its own; the slowest worker's times."""
+    options = RackOptions(name=f"bench-{os.getpid()}", hosts=workers, path_mtu=4096, rate_mbit=rate_mbit)
+    with Rack(options) as rack:
+        command = [sys.executable, "-m", "bench.collectives", "--rounds", str(rounds), "--join"]
+        processes = [
+            launch.start(
+                rack.state,
+                host,
+                [*command, rack.state.controller, str(rank), str(workers)],
+                stdout=subprocess.PIPE,
+            )
+            for rank, host in enumerate(rack.state.hosts)
+        ]
+        try:
+            said = [process.communicate()[0] for process in processes]
+        finally:
+            launch.stop(rack.state, processes)
+    if any(process.returncode for process in processes):
+        raise SystemExit("a worker failed; what it said is above")
+    found = [json.loads(one) for one in said]
+    for dtype, (kind, nbytes) in product(DTYPES, CALLS):
+        times = {way: max(one[_name(dtype, kind, nbytes, way)] for one in found) for way in WAYS}
+        chosen = cheaper(kind, nbytes, workers, scaled=kind in (Kind.ALL_REDUCE, Kind.REDUCE_SCATTER))
+        yield {
+            "rate_mbit": rate_mbit,
+            "workers": workers,
+            "dtype": dtype,
+            "collective": kind.name.lower(),
+            "bytes": nbytes,
+            "in_network_s": times[Strategy.IN_NETWORK],
+            "ring_s": times[Strategy.RING],
+            "auto": chosen.value,
+            "longer_than_the_faster": times[chosen] / min(times.values()),
+        }
+
+
+def show(found: list[Row]) -> Table:
+    """For people."""
+    table = Table(title="Collectives both ways", title_justify="left")
+    for heading in ("link", "workers", "dtype", "collective"):
+        table.add_column(heading)
+    for heading in ("bytes", "in-network", "ring", "AUTO", "longer"):
+        table.add_column(heading, justify="right")
+    for row in found:
+        table.add_row(
+            f"{row['rate_mbit']:g} Mbit/s" if row["rate_mbit"] else "no rate",
+            str(row["workers"]),
+            row["dtype"],
+            row["collective"],
+            f"{row['bytes']:,}",
+            f"{row['in_network_s'] * 1e3:.2f} ms",
+            f"{row['ring_s'] * 1e3:.2f} ms",
+            row["auto"],
+            f"{row['longer_than_the_faster']:.2f}",
+        )
+    return table
+
+
+def main() -> None:
+    """Run all, show and write them; with --join, be a worker of it."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=3, help="how often each way runs")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows to FILE")
+    parser.add_argument("--join", nargs=3, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.join:
+        controller, rank, size = arguments.join
+        with Communicator.join(controller, job="both-ways", rank=int(rank), world_size=int(size)) as joined:
+            print(json.dumps(measure(joined, arguments.rounds)))
+        return
+    found = [
+        row
+        for rate_mbit in (100.0, None)
+        for workers in (2, 4, 8)
+        for row in rows(workers, rate_mbit, arguments.rounds)
+    ]
+    Console(width=None if sys.stdout.isatty() else 140).print(show(found))  # a pipe has no width
+    if arguments.json is not None:
+        command = " ".join(["python", "-m", "bench.collectives", *sys.argv[1:]])
+        arguments.json.write_text(
+            json.dumps({"machine": machine(), "command": command, "rows": found}, indent=1) + "\n"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,214 @@
+"""Training with gradients in 16 bits on the wire against float32: test accuracy by epoch, over several seeds.
+
+    .venv/bin/python -m bench.convergence --json FILE --figure docs/convergence.svg --table FILE
+
+8 workers' data-parallel gradient descent with momentum on handwritten digits, in one process and without a
+network: `bench.convergence_training` says how gradients are summed. Two trainings are plain: the network of
+`workloads.digits`, and a convolutional one in PyTorch; where that is not installed, it is left out. Two are
+made so that what a sum loses matters. From a seed, every way to sum gets the same first parameters, and the
+same samples in the same order. A way is *within the spread* where its mean over all seeds is not farther from
+that of the first way in its training than the standard deviation of that one's seeds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import statistics
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from bench.accuracy import power_of_ten
+from bench.convergence_figure import figure
+from bench.convergence_training import BATCH, SETTINGS, WORKERS, Setting, Trained, train
+from workloads.machine import machine
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One way to sum in one setting: `accuracy` by seed and epoch.
+
+    `apart`, by seed: the distance of its last parameters from those of the setting's first way, as a share of
+    their norm.
+    """
+
+    setting: str
+    way: str
+    accuracy: list[list[float]]
+    apart: list[float]
+
+    @property
+    def mean(self) -> list[float]:
+        """By epoch, of all seeds."""
+        return [statistics.mean(epoch) for epoch in zip(*self.accuracy, strict=True)]
+
+    @property
+    def spread(self) -> list[float]:
+        """By epoch: the standard deviation of the seeds."""
+        return [statistics.stdev(epoch) for epoch in zip(*self.accuracy, strict=True)]
+
+    @property
+    def last(self) -> list[float]:
+        """After the last epoch, by seed."""
+        return [epochs[-1] for epochs in self.accuracy]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """A row against its setting's first: the difference of the last means, and epochs within the spread."""
+
+    difference: float
+    within: bool
+    epochs_within: int
+    epochs: int
+
+
+def verdict(row: Row, first: Row) -> Verdict:
+    """Whether the means differ by no more than the standard deviation of `first`."""
+    differences = [mean - wanted for mean, wanted in zip(row.mean, first.mean, strict=True)]
+    within = [abs(difference) <= spread for difference, spread in zip(differences, first.spread, strict=True)]
+    return Verdict(
+        difference=differences[-1], within=within[-1], epochs_within=sum(within), epochs=len(within)
+    )
+
+
+def judged(rows: Sequence[Row]) -> Iterator[tuple[Row, Verdict | None]]:
+    """Each row with its verdict; the first of a setting has none."""
+    firsts: dict[str, Row] = {}
+    for row in rows:
+        first = firsts.setdefault(row.setting, row)
+        yield row, None if row is first else verdict(row, first)
+
+
+def possible(settings: Sequence[Setting]) -> tuple[list[Setting], list[str]]:
+    """Those whose libraries are here, and a sentence for each other one."""
+    here = importlib.util.find_spec("torch") is not None
+    skipped = [
+        f"{one.name} is left out: PyTorch is not installed (pip install torch)"
+        for one in settings
+        if one.torch and not here
+    ]
+    return [one for one in settings if here or not one.torch], skipped
+
+
+def measure(settings: Sequence[Setting], *, seeds: int, epochs: int | None) -> Iterator[Row]:
+    """All trainings, one after the other."""
+    for setting in settings:
+        first: list[Trained] = []
+        for way in setting.ways:
+            runs = [train(setting, way, seed=seed, epochs=epochs) for seed in range(seeds)]
+            first = first or runs
+            yield Row(
+                setting=setting.name,
+                way=way,
+                accuracy=[run.accuracy for run in runs],
+                apart=[_apart(run, other) for run, other in zip(runs, first, strict=True)],
+            )
+
+
+def _apart(one: Trained, other: Trained) -> float:
+    distance = np.linalg.norm(one.parameters - other.parameters)
+    return float(distance / np.linalg.norm(other.parameters))
+
+
+def cells(row: Row, found: Verdict | None) -> list[str]:
+    """What tables say of a row."""
+    return [
+        row.setting,
+        row.way,
+        f"{row.mean[-1] * 100:.2f} %",
+        f"{row.spread[-1] * 100:.2f}",
+        f"{min(row.last) * 100:.1f} to {max(row.last) * 100:.1f}",
+        f"{found.difference * 100:+.2f}" if found else "",
+        ("yes" if found.within else "no") if found else "",
+        f"{found.epochs_within} of {found.epochs}" if found else "",
+        power_of_ten(statistics.median(row.apart), digits=0) if found else "",
+    ]
+
+
+_HEADINGS = (
+    "training",
+    "gradients",
+    "accuracy",
+    "std. dev.",
+    "lowest to highest",
+    "difference",
+    "within the spread",
+    "epochs within",
+    "parameters apart",
+)
+
+
+def show(rows: Sequence[Row]) -> Table:
+    """For people."""
+    table = Table(title=f"Test accuracy after the last epoch, {WORKERS} workers", title_justify="left")
+    for number, heading in enumerate(_HEADINGS):
+        table.add_column(heading, justify="left" if number < 2 else "right")
+    for row, found in judged(rows):
+        table.add_row(*cells(row, found))
+    return table
+
+
+def markdown(rows: Sequence[Row]) -> str:
+    """The same for docs/accuracy.md."""
+    lines = ["| " + " | ".join(_HEADINGS) + " |", "| --- | --- |" + " ---: |" * (len(_HEADINGS) - 2)]
+    lines += ["| " + " | ".join(cells(row, found)) + " |" for row, found in judged(rows)]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    """Run, show and write it."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--seeds", type=int, default=8, help="how often each is trained, from 2 on")
+    parser.add_argument("--epochs", type=int, help="of each training, in place of its own number")
+    parser.add_argument("--settings", default=",".join(one.name for one in SETTINGS), help="comma-separated")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
+    parser.add_argument("--table", type=Path, metavar="FILE", help="write them as a Markdown table")
+    parser.add_argument("--figure", type=Path, metavar="FILE.svg", help="draw them")
+    arguments = parser.parse_args()
+    names, known = arguments.settings.split(","), [one.name for one in SETTINGS]
+    if unknown := [name for name in names if name not in known]:
+        parser.error(f"--settings: {', '.join(unknown)}: there are {', '.join(known)}")
+    if arguments.seeds < 2:
+        parser.error("--seeds: a spread takes two or more")
+    if arguments.epochs is not None and arguments.epochs < 1:
+        parser.error("--epochs: one or more")
+    console = Console(width=None if sys.stdout.isatty() else 160)  # a pipe has no width
+    settings, skipped = possible([one for one in SETTINGS if one.name in names])
+    for why in skipped:
+        console.print(why)
+    began = time.monotonic()
+    rows = list(measure(settings, seeds=arguments.seeds, epochs=arguments.epochs))
+    console.print(show(rows))
+    if arguments.json is not None:
+        found = {
+            "machine": machine(),
+            "command": " ".join(["python", "-m", "bench.convergence", *sys.argv[1:]]),
+            "seconds": time.monotonic() - began,
+            "workers": WORKERS,
+            "batch": BATCH,
+            "seeds": arguments.seeds,
+            "left_out": skipped,
+            "rows": [
+                {**asdict(row), "mean": row.mean, "spread": row.spread, "verdict": one and asdict(one)}
+                for row, one in judged(rows)
+            ],
+        }
+        arguments.json.write_text(json.dumps(found, indent=1) + "\n")
+    if arguments.table is not None:
+        arguments.table.write_text(markdown(rows))
+    if arguments.figure is not None and rows:
+        arguments.figure.write_text(figure(rows))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
