@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ from controller.views import event_message, rc_parameters
 from tests.controller.fake_switch import FakeSwitch
 from tests.controller.spine_leaf import member as member_on
 from tests.controller.test_adoption import all_resume, on_a_new_database, resume, run_job
-from tests.controller.test_registry import Bench, bench, guards
+from tests.controller.test_registry import PATIENCE_S, Bench, bench, guards
 from tests.controller.test_renewing import ACROSS, ONE_RACK, RenewalBench, Worker
 from tests.controller.test_renewing import bench as renewal_bench
 from tests.controller.told import heard, ready_of
@@ -128,6 +129,34 @@ def test_a_job_of_the_backup_whose_slots_are_anothers_by_now_is_renewed_elsewher
             assert "switch s1 has another job in its slots" in renew.reason
         all_resume(b, known)
         assert entries.items() <= b.switch.of_jobs.items()
+
+    bench(test)
+
+
+def test_a_job_that_the_backup_has_as_being_set_up_keeps_its_guards(bench: Run, tmp_path: Path) -> None:
+    """Its workers may have heard of it since, and send: what they send is for nobody's slots."""
+
+    async def test(b: Bench) -> None:
+        backups: list[Path] = []
+        save = b.store.save_job
+
+        def saved(*what: Any, **how: Any) -> None:
+            save(*what, **how)
+            if not backups:
+                backups.append(back_up(b, tmp_path / "backup.db"))
+
+        b.store.save_job = saved  # type: ignore[method-assign]
+        await b.run_job("train", 2)
+        wanted = guards(b, "train")
+        (backup,) = backups
+        await restore(b, backup)
+        known = b.registry.job("train")
+        assert not known.job.live
+        assert wanted <= set(b.switch.of_jobs.values())
+        await b.pass_time(PATIENCE_S / 2)
+        assert wanted <= set(b.switch.of_jobs.values())
+        await b.pass_time(100.0)
+        assert (b.switch.of_jobs, b.used) == ({}, 0)
 
     bench(test)
 

@@ -305,7 +305,9 @@ def test_arbitration_is_the_same(
         two.bid(base + 9)
         verdict(two)
         verdict(one)
-        one.close()
+        one.half_close()
+        with pytest.raises(EOFError):  # the switch knows that it has left
+            one.receive()
         three = connect(address)
         three.bid(base + 1)
         verdict(three)
@@ -314,7 +316,7 @@ def test_arbitration_is_the_same(
         else:
             two.half_close()
         verdict(three)
-        three.close()
-        two.close()
+        for controller in (one, two, three):
+            controller.close()
         heard.append(log)
     assert heard[0] == heard[1]
