@@ -35,6 +35,7 @@ from topologies.rack import Rack, RackOptions
 from workloads.machine import machine
 
 Row = dict[str, Any]
+_ROOT: Final = str(Path(__file__).parents[1])
 WAYS: Final = (Strategy.IN_NETWORK, Strategy.RING)
 DTYPES: Final = {"float32": np.dtype(np.float32), "bfloat16": BFLOAT16}
 CALLS: Final = [
@@ -79,6 +80,7 @@ def rows(workers: int, rate_mbit: float | None, rounds: int) -> Iterator[Row]:
                 rack.state,
                 host,
                 [*command, rack.state.controller, str(rank), str(workers)],
+                env={"PYTHONPATH": _ROOT},  # bench is not installed
                 stdout=subprocess.PIPE,
             )
             for rank, host in enumerate(rack.state.hosts)
