@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from bench.accuracy_tensors import LAYERS, SPREAD
+from bench.drawing import document, entry, path, text
 from workloads.reporting.markup import Markup, element
 
 _COLOURS: Final = ("#0b6bcb", "#0a9396", "#ca6702", "#9b2226")
@@ -21,11 +22,6 @@ _ENTRY: Final = 200.0
 _LOWEST: Final = 1e-10  # what is below is drawn there: a logarithm knows no exact sum
 _HIGHEST: Final = 10.0
 _TICKS: Final = 8  # powers of two between two
-_STYLE: Final = (
-    "text{font:12px sans-serif;fill:#1f2328}.grid{stroke:#d0d7de;stroke-width:1}"
-    ".line{fill:none;stroke-width:2}.back{fill:#ffffff}"
-    "@media(prefers-color-scheme:dark){text{fill:#e6edf3}.grid{stroke:#3d444d}.back{fill:#0d1117}}"
-)
 _BANDS: Final = (
     (LAYERS, "tensor", "32 layers"),
     (SPREAD, "block", "1 to 2⁻⁴⁰ in each block"),
@@ -73,21 +69,14 @@ def figure(points: Sequence[Point]) -> str:
         for column, dtype in enumerate(types)
     ]
     legend = [
-        _entry(name, colour, number, top=height - _LEGEND + 8)
+        entry(name, colour, _LEFT + number * _ENTRY, height - _LEGEND + 8)
         for number, (name, colour) in enumerate(colours.items())
     ]
-    return element(
-        "svg",
-        element("title", "Error of all-reduce sums against the magnitude of elements"),
-        element("style", Markup(_STYLE)),
-        element("rect", class_="back", x=0, y=0, width=width, height=height),
-        *panels,
-        *legend,
-        xmlns="http://www.w3.org/2000/svg",
-        viewBox=f"0 0 {width:g} {height:g}",
+    return document(
+        "Error of all-reduce sums against the magnitude of elements",
+        [*panels, *legend],
         width=width,
         height=height,
-        role="img",
     )
 
 
@@ -111,40 +100,25 @@ def _panel(
         part = (math.log10(min(max(error, _LOWEST), _HIGHEST)) - low) / (high - low)
         return top + _TOP + (1 - part) * tall
 
-    drawn = [_text(title, left + _LEFT, top + 20, anchor="start")]
+    drawn = [text(title, left + _LEFT, top + 20, anchor="start")]
     for power in range(low, high + 1, 2):
         y = down(10.0**power)
         drawn.append(element("line", class_="grid", x1=left + _LEFT, x2=left + _LEFT + inner, y1=y, y2=y))
-        drawn.append(_text(_power(10, power), left + _LEFT - 6, y + 4, anchor="end"))
+        drawn.append(text(_power(10, power), left + _LEFT - 6, y + 4, anchor="end"))
     for below in range(0, most + 1, _TICKS):
-        drawn.append(_text(_power(2, -below), across(below), top + _HEIGHT - _BOTTOM + 18))
-    drawn.append(_text(across_title, left + _LEFT + inner / 2, top + _HEIGHT - 10))
+        drawn.append(text(_power(2, -below), across(below), top + _HEIGHT - _BOTTOM + 18))
+    drawn.append(text(across_title, left + _LEFT + inner / 2, top + _HEIGHT - 10))
     if left == 0:
         middle = top + _TOP + tall / 2
-        drawn.append(_text("RMS error", 12, middle, transform=f"rotate(-90 12 {middle:g})"))
+        drawn.append(text("RMS error", 12, middle, transform=f"rotate(-90 12 {middle:g})"))
     for method, colour in colours.items():
         own = sorted((p for p in points if p.method == method), key=lambda point: point.below)
         places = [(across(p.below), down(p.rms)) for p in own]
         if places:
-            path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in places)
-            drawn.append(element("path", class_="line", d=path, stroke=colour))
+            drawn.append(element("path", class_="line", d=path(places), stroke=colour))
             drawn += [element("circle", cx=x, cy=y, r=3, fill=colour) for x, y in places]
     return element("g", *drawn)
 
 
-def _entry(name: str, colour: str, number: int, *, top: float) -> Markup:
-    """One line of the legend."""
-    x = _LEFT + number * _ENTRY
-    return element(
-        "g",
-        element("line", x1=x, x2=x + 22, y1=top, y2=top, stroke=colour, stroke_width=3),
-        _text(name, x + 28, top + 4, anchor="start"),
-    )
-
-
 def _power(base: int, exponent: int) -> str:
     return f"{base}{str(exponent).translate(RAISED)}" if exponent else "1"
-
-
-def _text(text: str, x: float, y: float, *, anchor: str = "middle", transform: str | None = None) -> Markup:
-    return element("text", text, x=x, y=y, text_anchor=anchor, transform=transform)

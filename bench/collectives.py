@@ -3,9 +3,8 @@
     sudo .venv/bin/python -m bench.collectives --rounds 3 --json FILE
 
 float32 and bfloat16 over links of 100 Mbit/s and without a rate, 2, 4 and 8 workers, path MTU 4096; both ways
-in turns.
-Beside the times is what `plan.cheaper` says, which AUTO goes by, and how much longer that takes than the
-faster way.
+in turns. Beside the times is what `plan.cheaper` says, which AUTO goes by, and how much longer that takes
+than the faster way.
 """
 
 from __future__ import annotations

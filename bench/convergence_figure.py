@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Final, Protocol
 
+from bench.drawing import document, entry, path, text
 from workloads.reporting.markup import Markup, element
 
 _COLOURS: Final = ("#0b6bcb", "#9b2226", "#ca6702", "#0a9396", "#6a4c93", "#8c959f")
@@ -22,11 +23,7 @@ _LEGEND: Final = 22.0  # a row
 _TICKS: Final = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 _THICKEST: Final = 10.0  # where lines lie on each other, all are seen: the later, the thinner
 _THINNER: Final = 2.0
-_STYLE: Final = (
-    "text{font:12px sans-serif;fill:#1f2328}.grid{stroke:#d0d7de;stroke-width:1}"
-    ".line{fill:none}.band{fill-opacity:.12}.back{fill:#ffffff}"
-    "@media(prefers-color-scheme:dark){text{fill:#e6edf3}.grid{stroke:#3d444d}.back{fill:#0d1117}}"
-)
+_STYLE: Final = ".line{fill:none}.band{fill-opacity:.12}"
 
 
 class Curve(Protocol):
@@ -60,21 +57,20 @@ def figure(curves: Sequence[Curve]) -> str:
         for number, setting in enumerate(settings)
     ]
     legend = [
-        _entry(way, colour, number, top=_HEIGHT * lines + 8)
+        entry(
+            way,
+            colour,
+            _LEFT + number % _ENTRIES * _ENTRY,
+            _HEIGHT * lines + 8 + number // _ENTRIES * _LEGEND,
+        )
         for number, (way, colour) in enumerate(colours.items())
     ]
-    return element(
-        "svg",
-        element("title", "Test error of trainings by epoch, for several ways to sum gradients"),
-        element("style", Markup(_STYLE)),
-        element("rect", class_="back", x=0, y=0, width=width, height=height),
-        *panels,
-        *legend,
-        xmlns="http://www.w3.org/2000/svg",
-        viewBox=f"0 0 {width:g} {height:g}",
+    return document(
+        "Test error of trainings by epoch, for several ways to sum gradients",
+        [*panels, *legend],
         width=width,
         height=height,
-        role="img",
+        style=_STYLE,
     )
 
 
@@ -90,45 +86,25 @@ def _panel(curves: Sequence[Curve], colours: dict[str, str], *, left: float, top
         wrong = min(max(1 - accuracy, _TICKS[0]), _TICKS[-1])
         return top + _TOP + tall * (highest - math.log(wrong)) / (highest - lowest)
 
-    drawn = [_text(curves[0].setting, left + _LEFT, top + 20, anchor="start")]
+    drawn = [text(curves[0].setting, left + _LEFT, top + 20, anchor="start")]
     for wrong in _TICKS:
         y = down(1 - wrong)
         drawn.append(element("line", class_="grid", x1=left + _LEFT, x2=left + _LEFT + inner, y1=y, y2=y))
-        drawn.append(_text(f"{wrong * 100:g} %", left + _LEFT - 6, y + 4, anchor="end"))
+        drawn.append(text(f"{wrong * 100:g} %", left + _LEFT - 6, y + 4, anchor="end"))
     for epoch in range(1, epochs + 1):
         if epoch in (1, epochs) or epoch % 5 == 0:
-            drawn.append(_text(f"{epoch}", across(epoch), top + _HEIGHT - _BOTTOM + 18))
-    drawn.append(_text("epoch", left + _LEFT + inner / 2, top + _HEIGHT - 10))
+            drawn.append(text(f"{epoch}", across(epoch), top + _HEIGHT - _BOTTOM + 18))
+    drawn.append(text("epoch", left + _LEFT + inner / 2, top + _HEIGHT - 10))
     if left == 0:
         middle = top + _TOP + tall / 2
-        drawn.append(_text("test samples named wrong", 12, middle, transform=f"rotate(-90 12 {middle:g})"))
+        drawn.append(text("test samples named wrong", 12, middle, transform=f"rotate(-90 12 {middle:g})"))
     bands, lines = [], []
     for number, curve in enumerate(curves):
         colour, own = colours[curve.way], list(enumerate(zip(curve.mean, curve.spread, strict=True), 1))
         upper = [(across(epoch), down(mean + spread)) for epoch, (mean, spread) in own]
         lower = [(across(epoch), down(mean - spread)) for epoch, (mean, spread) in reversed(own)]
-        bands.append(element("path", class_="band", d=_path([*upper, *lower]) + "Z", fill=colour))
-        path, width = (
-            _path([(across(epoch), down(mean)) for epoch, (mean, _) in own]),
-            _THICKEST - number * _THINNER,
-        )
-        lines.append(element("path", class_="line", d=path, stroke=colour, stroke_width=width))
+        bands.append(element("path", class_="band", d=path([*upper, *lower]) + "Z", fill=colour))
+        means = path([(across(epoch), down(mean)) for epoch, (mean, _) in own])
+        width = _THICKEST - number * _THINNER
+        lines.append(element("path", class_="line", d=means, stroke=colour, stroke_width=width))
     return element("g", *drawn, *bands, *lines)
-
-
-def _path(places: Sequence[tuple[float, float]]) -> str:
-    return "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in places)
-
-
-def _entry(name: str, colour: str, number: int, *, top: float) -> Markup:
-    """One of the legend."""
-    x, y = _LEFT + number % _ENTRIES * _ENTRY, top + number // _ENTRIES * _LEGEND
-    return element(
-        "g",
-        element("line", x1=x, x2=x + 22, y1=y, y2=y, stroke=colour, stroke_width=3),
-        _text(name, x + 28, y + 4, anchor="start"),
-    )
-
-
-def _text(text: str, x: float, y: float, *, anchor: str = "middle", transform: str | None = None) -> Markup:
-    return element("text", text, x=x, y=y, text_anchor=anchor, transform=transform)

@@ -33,6 +33,11 @@ class Case:
     half: bool = False  # floats of 32 bits travel through the switch in 16
     scaled: bool = False  # small floats, too, and do not go whole
 
+    @property
+    def wire(self) -> Wire:
+        """Of its sums of floats."""
+        return Wire.HALF if self.half else Wire.FULL
+
     def inputs(self, world_size: int, seed: int) -> list[Array]:
         rng = np.random.default_rng(seed)
         size = self.elements * world_size if self.name == "reduce_scatter" else self.elements
@@ -58,7 +63,7 @@ class Case:
             collective=number,
             reduction=reduction,
             ring=ring,
-            wire=Wire.HALF if self.half else Wire.FULL,
+            wire=self.wire,
             small_bytes=0 if self.scaled else SMALL_BYTES,
         )
 
@@ -118,7 +123,7 @@ class Case:
             world_size=len(inputs),
             dtype=self.dtype,
             reduction=self.reduction,
-            half=self.half or self.dtype.itemsize == 2,
+            half=self.wire.halves(self.dtype),
             racks=len(inputs),
         )
         if self.module == "in_network" and not self.non_finite:

@@ -58,17 +58,14 @@ class Switched:
             for one in inputs:
                 total += one.astype(np.float64)
             return round_once(total / divisor, dtype)
-        half = self._is_half(dtype)
+        half = self.wire.halves(dtype)
         found, _ = block_sum(inputs, self._blocks(dtype), half=half, divisor=divisor, racks=self.racks)
         return found
 
     def _blocks(self, dtype: np.dtype[Any]) -> Blocks:
         return Blocks.of(
-            path_mtu=self.path_mtu, message_packets=self.message_packets, half=self._is_half(dtype)
+            path_mtu=self.path_mtu, message_packets=self.message_packets, half=self.wire.halves(dtype)
         )
-
-    def _is_half(self, dtype: np.dtype[Any]) -> bool:
-        return dtype.itemsize == 2 or self.wire is Wire.HALF
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -147,7 +147,7 @@ def check(
         world_size=world_size,
         dtype=dtype,
         reduction=reduction,
-        half=dtype.itemsize == 2 or wire is Wire.HALF,
+        half=wire.halves(dtype),
         racks=world_size,
     )
     return Check(exact=exact, largest_error=worst, bound=bound, same_bits=same_bits)

@@ -154,7 +154,7 @@ def _steps(
     shards = [training.shard(rank, world_size) for rank in range(world_size)]
     info = ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
     unit, least = float(info.eps) / 2, float(info.smallest_subnormal) / 2
-    half = over_16_bits or dtype.itemsize == 2
+    half = (Wire.HALF if over_16_bits else Wire.FULL).halves(dtype)
     owed = 0.0
     for recorded in sums:
         parts: list[Floats] = [network.gradient(together.parameters, shard) for shard in shards]

@@ -118,7 +118,7 @@ def _aggregate(
 ) -> Steps[bool]:
     """`special`: of floats that are scaled, as `Operation` has it."""
     switch_op = _SWITCH_OPS.get(call.reduction, SwitchOp.SUM)
-    half = send.dtype.itemsize == 2 or (special is not None and call.wire is Wire.HALF)
+    half = (Wire.FULL if special is None else call.wire).halves(send.dtype)
     operation = call.operation(
         Stage.TENSOR,
         _IN_HALF[switch_op] if half else switch_op,

@@ -8,6 +8,7 @@ from enum import Enum
 from itertools import pairwise
 from typing import Any, Final, TypeAlias, TypeVar
 
+import numpy as np
 from numpy.typing import NDArray
 
 from host_agent.collectives.signature import Signature, signature
@@ -37,6 +38,10 @@ class Wire(str, Enum):
 
     FULL = "full"
     HALF = "16bit"
+
+    def halves(self, dtype: np.dtype[Any]) -> bool:
+        """Whether a switch sums floats of that type in lanes of 16 bits."""
+        return dtype.itemsize == 2 or self is Wire.HALF
 
 
 @dataclass(frozen=True)
