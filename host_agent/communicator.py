@@ -27,7 +27,7 @@ from host_agent.carriers import Transport
 from host_agent.collectives import in_network, ring
 from host_agent.collectives.plan import Array, Strategy, Wire, cheaper, choose
 from host_agent.error_feedback import ErrorFeedback
-from host_agent.errors import CommunicatorClosedError, RingFallbackWarning, UsageError
+from host_agent.errors import CommunicatorClosedError, CommunicatorError, RingFallbackWarning, UsageError
 from host_agent.execution import Begun, Execution, Task
 from host_agent.gate import Gate
 from host_agent.membership import Membership, MembershipChange, Mode, Ready, Seat
@@ -245,6 +245,19 @@ class Communicator:
         that were called before may be done by then, or not.
         """
         self._execution.renewals.on_change(callback)
+
+    def on_end(self, callback: Callable[[CommunicatorError], None]) -> None:
+        """Call `callback`, which must not block, when the job has ended early for all, with the reason.
+
+        In any thread, whether or not a collective runs; at once where it has; twice at most.
+        """
+        self._execution.on_end(callback)
+
+    @property
+    def failure(self) -> CommunicatorError | None:
+        """Why its job has ended early, whether or not a collective has heard of it."""
+        failure = self._execution.ended or self._execution.failure
+        return failure if isinstance(failure, CommunicatorError) else None
 
     @property
     def mode(self) -> Mode:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 
-class CommunicatorError(Exception):
-    """Base of everything that a Communicator raises on purpose."""
+class CommunicatorError(RuntimeError):
+    """Base of everything that a Communicator raises on purpose; as PyTorch's backends, RuntimeErrors."""
 
 
 class UsageError(CommunicatorError, ValueError):

@@ -125,6 +125,7 @@ class Execution:
         self._ring_moves_told = self.gate.ring_moves
         self._spent: int | None = None  # the generation that has had all messages that a switch sums
         self._closed = False
+        self._at_end: list[Callable[[CommunicatorError], None]] = []
         self.membership.on_ended(self._on_ended)
         self.membership.on_move(self._on_move)
         self.membership.on_compare(self._calls.asked)
@@ -414,6 +415,14 @@ class Execution:
         self.renewals.stop()
         self.runner.link.abort(ended.reason)
         self.gate.give_up()
+        for callback in self._at_end:
+            callback(self._verdict)
+
+    def on_end(self, callback: Callable[[CommunicatorError], None]) -> None:
+        """Call `callback`, which must not block, when the controller says that the job has ended early."""
+        self._at_end.append(callback)
+        if self._verdict is not None:
+            callback(self._verdict)
 
     def _on_move(self, step: MoveStep) -> None:
         """The job moves between ring and switch; this must not block."""

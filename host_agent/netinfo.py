@@ -72,7 +72,7 @@ def find_interface(name: str | None = None, *, controller: str | None = None) ->
     """
     if name is not None:
         return _read(name)
-    management = _local_address_towards(controller) if controller else None
+    management = local_address_towards(controller) if controller else None
     candidates: list[Interface] = []
     for _, candidate in socket.if_nameindex():
         try:
@@ -126,7 +126,7 @@ def _ioctl(probe: socket.socket, request: int, name: str) -> bytes:
 
 def interface_towards(controller: str) -> Interface | None:
     """The Ethernet interface that leads to `controller` ("host:port"); None where there is none."""
-    address = _local_address_towards(controller)
+    address = local_address_towards(controller)
     if address is None or address.is_loopback:
         return None
     for _, name in socket.if_nameindex():
@@ -145,7 +145,7 @@ def _is_ethernet(name: str) -> bool:
     return bool(kind == _ARPHRD_ETHER)
 
 
-def _local_address_towards(controller: str) -> IPv4Address | None:
+def local_address_towards(controller: str) -> IPv4Address | None:
     """Our own address on the way to `controller`; None where there is no way (joining will say so)."""
     host = controller.rpartition(":")[0] or controller
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:

@@ -239,10 +239,11 @@ class Runner:
                 own += f", after {progress.timeouts_in_a_row} timeouts in a row"
         else:
             own = "this worker's own packets are acknowledged"
+        limit = "" if self.timeout_s is None else ", the timeout that it was given"
         return (
-            f"{what}: rank {self.rank} saw no progress for {patience:g} s. The first message without a "
-            f"result is {first} of {progress.posted_messages} posted; {own}. Either a worker has not called "
-            f"this collective, or the path to it is broken: `p4reduce doctor` tells who waits for whom"
+            f"{what}: rank {self.rank} saw no progress for {patience:g} s{limit}. The first message without "
+            f"a result is {first} of {progress.posted_messages} posted; {own}. Either a worker has not "
+            f"called this collective, or the path to it is broken: `p4reduce doctor` tells who waits for whom"
         )
 
 

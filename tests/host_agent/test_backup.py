@@ -21,7 +21,7 @@ def test_the_loopback_leads_to_no_backup() -> None:
 
 
 def test_the_interface_that_leads_to_the_controller_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(netinfo, "_local_address_towards", lambda controller: MANAGEMENT.ip)
+    monkeypatch.setattr(netinfo, "local_address_towards", lambda controller: MANAGEMENT.ip)
     monkeypatch.setattr("socket.if_nameindex", lambda: [(1, "lo"), (2, "gone"), (3, "h1-mgmt")])
 
     def read(name: str) -> Interface:

@@ -77,7 +77,7 @@ def test_the_only_candidate_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_management_interface_is_no_candidate(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(monkeypatch, interface("h1-eth0"), interface("h1-mgmt", "192.168.0.1"))
-    monkeypatch.setattr(netinfo, "_local_address_towards", lambda controller: IPv4Address("192.168.0.1"))
+    monkeypatch.setattr(netinfo, "local_address_towards", lambda controller: IPv4Address("192.168.0.1"))
     assert find_interface(controller="192.168.0.254:50051").name == "h1-eth0"
 
 

@@ -1,0 +1,28 @@
+"""Gloo where a script asks for p4reduce: what `p4reduce torch --compare gloo` holds p4reduce against."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import torch.distributed as dist
+
+from host_agent.netinfo import find_interface
+from p4reduce import torch_environment, torch_recording
+from workloads.torch_runs.record import GLOO, INSTEAD
+
+
+def wanted(variables: Mapping[str, str]) -> bool:
+    """Whether the environment asks for it."""
+    return variables.get(INSTEAD, "") == GLOO
+
+
+def create(given: Any) -> dist.ProcessGroupGloo:
+    """As `process_group.create`: over TCP, on the interface that the job's data would go by."""
+    options = dist.ProcessGroupGloo._Options()
+    options._timeout = given.timeout
+    interface = find_interface(controller=os.environ[torch_environment.CONTROLLER]).name
+    options._devices = [dist.ProcessGroupGloo.create_device(interface=interface)]
+    torch_recording.note(backend=GLOO)
+    return dist.ProcessGroupGloo(given.store, given.group_rank, given.group_size, options)

@@ -1,0 +1,59 @@
+"""Which way a collective takes: by kind, type and operation alone, so that all ranks agree on it."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from enum import Enum
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+
+from host_agent.wire.aggregation import Reduction
+
+_LOG = logging.getLogger("p4reduce.torch")
+
+SUMMED: Final = (torch.float32, torch.float16, torch.bfloat16, torch.int32)
+REDUCED: Final = ("all_reduce", "reduce", "reduce_scatter")
+_OPERATIONS: Final = ("SUM", "AVG", "MAX", "MIN")
+
+
+class Route(Enum):
+    """`JOB`: the network, or the ring where the job has no slots. `GLOO`: PyTorch's own, over TCP."""
+
+    JOB = "job"
+    GLOO = "gloo"
+
+
+def route(dtype: torch.dtype, operation: str) -> Route:
+    """Of the kinds `REDUCED`. Broadcast, all_gather and barrier go by the job, whatever the type."""
+    return Route.JOB if dtype in SUMMED and operation in _OPERATIONS else Route.GLOO
+
+
+def operation_of(op: Any) -> str:
+    """SUM, AVG and so on: PyTorch has one as an enumeration's member, or as an object that equals it."""
+    return next((name for name, kind in dist.ReduceOp.RedOpType.__members__.items() if op == kind), str(op))
+
+
+class Routes:
+    """A process group's: counts what goes by Gloo, and says so once for each kind. `by_gloo`: how often."""
+
+    def __init__(self, group: str) -> None:
+        self._group = group
+        self.by_gloo: Counter[str] = Counter()
+
+    def reduction(self, kind: str, tensors: Sequence[torch.Tensor], op: Any) -> Reduction | None:
+        """The agent's; None where Gloo has to."""
+        operation = operation_of(op)
+        for tensor in tensors:
+            if route(tensor.dtype, operation) is Route.GLOO:
+                self._tell(f"{kind} {str(tensor.dtype).removeprefix('torch.')} {operation}")
+                return None
+        return Reduction[operation] if operation in _OPERATIONS else None
+
+    def _tell(self, name: str) -> None:
+        self.by_gloo[name] += 1
+        if self.by_gloo[name] == 1:
+            _LOG.warning("process group %s: no switch adds that: %s goes by Gloo over TCP", self._group, name)

@@ -1,0 +1,104 @@
+"""Who this process is, and of which job, by what its launcher says: torchrun, srun, mpirun, or a user.
+
+Nothing here knows PyTorch.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass
+from typing import Final
+
+CONTROLLER: Final = "P4REDUCE_CONTROLLER"
+JOB: Final = "P4REDUCE_JOB"
+_NOT_IN_A_NAME: Final = re.compile(r"[^A-Za-z0-9_.:@/+-]")
+
+
+@dataclass(frozen=True)
+class Launcher:
+    """A launcher, by the variables that it sets. `job` says which run it is, all together."""
+
+    name: str
+    rank: str
+    world_size: str
+    local_rank: str
+    job: tuple[str, ...]
+    address: str = ""  # of a node of the run, for the store
+
+
+# The first whose rank is set counts. PyTorch's own names come first: what is set by hand wins.
+LAUNCHERS: Final = (
+    Launcher("torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", ("TORCHELASTIC_RUN_ID",)),
+    Launcher(
+        "mpirun",
+        "OMPI_COMM_WORLD_RANK",
+        "OMPI_COMM_WORLD_SIZE",
+        "OMPI_COMM_WORLD_LOCAL_RANK",
+        ("PMIX_NAMESPACE",),
+    ),
+    Launcher(
+        "srun",
+        "SLURM_PROCID",
+        "SLURM_NTASKS",
+        "SLURM_LOCALID",
+        ("SLURM_JOB_ID", "SLURM_STEP_ID"),
+        "SLURM_LAUNCH_NODE_IPADDR",
+    ),
+    Launcher("mpiexec", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", ("PMI_JOBID",)),
+)
+
+
+def launcher_of(environment: Mapping[str, str]) -> Launcher | None:
+    """Who has started this process as one of several."""
+    for launcher in LAUNCHERS:
+        if launcher.rank in environment and launcher.world_size in environment:
+            return launcher
+    return None
+
+
+def adopt(environment: MutableMapping[str, str]) -> None:
+    """Give PyTorch's `env://` the names that it knows, where another launcher than torchrun has set its own.
+
+    What is set already stays. The store's address is the first node's, or, where all processes are on this
+    machine, this one's; MASTER_ADDR and MASTER_PORT have to be set where neither is known.
+    """
+    launcher = launcher_of(environment)
+    if launcher is None or launcher.rank == "RANK":
+        return
+    environment.setdefault("RANK", environment[launcher.rank])
+    environment.setdefault("WORLD_SIZE", environment[launcher.world_size])
+    if launcher.local_rank in environment:
+        environment.setdefault("LOCAL_RANK", environment[launcher.local_rank])
+    address = environment.get(launcher.address) if launcher.address else None
+    if address is None and environment.get("OMPI_COMM_WORLD_LOCAL_SIZE") == environment["WORLD_SIZE"]:
+        address = "127.0.0.1"
+    if address is not None:
+        environment.setdefault("MASTER_ADDR", address)
+    if run := run_of(environment):
+        # The same on all its processes, and another one for the next run on this machine.
+        environment.setdefault("MASTER_PORT", str(20000 + zlib.crc32(run.encode()) % 10000))
+
+
+def run_of(environment: Mapping[str, str]) -> str:
+    """What names the run, the same on all its processes; empty if nothing does."""
+    for launcher in LAUNCHERS:
+        words = [environment[name] for name in launcher.job if environment.get(name)]
+        if words and words != ["none"]:  # torchrun's, of several machines, where no --rdzv-id was given
+            return "-".join(words) + _restart(environment)
+    return ""
+
+
+def _restart(environment: Mapping[str, str]) -> str:
+    """torchrun starts all workers anew, while their job may not know yet that they have died."""
+    restarts = environment.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return f".{restarts}" if restarts != "0" else ""
+
+
+def job_of(environment: Mapping[str, str]) -> str:
+    """The job's name where the environment has one: P4REDUCE_JOB, or the run's; else empty."""
+    if named := environment.get(JOB, ""):
+        return named + _restart(environment)
+    run = run_of(environment)
+    return f"torch-{_NOT_IN_A_NAME.sub('-', run)}"[:100] if run else ""

@@ -1,0 +1,96 @@
+"""Notes what a script's steps take and what its losses are, where the launcher asks for it.
+
+By hooks that PyTorch has for all optimizers and all modules: scripts stay as they are. A step is that of an
+optimizer, and one inside another's counts with it. A loss is what a module returned last that is a single
+number with a gradient (those of torch.nn, models that return theirs), or an output's `loss`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from workloads.torch_runs.record import RECORD
+
+
+class Recorder:
+    """Writes `path`, a line a step."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("a", buffering=1)
+        self._pid = os.getpid()
+        self._steps: list[int] = []  # those under way: how deep on the stack each is called
+        self._loss: torch.Tensor | None = None
+        self._handles: list[Any] = []
+
+    def listen(self) -> None:
+        """From now on, hear of every step and every module."""
+        from torch.nn.modules.module import register_module_forward_hook
+        from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+        self._handles = [
+            register_optimizer_step_pre_hook(self.begin),
+            register_optimizer_step_post_hook(self.end),
+            register_module_forward_hook(self.heard),
+        ]
+
+    def close(self) -> None:
+        """Hear no more."""
+        while self._handles:
+            self._handles.pop().remove()
+        self._file.close()
+
+    def begin(self, *_: Any) -> None:
+        """An optimizer begins a step. Those that are not below it any more have raised."""
+        depth = _depth()
+        self._steps = [*(step for step in self._steps if step < depth), depth]
+
+    def end(self, *_: Any) -> None:
+        """An optimizer has ended a step."""
+        depth = _depth()
+        self._steps = [step for step in self._steps if step < depth]
+        if not self._steps and os.getpid() == self._pid:
+            loss, self._loss = self._loss, None
+            self.note(ended=time.monotonic(), loss=None if loss is None else loss.item())
+
+    def heard(self, module: Any, given: Any, output: Any) -> None:
+        """A module has returned something."""
+        found = getattr(output, "loss", output)
+        if isinstance(found, torch.Tensor) and found.dim() == 0 and found.requires_grad:
+            self._loss = found.detach()
+
+    def note(self, **noted: Any) -> None:
+        """Write it down."""
+        self._file.write(json.dumps(noted) + "\n")
+
+
+def _depth() -> int:
+    """Of its caller's caller's call; a hook's is the same before and after a step."""
+    depth, frame = 0, sys._getframe(2)
+    while (above := frame.f_back) is not None:
+        depth, frame = depth + 1, above
+    return depth
+
+
+_recorder: Recorder | None = None
+
+
+def begin(variables: Mapping[str, str]) -> None:
+    """Record, if the environment asks for it."""
+    global _recorder
+    if _recorder is None and variables.get(RECORD):
+        _recorder = Recorder(Path(variables[RECORD]))
+        _recorder.listen()
+
+
+def note(**noted: Any) -> None:
+    """Write it down if this process records."""
+    if _recorder is not None:
+        _recorder.note(**noted)

@@ -1,0 +1,42 @@
+"""The file in which rank 0 notes its steps: what they end at, and their losses. JSON, a line a step."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+RECORD: Final = "P4REDUCE_TORCH_RECORD"  # the file's name; p4reduce.torch_recording writes it
+INSTEAD: Final = "P4REDUCE_TORCH_INSTEAD"  # "gloo": p4reduce.torch makes a process group of Gloo's alone
+GLOO: Final = "gloo"
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a script has noted.
+
+    `ended`: when each step did, on the machine's monotonic clock. `losses`: the last one before each step's
+    end; None where there was none. `backend`: what was made instead of p4reduce.
+    """
+
+    ended: list[float] = field(default_factory=list)
+    losses: list[float | None] = field(default_factory=list)
+    backend: str = ""
+
+    @property
+    def seconds(self) -> list[float]:
+        """What each step took but the first, which begins before anybody looks."""
+        return [later - earlier for earlier, later in zip(self.ended, self.ended[1:], strict=False)]
+
+
+def read(path: Path) -> Record:
+    """What is in the file; nothing where the script has not written any."""
+    ended, losses, backend = [], [], ""
+    for line in path.read_text().splitlines() if path.exists() else ():
+        noted = json.loads(line)
+        backend = noted.get("backend", backend)
+        if "ended" in noted:
+            ended.append(noted["ended"])
+            losses.append(noted["loss"])
+    return Record(ended, losses, backend)
