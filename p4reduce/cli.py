@@ -34,6 +34,7 @@ class Commands(LazyGroup):
         "metrics": _at("metrics", "metrics"),
         "allreduce": _at("allreduce", "allreduce"),
         "replay": _at("replay", "replay"),
+        "torch": _at("torch", "torch"),
         "simulate-faults": _at("simulate_faults", "simulate_faults"),
         "plan": _at("desired", "plan"),
         "apply": _at("desired", "apply"),

@@ -35,6 +35,15 @@ PathMtu = Annotated[
     int, typer.Option("--mtu", "--path-mtu", help="RoCE path MTU: 256, 512, 1024, 2048 or 4096.")
 ]
 Name = Annotated[str | None, typer.Option("--cluster", metavar="NAME", help="Name of the fabric.")]
+NameOrCluster = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster",
+        metavar="NAME",
+        envvar="P4REDUCE_CLUSTER",
+        help="Which cluster, or the name of the fabric of its own.",
+    ),
+]
 Switch = Annotated[SwitchTarget, typer.Option(help="What runs the P4 program.")]
 
 Tls = Annotated[

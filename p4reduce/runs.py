@@ -70,3 +70,10 @@ def is_given(context: typer.Context, name: str) -> bool:
     """Whether a parameter was on the command line."""
     source = context.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"
+
+
+def refuse_given(context: typer.Context, names: tuple[str, ...], why: str) -> None:
+    """BadParameter where one of these parameters was on the command line."""
+    for parameter in context.command.params:
+        if parameter.name in names and is_given(context, parameter.name):
+            raise typer.BadParameter(f"{parameter.opts[0]} {why}")

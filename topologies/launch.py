@@ -108,8 +108,11 @@ def start(
     stdin: int | IO[bytes] | None = subprocess.DEVNULL,
     stdout: int | IO[bytes] | None = None,
     stderr: int | IO[bytes] | None = None,
+    directory: Path | None = None,
 ) -> subprocess.Popen[str]:
     """Start `command` in `host`, with text pipes. 'p4reduce down' ends it with the cluster.
+
+    It starts in `directory` (None: the cluster's, where nothing shadows a module), a leader of its own group.
 
     In a RoCE host the process is its ssh client: when that ends, for whatever reason, the command is killed.
     Where a signal ended the command, its exit code is 128 + signal. It has `env`, not our environment.
@@ -132,7 +135,7 @@ def start(
         stdout=stdout,
         stderr=stderr,
         text=True,
-        cwd=cluster.directory,  # `python -m` looks for modules where it starts
+        cwd=directory or cluster.directory,  # `python -m` looks for modules where it starts
         start_new_session=True,
     )
     cluster.workers.mkdir(exist_ok=True)

@@ -246,16 +246,36 @@ class Train(Part):
     seed: Annotated[int, Field(ge=0)] = 1
 
 
+class Torch(Part):
+    """A PyTorch script, beside the file, or a module: the job's workers, as 'p4reduce torch' starts them."""
+
+    script: str | None = None
+    module: str | None = None
+    args: Annotated[tuple[str, ...], BeforeValidator(_listed)] = ()
+
+    @model_validator(mode="after")
+    def _one(self) -> Torch:
+        if (self.script is None) == (self.module is None):
+            raise ValueError("a script is one of script (a file) and module")
+        return self
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Python's."""
+        return (self.script, *self.args) if self.script is not None else ("-m", str(self.module), *self.args)
+
+
 class Step(Part):
     """One of them."""
 
     all_reduce: AllReduce | None = None
     train: Train | None = None
+    torch: Torch | None = None
 
     @model_validator(mode="after")
     def _one(self) -> Step:
-        if (self.all_reduce is None) == (self.train is None):
-            raise ValueError("a step is one of all_reduce and train")
+        if [self.all_reduce, self.train, self.torch].count(None) != 2:
+            raise ValueError("a step is one of all_reduce, train and torch")
         return self
 
 
@@ -344,6 +364,15 @@ class ClusterFile(Part):
         """What a job's workers do."""
         return self.workload if job.workload is None else job.workload
 
+    def script_of(self, job: Job) -> Torch | None:
+        """The script that is all that a job does."""
+        return next((step.torch for step in self.workload_of(job) if step.torch is not None), None)
+
+    @property
+    def directory(self) -> Path:
+        """Where the file is, and scripts are beside it."""
+        return Path.cwd() if self._document is None else self._document.path.absolute().parent
+
     def wrong(self, mistakes: Sequence[Mistake]) -> ClusterFileError:
         """The error to raise about places in the file."""
         if self._document is None:
@@ -365,10 +394,13 @@ def read(path: Path) -> ClusterFile:
 
 
 def with_jobs(file: ClusterFile, **changes: Any) -> ClusterFile:
-    """The same with all jobs changed so: `elastic=True`."""
+    """The same with all jobs changed so: `elastic=True`. ClusterFileError where one cannot be."""
+    from workloads.cross_checks import check
+
     jobs = tuple(job.model_copy(update=changes) for job in file.jobs)
     changed = file.model_copy(update={"jobs": jobs})
     changed._document = file._document
+    check(changed)
     return changed
 
 

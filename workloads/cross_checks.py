@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from controller.config import ConfigError, parse_config
 from topologies.controlling import config_on_paper
 from topologies.errors import TopologyError
-from workloads.cluster_file import ClusterFile, Job
+from topologies.state import HostKind
+from workloads.cluster_file import ClusterFile, Job, Torch
 from workloads.errors import WorkloadError
 from workloads.placement import place_on
+from workloads.torch_runs.script import Script, require_torch
 from workloads.validation import Mistake
 
 
@@ -77,6 +79,8 @@ def _jobs(file: ClusterFile) -> Iterator[Mistake]:
 def _steps(file: ClusterFile, job: Job, index: int, *, workers: int) -> Iterator[Mistake]:
     where: list[int | str] = ["workload"] if job.workload is None else ["jobs", index, "workload"]
     for place, step in enumerate(file.workload_of(job)):
+        if step.torch is not None:
+            yield from _script(file, job, step.torch, [*where, place, "torch"])
         if job.mode == "ring" and step.all_reduce is not None and step.all_reduce.strategy == "in-network":
             yield (
                 [*where, place, "all_reduce", "strategy"],
@@ -88,6 +92,24 @@ def _steps(file: ClusterFile, job: Job, index: int, *, workers: int) -> Iterator
                     [*where, place, "all_reduce", "late_s"],
                     f"job {job.name} has no rank {rank}: its {workers} workers are 0 to {workers - 1}",
                 )
+
+
+def _script(file: ClusterFile, job: Job, given: Torch, where: list[int | str]) -> Iterator[Mistake]:
+    if len(file.workload_of(job)) > 1:
+        yield where, f"a script is all that a job does: give job {job.name} no other steps"
+    if job.elastic:
+        yield where, f"a script ends when a worker dies: job {job.name} cannot be elastic"
+    try:
+        Script.of(given.words, directory=file.directory)
+    except WorkloadError as error:
+        yield [*where, "script"], str(error)
+    kinds = dict(
+        zip([host.name for host in file.topology.on_paper().hosts], file.fabric_options().kinds, strict=True)
+    )
+    try:
+        require_torch([name for name in hosts_of(file, job) if kinds[name] is HostKind.ROCE])
+    except WorkloadError as error:
+        yield where, str(error)
 
 
 def hosts_of(file: ClusterFile, job: Job) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import statistics
 from typing import Any
 
@@ -78,7 +79,7 @@ def run_tables(report: dict[str, Any]) -> RenderableType:
                 str(len(step["iterations"])),
                 _seconds(statistics.median(one["seconds"] for one in step["iterations"])),
                 _sent(step),
-                _yes(all(one["right"] for one in step["iterations"])),
+                "not looked at" if "torch" in step else _yes(all(one["right"] for one in step["iterations"])),
             )
     parts: list[RenderableType] = [jobs]
     parts += [
@@ -105,6 +106,8 @@ def _workers(job: dict[str, Any]) -> str:
 
 
 def _summed_by(job: dict[str, Any]) -> str:
+    if "mode" in job:  # a script's, which tells no more
+        return {"ring": "ring", "in-network": "switches"}.get(job["mode"], "it did not join")
     switched, ringed = job["collectives_in_network"], job["collectives_by_ring"]
     if switched and ringed:
         return f"switches ({switched}), ring ({ringed})"
@@ -120,6 +123,8 @@ def _sent(step: dict[str, Any]) -> str:
 def _work(step: dict[str, Any]) -> str:
     if "train" in step:
         return f"training in {_type(step['train'])}, accuracy {step['accuracy']:.2%}"
+    if "torch" in step:
+        return shlex.join(step["torch"]["script"])
     asked = step["all_reduce"]
     return f"{_bytes(asked['bytes'])} {_type(asked)} {asked['op']}"
 

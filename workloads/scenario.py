@@ -21,6 +21,8 @@ from workloads.cross_checks import hosts_of
 from workloads.errors import WorkloadError
 from workloads.steps import Result, exact, run_steps
 from workloads.team import Team
+from workloads.torch_runs.jobs import ScriptJob
+from workloads.torch_runs.script import Script
 
 Progress = Callable[[str], None]
 _LOOK_S: Final = 0.2
@@ -42,7 +44,7 @@ class Report:
 
     @property
     def exact(self) -> bool:
-        """Whether every sum was right, as far as there are any."""
+        """Whether every sum was right, as far as there are any; those of scripts nobody has looked at."""
         return all(job["right"] for job in self.jobs.values())
 
     @property
@@ -111,10 +113,15 @@ def play(cluster: ClusterState, file: ClusterFile, report: Report, *, progress: 
     before = wires.wires(cluster)
     with ExitStack() as stack:
         progress("workers start")
-        teams = []
+        teams: list[Team | ScriptJob] = []
         for job in file.jobs:
             hosts = [cluster.host(name) for name in hosts_of(file, job)]
-            teams.append(stack.enter_context(Team(cluster, len(hosts), hosts=hosts)))
+            given = file.script_of(job)
+            if given is None:
+                teams.append(stack.enter_context(Team(cluster, len(hosts), hosts=hosts)))
+            else:
+                script = Script.of(given.words, directory=file.directory)
+                teams.append(ScriptJob(cluster, hosts, script, job.name))
         started = time.monotonic()
         try:
             _all_at_once(file, teams, report, progress)
@@ -123,16 +130,21 @@ def play(cluster: ClusterState, file: ClusterFile, report: Report, *, progress: 
             report.links = link_rows(wires.since(wires.wires(cluster), before))
 
 
-def _all_at_once(file: ClusterFile, teams: list[Team], report: Report, progress: Progress) -> None:
+def _all_at_once(
+    file: ClusterFile, teams: list[Team | ScriptJob], report: Report, progress: Progress
+) -> None:
     """A thread a job. Whatever ends this early ends the workers, and so the threads."""
     stop = threading.Event()
     began = time.monotonic()
 
-    def one(job: Job, team: Team) -> None:
+    def one(job: Job, team: Team | ScriptJob) -> None:
         if stop.wait(job.start_after_s):
             return
         start_s = time.monotonic() - began
-        found = run_steps(team, job, file.workload_of(job), timeout_s=file.timeout_s, progress=progress)
+        if isinstance(team, ScriptJob):
+            found = team.run(progress)
+        else:
+            found = run_steps(team, job, file.workload_of(job), timeout_s=file.timeout_s, progress=progress)
         report.jobs[job.name] = {
             "name": job.name,
             "tenant": job.tenant or "default",

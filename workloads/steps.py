@@ -60,8 +60,8 @@ def run_steps(
 
 
 def exact(result: Result) -> bool:
-    """Whether every sum of a job was as promised, with the same bits on all ranks."""
-    return all(one["right"] for step in result["steps"] for one in step["iterations"])
+    """Whether every sum of a job that was looked at was as promised, with the same bits on all ranks."""
+    return all(one["right"] is not False for step in result["steps"] for one in step["iterations"])
 
 
 def _kinds(step: AllReduce) -> Iterator[tuple[int, str]]:

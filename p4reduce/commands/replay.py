@@ -15,7 +15,7 @@ from p4reduce import fabric_options as fabrics
 from p4reduce import output
 from p4reduce.failing import ending_on_signals
 from p4reduce.options import JsonFile, Selective
-from p4reduce.runs import Strategies, choose_strategies, command_line, is_given, show_run
+from p4reduce.runs import Strategies, choose_strategies, command_line, is_given, refuse_given, show_run
 from topologies import state
 from topologies.fabric import Fabric
 from topologies.options import FabricOptions
@@ -107,15 +107,7 @@ def replay(
     mtu: fabrics.PathMtu = 4096,
     switch: fabrics.Switch = SwitchTarget.EMBEDDED,
     tls: fabrics.Tls = False,
-    cluster: Annotated[
-        str | None,
-        typer.Option(
-            "--cluster",
-            metavar="NAME",
-            envvar="P4REDUCE_CLUSTER",
-            help="Which cluster, or the name of the fabric of its own.",
-        ),
-    ] = None,
+    cluster: fabrics.NameOrCluster = None,
     speed: Annotated[
         float, typer.Option(min=0.0, help="Of a capture: so many times as fast; 0: as fast as possible.")
     ] = 1.0,
@@ -134,14 +126,14 @@ def replay(
     for path in (json, report):
         output.require_writable(path)
     if kind is None:
-        _refuse(
+        refuse_given(
             context, _OF_A_FABRIC, "is of a fabric of its own: say 'rack' or 'spine-leaf' behind WORKLOAD"
         )
     captured = is_capture(Path(what))
     if captured:
-        _refuse(context, _OF_A_WORKLOAD, f"does not go with a capture, and {what} is one")
+        refuse_given(context, _OF_A_WORKLOAD, f"does not go with a capture, and {what} is one")
     else:
-        _refuse(context, _OF_A_CAPTURE, f"is of captures, and {what} is none")
+        refuse_given(context, _OF_A_CAPTURE, f"is of captures, and {what} is none")
     options = None
     if kind is not None:
         named = cluster if is_given(context, "cluster") else None
@@ -233,10 +225,3 @@ def _bytes(mib: float) -> int:
     if not math.isfinite(mib):
         raise typer.BadParameter(f"--bucket-mb {mib:g} is no size")
     return round(mib * _MIB)
-
-
-def _refuse(context: typer.Context, names: tuple[str, ...], why: str) -> None:
-    """BadParameter where one of these options is given."""
-    for parameter in context.command.params:
-        if parameter.name in names and is_given(context, parameter.name):
-            raise typer.BadParameter(f"{parameter.opts[0]} {why}")

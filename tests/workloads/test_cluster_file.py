@@ -11,11 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from topologies.options import FabricOptions
 from topologies.rack import RackOptions
 from topologies.spine_leaf import SpineLeafOptions
 from topologies.switches import SwitchTarget
-from workloads.cluster_file import ClusterFile, read
+from workloads.cluster_file import ClusterFile, read, with_jobs
 from workloads.cross_checks import hosts_of
+from workloads.torch_runs import script
 from workloads.validation import ClusterFileError
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -46,6 +48,49 @@ def test_the_file_in_the_documentation(tmp_path: Path) -> None:
 
 def test_the_least() -> None:
     assert len(sorted(EXAMPLES.glob("*.yaml"))) >= 2
+
+
+def test_a_script_is_beside_the_file_and_its_arguments_are_texts(tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    found = parse(
+        tmp_path,
+        """\
+        topology: {kind: rack, hosts: 3}
+        jobs:
+          - {name: a, workload: [{torch: {script: train.py, args: [--steps, 30]}}]}
+          - {name: b, workload: [{torch: {module: package.train, args: -x}}]}
+          - {name: c, workload: [{train: {}}]}
+        """,
+    )
+    assert found.directory == tmp_path
+    told = [found.script_of(job) for job in found.jobs]
+    assert told[0] is not None
+    assert told[1] is not None
+    assert told[0].words == ("train.py", "--steps", "30")
+    assert told[1].words == ("-m", "package.train", "-x")
+    assert told[2] is None
+
+
+def test_a_script_needs_pytorch_and_hosts_that_have_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = RACK + "jobs: [{name: a, hosts: [h1, h3]}]\nworkload:\n  - torch: {module: b}\n"
+    monkeypatch.setattr(FabricOptions, "validate", lambda options: None)  # there may be no QEMU here
+    with pytest.raises(ClusterFileError) as caught:
+        parse(tmp_path, text.replace("hosts: 3", "hosts: 3, host_kind: [emulated, roce, roce]"))
+    assert "line 4, workload[0].torch: there is no PyTorch in the machines of RoCE hosts (h3)" in str(
+        caught.value
+    )
+    monkeypatch.setattr(script, "gloo_missing", lambda: "it is not there")
+    with pytest.raises(ClusterFileError) as caught:
+        parse(tmp_path, text)
+    assert "line 4, workload[0].torch: PyTorch is not installed for " in str(caught.value)
+
+
+def test_all_jobs_elastic_is_none_for_scripts(tmp_path: Path) -> None:
+    found = parse(tmp_path, RACK + "jobs: [{name: a}]\nworkload: [{torch: {module: b}}]\n")
+    with pytest.raises(ClusterFileError, match=r"line 3, .*: a script ends when a worker dies"):
+        with_jobs(found, elastic=True)
 
 
 def test_a_rack(tmp_path: Path) -> None:
@@ -211,7 +256,27 @@ MISTAKES: list[tuple[str, int, str, str]] = [
         *(3, "workload[0].train.dtype", "gradients cannot be 'int32'; there are float32, float16, bfloat16"),
     ),
     (RACK + "workload:\n  - train: {dtype: [float16]}\n", 3, "workload[0].train.dtype", "a single value"),
-    (RACK + "workload:\n  - {}\n", 3, "workload[0]", "a step is one of all_reduce and train"),
+    (RACK + "workload:\n  - {}\n", 3, "workload[0]", "a step is one of all_reduce, train and torch"),
+    (RACK + "workload:\n  - torch: {}\n", 3, "workload[0].torch", "a script is one of script (a file) and"),
+    (RACK + "workload:\n  - torch: {script: a.py, module: b}\n", 3, "workload[0].torch", "is one of script"),
+    (
+        RACK + "workload:\n  - torch: {module: b, arg: 1}\n",
+        3,
+        "workload[0].torch.arg",
+        "did you mean 'args'?",
+    ),
+    (
+        RACK + "jobs: [{name: a}]\nworkload:\n  - torch: {script: no.py}\n",
+        *(4, "workload[0].torch.script", "there is no script no.py in "),
+    ),
+    (
+        RACK + "jobs:\n  - name: a\n    workload:\n      - train: {}\n      - torch: {module: b}\n",
+        *(6, "jobs[0].workload[1].torch", "a script is all that a job does: give job a no other steps"),
+    ),
+    (
+        RACK + "jobs:\n  - name: a\n    elastic: true\n    workload: [{torch: {module: b}}]\n",
+        *(5, "jobs[0].workload[0].torch", "a script ends when a worker dies: job a cannot be elastic"),
+    ),
     (
         RACK + "jobs: [{name: a}]\nworkload:\n  - all_reduce: {bytes: 8, late_s: {3: 1}}\n",
         *(4, "workload[0].all_reduce.late_s", "job a has no rank 3: its 3 workers are 0 to 2"),
@@ -223,6 +288,12 @@ MISTAKES: list[tuple[str, int, str, str]] = [
     (RACK + "timeout_s: 0\n", 2, "timeout_s", "greater than 0"),
     (RACK + "results: [x]\n", 2, "results", "this must be the name of a file"),
 ]
+
+
+@pytest.fixture(autouse=True)
+def _pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is one, wherever this runs."""
+    monkeypatch.setattr(script, "gloo_missing", lambda: "")
 
 
 @pytest.mark.parametrize(("text", "line", "key", "why"), MISTAKES, ids=range(len(MISTAKES)))
