@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from controller.entries import Entry, Group, Key, TableEntry, key_of
 from controller.queries import OP_ECHO
-from p4src import CPU_PORT, HISTORY_MESSAGES, JSON_PATH
+from p4src import CPU_PORT, HISTORY_MESSAGES, JSON_PATH, MAX_CHUNKS
 from simulation.switch.comparing import normal
 from simulation.switch.state import Out
 from soft_switch.dataplane import DataPlane, Exact, Lpm
@@ -61,9 +61,15 @@ class CompiledSwitch:
         self._groups.clear()
 
     def forget(self, slots: Iterable[int]) -> None:
-        """Empty registers: what these slots and all flows hold is of generation 0 then, which nobody has."""
+        """Empty registers: what these slots and all flows hold is of generation 0 then, which nobody has.
+
+        A forged SUM_HALF adds to second numbers that nobody has put there.
+        """
         for slot in slots:
             self.plane.register_write("SwitchIngress.slot_state", slot, 0)
+            for chunk in range(MAX_CHUNKS):
+                self.plane.register_write(f"SwitchIngress.slots.chunk_{chunk}.sums", slot, 0)
+                self.plane.register_write(f"SwitchIngress.slots.chunk_{chunk}.second_sums", slot, 0)
         for flow in self._flows:
             self.plane.register_write("SwitchIngress.latest_message", flow, 0)
             self.plane.register_write("SwitchIngress.awaited_psns", flow, 0)
