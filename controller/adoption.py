@@ -14,15 +14,16 @@ from typing import TYPE_CHECKING
 
 from controller import planning
 from controller.admission import tenant_of
-from controller.api import controller_pb2 as pb
 from controller.api.errors import ConflictError, InvalidRequestError, NotFoundError, UnreachableError
+from controller.api.messages import JobSpec, Mode, Resume
 from controller.config import Config
 from controller.guarding import token_hash
-from controller.jobs import Job, JobSpec, Member, Mode, Phase, Plan
+from controller.jobs import Job
 from controller.orphans import Orphan
 from controller.places import stored
 from controller.renewals import Cause
 from controller.running import Running
+from controller.specs import Member, Phase, Plan
 from controller.trees import Tree
 
 if TYPE_CHECKING:
@@ -49,27 +50,26 @@ class Account:
     join_token: str = field(default="", repr=False)
 
     @classmethod
-    def of(cls, config: Config, resume: pb.Resume) -> Account | None:
+    def of(cls, config: Config, resume: Resume) -> Account | None:
         """As the message has it; None where it has none. InvalidRequestError where it cannot be."""
-        if not (resume.HasField("joined") and resume.HasField("ready")):
-            return None
         join, ready = resume.joined, resume.ready
+        if join is None or ready is None:
+            return None
         spec = JobSpec(
             name=resume.job,
             world_size=join.world_size,
             tenant=tenant_of(join.tenant),
             elastic=join.elastic or ready.lease_s > 0,  # it waits for that, whatever it has said
         )
-        if explicit := ready.HasField("created"):
-            spec = planning.spec_from(ready.created)
+        if ready.created is not None:
+            spec = replace(ready.created, tenant=tenant_of(ready.created.tenant))
             if (spec.name, spec.world_size) != (resume.job, join.world_size):
                 raise InvalidRequestError(f"job {resume.job}: its workers were told of {spec.name}")
-            spec = replace(spec, tenant=tenant_of(spec.tenant))
         spec = replace(spec, token_hash=token_hash(join.join_token))
         planning.check_spec(config, replace(spec, window=ready.window, message_packets=ready.message_packets))
         size = ready.world_size or join.world_size
-        ring = tuple(ready.ring) or tuple(range(size))
-        if ready.mode not in (pb.IN_NETWORK, pb.RING) or sorted(ring) != list(range(size)):
+        ring = ready.ring or tuple(range(size))
+        if sorted(ring) != list(range(size)):
             raise InvalidRequestError(f"job {resume.job}: this is no Ready of a controller")
         member = planning.member_from(config, join)
         if not 0 <= resume.rank < size:
@@ -82,7 +82,7 @@ class Account:
             window=ready.window,
             message_packets=ready.message_packets,
             path_mtu=ready.path_mtu,
-            mode=Mode(ready.mode),
+            mode=ready.mode,
             mode_reason=ready.mode_reason,
             ring=ring,
             backup=ready.backup,
@@ -93,7 +93,7 @@ class Account:
             plan=plan,
             member=replace(member, rank=resume.rank, joined_as=member.rank),
             token=resume.token,
-            explicit=explicit,
+            explicit=ready.created is not None,
             join_token=join.join_token,
         )
 

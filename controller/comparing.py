@@ -10,25 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from controller.api.messages import Called
 from controller.serials import ahead
 
 LONGEST_CALL = 200  # characters
 _LONGEST_S = 5.0
-
-
-@dataclass(frozen=True)
-class Compare:
-    """Say what you have called as this collective: to somebody, or to you, it is another than to the rest."""
-
-    collective: int
-
-
-@dataclass(frozen=True)
-class Called:
-    """A worker's call as a collective. `what`: in words; empty: none so far."""
-
-    collective: int
-    what: str
 
 
 @dataclass

@@ -1,92 +1,12 @@
-"""What comes out of a job's state machine: events for its workers, and what the controller has to do."""
+"""What comes out of a job's state machine: what workers are to be told, and what the controller has to do."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from controller.comparing import Compare
-from controller.moves import HoldAt, Moved, Pause
-from controller.renewals import Cause, Renew
-from controller.specs import JobSpec, Member, Mode, Plan
-
-# What a worker is told.
-
-
-@dataclass(frozen=True)
-class Waiting:
-    """These ranks have not joined."""
-
-    missing: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Ready:
-    """All have joined: bring up the connections with the neighbours.
-
-    `created`: what was asked for, where the job was created.
-    """
-
-    plan: Plan
-    successor: Member
-    predecessor: Member
-    token: bytes
-    rank: int
-    world_size: int
-    lease_s: float = 0.0
-    created: JobSpec | None = None
-
-
-@dataclass(frozen=True)
-class Renewed:
-    """Bring up new connections, then go on with this collective.
-
-    `holder`: who has finished it, and gives its result to the others; None: all do it anew. `members`: by
-    rank, the rank that each worker joined with.
-    """
-
-    renewal: int
-    ready: Ready
-    collective: int
-    holder: int | None = None
-    members: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True)
-class Start:
-    """Everybody's connections are ready."""
-
-
-@dataclass(frozen=True)
-class Heartbeat:
-    """The controller lives. `number`: the worker's that it answers; 0: none."""
-
-    number: int = 0
-
-
-@dataclass(frozen=True)
-class Resumed:
-    """The session goes on."""
-
-
-@dataclass(frozen=True)
-class Left:
-    """Everybody has left: the job has ended well."""
-
-
-@dataclass(frozen=True)
-class Ended:
-    """The job has ended early, and by whose doing (None: no worker's).
-
-    `first_message`: the first that this worker did not contribute to, of those that others wait for.
-    `mismatch`: workers have called different things, and the reason names each one's call.
-    """
-
-    reason: str
-    rank: int | None = None
-    host: str = field(default="", compare=False)
-    first_message: int | None = field(default=None, compare=False)
-    mismatch: bool = False
+from controller.api.messages import FromController, Mode
+from controller.renewals import Cause
 
 
 @dataclass(frozen=True)
@@ -94,32 +14,12 @@ class Superseded:
     """The job went on under another generation. Nobody is told."""
 
 
-Event = (
-    Waiting
-    | Ready
-    | Start
-    | Heartbeat
-    | Resumed
-    | Left
-    | Ended
-    | Pause
-    | HoldAt
-    | Moved
-    | Renew
-    | Renewed
-    | Compare
-)
-
-
-# What has to be done.
-
-
 @dataclass(frozen=True)
 class Tell:
-    """Send an event to a worker, which has a session."""
+    """Say that to a worker, which has a session."""
 
     rank: int
-    event: Event
+    event: FromController
 
 
 @dataclass(frozen=True)

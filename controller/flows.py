@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from controller.allocator import Region
 from controller.entries import Entry, Group, TableEntry, table_entry
-from controller.jobs import Member, Plan
 from controller.routes import mac_number, switch_mac
+from controller.specs import Member, Plan
 
 FLOW = "SwitchIngress.membership.flow"
 MEMBER_QP = "SwitchIngress.membership.member_qp"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from controller.api.errors import InvalidRequestError, NotAllowedError
-from controller.specs import JobSpec
+from controller.api.messages import JobSpec
 from security import tokens
 from security.channels import is_unix
 from security.roles import Identity, Role, peer_identity

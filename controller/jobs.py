@@ -19,72 +19,28 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from controller.api.errors import ConflictError, InvalidRequestError, NotPossibleError
-from controller.comparing import Called, Compare, Comparison
-from controller.events import (
-    Detach,
-    Effect,
+from controller.api.messages import (
+    Called,
+    Compare,
+    EndCause,
     Ended,
-    Event,
     Heartbeat,
-    Install,
-    Interrupted,
+    JobSpec,
     Left,
-    Lost,
-    Over,
-    Ready,
-    Rebuild,
-    Relocate,
-    Renewed,
-    Renumbered,
+    Mode,
+    Moved,
     Resumed,
     Start,
-    Started,
-    Stayed,
-    Superseded,
-    Tell,
     Waiting,
-    WentOn,
 )
+from controller.comparing import Comparison
+from controller.events import Install, Relocate, Started, Stayed
 from controller.jobstate import Seat
-from controller.moves import Move, Moved, Step
+from controller.moves import Move, Step
 from controller.renewable import RenewableJob
 from controller.renewals import Cause
 from controller.serials import ahead
-from controller.specs import JobSpec, Member, Mode, Phase, Plan, Timing
-
-__all__ = [
-    "Detach",
-    "Effect",
-    "Ended",
-    "Event",
-    "Heartbeat",
-    "Install",
-    "Interrupted",
-    "Job",
-    "JobSpec",
-    "Left",
-    "Lost",
-    "Member",
-    "Mode",
-    "Over",
-    "Phase",
-    "Plan",
-    "Ready",
-    "Rebuild",
-    "Relocate",
-    "Renewed",
-    "Renumbered",
-    "Resumed",
-    "Seat",
-    "Start",
-    "Started",
-    "Stayed",
-    "Superseded",
-    "Tell",
-    "Timing",
-    "Waiting",
-    "WentOn",
-]
+from controller.specs import Member, Phase, Plan, Timing
 
 
 class Job(RenewableJob):
@@ -199,7 +155,7 @@ class Job(RenewableJob):
         late = self.renewal is not None and rank in self.renewal.missing
         unsure = late or self.seats[rank].lost or self.is_doubtful
         if self.spec.elastic and self.is_set_up and number and not unsure:
-            self._tell(rank, Heartbeat(number))
+            self._tell(rank, Heartbeat(number=number))
 
     def leave(self, rank: int, now: float, collectives: int | None = None) -> None:
         """A worker is done, and stays only for its peers' sake. NotPossibleError before Ready.
@@ -267,9 +223,9 @@ class Job(RenewableJob):
         if self.comparison is not None:  # it ends; this one may have failed as another has stopped for that
             return
         if self._can_lose_workers:
-            self._drop(rank, reason)
+            self._drop(rank, reason, EndCause.WORKER_ABORTED)
         else:
-            self.end(reason, rank=rank)
+            self.end(reason, EndCause.WORKER_ABORTED, rank=rank)
 
     def closed(self, rank: int) -> None:
         """A worker ended its session on purpose, without having left."""
@@ -280,7 +236,8 @@ class Job(RenewableJob):
         elif self.phase is Phase.RUNNING:
             self._lose(rank, f"{seat.member} closed its session before everybody had left")
         else:
-            self.end(f"{seat.member} closed its session before everybody had left", rank=rank)
+            reason = f"{seat.member} closed its session before everybody had left"
+            self.end(reason, EndCause.WORKER_LOST, rank=rank)
 
     def broken(self, rank: int) -> None:
         """A worker's session broke; before Ready there is no way back for it."""
@@ -291,7 +248,8 @@ class Job(RenewableJob):
         if self.phase is Phase.JOINING:
             self._withdraw(rank)
         elif self.phase is Phase.INSTALLING:
-            self.end(f"{seat.member} lost its connection with the controller during set-up", rank=rank)
+            reason = f"{seat.member} lost its connection with the controller during set-up"
+            self.end(reason, EndCause.WORKER_LOST, rank=rank)
 
     def heard_end(self, rank: int) -> None:
         """A worker ended its session after it was told that the job is over."""
@@ -459,7 +417,7 @@ class Job(RenewableJob):
             if seat.left_after is not None:
                 comparison.left(rank, seat.left_after)
         if comparison.is_complete or comparison.is_late(now, self.timing.lost_timeout_s):
-            self._finish(Ended(comparison.outcome, mismatch=True))
+            self._finish(Ended(reason=comparison.outcome, cause=EndCause.MISMATCH))
 
     def _silence(self, seat: Seat) -> str:
         if seat.recovered:

@@ -6,11 +6,12 @@ import hmac
 from dataclasses import dataclass, field
 
 from controller.api.errors import InvalidRequestError, NotPossibleError
+from controller.api.messages import EndCause, Ended, FromController, JobSpec, Left, Ready
 from controller.comparing import Comparison
-from controller.events import Effect, Ended, Event, Left, Over, Ready, Superseded, Tell
+from controller.events import Effect, Over, Superseded, Tell
 from controller.moves import Move
 from controller.renewals import Renewal
-from controller.specs import JobSpec, Member, Phase, Plan, Timing
+from controller.specs import Member, Phase, Plan, Timing
 
 
 @dataclass
@@ -118,12 +119,14 @@ class JobState:
         seat = self.seats[rank]
         seat.heard_at, seat.patience_s, seat.recovered = now, self.timing.heartbeat_timeout_s, False
 
-    def end(self, reason: str, *, rank: int | None = None, first_message: int | None = None) -> None:
+    def end(
+        self, reason: str, cause: EndCause, *, rank: int | None = None, first_message: int | None = None
+    ) -> None:
         """End the job early, for all workers; nothing where it has ended."""
         if self.live:
-            seat = self.seats.get(rank) if rank is not None else None
+            seat = None if rank is None else self.seats.get(rank) or self.departed.get(rank)
             host = "" if seat is None else seat.member.host or seat.member.hostname
-            self._finish(Ended(reason, rank, host, first_message))
+            self._finish(Ended(reason=reason, cause=cause, rank=rank, host=host, first_message=first_message))
 
     def knows(self, token: bytes) -> bool:
         """Whether a worker with that token has or had a part in the job."""
@@ -146,17 +149,31 @@ class JobState:
         )
 
     def _ready(self, rank: int) -> Ready:
-        assert self.plan is not None
-        ring = self.plan.ring or tuple(sorted(self.seats))
+        plan, timing = self.plan, self.timing
+        assert plan is not None
+        ring = plan.ring or tuple(sorted(self.seats))
         place = ring.index(rank)
+        successor, predecessor = self.seats[ring[(place + 1) % len(ring)]], self.seats[ring[place - 1]]
         return Ready(
-            self.plan,
-            successor=self.seats[ring[(place + 1) % len(ring)]].member,
-            predecessor=self.seats[ring[place - 1]].member,
-            token=self.seats[rank].token,
+            job_id=plan.job_id,
+            generation=plan.generation,
+            window=plan.window,
+            message_packets=plan.message_packets,
+            path_mtu=plan.path_mtu,
+            mode=plan.mode,
+            mode_reason=plan.mode_reason,
+            successor=successor.member.worker(backup=plan.backup),
+            predecessor=predecessor.member.worker(backup=plan.backup),
+            heartbeat_interval_s=timing.heartbeat_interval_s,
+            heartbeat_timeout_s=timing.heartbeat_timeout_s,
+            resume_token=self.seats[rank].token,
+            rc=timing.rc,
+            ring=plan.ring,
             rank=rank,
             world_size=len(ring),
-            lease_s=self.timing.lease_s if self.spec.elastic else 0.0,
+            selective=plan.selective,
+            backup=plan.backup,
+            lease_s=timing.lease_s if self.spec.elastic else 0.0,
             created=self.spec if self.explicit else None,
         )
 
@@ -169,11 +186,11 @@ class JobState:
         self._effects.append(Over())
         self._tell_all(outcome)
 
-    def _tell_all(self, event: Event) -> None:
+    def _tell_all(self, event: FromController) -> None:
         for rank in sorted(self.seats):
             self._tell(rank, event)
 
-    def _tell(self, rank: int, event: Event) -> None:
+    def _tell(self, rank: int, event: FromController) -> None:
         seat = self.seats[rank]
         if not seat.connected:
             return

@@ -13,10 +13,11 @@ from dataclasses import replace
 from typing import Any
 
 from controller.api.errors import ControllerError, NotFoundError, NotPossibleError
+from controller.api.messages import Mode
 from controller.config import Config
 from controller.entries import Entry
 from controller.fabric import ManagedSwitch
-from controller.jobs import Job, Mode
+from controller.jobs import Job
 from controller.links import LinkWatch
 from controller.marks import mark_in
 from controller.places import HalfOffError, Places

@@ -18,36 +18,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import IntEnum
 
+from controller.api.messages import HoldAt, Mode, Pause
 from controller.serials import furthest
-from controller.specs import Mode
 
 # A worker's session answers by itself, whatever the worker does. The last collective before the held one may
 # wait for a straggler, which costs nobody anything: it would be waited for in any case.
 HOLDING_S = 60.0
-
-
-@dataclass(frozen=True)
-class Pause:
-    """Start no collective."""
-
-    move: int
-
-
-@dataclass(frozen=True)
-class HoldAt:
-    """Run what comes before this collective."""
-
-    move: int
-    collective: int
-
-
-@dataclass(frozen=True)
-class Moved:
-    """Go on, in this mode."""
-
-    move: int
-    mode: Mode
-    reason: str = ""
 
 
 class Step(IntEnum):

@@ -18,10 +18,11 @@ from controller.api.errors import ControllerError, NoResourcesError, Unreachable
 from controller.config import Config
 from controller.entries import Entry
 from controller.fabric import ManagedSwitch, collide, guards_of
-from controller.jobs import Job, Phase, Plan
+from controller.jobs import Job
 from controller.links import LinkWatch
 from controller.orphans import Orphan, orphans
 from controller.running import Running
+from controller.specs import Phase, Plan
 from controller.store import Place, Store, StoredJob
 from controller.switch import SwitchError
 from controller.trees import Tree, entries_on, is_uplink

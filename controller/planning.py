@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from ipaddress import AddressValueError, IPv4Address
+from dataclasses import replace
+from ipaddress import IPv4Address
 
 from controller.api import controller_pb2 as pb
+from controller.api.codec import from_proto
 from controller.api.errors import InvalidRequestError, NotFoundError
+from controller.api.messages import JobSpec, Join, Mode
 from controller.config import MAC, Config, HostConfig, check_window
 from controller.graph import ALL_UP
 from controller.guarding import token_hash
-from controller.jobs import JobSpec, Member, Mode
-from controller.specs import Backup
+from controller.specs import Backup, Member
 from controller.trees import Tree
 from p4src import MAX_RANKS, MAX_SLOTS, PATH_MTUS
 
@@ -73,22 +75,10 @@ def spec_from(message: pb.JobSpec) -> JobSpec:
     """What CreateJob asks for. InvalidRequestError for a mode that there is not."""
     if message.mode not in (pb.MODE_UNSPECIFIED, pb.IN_NETWORK, pb.RING):
         raise InvalidRequestError(f"job {message.name[:128]!r}: there is no mode {message.mode}")
-    return JobSpec(
-        name=message.name,
-        world_size=message.world_size,
-        mode=Mode(message.mode) if message.mode else None,
-        path_mtu=message.path_mtu if message.HasField("path_mtu") else None,
-        window=message.window if message.HasField("window") else None,
-        message_packets=message.message_packets if message.HasField("message_packets") else None,
-        tenant=message.tenant,
-        elastic=message.elastic,
-        min_workers=message.min_workers,
-        selective=message.selective,
-        token_hash=token_hash(message.join_token),
-    )
+    return replace(from_proto(JobSpec, message), token_hash=token_hash(message.join_token))
 
 
-def member_from(config: Config, join: pb.Join) -> Member:
+def member_from(config: Config, join: Join) -> Member:
     """The worker that asks to join. InvalidRequestError, NotFoundError where it cannot be one."""
     worker = join.worker
     who = f"job {join.job}, rank {worker.rank} ({worker.hostname or worker.ip})"
@@ -96,11 +86,7 @@ def member_from(config: Config, join: pb.Join) -> Member:
         raise InvalidRequestError(
             f"job {join.job[:128]!r}, rank {worker.rank}: {worker.hostname[:64]!r} is no host name"
         )
-    try:
-        ip = IPv4Address(worker.ip)
-    except AddressValueError as error:
-        raise InvalidRequestError(f"{who}: {worker.ip!r} is not an IPv4 address") from error
-    host = _host(config, ip, who)
+    host = _host(config, worker.ip, who)
     if worker.mac.lower() != host.mac:
         raise InvalidRequestError(
             f"{who}: host {host.name} has the MAC {host.mac} in the controller's configuration, the worker "
@@ -111,7 +97,7 @@ def member_from(config: Config, join: pb.Join) -> Member:
     return Member(
         rank=worker.rank,
         mac=host.mac,
-        ip=ip,
+        ip=worker.ip,
         qpn_out=worker.qpn_out,
         psn_out=worker.psn_out,
         qpn_in=worker.qpn_in,
@@ -137,20 +123,18 @@ def check_qps(who: str, *, qpn_out: int, psn_out: int, qpn_in: int) -> None:
         raise InvalidRequestError(f"{who}: both QPs have the number {qpn_in}")
 
 
-def _backup(join: pb.Join, who: str) -> Backup | None:
-    if not join.backup_ip and not join.backup_mac:
+def _backup(join: Join, who: str) -> Backup | None:
+    if join.backup_ip is None:
+        if join.backup_mac:
+            raise InvalidRequestError(f"{who}: backup_mac {join.backup_mac!r} comes without a backup_ip")
         return None
-    try:
-        ip = IPv4Address(join.backup_ip)
-    except AddressValueError as error:
-        raise InvalidRequestError(f"{who}: backup_ip {join.backup_ip!r} is not an IPv4 address") from error
     mac = join.backup_mac.lower()
     if MAC.fullmatch(mac) is None:
         raise InvalidRequestError(
             f"{who}: backup_mac {join.backup_mac!r} is not a MAC such as 02:00:00:00:00:01"
         )
     _check_path_mtu(join.backup_path_mtu, f"{who}: backup interface")
-    return Backup(mac=mac, ip=ip, path_mtu=join.backup_path_mtu)
+    return Backup(mac=mac, ip=join.backup_ip, path_mtu=join.backup_path_mtu)
 
 
 def path_mtu(config: Config, spec: JobSpec, members: Sequence[Member], *, backup: bool = False) -> int:

@@ -20,24 +20,14 @@ from controller.api.errors import (
     NotPossibleError,
     QueuePairTakenError,
 )
+from controller.api.messages import EndCause, Ended, JobSpec, Left, Mode, RcParameters, Ready, Renewing
 from controller.config import Config
-from controller.fabric import ManagedSwitch
-from controller.guarding import require_token, token_hash
-from controller.jobs import (
+from controller.events import (
     Detach,
-    Ended,
     Install,
     Interrupted,
-    Job,
-    JobSpec,
-    Left,
     Lost,
-    Member,
-    Mode,
     Over,
-    Phase,
-    Plan,
-    Ready,
     Rebuild,
     Relocate,
     Renumbered,
@@ -45,17 +35,20 @@ from controller.jobs import (
     Stayed,
     Superseded,
     Tell,
-    Timing,
     WentOn,
 )
+from controller.fabric import ManagedSwitch
+from controller.guarding import require_token, token_hash
+from controller.jobs import Job
 from controller.keeper import Keeper
 from controller.places import stored
-from controller.renewals import Cause, Standing
+from controller.renewals import Cause
 from controller.renewer import Renewer
 from controller.renumbering import Renumbering
 from controller.retired import STRAGGLERS_S, RetiredQueuePairs
 from controller.running import Running
 from controller.sessions import Session
+from controller.specs import Member, Phase, Plan, Timing
 from controller.store import Store, StoredJob, StoreError
 from controller.waitlist import Waitlist
 
@@ -85,6 +78,12 @@ class Registry(Keeper):
             heartbeat_timeout_s=config.heartbeat_timeout_s,
             resume_timeout_s=config.resume_timeout_s,
             lost_timeout_s=config.lost_timeout_s,
+            rc=RcParameters(
+                timeout=config.rc_timeout,
+                retry_count=config.rc_retry_count,
+                rnr_retry=config.rc_rnr_retry,
+                min_rnr_timer=config.rc_min_rnr_timer,
+            ),
         )
         self._jobs: dict[str, Running] = {}  # the last one of each name
         self._specs: dict[str, JobSpec] = {}  # made by CreateJob
@@ -130,7 +129,7 @@ class Registry(Keeper):
         Where the database raises something, the job has ended, and can be deleted once more.
         """
         running = self.job(name)
-        self.act(running, lambda job, now: job.end(f"job {name} was deleted"))
+        self.act(running, lambda job, now: job.end(f"job {name} was deleted", EndCause.DELETED))
         self.store.forget_spec(name)
         if running.generation is not None:
             self.store.save_phase(running.generation, Phase.ENDED, running.job.outcome, deleted=True)
@@ -291,7 +290,7 @@ class Registry(Keeper):
             )
         return running
 
-    def stands(self, session: Session, renewal: int, standing: Standing) -> None:
+    def renewing(self, session: Session, standing: Renewing) -> None:
         """A worker answers a renewal; all are asked again where it cannot have its new QPs' numbers.
 
         InvalidRequestError, QueuePairTakenError.
@@ -302,8 +301,8 @@ class Registry(Keeper):
             str(member), qpn_out=standing.qpn_out, psn_out=standing.psn_out, qpn_in=standing.qpn_in
         )
         self.renewer.stands(running, rank)
-        self.retired.stopped(running.job.seats[rank].token, renewal, self.clock())
-        if running.job.awaits(rank, renewal):
+        self.retired.stopped(running.job.seats[rank].token, standing.renewal, self.clock())
+        if running.job.awaits(rank, standing.renewal):
             new = replace(member, qpn_out=standing.qpn_out, qpn_in=standing.qpn_in)
             if why := self._why_not_qps(new):
                 running.refused += 1
@@ -311,7 +310,7 @@ class Registry(Keeper):
                     raise QueuePairTakenError(f"{why}: new ones were asked for {_MOST_OFFERS} times")
                 self.renewer.begin(running, Cause.INTERRUPTED, f"{why}: {member} needs other queue pairs")
                 return
-        self.act(running, lambda job, now: job.standing(rank, renewal, standing, now))
+        self.act(running, lambda job, now: job.renewing(rank, standing, now))
 
     def took_end(self, session: Session) -> None:
         """A worker ended its session after it was told that the job is over: it sends nothing more."""
@@ -394,7 +393,7 @@ class Registry(Keeper):
             return
         session.events.put_nowait(effect.event)
         if isinstance(effect.event, Ready):
-            session.token = effect.event.token
+            session.token = effect.event.resume_token
         elif isinstance(effect.event, (Left, Ended)):
             session.told = effect.event
             session.events.put_nowait(None)
@@ -479,7 +478,7 @@ class Registry(Keeper):
         running.installing = False
         if running.job.live:
             reason = f"job {running.job.spec.name} could not be set up: {why}"
-            self.act(running, lambda job, now: job.end(reason))
+            self.act(running, lambda job, now: job.end(reason, EndCause.NOT_SET_UP))
         else:
             self.over(running)
 
@@ -686,10 +685,12 @@ class Registry(Keeper):
                 logger.warning("job %s was on switch %s, which is gone", known.spec.name, place.switch)
                 self.store.release(generation, place.switch)
                 if place.role == "leaf":
-                    job.end(f"switch {place.switch} is no longer in the controller's configuration")
+                    reason = f"switch {place.switch} is no longer in the controller's configuration"
+                    job.end(reason, EndCause.NOT_CONFIGURED)
         for member in job.members:
             if member.ip not in self.config.by_ip:
-                job.end(f"the host of {member} is no longer in the controller's configuration")
+                reason = f"the host of {member} is no longer in the controller's configuration"
+                job.end(reason, EndCause.NOT_CONFIGURED)
         try:
             self.places.take_over(running, here)
         except ValueError as error:
@@ -702,7 +703,7 @@ class Registry(Keeper):
             running.free_at = now + self.guarding_s
             return
         if known.phase is Phase.INSTALLING:
-            job.end("the controller was restarted while the job was set up")
+            job.end("the controller was restarted while the job was set up", EndCause.NOT_SET_UP)
         self.act(running, lambda job, now: None)
         if not job.live:  # where the database is from a backup, its workers may have heard of it, and send
             running.free_at = now + self.guarding_s

@@ -6,36 +6,24 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from controller.api.errors import NotPossibleError
-from controller.events import (
-    Detach,
-    Ended,
-    Interrupted,
-    Left,
-    Lost,
-    Rebuild,
-    Renewed,
-    Renumbered,
-    Start,
-    Started,
-    Stayed,
-    WentOn,
-)
+from controller.api.messages import EndCause, Ended, Left, Renew, Renewed, Renewing, Start
+from controller.events import Detach, Interrupted, Lost, Rebuild, Renumbered, Started, Stayed, WentOn
 from controller.jobstate import JobState
 from controller.moves import Step as MoveStep
-from controller.renewals import Cause, Renew, Renewal, Standing, Step
+from controller.renewals import Cause, Renewal, Step
 from controller.specs import Member, Phase, Plan
 
 
 class RenewableJob(JobState):
     """See controller/renewals.py."""
 
-    def standing(self, rank: int, number: int, standing: Standing, now: float) -> None:
+    def renewing(self, rank: int, standing: Renewing, now: float) -> None:
         """A worker sends nothing any more in the old generation, and says where it stands."""
         self.heard(rank, now)
-        if self.renewal is not None and number <= self.renewal.number:
-            if self.renewal.stands(rank, number, standing):
+        if self.renewal is not None and standing.renewal <= self.renewal.number:
+            if self.renewal.stands(rank, standing):
                 self._all_stand()
-        elif self.is_set_up and self.plan is not None and number >= self.plan.generation:
+        elif self.is_set_up and self.plan is not None and standing.renewal >= self.plan.generation:
             self._interrupted(Cause.INTERRUPTED, "the controller was restarted while the job was renewed")
 
     def awaits(self, rank: int, number: int) -> bool:
@@ -129,7 +117,7 @@ class RenewableJob(JobState):
         if self._can_lose_workers:
             self._drop(rank, reason)
         else:
-            self.end(reason, rank=rank, first_message=first_message)
+            self.end(reason, EndCause.WORKER_LOST, rank=rank, first_message=first_message)
 
     def drop_again(self, dropped: Mapping[bytes, str]) -> None:
         """Workers, by token, that the job was to go on without when the controller was restarted."""
@@ -184,7 +172,8 @@ class RenewableJob(JobState):
         self.end(
             f"job {self.spec.name} cannot go on: {self.seats[rear].member} has not finished collective "
             f"{answers[rear].collective}, but {self.seats[ahead].member} stands at "
-            f"{answers[ahead].collective}"
+            f"{answers[ahead].collective}",
+            EndCause.CANNOT_GO_ON,
         )
 
     def _tell_renewal(self, rank: int, now: float) -> None:
@@ -193,11 +182,11 @@ class RenewableJob(JobState):
         assert renewal is not None
         if renewal.step is Step.RAISING:
             event = Renewed(
-                renewal.number,
-                self._ready(rank),
-                renewal.goes_on_with,
-                renewal.holder,
-                tuple(member.original_rank for member in self.members),
+                renewal=renewal.number,
+                ready=self._ready(rank),
+                collective=renewal.goes_on_with,
+                holder=renewal.holder,
+                members=tuple(member.original_rank for member in self.members),
             )
             self._tell(rank, event)
         elif rank in renewal.missing:
@@ -219,7 +208,7 @@ class RenewableJob(JobState):
         if seat.lost:
             return
         if self.phase is not Phase.RUNNING:
-            self.end(reason, rank=rank)
+            self.end(reason, EndCause.WORKER_LOST, rank=rank)
             return
         seat.lost = True
         if self.comparison is not None:  # that is why the job ends, for this worker as for all
@@ -236,17 +225,17 @@ class RenewableJob(JobState):
             who = self.seats[rank].member
             self._lose(rank, f"{who} did not take part for {limit_s:g} s when the job was renewed ({why})")
 
-    def _drop(self, rank: int, reason: str) -> None:
+    def _drop(self, rank: int, reason: str, cause: EndCause = EndCause.WORKER_LOST) -> None:
         """Go on without a worker."""
         who = self.seats[rank].member
-        self._tell(rank, Ended(reason, rank, who.host or who.hostname))
+        self._tell(rank, Ended(reason=reason, cause=cause, rank=rank, host=who.host or who.hostname))
         seat = self.departed[rank] = self.seats.pop(rank)
         self.dropped[seat.token] = reason
         least = max(1, self.spec.min_workers)
         if len(self.seats) < least:
             left = len(self.seats)
             needed = f"{left} {'worker is' if left == 1 else 'workers are'} left, and the job needs {least}"
-            self.end(reason if not self.seats else f"{reason}; {needed}", rank=rank)
+            self.end(reason if not self.seats else f"{reason}; {needed}", cause, rank=rank)
         elif all(seat.leaving for seat in self.seats.values()):
             self._finish(Left())
         else:

@@ -16,6 +16,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 
+from controller.api.messages import Renewing
 from controller.serials import SERIALS, rearmost
 
 
@@ -32,24 +33,6 @@ class Cause(str, Enum):
 
 
 PLANNED = (Cause.MOVED_IN, Cause.RENUMBERED)  # a move first: nothing is cut, and no user need know
-
-
-@dataclass(frozen=True)
-class Renew:
-    """Close the connections, and say where you stand."""
-
-    renewal: int
-    reason: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Standing:
-    """A worker's answer: its new QPs, and the first collective that it has not finished."""
-
-    qpn_out: int
-    psn_out: int
-    qpn_in: int
-    collective: int
 
 
 class Step(IntEnum):
@@ -75,7 +58,7 @@ class Renewal:
     ranks: Collection[int]
     since: float
     step: Step = Step.ASKING
-    answers: dict[int, Standing] = field(default_factory=dict)
+    answers: dict[int, Renewing] = field(default_factory=dict)
     raised: set[int] = field(default_factory=set)
     asked_at: dict[int, float] = field(default_factory=dict)
     goes_on_with: int = 0
@@ -97,9 +80,9 @@ class Renewal:
         """Whether a worker that knows of that generation takes no part: the database was an older one."""
         return generation > self.number or (generation == self.number and self.step is Step.ASKING)
 
-    def stands(self, rank: int, number: int, standing: Standing) -> bool:
+    def stands(self, rank: int, standing: Renewing) -> bool:
         """A worker has said where it stands; whether that was the last one."""
-        if number != self.number or self.step is not Step.ASKING or rank not in self.ranks:
+        if standing.renewal != self.number or self.step is not Step.ASKING or rank not in self.ranks:
             return False
         self.answers[rank] = standing
         return not self.missing

@@ -18,11 +18,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from controller.api.errors import ControllerError, NotPossibleError
-from controller.jobs import Job, Lost, Mode, Phase, Plan, Superseded
+from controller.api.messages import EndCause, Mode
+from controller.events import Lost, Superseded
+from controller.jobs import Job
 from controller.mourning import what_it_lacks
 from controller.places import stored
 from controller.renewals import PLANNED, Cause
 from controller.running import Running
+from controller.specs import Phase, Plan
 from controller.store import StoredJob, StoreError
 from controller.trees import Tree
 
@@ -60,7 +63,7 @@ class Renewer:
             number = registry.store.next_generation()
         except (StoreError, sqlite3.Error) as error:
             why = f"job {job.spec.name} cannot go on: {reason}; and {registry.trouble(error)}"
-            registry.act(running, lambda job, now: job.end(why))
+            registry.act(running, lambda job, now: job.end(why, EndCause.CANNOT_GO_ON))
             return
         self._save_dropped(job)
         self._begin(running, number, cause, reason)
@@ -89,7 +92,7 @@ class Renewer:
         if running.job.is_set_up:
             self.begin(running, Cause.SWITCH_RESTARTED, reason)
         else:
-            self._registry.act(running, lambda job, now: job.end(reason))
+            self._registry.act(running, lambda job, now: job.end(reason, EndCause.CANNOT_GO_ON))
 
     def detach(self, running: Running) -> None:
         """Nothing of the generation so far may be added up any more; its guards stay like an ended job's."""
@@ -153,7 +156,8 @@ class Renewer:
             draft = self._draft(job)
             self._commit(running, draft, registry.installer.by_ring(draft.job, why, generation=number))
         else:
-            registry.act(running, lambda job, now: job.end(f"job {job.spec.name} cannot go on: {why}"))
+            text = f"job {job.spec.name} cannot go on: {why}"
+            registry.act(running, lambda job, now: job.end(text, EndCause.CANNOT_GO_ON))
 
     def _draft(self, job: Job) -> Running:
         """The job as it will be, to find it a place; nobody but this module and the switches know it."""
@@ -195,7 +199,7 @@ class Renewer:
         since = self._since.setdefault(running, registry.clock())
         if not away and registry.clock() - since > registry.guarding_s:
             text = f"job {job.spec.name} cannot go on: {why}"
-            registry.act(running, lambda job, now: job.end(text))
+            registry.act(running, lambda job, now: job.end(text, EndCause.CANNOT_GO_ON))
         elif running not in self._again:
             logger.warning("job %s waits: %s", job.spec.name, why)
         return None

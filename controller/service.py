@@ -13,19 +13,20 @@ from typing import Any, TypeVar
 import grpc
 
 from controller import inventory, views
-from controller.adoption import Account
 from controller.api import controller_pb2 as pb
 from controller.api import controller_pb2_grpc
+from controller.api.codec import from_worker, to_worker
 from controller.api.errors import ControllerError, InvalidRequestError, UnreachableError
+from controller.api.messages import Ended
 from controller.configuration import Configuration
-from controller.guarding import in_one_line, require_host, require_role
-from controller.jobs import Ended
-from controller.planning import member_from, spec_from
+from controller.guarding import require_host, require_role
+from controller.planning import spec_from
 from controller.registry import Registry
 from controller.reports import report_message, revision_messages
 from controller.revisions import Revisions
 from controller.running import Running
 from controller.sessions import Session as WorkerSession
+from controller.sessions import begin
 from controller.store import Place
 from controller.switch import CounterCell
 from security.channels import is_unix, server_credentials
@@ -99,9 +100,7 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         self.registry = registry
         self.configuration = configuration or Configuration(registry, Revisions(registry.store.connection))
         self.listening = list(listening)
-        config = registry.config
-        self.peers = Peers(config.limits)
-        self._rc = views.rc_parameters(config)
+        self.peers = Peers(registry.config.limits)
 
     async def Session(self, requests: AsyncIterator[pb.WorkerMessage], context: Any) -> None:
         """A worker's session, see controller.proto."""
@@ -126,7 +125,7 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         reader = asyncio.ensure_future(_read(requests, session))
         try:
             while (event := await session.events.get()) is not None:
-                await context.write(views.event_message(event, self.registry.timing, self._rc))
+                await context.write(to_worker(event))
             if isinstance(session.told, Ended):
                 await self._farewell(session, reader)
         finally:
@@ -164,26 +163,10 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
             ) from None
         if first is None:
             return None
-        kind = first.WhichOneof("message")
-        if kind == "join":
-            member = member_from(self.registry.config, first.join)
-            require_host(identity, member.host)
-            join = first.join
-            return self.registry.join(
-                join.job, join.world_size, member, join.tenant, elastic=join.elastic, token=join.join_token
-            )
-        if kind == "resume":
-            resume = first.resume
-            who = (resume.job, resume.generation, resume.rank, resume.token)
-            account = None
-            if self.registry.is_behind(resume.job, resume.generation, resume.token):
-                account = Account.of(self.registry.config, resume)
-            if self.registry.knows(resume.job, resume.generation, resume.token):
-                require_host(identity, self.registry.host_of(*who))
-            elif account is not None:
-                require_host(identity, account.member.host)
-            return self.registry.resume(*who, account, answered=resume.answered)
-        raise InvalidRequestError(f"a session begins with join or resume, not with {kind or 'nothing'}")
+        said = from_worker(first)
+        if said is None:
+            raise InvalidRequestError("a session begins with join or resume, not with nothing")
+        return begin(self.registry, said, functools.partial(require_host, identity))
 
     @_answers
     async def CreateJob(self, request: pb.JobSpec, context: Any) -> pb.JobInfo:
@@ -347,30 +330,10 @@ async def _read(requests: AsyncIterator[pb.WorkerMessage], session: WorkerSessio
     """What a worker says until it ends its side; ControllerError where it says what it must not."""
     try:
         async for message in requests:
-            kind = message.WhichOneof("message")
-            if kind == "heartbeat":
-                beat = message.heartbeat
-                running = beat.running if beat.HasField("running") else None
-                session.heartbeat(beat.generation, beat.messages, beat.number, running)
-            elif kind == "up":
-                session.up()
-            elif kind == "leave":
-                collectives = message.leave.collectives if message.leave.HasField("collectives") else None
-                session.leave(collectives)
-            elif kind == "paused":
-                session.paused(message.paused.move, message.paused.next_collective)
-            elif kind == "held":
-                session.held(message.held.move)
-            elif kind == "renewing":
-                session.stands(message.renewing.renewal, views.standing_from(message.renewing))
-            elif kind == "abort":
-                abort = message.abort
-                mismatch = views.called_from(abort.mismatch) if abort.HasField("mismatch") else None
-                session.abort(in_one_line(abort.reason), mismatch)
-            elif kind == "called":
-                session.called(views.called_from(message.called))
-            else:
-                raise InvalidRequestError(f"{kind or 'an empty message'} in the middle of a session")
+            said = from_worker(message)
+            if said is None:
+                raise InvalidRequestError("an empty message in the middle of a session")
+            session.hear(said)
         # Requests end when the worker ends its side, and also when the call breaks; then we are cancelled.
         await asyncio.sleep(_BREAK_S)
         session.closed()

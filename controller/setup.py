@@ -7,10 +7,12 @@ from collections.abc import Callable
 
 from controller import planning
 from controller.api.errors import NoResourcesError, NotPossibleError, UnreachableError
+from controller.api.messages import Mode
 from controller.config import Config
-from controller.jobs import Job, Mode, Plan
+from controller.jobs import Job
 from controller.places import Places
 from controller.running import Running
+from controller.specs import Plan
 from controller.store import Store
 from controller.switch import SwitchError
 from controller.trees import Tree

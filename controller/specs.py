@@ -1,10 +1,12 @@
-"""What a job is: what was asked for, who has joined, how it runs, how long its workers may be silent."""
+"""What a job is: who has joined, how it runs, how long its workers may be silent."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import IntEnum
 from ipaddress import IPv4Address
+
+from controller.api.messages import Mode, RcParameters, Worker
 
 
 class Phase(IntEnum):
@@ -18,35 +20,6 @@ class Phase(IntEnum):
     ENDED = 6
 
 
-class Mode(IntEnum):
-    """Where the job's sums are made; as in controller.proto."""
-
-    IN_NETWORK = 1
-    RING = 2
-
-
-@dataclass(frozen=True, kw_only=True)
-class JobSpec:
-    """What was asked for. None: whatever is best; then `mode` falls back to RING.
-
-    `tenant`: whose quota the job's slots count against; empty: the default one's. `elastic`: the job goes on
-    without workers that die, as long as `min_workers` are left (0: one). `token_hash`: of what workers have
-    to bring (security/tokens.py); empty: nothing.
-    """
-
-    name: str
-    world_size: int
-    mode: Mode | None = None
-    path_mtu: int | None = None
-    window: int | None = None
-    message_packets: int | None = None
-    tenant: str = ""
-    elastic: bool = False
-    min_workers: int = 0
-    selective: bool = False
-    token_hash: str = field(default="", repr=False)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Backup:
     """The interface on which a worker can be reached without the switches; `path_mtu` in bytes."""
@@ -57,7 +30,7 @@ class Backup:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Member:
+class Member(Worker):
     """A worker as it joined. `host` is its name in the configuration; `path_mtu_max` in bytes.
 
     `rnr_nak`: its NIC repeats by itself, and wants RNR NAKs for what it sends too early. `selective`: it asks
@@ -65,19 +38,25 @@ class Member:
     rank that it joined with, where it may have another since.
     """
 
-    rank: int
-    mac: str
-    ip: IPv4Address
-    qpn_out: int
-    psn_out: int
-    qpn_in: int
-    hostname: str = ""
     host: str = ""
     path_mtu_max: int = 4096
     rnr_nak: bool = False
     selective: bool = False
     backup: Backup | None = None
     joined_as: int | None = None
+
+    def worker(self, *, backup: bool = False) -> Worker:
+        """As others are told of it; with `backup`, where it is reached without the switches."""
+        at = self.backup if backup and self.backup is not None else self
+        return Worker(
+            rank=self.rank,
+            mac=at.mac,
+            ip=at.ip,
+            qpn_out=self.qpn_out,
+            psn_out=self.psn_out,
+            qpn_in=self.qpn_in,
+            hostname=self.hostname,
+        )
 
     @property
     def original_rank(self) -> int:
@@ -119,13 +98,14 @@ class Plan:
 @dataclass(frozen=True, kw_only=True)
 class Timing:
     """How long a worker may be silent: between heartbeats, after a restart of the controller, and without a
-    connection.
+    connection; and what its RDMA device's queue pairs wait for.
     """
 
     heartbeat_interval_s: float
     heartbeat_timeout_s: float
     resume_timeout_s: float
     lost_timeout_s: float = 5.0
+    rc: RcParameters = field(default_factory=RcParameters)
 
     @property
     def lease_s(self) -> float:

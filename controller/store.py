@@ -20,10 +20,11 @@ from types import TracebackType
 from typing import Any
 
 from controller.allocator import Region
+from controller.api.messages import Ended, JobSpec, Left, Mode
 from controller.entries import Entry, from_json, to_json
-from controller.jobs import Ended, JobSpec, Left, Member, Mode, Phase, Plan, Superseded
+from controller.events import Superseded
 from controller.revisions import SCHEMA as _REVISIONS
-from controller.specs import Backup
+from controller.specs import Backup, Member, Phase, Plan
 
 _VERSION = 3
 _OLDER = (1, 2)  # differ in the parameters of flow entries; one switch a job

@@ -14,7 +14,7 @@ from controller.config import Config, Spread
 from controller.entries import Entry, Group, TableEntry, table_entry
 from controller.flows import EMIT, TREE_JOB, UPLINK, Ring, leaf_entries
 from controller.graph import Graph, LinkState, spread
-from controller.jobs import Member, Plan
+from controller.specs import Member, Plan
 from p4src import BUCKETS
 
 

@@ -32,9 +32,12 @@ from controller.admission import (
     why_over,
 )
 from controller.api.errors import NoResourcesError, NotPossibleError
-from controller.jobs import Job, Mode, Plan, Relocate
+from controller.api.messages import Mode
+from controller.events import Relocate
+from controller.jobs import Job
 from controller.renewals import PLANNED, Cause, Step
 from controller.running import Running
+from controller.specs import Plan
 from controller.store import StoreError
 from controller.trees import Tree
 

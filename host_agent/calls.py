@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from controller.api.messages import Called
 from host_agent.collectives.plan import Strategy
 from host_agent.errors import UsageError
-from host_agent.membership import Called
 
 _REMEMBERED: Final = 16  # collectives that are over
 

@@ -8,8 +8,8 @@ from collections import deque
 from enum import Enum
 from typing import Final, Protocol
 
+from controller.api.messages import RcParameters
 from host_agent.errors import InterfaceError, UsageError
-from host_agent.membership import RcParameters
 from host_agent.netinfo import Interface, path_mtu_for
 from host_agent.transport import RcDriver, TransportConfig, TransportError
 from host_agent.transport.link import NativeLink

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from controller.api.messages import Mode, Ready
 from host_agent import joining, metrics, standing
 from host_agent.arguments import (
     contiguous,
@@ -30,7 +31,7 @@ from host_agent.error_feedback import ErrorFeedback
 from host_agent.errors import CommunicatorClosedError, CommunicatorError, RingFallbackWarning, UsageError
 from host_agent.execution import Begun, Execution, Task
 from host_agent.gate import Gate
-from host_agent.membership import Membership, MembershipChange, Mode, Ready, Seat
+from host_agent.membership import Membership, MembershipChange, Seat
 from host_agent.renewing import Connections
 from host_agent.runner import Link, Runner
 from host_agent.transport.events import Counters

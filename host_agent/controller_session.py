@@ -17,8 +17,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
-from ipaddress import IPv4Address
+from dataclasses import dataclass, replace
 from queue import SimpleQueue
 from typing import Any, Final
 
@@ -26,33 +25,42 @@ import grpc
 
 from controller.api import controller_pb2 as pb
 from controller.api import errors
+from controller.api.codec import from_controller, to_controller
 from controller.api.controller_pb2_grpc import ControllerStub
 from controller.api.errors import plainly
+from controller.api.messages import (
+    Abort,
+    Called,
+    Compare,
+    Ended,
+    FromController,
+    FromWorker,
+    Heartbeat,
+    Held,
+    HoldAt,
+    Join,
+    Leave,
+    Left,
+    Moved,
+    Pause,
+    Paused,
+    Ready,
+    Renew,
+    Renewed,
+    Renewing,
+    Resume,
+    Resumed,
+    Start,
+    Up,
+    Waiting,
+)
 from host_agent.errors import (
     CommunicatorError,
     ControllerUnreachableError,
     JobRefusedError,
     QueuePairTakenError,
 )
-from host_agent.membership import (
-    Called,
-    Ended,
-    HoldAt,
-    JoinRequest,
-    Mode,
-    Moved,
-    MoveStep,
-    Neighbour,
-    Pause,
-    RcParameters,
-    Ready,
-    Renew,
-    RenewalStep,
-    Renewed,
-    Renewing,
-    Started,
-    error_of,
-)
+from host_agent.membership import MoveStep, RenewalStep, error_of
 from security import diagnosis
 from security.channels import open_channel
 from security.files import TlsError, TlsFiles
@@ -94,13 +102,13 @@ _CHANNEL_OPTIONS: Final = (
 class _Heard:
     """What the controller has said so far."""
 
-    ready: pb.Ready | None = None
+    ready: Ready | None = None
     started: bool = False
     renewing: bool = False  # since a Renew, until the Start that follows it
     left: bool = False
     ended: Ended | None = None
     refused: CommunicatorError | None = None
-    missing_ranks: list[int] = field(default_factory=list)
+    missing_ranks: tuple[int, ...] = ()
     trouble: str = ""  # why there is no session now, in gRPC's words
     at: float = 0.0
 
@@ -116,7 +124,7 @@ class ControllerSession:
         self._tls = tls
         self._changed = threading.Condition()
         self._heard = _Heard()
-        self._request: JoinRequest | None = None
+        self._request: Join | None = None
         self._callback: Callable[[Ended], None] | None = None
         self._outgoing: SimpleQueue[pb.WorkerMessage | None] = SimpleQueue()
         self._call: Any = None
@@ -131,9 +139,9 @@ class ControllerSession:
         self._on_compare: Callable[[int], None] | None = None  # guarded by _moving, as this one:
         self._compared: int | None = None  # that nobody has asked for
         self._up = False
-        self._leaving: pb.Leave | None = None
-        self._aborting: pb.Abort | None = None
-        self._counted = pb.Heartbeat()  # what the next one says,
+        self._leaving: Leave | None = None
+        self._aborting: Abort | None = None
+        self._counted = Heartbeat()  # what the next one says,
         self._runs: int | None = None  # and this
         self._stop = threading.Event()
         try:
@@ -144,7 +152,7 @@ class ControllerSession:
         self._reader = threading.Thread(target=self._read, name="p4reduce-session", daemon=True)
         self._pulse = threading.Thread(target=self._send_heartbeats, name="p4reduce-heartbeat", daemon=True)
 
-    def join(self, request: JoinRequest, *, timeout_s: float) -> Ready:
+    def join(self, request: Join, *, timeout_s: float) -> Ready:
         """Join, and wait for all workers. JobRefusedError, ControllerUnreachableError."""
         self._request = request
         self._reader.start()
@@ -154,7 +162,7 @@ class ControllerSession:
             _LOG.warning(
                 "job %s: rank %d %s, up to %g s",
                 request.job,
-                request.rank,
+                request.worker.rank,
                 self._awaited(),
                 timeout_s,
             )
@@ -174,12 +182,12 @@ class ControllerSession:
             )
         assert self._heard.ready is not None
         self._pulse.start()
-        return _ready(self._heard.ready)
+        return self._heard.ready
 
     def up(self, *, timeout_s: float) -> None:
         """Say that this worker's QPs are ready, and wait until everybody's are, or the job is renewed."""
         self._up = True
-        self._send(pb.WorkerMessage(up=pb.Up()))
+        self._send(Up())
         if not self._wait(lambda: self._heard.started or self._heard.renewing, timeout_s):
             raise ControllerUnreachableError(
                 f"not all workers had their connections ready within {timeout_s:g} s, or the controller at "
@@ -213,12 +221,12 @@ class ControllerSession:
     def renewing(self, renewing: Renewing) -> None:
         """Where this worker stands; its old connections send nothing any more."""
         self._standing = renewing
-        self._send(_renewing(renewing))
+        self._send(renewing)
 
     def up_again(self) -> None:
         """This worker's connections of the new generation are ready."""
         self._up = True
-        self._send(pb.WorkerMessage(up=pb.Up()))
+        self._send(Up())
 
     def confirm(self, *, timeout_s: float) -> bool:
         """Whether this worker is in its job now, for sure; see `Membership`."""
@@ -240,26 +248,19 @@ class ControllerSession:
         return self._heard.ended is not None or self._aborting is not None or self._stop.is_set()
 
     def _beat(self) -> None:
-        counted = self._counted
-        beat = pb.Heartbeat(
-            generation=counted.generation,
-            messages=counted.messages,
-            number=self._lease.next_number(),
-            running=self._runs,
-        )
-        self._send(pb.WorkerMessage(heartbeat=beat))
+        self._send(replace(self._counted, number=self._lease.next_number(), running=self._runs))
 
     def paused(self, move: int, next_collective: int) -> None:
         """The first collective that this worker has not started."""
-        self._send(pb.WorkerMessage(paused=pb.Paused(move=move, next_collective=next_collective)))
+        self._send(Paused(move, next_collective))
 
     def held(self, move: int) -> None:
         """Nothing is in flight."""
-        self._send(pb.WorkerMessage(held=pb.Held(move=move)))
+        self._send(Held(move))
 
     def counted(self, generation: int, messages: int) -> None:
         """So many messages have been numbered in a generation."""
-        self._counted = pb.Heartbeat(generation=generation, messages=messages)
+        self._counted = Heartbeat(generation=generation, messages=messages)
 
     def runs(self, collective: int | None) -> None:
         """This worker is in a collective now, or in none."""
@@ -274,19 +275,19 @@ class ControllerSession:
 
     def called(self, called: Called) -> None:
         """What this worker has called."""
-        self._send(pb.WorkerMessage(called=_called(called)))
+        self._send(called)
 
     def abort(self, reason: str, mismatch: Called | None = None) -> None:
         """End the job for everybody. Does not wait."""
         with self._changed:
-            self._aborting = pb.Abort(reason=reason, mismatch=None if mismatch is None else _called(mismatch))
+            self._aborting = Abort(reason, mismatch)
             self._changed.notify_all()
-        self._send(pb.WorkerMessage(abort=self._aborting))
+        self._send(self._aborting)
 
     def leave(self, *, timeout_s: float, collectives: int | None = None) -> None:
         """Wait until all workers leave. Where the job ends otherwise: see `error_of`."""
-        self._leaving = pb.Leave(collectives=collectives)
-        self._send(pb.WorkerMessage(leave=self._leaving))
+        self._leaving = Leave(collectives)
+        self._send(self._leaving)
         if not self._wait(lambda: self._heard.left, timeout_s):
             trouble = self._heard.trouble
             raise ControllerUnreachableError(
@@ -327,19 +328,19 @@ class ControllerSession:
         trouble = f" ({self._heard.trouble})" if self._heard.trouble else ""
         return f"waits for the controller at {self.controller} to answer{trouble}"
 
-    def _send(self, message: pb.WorkerMessage) -> None:
-        self._outgoing.put(message)
+    def _send(self, message: FromWorker) -> None:
+        self._outgoing.put(to_controller(message))
 
     def _rank(self) -> int:
         assert self._request is not None
         ready = self._heard.ready
-        return ready.rank if ready is not None and ready.world_size else self._request.rank
+        return ready.rank if ready is not None and ready.world_size else self._request.worker.rank
 
     # What follows runs in the reader's thread.
 
     def _read(self) -> None:
         assert self._request is not None
-        first = pb.WorkerMessage(join=_join(self._request))
+        first: FromWorker = self._request
         away = _Away(self.controller)
         while True:
             error = self._talk(first)
@@ -351,11 +352,11 @@ class ControllerSession:
                 return
             with self._changed:
                 heard.trouble = plainly(error.details() or "") or error.code().name
-                heard.missing_ranks = []
+                heard.missing_ranks = ()
             if self._stop.wait(away.next_try_s(heard.at, heard.trouble if heard.ready is not None else "")):
                 return
             if heard.ready is not None:
-                first = pb.WorkerMessage(resume=_resume(self._request, heard.ready, self._standing))
+                first = self._resume(self._request, heard.ready)
 
     def _is_final(self, error: Any, heard: _Heard, away: _Away) -> bool:
         """Whether trying again is of no use. A job that runs goes on until it is told that it is over."""
@@ -368,100 +369,109 @@ class ControllerSession:
     def _why_not_tls(self) -> str | None:
         return diagnosis.why(self.controller, self._tls, what=f"the controller at {self.controller}")
 
-    def _talk(self, first: pb.WorkerMessage) -> Any:
+    def _talk(self, first: FromWorker) -> Any:
         """One call, from its first message to the error that it ends with."""
         outgoing: SimpleQueue[pb.WorkerMessage | None] = SimpleQueue()
-        outgoing.put(first)  # before anybody else can put something there
+        outgoing.put(to_controller(first))  # before anybody else can put something there
         last, self._outgoing = self._outgoing, outgoing
         last.put(None)  # the last call's sender, if it still waits, ends
         self._called_at = time.monotonic()
         self._call = self._stub.Session(_until_none(outgoing))
         try:
             for message in self._call:
-                self._take(message)
+                said = from_controller(message)
+                if said is not None:
+                    self._take(said)
         except grpc.RpcError as error:
             return error
+        except errors.InvalidRequestError as error:
+            self._end(Ended(reason=f"the controller at {self.controller} says what cannot be: {error}"))
         return self._call  # it ended without an error: status OK
 
-    def _take(self, message: pb.ControllerMessage) -> None:
-        kind = message.WhichOneof("message")
-        if kind == "ended":
-            rank = message.ended.rank if message.ended.HasField("rank") else None
-            missed = message.ended.first_message if message.ended.HasField("first_message") else None
-            self._end(
-                Ended(
-                    reason=message.ended.reason,
-                    rank=rank,
-                    host=message.ended.host,
-                    first_message=missed,
-                    mismatch=message.ended.mismatch,
-                )
-            )
+    def _take(self, said: FromController) -> None:
+        if isinstance(said, Ended):
+            self._end(said)
             self._outgoing.put(None)  # this says that nothing more will be sent to the other workers
             return
         with self._changed:
-            self._heard.at, self._heard.trouble = time.monotonic(), ""
-            if kind == "heartbeat":
-                self._lease.answered(message.heartbeat.number)
-            elif kind == "waiting":
-                self._heard.missing_ranks = list(message.waiting.missing_ranks)
-            elif kind == "ready":
-                self._heard.ready = message.ready
-            elif kind == "renew":
-                self._heard.renewing, self._heard.started = True, False
-                self._up = False
-            elif kind == "renewed" and self._answers(message.renewed):
-                self._use_qps(self._standing)
-                self._heard.ready, self._standing = message.renewed.ready, None
-                self._up = False  # it may have been said for the generation before
-            elif kind == "start" and self._standing is None:
-                self._heard.started, self._heard.renewing = True, False
-            elif kind == "moved" and self._heard.ready is not None:
-                self._heard.ready.mode, self._heard.ready.mode_reason = (
-                    message.moved.mode,
-                    message.moved.mode_reason,
-                )
-            elif kind == "left":
-                self._heard.left = True
+            self._note(said)
             self._changed.notify_all()
-        if (step := _step(message)) is not None:
-            with self._moving:
-                if self._on_move is not None:
-                    self._on_move(step)
-                else:
-                    self._steps.append(step)
-        if (renewal := _renewal_step(message)) is not None:
-            with self._moving:
-                if self._on_renewal is not None:
-                    self._on_renewal(renewal)
-                else:
-                    self._renewal_steps.append(renewal)
-        if kind == "compare":
-            with self._moving:
-                self._compared = message.compare.collective
-                if self._on_compare is not None:
-                    self._on_compare(self._compared)
-        if kind == "resumed":  # what it may not have taken before the connection broke
-            if (standing := self._standing) is not None:
-                self._send(_renewing(standing))
-            elif self._up:  # also after Start: a controller may not have been able to save that it said so
-                self._send(pb.WorkerMessage(up=pb.Up()))
-            if self._aborting is not None:
-                self._send(pb.WorkerMessage(abort=self._aborting))
-            elif self._leaving is not None:
-                self._send(pb.WorkerMessage(leave=self._leaving))
+        with self._moving:
+            match said:
+                case Pause() | HoldAt() | Moved():
+                    if self._on_move is not None:
+                        self._on_move(said)
+                    else:
+                        self._steps.append(said)
+                case Renew() | Renewed() | Start():
+                    if self._on_renewal is not None:
+                        self._on_renewal(said)
+                    else:
+                        self._renewal_steps.append(said)
+                case Compare(collective):
+                    self._compared = collective
+                    if self._on_compare is not None:
+                        self._on_compare(collective)
+        if isinstance(said, Resumed):
+            self._say_again()
 
-    def _use_qps(self, standing: Renewing | None) -> None:
-        """This worker has other queue pairs from now on."""
-        assert self._request is not None
-        assert standing is not None
-        self._request = replace(
-            self._request, qpn_out=standing.qpn_out, psn_out=standing.psn_out, qpn_in=standing.qpn_in
+    def _note(self, said: FromController) -> None:
+        """What this session itself makes of it."""
+        heard = self._heard
+        heard.at, heard.trouble = time.monotonic(), ""
+        match said:
+            case Heartbeat(number=number):
+                self._lease.answered(number)
+            case Waiting(missing_ranks):
+                heard.missing_ranks = missing_ranks
+            case Ready():
+                heard.ready = said
+            case Renew():
+                heard.renewing, heard.started = True, False
+                self._up = False
+            case Renewed() if self._standing is not None and self._standing.renewal == said.renewal:
+                self._use_qps(self._standing)
+                heard.ready, self._standing = said.ready, None
+                self._up = False  # it may have been said for the generation before
+            case Start() if self._standing is None:
+                heard.started, heard.renewing = True, False
+            case Moved(mode=mode, mode_reason=reason) if heard.ready is not None:
+                heard.ready = replace(heard.ready, mode=mode, mode_reason=reason)
+            case Left():
+                heard.left = True
+
+    def _say_again(self) -> None:
+        """What the controller may not have taken before the connection broke."""
+        if self._standing is not None:
+            self._send(self._standing)
+        elif self._up:  # also after Start: a controller may not have been able to save that it said so
+            self._send(Up())
+        if self._aborting is not None:
+            self._send(self._aborting)
+        elif self._leaving is not None:
+            self._send(self._leaving)
+
+    def _resume(self, request: Join, ready: Ready) -> Resume:
+        return Resume(
+            job=request.job,
+            generation=ready.generation,
+            rank=ready.rank if ready.world_size else request.worker.rank,
+            token=ready.resume_token,
+            joined=request,
+            ready=ready,
+            answered=0 if self._standing is None else self._standing.renewal,
         )
 
-    def _answers(self, renewed: pb.Renewed) -> bool:
-        standing = self._standing
-        return standing is not None and standing.renewal == renewed.renewal
+    def _use_qps(self, standing: Renewing) -> None:
+        """This worker has other queue pairs from now on."""
+        assert self._request is not None
+        worker = replace(
+            self._request.worker,
+            qpn_out=standing.qpn_out,
+            psn_out=standing.psn_out,
+            qpn_in=standing.qpn_in,
+        )
+        self._request = replace(self._request, worker=worker)
 
     def _refuse(self, error: Any) -> None:
         """The controller, or the network, said no."""
@@ -568,126 +578,3 @@ class _Away:
 def _until_none(messages: SimpleQueue[pb.WorkerMessage | None]) -> Iterator[pb.WorkerMessage]:
     while (message := messages.get()) is not None:
         yield message
-
-
-def _join(request: JoinRequest) -> pb.Join:
-    worker = pb.Worker(
-        rank=request.rank,
-        mac=request.mac,
-        ip=str(request.ip),
-        qpn_out=request.qpn_out,
-        psn_out=request.psn_out,
-        qpn_in=request.qpn_in,
-        hostname=request.hostname,
-    )
-    return pb.Join(
-        job=request.job,
-        world_size=request.world_size,
-        worker=worker,
-        path_mtu_max=request.path_mtu_max,
-        rnr_nak=request.rnr_nak,
-        tenant=request.tenant,
-        join_token=request.join_token,
-        elastic=request.elastic,
-        selective=request.selective,
-        backup_mac=request.backup.mac if request.backup else "",
-        backup_ip=str(request.backup.ip) if request.backup else "",
-        backup_path_mtu=request.backup.path_mtu if request.backup else 0,
-    )
-
-
-def _resume(request: JoinRequest, ready: pb.Ready, standing: Renewing | None) -> pb.Resume:
-    return pb.Resume(
-        job=request.job,
-        generation=ready.generation,
-        rank=ready.rank if ready.world_size else request.rank,
-        token=ready.resume_token,
-        joined=_join(request),
-        ready=ready,
-        answered=0 if standing is None else standing.renewal,
-    )
-
-
-def _ready(ready: pb.Ready) -> Ready:
-    return Ready(
-        job_id=ready.job_id,
-        generation=ready.generation,
-        window=ready.window,
-        message_packets=ready.message_packets,
-        path_mtu=ready.path_mtu,
-        mode=Mode(ready.mode),
-        mode_reason=ready.mode_reason,
-        successor=_neighbour(ready.successor),
-        predecessor=_neighbour(ready.predecessor),
-        heartbeat_s=ready.heartbeat_interval_s,
-        rc=_rc(ready.rc) if ready.HasField("rc") else RcParameters(),
-        ring=tuple(ready.ring),
-        selective=ready.selective,
-        rank=ready.rank,
-        world_size=ready.world_size,
-        backup=ready.backup,
-    )
-
-
-def _step(message: pb.ControllerMessage) -> MoveStep | None:
-    kind = message.WhichOneof("message")
-    if kind == "pause":
-        return Pause(message.pause.move)
-    if kind == "hold_at":
-        return HoldAt(message.hold_at.move, message.hold_at.collective)
-    if kind == "moved":
-        return Moved(message.moved.move, Mode(message.moved.mode), message.moved.mode_reason)
-    return None
-
-
-def _renewal_step(message: pb.ControllerMessage) -> RenewalStep | None:
-    kind = message.WhichOneof("message")
-    if kind == "renew":
-        return Renew(message.renew.renewal, message.renew.reason)
-    if kind == "renewed":
-        renewed = message.renewed
-        return Renewed(
-            renewal=renewed.renewal,
-            ready=_ready(renewed.ready),
-            collective=renewed.collective,
-            holder=renewed.holder if renewed.HasField("holder") else None,
-            members=tuple(renewed.members),
-        )
-    return Started() if kind == "start" else None
-
-
-def _renewing(renewing: Renewing) -> pb.WorkerMessage:
-    return pb.WorkerMessage(
-        renewing=pb.Renewing(
-            renewal=renewing.renewal,
-            qpn_out=renewing.qpn_out,
-            psn_out=renewing.psn_out,
-            qpn_in=renewing.qpn_in,
-            collective=renewing.collective,
-        )
-    )
-
-
-def _called(called: Called) -> pb.Called:
-    return pb.Called(collective=called.collective, what=called.what)
-
-
-def _rc(rc: pb.RcParameters) -> RcParameters:
-    return RcParameters(
-        timeout=rc.timeout,
-        retry_count=rc.retry_count,
-        rnr_retry=rc.rnr_retry,
-        min_rnr_timer=rc.min_rnr_timer,
-    )
-
-
-def _neighbour(worker: pb.Worker) -> Neighbour:
-    return Neighbour(
-        rank=worker.rank,
-        mac=worker.mac,
-        ip=IPv4Address(worker.ip),
-        qpn_out=worker.qpn_out,
-        psn_out=worker.psn_out,
-        qpn_in=worker.qpn_in,
-        hostname=worker.hostname,
-    )

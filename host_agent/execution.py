@@ -11,6 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import InitVar, dataclass, field
 from typing import Final, NamedTuple, TypeVar
 
+from controller.api.messages import Ended, HoldAt, Mode, Pause, Ready
 from host_agent.calls import Calls
 from host_agent.collectives.plan import Array, Call, Steps, Strategy
 from host_agent.errors import (
@@ -24,7 +25,7 @@ from host_agent.errors import (
     UsageError,
 )
 from host_agent.gate import Gate, Parked
-from host_agent.membership import Ended, HoldAt, Membership, Mode, MoveStep, Pause, Ready, Seat, error_of
+from host_agent.membership import Membership, MoveStep, Seat, error_of
 from host_agent.numbering import IN_NETWORK_LIMIT, mode_of
 from host_agent.recovery import NUMBERS, Ledger, Window
 from host_agent.renewing import Connections, Renewals
@@ -433,9 +434,9 @@ class Execution:
             threading.Thread(target=self._hold, args=(step.move,), name="p4reduce-hold", daemon=True).start()
         else:
             before = self.gate.mode
-            collective = self.gate.moved(step.mode, step.reason)
+            collective = self.gate.moved(step.mode, step.mode_reason)
             if step.mode is Mode.RING is not before:
-                _LOG.info("from collective %d on by ring all-reduce: %s", collective, step.reason)
+                _LOG.info("from collective %d on by ring all-reduce: %s", collective, step.mode_reason)
             elif step.mode is not before:
                 _LOG.info("from collective %d on summed by the switch", collective)
 

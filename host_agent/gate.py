@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from enum import Enum
 from functools import partial
 
-from host_agent.membership import Mode
+from controller.api.messages import Mode
 
 _NUMBERS = 1 << 32
 

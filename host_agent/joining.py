@@ -10,11 +10,12 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from controller.api.messages import Join, Ready, Worker
 from host_agent.backup import find_backup
 from host_agent.carriers import Carrier, Transport, fresh_carrier, renumber, transport_of
 from host_agent.controller_session import ControllerSession
 from host_agent.errors import InterfaceError, QueuePairTakenError, UsageError
-from host_agent.membership import Backup, JoinRequest, Membership, Ready
+from host_agent.membership import Membership
 from host_agent.netinfo import Interface, find_interface, path_mtu_for, require_path_mtu
 from host_agent.renewing import Connections
 from host_agent.runner import Alone, Link
@@ -73,27 +74,31 @@ def join(
     backup = find_backup(controller, link_interface) if world_size > 1 else None
     used: deque[int] = deque(maxlen=_REMEMBERED)
 
-    def request_with(carrier: Carrier) -> JoinRequest:
-        return JoinRequest(
-            job=job,
-            world_size=world_size,
+    def request_with(carrier: Carrier) -> Join:
+        worker = Worker(
             rank=rank,
             mac=link_interface.mac,
             ip=link_interface.ip,
             qpn_out=carrier.qpn_out,
             psn_out=secrets.randbelow(PSN_MODULUS) if first_psn is None else first_psn,
             qpn_in=carrier.qpn_in,
-            path_mtu_max=carrier.path_mtu if path_mtu is None else min(path_mtu, carrier.path_mtu),
             hostname=socket.gethostname(),
+        )
+        asked = Join(
+            job=job,
+            world_size=world_size,
+            worker=worker,
+            path_mtu_max=carrier.path_mtu if path_mtu is None else min(path_mtu, carrier.path_mtu),
             rnr_nak=carrier.rnr_nak,
             tenant=tenant,
             join_token=join_token,
             elastic=elastic,
             selective=selective,
-            backup=None
-            if backup is None
-            else Backup(mac=backup.mac, ip=backup.ip, path_mtu=path_mtu_for(backup.mtu)),
         )
+        if backup is None:
+            return asked
+        there = path_mtu_for(backup.mtu)
+        return replace(asked, backup_mac=backup.mac, backup_ip=backup.ip, backup_path_mtu=there)
 
     until = time.monotonic() + timeout_s
     carrier = fresh_carrier(transport, link_interface, used)
@@ -126,7 +131,7 @@ def join(
 class QueuePairOffer:
     """A worker's two queue pairs, with the numbers that its neighbours are told: `request` names them."""
 
-    request: JoinRequest
+    request: Join
     carrier: Carrier
     interface: Interface
     backup: Interface | None
@@ -134,15 +139,15 @@ class QueuePairOffer:
 
     @property
     def qpn_out(self) -> int:
-        return self.request.qpn_out
+        return self.request.worker.qpn_out
 
     @property
     def psn_out(self) -> int:
-        return self.request.psn_out
+        return self.request.worker.psn_out
 
     @property
     def qpn_in(self) -> int:
-        return self.request.qpn_in
+        return self.request.worker.qpn_in
 
     def connect(self, ready: Ready) -> Link:
         """The connection to the neighbours, started. InterfaceError, TransportError."""
@@ -166,7 +171,8 @@ class QueuePairOffer:
                 f"the job goes over the workers' backup interfaces ({ready.mode_reason}), and here is none"
             )
         require_path_mtu(ready.path_mtu, self.backup)
-        request = replace(self.request, mac=self.backup.mac, ip=self.backup.ip)
+        worker = replace(self.request.worker, mac=self.backup.mac, ip=self.backup.ip)
+        request = replace(self.request, worker=worker)
         self.carrier.close()  # an RDMA device has no part in it
         return RcDriver(transport_config(request, ready, retry_limit=self.retry_limit), self.backup.name)
 
@@ -188,18 +194,19 @@ class QueuePairs:
     def offer(self) -> QueuePairOffer:
         """Fresh ones, with numbers that this worker has not had. InterfaceError."""
         carrier = fresh_carrier(self.first.carrier.transport, self.first.interface, self.used)
-        request = replace(
-            self.first.request,
+        worker = replace(
+            self.first.request.worker,
             qpn_out=carrier.qpn_out,
             psn_out=secrets.randbelow(PSN_MODULUS),
             qpn_in=carrier.qpn_in,
         )
+        request = replace(self.first.request, worker=worker)
         return replace(self.first, request=request, carrier=carrier)
 
 
 def take_place(
     membership: Membership,
-    request: JoinRequest,
+    request: Join,
     interface: Interface,
     carrier: Carrier,
     *,
@@ -220,7 +227,8 @@ def take_place(
         link = offer.connect(ready)
         membership.up(timeout_s=timeout_s)
     except BaseException as error:
-        membership.abort(f"rank {request.rank} on {request.hostname} could not start: {error}")
+        who = request.worker
+        membership.abort(f"rank {who.rank} on {who.hostname} could not start: {error}")
         link.close()
         membership.close()
         if isinstance(error, TransportError):
@@ -229,14 +237,15 @@ def take_place(
     return Place(ready, link, membership, carrier.transport, connections)
 
 
-def transport_config(request: JoinRequest, ready: Ready, *, retry_limit: int) -> TransportConfig:
+def transport_config(request: Join, ready: Ready, *, retry_limit: int) -> TransportConfig:
     """The connections of this worker in the job that `ready` describes."""
+    worker = request.worker
     return TransportConfig(
-        mac=request.mac,
-        ip=request.ip,
-        qpn_out=request.qpn_out,
-        psn_out=request.psn_out,
-        qpn_in=request.qpn_in,
+        mac=worker.mac,
+        ip=worker.ip,
+        qpn_out=worker.qpn_out,
+        psn_out=worker.psn_out,
+        qpn_in=worker.qpn_in,
         successor=Successor(mac=ready.successor.mac, ip=ready.successor.ip, qpn_in=ready.successor.qpn_in),
         predecessor=Predecessor(
             mac=ready.predecessor.mac,
@@ -250,7 +259,7 @@ def transport_config(request: JoinRequest, ready: Ready, *, retry_limit: int) ->
         message_packets=ready.message_packets,
         job_id=ready.job_id,
         generation=ready.generation,
-        rank=ready.rank if ready.world_size else request.rank,
+        rank=ready.rank if ready.world_size else worker.rank,
         world_size=ready.world_size or request.world_size,
         retry_limit=retry_limit,
         selective=ready.selective,

@@ -3,204 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from enum import IntEnum
-from ipaddress import IPv4Address
+from dataclasses import dataclass
 from typing import Protocol
 
+from controller.api.messages import (
+    Called,
+    EndCause,
+    Ended,
+    HoldAt,
+    Join,
+    Moved,
+    Pause,
+    Ready,
+    Renew,
+    Renewed,
+    Renewing,
+    Start,
+)
 from host_agent.errors import CommunicatorError, JobEndedError, MismatchError, WorkerLostError
-
-
-class Mode(IntEnum):
-    """Where the job's sums are made."""
-
-    IN_NETWORK = 1
-    RING = 2
-
-
-@dataclass(frozen=True, kw_only=True)
-class Backup:
-    """An interface on which workers can reach each other without the switches; `path_mtu` in bytes."""
-
-    mac: str
-    ip: IPv4Address
-    path_mtu: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class JoinRequest:
-    """What a worker tells the controller. MACs as text, PSNs and QPNs 24 bit, `path_mtu_max` in bytes."""
-
-    job: str
-    world_size: int
-    rank: int
-    mac: str
-    ip: IPv4Address
-    qpn_out: int
-    psn_out: int
-    qpn_in: int
-    path_mtu_max: int
-    hostname: str
-    rnr_nak: bool = (
-        False  # a NIC repeats by itself: the switch shall answer what meets a straggler with RNR NAKs
-    )
-    tenant: str = ""  # whose quota the job's slots count against; empty: the default one
-    join_token: str = field(default="", repr=False)
-    elastic: bool = False  # the job shall go on without workers that die
-    selective: bool = False  # lost packets alone shall be sent again, where all workers ask for it
-    backup: Backup | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Neighbour:
-    """A worker next to us on the ring."""
-
-    rank: int
-    mac: str
-    ip: IPv4Address
-    qpn_out: int
-    psn_out: int
-    qpn_in: int
-    hostname: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RcParameters:
-    """What an RDMA device's queue pairs are brought up with, in the encodings of ibv_modify_qp."""
-
-    timeout: int = 16  # 5 bits: 4.096 us * 2^timeout until an unacknowledged packet is sent again; 0 is never
-    retry_count: int = 7  # 3 bits: how often in a row, before the queue pair gives up
-    rnr_retry: int = 7  # 3 bits: the same for RNR NAKs; 7 is for ever
-    min_rnr_timer: int = 12  # 5 bits: how long our own RNR NAKs ask a sender to wait; 12 is 0.64 ms
-
-
-@dataclass(frozen=True, kw_only=True)
-class Ready:
-    """The job as the controller has set it up: same on all workers, but for the neighbours.
-
-    `ring`: all ranks, each followed by its successor (empty: by rank). `mode` is the one to begin in. `rank`
-    and `world_size` may become others than those that it joined with; world size 0: they are those. `backup`:
-    the neighbours' addresses are those of their backup interfaces. `selective`: all send lost packets again
-    alone.
-    """
-
-    job_id: int
-    generation: int
-    window: int
-    message_packets: int
-    path_mtu: int
-    mode: Mode
-    mode_reason: str
-    successor: Neighbour
-    predecessor: Neighbour
-    heartbeat_s: float
-    rc: RcParameters = RcParameters()
-    ring: tuple[int, ...] = ()
-    rank: int = 0
-    world_size: int = 0
-    backup: bool = False
-    selective: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class Ended:
-    """The job is over: why, and by which rank on which host (None, "": not a worker's doing).
-
-    `first_message`: the first that the rank did not contribute to, of those that others wait for.
-    `mismatch`: workers have called different things, and the reason names each one's call.
-    """
-
-    reason: str
-    rank: int | None = None
-    host: str = ""
-    first_message: int | None = None
-    mismatch: bool = False
 
 
 def error_of(ended: Ended, *, own_rank: int) -> CommunicatorError:
     """What a worker of that rank raises when it hears that its job is over."""
-    if ended.mismatch:
+    if ended.cause is EndCause.MISMATCH:
         return MismatchError(ended.reason)
-    lost = ended.rank is not None and ended.rank != own_rank
-    kind = WorkerLostError if lost else JobEndedError
+    by_a_worker = ended.cause in (EndCause.WORKER_LOST, EndCause.WORKER_ABORTED)
+    kind = WorkerLostError if by_a_worker and ended.rank != own_rank else JobEndedError
     return kind(ended.reason, rank=ended.rank, host=ended.host, first_message=ended.first_message)
-
-
-@dataclass(frozen=True)
-class Called:
-    """What a worker has called. `what`: in words; empty: nothing so far."""
-
-    collective: int
-    what: str
-
-
-@dataclass(frozen=True)
-class Pause:
-    """A running job is to move: start no collective, and answer `paused`."""
-
-    move: int
-
-
-@dataclass(frozen=True)
-class HoldAt:
-    """Run the collectives before this one; when nothing is in flight, answer `held`."""
-
-    move: int
-    collective: int
-
-
-@dataclass(frozen=True)
-class Moved:
-    """Go on, in this mode. `reason`: why not in the network."""
-
-    move: int
-    mode: Mode
-    reason: str
 
 
 MoveStep = Pause | HoldAt | Moved
 
 
-@dataclass(frozen=True)
-class Renew:
-    """The job goes on under a new generation: send nothing more in this one, and answer `renewing`."""
-
-    renewal: int
-    reason: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Renewing:
-    """Where this worker stands: fresh queue pairs, and how many collectives it has finished (modulo 2^32)."""
-
-    renewal: int
-    qpn_out: int
-    psn_out: int
-    qpn_in: int
-    collective: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Renewed:
-    """The new generation. `collective`: the first that some worker has not finished.
-
-    `holder`: a rank (new numbering) that has, and gives its result to the others; None: nobody has.
-    `members`: by rank (new numbering), the rank that each worker joined with; empty: as before.
-    """
-
-    renewal: int
-    ready: Ready
-    collective: int
-    holder: int | None = None
-    members: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True)
-class Started:
-    """All workers' connections are ready."""
-
-
-RenewalStep = Renew | Renewed | Started
+RenewalStep = Renew | Renewed | Start
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -254,7 +89,7 @@ class MembershipChange:
 class Membership(Protocol):
     """One session with the controller. Heartbeats run inside it; all calls may come from any thread."""
 
-    def join(self, request: JoinRequest, *, timeout_s: float) -> Ready:
+    def join(self, request: Join, *, timeout_s: float) -> Ready:
         """Wait for all workers. JobRefusedError, ControllerUnreachableError."""
         ...
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from controller.api.messages import Mode
 from host_agent.errors import UsageError
-from host_agent.membership import Mode
 from host_agent.transport.events import Counters
 from telemetry import address as addresses
 from telemetry.address import VARIABLE, MetricsError

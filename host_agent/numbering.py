@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from host_agent.membership import Mode
+from controller.api.messages import Mode
 
 # What begins below it may have 2^28 messages. A collective has 2^26 and a few: 2^32 - 1 elements at most, of
 # which a message holds 64 or more.

@@ -22,10 +22,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from controller.api.messages import Mode
 from host_agent.collectives import in_network, ring
 from host_agent.collectives.plan import Array, Call, Disagreement, Shared, Steps
 from host_agent.kernels import keep
-from host_agent.membership import Mode
 from host_agent.transport.operation import elements_of_message
 from host_agent.wire.aggregation import Kind
 

@@ -16,20 +16,11 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Final, Protocol
 
+from controller.api.messages import Mode, Ready, Renew, Renewed, Renewing
 from host_agent.collectives.plan import Call
 from host_agent.errors import ConnectionFailedError, InterfaceError
 from host_agent.gate import Gate
-from host_agent.membership import (
-    Membership,
-    MembershipChange,
-    Mode,
-    Ready,
-    Renew,
-    RenewalStep,
-    Renewed,
-    Renewing,
-    Seat,
-)
+from host_agent.membership import Membership, MembershipChange, RenewalStep, Seat
 from host_agent.recovery import Ledger, Window, is_consistent, repair
 from host_agent.runner import Link, Runner
 from host_agent.transport.errors import TransportError

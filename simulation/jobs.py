@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 
 from controller.allocator import Region, SwitchAllocator
 from controller.api.errors import NoResourcesError
+from controller.api.messages import Mode
 from controller.config import Config, HostConfig
 from controller.entries import Entry, key_of
 from controller.flows import removal_order
 from controller.graph import LinkState
-from controller.jobs import Member, Mode, Plan
 from controller.planning import switches_of
+from controller.specs import Member, Plan
 from controller.trees import Tree, entries_on
 from host_agent.transport import Endpoint, Predecessor, Successor, TransportConfig
 from simulation import rack

@@ -20,10 +20,10 @@ from typing import Any, TextIO
 
 import numpy as np
 
+from controller.api.messages import Mode
 from host_agent.collectives.plan import Strategy, Wire
 from host_agent.communicator import Communicator
 from host_agent.errors import CommunicatorError
-from host_agent.membership import Mode
 from workloads.errors import WorkloadError
 from workloads.references import Racks, of_the_job
 from workloads.replaying import Player

@@ -22,6 +22,18 @@ class Phase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     READY: _ClassVar[Phase]
     RUNNING: _ClassVar[Phase]
     ENDED: _ClassVar[Phase]
+
+class EndCause(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    END_CAUSE_UNSPECIFIED: _ClassVar[EndCause]
+    ALL_LEFT: _ClassVar[EndCause]
+    WORKER_LOST: _ClassVar[EndCause]
+    WORKER_ABORTED: _ClassVar[EndCause]
+    MISMATCH: _ClassVar[EndCause]
+    DELETED: _ClassVar[EndCause]
+    NOT_SET_UP: _ClassVar[EndCause]
+    CANNOT_GO_ON: _ClassVar[EndCause]
+    NOT_CONFIGURED: _ClassVar[EndCause]
 MODE_UNSPECIFIED: Mode
 IN_NETWORK: Mode
 RING: Mode
@@ -32,6 +44,15 @@ INSTALLING: Phase
 READY: Phase
 RUNNING: Phase
 ENDED: Phase
+END_CAUSE_UNSPECIFIED: EndCause
+ALL_LEFT: EndCause
+WORKER_LOST: EndCause
+WORKER_ABORTED: EndCause
+MISMATCH: EndCause
+DELETED: EndCause
+NOT_SET_UP: EndCause
+CANNOT_GO_ON: EndCause
+NOT_CONFIGURED: EndCause
 
 class WorkerMessage(_message.Message):
     __slots__ = ("join", "resume", "up", "heartbeat", "leave", "abort", "paused", "held", "renewing", "called")
@@ -344,18 +365,20 @@ class Compare(_message.Message):
     def __init__(self, collective: _Optional[int] = ...) -> None: ...
 
 class Ended(_message.Message):
-    __slots__ = ("reason", "rank", "host", "first_message", "mismatch")
+    __slots__ = ("reason", "rank", "host", "first_message", "mismatch", "cause")
     REASON_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
     FIRST_MESSAGE_FIELD_NUMBER: _ClassVar[int]
     MISMATCH_FIELD_NUMBER: _ClassVar[int]
+    CAUSE_FIELD_NUMBER: _ClassVar[int]
     reason: str
     rank: int
     host: str
     first_message: int
     mismatch: bool
-    def __init__(self, reason: _Optional[str] = ..., rank: _Optional[int] = ..., host: _Optional[str] = ..., first_message: _Optional[int] = ..., mismatch: _Optional[bool] = ...) -> None: ...
+    cause: EndCause
+    def __init__(self, reason: _Optional[str] = ..., rank: _Optional[int] = ..., host: _Optional[str] = ..., first_message: _Optional[int] = ..., mismatch: _Optional[bool] = ..., cause: _Optional[_Union[EndCause, str]] = ...) -> None: ...
 
 class JobSpec(_message.Message):
     __slots__ = ("name", "world_size", "mode", "path_mtu", "window", "message_packets", "tenant", "elastic", "min_workers", "join_token", "selective")

@@ -11,8 +11,8 @@ from typing import Any, Final, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from controller.api.messages import Mode
 from host_agent.collectives.signature import Signature, signature
-from host_agent.membership import Mode
 from host_agent.transport.events import EventType
 from host_agent.transport.operation import Operation, SwitchOp
 from host_agent.wire.aggregation import Kind, Reduction, Stage

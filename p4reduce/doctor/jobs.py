@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from controller.api import controller_pb2 as pb
+from controller.api.codec import from_proto
+from controller.api.messages import EndCause, Ended
 from p4reduce.doctor import words
 from p4reduce.doctor.facts import Facts
 from p4reduce.doctor.findings import Finding, Severity
@@ -13,7 +15,7 @@ from p4reduce.doctor.ranks import Cause, Rank, cause, ranks_of, ranks_told
 
 PATIENCE_S = 1.0  # who is later than that keeps the others waiting
 _LATELY_S = 600.0  # what did not begin since then is worth a warning
-_ENDED_WELL = "all workers have left"
+_BY_A_WORKER = (EndCause.WORKER_LOST, EndCause.WORKER_ABORTED)
 _LOG_HINT = "the workers' own output has the error that each of them got"
 # Findings about a switch that a job cannot do without.
 _SWITCH_CODES = (
@@ -134,26 +136,26 @@ def _setting_up(facts: Facts, job: pb.JobInfo, infra: Sequence[Finding]) -> Find
 
 
 def _ended(job: pb.JobInfo, *, is_asked: bool) -> Finding:
-    name, ended = job.spec.name, job.ended
-    if ended.reason == _ENDED_WELL:
+    name, ended = job.spec.name, from_proto(Ended, job.ended)
+    if ended.cause is EndCause.ALL_LEFT:
         return Finding(
             code="ended", severity=Severity.NOTE, says=f"job {name} has ended: {ended.reason}", job=name
         )
     if job.generation == 0 and job.HasField("ended_s_ago") and job.ended_s_ago < _LATELY_S:
         return _not_begun(job, is_asked=is_asked)
     return Finding(
-        code="mismatch" if ended.mismatch else "ended-early",
+        code="mismatch" if ended.cause is EndCause.MISMATCH else "ended-early",
         severity=Severity.ERROR if is_asked else Severity.NOTE,
         says=f"job {name} has ended: {ended.reason}",
         job=name,
-        rank=ended.rank if ended.HasField("rank") else None,
+        rank=ended.rank,
         do=(
             "all ranks have to call the same collectives in the same order, with the same sizes, types and "
             "operations"
-            if ended.mismatch
+            if ended.cause is EndCause.MISMATCH
             else _LOG_HINT,
             "start its workers again; '--elastic' lets a job go on without workers that die"
-            if ended.HasField("rank") and not ended.mismatch
+            if ended.cause in _BY_A_WORKER
             else "start its workers again",
         ),
     )

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from controller.allocator import SwitchAllocator
 from controller.api.errors import ControllerError, QueuePairTakenError
+from controller.api.messages import Ended, FromController, FromWorker, Join, Resume
 from controller.fabric import ManagedSwitch
-from controller.jobs import Ended, Event
 from controller.registry import Registry
 from controller.routes import base_entries
-from controller.sessions import Session
+from controller.sessions import Session, begin
 from controller.store import Store
 from host_agent.controller_session import OVER
 from simulation.faults.loop import ProcessLoop, new_loop
@@ -45,12 +45,12 @@ class Conversation:
         self.delay_ns = worker.management_ns
         self.controller: ControllerProcess | None = None
 
-    def say(self, what: Callable[[Session], None]) -> None:
+    def say(self, what: FromWorker) -> None:
         """From the worker to the controller."""
         if self.open:
             self.world.clock.after(self.delay_ns, self._hear, what)
 
-    def _hear(self, what: Callable[[Session], None]) -> None:
+    def _hear(self, what: FromWorker) -> None:
         controller = self.controller
         if controller is not None and controller.waits(self._hear, what):
             return
@@ -58,17 +58,17 @@ class Conversation:
             return
         with controller.running():
             try:
-                what(self.session)
+                self.session.hear(what)
             except (ControllerError, sqlite3.Error) as error:
                 gone = isinstance(error, sqlite3.Error)
                 self.session.broken()
                 self.hang_up(f"the controller says: {error}", gone=gone)
 
-    def tell(self, event: Event) -> None:
+    def tell(self, event: FromController) -> None:
         """From the controller to the worker."""
         self.world.clock.after(self.delay_ns, self._told, event)
 
-    def _told(self, event: Event) -> None:
+    def _told(self, event: FromController) -> None:
         self.worker.told(self, event)
 
     def hang_up(self, why: str, *, gone: bool = True) -> None:
@@ -155,16 +155,16 @@ class ControllerProcess:
         self.listening = True
         self.registry.listens()
 
-    def connect(self, conversation: Conversation, call: Callable[[Registry], Session]) -> None:
+    def connect(self, conversation: Conversation, first: Join | Resume) -> None:
         """A worker's first message has come: it joins, or resumes."""
         conversation.controller = self
-        if self.waits(self.connect, conversation, call):
+        if self.waits(self.connect, conversation, first):
             return
         if not conversation.open:  # it has given this one up
             return
         with self.running():
             try:
-                conversation.session = call(self.registry)
+                conversation.session = begin(self.registry, first)
             except QueuePairTakenError:
                 conversation.worker.take_other_queue_pairs()
                 conversation.hang_up("others have the numbers of its queue pairs", gone=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from controller.jobs import Ended, Mode
+from controller.api.messages import Ended, Mode
 from controller.serials import furthest
 from simulation.faults.loop import NS
 from simulation.rack import InvariantError

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
+from controller.api.messages import Ended, Ready
 from controller.config import HostConfig
-from controller.jobs import Ended, Plan
 from controller.serials import ahead
 from host_agent.wire.psn import PSN_MASK
 from simulation.faults.deaths import Death, check_told
@@ -97,14 +97,14 @@ class JobRun:
             racks.setdefault(self.host_of(joined_as).switch, []).append(rank)
         return list(racks.values())
 
-    def connected(self, worker: Worker, plan: Plan, size: int) -> None:
+    def connected(self, worker: Worker, ready: Ready) -> None:
         """A worker has brought up its queue pairs."""
-        generation = plan.generation
+        generation = ready.generation
         if generation not in self._deliveries:
-            self._sizes[generation] = size
+            size = self._sizes[generation] = ready.world_size
             racks = partial(self._racks, generation)
-            self._deliveries[generation] = Deliveries(size, plan.path_mtu, plan.message_packets, racks)
-            self._windows[generation] = plan.window
+            self._deliveries[generation] = Deliveries(size, ready.path_mtu, ready.message_packets, racks)
+            self._windows[generation] = ready.window
             self.world.generations[generation] = self
         known = self._members.setdefault(generation, {})
         if known.setdefault(worker.rank, worker.joined_as) != worker.joined_as:
@@ -113,8 +113,7 @@ class JobRun:
         if worker.rank in there:
             raise InvariantError(f"{worker} was in generation {generation} before")
         there[worker.rank] = worker
-        assert worker.ready is not None
-        self._flows[generation, worker.rank] = worker.ready.successor.rank, worker.psn_out
+        self._flows[generation, worker.rank] = ready.successor.rank, worker.psn_out
 
     def closes(self, worker: Worker) -> None:
         """A worker's queue pairs go; what it acknowledged stays acknowledged."""

@@ -17,9 +17,9 @@ from typing import Annotated, Any
 import numpy as np
 
 from controller.api.errors import InvalidRequestError
+from controller.api.messages import JobSpec, Mode
 from controller.config import MAX_LEAVES, MAX_SPINES, Config, ConfigError, Spread
 from controller.planning import check_qps, check_spec
-from controller.specs import JobSpec, Mode
 from host_agent.quantisation import BFLOAT16
 from host_agent.wire.aggregation import Reduction
 from host_agent.wire.psn import PSN_MASK

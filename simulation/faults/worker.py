@@ -9,20 +9,40 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from controller.adoption import Account
-from controller.comparing import Called, Compare
-from controller.events import Renewed
-from controller.jobs import Ended, Event, Heartbeat, Left, Member, Mode, Ready, Resumed, Start, Waiting
-from controller.moves import HoldAt, Moved, Pause
-from controller.registry import Registry
-from controller.renewals import PLANNED, Renew, Standing
-from controller.sessions import Session
-from controller.specs import Backup, JobSpec
+from controller.api.messages import (
+    Abort,
+    Called,
+    Compare,
+    Ended,
+    FromController,
+    FromWorker,
+    Heartbeat,
+    Held,
+    HoldAt,
+    Join,
+    Leave,
+    Left,
+    Mode,
+    Moved,
+    Pause,
+    Paused,
+    Ready,
+    Renew,
+    Renewed,
+    Renewing,
+    Resume,
+    Resumed,
+    Start,
+    Up,
+    Waiting,
+)
+from controller.api.messages import Worker as Addresses
+from controller.renewals import PLANNED
 from host_agent import numbering
 from host_agent.collectives.plan import Call, Disagreement, Restored, Steps, Wait
-from host_agent.membership import Mode as AgentMode
+from host_agent.joining import transport_config
 from host_agent.recovery import Ledger, Window, is_consistent, repair
-from host_agent.transport import EventType, Operation, Predecessor, Successor, TransportConfig
+from host_agent.transport import EventType, Operation
 from simulation.faults.control import Conversation
 from simulation.faults.deaths import Death
 from simulation.faults.endpoints import AnyEndpoint, FastEndpoint, FastNicEndpoint
@@ -55,7 +75,7 @@ class Worker:
         self.management_ns = world.latency(f"management/{job.number}/{rank}", 50_000, 400_000)
         self.qpn_out, self.qpn_in = job.plan.qpns[rank], job.plan.qpns[rank] + 1
         self.psn_out = job.plan.psns[rank]
-        self.known_as = self.member()  # with the queue pairs of `ready`
+        self.known_as = self.request()  # with the queue pairs of `ready`
         # The session
         self.conversation: Conversation | None = None
         self.ready: Ready | None = None
@@ -89,7 +109,7 @@ class Worker:
         self._ledger = Ledger(Window(1, 1, 256))
         self._renew: Renew | None = None  # the newest
         self._renewed: Renewed | None = None  # the answer to it
-        self._standing: Standing | None = None
+        self._standing: Renewing | None = None
         self._answered = 0  # the last renewal, until it has heard Renewed
         self._cut_steps: Steps[Any] | None = None
         self._renewing = self._started = self._parked = self._repairing = self._begun = False
@@ -183,48 +203,50 @@ class Worker:
             return
         if self._is_stopped("_join"):
             return
-        self._open(self._do_join)
-
-    def _do_join(self, registry: Registry) -> Session:
-        elastic = self.job.plan.elastic
-        return registry.join(self.job.name, self.job.plan_size, self.member(), elastic=elastic)
+        self._open(self.request())
 
     def take_other_queue_pairs(self) -> None:
         """The controller says so: when joining again, as host_agent/joining.py."""
         self.qpn_out = self.world.fresh_qpn()
         self.qpn_in = self.qpn_out + 1
 
-    def member(self) -> Member:
-        """As the controller knows it."""
+    def request(self) -> Join:
+        """With the queue pairs that it has now."""
         plan = self.job.plan
         mac, ip = self.world.backup_of(self.host)
-        return Member(
-            rank=self.joined_as,
-            mac=self.host.mac,
-            ip=self.host.ip,
-            qpn_out=self.qpn_out,
-            psn_out=self.psn_out,
-            qpn_in=self.qpn_in,
-            hostname=self.host.name,
-            host=self.host.name,
+        return Join(
+            job=self.job.name,
+            world_size=self.job.plan_size,
+            worker=Addresses(
+                rank=self.joined_as,
+                mac=self.host.mac,
+                ip=self.host.ip,
+                qpn_out=self.qpn_out,
+                psn_out=self.psn_out,
+                qpn_in=self.qpn_in,
+                hostname=self.host.name,
+            ),
             path_mtu_max=plan.path_mtu,
             rnr_nak=self.joined_as in plan.adapters or self.joined_as in plan.rnr,
+            elastic=plan.elastic,
             selective=plan.selective,
-            backup=Backup(mac=mac, ip=ip, path_mtu=plan.path_mtu) if plan.backup else None,
+            backup_mac=mac if plan.backup else "",
+            backup_ip=ip if plan.backup else None,
+            backup_path_mtu=plan.path_mtu if plan.backup else 0,
         )
 
-    def _open(self, call: Any) -> None:
+    def _open(self, first: Join | Resume) -> None:
         conversation = self.conversation = Conversation(self.world, self)
         self._called_ns = self.world.clock.now_ns
-        self.world.clock.after(self.management_ns, self._arrives, conversation, call)
+        self.world.clock.after(self.management_ns, self._arrives, conversation, first)
 
-    def _arrives(self, conversation: Conversation, call: Any) -> None:
+    def _arrives(self, conversation: Conversation, first: Join | Resume) -> None:
         controller = self.world.controller
         cut = self.world.clock.now_ns < self.cut_until_ns
         if controller is None or not controller.listening or cut:
             conversation.hang_up("the controller cannot be reached")
         elif conversation.open:
-            controller.connect(conversation, call)
+            controller.connect(conversation, first)
 
     def hung_up(self, conversation: Conversation, why: str, gone: bool) -> None:
         """The session has ended."""
@@ -250,25 +272,18 @@ class Worker:
     def _resume(self) -> None:
         if self.over or self._is_stopped("_resume"):
             return
-        assert self.ready is not None
-        generation, token, rank = self.ready.plan.generation, self.ready.token, self.ready.rank
-        name, account = self.job.name, self._account(self.ready)
-        answered = self._answered
-        self._open(
-            lambda registry: registry.resume(name, generation, rank, token, account, answered=answered)
+        ready = self.ready
+        assert ready is not None
+        first = Resume(
+            job=self.job.name,
+            generation=ready.generation,
+            rank=ready.rank,
+            token=ready.resume_token,
+            joined=self.known_as,
+            ready=ready,
+            answered=self._answered,
         )
-
-    def _account(self, ready: Ready) -> Account:
-        """What it tells a controller that has lost its database."""
-        job = self.job
-        mode = ready.plan.mode if self._renewing or self.state == "ready" else self.mode
-        plan = replace(ready.plan, mode=mode, mode_reason="", renewals=0, renewal_reason="")
-        return Account(
-            spec=JobSpec(name=job.name, world_size=job.plan_size, tenant="default", elastic=job.plan.elastic),
-            plan=plan,
-            member=replace(self.known_as, rank=ready.rank, joined_as=self.joined_as),
-            token=ready.token,
-        )
+        self._open(first)
 
     @property
     def is_leaving(self) -> bool:
@@ -283,7 +298,7 @@ class Worker:
             conversation.closed_by_worker()
             self.hung_up(conversation, "the connection broke", True)
 
-    def say(self, what: Any) -> None:
+    def say(self, what: FromWorker) -> None:
         """To the controller, if it hears."""
         if self.conversation is not None:
             self.conversation.say(what)
@@ -307,9 +322,9 @@ class Worker:
         number = len(self._beats)
         generation, messages = self._counted
         running = self.collective if self.running else None
-        self.say(lambda session: session.heartbeat(generation, messages, number, running))
+        self.say(Heartbeat(generation=generation, messages=messages, number=number, running=running))
 
-    def told(self, conversation: Conversation, event: Event) -> None:
+    def told(self, conversation: Conversation, event: FromController) -> None:
         """The controller says something."""
         if self.over or conversation is not self.conversation:
             return
@@ -334,7 +349,7 @@ class Worker:
             if self._standing is not None:
                 self._say_standing()
             elif self._said_up:
-                self.say(Session.up)
+                self.say(Up())
             if self._aborting:
                 self._abort(self._aborting)
             elif self._said_leave:
@@ -352,55 +367,38 @@ class Worker:
             raise InvariantError(f"{self} does not know what {event} is")
 
     def _say_leave(self) -> None:
-        collectives = self.collective
-        self.say(lambda session: session.leave(collectives))
+        self.say(Leave(self.collective))
 
     def _say_called(self, number: int) -> None:
         known = number < self.collective or (self.running and number == self.collective)
-        called = Called(number, f"collective {number}" if known else "")
-        self.say(lambda session: session.called(called))
+        self.say(Called(number, f"collective {number}" if known else ""))
 
     def _set_up(self, ready: Ready) -> None:
         """Bring the queue pairs up."""
         self.world.clock.after(round(self.world.config.heartbeat_interval_s * NS), self._heartbeat)
         self.state = "ready"
-        plan = ready.plan
-        self._ledger = Ledger(Window(plan.window, plan.message_packets, plan.path_mtu))
+        self._ledger = Ledger(Window(ready.window, ready.message_packets, ready.path_mtu))
         self._connect(ready)
         self._said_up = True
-        self.say(Session.up)
+        self.say(Up())
 
     def _connect(self, ready: Ready) -> None:
         self.ready = ready
-        self.known_as = self.member()
-        plan, after, before = ready.plan, ready.successor, ready.predecessor
+        self.known_as = self.request()
         self.rank = ready.rank
         self._received = self._completed = self._last_op = 0
         self._timer_ns = None
-        self.job.connected(self, plan, ready.world_size)
+        self.job.connected(self, ready)
         if ready.world_size == 1:
             return
-        mac, ip = self.world.backup_of(self.host) if plan.backup else (self.host.mac, self.host.ip)
-        self.wire = self.world.backup_wire if plan.backup else self.world.host_wire(self.host.name)
-        config = TransportConfig(
-            mac=mac,
-            ip=ip,
-            qpn_out=self.qpn_out,
-            psn_out=self.psn_out,
-            qpn_in=self.qpn_in,
-            successor=Successor(mac=after.mac, ip=after.ip, qpn_in=after.qpn_in),
-            predecessor=Predecessor(
-                mac=before.mac, ip=before.ip, qpn_out=before.qpn_out, psn_out=before.psn_out, rank=before.rank
-            ),
-            path_mtu=plan.path_mtu,
-            window=plan.window,
-            message_packets=plan.message_packets,
-            job_id=plan.job_id,
-            generation=plan.generation,
-            rank=self.rank,
-            world_size=ready.world_size,
-            selective=plan.selective,
-            first_message=self.job.first_message(plan.generation),
+        request = self.known_as
+        if ready.backup:
+            mac, ip = self.world.backup_of(self.host)
+            request = replace(request, worker=replace(request.worker, mac=mac, ip=ip))
+        self.wire = self.world.backup_wire if ready.backup else self.world.host_wire(self.host.name)
+        config = replace(
+            transport_config(request, ready, retry_limit=0),
+            first_message=self.job.first_message(ready.generation),
         )
         nic = self.joined_as in self.job.plan.adapters
         self.endpoint = FastNicEndpoint(config) if nic else FastEndpoint(config)
@@ -411,16 +409,13 @@ class Worker:
             return
         self._started = True
         if self.state == "ready":
-            self.mode = self._mode_of_plan()
+            assert self.ready is not None
+            self.mode = self.ready.mode
             self.state = "running"
             self.job.runs()
             self._think()
         elif self._renewing and self._renewed is not None and not self._repairing:
             self._repair()
-
-    def _mode_of_plan(self) -> Mode:
-        assert self.ready is not None
-        return self.ready.plan.mode
 
     # Renewals: the job goes on under a new generation.
 
@@ -463,7 +458,8 @@ class Worker:
         self.psn_out = self.world.latency(f"psn/{self.qpn_out}", 0, 2**24 - 1)
         if self.joined_as % 2:
             self.psn_out = 2**24 - 1 - self.psn_out % 30
-        self._standing = Standing(
+        self._standing = Renewing(
+            renewal=renew.renewal,
             qpn_out=self.qpn_out,
             psn_out=self.psn_out,
             qpn_in=self.qpn_in,
@@ -473,10 +469,8 @@ class Worker:
         self._say_standing()
 
     def _say_standing(self) -> None:
-        assert self._renew is not None
-        number, standing = self._renew.renewal, self._standing
-        assert standing is not None
-        self.say(lambda session: session.stands(number, standing))
+        assert self._standing is not None
+        self.say(self._standing)
 
     def _on_renewed(self, renewed: Renewed) -> None:
         if self._renew is None or renewed.renewal != self._renew.renewal or self._standing is None:
@@ -484,7 +478,7 @@ class Worker:
         if self._renewed is not None:
             return
         self._renewed, self._standing, self._answered = renewed, None, 0
-        self.ready, self.known_as = renewed.ready, self.member()  # by which it resumes
+        self.ready, self.known_as = renewed.ready, self.request()  # by which it resumes
         delay = self.world.latency(
             f"renewed/{self.job.number}/{self.joined_as}/{renewed.renewal}", 0, 3_000_000
         )
@@ -501,7 +495,7 @@ class Worker:
             )
         self._connect(renewed.ready)
         self._said_up = True
-        self.say(Session.up)
+        self.say(Up())
 
     def _repair(self) -> None:
         """All are up: those who lack a result that somebody has get it."""
@@ -515,11 +509,10 @@ class Worker:
             rank=ready.rank,
             world_size=ready.world_size,
             collective=renewed.collective,
-            ring=ready.plan.ring,
+            ring=ready.ring,
         )
         self._repairing = True
-        mode = AgentMode(ready.plan.mode)
-        self._steps = repair(self._ledger, call, holder=renewed.holder, mode=mode)
+        self._steps = repair(self._ledger, call, holder=renewed.holder, mode=ready.mode)
         self._waiting = None
         if ready.world_size == 1:
             raise InvariantError(f"{self} is alone, and is told to give its result to others")
@@ -528,15 +521,15 @@ class Worker:
 
     def _renewal_is_over(self) -> None:
         """The renewal is over."""
-        assert self.ready is not None
-        plan = self.ready.plan
+        ready = self.ready
+        assert ready is not None
         self._renewing = self._repairing = False
-        self._ledger.window = Window(plan.window, plan.message_packets, plan.path_mtu)
-        self.mode = plan.mode
+        self._ledger.window = Window(ready.window, ready.message_packets, ready.path_mtu)
+        self.mode = ready.mode
         self.job.renewals += 1
         if self.world.tracing:
             self.world.note(
-                f"{self} goes on as rank {self.rank} of {self.ready.world_size}, generation {plan.generation}"
+                f"{self} goes on as rank {self.rank} of {ready.world_size}, generation {ready.generation}"
             )
         if not self._parked:
             self._go()
@@ -567,14 +560,15 @@ class Worker:
         if isinstance(step, Pause):
             first = self.collective + self.running
             self._move, self._held_from = None, first  # it is held, and says so, when it hears where
-            number = step.move
-            self.say(lambda session: session.paused(number, first))
+            self.say(Paused(step.move, first))
         elif isinstance(step, HoldAt):
             self._move, self._held_from = step.move, step.collective
             self._go()
             self._perhaps_held()
         else:
             self.mode = step.mode
+            if self.ready is not None:
+                self.ready = replace(self.ready, mode=step.mode, mode_reason=step.mode_reason)
             self._move = self._held_from = None
             self._go()
 
@@ -586,8 +580,7 @@ class Worker:
             return
         if self.collective < self._held_from or self._completed < self._last_op:
             return
-        number = self._move
-        self.say(lambda session: session.held(number))
+        self.say(Held(self._move))
 
     # Collectives.
 
@@ -631,7 +624,7 @@ class Worker:
         assert self.ready is not None
         work = self.job.plan.work[self.collective]
         case, size = work.case(), self.ready.world_size
-        if self._mode_now() is AgentMode.RING and case.module != "ring":
+        if self._mode_now() is Mode.RING and case.module != "ring":
             case = replace(case, module="ring")
         in_place = work.in_place and case.name == "all_reduce"
         self._out = self._array if in_place else case.output(size)
@@ -639,19 +632,19 @@ class Worker:
         if not self._begun:
             self._begun = True
             self._ledger.begin(self._array if in_place else None)
-        call = case.call(self.rank, size, self.collective, self.ready.plan.ring)
+        call = case.call(self.rank, size, self.collective, self.ready.ring)
         self._ledger.attempt(call)
         self._steps = case.steps(call, self._array, self._out) if size > 1 else alone(self._array, self._out)
         self._waiting = None
         self._advance()
 
-    def _mode_now(self) -> AgentMode:
+    def _mode_now(self) -> Mode:
         """What a collective of this generation runs in that begins now."""
         assert self.ready is not None
         numbered = 0 if self.endpoint is None else self.endpoint.position().numbered
-        self._counted = self.ready.plan.generation, numbered
-        mode = numbering.mode_of(AgentMode(self.mode), numbered)
-        if mode is AgentMode.IN_NETWORK and numbered >= MOST_AGGREGATED:
+        self._counted = self.ready.generation, numbered
+        mode = numbering.mode_of(self.mode, numbered)
+        if mode is Mode.IN_NETWORK and numbered >= MOST_AGGREGATED:
             raise InvariantError(f"{self} has {numbered} messages summed in one generation")
         return mode
 
@@ -694,7 +687,7 @@ class Worker:
         op_id = self.endpoint.post(operation, self.world.clock.now_ns)
         self._last_op = op_id
         assert self.ready is not None
-        self.job.deliveries(self.ready.plan.generation).post(self.rank, op_id, operation)
+        self.job.deliveries(self.ready.generation).post(self.rank, op_id, operation)
         return op_id
 
     def _done(self) -> None:
@@ -704,7 +697,7 @@ class Worker:
         self._steps = self._waiting = None
         restored = self._ledger.restored
         self._ledger.finish()
-        generation = self.ready.plan.generation
+        generation = self.ready.generation
         self.job.made(self, self.collective, generation, self._module, restored=restored)
         self._unreturned = (self.collective, generation, self._out)
         self.collective += 1
@@ -771,7 +764,7 @@ class Worker:
     def _delivered(self, kind: EventType, op_id: int) -> None:
         if op_id > self._received:
             assert self.ready is not None
-            deliveries = self.job.deliveries(self.ready.plan.generation)
+            deliveries = self.job.deliveries(self.ready.generation)
             for number in range(self._received + 1, op_id + 1):
                 deliveries.deliver(self.rank, number, str(self))
             self._received = op_id
@@ -787,7 +780,7 @@ class Worker:
 
     def _abort(self, reason: str) -> None:
         self._aborting = reason
-        self.say(lambda session: session.abort(reason))
+        self.say(Abort(reason))
 
     def _failed(self, why: str) -> None:
         """The endpoint gave up: the job ends for everybody."""

@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from controller.allocator import Region
+from controller.api.messages import Mode
 from controller.config import HostConfig, SwitchConfig, Target
 from controller.entries import Entry
 from controller.flows import Ring, leaf_entries
-from controller.jobs import Member, Mode, Plan
 from controller.routes import rack_entries
+from controller.specs import Member, Plan
 from p4src import CPU_PORT
 
 DEVICE_ID = 1

@@ -7,15 +7,15 @@ from dataclasses import replace
 from ipaddress import IPv4Address
 from pathlib import Path
 
+from controller.api.messages import FromController, Heartbeat, Moved, Up
 from controller.config import Config, HostConfig, LinkConfig, SwitchConfig
 from controller.entries import Entry, TableEntry
 from controller.fabric import ManagedSwitch
 from controller.flows import UPLINK
-from controller.jobs import Event, Member
-from controller.moves import Moved
 from controller.registry import Registry
 from controller.routes import ECMP_MEMBER, base_entries
 from controller.sessions import Session
+from controller.specs import Member
 from controller.store import Store
 from tests.controller import told
 from tests.controller.fake_switch import FakeSwitch
@@ -118,7 +118,7 @@ class FabricBench:
         """The same, until it runs."""
         sessions = await self.join(name, hosts)
         for session in sessions:
-            session.up()
+            session.hear(Up())
         return sessions
 
     async def pass_time(self, seconds: float, *alive: Session, step: float = 0.25) -> None:
@@ -126,7 +126,7 @@ class FabricBench:
         for _ in range(round(seconds / step)):
             self.now += step
             for session in alive:
-                session.heartbeat()
+                session.hear(Heartbeat())
             self.registry.tick()
             await self.registry.drain()
 
@@ -178,6 +178,6 @@ class FabricBench:
         )
 
 
-def heard(session: Session) -> list[Event | None]:
+def heard(session: Session) -> list[FromController | None]:
     """What a session was told since the last call, without what comes again and again."""
     return [event for event in told.heard(session) if not isinstance(event, Moved)]

@@ -14,6 +14,7 @@ import pytest
 from controller.adoption import Account
 from controller.allocator import Region
 from controller.api import controller_pb2 as pb
+from controller.api.codec import from_proto, to_proto
 from controller.api.errors import (
     ConflictError,
     ControllerError,
@@ -22,15 +23,28 @@ from controller.api.errors import (
     NotPossibleError,
     UnreachableError,
 )
+from controller.api.messages import (
+    Abort,
+    Ended,
+    JobSpec,
+    Join,
+    Leave,
+    Left,
+    Mode,
+    Moved,
+    Ready,
+    Renew,
+    Resume,
+    Resumed,
+    Up,
+    Worker,
+)
 from controller.guarding import token_hash
-from controller.jobs import Ended, JobSpec, Left, Member, Mode, Ready, Resumed
-from controller.moves import Moved
-from controller.renewals import Renew
 from controller.sessions import Session
-from controller.views import event_message, rc_parameters, worker_message
+from controller.specs import Member
 from security import tokens
 from tests.controller.test_registry import CONFIG, Bench, bench, comes_back, guards, member
-from tests.controller.told import heard, ready_of
+from tests.controller.told import heard, plan_of, ready_of
 
 __all__ = ["bench"]
 Run = Callable[..., None]
@@ -39,9 +53,9 @@ Run = Callable[..., None]
 def account(ready: Ready, who: Member, size: int) -> Account:
     return Account(
         spec=JobSpec(name="train", world_size=size),
-        plan=replace(ready.plan, mode_reason=""),
+        plan=replace(plan_of(ready), mode_reason=""),
         member=who,
-        token=ready.token,
+        token=ready.resume_token,
     )
 
 
@@ -86,7 +100,7 @@ def test_what_a_job_has_on_a_switch_stays_there_and_is_given_to_nobody(bench: Ru
         place = b.registry.job("other").places["s1"]
         assert place.region.number != region.number
         assert place.region.base >= region.end
-        assert other.plan.generation > known[0].plan.generation
+        assert other.generation > known[0].plan.generation
         assert entries.items() <= b.switch.of_jobs.items()
 
     bench(test)
@@ -104,7 +118,7 @@ def test_the_workers_of_a_job_bring_it_back(bench: Run) -> None:
         await b.restart()  # it is in the new database
         back = [resume(b, one) for one in known]
         for session in back:
-            session.leave()
+            session.hear(Leave())
         await b.registry.drain()
         assert [heard(session)[-2:] for session in back] == [[Left(), None]] * 3
         assert (b.switch.of_jobs, b.used) == ({}, 0)
@@ -207,7 +221,7 @@ def test_a_region_that_no_flow_tells_of_takes_no_slots(bench: Run) -> None:
     async def test(b: Bench) -> None:
         (first, *_) = await b.run_job("train", 3)
         wanted = guards(b, "train")
-        first.abort("no more")
+        first.hear(Abort("no more"))
         await b.registry.drain()
         await on_a_new_database(b)
         assert set(b.switch.of_jobs.values()) == wanted
@@ -230,15 +244,25 @@ def test_a_region_that_no_flow_tells_of_takes_no_slots(bench: Run) -> None:
 def test_what_no_controller_can_have_said_is_refused(changes: dict[str, Any]) -> None:
     host = CONFIG.hosts[0]
     worker = pb.Worker(rank=0, mac=host.mac, ip=str(host.ip), qpn_out=0x100, qpn_in=0x101)
+    ready = pb.Ready(
+        generation=5,
+        window=4,
+        message_packets=4,
+        path_mtu=1024,
+        mode=pb.RING,
+        ring=[0, 1],
+        successor=worker,
+        predecessor=worker,
+    )
     message = pb.Resume(
         job="train",
         generation=5,
         rank=0,
         token=b"t",
         joined=pb.Join(job="train", world_size=2, worker=worker, path_mtu_max=1024),
-        ready=pb.Ready(generation=5, window=4, message_packets=4, path_mtu=1024, mode=pb.RING, ring=[0, 1]),
+        ready=ready,
     )
-    assert Account.of(CONFIG, message) is not None
+    assert Account.of(CONFIG, from_proto(Resume, message)) is not None
     message.MergeFrom(pb.Resume(rank=changes.get("rank", 0)))
     for name in ("joined", "ready"):
         for field, value in changes.get(name, {}).items():
@@ -248,7 +272,7 @@ def test_what_no_controller_can_have_said_is_refused(changes: dict[str, Any]) ->
             else:
                 setattr(getattr(message, name), field, value)
     with pytest.raises(InvalidRequestError):
-        Account.of(CONFIG, message)
+        Account.of(CONFIG, from_proto(Resume, message))
 
 
 def test_an_elastic_job_stays_elastic_also_where_its_workers_did_not_say_so(bench: Run) -> None:
@@ -258,14 +282,16 @@ def test_an_elastic_job_stays_elastic_also_where_its_workers_did_not_say_so(benc
         b.registry.create_job(JobSpec(name="train", world_size=2, elastic=True))
         sessions = await b.run_job("train", 2)
         host = CONFIG.hosts[0]
-        worker = pb.Worker(rank=0, mac=host.mac, ip=str(host.ip), qpn_out=b.qp, qpn_in=b.qp + 1)
-        told = event_message(ready_of(sessions[0]), b.registry.timing, rc_parameters(CONFIG)).ready
+        worker = Worker(rank=0, mac=host.mac, ip=host.ip, qpn_out=b.qp, psn_out=0, qpn_in=b.qp + 1)
+        told = ready_of(sessions[0])
         known = Account.of(
             CONFIG,
-            pb.Resume(
+            Resume(
                 job="train",
                 generation=told.generation,
-                joined=pb.Join(job="train", world_size=2, worker=worker, path_mtu_max=1024),
+                rank=0,
+                token=told.resume_token,
+                joined=Join(job="train", world_size=2, worker=worker, path_mtu_max=1024),
                 ready=told,
             ),
         )
@@ -300,11 +326,9 @@ async def run_created(b: Bench) -> list[Account]:
     await b.registry.drain()
     known = []
     for session, one in zip(sessions, who, strict=True):
-        ready = event_message(ready_of(session), b.registry.timing, rc_parameters(CONFIG)).ready
-        joined = pb.Join(
-            job="train", world_size=3, worker=worker_message(one), path_mtu_max=4096, join_token=TOKEN
-        )
-        resume = pb.Resume(
+        ready = ready_of(session)
+        joined = Join(job="train", world_size=3, worker=one.worker(), path_mtu_max=4096, join_token=TOKEN)
+        resume = Resume(
             job="train",
             generation=ready.generation,
             rank=ready.rank,
@@ -312,10 +336,10 @@ async def run_created(b: Bench) -> list[Account]:
             joined=joined,
             ready=ready,
         )
-        account = Account.of(CONFIG, pb.Resume.FromString(resume.SerializeToString()))
+        account = Account.of(CONFIG, from_proto(Resume, to_proto(resume)))
         assert account is not None
         known.append(account)
-        session.up()
+        session.hear(Up())
     return known
 
 
@@ -325,7 +349,7 @@ def test_a_job_that_was_created_comes_back_as_that(bench: Run, tmp_path: Path, k
         b.registry.create_job(CREATED)
         if known_as == "ended":
             for one in await run_created(b):
-                b.registry.job("train").sessions[one.member.rank].leave()
+                b.registry.job("train").sessions[one.member.rank].hear(Leave())
             await b.registry.drain()
             assert b.used == 0
         copy = tmp_path / "backup.db"
@@ -356,7 +380,7 @@ def test_a_job_that_was_created_comes_back_as_that(bench: Run, tmp_path: Path, k
         await b.pass_time(10.0, *back[1:])
         for session in back[1:]:
             assert any(isinstance(event, Renew) for event in heard(session))
-        back[1].abort("no more")
+        back[1].hear(Abort("no more"))
         (ended,) = [event for event in heard(back[2]) if isinstance(event, Ended)]
         assert "1 worker is left, and the job needs 2" in ended.reason
 
@@ -484,7 +508,7 @@ def test_a_database_from_a_backup_takes_over_what_was_set_up_after_it(bench: Run
     async def test(b: Bench) -> None:
         first = await b.run_job("first", 2)
         for session in first:
-            session.leave()
+            session.hear(Leave())
         await b.registry.drain()
         copy = tmp_path / "backup.db"
         with sqlite3.connect(copy) as target:

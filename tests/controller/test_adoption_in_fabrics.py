@@ -9,9 +9,10 @@ import pytest
 
 from controller.adoption import Account
 from controller.api.errors import UnreachableError
-from controller.jobs import JobSpec, Mode
+from controller.api.messages import JobSpec, Mode
 from tests.controller.spine_leaf import fabric, member
 from tests.controller.test_renewing import ACROSS, ONE_RACK, RenewalBench, Worker, bench
+from tests.controller.told import plan_of
 
 __all__ = ["bench"]
 Run = Callable[..., None]
@@ -36,9 +37,9 @@ def tell(b: RenewalBench, workers: Sequence[Worker], hosts: Sequence[int]) -> se
         assert worker.ready is not None
         account = Account(
             spec=JobSpec(name="train", world_size=len(hosts), elastic=True),
-            plan=replace(worker.ready.plan, mode_reason=""),
+            plan=replace(plan_of(worker.ready), mode_reason=""),
             member=member(b.config, rank, host, qp=worker.qp),
-            token=worker.ready.token,
+            token=worker.ready.resume_token,
         )
         try:
             worker.session = b.registry.resume("train", account.plan.generation, rank, account.token, account)

@@ -11,11 +11,8 @@ import pytest
 
 from controller.adoption import Account
 from controller.allocator import Region
-from controller.api import controller_pb2 as pb
 from controller.api.errors import ConflictError, UnreachableError
-from controller.jobs import Left, Mode, Resumed
-from controller.renewals import Renew
-from controller.views import event_message, rc_parameters
+from controller.api.messages import Abort, Join, Leave, Left, Mode, Renew, Resume, Resumed
 from tests.controller.fake_switch import FakeSwitch
 from tests.controller.spine_leaf import member as member_on
 from tests.controller.test_adoption import all_resume, on_a_new_database, resume, run_job
@@ -53,7 +50,7 @@ async def restore(b: Controlled, backup: Path, *, settle: bool = True) -> None:
 
 async def a_job_that_ended(b: Bench, name: str = "first") -> None:
     for session in await b.run_job(name, 2):
-        session.leave()
+        session.hear(Leave())
     await b.registry.drain()
 
 
@@ -68,12 +65,12 @@ def test_a_job_in_the_slots_of_one_that_the_backup_has_keeps_them(
     async def test(b: Bench) -> None:
         first = await b.run_job("first", 2)
         if ended:
-            first[0].abort("no more")
+            first[0].hear(Abort("no more"))
             await b.registry.drain()
         before = Region(0, 0, 256)
         backup = back_up(b, tmp_path / "backup.db")
         for session in first:
-            session.took_end() if ended else session.leave()
+            session.took_end() if ended else session.hear(Leave())
         await b.pass_time(5.0)
         assert b.switch.of_jobs == {}
         if same_number:
@@ -98,7 +95,7 @@ def test_a_job_in_the_slots_of_one_that_the_backup_has_keeps_them(
         assert not b.registry.job("first").job.live
         assert b.switch.of_jobs == entries
         for session in back:
-            session.leave()
+            session.hear(Leave())
         await b.registry.drain()
         assert [heard(session)[-2:] for session in back] == [[Left(), None]] * 3
         assert (b.switch.of_jobs, b.used) == ({}, 0)
@@ -120,7 +117,7 @@ def test_a_job_of_the_backup_whose_slots_are_anothers_by_now_is_renewed_elsewher
         entries = dict(b.switch.of_jobs)
         await restore(b, backup)
         back = [
-            b.registry.resume("first", ready.plan.generation, rank, ready.token)
+            b.registry.resume("first", ready.generation, rank, ready.resume_token)
             for rank, ready in enumerate(first)
         ]
         for session in back:
@@ -165,25 +162,18 @@ def told(b: RenewalBench, worker: Worker, hosts: Sequence[int]) -> Account:
     """What the message of a worker that resumes has of it now."""
     assert worker.ready is not None
     who = member_on(b.config, worker.rank, hosts[worker.rank], qp=worker.qp)
-    ready = event_message(worker.ready, b.registry.timing, rc_parameters(b.config)).ready
+    ready = worker.ready
     known = Account.of(
         b.config,
-        pb.Resume(
+        Resume(
             job="train",
             generation=ready.generation,
             rank=worker.rank,
-            token=worker.ready.token,
-            joined=pb.Join(
+            token=worker.ready.resume_token,
+            joined=Join(
                 job="train",
                 world_size=len(hosts),
-                worker=pb.Worker(
-                    rank=worker.rank,
-                    mac=who.mac,
-                    ip=str(who.ip),
-                    qpn_out=who.qpn_out,
-                    psn_out=who.psn_out,
-                    qpn_in=who.qpn_in,
-                ),
+                worker=who.worker(),
                 path_mtu_max=1024,
             ),
             ready=ready,
@@ -219,7 +209,11 @@ def test_a_job_that_was_renewed_since_the_backup_leaves_nothing_behind(
         for worker in workers:
             assert worker.ready is not None
             worker.session = b.registry.resume(
-                "train", worker.ready.plan.generation, worker.rank, worker.ready.token, told(b, worker, hosts)
+                "train",
+                worker.ready.generation,
+                worker.rank,
+                worker.ready.resume_token,
+                told(b, worker, hosts),
             )
         await b.go(workers, 3.0)
         (plan,) = {worker.plan for worker in workers}
@@ -229,7 +223,7 @@ def test_a_job_that_was_renewed_since_the_backup_leaves_nothing_behind(
         assert used["l1"] == 256
         assert b.is_as_wanted()
         for worker in workers:
-            worker.session.leave()
+            worker.session.hear(Leave())
         await b.go(workers)
         assert not any(b.used().values())
         assert not any(b.of_jobs(name) for name in b.switches)
@@ -253,11 +247,11 @@ def test_what_one_worker_says_of_a_later_generation_takes_nothing_from_others(
         await restore(b, backup)
         for worker in workers:
             assert worker.ready is not None
-            says = worker.ready.plan.generation
+            says = worker.ready.generation
             if worker.rank == 0:
                 says, worker.qp = generation, qp
             worker.session = b.registry.resume(
-                "train", says, worker.rank, worker.ready.token, told(b, worker, ONE_RACK)
+                "train", says, worker.rank, worker.ready.resume_token, told(b, worker, ONE_RACK)
             )
         await b.go(workers, 3.0)
         assert workers[0].plan[0] > generation, "it was renewed"
@@ -296,7 +290,7 @@ def test_a_switch_that_is_looked_over_after_more_was_given_out_keeps_its_jobs(
         entries = dict(b.switch.of_jobs)
         b.switch.connected = False
         await restore(b, backup)
-        plan = ready_of((await b.run_job("other", 2))[0]).plan
+        plan = ready_of((await b.run_job("other", 2))[0])
         assert plan.mode is Mode.RING
         assert plan.generation > known[0].plan.generation
         b.switch.connected = True
@@ -341,7 +335,7 @@ def test_guards_that_nobody_knows_stay_until_somebody_takes_them_away(
         backup = back_up(b, tmp_path / "backup.db")
         (first, *_) = await b.run_job("train", 3)
         wanted = guards(b, "train")
-        first.abort("no more")
+        first.hear(Abort("no more"))
         await b.registry.drain()
         assert set(b.switch.of_jobs.values()) == wanted
         if database == "new":

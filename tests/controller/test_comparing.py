@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from controller.comparing import LONGEST_CALL, Called, Compare, Comparison
-from controller.jobs import Ended, Job, Left
+from controller.api.messages import Called, Compare, Ended, Left
+from controller.comparing import LONGEST_CALL, Comparison
+from controller.jobs import Job
 from tests.controller.test_jobs import TIMING, running, token, told
 
 SUM = Called(4, "all_reduce(SUM) of 4 int32 in-network")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from controller.api.messages import Abort, Leave, Up
 from controller.config import Spread, SwitchConfig
 from controller.configuration import Configuration, Report
 from controller.drift import Change
@@ -212,7 +213,7 @@ def test_what_is_left_of_a_job_that_ended_is_no_drift(bench: Run) -> None:
     async def test(bench: DeclaredBench) -> None:
         first, *others = await bench.run_job("train", ACROSS)
         assert changes(await bench.configuration.plan("")) == []
-        first.abort("enough")
+        first.hear(Abort("enough"))
         assert changes(await bench.configuration.plan("")) == []  # while it is taken off
         await bench.registry.drain()
         guards = {e for e in bench.of_jobs("l1") if isinstance(e, TableEntry) and e.table == MEMBER_QP}
@@ -240,14 +241,14 @@ def test_nothing_of_jobs_is_ever_drift(bench: Run, seed: int) -> None:
         for _ in range(choose.randrange(20)):
             await asyncio.sleep(0)
         for session in sessions:
-            session.up()
+            session.hear(Up())
         for _ in range(choose.randrange(20)):
             await asyncio.sleep(0)
         if choose.random() < 0.7:
             for session in sessions:
-                session.leave()
+                session.hear(Leave())
         else:
-            sessions[0].abort("enough")
+            sessions[0].hear(Abort("enough"))
 
     async def operator(bench: DeclaredBench) -> None:
         for _ in range(12):

@@ -13,12 +13,12 @@ import pytest
 from controller.api import controller_pb2 as pb
 from controller.api.admin import AdminClient
 from controller.api.errors import InvalidRequestError
+from controller.api.messages import Mode
 from controller.entries import Entry, TableEntry, table_entry
 from controller.p4rt import P4RuntimeClient, Update, UpdateKind
 from controller.push import Program, shipped_program
 from controller.routes import ROUTE
 from controller.vocabulary import Vocabulary
-from host_agent.membership import Mode
 from tests.controller.running_switch import DEVICE_ID, RunningSwitch, run_async
 from tests.controller.test_main import Process, config_of
 from tests.controller.test_service import Workers

@@ -15,13 +15,11 @@ import pytest
 from controller.__main__ import patience
 from controller.allocator import Region
 from controller.api.errors import NotPossibleError, UnreachableError
+from controller.api.messages import Abort, JobSpec, Leave, Left, Mode, Moved, Renew, Resumed, Start, Up
 from controller.config import Config, Spread
 from controller.entries import TableEntry
 from controller.flows import FLOW, TREE_JOB, UPLINK, removal_order
-from controller.jobs import JobSpec, Left, Mode, Resumed, Start
 from controller.marks import MARK_GROUP
-from controller.moves import Moved
-from controller.renewals import Renew
 from controller.routes import ECMP_MEMBER
 from controller.sessions import Session
 from controller.store import Store, StoredJob
@@ -65,7 +63,7 @@ def test_a_job_across_racks_from_join_to_left(bench: Run) -> None:
     async def test(b: FabricBench) -> None:
         sessions = await b.join("train", ACROSS)
         readies = [ready_of(session) for session in sessions]
-        plan = readies[0].plan
+        plan = readies[0]
         assert (plan.mode, plan.mode_reason, plan.ring) == (Mode.IN_NETWORK, "", (0, 2, 1, 3))
         assert [r.successor.rank for r in readies] == [2, 3, 1, 0]
         assert [r.predecessor.rank for r in readies] == [3, 2, 0, 1]
@@ -74,10 +72,10 @@ def test_a_job_across_racks_from_join_to_left(bench: Run) -> None:
         assert TREE_JOB in tables(b, "s2")
         assert b.is_as_wanted()
         for session in sessions:
-            session.up()
+            session.hear(Up())
         assert [heard(session) for session in sessions] == [[Start()]] * 4
         for session in sessions:
-            session.leave()
+            session.hear(Leave())
         await b.registry.drain()
         assert [heard(session) for session in sessions] == [[Left(), None]] * 4
         assert b.used() == {}
@@ -90,7 +88,7 @@ def test_a_job_in_one_rack_needs_no_spine(bench: Run) -> None:
     async def test(b: FabricBench) -> None:
         for name in ("s1", "s2"):
             await b.lose(name)
-        plan = ready_of((await b.join("train", (2, 3)))[0]).plan
+        plan = ready_of((await b.join("train", (2, 3)))[0])
         assert plan.mode is Mode.IN_NETWORK
         assert b.used() == {"l2": 256}
 
@@ -99,7 +97,7 @@ def test_a_job_in_one_rack_needs_no_spine(bench: Run) -> None:
 
 def test_bigger_than_a_switch_adds_up_for_but_not_than_the_fabric(bench: Run) -> None:
     async def test(b: FabricBench) -> None:
-        plan = ready_of((await b.join("train", range(40)))[0]).plan
+        plan = ready_of((await b.join("train", range(40)))[0])
         assert (plan.mode, len(plan.ring)) == (Mode.IN_NETWORK, 40)
 
     bench(test, fabric((20, 20), spines=1))
@@ -109,7 +107,7 @@ def test_bigger_than_a_switch_adds_up_for_but_not_than_the_fabric(bench: Run) ->
 def test_all_switches_or_none(bench: Run, refusing: str) -> None:
     async def test(b: FabricBench) -> None:
         b.switches[refusing].fails = SwitchError(f"switch {refusing} refused 1 of 5 updates: full")
-        plan = ready_of((await b.join("train", ACROSS))[0]).plan
+        plan = ready_of((await b.join("train", ACROSS))[0])
         assert (plan.mode, plan.mode_reason) == (
             Mode.RING,
             f"switch {refusing} refused 1 of 5 updates: full",
@@ -117,7 +115,7 @@ def test_all_switches_or_none(bench: Run, refusing: str) -> None:
         assert plan.ring == (0, 2, 1, 3), "by ring it crosses racks as little"
         assert b.used() == {}
         assert b.is_as_wanted()
-        assert ready_of((await b.join("next", ACROSS))[0]).plan.mode is Mode.IN_NETWORK
+        assert ready_of((await b.join("next", ACROSS))[0]).mode is Mode.IN_NETWORK
 
     bench(test)
 
@@ -126,7 +124,7 @@ def test_no_room_on_one_of_them_is_none_on_all(bench: Run) -> None:
     async def test(b: FabricBench) -> None:
         for i in range(MAX_JOBS):
             await b.run_job(f"job{i}", (2, 3))
-        plan = ready_of((await b.join("train", ACROSS))[0]).plan
+        plan = ready_of((await b.join("train", ACROSS))[0])
         assert plan.mode is Mode.RING
         assert "l2" in plan.mode_reason
         assert "32 jobs" in plan.mode_reason
@@ -140,7 +138,7 @@ def test_guards_of_both_ends_outlive_a_dead_job_on_leaves(bench: Run) -> None:
         sessions = await b.run_job("train", ACROSS)
         guards = {name: set(removal_order(list(b.of_jobs(name)))[1]) for name in ("l1", "l2")}
         assert len(guards["l1"]) == 2 * 3  # its own two flows, and the one that enters
-        sessions[0].abort("no more")
+        sessions[0].hear(Abort("no more"))
         await b.registry.drain()
         assert {name: b.of_jobs(name) for name in ("l1", "l2")} == guards
         assert b.used() == {"l1": 256, "l2": 256}, "spines have no guards, and nobody to guard"
@@ -180,12 +178,12 @@ def test_a_job_across_racks_survives_a_restart_of_the_controller(bench: Run) -> 
         await b.restart()
         assert {name: switch.entries for name, switch in b.switches.items()} == before
         assert {name: len(switch.log) for name, switch in b.switches.items()} == logs, "nothing was touched"
-        generation = readies[0].plan.generation
-        back = [b.registry.resume("train", generation, rank, readies[rank].token) for rank in range(4)]
+        generation = readies[0].generation
+        back = [b.registry.resume("train", generation, rank, readies[rank].resume_token) for rank in range(4)]
         assert [heard(session) for session in back] == [[Resumed()]] * 4
         assert b.used() == {"l1": 256, "l2": 256, "s1": 256, "s2": 256}
         for session in back:
-            session.leave()
+            session.hear(Leave())
         await b.registry.drain()
         assert b.used() == {}
         assert b.is_as_wanted()
@@ -323,7 +321,7 @@ def test_without_any_spine_jobs_wait_and_new_ones_run_by_ring_with_the_reason(
         await b.lose("s2")
         assert b.uses("l1") == {"s2"}, "as it was when the last one went"
         assert "job train waits: no spine joins l1, l2 (s1 is away; s2 is away)" in caplog.text
-        plan = ready_of((await b.join("late", ACROSS))[0]).plan
+        plan = ready_of((await b.join("late", ACROSS))[0])
         assert (plan.mode, plan.mode_reason) == (
             Mode.RING,
             "no spine joins l1, l2 (s1 is away; s2 is away)",
@@ -334,7 +332,7 @@ def test_without_any_spine_jobs_wait_and_new_ones_run_by_ring_with_the_reason(
         await b.find("s1")
         assert (b.uses("l1"), b.uses("l2")) == ({"s1"}, {"s1"})
         assert [heard(session)[-1] for session in sessions] == [Start()] * 4
-        assert ready_of((await b.join("later", ACROSS))[0]).plan.mode is Mode.IN_NETWORK
+        assert ready_of((await b.join("later", ACROSS))[0]).mode is Mode.IN_NETWORK
 
     bench(test)
 
@@ -447,7 +445,7 @@ def test_links_that_share_no_spine_any_more_stop_a_job_until_one_is_back(bench: 
         cables.cut = {"l1:s1", "l2:s2"}
         await cables.pass_time(3.0, *sessions)
         assert b.uses("l1") == b.uses("l2")
-        plan = ready_of((await b.join("late", ACROSS))[0]).plan
+        plan = ready_of((await b.join("late", ACROSS))[0])
         assert plan.mode_reason == "no spine joins l1, l2 (l1:s1: no answer; l2:s2: no answer)"
         cables.cut = {"l2:s2"}
         await cables.pass_time(3.0, *sessions)
@@ -500,7 +498,7 @@ def test_what_is_drained_takes_no_new_traffic(bench: Run) -> None:
         assert set(b.switches["l1"].entries.values()) == set(wanted)
         assert (b.uses("l2"), b.routes_over("l2")) == ({"s2"}, {"s2"})
         assert set(b.used()) == {"l1", "l2", "s1", "s2"}
-        assert ready_of((await b.join("next", ACROSS))[0]).plan.mode is Mode.IN_NETWORK
+        assert ready_of((await b.join("next", ACROSS))[0]).mode is Mode.IN_NETWORK
         assert "s1" not in b.registry.job("next").places
         b.registry.set_configuration(drained=frozenset(), extra={})
         await b.registry.drain()
@@ -570,7 +568,7 @@ def test_what_the_workers_of_a_job_that_moves_out_are_told_is_what_a_restart_fin
 
     async def test(b: FabricBench) -> None:
         for session in await b.run_job("train", ACROSS):
-            session.up()
+            session.hear(Up())
         running = b.registry.job("train")
         save, left = b.store.save_job, [writes]
 
@@ -664,7 +662,7 @@ def test_a_spine_without_room_takes_its_part_when_it_has_some(
         neighbour = await b.run_job("neighbour", (0, 1))
         b.registry.switches["s2"].allocator.release(Region(0, 0, 8))
         for session in neighbour:
-            session.leave()
+            session.hear(Leave())
         await b.registry.drain()
         assert b.uses("l1") == b.uses("l2") == {"s2"}
         assert caplog.text.count("job train does without spine s2") == 1
@@ -705,7 +703,7 @@ def test_a_host_that_is_no_longer_in_the_configuration_ends_its_jobs(bench: Run)
         readies = [ready_of(session) for session in await b.run_job("train", ACROSS)]
         b.config = replace(CONFIG, hosts=CONFIG.hosts[:3])
         await b.restart()
-        back = b.registry.resume("train", readies[0].plan.generation, 0, readies[0].token)
+        back = b.registry.resume("train", readies[0].generation, 0, readies[0].resume_token)
         assert "the host of rank 3 (h4, 10.0.2.2) is no longer in" in ended_of(back).reason
         job_info(b.registry, b.registry.job("train"))
         await b.pass_time(CONFIG.resume_timeout_s + 40.0)
@@ -731,7 +729,7 @@ def test_a_database_that_is_older_than_the_sums_on_switches_repeats_no_generatio
             sessions = await b.run_job(name, ACROSS)
             had.add(b.registry.job(name).generation)
             for session in sessions:
-                session.leave()
+                session.hear(Leave())
             await b.registry.drain()
         b.registry.stop()
         await b.registry.drain()
@@ -762,7 +760,7 @@ def test_a_generation_that_a_switch_may_have_had_is_not_used_there(bench: Run) -
     async def test(b: FabricBench) -> None:
         for name in ("one", "two"):
             for session in await b.run_job(name, ACROSS):
-                session.leave()
+                session.hear(Leave())
             await b.registry.drain()
         for name in b.switches:
             await b.lose(name)

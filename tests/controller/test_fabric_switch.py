@@ -7,13 +7,14 @@ from dataclasses import replace
 import pytest
 
 from controller.allocator import Region
+from controller.api.messages import Mode
 from controller.config import Spread
 from controller.entries import Entry, TableEntry
 from controller.flows import UPLINK
 from controller.graph import LinkState
-from controller.jobs import Mode, Plan
 from controller.recovery import compare, flatten
 from controller.routes import base_entries
+from controller.specs import Plan
 from controller.switch import Switch
 from controller.trees import Tree, entries_on, moved
 from controller.updates import Update, UpdateKind

@@ -20,13 +20,29 @@ from pathlib import Path
 import pytest
 
 from controller.api.errors import ControllerError
+from controller.api.messages import (
+    Abort,
+    Ended,
+    Heartbeat,
+    Held,
+    HoldAt,
+    JobSpec,
+    Leave,
+    Left,
+    Mode,
+    Pause,
+    Paused,
+    Ready,
+    Renew,
+    Renewed,
+    Renewing,
+    Resumed,
+    Start,
+    Up,
+)
 from controller.entries import Entry
-from controller.events import Renewed, Resumed
-from controller.jobs import Ended, JobSpec, Left, Mode, Phase, Ready, Start
-from controller.moves import HoldAt, Pause
-from controller.renewals import Renew, Standing
 from controller.sessions import Session
-from controller.specs import Backup
+from controller.specs import Backup, Phase
 from tests.controller.fake_switch import FakeSwitch
 from tests.controller.spine_leaf import FabricBench, fabric, member
 from tests.controller.told import heard
@@ -46,7 +62,7 @@ class Agent:
         self.session, self.rank = session, rank
         self.ready: Ready | None = None
         self.renew: Renew | None = None
-        self.standing: tuple[int, Standing] | None = None
+        self.standing: Renewing | None = None
         self.started = self.up = self.leaving = self.dead = self.refused = False
         self.connected = True
         self.end: Ended | Left | None = None
@@ -64,7 +80,7 @@ class Agent:
             elif isinstance(event, Renew):
                 self._stand(event)
             elif isinstance(event, Renewed):
-                if self.standing is not None and self.standing[0] == event.renewal:
+                if self.standing is not None and self.standing.renewal == event.renewal:
                     self.ready, self.rank, self.standing = event.ready, event.ready.rank, None
                     self._come_up()
             elif isinstance(event, Start):
@@ -72,9 +88,9 @@ class Agent:
             elif isinstance(event, Resumed):
                 self._say_again()
             elif isinstance(event, Pause):
-                self.session.paused(event.move, COLLECTIVE)
+                self.session.hear(Paused(event.move, COLLECTIVE))
             elif isinstance(event, HoldAt):
-                self.session.held(event.move)
+                self.session.hear(Held(event.move))
             elif isinstance(event, (Ended, Left)):
                 self.end = event
             elif event is None:
@@ -82,27 +98,28 @@ class Agent:
 
     def leave(self) -> None:
         self.leaving = True
-        self.session.leave()
+        self.session.hear(Leave())
 
     def _come_up(self) -> None:
         self.up, self.started = True, False
-        self.session.up()
+        self.session.hear(Up())
 
     def _stand(self, renew: Renew) -> None:
         if self.renew is None or renew.renewal > self.renew.renewal:
             self.renew, self.up, self.started, qp = renew, False, False, self._qps()
-            standing = Standing(qpn_out=qp, psn_out=7, qpn_in=qp + 1, collective=COLLECTIVE)
-            self.standing = renew.renewal, standing
-        if self.standing is not None and self.standing[0] == renew.renewal:
-            self.session.stands(*self.standing)
+            self.standing = Renewing(
+                renewal=renew.renewal, qpn_out=qp, psn_out=7, qpn_in=qp + 1, collective=COLLECTIVE
+            )
+        if self.standing is not None and self.standing.renewal == renew.renewal:
+            self.session.hear(self.standing)
 
     def _say_again(self) -> None:
         if self.standing is not None:
-            self.session.stands(*self.standing)
+            self.session.hear(self.standing)
         elif self.up:
-            self.session.up()
+            self.session.hear(Up())
         if self.leaving:
-            self.session.leave()
+            self.session.hear(Leave())
 
 
 class SlowSwitch(FakeSwitch):
@@ -174,7 +191,7 @@ class History:
                 self.bench.now += 0.5
                 for agent in self.alive:
                     if agent.connected:
-                        agent.session.heartbeat()
+                        agent.session.hear(Heartbeat())
                 self.bench.registry.tick()
             await self.bench.registry.drain()
             for agent in self.alive:
@@ -289,7 +306,7 @@ class History:
 
     async def worker_aborts(self) -> None:
         if (agent := self._one()) is not None:
-            agent.session.abort("no more")
+            agent.session.hear(Abort("no more"))
             agent.dead = True
 
     async def worker_closes(self) -> None:
@@ -316,7 +333,7 @@ class History:
         if agent.ready is None:
             agent.refused = True
             return
-        generation, token = agent.ready.plan.generation, agent.ready.token
+        generation, token = agent.ready.generation, agent.ready.resume_token
         try:
             agent.session = self.bench.registry.resume("train", generation, agent.rank, token)
         except ControllerError:
@@ -343,7 +360,7 @@ class History:
         await self.go(seconds=LONG_S)
         left = self.alive
         assert not [agent.rank for agent in left if not (agent.started and agent.connected)], "some are stuck"
-        assert len({agent.ready.plan.generation for agent in left if agent.ready is not None}) <= 1
+        assert len({agent.ready.generation for agent in left if agent.ready is not None}) <= 1
         assert self.bench.is_as_wanted()
         if not left or self.deleted:
             return

@@ -11,32 +11,28 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from controller.api.errors import ConflictError, InvalidRequestError, NotPossibleError
-from controller.jobs import (
+from controller.api.messages import (
+    EndCause,
     Ended,
-    Event,
+    FromController,
     Heartbeat,
-    Install,
-    Job,
+    HoldAt,
     JobSpec,
     Left,
-    Lost,
-    Member,
     Mode,
-    Over,
-    Phase,
-    Plan,
+    Moved,
+    Pause,
     Ready,
-    Relocate,
+    Renewing,
     Resumed,
     Start,
-    Started,
-    Stayed,
-    Tell,
-    Timing,
     Waiting,
 )
-from controller.moves import HOLDING_S, HoldAt, Moved, Pause, Step
-from controller.renewals import Cause, Standing
+from controller.events import Install, Lost, Over, Relocate, Started, Stayed, Tell
+from controller.jobs import Job
+from controller.moves import HOLDING_S, Step
+from controller.renewals import Cause
+from controller.specs import Member, Phase, Plan, Timing
 
 TIMING = Timing(heartbeat_interval_s=1.0, heartbeat_timeout_s=5.0, resume_timeout_s=30.0)
 PLAN = Plan(job_id=5, generation=77, window=8, message_packets=16, path_mtu=1024, mode=Mode.IN_NETWORK)
@@ -59,7 +55,7 @@ def token(rank: int) -> bytes:
     return b"token of %d" % rank
 
 
-def told(job: Job, *, quiet: bool = True) -> list[tuple[int, Event]]:
+def told(job: Job, *, quiet: bool = True) -> list[tuple[int, FromController]]:
     """What workers were told since the last call; heartbeats only if asked for."""
     tells = [effect for effect in job.take_effects() if isinstance(effect, Tell)]
     return [(t.rank, t.event) for t in tells if not (quiet and isinstance(t.event, Heartbeat))]
@@ -87,6 +83,27 @@ def running(size: int, now: float = 0.0) -> Job:
     return job
 
 
+def ready_for(rank: int, successor: Member, predecessor: Member, size: int) -> Ready:
+    """What a worker is told of a job with that plan."""
+    return Ready(
+        job_id=PLAN.job_id,
+        generation=PLAN.generation,
+        window=PLAN.window,
+        message_packets=PLAN.message_packets,
+        path_mtu=PLAN.path_mtu,
+        mode=PLAN.mode,
+        mode_reason=PLAN.mode_reason,
+        successor=successor.worker(),
+        predecessor=predecessor.worker(),
+        heartbeat_interval_s=TIMING.heartbeat_interval_s,
+        heartbeat_timeout_s=TIMING.heartbeat_timeout_s,
+        resume_token=token(rank),
+        ring=PLAN.ring,
+        rank=rank,
+        world_size=size,
+    )
+
+
 def test_workers_that_wait_are_told_who_is_missing() -> None:
     job = Job(JobSpec(name="train", world_size=3), TIMING)
     job.join(member(2), 3, now=0.0)
@@ -106,8 +123,7 @@ def test_everyone_learns_its_neighbours_on_the_ring() -> None:
     job.take_effects()
     job.planned(PLAN, {rank: token(rank) for rank in range(3)}, 0.0)
     assert told(job) == [
-        (rank, Ready(PLAN, member((rank + 1) % 3), member((rank + 2) % 3), token(rank), rank, 3))
-        for rank in range(3)
+        (rank, ready_for(rank, member((rank + 1) % 3), member((rank + 2) % 3), 3)) for rank in range(3)
     ]
 
 
@@ -115,7 +131,7 @@ def test_a_job_of_one_is_its_own_neighbour() -> None:
     job = joined(1)
     job.take_effects()
     job.planned(PLAN, {0: token(0)}, 0.0)
-    assert told(job) == [(0, Ready(PLAN, member(0), member(0), token(0), 0, 1))]
+    assert told(job) == [(0, ready_for(0, member(0), member(0), 1))]
 
 
 @pytest.mark.parametrize(
@@ -159,7 +175,8 @@ def test_silence_ends_the_job_and_names_the_worker() -> None:
     job.tick(105.3)
     assert not any(isinstance(effect, Lost) for effect in job.take_effects())
     job.bury(token(1), f"{lost}; message 3")
-    assert told(job) == [(rank, Ended(f"{lost}; message 3", 1)) for rank in range(3)]
+    end = Ended(reason=f"{lost}; message 3", cause=EndCause.WORKER_LOST, rank=1, host="h2")
+    assert told(job) == [(rank, end) for rank in range(3)]
 
 
 def test_a_break_that_is_shorter_than_the_timeout_is_no_matter() -> None:
@@ -216,7 +233,9 @@ def test_who_is_dead_is_missed_by_a_controller_that_is_stopped_again_and_again_t
 def test_an_abort_is_passed_on_as_it_is() -> None:
     job = running(2)
     job.abort(1, "the workers disagree: rank 1 called all_reduce")
-    assert {event for _, event in told(job)} == {Ended("the workers disagree: rank 1 called all_reduce", 1)}
+    reason = "the workers disagree: rank 1 called all_reduce"
+    end = Ended(reason=reason, cause=EndCause.WORKER_ABORTED, rank=1, host="h2")
+    assert {event for _, event in told(job)} == {end}
 
 
 def test_after_a_restart_all_workers_have_to_come_back() -> None:
@@ -259,7 +278,7 @@ def by_ring(size: int) -> Job:
     return job
 
 
-def to_all(size: int, event: Event) -> list[tuple[int, Event]]:
+def to_all(size: int, event: FromController) -> list[tuple[int, FromController]]:
     return [(rank, event) for rank in range(size)]
 
 
@@ -381,7 +400,8 @@ def test_a_job_that_ends_while_it_moves_has_ended() -> None:
     job.move_to(Mode.IN_NETWORK, 1, 0.0)
     told(job)
     job.abort(1, "no more")
-    assert job.take_effects() == [Over(), *(Tell(rank, Ended("no more", 1)) for rank in range(2))]
+    end = Ended(reason="no more", cause=EndCause.WORKER_ABORTED, rank=1, host="h2")
+    assert job.take_effects() == [Over(), *(Tell(rank, end) for rank in range(2))]
     job.paused(0, 1, 0, 0.0)
     job.held(0, 1, 0.0)
     job.moved(Mode.IN_NETWORK, "")
@@ -416,13 +436,13 @@ class Worker:
 
     def __init__(self) -> None:
         self.session = True
-        self.heard: list[Event] = []
+        self.heard: list[FromController] = []
         self.up = self.leaving = self.gone = False
         self.next = 0  # the first collective not started
         self.step: Pause | HoldAt | None = None  # what it has to answer
         self.mode = Mode.IN_NETWORK
 
-    def has(self, kind: type[Event]) -> bool:
+    def has(self, kind: type[FromController]) -> bool:
         return any(isinstance(event, kind) for event in self.heard)
 
     @property
@@ -604,7 +624,7 @@ class JobMachine(RuleBasedStateMachine):
 
     @rule()
     def delete(self) -> None:
-        self.job.end("it was deleted")
+        self.job.end("it was deleted", EndCause.DELETED)
         self.settle()
 
     @invariant()
@@ -618,7 +638,7 @@ class JobMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """However it stands: after the end, everybody who can come back hears of it, once."""
-        self.job.end("the test is over")
+        self.job.end("the test is over", EndCause.DELETED)
         self.settle()
         for rank, worker in self.workers.items():
             if not worker.is_over and not worker.gone and worker.has(Ready):
@@ -699,7 +719,7 @@ def test_heartbeats_in_an_elastic_job_are_answered_with_their_number() -> None:
     told(other)
     job.heartbeat(1, 7, 1.0)
     other.heartbeat(1, 7, 1.0)
-    assert [e for e in job.take_effects() if isinstance(e, Tell)] == [Tell(1, Heartbeat(7))]
+    assert [e for e in job.take_effects() if isinstance(e, Tell)] == [Tell(1, Heartbeat(number=7))]
     assert other.take_effects() == []
 
 
@@ -710,9 +730,9 @@ def test_who_is_being_given_up_or_keeps_a_renewal_waiting_is_not_told_that_it_be
     job.take_effects()
     job.heartbeat(1, 3, 1.0)
     assert job.take_effects() == []
-    job.standing(1, 80, Standing(qpn_out=0x301, psn_out=0, qpn_in=0x302, collective=4), 1.0)
+    job.renewing(1, Renewing(renewal=80, qpn_out=0x301, psn_out=0, qpn_in=0x302, collective=4), 1.0)
     job.heartbeat(1, 4, 1.0)
-    assert job.take_effects() == [Tell(1, Heartbeat(4))]
+    assert job.take_effects() == [Tell(1, Heartbeat(number=4))]
     for rank in (0, 1):
         job.heard(rank, 9.0)
     job.tick(9.0)

@@ -18,7 +18,7 @@ import pytest
 
 from controller.api.admin import AdminClient
 from controller.api.errors import UnreachableError
-from host_agent.membership import Mode
+from controller.api.messages import Mode
 from tests.controller.running_switch import HOSTS, RunningSwitch, free_port
 from tests.controller.test_service import Workers
 

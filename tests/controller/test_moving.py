@@ -17,6 +17,7 @@ import pytest
 
 from controller.admission import Quotas, TenantQuota
 from controller.api.admin import AdminClient
+from controller.api.messages import Mode, Ready
 from controller.entries import Entry, TableEntry
 from controller.flows import FLOW
 from controller.routes import rack_entries
@@ -25,7 +26,6 @@ from host_agent.communicator import Communicator
 from host_agent.controller_session import ControllerSession
 from host_agent.errors import JobEndedError, WorkerLostError
 from host_agent.joining import transport_config
-from host_agent.membership import Mode, Ready
 from host_agent.numbering import IN_NETWORK_LIMIT
 from host_agent.transport import TransportConfig
 from simulation.rack import Faults, Simulation
@@ -192,9 +192,9 @@ class RackOffer:
         return self.qpn_out + 1
 
     def connect(self, ready: Ready) -> SimulatedLink:
-        request = replace(
-            self.rack.requests[self.rank], qpn_out=self.qpn_out, psn_out=self.psn_out, qpn_in=self.qpn_in
-        )
+        request = self.rack.requests[self.rank]
+        worker = replace(request.worker, qpn_out=self.qpn_out, psn_out=self.psn_out, qpn_in=self.qpn_in)
+        request = replace(request, worker=worker)
         return self.rack.connect(transport_config(request, ready, retry_limit=0), ready.mode)
 
     def close(self) -> None:

@@ -4,11 +4,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.allocator import Region
+from controller.api.messages import Mode
 from controller.entries import Entry, Group, TableEntry, key_of, table_entry
 from controller.flows import EMIT, FLOW, MEMBER_QP, TREE_JOB, UPLINK
-from controller.jobs import Mode, Plan
 from controller.recovery import Stage, compare, deleting_stages, flatten, writing_stages
 from controller.routes import ECMP_MEMBER, EDGE_PORT, MAC, ROUTE, TREE_LINK, base_entries
+from controller.specs import Plan
 from controller.trees import Tree, entries_on
 from tests.controller.running_switch import job
 from tests.controller.spine_leaf import fabric, member

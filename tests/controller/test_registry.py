@@ -18,31 +18,35 @@ from controller.api.errors import (
     NotPossibleError,
     QueuePairTakenError,
 )
+from controller.api.messages import (
+    Abort,
+    EndCause,
+    Ended,
+    Heartbeat,
+    JobSpec,
+    Leave,
+    Left,
+    Mode,
+    Moved,
+    Renew,
+    Resumed,
+    Start,
+    Up,
+)
 from controller.config import Config, HostConfig, SwitchConfig
 from controller.entries import Entry
 from controller.fabric import ManagedSwitch, guards_of
 from controller.flows import FLOW, MEMBER_QP, removal_order
-from controller.jobs import (
-    Ended,
-    JobSpec,
-    Left,
-    Member,
-    Mode,
-    Phase,
-    Resumed,
-    Start,
-)
-from controller.moves import Moved
 from controller.registry import Registry
-from controller.renewals import Renew
 from controller.routes import rack_entries
 from controller.sessions import Session
+from controller.specs import Member, Phase
 from controller.store import Store, StoredJob
 from controller.switch import SwitchError
 from controller.views import job_info
 from p4src import MAX_JOBS
 from tests.controller.fake_switch import FakeSwitch
-from tests.controller.told import ended_of, heard, ready_of
+from tests.controller.told import ended_of, heard, plan_of, ready_of
 
 CONFIG = Config(
     switches=(SwitchConfig(name="s1", device_id=1, address="127.0.0.1:1"),),
@@ -110,7 +114,7 @@ class Bench:
         for _ in range(round(seconds * 2)):
             self.now += 0.5
             for session in alive:
-                session.heartbeat()
+                session.hear(Heartbeat())
             self.registry.tick()
             await self.registry.drain()
 
@@ -125,7 +129,7 @@ class Bench:
     async def run_job(self, name: str, size: int, **member_fields: int) -> list[Session]:
         sessions = await self.join(name, size, **member_fields)
         for session in sessions:
-            session.up()
+            session.hear(Up())
         return sessions
 
     @property
@@ -162,17 +166,17 @@ def test_a_job_from_join_to_left(bench: Run) -> None:
     async def test(b: Bench) -> None:
         sessions = await b.join("train", 4)
         readies = [ready_of(session) for session in sessions]
-        assert {r.plan for r in readies} == {readies[0].plan}
-        plan = readies[0].plan
+        assert len({plan_of(ready) for ready in readies}) == 1
+        plan = readies[0]
         assert (plan.mode, plan.window, plan.message_packets, plan.path_mtu) == (Mode.IN_NETWORK, 8, 16, 2048)
         assert [r.successor.rank for r in readies] == [1, 2, 3, 0]
         assert len(b.switch.of_jobs) == 1 + 5 * 4  # a group; emit, two flows and two guards a rank
         for session in sessions:
-            session.up()
+            session.hear(Up())
         assert [heard(session) for session in sessions] == [[Start()]] * 4
         for session in sessions:
             assert b.used == 256
-            session.leave()
+            session.hear(Leave())
         await b.registry.drain()
         assert [heard(session) for session in sessions] == [[Left(), None]] * 4
         assert b.switch.of_jobs == {}
@@ -186,7 +190,7 @@ def test_the_smallest_link_sets_the_path_mtu(bench: Run) -> None:
         first = b.registry.join("train", 2, member(0))
         b.registry.join("train", 2, member(1, path_mtu_max=512))
         await b.registry.drain()
-        assert ready_of(first).plan.path_mtu == 512
+        assert ready_of(first).path_mtu == 512
 
     bench(test)
 
@@ -196,9 +200,9 @@ def test_generations_go_up_and_survive_restarts(bench: Run) -> None:
         seen = []
         for i in range(4):
             sessions = await b.run_job("train", 2)
-            seen.append(ready_of(sessions[0]).plan.generation)
+            seen.append(ready_of(sessions[0]).generation)
             for session in sessions:
-                session.leave()
+                session.hear(Leave())
             await b.registry.drain()
             if i % 2:
                 await b.restart()
@@ -213,7 +217,7 @@ def test_generations_go_up_and_survive_restarts(bench: Run) -> None:
 )
 def test_what_a_switch_cannot_add_up_runs_by_ring(bench: Run, size: int, reason: str) -> None:
     async def test(b: Bench) -> None:
-        plan = ready_of((await b.join("train", size))[0]).plan
+        plan = ready_of((await b.join("train", size))[0])
         assert plan.mode is Mode.RING
         assert reason in plan.mode_reason
         assert b.switch.of_jobs == {}
@@ -224,13 +228,13 @@ def test_what_a_switch_cannot_add_up_runs_by_ring(bench: Run, size: int, reason:
 def test_without_free_slots_a_job_runs_by_ring_and_with_them_in_the_network_again(bench: Run) -> None:
     async def test(b: Bench) -> None:
         jobs = [await b.run_job(f"job{i}", 2) for i in range(MAX_JOBS)]
-        plan = ready_of((await b.join("late", 2))[0]).plan
+        plan = ready_of((await b.join("late", 2))[0])
         assert plan.mode is Mode.RING
         assert plan.mode_reason == "needs 256 slots on switch s1; 8192 of 8192 in use by 32 jobs"
         for session in (*jobs[7], *jobs[8]):  # one's room is for the first in the queue
-            session.leave()
+            session.hear(Leave())
         await b.registry.drain()
-        assert ready_of((await b.join("later", 2))[0]).plan.mode is Mode.IN_NETWORK
+        assert ready_of((await b.join("later", 2))[0]).mode is Mode.IN_NETWORK
 
     bench(test)
 
@@ -271,7 +275,7 @@ def test_a_job_that_ended_while_it_waited_for_its_switch_is_over_after_a_restart
         await b.settled()
         assert not b.registry.job("train").job.live
         b.qp -= 2  # nobody has ever sent to these
-        assert ready_of((await b.join("train", 2))[0]).plan.mode is Mode.IN_NETWORK
+        assert ready_of((await b.join("train", 2))[0]).mode is Mode.IN_NETWORK
 
     bench(test)
 
@@ -279,7 +283,7 @@ def test_a_job_that_ended_while_it_waited_for_its_switch_is_over_after_a_restart
 def test_a_switch_that_refuses_leaves_the_job_to_the_ring(bench: Run) -> None:
     async def test(b: Bench) -> None:
         b.switch.fails = SwitchError("switch s1 refused 1 of 5 updates: the table is full")
-        plan = ready_of((await b.join("train", 2))[0]).plan
+        plan = ready_of((await b.join("train", 2))[0])
         assert (plan.mode, plan.mode_reason) == (
             Mode.RING,
             "switch s1 refused 1 of 5 updates: the table is full",
@@ -313,9 +317,11 @@ def test_guards_outlive_a_dead_job_until_nobody_can_send_any_more(bench: Run) ->
 def test_guards_go_soon_when_all_workers_know(bench: Run) -> None:
     async def test(b: Bench) -> None:
         sessions = await b.run_job("train", 3)
-        sessions[1].abort("the workers disagree")
+        sessions[1].hear(Abort("the workers disagree"))
         await b.registry.drain()
-        assert [ended_of(session) for session in sessions] == [Ended("the workers disagree", 1)] * 3
+        assert [ended_of(session) for session in sessions] == [
+            Ended(reason="the workers disagree", cause=EndCause.WORKER_ABORTED, rank=1, host="h2")
+        ] * 3
         for session in sessions[:2]:
             session.took_end()
         await b.pass_time(10.0)
@@ -332,11 +338,11 @@ def test_a_worker_that_was_taken_in_when_the_controller_died_joins_again_and_hea
         one, two = await b.join("train", 2)
         before = ready_of(two)
         await b.restart()  # before rank 1 had heard anything
-        one = b.registry.resume("train", before.plan.generation, 0, ready_of(one).token)
+        one = b.registry.resume("train", before.generation, 0, ready_of(one).resume_token)
         two = b.registry.join("train", 2, member(1, qp=b.qp))
         assert ready_of(two) == before
         for session in (one, two):
-            session.up()
+            session.hear(Up())
         assert [heard(session)[-1] for session in (one, two)] == [Start()] * 2
         with pytest.raises(ConflictError, match="rank 1 is taken"):
             b.registry.join("train", 2, member(1, qp=b.qp))
@@ -347,7 +353,7 @@ def test_a_worker_that_was_taken_in_when_the_controller_died_joins_again_and_hea
 def test_qps_may_be_used_again_when_who_sends_to_them_has_stopped(bench: Run) -> None:
     async def test(b: Bench) -> None:
         sessions = await b.run_job("train", 2)
-        sessions[0].abort("again")
+        sessions[0].hear(Abort("again"))
         for session in sessions:
             assert ended_of(session).reason == "again"
             with pytest.raises(QueuePairTakenError, match=r"QP 0x102 of host h1 .* may still be sent to"):
@@ -357,7 +363,7 @@ def test_qps_may_be_used_again_when_who_sends_to_them_has_stopped(bench: Run) ->
             b.registry.join("next", 2, member(0, qp=b.qp))
         b.now += 2.0
         b.qp -= 2
-        plan = ready_of((await b.join("train", 2))[0]).plan
+        plan = ready_of((await b.join("train", 2))[0])
         assert plan.mode is Mode.IN_NETWORK
 
     bench(test)
@@ -395,7 +401,7 @@ def test_qps_that_a_lost_worker_sends_to_are_nobody_s_however_long_it_is_away(be
 def test_a_restart_knows_the_qps_of_jobs_that_have_ended(bench: Run) -> None:
     async def test(b: Bench) -> None:
         sessions = await b.run_job("train", 2)
-        sessions[0].abort("no more")
+        sessions[0].hear(Abort("no more"))
         await b.registry.drain()
         await b.restart()
         with pytest.raises(QueuePairTakenError, match="may still be sent to"):
@@ -411,10 +417,10 @@ def test_a_restart_knows_all_jobs_that_have_had_a_qp(bench: Run) -> None:
         for last in (False, True):
             sessions = await b.run_job("train", 2)
             if last:
-                sessions[0].abort("no more")
+                sessions[0].hear(Abort("no more"))
             else:
                 for session in sessions:
-                    session.leave()
+                    session.hear(Leave())
                     b.qp -= 1
                 await b.pass_time(b.registry.guarding_s)
             await b.registry.drain()
@@ -442,7 +448,7 @@ def test_other_jobs_do_not_notice_when_one_dies(bench: Run) -> None:
         well = await b.run_job("well", 3)
         ill = await b.run_job("ill", 3)
         before = b.registry.job("well").places.get("s1")
-        ill[0].abort("no more")
+        ill[0].hear(Abort("no more"))
         await b.pass_time(PATIENCE_S + 3, *well)
         assert b.registry.job("well").places.get("s1") == before
         assert before is not None
@@ -459,16 +465,16 @@ def test_running_jobs_carry_on_after_a_restart_of_the_controller(bench: Run) -> 
         entries = dict(b.switch.of_jobs)
         await b.restart()
         assert b.switch.of_jobs == entries
-        generation = readies[0].plan.generation
+        generation = readies[0].generation
         with pytest.raises(InvalidRequestError, match="token"):
-            b.registry.resume("train", generation, 0, readies[1].token)
-        back = [b.registry.resume("train", generation, rank, readies[rank].token) for rank in range(3)]
+            b.registry.resume("train", generation, 0, readies[1].resume_token)
+        back = [b.registry.resume("train", generation, rank, readies[rank].resume_token) for rank in range(3)]
         assert [heard(session) for session in back] == [[Resumed(), Moved(0, Mode.IN_NETWORK, "")]] * 3
         await b.pass_time(40.0, *back)
         other = await b.run_job("other", 2)
-        assert ready_of(other[0]).plan.mode is Mode.IN_NETWORK
+        assert ready_of(other[0]).mode is Mode.IN_NETWORK
         for session in back:
-            session.leave()
+            session.hear(Leave())
         await b.registry.drain()
         assert [heard(session) for session in back] == [[Left(), None]] * 3
 
@@ -480,7 +486,7 @@ def test_a_worker_that_does_not_come_back_after_a_restart_ends_the_job(bench: Ru
         sessions = await b.run_job("train", 2)
         ready = ready_of(sessions[0])
         await b.restart()
-        back = b.registry.resume("train", ready.plan.generation, 0, ready.token)
+        back = b.registry.resume("train", ready.generation, 0, ready.resume_token)
         await b.pass_time(CONFIG.resume_timeout_s + 1, back)
         assert ended_of(back).rank == 1
         await b.pass_time(PATIENCE_S + 3)
@@ -509,12 +515,14 @@ def test_how_a_job_ended_is_known_after_a_restart(bench: Run) -> None:
         sessions = await b.run_job("train", 2)
         readies = [ready_of(session) for session in sessions]
         sessions[1].broken()
-        sessions[0].abort("out of memory")
+        sessions[0].hear(Abort("out of memory"))
         await b.registry.drain()
         await b.restart()
         assert b.tables() == {MEMBER_QP}
-        late = b.registry.resume("train", readies[1].plan.generation, 1, readies[1].token)
-        assert ended_of(late) == Ended("out of memory", 0)
+        late = b.registry.resume("train", readies[1].generation, 1, readies[1].resume_token)
+        assert ended_of(late) == Ended(
+            reason="out of memory", cause=EndCause.WORKER_ABORTED, rank=0, host="h1"
+        )
 
     bench(test)
 
@@ -534,7 +542,7 @@ def test_a_switch_that_restarted_interrupts_its_jobs_and_takes_new_ones(bench: R
             assert isinstance(renew, Renew)
             assert renew.reason == "switch s1 was restarted, and has forgotten the job's sums"
         assert FLOW not in b.tables()
-        assert ready_of((await b.join("next", 2))[0]).plan.mode is Mode.IN_NETWORK
+        assert ready_of((await b.join("next", 2))[0]).mode is Mode.IN_NETWORK
 
     bench(test)
 
@@ -561,11 +569,11 @@ def test_jobs_that_were_created_may_run_more_than_once_and_have_their_own_sizes(
         await b.restart()
         for _ in range(2):
             sessions = await b.run_job("mine", 2)
-            plan = ready_of(sessions[0]).plan
+            plan = ready_of(sessions[0])
             assert (plan.window, plan.message_packets, plan.path_mtu) == (2, 4, 256)
             assert b.used == 16
             for session in sessions:
-                session.leave()
+                session.hear(Leave())
             await b.registry.drain()
         b.registry.delete_job("mine")
         await b.restart()
@@ -685,7 +693,7 @@ def test_a_restarted_switch_has_the_guards_of_its_jobs_before_routes(bench: Run)
         await b.run_job("train", 3)
         (first, *_) = await b.run_job("dying", 2)
         wanted = guards(b, "train") | guards(b, "dying")
-        first.abort("no more")
+        first.hear(Abort("no more"))
         await b.registry.drain()
         since = len(b.switch.log)
         await comes_back(b)
@@ -725,7 +733,7 @@ def test_a_forced_push_keeps_guards_until_nobody_can_send_any_more(bench: Run) -
 def test_of_two_jobs_with_one_qp_the_live_one_has_the_guard(bench: Run) -> None:
     async def test(b: Bench) -> None:
         sessions = await b.run_job("old", 2)
-        sessions[0].abort("again")
+        sessions[0].hear(Abort("again"))
         await b.registry.drain()
         for session in sessions:
             ended_of(session)
@@ -783,7 +791,7 @@ def test_a_database_that_fails_during_set_up_leaves_nothing_behind(
             assert f"{b.store.path} cannot be written: disk I/O error" in reason
         await b.pass_time(1.0)
         assert (b.switch.of_jobs, b.used) == ({}, 0)
-        assert ready_of((await b.run_job("next", 2))[0]).plan.mode is Mode.IN_NETWORK
+        assert ready_of((await b.run_job("next", 2))[0]).mode is Mode.IN_NETWORK
 
     bench(test)
 
@@ -794,11 +802,11 @@ def test_what_the_database_could_not_release_is_released_later_and_given_to_nobo
     async def test(b: Bench) -> None:
         failing.add("release")
         for session in await b.run_job("train", 2):
-            session.leave()
+            session.hear(Leave())
         await b.registry.drain()
         assert b.used == 256
         assert "job train is not off switch s1 yet: disk I/O error" in caplog.text
-        others = [ready_of((await b.run_job(f"other{i}", 2))[0]).plan.mode for i in range(2)]
+        others = [ready_of((await b.run_job(f"other{i}", 2))[0]).mode for i in range(2)]
         assert others == [Mode.IN_NETWORK] * 2
         await b.pass_time(1.0)
         assert b.used == 512
@@ -813,7 +821,7 @@ def test_a_failed_installation_that_the_database_cannot_forget_breaks_no_other_j
         b.switch.fails = SwitchError("switch s1 refused 1 of 5 updates: the table is full")
         failing.add("release")
         assert "disk I/O error" in ended_of((await b.join("train", 2))[0]).reason
-        assert ready_of((await b.run_job("next", 2))[0]).plan.mode is Mode.IN_NETWORK
+        assert ready_of((await b.run_job("next", 2))[0]).mode is Mode.IN_NETWORK
 
     bench(test)
 
@@ -824,7 +832,7 @@ def test_a_defect_during_set_up_ends_the_job(bench: Run) -> None:
         for session in await b.join("train", 2):
             assert "a defect in the controller" in ended_of(session).reason
         assert (b.switch.of_jobs, b.used) == ({}, 0)
-        assert ready_of((await b.run_job("train", 2))[0]).plan.mode is Mode.IN_NETWORK
+        assert ready_of((await b.run_job("train", 2))[0]).mode is Mode.IN_NETWORK
 
     bench(test)
 
@@ -832,7 +840,7 @@ def test_a_defect_during_set_up_ends_the_job(bench: Run) -> None:
 def test_how_long_ago_a_job_ended_that_never_began(bench: Run) -> None:
     async def test(b: Bench) -> None:
         session = b.registry.join("train", 2, member(0))
-        session.abort("rank 0 could not start: rank 1 has not joined")
+        session.hear(Abort("rank 0 could not start: rank 1 has not joined"))
         await b.registry.drain()
         await b.pass_time(5.0)
         info = job_info(b.registry, b.registry.job("train"))

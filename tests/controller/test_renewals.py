@@ -10,36 +10,29 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from controller.api.errors import NotPossibleError
-from controller.events import Renewed
-from controller.jobs import (
-    Detach,
+from controller.api.messages import (
+    EndCause,
     Ended,
-    Event,
+    FromController,
     Heartbeat,
-    Interrupted,
-    Job,
     JobSpec,
     Left,
-    Lost,
-    Member,
-    Over,
-    Phase,
-    Plan,
-    Rebuild,
-    Renumbered,
+    Renew,
+    Renewed,
+    Renewing,
     Start,
-    Started,
-    Tell,
-    WentOn,
 )
-from controller.renewals import Cause, Renew, Renewal, Standing
+from controller.events import Detach, Interrupted, Lost, Over, Rebuild, Renumbered, Started, Tell, WentOn
+from controller.jobs import Job
+from controller.renewals import Cause, Renewal
+from controller.specs import Member, Phase, Plan
 from tests.controller.test_jobs import PLAN, TIMING, member, ready, token
 
 REASON = "switch s1 was restarted"
 
 
-def standing(collective: int, qp: int = 0x900) -> Standing:
-    return Standing(qpn_out=qp, psn_out=5, qpn_in=qp + 1, collective=collective)
+def standing(renewal: int, collective: int, qp: int = 0x900) -> Renewing:
+    return Renewing(renewal=renewal, qpn_out=qp, psn_out=5, qpn_in=qp + 1, collective=collective)
 
 
 def running(size: int, *, elastic: bool = False) -> Job:
@@ -66,7 +59,7 @@ def test_where_to_go_on(
     stand: list[int], collective: int, holder: int | None, apart: tuple[int, int] | None
 ) -> None:
     renewal = Renewal(9, Cause.SWITCH_RESTARTED, REASON, range(3), 0.0)
-    answers = [renewal.stands(rank, 9, standing(number)) for rank, number in enumerate(stand)]
+    answers = [renewal.stands(rank, standing(9, number)) for rank, number in enumerate(stand)]
     assert answers == [False, False, True]
     assert (renewal.collective, renewal.apart) == (collective, apart)
     assert list(renewal.holders)[:1] == ([] if holder is None else [holder])
@@ -80,11 +73,11 @@ def test_from_renew_to_start() -> None:
     assert job.take_effects() == [Detach(), *(Tell(rank, Renew(80, REASON)) for rank in range(3))]
     assert job.awaited == (0, 1, 2)
     job.up(0, 1.0)  # from before
-    job.standing(2, 80, standing(8, 0x30), 1.0)
-    job.standing(0, 79, standing(99), 1.0)  # of another
-    job.standing(0, 80, standing(7, 0x10), 1.0)
+    job.renewing(2, standing(80, 8, 0x30), 1.0)
+    job.renewing(0, standing(79, 99), 1.0)  # of another
+    job.renewing(0, standing(80, 7, 0x10), 1.0)
     assert job.take_effects() == []
-    job.standing(1, 80, standing(7, 0x20), 1.0)
+    job.renewing(1, standing(80, 7, 0x20), 1.0)
     assert job.take_effects() == [Rebuild(80)]
     plan = replace(PLAN, generation=80)
     job.renewed(plan, 2.0)
@@ -109,7 +102,7 @@ def test_a_job_that_is_ready_runs_when_it_is_renewed_and_one_that_is_over_is_not
     job.renew(80, Cause.SWITCH_RESTARTED, REASON, 1.0)
     assert job.take_effects() == [Started(), Detach(), *(Tell(rank, Renew(80, REASON)) for rank in range(2))]
     assert job.phase is Phase.RUNNING
-    job.end("enough")
+    job.end("enough", EndCause.DELETED)
     with pytest.raises(NotPossibleError, match="it is ended"):
         job.renew(81, Cause.SWITCH_RESTARTED, REASON, 1.0)
 
@@ -117,9 +110,9 @@ def test_a_job_that_is_ready_runs_when_it_is_renewed_and_one_that_is_over_is_not
 def test_a_job_that_was_only_ready_for_a_restarted_controller_is_renewed_as_its_workers_tell() -> None:
     """It could not save that the job had begun to run."""
     job = ready(2)
-    job.standing(0, PLAN.generation - 1, standing(3), 0.0)
+    job.renewing(0, standing(PLAN.generation - 1, 3), 0.0)
     assert job.take_effects() == []
-    job.standing(0, 90, standing(3), 0.0)
+    job.renewing(0, standing(90, 3), 0.0)
     job.resume(1, token(1), 0.0, PLAN.generation + 1)
     begun = [effect.cause for effect in job.take_effects() if isinstance(effect, Interrupted)]
     assert begun == [Cause.INTERRUPTED] * 2
@@ -128,9 +121,9 @@ def test_a_job_that_was_only_ready_for_a_restarted_controller_is_renewed_as_its_
 def test_an_answer_to_a_renewal_that_nobody_knows_of_begins_one() -> None:
     """From before a restart of the controller; answers to what is over say nothing."""
     job = running(2)
-    job.standing(0, PLAN.generation - 1, standing(3), 0.0)
+    job.renewing(0, standing(PLAN.generation - 1, 3), 0.0)
     assert job.take_effects() == []
-    job.standing(0, 90, standing(3), 0.0)
+    job.renewing(0, standing(90, 3), 0.0)
     (effect,) = job.take_effects()
     assert isinstance(effect, Interrupted)
     assert effect.cause is Cause.INTERRUPTED
@@ -225,7 +218,7 @@ class RenewalMachine(RuleBasedStateMachine):
             self.job.renew(self.number, cause, reason, self.now)
             self.settle()
 
-    def hear(self, rank: int, event: Event) -> None:
+    def hear(self, rank: int, event: FromController) -> None:
         known = [w for w in self.workers if w.rank == rank and w.session and w.end is None]
         seated = [w for w in known if self.has_seat(w)]
         if not known:
@@ -252,7 +245,7 @@ class RenewalMachine(RuleBasedStateMachine):
     def check(self, worker: Worker, event: Renewed) -> None:
         """The promises, at the moment when a worker is told."""
         assert worker.asked is not None
-        assert event.renewal == worker.asked.renewal == event.ready.plan.generation > worker.generation
+        assert event.renewal == worker.asked.renewal == event.ready.generation > worker.generation
         assert event.ready.rank == worker.rank
         assert event.ready.world_size == len(event.members) == len(self.job.seats)
         assert event.members[worker.rank] == worker.identity
@@ -303,7 +296,7 @@ class RenewalMachine(RuleBasedStateMachine):
             if renewed is not None and renewed.renewal == asked.renewal:
                 self.job.up(worker.rank, self.now)
             else:
-                self.job.standing(worker.rank, asked.renewal, standing(worker.finished), self.now)
+                self.job.renewing(worker.rank, standing(asked.renewal, worker.finished), self.now)
         else:
             self.job.heard(worker.rank, self.now)
         self.settle()
@@ -341,7 +334,7 @@ class RenewalMachine(RuleBasedStateMachine):
             worker.rank = self.job.rank_of(worker.rank, token(worker.identity), worker.generation)
         except NotPossibleError as error:
             assert not self.has_seat(worker)
-            worker.end = Ended(str(error))
+            worker.end = Ended(reason=str(error))
             return
         worker.session = True
         self.job.resume(worker.rank, token(worker.identity), self.now)
@@ -522,12 +515,12 @@ class RestoredMachine(RenewalMachine):
     def come_back(self, worker: Worker) -> None:
         sums = self.sums[worker.identity]
         if not self.job.knows(token(worker.identity)):  # as the database knows that it was given up
-            worker.end = Ended("there is no job with this worker")
+            worker.end = Ended(reason="there is no job with this worker")
             return
         try:
             worker.rank = self.job.rank_of(sums.rank, token(worker.identity), sums.knows)
         except NotPossibleError as error:
-            worker.end = Ended(str(error))
+            worker.end = Ended(reason=str(error))
             return
         worker.session = True
         self.job.resume(sums.rank, token(worker.identity), self.now, sums.knows, sums.answered)
@@ -550,7 +543,7 @@ class RestoredMachine(RenewalMachine):
         for worker in self.workers:
             self.ask(worker)
 
-    def hear(self, rank: int, event: Event) -> None:
+    def hear(self, rank: int, event: FromController) -> None:
         known = [w for w in self.workers if w.rank == rank and w.session and w.end is None]
         for worker in known:
             if isinstance(event, Ended) and event.reason.endswith("the others have gone on without it"):

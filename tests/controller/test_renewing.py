@@ -23,18 +23,37 @@ from controller.api.errors import (
     NotPossibleError,
     QueuePairTakenError,
 )
+from controller.api.messages import (
+    Abort,
+    EndCause,
+    Ended,
+    Heartbeat,
+    Held,
+    HoldAt,
+    JobSpec,
+    Leave,
+    Left,
+    Mode,
+    Pause,
+    Paused,
+    Ready,
+    Renew,
+    Renewed,
+    Renewing,
+    Resumed,
+    Start,
+    Up,
+)
 from controller.config import Config
 from controller.entries import Entry, TableEntry, key_of
-from controller.events import Renewed
 from controller.flows import FLOW, MEMBER_QP
-from controller.jobs import Ended, Heartbeat, Job, JobSpec, Left, Mode, Phase, Ready, Resumed, Start
+from controller.jobs import Job
 from controller.marks import mark_of
-from controller.moves import HoldAt, Pause
 from controller.places import stored
 from controller.queries import SlotContent
-from controller.renewals import Cause, Renew, Standing, Step
+from controller.renewals import Cause, Step
 from controller.sessions import Session
-from controller.specs import Backup
+from controller.specs import Backup, Phase
 from controller.store import StoredJob
 from controller.switch import SwitchError
 from controller.views import job_info
@@ -68,9 +87,9 @@ class Worker:
             if isinstance(event, Ready):
                 self.ready = event
             elif isinstance(event, Pause):
-                self.session.paused(event.move, self.collective)
+                self.session.hear(Paused(event.move, self.collective))
             elif isinstance(event, HoldAt):
-                self.session.held(event.move)
+                self.session.hear(Held(event.move))
             elif isinstance(event, Renew):
                 self.renew = event
                 self.qp += 0x1000
@@ -78,11 +97,11 @@ class Worker:
                     self.answer()
             elif isinstance(event, Renewed):
                 if self.renewed is not None:
-                    assert event.ready.plan.generation > self.renewed.ready.plan.generation
+                    assert event.ready.generation > self.renewed.ready.generation
                 self.renewed, self.ready, self.rank = event, event.ready, event.ready.rank
                 self.answered = 0
                 if not self.deaf:
-                    self.session.up()
+                    self.session.hear(Up())
             elif isinstance(event, Start):
                 self.started += 1
             elif isinstance(event, (Ended, Left)):
@@ -90,20 +109,26 @@ class Worker:
 
     def answer(self, number: int | None = None) -> None:
         assert self.renew is not None
-        standing = Standing(qpn_out=self.qp, psn_out=7, qpn_in=self.qp + 1, collective=self.collective)
         self.answered = self.renew.renewal if number is None else number
-        self.session.stands(self.answered, standing)
+        standing = Renewing(
+            renewal=self.answered,
+            qpn_out=self.qp,
+            psn_out=7,
+            qpn_in=self.qp + 1,
+            collective=self.collective,
+        )
+        self.session.hear(standing)
 
     def asks(self, number: int) -> bool:
         """Whether the controller says that this worker is in its job."""
         self.listen()
-        self.session.heartbeat(number=number)
-        return Heartbeat(number) in everything(self.session)
+        self.session.hear(Heartbeat(number=number))
+        return Heartbeat(number=number) in everything(self.session)
 
     @property
     def plan(self) -> tuple[int, Mode, int]:
         assert self.ready is not None
-        return self.ready.plan.generation, self.ready.plan.mode, self.ready.world_size
+        return self.ready.generation, self.ready.mode, self.ready.world_size
 
 
 class RenewalBench(FabricBench):
@@ -112,7 +137,7 @@ class RenewalBench(FabricBench):
     async def start(self, name: str = "train", hosts: Sequence[int] = ONE_RACK, **how: Any) -> list[Worker]:
         workers = await self.join_only(name, hosts, **how)
         for worker in workers:
-            worker.session.up()
+            worker.session.hear(Up())
         await self.go(workers)
         assert all(worker.started == 1 for worker in workers)
         return workers
@@ -153,7 +178,7 @@ class RenewalBench(FabricBench):
                 self.now += 0.5
                 for worker in workers:
                     if worker.end is None:
-                        worker.session.heartbeat()
+                        worker.session.hear(Heartbeat())
                 self.registry.tick()
             await self.registry.drain()
             for worker in workers:
@@ -161,7 +186,7 @@ class RenewalBench(FabricBench):
 
     async def resume(self, worker: Worker) -> None:
         assert worker.ready is not None
-        plan, token = worker.ready.plan, worker.ready.token
+        plan, token = worker.ready, worker.ready.resume_token
         worker.session = self.registry.resume(
             "train", plan.generation, worker.rank, token, answered=worker.answered
         )
@@ -241,7 +266,7 @@ def test_a_leaf_that_restarted_gives_its_jobs_a_new_generation(bench: Run) -> No
         assert len(b.of_jobs("l1")) == 1 + 5 * 3
         assert b.is_as_wanted()
         for worker in workers:
-            worker.session.leave()
+            worker.session.hear(Leave())
         await b.go(workers)
         assert [worker.end for worker in workers] == [Left()] * 3
         assert b.used() == {}
@@ -261,11 +286,11 @@ def test_a_job_whose_workers_are_not_all_up_is_renewed_as_one_that_runs(
         workers = await b.join_only(elastic=elastic)
         first = workers[0].plan[0]
         for worker in workers[:up]:
-            worker.session.up()
+            worker.session.hear(Up())
         assert b.job.phase is Phase.READY
         await b.restart_switch()
         for worker in workers[up:]:
-            worker.session.up()  # of the generation before: it was on its way
+            worker.session.hear(Up())  # of the generation before: it was on its way
         await b.go(workers)
         assert [worker.started for worker in workers] == [1] * 3
         (plan,) = {worker.plan for worker in workers}
@@ -285,11 +310,11 @@ def test_a_job_whose_workers_are_not_all_up_waits_for_its_switch(bench: Run) -> 
         await b.go(workers, b.config.switch_timeout_s + 5.0)
         for worker in workers:
             assert worker.end is None
-            worker.session.up()
+            worker.session.hear(Up())
         await b.go(workers, b.config.switch_timeout_s + 2.0)
         assert {worker.plan[1] for worker in workers} == {Mode.RING}
         assert workers[0].ready is not None
-        assert workers[0].ready.plan.backup
+        assert workers[0].ready.backup
         await b.find("l1")
         await b.go(workers, 3.0)
         assert {worker.plan[1] for worker in workers} == {Mode.IN_NETWORK}
@@ -300,14 +325,14 @@ def test_a_job_whose_workers_are_not_all_up_waits_for_its_switch(bench: Run) -> 
 def test_a_controller_that_restarts_with_a_switch_renews_jobs_that_are_not_up(bench: Run) -> None:
     async def test(b: RenewalBench) -> None:
         workers = await b.join_only()
-        workers[0].session.up()
+        workers[0].session.hear(Up())
         await b.lose("l1", forget=True)
         await b.restart()
         for worker in workers:
             await b.resume(worker)
-        workers[0].session.up()
+        workers[0].session.hear(Up())
         await b.find("l1")
-        workers[1].session.up()
+        workers[1].session.hear(Up())
         await b.go(workers, 1.0)
         assert {worker.plan[1] for worker in workers} == {Mode.IN_NETWORK}
         assert [worker.started for worker in workers] == [1] * 3
@@ -334,7 +359,7 @@ def test_nothing_is_added_up_in_the_old_generation_once_the_renewal_has_begun(be
         workers = await b.start(elastic=True)
         workers[0].silent = True
         old = {e for e in b.of_jobs("l1") if getattr(e, "table", "") == MEMBER_QP}
-        workers[2].session.abort("no more")
+        workers[2].session.hear(Abort("no more"))
         await b.go(workers[:2])
         assert b.tables("l1") == {MEMBER_QP}
         assert b.of_jobs("l1") == old
@@ -378,7 +403,7 @@ def test_an_elastic_job_goes_on_without_the_worker_that_died(bench: Run) -> None
         assert renewed.members == (2, 3)
         assert rest[1].started == 3
         for worker in rest[1:]:
-            worker.session.leave()
+            worker.session.hear(Leave())
         await b.go(rest[1:])
         assert rest[2].end == Left()
 
@@ -388,10 +413,10 @@ def test_an_elastic_job_goes_on_without_the_worker_that_died(bench: Run) -> None
 def test_who_was_dropped_knows_nothing_of_the_end_for_who_has_its_rank_now(bench: Run) -> None:
     async def test(b: RenewalBench) -> None:
         workers = await b.start(elastic=True)
-        workers[0].session.abort("no more")
+        workers[0].session.hear(Abort("no more"))
         await b.go(workers[1:], 1.0)
         assert workers[1].rank == 0
-        b.registry.act(b.registry.job("train"), lambda job, now: job.end("enough"))
+        b.registry.act(b.registry.job("train"), lambda job, now: job.end("enough", EndCause.DELETED))
         workers[0].session.took_end()
         assert not b.job.seats[0].knows_end
         workers[1].session.took_end()
@@ -405,7 +430,7 @@ def test_a_dropped_worker_that_took_its_end_keeps_no_queue_pairs_retired(bench: 
         for takes_its_end_late in (False, True):
             workers = await b.start(elastic=True)
             first = b.qp
-            workers[2].session.abort("out of memory")
+            workers[2].session.hear(Abort("out of memory"))
             if not takes_its_end_late:
                 workers[2].session.took_end()
             await b.go(workers[:2], 3.0)
@@ -415,7 +440,7 @@ def test_a_dropped_worker_that_took_its_end_keeps_no_queue_pairs_retired(bench: 
                 b.now += 2.0
             assert b.retired(first) == set()
             for worker in workers[:2]:
-                worker.session.leave()
+                worker.session.hear(Leave())
             await b.go(workers[:2])
 
     bench(test)
@@ -431,7 +456,7 @@ def test_who_leaves_in_a_renewal_keeps_no_queue_pairs_retired(bench: Run) -> Non
         await b.go(workers)
         for worker in workers:
             assert worker.renew is not None
-            worker.session.leave()
+            worker.session.hear(Leave())
         await b.go(workers)
         assert [worker.end for worker in workers] == [Left()] * 3
         assert len(b.retired(first)) == 6
@@ -475,7 +500,7 @@ def test_a_dropped_worker_may_still_send_when_all_others_have_left(bench: Run, r
         workers = await b.start(elastic=True)
         first = b.qp
         for worker in workers[:2]:
-            worker.session.leave()
+            worker.session.hear(Leave())
         workers[2].session.broken()  # stopped, for an hour
         await b.go(workers[:2], 8.0)
         assert [worker.end for worker in workers[:2]] == [Left()] * 2
@@ -505,7 +530,7 @@ def test_a_restart_knows_who_may_send_in_a_generation_before_the_last(bench: Run
         await b.go(rest, 3.0)
         assert b.retired(first) == stopped
         for worker in rest:
-            worker.session.leave()
+            worker.session.hear(Leave())
         await b.go(rest)
         await b.restart()
         b.now += 3600.0
@@ -520,7 +545,7 @@ def test_who_is_dropped_while_its_job_is_taken_off_is_known_after_a_restart(benc
         first = b.qp
         running = b.registry.job("train")
         assert running.job.plan is not None
-        workers[2].session.abort("no more")
+        workers[2].session.hear(Abort("no more"))
         plan = replace(running.job.plan, mode=Mode.RING)
         b.store.save_job(stored(running.job, plan, (), running.job.phase))  # as `Places.take_off` does
         await b.go(workers[:2], 3.0)
@@ -556,7 +581,7 @@ def test_one_worker_that_is_left_goes_on_alone(bench: Run) -> None:
         assert alone.plan[1:] == (Mode.RING, 1)
         assert alone.ready is not None
         assert alone.ready.successor == alone.ready.predecessor
-        assert alone.ready.plan.mode_reason == "a job of one worker has nothing to add up"
+        assert alone.ready.mode_reason == "a job of one worker has nothing to add up"
         assert alone.started == 2
 
     bench(test)
@@ -688,7 +713,7 @@ def test_no_worker_can_make_the_generations_run_out(bench: Run) -> None:
     async def test(b: RenewalBench) -> None:
         workers = await b.start()
         assert workers[0].ready is not None
-        newest, token = b.store.newest_generation, workers[0].ready.token
+        newest, token = b.store.newest_generation, workers[0].ready.resume_token
         with pytest.raises(ConflictError, match="no controller can have given out generation 4294967295"):
             b.registry.resume("train", 2**32 - 1, 0, token)
         assert b.store.newest_generation == newest
@@ -704,12 +729,17 @@ def test_an_elastic_job_ends_when_fewer_are_left_than_it_needs(bench: Run) -> No
     async def test(b: RenewalBench) -> None:
         spec = JobSpec(name="train", world_size=3, elastic=True, min_workers=2)
         workers = await b.start(spec=spec)
-        workers[2].session.abort("first")
+        workers[2].session.hear(Abort("first"))
         await b.go(workers[:2], 1.0)
         assert b.job.world_size == 2
-        workers[1].session.abort("second")
+        workers[1].session.hear(Abort("second"))
         await b.go(workers[:1])
-        assert workers[0].end == Ended("second; 1 worker is left, and the job needs 2", 1)
+        assert workers[0].end == Ended(
+            reason="second; 1 worker is left, and the job needs 2",
+            cause=EndCause.WORKER_ABORTED,
+            rank=1,
+            host="h2",
+        )
         await b.go(workers[:1], 80.0)
         assert b.used() == {}
 
@@ -835,8 +865,9 @@ def test_workers_that_are_further_apart_than_can_be_end_the_job(bench: Run) -> N
         await b.restart_switch()
         await b.go(workers)
         assert workers[2].end == Ended(
-            "job train cannot go on: rank 0 (h1, 10.0.1.1) has not finished collective 10, but rank 1 "
-            "(h2, 10.0.1.2) stands at 12"
+            reason="job train cannot go on: rank 0 (h1, 10.0.1.1) has not finished collective 10, but rank 1 "
+            "(h2, 10.0.1.2) stands at 12",
+            cause=EndCause.CANNOT_GO_ON,
         )
 
     bench(test)
@@ -848,13 +879,13 @@ def test_a_worker_that_is_leaving_takes_part(bench: Run) -> None:
     async def test(b: RenewalBench) -> None:
         workers = await b.start()
         workers[2].collective = 11
-        workers[2].session.leave()
+        workers[2].session.hear(Leave())
         await b.restart_switch()
         await b.go(workers)
         assert workers[0].renewed is not None
         assert workers[0].renewed.holder == 2
         for worker in workers[:2]:
-            worker.session.leave()
+            worker.session.hear(Leave())
         await b.go(workers)
         assert [worker.end for worker in workers] == [Left()] * 3
 
@@ -866,7 +897,7 @@ def test_all_may_leave_in_the_middle_of_a_renewal(bench: Run) -> None:
         workers = await b.start(elastic=True)
         workers[0].silent = True
         for worker in workers[:2]:
-            worker.session.leave()
+            worker.session.hear(Leave())
         workers[2].session.closed()
         await b.go(workers[:2])
         assert [worker.end for worker in workers[:2]] == [Left()] * 2
@@ -921,7 +952,7 @@ def test_a_worker_that_is_away_meanwhile_is_told_when_it_is_back(bench: Run) -> 
         assert [worker.started for worker in workers] == [2] * 3
         assert away.ready is not None
         with pytest.raises(InvalidRequestError, match="token"):
-            b.registry.resume("train", away.plan[0], 0, away.ready.token)
+            b.registry.resume("train", away.plan[0], 0, away.ready.resume_token)
 
     bench(test)
 
@@ -933,7 +964,7 @@ def test_answers_that_are_no_qps_are_refused(bench: Run) -> None:
         for bad in ({"qpn_out": 1}, {"psn_out": 1 << 24}, {"qpn_in": 5}):
             values = {"qpn_out": 5, "psn_out": 5, "qpn_in": 6, "collective": 0, **bad}
             with pytest.raises(InvalidRequestError):
-                workers[0].session.stands(1, Standing(**values))
+                workers[0].session.hear(Renewing(renewal=1, **values))
 
     bench(test)
 
@@ -967,8 +998,8 @@ def test_a_worker_whose_new_queue_pairs_have_old_numbers_is_asked_for_others(
         assert asked is not None
         if whose == "another worker's":
             old = other[1].qp
-        standing = Standing(qpn_out=old, psn_out=5, qpn_in=0x777, collective=10)
-        workers[1].session.stands(asked.renewal, standing)
+        standing = Renewing(renewal=asked.renewal, qpn_out=old, psn_out=5, qpn_in=0x777, collective=10)
+        workers[1].session.hear(standing)
         workers[1].silent = False
         await b.go(workers)
         again = workers[1].renew
@@ -990,7 +1021,7 @@ def test_without_its_switch_a_job_goes_on_by_ring_over_the_backup_interfaces_and
         await b.go(workers, 5.0)
         for worker in workers:
             assert worker.ready is not None
-            plan = worker.ready.plan
+            plan = worker.ready
             assert (plan.mode, plan.backup, plan.path_mtu) == (Mode.RING, True, 1024)
             assert plan.mode_reason == "switch l2 is away: unreachable: it was unplugged"
         await b.go(workers, 30.0)
@@ -1016,7 +1047,7 @@ def test_a_worker_that_dies_while_its_switch_is_away(bench: Run) -> None:
         await b.go(rest, 1.0)
         assert {worker.plan[1:] for worker in rest} == {(Mode.RING, 2)}
         assert rest[0].ready is not None
-        assert rest[0].ready.plan.backup
+        assert rest[0].ready.backup
         await b.find("l1")
         await b.go(rest, 1.0)
         assert {worker.plan[1:] for worker in rest} == {(Mode.IN_NETWORK, 2)}
@@ -1101,13 +1132,13 @@ def test_a_renewal_waits_for_switches_that_are_being_written(bench: Run) -> None
         b.registry.waitlist.move_out(running, "drained")
         number = b.job.move.number if b.job.move is not None else 0
         for worker in workers:
-            worker.session.paused(number, 10)
+            worker.session.hear(Paused(number, 10))
         for worker in workers:
-            worker.session.held(number)
+            worker.session.hear(Held(number))
         async with b.registry.switches["l1"].lock:
             await asyncio.sleep(0)
             assert running.installing
-            workers[2].session.abort("no more")
+            workers[2].session.hear(Abort("no more"))
             for worker in workers[:2]:
                 worker.listen()
             await asyncio.sleep(0)
@@ -1136,9 +1167,9 @@ def test_a_job_that_comes_half_off_its_switch_is_renewed(bench: Run, monkeypatch
         b.registry.waitlist.move_out(running, "drained")
         number = b.job.move.number if b.job.move is not None else 0
         for worker in workers:
-            worker.session.paused(number, 10)
+            worker.session.hear(Paused(number, 10))
         for worker in workers:
-            worker.session.held(number)
+            worker.session.hear(Held(number))
         await b.registry.drain()
         monkeypatch.undo()
         await b.go(workers, 3.0)
@@ -1167,7 +1198,7 @@ def test_what_was_written_for_a_renewal_that_failed_meanwhile_is_taken_off_again
     async def test(b: RenewalBench) -> None:
         workers = await b.start(elastic=True)
         async with b.registry.switches["l1"].lock:
-            workers[2].session.abort("no more")
+            workers[2].session.hear(Abort("no more"))
             await until_written(b, workers[:2])
             b.registry.renewer.begin(b.registry.job("train"), Cause.WORKER_LOST, "once more")
             await asyncio.sleep(0)
@@ -1208,7 +1239,7 @@ def test_a_controller_that_is_restarted_in_the_middle_begins_anew(bench: Run, wh
             if answered is not None and heard_of is None and answered is worker.renew:
                 worker.answer()
             elif heard_of is not None and heard_of is worker.renewed:
-                worker.session.up()
+                worker.session.hear(Up())
         await b.go(workers, 4.0)
         (plan,) = {worker.plan for worker in workers}
         assert plan == (b.job.plan.generation if b.job.plan is not None else 0, Mode.IN_NETWORK, 3)
@@ -1218,7 +1249,7 @@ def test_a_controller_that_is_restarted_in_the_middle_begins_anew(bench: Run, wh
         assert b.used() == {"l1": 256}
         assert b.is_as_wanted()
         for worker in workers:
-            worker.session.leave()
+            worker.session.hear(Leave())
         await b.go(workers)
         assert b.used() == {}
 
@@ -1229,7 +1260,7 @@ def test_what_is_left_of_old_generations_is_known_after_a_restart(bench: Run) ->
     async def test(b: RenewalBench) -> None:
         workers = await b.start(elastic=True)
         old = {e for e in b.of_jobs("l1") if getattr(e, "table", "") == MEMBER_QP}
-        workers[2].session.abort("no more")
+        workers[2].session.hear(Abort("no more"))
         await b.go(workers[:2], 1.0)
         await b.restart()
         assert old < b.of_jobs("l1")
@@ -1246,7 +1277,7 @@ def test_what_is_left_of_old_generations_is_known_after_a_restart(bench: Run) ->
         await b.restart()
         assert b.registry.jobs() == []
         await b.resume(workers[0])
-        assert heard(workers[0].session)[0] == Ended("job train was deleted")
+        assert heard(workers[0].session)[0] == Ended(reason="job train was deleted", cause=EndCause.DELETED)
 
     bench(test)
 
@@ -1257,7 +1288,7 @@ def test_who_is_dead_is_known_after_a_restart_in_the_middle_of_a_renewal(bench: 
     async def test(b: RenewalBench) -> None:
         workers = await b.start(elastic=True)
         workers[0].silent = True  # the renewal is not over when the controller dies
-        workers[2].session.abort("no more")
+        workers[2].session.hear(Abort("no more"))
         await b.go(workers[:2], 1.0)
         for _ in range(2):
             await b.restart()
@@ -1370,7 +1401,7 @@ def test_a_job_that_dies_while_it_is_placed_leaves_nothing(bench: Run) -> None:
         install = s1.install
 
         async def meanwhile(entries: Sequence[Entry]) -> None:
-            workers[0].session.abort("gone")
+            workers[0].session.hear(Abort("gone"))
             await install(entries)
 
         s1.install = meanwhile  # type: ignore[method-assign]
@@ -1390,8 +1421,8 @@ def test_a_job_in_the_network_is_renumbered_before_it_has_too_many_messages(benc
         workers = await b.start(hosts=ACROSS)
         first = workers[0].plan[0]
         for messages in (999, 1000):
-            workers[1].session.heartbeat(first - 1, 10**6)  # of another generation
-            workers[2].session.heartbeat(first, messages)
+            workers[1].session.hear(Heartbeat(generation=first - 1, messages=10**6))  # of another generation
+            workers[2].session.hear(Heartbeat(generation=first, messages=messages))
             await b.go(workers, 4.0)
             assert (workers[0].plan[0] > first) is (messages == 1000)
         (plan,) = {worker.plan for worker in workers}
@@ -1414,7 +1445,7 @@ def test_a_job_that_fills_its_switch_is_renumbered_into_its_old_slots(bench: Run
         workers = await b.start(hosts=ACROSS)
         first = workers[0].plan[0]
         assert b.used() == {"l1": 256, "l2": 256, "s1": 256}
-        workers[0].session.heartbeat(first, 2**29)
+        workers[0].session.hear(Heartbeat(generation=first, messages=2**29))
         await b.go(workers, 8.0)
         (plan,) = {worker.plan for worker in workers}
         assert plan == (b.registry.job("train").generation, Mode.IN_NETWORK, 4)
@@ -1435,14 +1466,14 @@ def test_with_a_full_disk_a_job_stays_as_it_is(bench: Run, way: str) -> None:
         if way == "in":
             b.registry.set_quotas(None)
         else:
-            workers[0].session.heartbeat(before[0], 2**29)
+            workers[0].session.hear(Heartbeat(generation=before[0], messages=2**29))
         await b.go(workers, 3.0)
         await b.go(workers)
         assert {worker.plan for worker in workers} == {before}
         assert not any(worker.renew for worker in workers)
         assert b.job.move is None
         free(b)
-        workers[0].session.heartbeat(before[0], 2**29)
+        workers[0].session.hear(Heartbeat(generation=before[0], messages=2**29))
         await b.go(workers, 70.0)
         assert {worker.plan[1] for worker in workers} == {Mode.IN_NETWORK}
         assert workers[0].plan[0] > before[0]
@@ -1471,9 +1502,9 @@ def test_with_a_full_disk_jobs_go_on_and_new_ones_are_refused(bench: Run) -> Non
         (first,) = {worker.plan for worker in workers}
         assert first[1:] == (Mode.RING, 3)
         assert workers[0].ready is not None
-        assert f"the controller's database {b.path} cannot be written" in workers[0].ready.plan.mode_reason
+        assert f"the controller's database {b.path} cannot be written" in workers[0].ready.mode_reason
         (qp,) = {worker.qp for worker in workers}
-        workers[2].session.abort("no more")
+        workers[2].session.hear(Abort("no more"))
         await b.go(workers[:2], 1.0)
         assert {worker.plan[1:] for worker in workers[:2]} == {(Mode.RING, 2)}
         session = b.registry.join("new", 1, member(CONFIG, 0, 3))
@@ -1502,7 +1533,7 @@ def test_a_disk_that_is_full_when_a_generation_is_saved(bench: Run, monkeypatch:
     async def test(b: RenewalBench) -> None:
         workers = await b.start(elastic=True)
         async with b.registry.switches["l1"].lock:
-            workers[2].session.abort("no more")
+            workers[2].session.hear(Abort("no more"))
             await until_written(b, workers[:2])
         save = b.store.supersede
 
@@ -1543,7 +1574,7 @@ def test_a_job_that_was_deleted_does_not_come_back_with_the_controller(bench: Ru
         await b.restart()
         assert b.registry.jobs() == []
         await b.resume(workers[0])
-        assert heard(workers[0].session)[0] == Ended("job train was deleted")
+        assert heard(workers[0].session)[0] == Ended(reason="job train was deleted", cause=EndCause.DELETED)
         await b.go([], 80.0)
         assert b.used() == {}
         first = b.qp
@@ -1579,7 +1610,7 @@ def test_what_a_job_was_to_become_does_not_come_back_when_it_is_over(bench: Run,
         if deleted:
             b.registry.delete_job("train")
         else:
-            b.registry.act(b.registry.job("train"), lambda job, now: job.end("enough"))
+            b.registry.act(b.registry.job("train"), lambda job, now: job.end("enough", EndCause.DELETED))
         saved = b.path.with_name("as-it-was.db")
         b.store.connection.execute("VACUUM INTO ?", (str(saved),))
         b.switches["l1"].install = install  # type: ignore[method-assign]
@@ -1588,7 +1619,7 @@ def test_what_a_job_was_to_become_does_not_come_back_when_it_is_over(bench: Run,
         b.path = saved
         await b.restart()
         listed = [(running.job.spec.name, running.job.outcome) for running in b.registry.jobs()]
-        assert listed == ([] if deleted else [("train", Ended("enough"))])
+        assert listed == ([] if deleted else [("train", Ended(reason="enough", cause=EndCause.DELETED))])
         await b.go([], 80.0)
         assert b.used() == {}
         assert b.is_as_wanted()
@@ -1620,7 +1651,7 @@ def test_a_switch_that_refuses_while_the_disk_is_full(bench: Run, monkeypatch: p
     async def test(b: RenewalBench) -> None:
         workers = await b.start(elastic=True)
         async with b.registry.switches["l1"].lock:
-            workers[2].session.abort("no more")
+            workers[2].session.hear(Abort("no more"))
             await until_written(b, workers[:2])
 
         async def refuse(entries: object) -> None:
@@ -1649,12 +1680,12 @@ def test_what_dead_workers_of_an_old_generation_had_does_not_keep_a_controller_f
 
     async def test(b: RenewalBench) -> None:
         workers = await b.start(elastic=True)
-        workers[2].session.abort("no more")
+        workers[2].session.hear(Abort("no more"))
         await b.go(workers[:2], 1.0)
         for number in range(120):
             sessions = await b.run_job(f"short{number}", (3, 4))
             for session in sessions:
-                session.leave()
+                session.hear(Leave())
             await b.registry.drain()
         assert [known.dropped for known in b.store.jobs() if known.dropped]
         hung, install = asyncio.Event(), b.switches["l2"].install
@@ -1692,10 +1723,10 @@ def test_a_job_that_ended_while_the_disk_was_full_stays_so(bench: Run, deleted: 
     async def test(b: RenewalBench) -> None:
         workers = await b.start(spec=JobSpec(name="train", world_size=3, mode=Mode.RING, elastic=True))
         fill(b)
-        workers[2].session.abort("no more")
+        workers[2].session.hear(Abort("no more"))
         await b.go(workers[:2], 2.0)
         for worker in workers[:2]:
-            worker.session.leave()
+            worker.session.hear(Leave())
         await b.go(workers[:2], 1.0)
         assert [worker.end for worker in workers[:2]] == [Left(), Left()]
         if deleted:
@@ -1719,13 +1750,13 @@ def test_who_had_been_told_to_start_starts_a_job_that_was_not_saved_as_running(b
         workers = await b.join_only(backup=True)
         fill(b)
         for worker in workers:
-            worker.session.up()
+            worker.session.hear(Up())
         await b.go(workers)
         assert [worker.started for worker in workers] == [1, 1, 1]
         await b.restart()
         for worker in workers:
             await b.resume(worker)
-            worker.session.up()
+            worker.session.hear(Up())
         await b.go(workers, 1.0)
         assert b.job.phase is Phase.RUNNING
         await b.lose("l1", forget=True)
@@ -1740,7 +1771,7 @@ def test_a_job_that_is_ready_goes_on_by_ring_when_its_switch_stays_away(bench: R
 
     async def test(b: RenewalBench) -> None:
         workers = await b.join_only(backup=True)
-        workers[0].session.up()
+        workers[0].session.hear(Up())
         await b.lose("l1", forget=True)
         await b.go(workers, b.config.switch_timeout_s + 5.0)
         assert {worker.plan[1:] for worker in workers} == {(Mode.RING, 3)}

@@ -7,8 +7,9 @@ from ipaddress import IPv4Address
 
 import pytest
 
+from controller.api.messages import JobSpec
 from controller.planning import selective
-from controller.specs import JobSpec, Member
+from controller.specs import Member
 
 SPEC = JobSpec(name="j", world_size=3)
 

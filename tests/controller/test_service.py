@@ -26,6 +26,7 @@ from controller.api.errors import (
     NotPossibleError,
     UnreachableError,
 )
+from controller.api.messages import Called, EndCause, Ended, Join, Mode, RcParameters, Ready, Worker
 from controller.entries import Entry, TableEntry
 from controller.fabric import ManagedSwitch
 from controller.flows import FLOW, MEMBER_QP
@@ -36,7 +37,6 @@ from controller.service import AddressError, ControllerService, make_server
 from controller.store import Store
 from host_agent.controller_session import ControllerSession
 from host_agent.errors import JobEndedError, JobRefusedError, MismatchError, WorkerLostError
-from host_agent.membership import Called, Ended, JoinRequest, Mode, RcParameters, Ready
 from tests.controller.fake_switch import FakeSwitch
 from tests.controller.test_registry import CONFIG as SLOW
 
@@ -51,19 +51,26 @@ CONFIG = replace(
 )
 
 
-def request_of(place: int, *, job: str = "train", size: int = 3, **fields: Any) -> JoinRequest:
+_OF_THE_WORKER = {"rank", "mac", "ip", "qpn_out", "psn_out", "qpn_in", "hostname"}
+
+
+def request_of(place: int, *, job: str = "train", size: int = 3, **fields: Any) -> Join:
     host = CONFIG.hosts[place]
-    request = JoinRequest(
-        job=job,
-        world_size=size,
+    worker = Worker(
         rank=place,
         mac=host.mac,
         ip=host.ip,
         qpn_out=0x100 + place,
         psn_out=0xFFFFFF - place,
         qpn_in=0x200 + place,
-        path_mtu_max=1024,
         hostname="machine",
+    )
+    own = {name: fields.pop(name) for name in fields.keys() & _OF_THE_WORKER}
+    request = Join(
+        job=job,
+        world_size=size,
+        worker=replace(worker, **own),
+        path_mtu_max=1024,
         rnr_nak=place == 1,
     )
     return replace(request, **fields)
@@ -316,7 +323,9 @@ def test_everybody_hears_why_the_job_ended(workers: Workers) -> None:
         session.on_ended(told.put)
     sessions[2].abort("the workers disagree: rank 2 called barrier")
     ends = [told.get(timeout=10) for _ in sessions]
-    assert ends == [Ended(reason="the workers disagree: rank 2 called barrier", rank=2, host="h3")] * 3
+    why = "the workers disagree: rank 2 called barrier"
+    end = Ended(reason=why, cause=EndCause.WORKER_ABORTED, rank=2, host="h3")
+    assert ends == [end] * 3
     with pytest.raises(WorkerLostError, match="called barrier"):
         sessions[0].leave(timeout_s=10)
     assert told.empty()
@@ -335,7 +344,7 @@ def test_where_calls_differ_everybody_is_asked_and_hears_of_all(workers: Workers
     sessions[2].abort("its first message differs", Called(7, "barrier by ring"))
     ends = [told.get(timeout=10) for _ in sessions]
     assert ends == [ends[0]] * 3
-    assert ends[0].mismatch
+    assert ends[0].cause is EndCause.MISMATCH
     assert ends[0].reason.startswith(
         "the workers disagree about collective 7: rank 0-1: all_reduce(SUM) of 9 int32 in-network; rank 2: "
         "barrier by ring. All workers have to call the same"
@@ -544,9 +553,9 @@ def test_a_database_that_fails_in_the_middle_ends_no_job(
 ) -> None:
     sessions, _ = workers.run(2)
 
-    def fail(session: object, *_: object) -> None:
+    def fail(job: object, *_: object) -> None:
         monkeypatch.undo()
         raise sqlite3.OperationalError("disk I/O error")
 
-    monkeypatch.setattr("controller.sessions.Session.leave", fail)
+    monkeypatch.setattr("controller.jobs.Job.leave", fail)
     workers.leave(sessions)

@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from controller.allocator import Region
+from controller.api.messages import EndCause, Ended, JobSpec, Left, Mode
 from controller.entries import Group, table_entry
-from controller.jobs import Ended, JobSpec, Left, Member, Mode, Phase, Plan
+from controller.specs import Member, Phase, Plan
 from controller.store import Place, Store, StoredJob, StoreError
 
 PLACE = Place(
@@ -75,7 +76,15 @@ def test_everything_comes_back(tmp_path: Path) -> None:
         assert db.jobs() == [JOB]
 
 
-@pytest.mark.parametrize("outcome", [Left(), Ended("rank 0 died", 0), Ended("deleted")])
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        Left(),
+        Ended(reason="rank 0 died", cause=EndCause.WORKER_LOST, rank=0, host="h1", first_message=7),
+        Ended(reason="they disagree", cause=EndCause.MISMATCH),
+        Ended(reason="deleted", cause=EndCause.DELETED),
+    ],
+)
 def test_how_a_job_ended_comes_back(tmp_path: Path, outcome: Left | Ended) -> None:
     with store(tmp_path / "db") as db:
         db.save_job(JOB)
@@ -177,11 +186,11 @@ def test_no_run_of_a_job_that_was_deleted_is_asked_for_any_more(tmp_path: Path) 
     with store(tmp_path / "db") as db:
         for generation, name in ((7, JOB.spec.name), (8, JOB.spec.name), (9, "other")):
             one = replace(JOB, spec=replace(JOB.spec, name=name), plan=replace(PLAN, generation=generation))
-            db.save_job(replace(one, phase=Phase.ENDED, outcome=Ended("died"), places=()))
+            db.save_job(replace(one, phase=Phase.ENDED, outcome=Ended(reason="died"), places=()))
         db.hide(JOB.spec.name)
         assert [(job.deleted, job.outcome) for job in db.jobs()] == [
-            *[(True, Ended("died"))] * 2,
-            (False, Ended("died")),
+            *[(True, Ended(reason="died"))] * 2,
+            (False, Ended(reason="died")),
         ]
 
 

@@ -14,18 +14,33 @@ from controller import views
 from controller.admission import Quotas, TenantQuota
 from controller.api import controller_pb2 as pb
 from controller.api.errors import InvalidRequestError
+from controller.api.messages import (
+    Abort,
+    Heartbeat,
+    Held,
+    HoldAt,
+    JobSpec,
+    Leave,
+    Mode,
+    Moved,
+    Pause,
+    Paused,
+    Ready,
+    Renew,
+    Renewed,
+    Renewing,
+    Resumed,
+    Up,
+)
 from controller.entries import TableEntry
-from controller.events import Renewed
 from controller.flows import FLOW, MEMBER_QP
-from controller.jobs import JobSpec, Mode, Phase, Ready, Resumed
-from controller.moves import HoldAt, Moved, Pause
-from controller.renewals import Renew, Standing
 from controller.sessions import Session
+from controller.specs import Phase
 from controller.switch import SwitchError
 from tests.controller.spine_leaf import FabricBench, fabric
 from tests.controller.test_registry import CONFIG, PATIENCE_S, Bench, Run, member
 from tests.controller.test_registry import bench as bench
-from tests.controller.told import ended_of, heard
+from tests.controller.told import ended_of, heard, plan_of
 
 FRESH_QPNS = itertools.count(0x4000, 2)
 FULL: dict[str, Any] = {"window": 8, "message_packets": 64}  # 1024 slots: eight of them fill a switch
@@ -43,7 +58,7 @@ class Agents:
         self.reason = ""
         self.heard: list[Any] = []
         self.silent: set[int] = set()
-        self.stands: dict[int, tuple[int, Standing]] = {}  # until they hear what became of it
+        self.stands: dict[int, Renewing] = {}  # until they hear what became of it
 
     def answer(self) -> bool:
         """Whether there was anything to answer."""
@@ -55,30 +70,35 @@ class Agents:
                 if rank in self.silent:
                     continue
                 if isinstance(event, Pause):
-                    session.paused(event.move, self.next + rank % 2)
+                    session.hear(Paused(event.move, self.next + rank % 2))
                 elif isinstance(event, HoldAt):
                     assert event.collective == self.next + (len(self.sessions) > 1)
-                    session.held(event.move)
+                    session.hear(Held(event.move))
                 elif isinstance(event, Moved):
-                    self.mode, self.reason = event.mode, event.reason
+                    self.mode, self.reason = event.mode, event.mode_reason
                 elif isinstance(event, Resumed) and rank in self.stands:
-                    session.stands(*self.stands[rank])
+                    session.hear(self.stands[rank])
                 elif isinstance(event, Renew):
                     qpn = next(FRESH_QPNS)
                     psn = self.psn + rank
-                    standing = Standing(qpn_out=qpn, psn_out=psn, qpn_in=qpn + 1, collective=self.next)
-                    self.stands[rank] = event.renewal, standing
-                    session.stands(event.renewal, standing)
+                    self.stands[rank] = Renewing(
+                        renewal=event.renewal,
+                        qpn_out=qpn,
+                        psn_out=psn,
+                        qpn_in=qpn + 1,
+                        collective=self.next,
+                    )
+                    session.hear(self.stands[rank])
                 elif isinstance(event, Renewed):
                     del self.stands[rank]
-                    plan = event.ready.plan
+                    plan = event.ready
                     self.mode, self.reason = plan.mode, plan.mode_reason
-                    session.up()
+                    session.hear(Up())
         return anything
 
     def leave(self) -> None:
         for session in self.sessions:
-            session.leave()
+            session.hear(Leave())
 
 
 async def start(b: Bench, name: str, size: int = 2, *, tenant: str = "", **spec: Any) -> Agents:
@@ -89,10 +109,10 @@ async def start(b: Bench, name: str, size: int = 2, *, tenant: str = "", **spec:
     members = [member(rank, qp=b.qp) for rank in range(size)]
     sessions = [b.registry.join(name, size, m, tenant) for m in members]
     await b.registry.drain()
-    (ready,) = {event.plan for session in sessions for event in heard(session) if isinstance(event, Ready)}
+    (plan,) = {plan_of(e) for session in sessions for e in heard(session) if isinstance(e, Ready)}
     for session in sessions:
-        session.up()
-    agents = Agents(sessions, ready)
+        session.hear(Up())
+    agents = Agents(sessions, plan)
     agents.answer()
     return agents
 
@@ -246,7 +266,7 @@ def test_a_switch_that_refuses_is_tried_again_and_the_job_goes_on_meanwhile(benc
             b.now += 0.5
             for job in (*jobs[1:], late):
                 for session in job.sessions:
-                    session.heartbeat()
+                    session.hear(Heartbeat())
             b.registry.tick()
             await go(b, *jobs, late)
         assert late.mode is Mode.IN_NETWORK
@@ -284,7 +304,7 @@ def test_a_job_that_dies_while_it_is_moved_leaves_nothing_and_the_next_gets_in(b
         waiting = waitlisted(b, "late")
         assert waiting is not None
         assert waiting.reason == "is being moved in"
-        late.sessions[1].abort("no more")
+        late.sessions[1].hear(Abort("no more"))
         await go(b, late, last)
         assert switched(last)
         assert not b.registry.job("late").places
@@ -303,7 +323,7 @@ def test_a_job_that_ends_while_the_switch_is_written_for_it_leaves_nothing(bench
         late.answer()
         late.answer()  # all hold: the switch is about to be written
         assert b.registry.job("late").job.phase is Phase.RUNNING
-        late.sessions[0].abort("no more")
+        late.sessions[0].hear(Abort("no more"))
         await b.registry.drain()
         for session in late.sessions:
             session.took_end()
@@ -325,7 +345,7 @@ def test_a_worker_that_does_not_answer_keeps_nobody_else_out_for_long(bench: Run
             b.now += 0.5
             for job in everybody:
                 for session in job.sessions:
-                    session.heartbeat()
+                    session.hear(Heartbeat())
             b.registry.tick()
             await go(b, *everybody)
         assert switched(last)
@@ -354,7 +374,7 @@ def test_with_preemption_the_newest_job_of_the_greediest_gives_way(bench: Run) -
             b.now += 0.5
             for job in (*red, blue):
                 for session in job.sessions:
-                    session.heartbeat()
+                    session.hear(Heartbeat())
             b.registry.tick()
             await go(b, *red, blue)
         assert [len(job.heard) for job in red] == before, "nobody is moved any more"
@@ -373,13 +393,13 @@ def test_a_job_that_dies_on_its_way_out_is_out(bench: Run) -> None:
         await go(b, *red, *blue)
         assert b.registry.job("red7").job.move is not None
         for session in red[7].sessions:
-            session.abort("no more")
+            session.hear(Abort("no more"))
             session.took_end()
         for _ in range(8):
             b.now += 0.5
             for job in (*red[:7], *blue):
                 for session in job.sessions:
-                    session.heartbeat()
+                    session.hear(Heartbeat())
             b.registry.tick()
             await go(b, *red[:7], *blue)
         assert [switched(job) for job in blue] == [True, True]  # the second moves another one out
@@ -405,9 +425,9 @@ def test_across_racks_a_job_waits_for_all_the_switches_that_it_needs(tmp_path: P
 
         async def run(name: str, *hosts: int) -> Agents:
             sessions = await b.join(name, hosts)
-            (plan,) = {e.plan for session in sessions for e in heard(session) if isinstance(e, Ready)}
+            (plan,) = {plan_of(e) for session in sessions for e in heard(session) if isinstance(e, Ready)}
             for session in sessions:
-                session.up()
+                session.hear(Up())
             return Agents(sessions, plan)
 
         local = [await run(f"local{i}", 0, 1) for i in range(8)]
@@ -479,7 +499,7 @@ def test_after_a_restart_in_the_middle_of_a_move_workers_hear_the_mode_that_is_t
             b.now += 0.5
             for job in (*jobs[1:], late):
                 for session in job.sessions:
-                    session.heartbeat()
+                    session.hear(Heartbeat())
             b.registry.tick()
             await go(b, late)
         assert late.mode is Mode.IN_NETWORK

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from controller.jobs import Ended, Event, Heartbeat, Ready, Waiting
+from dataclasses import fields
+
+from controller.api.messages import Ended, FromController, Heartbeat, Ready, Waiting
 from controller.sessions import Session
+from controller.specs import Plan
 
 
-def everything(session: Session) -> list[Event | None]:
+def everything(session: Session) -> list[FromController | None]:
     """What a session was told since the last call."""
     return [session.events.get_nowait() for _ in range(session.events.qsize())]
 
 
-def heard(session: Session) -> list[Event | None]:
+def heard(session: Session) -> list[FromController | None]:
     """The same without waiting and heartbeats."""
     return [event for event in everything(session) if not isinstance(event, (Waiting, Heartbeat))]
+
+
+def plan_of(ready: Ready) -> Plan:
+    """What it says of the job's plan."""
+    said = {field.name for field in fields(Plan)} & {field.name for field in fields(ready)}
+    return Plan(**{name: getattr(ready, name) for name in said})
 
 
 def ready_of(session: Session) -> Ready:

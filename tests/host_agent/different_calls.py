@@ -9,9 +9,9 @@ import ml_dtypes
 import numpy as np
 from hypothesis import strategies as st
 
+from controller.api.messages import Mode
 from host_agent.collectives.plan import cheaper
 from host_agent.communicator import Communicator
-from host_agent.membership import Mode
 from host_agent.quantisation import BFLOAT16
 from host_agent.wire.aggregation import Kind
 

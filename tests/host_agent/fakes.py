@@ -11,28 +11,29 @@ from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Address
 from typing import Any
 
-from controller import comparing, events
-from controller.jobs import Job, JobSpec, Member, Plan, Tell, Timing
-from controller.jobs import Mode as ControllersMode
-from host_agent.communicator import Communicator
-from host_agent.membership import (
+from controller.api.messages import (
     Called,
+    Compare,
+    EndCause,
     Ended,
     HoldAt,
-    JoinRequest,
+    JobSpec,
+    Join,
     Mode,
     Moved,
-    MoveStep,
-    Neighbour,
     Pause,
     Ready,
     Renew,
-    RenewalStep,
     Renewed,
     Renewing,
-    Started,
-    error_of,
+    Start,
+    Worker,
 )
+from controller.events import Tell
+from controller.jobs import Job
+from controller.specs import Member, Plan, Timing
+from host_agent.communicator import Communicator
+from host_agent.membership import MoveStep, RenewalStep, error_of
 from host_agent.runner import Alone, Link
 from host_agent.transport import (
     Counters,
@@ -75,7 +76,7 @@ def running_job(world_size: int) -> Job:
         window=1,
         message_packets=1,
         path_mtu=1024,
-        mode=ControllersMode.RING,
+        mode=Mode.RING,
     )
     job.planned(plan, {rank: bytes([rank]) for rank in range(world_size)}, 0.0)
     for rank in range(world_size):
@@ -114,12 +115,11 @@ class FakeController:
                 self.ticking = threading.Thread(target=self._tick, daemon=True)
                 self.ticking.start()
         for effect in effects:
-            if isinstance(effect, Tell) and isinstance(effect.event, comparing.Compare):
+            if isinstance(effect, Tell) and isinstance(effect.event, Compare):
                 self.asked[effect.rank](effect.event.collective)
         for effect in effects:
-            if isinstance(effect, Tell) and isinstance(effect.event, events.Ended):
-                ended = effect.event
-                self.end(ended.reason, ended.rank, mismatch=ended.mismatch)
+            if isinstance(effect, Tell) and isinstance(effect.event, Ended):
+                self.tell_end(effect.event)
 
     def _tick(self) -> None:
         while self.ended is None:
@@ -148,15 +148,20 @@ class FakeController:
         self.gather("held", move)
         return collective
 
-    def end(self, reason: str, rank: int | None = None, *, mismatch: bool = False) -> None:
+    def end(self, reason: str, rank: int | None = None) -> None:
+        """As that rank is lost; None: for another reason."""
+        cause = EndCause.CANNOT_GO_ON if rank is None else EndCause.WORKER_LOST
+        self.tell_end(Ended(reason=reason, cause=cause, rank=rank))
+
+    def tell_end(self, ended: Ended) -> None:
         """Tell everybody, once."""
         with self.lock:
             if self.ended is not None:
                 return
-            self.ended = Ended(reason=reason, rank=rank, mismatch=mismatch)
+            self.ended = ended
         self.leaving.abort()
         for callback in self.callbacks:
-            callback(self.ended)
+            callback(ended)
 
 
 class FakeMembership:
@@ -168,7 +173,7 @@ class FakeMembership:
         self.closed = False
         self.left = False
 
-    def join(self, request: JoinRequest, *, timeout_s: float) -> Ready:
+    def join(self, request: Join, *, timeout_s: float) -> Ready:
         raise NotImplementedError
 
     def up(self, *, timeout_s: float) -> None:
@@ -214,15 +219,13 @@ class FakeMembership:
         self.controller.asked[self.rank] = callback
 
     def called(self, called: Called) -> None:
-        said = comparing.Called(called.collective, called.what)
-        self.controller.act(lambda job, now: job.called(self.rank, said, now))
+        self.controller.act(lambda job, now: job.called(self.rank, called, now))
 
     def abort(self, reason: str, mismatch: Called | None = None) -> None:
         if mismatch is None:
             self.controller.act(lambda job, now: job.abort(self.rank, reason))
             return
-        said = comparing.Called(mismatch.collective, mismatch.what)
-        self.controller.act(lambda job, now: job.disagrees(self.rank, said, reason, now))
+        self.controller.act(lambda job, now: job.disagrees(self.rank, mismatch, reason, now))
 
     def leave(self, *, timeout_s: float, collectives: int | None = None) -> None:
         self.controller.act(lambda job, now: job.leave(self.rank, now, collectives))
@@ -339,8 +342,8 @@ def ready_of(
 
     def neighbour(
         mac: str, ip: IPv4Address, *, rank: int = 0, qpn_out: int = 0, psn_out: int = 0, qpn_in: int = 0
-    ) -> Neighbour:
-        return Neighbour(rank=rank, mac=mac, ip=ip, qpn_out=qpn_out, psn_out=psn_out, qpn_in=qpn_in)
+    ) -> Worker:
+        return Worker(rank=rank, mac=mac, ip=ip, qpn_out=qpn_out, psn_out=psn_out, qpn_in=qpn_in)
 
     ahead, behind = config.successor, config.predecessor
     return Ready(
@@ -359,7 +362,8 @@ def ready_of(
             qpn_out=behind.qpn_out,
             psn_out=behind.psn_out,
         ),
-        heartbeat_s=1.0,
+        heartbeat_interval_s=1.0,
+        heartbeat_timeout_s=30.0,
         ring=ring,
     )
 
@@ -504,7 +508,7 @@ class FakeRack:
         while up != set(self.members):
             up.add(self.controller.ups.get(timeout=20))
         for member in self.members:
-            self.controller.renewers[member](Started())
+            self.controller.renewers[member](Start())
 
     def die(self, rank: int) -> None:
         """A worker is gone: it sends nothing more, and nobody hears of it."""

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from controller.api.messages import Mode
 from host_agent.collectives.plan import Call, Restored, Steps
-from host_agent.membership import Mode
 from host_agent.recovery import Ledger, Window, is_consistent, repair
 from simulation.cases import Case
 from simulation.rack import Faults, InvariantError, Simulation, configs

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from controller.api.messages import Called, Mode
 from host_agent.communicator import Communicator, RingFallbackWarning
 from host_agent.errors import (
     CollectiveTimeoutError,
@@ -24,7 +25,6 @@ from host_agent.errors import (
     UsageError,
     WorkerLostError,
 )
-from host_agent.membership import Called, Mode
 from host_agent.quantisation import BFLOAT16, error_bound
 from host_agent.runner import Alone
 from host_agent.transport import Operation

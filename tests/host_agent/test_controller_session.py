@@ -16,6 +16,21 @@ import pytest
 
 from controller.api import controller_pb2 as pb
 from controller.api import controller_pb2_grpc, errors
+from controller.api.messages import (
+    Ended,
+    HoldAt,
+    Join,
+    Leave,
+    Mode,
+    Moved,
+    Pause,
+    RcParameters,
+    Renew,
+    Renewed,
+    Renewing,
+    Start,
+    Worker,
+)
 from host_agent.controller_session import ControllerSession
 from host_agent.errors import (
     CommunicatorError,
@@ -25,33 +40,21 @@ from host_agent.errors import (
     QueuePairTakenError,
     WorkerLostError,
 )
-from host_agent.membership import (
-    Ended,
-    HoldAt,
-    JoinRequest,
-    Mode,
-    Moved,
-    MoveStep,
-    Pause,
-    RcParameters,
-    Renew,
-    RenewalStep,
-    Renewed,
-    Renewing,
-    Started,
-)
+from host_agent.membership import MoveStep, RenewalStep
 
-REQUEST = JoinRequest(
+REQUEST = Join(
     job="train",
     world_size=3,
-    rank=1,
-    mac="02:00:00:00:01:02",
-    ip=IPv4Address("10.1.0.2"),
-    qpn_out=0x101,
-    psn_out=0xFFFFFF,
-    qpn_in=0x201,
+    worker=Worker(
+        rank=1,
+        mac="02:00:00:00:01:02",
+        ip=IPv4Address("10.1.0.2"),
+        qpn_out=0x101,
+        psn_out=0xFFFFFF,
+        qpn_in=0x201,
+        hostname="h2",
+    ),
     path_mtu_max=4096,
-    hostname="h2",
     rnr_nak=True,
     tenant="blue",
 )
@@ -545,7 +548,7 @@ def test_nothing_is_said_before_the_word_that_takes_a_session_up_again(
 
         def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
             if item is not None and item.WhichOneof("message") == "resume":
-                session._send(pb.WorkerMessage(leave=pb.Leave()))
+                session._send(Leave())
             super().put(item, block, timeout)
 
     def breaks(talk: Conversation) -> Iterator[pb.ControllerMessage]:
@@ -682,13 +685,13 @@ def test_a_renewal_is_heard_and_answered_across_breaks(play: Any) -> None:
         said,
         pb.Resume(job="train", generation=80, rank=0, token=b"secret\x03"),
     ]
-    kinds = [step for step in steps if not isinstance(step, Started)]
+    kinds = [step for step in steps if not isinstance(step, Start)]
     assert kinds[0] == Renew(3, "switch l1 has restarted")
     (found,) = (step for step in kinds if isinstance(step, Renewed))
     assert (found.renewal, found.collective, found.holder, found.members) == (3, 12, 1, (1, 2))
     assert (found.ready.generation, found.ready.rank, found.ready.world_size) == (80, 0, 2)
     assert found.ready.backup
-    assert isinstance(steps[-1], Started)
+    assert isinstance(steps[-1], Start)
 
 
 def test_a_job_that_is_renewed_before_it_starts_is_up_for_its_worker(play: Any) -> None:

@@ -16,11 +16,11 @@ import pytest
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
+from controller.api.messages import Mode
 from host_agent import execution
 from host_agent.collectives.signature import signature
 from host_agent.communicator import Communicator
 from host_agent.errors import MismatchError, UsageError
-from host_agent.membership import Mode
 from host_agent.quantisation import BFLOAT16
 from host_agent.transport import ProtocolError, RetryLimitError
 from host_agent.transport.events import Failure, FailureCode

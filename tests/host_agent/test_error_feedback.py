@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from controller.api.messages import Mode
 from host_agent.communicator import Communicator
 from host_agent.error_feedback import ErrorFeedback
 from host_agent.errors import MismatchError, UsageError
-from host_agent.membership import Mode
 from host_agent.quantisation import Blocks, block_sum, error_bound
 from simulation.rack import Faults
 from tests.host_agent.fakes import FakeRack

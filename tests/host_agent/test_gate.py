@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from controller.api.messages import Mode
 from host_agent.gate import Gate
-from host_agent.membership import Mode
 
 
 def through(gate: Gate, collective: int) -> Mode:

@@ -7,6 +7,7 @@ from ipaddress import IPv4Address
 
 import pytest
 
+from controller.api.messages import Join, RcParameters, Ready, Worker
 from host_agent import carriers, joining
 from host_agent.carriers import Transport, UserspaceCarrier
 from host_agent.communicator import Communicator
@@ -18,7 +19,6 @@ from host_agent.errors import (
     UsageError,
 )
 from host_agent.joining import take_place, transport_config
-from host_agent.membership import JoinRequest, RcParameters, Ready
 from host_agent.netinfo import Interface
 from host_agent.transport import TransportConfig
 from host_agent.transport.verbs import VerbsLink
@@ -36,10 +36,10 @@ class Scripted(FakeMembership):
     def __init__(self, answer: Ready | Exception) -> None:
         super().__init__(FakeController(4), rank=1)
         self.answer = answer
-        self.requests: list[JoinRequest] = []
+        self.requests: list[Join] = []
         self.is_up = False
 
-    def join(self, request: JoinRequest, *, timeout_s: float) -> Ready:
+    def join(self, request: Join, *, timeout_s: float) -> Ready:
         self.requests.append(request)
         if isinstance(self.answer, Exception):
             raise self.answer
@@ -49,18 +49,20 @@ class Scripted(FakeMembership):
         self.is_up = True
 
 
-def request(world_size: int = 4) -> JoinRequest:
-    return JoinRequest(
+def request(world_size: int = 4) -> Join:
+    return Join(
         job="train",
         world_size=world_size,
-        rank=1 if world_size > 1 else 0,
-        mac=CONFIG.mac,
-        ip=CONFIG.ip,
-        qpn_out=CONFIG.qpn_out,
-        psn_out=CONFIG.psn_out,
-        qpn_in=CONFIG.qpn_in,
+        worker=Worker(
+            rank=1 if world_size > 1 else 0,
+            mac=CONFIG.mac,
+            ip=CONFIG.ip,
+            qpn_out=CONFIG.qpn_out,
+            psn_out=CONFIG.psn_out,
+            qpn_in=CONFIG.qpn_in,
+            hostname="h2",
+        ),
         path_mtu_max=1024,
-        hostname="h2",
     )
 
 
@@ -131,8 +133,9 @@ def test_qps_and_psns_are_fresh_and_the_path_mtu_is_what_the_link_carries(
             Communicator.join("c:1", job="train", rank=1, world_size=4, path_mtu=path_mtu)
     first, second = (m.requests[0] for m in memberships)
     assert (first.path_mtu_max, second.path_mtu_max) == (4096, 512)
-    assert first.qpn_in != first.qpn_out
-    assert (first.qpn_in, first.qpn_out, first.psn_out) != (second.qpn_in, second.qpn_out, second.psn_out)
+    one, two = first.worker, second.worker
+    assert one.qpn_in != one.qpn_out
+    assert (one.qpn_in, one.qpn_out, one.psn_out) != (two.qpn_in, two.qpn_out, two.psn_out)
 
 
 def test_the_first_psn_can_be_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,7 +145,7 @@ def test_the_first_psn_can_be_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(joining, "find_interface", lambda name, controller: link)
     with pytest.raises(JobRefusedError):
         Communicator.join("c:1", job="train", rank=1, world_size=4, first_psn=2**24 - 3, tenant="blue")
-    assert membership.requests[0].psn_out == 2**24 - 3
+    assert membership.requests[0].worker.psn_out == 2**24 - 3
     assert membership.requests[0].tenant == "blue"
     assert not membership.requests[0].rnr_nak
     for psn in (-1, 2**24):
@@ -190,7 +193,8 @@ def test_a_device_s_queue_pairs_exist_before_joining_and_their_numbers_are_joine
     with pytest.raises(JobRefusedError):
         Communicator.join("c:1", job="train", rank=1, world_size=4, path_mtu=1024)
     asked = membership.requests[0]
-    assert (asked.qpn_out, asked.qpn_in, asked.path_mtu_max, asked.rnr_nak) == (0x21, 0x22, 512, True)
+    assert (asked.worker.qpn_out, asked.worker.qpn_in) == (0x21, 0x22)
+    assert (asked.path_mtu_max, asked.rnr_nak) == (512, True)
     assert carrier.device.calls == ["close"]
 
 
@@ -241,7 +245,7 @@ def test_who_cannot_have_its_numbers_joins_with_others(monkeypatch: pytest.Monke
     monkeypatch.setattr(carriers, "choose_carrier", device.choose)
     with pytest.raises(JobRefusedError, match="no"):
         Communicator.join("c:1", job="train", rank=1, world_size=4)
-    assert [m.requests[0].qpn_out for m in memberships] == [0x20, 0x22, 0x24, 0x26]
+    assert [m.requests[0].worker.qpn_out for m in memberships] == [0x20, 0x22, 0x24, 0x26]
     assert device.open == set()
 
 
@@ -253,10 +257,10 @@ def test_a_host_where_many_numbers_are_taken_for_ever_locks_nobody_out(
     link = Interface(name="h2-eth0", mac=CONFIG.mac, ip=IPv4Address("10.1.0.2"), mtu=1500)
 
     class Choosy(Scripted):
-        def join(self, request: JoinRequest, *, timeout_s: float) -> Ready:
-            asked.append(request.qpn_out)
-            if request.qpn_out in taken:
-                raise QueuePairTakenError(f"QP {request.qpn_out:#x} of host h2 belongs to rank 0")
+        def join(self, request: Join, *, timeout_s: float) -> Ready:
+            asked.append(request.worker.qpn_out)
+            if request.worker.qpn_out in taken:
+                raise QueuePairTakenError(f"QP {request.worker.qpn_out:#x} of host h2 belongs to rank 0")
             raise JobRefusedError("no")
 
     monkeypatch.setattr(joining, "ControllerSession", lambda controller, tls: Choosy(ready_of(CONFIG)))
@@ -286,7 +290,8 @@ def test_new_queue_pairs_have_none_of_the_numbers_before(monkeypatch: pytest.Mon
     device = Recycling()
     monkeypatch.setattr(carriers, "choose_carrier", device.choose)
     first = device.choose(Transport.VERBS, INTERFACE)
-    asked = replace(request(), qpn_out=first.qpn_out, qpn_in=first.qpn_in)
+    worker = replace(request().worker, qpn_out=first.qpn_out, qpn_in=first.qpn_in)
+    asked = replace(request(), worker=worker)
     place = take_place(Scripted(ready_of(CONFIG)), asked, INTERFACE, first, timeout_s=1, retry_limit=0)
     place.link.close()
     first.close()

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from controller.api.messages import HoldAt, Mode, Moved, Pause
 from host_agent.communicator import Communicator
 from host_agent.errors import CommunicatorClosedError, JobEndedError, UsageError, WorkerLostError
-from host_agent.membership import HoldAt, Mode, Moved, Pause
 from simulation.rack import Faults
 from tests.host_agent.fakes import FakeRack
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from controller.api.messages import Mode
 from host_agent.collectives.plan import Call, Disagreement, Shared
-from host_agent.membership import Mode
 from host_agent.quantisation import BFLOAT16
 from host_agent.recovery import Ledger, Window, is_consistent
 from host_agent.wire.aggregation import Reduction

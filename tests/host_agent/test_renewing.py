@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from controller.api.messages import HoldAt, Mode, Moved, Pause, Renew
 from host_agent.communicator import Communicator
 from host_agent.errors import (
     CollectiveTimeoutError,
@@ -26,7 +27,7 @@ from host_agent.errors import (
     UsageError,
     WorkerLostError,
 )
-from host_agent.membership import HoldAt, MembershipChange, Mode, Moved, Pause, Renew
+from host_agent.membership import MembershipChange
 from simulation.rack import Faults
 from tests.host_agent.fakes import FakeRack
 

@@ -6,9 +6,9 @@ import json
 import threading
 from typing import Any
 
+from controller.api.messages import Mode
 from host_agent.collectives.plan import Steps, Wait
 from host_agent.gate import Gate
-from host_agent.membership import Mode
 from host_agent.runner import Alone, Runner
 from host_agent.standing import standing, threads
 from host_agent.transport.errors import TransportClosedError

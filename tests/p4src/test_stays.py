@@ -11,8 +11,9 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from controller.allocator import Region
-from controller.jobs import Mode, Plan
+from controller.api.messages import Mode
 from controller.routes import base_entries
+from controller.specs import Plan
 from controller.trees import Tree, entries_on
 from host_agent.numbering import IN_NETWORK_LIMIT
 from host_agent.wire.aggregation import Op

@@ -160,7 +160,7 @@ class TestOthers:
         assert generation is not None
         with grpc.insecure_channel(service.address) as channel:
             stub = ControllerStub(channel)  # type: ignore[no-untyped-call]
-            member = request_of(0)
+            member = request_of(0).worker
             attacks = [
                 pb.WorkerMessage(
                     join=pb.Join(
@@ -217,7 +217,7 @@ class TestOthers:
     ) -> None:
         session = ControllerSession(service.address)
         with pytest.raises(JobRefusedError) as error:
-            session.join(replace(request_of(0, size=2), **change), timeout_s=60)
+            session.join(request_of(0, size=2, **change), timeout_s=60)
         session.close()
         assert len(str(error.value)) < 2000
         with AdminClient(service.unix) as admin:
@@ -225,7 +225,7 @@ class TestOthers:
 
     def test_unknown_fields_are_nothing(self, service: Service) -> None:
         """A field of number 99 with a string; the rest is a join as ever."""
-        member = request_of(0, size=1)
+        member = request_of(0, size=1).worker
         join = pb.Join(job="alone", world_size=1, path_mtu_max=1024)
         join.worker.CopyFrom(
             pb.Worker(rank=0, ip=str(member.ip), mac=member.mac, qpn_out=7, qpn_in=8, psn_out=0)
@@ -261,7 +261,7 @@ class TestLimits:
     def test_a_flood_of_messages_ends_that_session_and_no_other(self, tight: Service) -> None:
         sessions = joined(tight, "")
         flooding = pb.WorkerMessage(heartbeat=pb.Heartbeat())
-        member = request_of(2, size=1)
+        member = request_of(2, size=1).worker
         first = pb.WorkerMessage(
             join=pb.Join(
                 job="flood",

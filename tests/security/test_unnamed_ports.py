@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from controller.jobs import Member
+from controller.specs import Member
 from host_agent.wire.aggregation import SUMMED_BIT, AggregationHeader, Flags, Op
 from host_agent.wire.headers import Aeth, Bth, Ethernet, IPv4, Opcode, RocePacket, Udp
 from p4src import CPU_PORT

@@ -17,7 +17,7 @@ import pytest
 
 from controller import jobstate, mourning
 from controller.allocator import Region, SwitchAllocator
-from controller.jobs import Ended
+from controller.api.messages import Ended, Held
 from controller.renewals import Cause
 from controller.renewer import Renewer
 from controller.retired import RetiredQueuePairs
@@ -201,8 +201,7 @@ def a_result_that_others_lack_is_made_again(patch: pytest.MonkeyPatch) -> None:
 def nothing_is_drained(patch: pytest.MonkeyPatch) -> None:
     def held(self: Worker) -> None:
         if self._move is not None and self._held_from is not None and self.endpoint is not None:
-            number = self._move
-            self.say(lambda session: session.held(number))
+            self.say(Held(self._move))
 
     patch.setattr(Worker, "_perhaps_held", held)
 
@@ -255,7 +254,7 @@ def the_dead_lack_what_they_had_sent(patch: pytest.MonkeyPatch) -> None:
 
 
 def the_dead_have_no_host(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(jobstate, "Ended", lambda reason, rank, host, message: Ended(reason, rank, "", message))
+    patch.setattr(jobstate, "Ended", lambda host, **end: Ended(host="", **end))
 
 
 def no_number_of_messages_is_too_many(patch: pytest.MonkeyPatch) -> None:

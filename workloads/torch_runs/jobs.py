@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from controller.api.admin import AdminClient
-from host_agent.membership import Mode
+from controller.api.messages import Mode
 from topologies.state import ClusterState, HostState
 from workloads.errors import WorkloadError
 from workloads.torch_runs.ranks import Line

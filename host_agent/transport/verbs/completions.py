@@ -6,7 +6,7 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Final
 
-from host_agent.membership import RcParameters
+from controller.api.messages import RcParameters
 from host_agent.transport.config import TransportConfig
 from host_agent.transport.events import FailureCode
 from host_agent.transport.native import address_text

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final, Protocol
 
-from host_agent.membership import RcParameters
+from controller.api.messages import RcParameters
 from host_agent.transport import native
 from host_agent.transport.config import TransportConfig
 from host_agent.transport.errors import TransportClosedError, TransportError

@@ -13,7 +13,7 @@ from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
-from host_agent.membership import RcParameters
+from controller.api.messages import RcParameters
 from host_agent.transport.config import TransportConfig
 from host_agent.transport.errors import TransportError
 from host_agent.transport.verbs.discovery import RoceDevice, pyverbs_missing

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from controller.api.messages import Mode
 from host_agent.collectives.plan import Strategy, cheaper, choose, ring_parts
-from host_agent.membership import Mode
 from host_agent.wire.aggregation import Kind
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from host_agent.membership import Mode
+from controller.api.messages import Mode
 from host_agent.numbering import IN_NETWORK_LIMIT, mode_of
 from host_agent.transport import Endpoint, SwitchOp
 from host_agent.wire.aggregation import AggregationHeader, ElementType, Op, Reduction

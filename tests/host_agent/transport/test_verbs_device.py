@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
+from controller.api.messages import RcParameters
 from host_agent import carriers
 from host_agent.carriers import Transport, UserspaceCarrier, VerbsCarrier, choose_carrier
 from host_agent.errors import InterfaceError
-from host_agent.membership import RcParameters
 from host_agent.netinfo import Interface
 from host_agent.transport import TransportError
 from host_agent.transport.verbs import QueuePairs, RoceDevice, find_device, queue_pairs

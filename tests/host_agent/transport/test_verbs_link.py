@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from controller.api.messages import RcParameters
 from host_agent.collectives.plan import Steps, Wait
-from host_agent.membership import RcParameters
 from host_agent.runner import Runner
 from host_agent.transport import (
     EventType,

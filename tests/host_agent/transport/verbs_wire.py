@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from host_agent.membership import RcParameters
+from controller.api.messages import RcParameters
 from host_agent.transport import SwitchOp, TransportConfig, TransportError
 from host_agent.transport.verbs import RoceDevice
 from host_agent.transport.verbs.completions import Status

@@ -760,11 +760,14 @@ def test_why_a_job_ended() -> None:
     found = diagnose(facts([], both={"jobs": Said([gone, live], "")}))
     assert found.is_healthy, "another job runs: what ended before is history"
     assert diagnose(facts([], both={"jobs": Said([gone, live], "")}), "train").codes[0] == "ended-early"
-    gone.ended.CopyFrom(pb.Ended(reason="rank 0: barrier; rank 1: all_reduce", mismatch=True))
-    found = diagnose(facts([], both={"jobs": Said([gone], "")}))
-    assert found.codes[0] == "mismatch"
-    assert "same collectives in the same order" in text(found)
-    gone.ended.CopyFrom(pb.Ended(reason="all workers have left"))
+    for how in ({"cause": "MISMATCH"}, {"mismatch": True}):  # the last: of a controller without causes
+        gone.ended.CopyFrom(pb.Ended(reason="rank 0: barrier; rank 1: all_reduce", **how))
+        found = diagnose(facts([], both={"jobs": Said([gone], "")}))
+        assert found.codes[0] == "mismatch"
+        assert "same collectives in the same order" in text(found)
+    gone.ended.CopyFrom(pb.Ended(reason="all workers have left", cause="DELETED"))
+    assert not diagnose(facts([], both={"jobs": Said([gone], "")})).is_healthy, "the text says nothing"
+    gone.ended.CopyFrom(pb.Ended(reason="nobody is there any more", cause="ALL_LEFT"))
     assert diagnose(facts([], both={"jobs": Said([gone], "")})).is_healthy
 
 

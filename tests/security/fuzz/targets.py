@@ -17,7 +17,9 @@ import yaml
 from google.protobuf.message import DecodeError
 
 from controller.api import controller_pb2 as pb
+from controller.api.codec import from_worker
 from controller.api.errors import ControllerError
+from controller.api.messages import Abort, Called, Heartbeat, Join, Resume
 from controller.config import ConfigError, parse_config
 from controller.configuration import Configuration
 from controller.fabric import ManagedSwitch
@@ -27,8 +29,8 @@ from controller.planning import member_from, spec_from
 from controller.registry import Registry
 from controller.revisions import Revisions
 from controller.routes import base_entries
+from controller.sessions import begin
 from controller.store import Store
-from controller.views import called_from, standing_from
 from host_agent.quantisation import (
     BIAS,
     block_exponent,
@@ -299,27 +301,18 @@ def say(registry: Registry, message: pb.WorkerMessage | pb.JobSpec) -> None:
         registry.create_job(spec_from(message))
         registry.delete_job(message.name)
         return
-    kind = message.WhichOneof("message")
-    if kind == "join":
-        join = message.join
-        member = member_from(registry.config, join)
-        if join.world_size > 1:  # else it would be set up, by a task
-            session = registry.join(
-                join.job, join.world_size, member, join.tenant, elastic=join.elastic, token=join.join_token
-            )
-            session.heartbeat()
-            session.abort(in_one_line("fuzz"))
-            with contextlib.suppress(ControllerError):
-                registry.delete_job(join.job)
-    elif kind == "resume":
-        resume = message.resume
-        registry.resume(resume.job, resume.generation, resume.rank, resume.token)
-    elif kind == "renewing":
-        standing_from(message.renewing)
-    elif kind == "abort":
-        assert in_one_line(message.abort.reason).isprintable()
-    elif kind == "called":
-        assert called_from(message.called).what.isprintable()
+    said = from_worker(message)
+    if isinstance(said, (Join, Resume)):
+        if isinstance(said, Join) and said.world_size <= 1:  # it would be set up, by a task
+            member_from(registry.config, said)
+            return
+        session = begin(registry, said)
+        session.hear(Heartbeat())
+        session.hear(Abort("fuzz"))
+        with contextlib.suppress(ControllerError):
+            registry.delete_job(said.job)
+    elif isinstance(said, (Abort, Called)):
+        assert in_one_line(said.reason if isinstance(said, Abort) else said.what).isprintable()
 
 
 @functools.lru_cache(maxsize=1)
