@@ -1,12 +1,13 @@
 """The controller: pipeline, routes, slots and jobs of the P4 switches, over P4Runtime.
 
     api/           the gRPC service that agents join, and the clients of it
+                   messages.py what is said in a session, codec.py that to protobuf and back
     service.py     requests and sessions to calls, exceptions to statuses; guarding.py who may call what
     registry.py    jobs, and what their state machines ask for; running.py one of them
-    sessions.py    one worker's connection
+    sessions.py    one worker's connection: how it begins, and what it says
     views.py       jobs and switches as messages; inventory.py what switches hold and count
     jobs.py        one job as a state machine without I/O; moves.py its way between ring and switch
-                   specs.py what it is, events.py what its workers are told and what has to be done;
+                   specs.py what it is, events.py what has to be done;
                    jobstate.py who is in it, renewable.py how it goes on under a new generation
     renewer.py     begins that and writes it; renewals.py its steps, mourning.py what the dead had sent
     planning.py    what a job may ask for and what it gets; setup.py from joined workers to that

@@ -385,7 +385,7 @@ class ControllerSession:
         except grpc.RpcError as error:
             return error
         except errors.InvalidRequestError as error:
-            self._end(Ended(reason=f"the controller at {self.controller} says what cannot be: {error}"))
+            self._take(Ended(reason=f"the controller at {self.controller} says what cannot be: {error}"))
         return self._call  # it ended without an error: status OK
 
     def _take(self, said: FromController) -> None:

@@ -15,7 +15,19 @@ import pytest
 from controller.__main__ import patience
 from controller.allocator import Region
 from controller.api.errors import NotPossibleError, UnreachableError
-from controller.api.messages import Abort, JobSpec, Leave, Left, Mode, Moved, Renew, Resumed, Start, Up
+from controller.api.messages import (
+    Abort,
+    EndCause,
+    JobSpec,
+    Leave,
+    Left,
+    Mode,
+    Moved,
+    Renew,
+    Resumed,
+    Start,
+    Up,
+)
 from controller.config import Config, Spread
 from controller.entries import TableEntry
 from controller.flows import FLOW, TREE_JOB, UPLINK, removal_order
@@ -704,7 +716,9 @@ def test_a_host_that_is_no_longer_in_the_configuration_ends_its_jobs(bench: Run)
         b.config = replace(CONFIG, hosts=CONFIG.hosts[:3])
         await b.restart()
         back = b.registry.resume("train", readies[0].generation, 0, readies[0].resume_token)
-        assert "the host of rank 3 (h4, 10.0.2.2) is no longer in" in ended_of(back).reason
+        ended = ended_of(back)
+        assert ended.cause is EndCause.NOT_CONFIGURED
+        assert "the host of rank 3 (h4, 10.0.2.2) is no longer in" in ended.reason
         job_info(b.registry, b.registry.job("train"))
         await b.pass_time(CONFIG.resume_timeout_s + 40.0)
         assert b.used() == {}

@@ -786,7 +786,9 @@ def test_a_database_that_fails_during_set_up_leaves_nothing_behind(
     async def test(b: Bench) -> None:
         failing.add(f"save {phase}")
         for session in await b.join("train", 2):
-            reason = ended_of(session).reason
+            ended = ended_of(session)
+            assert ended.cause is EndCause.NOT_SET_UP
+            reason = ended.reason
             assert "job train could not be set up: the controller's database" in reason
             assert f"{b.store.path} cannot be written: disk I/O error" in reason
         await b.pass_time(1.0)

@@ -207,7 +207,12 @@ def test_a_job_over_the_wire(workers: Workers, served: Served, admin: AdminClien
         ("h3", 3, True),
     ]
     workers.leave(sessions)
-    assert admin.show_job("train").phase == pb.ENDED
+    info = admin.show_job("train")
+    assert (info.phase, info.ended.cause, info.ended.reason) == (
+        pb.ENDED,
+        pb.ALL_LEFT,
+        "all workers have left",
+    )
     assert admin.status().workers == 0
 
 
@@ -274,7 +279,8 @@ def test_an_explicit_job_runs_as_it_was_created(workers: Workers, admin: AdminCl
         (Mode.RING, "the job was created with ring mode", 512, 2, 4)
     }
     assert admin.counters("train") == []
-    assert admin.delete_job("train").ended.reason == "job train was deleted"
+    ended = admin.delete_job("train").ended
+    assert (ended.reason, ended.cause) == ("job train was deleted", pb.DELETED)
     assert admin.list_jobs() == []
 
 

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent import futures
+from dataclasses import replace
 from ipaddress import IPv4Address
 from typing import Any
 
@@ -17,6 +18,7 @@ import pytest
 from controller.api import controller_pb2 as pb
 from controller.api import controller_pb2_grpc, errors
 from controller.api.messages import (
+    EndCause,
     Ended,
     HoldAt,
     Join,
@@ -37,10 +39,11 @@ from host_agent.errors import (
     ControllerUnreachableError,
     JobEndedError,
     JobRefusedError,
+    MismatchError,
     QueuePairTakenError,
     WorkerLostError,
 )
-from host_agent.membership import MoveStep, RenewalStep
+from host_agent.membership import MoveStep, RenewalStep, error_of
 
 REQUEST = Join(
     job="train",
@@ -744,6 +747,30 @@ def test_who_died_is_named_with_its_host_and_what_it_lacks(play: Any) -> None:
     with pytest.raises(WorkerLostError, match="rank 2") as caught:
         session.leave(timeout_s=10)
     assert (caught.value.rank, caught.value.host, caught.value.first_message) == (2, "h3", 17)
+
+
+@pytest.mark.parametrize("cause", EndCause)
+def test_what_a_worker_raises_goes_by_the_cause_alone(cause: EndCause) -> None:
+    ended = Ended(reason="all workers have left", cause=cause)
+    of_workers = (EndCause.WORKER_LOST, EndCause.WORKER_ABORTED)
+    kind = MismatchError if cause is EndCause.MISMATCH else JobEndedError
+    assert type(error_of(ended, own_rank=1)) is (WorkerLostError if cause in of_workers else kind)
+    own = error_of(replace(ended, rank=1), own_rank=1)
+    assert type(own) is kind, "its own doing is not another's loss"
+
+
+def test_a_controller_that_says_what_cannot_be_ends_the_session_with_its_words(play: Any) -> None:
+    def script(talk: Conversation) -> Iterator[pb.ControllerMessage]:
+        yield from ready(talk)
+        yield pb.ControllerMessage(moved=pb.Moved(move=9))
+        for _ in talk.requests:  # until the worker has ended its side
+            pass
+
+    session = play(script)
+    session.join(REQUEST, timeout_s=10)
+    session.up(timeout_s=10)
+    with pytest.raises(JobEndedError, match="there is no mode 0"):
+        session.leave(timeout_s=10)
 
 
 def test_a_worker_is_not_said_to_be_up_for_what_came_before(play: Any) -> None:
