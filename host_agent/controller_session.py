@@ -36,14 +36,12 @@ from controller.api.messages import (
     FromController,
     FromWorker,
     Heartbeat,
-    Held,
     HoldAt,
     Join,
     Leave,
     Left,
     Moved,
     Pause,
-    Paused,
     Ready,
     Renew,
     Renewed,
@@ -60,7 +58,7 @@ from host_agent.errors import (
     JobRefusedError,
     QueuePairTakenError,
 )
-from host_agent.membership import MoveStep, RenewalStep, error_of
+from host_agent.membership import Answer, Request, error_of
 from security import diagnosis
 from security.channels import open_channel
 from security.files import TlsError, TlsFiles
@@ -129,15 +127,11 @@ class ControllerSession:
         self._outgoing: SimpleQueue[pb.WorkerMessage | None] = SimpleQueue()
         self._call: Any = None
         self._called_at = 0.0
-        self._moving = threading.Lock()  # guards these two, and keeps steps in order
-        self._on_move: Callable[[MoveStep], None] | None = None
-        self._steps: list[MoveStep] = []  # that nobody has asked for
-        self._on_renewal: Callable[[RenewalStep], None] | None = None  # guarded by _moving, as this one:
-        self._renewal_steps: list[RenewalStep] = []  # that nobody has asked for
+        self._asking = threading.Lock()  # guards these two, and keeps requests in order
+        self._listener: Callable[[Request], None] | None = None
+        self._requests: list[Request] = []  # that nobody has listened to
         self._standing: Renewing | None = None  # what we have said, to say it again after a break
         self._lease = _Lease()
-        self._on_compare: Callable[[int], None] | None = None  # guarded by _moving, as this one:
-        self._compared: int | None = None  # that nobody has asked for
         self._up = False
         self._leaving: Leave | None = None
         self._aborting: Abort | None = None
@@ -186,8 +180,7 @@ class ControllerSession:
 
     def up(self, *, timeout_s: float) -> None:
         """Say that this worker's QPs are ready, and wait until everybody's are, or the job is renewed."""
-        self._up = True
-        self._send(Up())
+        self.say(Up())
         if not self._wait(lambda: self._heard.started or self._heard.renewing, timeout_s):
             raise ControllerUnreachableError(
                 f"not all workers had their connections ready within {timeout_s:g} s, or the controller at "
@@ -202,31 +195,21 @@ class ControllerSession:
         if ended is not None:
             callback(ended)
 
-    def on_move(self, callback: Callable[[MoveStep], None]) -> None:
-        """Call `callback`, which must not block, with every step of a move, those of before included."""
-        with self._moving:
-            self._on_move = callback
-            for step in self._steps:
-                callback(step)
-            self._steps.clear()
+    def listen(self, callback: Callable[[Request], None]) -> None:
+        """Call `callback`, which must not block, with all that is asked of this worker, now and before."""
+        with self._asking:
+            self._listener = callback
+            for request in self._requests:
+                callback(request)
+            self._requests.clear()
 
-    def on_renewal(self, callback: Callable[[RenewalStep], None]) -> None:
-        """Call `callback`, which must not block, with every step of a renewal, those of before included."""
-        with self._moving:
-            self._on_renewal = callback
-            for step in self._renewal_steps:
-                callback(step)
-            self._renewal_steps.clear()
-
-    def renewing(self, renewing: Renewing) -> None:
-        """Where this worker stands; its old connections send nothing any more."""
-        self._standing = renewing
-        self._send(renewing)
-
-    def up_again(self) -> None:
-        """This worker's connections of the new generation are ready."""
-        self._up = True
-        self._send(Up())
+    def say(self, answer: Answer) -> None:
+        """What was asked."""
+        if isinstance(answer, Renewing):
+            self._standing = answer
+        elif isinstance(answer, Up):
+            self._up = True
+        self._send(answer)
 
     def confirm(self, *, timeout_s: float) -> bool:
         """Whether this worker is in its job now, for sure; see `Membership`."""
@@ -250,14 +233,6 @@ class ControllerSession:
     def _beat(self) -> None:
         self._send(replace(self._counted, number=self._lease.next_number(), running=self._runs))
 
-    def paused(self, move: int, next_collective: int) -> None:
-        """The first collective that this worker has not started."""
-        self._send(Paused(move, next_collective))
-
-    def held(self, move: int) -> None:
-        """Nothing is in flight."""
-        self._send(Held(move))
-
     def counted(self, generation: int, messages: int) -> None:
         """So many messages have been numbered in a generation."""
         self._counted = Heartbeat(generation=generation, messages=messages)
@@ -265,17 +240,6 @@ class ControllerSession:
     def runs(self, collective: int | None) -> None:
         """This worker is in a collective now, or in none."""
         self._runs = collective
-
-    def on_compare(self, callback: Callable[[int], None]) -> None:
-        """Call `callback`, which must not block, with every collective that is asked for, now or later."""
-        with self._moving:
-            self._on_compare = callback
-            if self._compared is not None:
-                callback(self._compared)
-
-    def called(self, called: Called) -> None:
-        """What this worker has called."""
-        self._send(called)
 
     def abort(self, reason: str, mismatch: Called | None = None) -> None:
         """End the job for everybody. Does not wait."""
@@ -396,22 +360,12 @@ class ControllerSession:
         with self._changed:
             self._note(said)
             self._changed.notify_all()
-        with self._moving:
-            match said:
-                case Pause() | HoldAt() | Moved():
-                    if self._on_move is not None:
-                        self._on_move(said)
-                    else:
-                        self._steps.append(said)
-                case Renew() | Renewed() | Start():
-                    if self._on_renewal is not None:
-                        self._on_renewal(said)
-                    else:
-                        self._renewal_steps.append(said)
-                case Compare(collective):
-                    self._compared = collective
-                    if self._on_compare is not None:
-                        self._on_compare(collective)
+        if isinstance(said, (Pause, HoldAt, Moved, Renew, Renewed, Start, Compare)):
+            with self._asking:
+                if self._listener is not None:
+                    self._listener(said)
+                else:
+                    self._requests.append(said)
         if isinstance(said, Resumed):
             self._say_again()
 

@@ -11,7 +11,19 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import InitVar, dataclass, field
 from typing import Final, NamedTuple, TypeVar
 
-from controller.api.messages import Ended, HoldAt, Mode, Pause, Ready
+from controller.api.messages import (
+    Compare,
+    Ended,
+    Held,
+    HoldAt,
+    Mode,
+    Pause,
+    Paused,
+    Ready,
+    Renew,
+    Renewed,
+    Start,
+)
 from host_agent.calls import Calls
 from host_agent.collectives.plan import Array, Call, Steps, Strategy
 from host_agent.errors import (
@@ -25,7 +37,7 @@ from host_agent.errors import (
     UsageError,
 )
 from host_agent.gate import Gate, Parked
-from host_agent.membership import Membership, MoveStep, Seat, error_of
+from host_agent.membership import Membership, MoveStep, Request, Seat, error_of
 from host_agent.numbering import IN_NETWORK_LIMIT, mode_of
 from host_agent.recovery import NUMBERS, Ledger, Window
 from host_agent.renewing import Connections, Renewals
@@ -111,7 +123,7 @@ class Execution:
             connections=connections,
             failed=lambda error: self.fail(error, self._reason(error), self._ledger.finished),
         )
-        self._calls = Calls(self.membership.called)
+        self._calls = Calls(self.membership.say)
         self._verdict: CommunicatorError | None = None  # the controller's, also where we have failed before
         self._over = threading.Event()  # it is there
         self._order = threading.Lock()  # hands out collective numbers and places in the queue
@@ -128,9 +140,7 @@ class Execution:
         self._closed = False
         self._at_end: list[Callable[[CommunicatorError], None]] = []
         self.membership.on_ended(self._on_ended)
-        self.membership.on_move(self._on_move)
-        self.membership.on_compare(self._calls.asked)
-        self.membership.on_renewal(self.renewals.on_step)
+        self.membership.listen(self._on_request)
 
     @property
     def rank(self) -> int:
@@ -425,10 +435,20 @@ class Execution:
         if self._verdict is not None:
             callback(self._verdict)
 
+    def _on_request(self, request: Request) -> None:
+        """What the controller wants; this must not block."""
+        match request:
+            case Compare(collective):
+                self._calls.asked(collective)
+            case Renew() | Renewed() | Start():
+                self.renewals.on_step(request)
+            case _:
+                self._on_move(request)
+
     def _on_move(self, step: MoveStep) -> None:
-        """The job moves between ring and switch; this must not block."""
+        """The job moves between ring and switch."""
         if isinstance(step, Pause):
-            self.membership.paused(step.move, self.gate.pause(step.move))
+            self.membership.say(Paused(step.move, self.gate.pause(step.move)))
         elif isinstance(step, HoldAt):
             self.gate.hold_at(step.move, step.collective)
             threading.Thread(target=self._hold, args=(step.move,), name="p4reduce-hold", daemon=True).start()
@@ -450,4 +470,4 @@ class Execution:
             self.fail(error, self._reason(error))
             return
         if settled:
-            self.membership.held(move)
+            self.membership.say(Held(move))

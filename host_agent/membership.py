@@ -8,17 +8,21 @@ from typing import Protocol
 
 from controller.api.messages import (
     Called,
+    Compare,
     EndCause,
     Ended,
+    Held,
     HoldAt,
     Join,
     Moved,
     Pause,
+    Paused,
     Ready,
     Renew,
     Renewed,
     Renewing,
     Start,
+    Up,
 )
 from host_agent.errors import CommunicatorError, JobEndedError, MismatchError, WorkerLostError
 
@@ -33,9 +37,9 @@ def error_of(ended: Ended, *, own_rank: int) -> CommunicatorError:
 
 
 MoveStep = Pause | HoldAt | Moved
-
-
 RenewalStep = Renew | Renewed | Start
+Request = MoveStep | RenewalStep | Compare
+Answer = Paused | Held | Renewing | Up | Called
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,34 +105,15 @@ class Membership(Protocol):
         """Call `callback` once, from any thread, when the job ends early (at once if it has)."""
         ...
 
-    def on_move(self, callback: Callable[[MoveStep], None]) -> None:
-        """Call `callback`, which must not block, with every step of a move, those of before included.
+    def listen(self, callback: Callable[[Request], None]) -> None:
+        """Call `callback`, which must not block, with all that is asked of this worker, now and before.
 
-        A step may come again, after the session with the controller broke, and is then to be answered again.
+        It may be asked again, after the session with the controller broke, and is then to be answered again.
         """
         ...
 
-    def paused(self, move: int, next_collective: int) -> None:
-        """The first collective that this worker has not started. Does not wait."""
-        ...
-
-    def held(self, move: int) -> None:
-        """Nothing is in flight. Does not wait."""
-        ...
-
-    def on_renewal(self, callback: Callable[[RenewalStep], None]) -> None:
-        """Call `callback`, which must not block, with every step of a renewal, those of before included.
-
-        A step may come again, as those of moves.
-        """
-        ...
-
-    def renewing(self, renewing: Renewing) -> None:
-        """Where this worker stands; its old connections send nothing any more. Does not wait."""
-        ...
-
-    def up_again(self) -> None:
-        """This worker's connections of the new generation are ready. Does not wait."""
+    def say(self, answer: Answer) -> None:
+        """What was asked, now; of Compare again when there is more to say. Does not wait."""
         ...
 
     def counted(self, generation: int, messages: int) -> None:
@@ -145,16 +130,6 @@ class Membership(Protocol):
         At once where the job is not elastic, or the controller has said so lately; else it is asked. False:
         it did not answer in time; or, before that, the job has ended or this worker has closed its session.
         """
-        ...
-
-    def on_compare(self, callback: Callable[[int], None]) -> None:
-        """Call `callback`, which must not block, with a collective of which somebody wants to know what this
-        worker has called. It is answered by `called`, now, and again when there is more to say.
-        """
-        ...
-
-    def called(self, called: Called) -> None:
-        """What this worker has called. Does not wait."""
         ...
 
     def abort(self, reason: str, mismatch: Called | None = None) -> None:

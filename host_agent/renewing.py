@@ -16,7 +16,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Final, Protocol
 
-from controller.api.messages import Mode, Ready, Renew, Renewed, Renewing
+from controller.api.messages import Mode, Ready, Renew, Renewed, Renewing, Up
 from host_agent.collectives.plan import Call
 from host_agent.errors import ConnectionFailedError, InterfaceError
 from host_agent.gate import Gate
@@ -199,7 +199,7 @@ class Renewals:
                 link.close()
                 raise _Replaced
             self._runner.replace(link)
-        self._membership.up_again()
+        self._membership.say(Up())
         self._wait(renew, lambda: self._started)
         seat = self.seat.after(renewed)
         if renewed.holder is not None:
@@ -211,7 +211,7 @@ class Renewals:
         while True:
             with self._changed:
                 self._asked_again = False
-            self._membership.renewing(
+            self._membership.say(
                 Renewing(
                     renewal=renew.renewal,
                     qpn_out=offer.qpn_out,

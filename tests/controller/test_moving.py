@@ -377,12 +377,12 @@ def test_a_controller_that_is_restarted_in_the_middle_of_a_move_begins_anew(
     enough = threading.Event()
     running = job.train(np.float32, enough)
     job.more(2)
-    hears = job.sessions[2]._on_move
-    job.sessions[2]._on_move = lambda step: None  # it does not answer
+    hears = job.sessions[2]._listener
+    job.sessions[2]._listener = lambda request: None  # it does not answer
     job.quotas(None)
     job.until(lambda: served.registry is not None and served.registry.job("train").job.move is not None)
     served.stop()
-    job.sessions[2]._on_move = hears
+    job.sessions[2]._listener = hears
     served.start()
     job.until_mode(Mode.IN_NETWORK)
     job.more(3)
@@ -414,8 +414,7 @@ def test_a_worker_that_dies_while_the_others_are_held_ends_the_job_for_all(
     rack: Callable[..., Rack], served: Served, switch: RackSwitch
 ) -> None:
     job = rack()
-    job.communicators[2]._execution._on_move = lambda step: None  # type: ignore[method-assign]
-    job.sessions[2]._on_move = lambda step: None  # it hears, and says nothing
+    job.sessions[2]._listener = lambda request: None  # it hears, and says nothing
     waiting = job.pool.submit(job.communicators[0].all_reduce, np.ones(4, np.int32))
     job.quotas(None)
     job.until(lambda: served.registry is not None and served.registry.job("train").job.move is not None)

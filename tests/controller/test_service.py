@@ -26,7 +26,7 @@ from controller.api.errors import (
     NotPossibleError,
     UnreachableError,
 )
-from controller.api.messages import Called, EndCause, Ended, Join, Mode, RcParameters, Ready, Worker
+from controller.api.messages import Called, Compare, EndCause, Ended, Join, Mode, RcParameters, Ready, Worker
 from controller.entries import Entry, TableEntry
 from controller.fabric import ManagedSwitch
 from controller.flows import FLOW, MEMBER_QP
@@ -37,6 +37,7 @@ from controller.service import AddressError, ControllerService, make_server
 from controller.store import Store
 from host_agent.controller_session import ControllerSession
 from host_agent.errors import JobEndedError, JobRefusedError, MismatchError, WorkerLostError
+from host_agent.membership import Request
 from tests.controller.fake_switch import FakeSwitch
 from tests.controller.test_registry import CONFIG as SLOW
 
@@ -338,15 +339,16 @@ def test_everybody_hears_why_the_job_ended(workers: Workers) -> None:
 
 
 def test_where_calls_differ_everybody_is_asked_and_hears_of_all(workers: Workers) -> None:
-    def answer(session: ControllerSession, what: str, number: int) -> None:
-        session.called(Called(number, what))
+    def answer(session: ControllerSession, what: str, asked: Request) -> None:
+        if isinstance(asked, Compare):
+            session.say(Called(asked.collective, what))
 
     sessions, _ = workers.run(3)
     told: queue.Queue[Ended] = queue.Queue()
     for rank, session in enumerate(sessions):
         session.on_ended(told.put)
         what = "barrier by ring" if rank == 2 else "all_reduce(SUM) of 9 int32 in-network"
-        session.on_compare(partial(answer, session, what))
+        session.listen(partial(answer, session, what))
     sessions[2].abort("its first message differs", Called(7, "barrier by ring"))
     ends = [told.get(timeout=10) for _ in sessions]
     assert ends == [ends[0]] * 3
@@ -362,7 +364,12 @@ def test_where_calls_differ_everybody_is_asked_and_hears_of_all(workers: Workers
 
 def test_who_has_left_before_a_collective_that_another_waits_in_is_named(workers: Workers) -> None:
     sessions, _ = workers.run(2)
-    sessions[0].on_compare(lambda number: sessions[0].called(Called(number, "barrier by ring")))
+
+    def answer(asked: Request) -> None:
+        if isinstance(asked, Compare):
+            sessions[0].say(Called(asked.collective, "barrier by ring"))
+
+    sessions[0].listen(answer)
     sessions[0].runs(4)
     with pytest.raises(MismatchError, match="rank 0: barrier by ring; rank 1 has left after 4 collectives"):
         sessions[1].leave(timeout_s=10, collectives=4)

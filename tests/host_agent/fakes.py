@@ -16,24 +16,27 @@ from controller.api.messages import (
     Compare,
     EndCause,
     Ended,
+    Held,
     HoldAt,
     JobSpec,
     Join,
     Mode,
     Moved,
     Pause,
+    Paused,
     Ready,
     Renew,
     Renewed,
     Renewing,
     Start,
+    Up,
     Worker,
 )
 from controller.events import Tell
 from controller.jobs import Job
 from controller.specs import Member, Plan, Timing
 from host_agent.communicator import Communicator
-from host_agent.membership import MoveStep, RenewalStep, error_of
+from host_agent.membership import Answer, MoveStep, Request, error_of
 from host_agent.runner import Alone, Link
 from host_agent.transport import (
     Counters,
@@ -96,14 +99,12 @@ class FakeController:
     def __post_init__(self) -> None:
         self.leaving = threading.Barrier(self.world_size)
         self.lock = threading.Lock()
-        self.movers: dict[int, Callable[[MoveStep], None]] = {}
+        self.listeners: dict[int, Callable[[Request], None]] = {}  # by the rank that each joined with
         self.answers: queue.Queue[tuple[str, int, int, int]] = queue.Queue()  # what, rank, move, number
-        self.renewers: dict[int, Callable[[RenewalStep], None]] = {}  # by the rank that each joined with
         self.standings: queue.Queue[tuple[int, Renewing]] = queue.Queue()
         self.ups: queue.Queue[int] = queue.Queue()
         self.counted: dict[int, tuple[int, int]] = {}
         self.job = running_job(self.world_size)
-        self.asked: dict[int, Callable[[int], None]] = {}
         self.ticking: threading.Thread | None = None
 
     def act(self, call: Callable[[Job, float], None]) -> None:
@@ -116,7 +117,7 @@ class FakeController:
                 self.ticking.start()
         for effect in effects:
             if isinstance(effect, Tell) and isinstance(effect.event, Compare):
-                self.asked[effect.rank](effect.event.collective)
+                self.listeners[effect.rank](effect.event)
         for effect in effects:
             if isinstance(effect, Tell) and isinstance(effect.event, Ended):
                 self.tell_end(effect.event)
@@ -128,7 +129,7 @@ class FakeController:
 
     def say(self, step: MoveStep) -> None:
         """Tell all ranks a step of a move."""
-        for callback in self.movers.values():
+        for callback in self.listeners.values():
             callback(step)
 
     def gather(self, what: str, move: int, *, timeout_s: float = 20) -> dict[int, int]:
@@ -184,26 +185,24 @@ class FakeMembership:
         if self.controller.ended is not None:
             callback(self.controller.ended)
 
-    def on_move(self, callback: Callable[[MoveStep], None]) -> None:
-        self.controller.movers[self.rank] = callback
+    def listen(self, callback: Callable[[Request], None]) -> None:
+        self.controller.listeners[self.rank] = callback
 
-    def on_renewal(self, callback: Callable[[RenewalStep], None]) -> None:
-        self.controller.renewers[self.rank] = callback
-
-    def renewing(self, renewing: Renewing) -> None:
-        self.controller.standings.put((self.rank, renewing))
+    def say(self, answer: Answer) -> None:
+        match answer:
+            case Renewing():
+                self.controller.standings.put((self.rank, answer))
+            case Up():
+                self.controller.ups.put(self.rank)
+            case Paused(move, number):
+                self.controller.answers.put(("paused", self.rank, move, number))
+            case Held(move):
+                self.controller.answers.put(("held", self.rank, move, 0))
+            case Called():
+                self.controller.act(lambda job, now: job.called(self.rank, answer, now))
 
     def confirm(self, *, timeout_s: float) -> bool:
         return True
-
-    def up_again(self) -> None:
-        self.controller.ups.put(self.rank)
-
-    def paused(self, move: int, next_collective: int) -> None:
-        self.controller.answers.put(("paused", self.rank, move, next_collective))
-
-    def held(self, move: int) -> None:
-        self.controller.answers.put(("held", self.rank, move, 0))
 
     def counted(self, generation: int, messages: int) -> None:
         self.controller.counted[self.rank] = generation, messages
@@ -214,12 +213,6 @@ class FakeMembership:
                 job.runs(self.rank, collective, now)
 
         self.controller.act(runs)
-
-    def on_compare(self, callback: Callable[[int], None]) -> None:
-        self.controller.asked[self.rank] = callback
-
-    def called(self, called: Called) -> None:
-        self.controller.act(lambda job, now: job.called(self.rank, called, now))
 
     def abort(self, reason: str, mismatch: Called | None = None) -> None:
         if mismatch is None:
@@ -465,7 +458,7 @@ class FakeRack:
         for member in lost:
             self.controller.job.seats.pop(member, None)
         for member in self.members:
-            self.controller.renewers[member](Renew(self.renewals, reason))
+            self.controller.listeners[member](Renew(self.renewals, reason))
 
     def gather_standings(self) -> dict[int, Renewing]:
         """What all who live answer to the newest Renew."""
@@ -491,7 +484,7 @@ class FakeRack:
             self.controller.leaving = threading.Barrier(size)
         for rank, member in enumerate(self.members):
             ready = ready_of(workers[rank], mode=mode, reason=reason if mode is Mode.RING else "")
-            self.controller.renewers[member](
+            self.controller.listeners[member](
                 Renewed(
                     renewal=self.renewals,
                     ready=replace(ready, rank=rank, world_size=size, generation=GENERATION + self.renewals),
@@ -508,7 +501,7 @@ class FakeRack:
         while up != set(self.members):
             up.add(self.controller.ups.get(timeout=20))
         for member in self.members:
-            self.controller.renewers[member](Start())
+            self.controller.listeners[member](Start())
 
     def die(self, rank: int) -> None:
         """A worker is gone: it sends nothing more, and nobody hears of it."""

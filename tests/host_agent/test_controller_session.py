@@ -20,17 +20,20 @@ from controller.api import controller_pb2_grpc, errors
 from controller.api.messages import (
     EndCause,
     Ended,
+    Held,
     HoldAt,
     Join,
     Leave,
     Mode,
     Moved,
     Pause,
+    Paused,
     RcParameters,
     Renew,
     Renewed,
     Renewing,
     Start,
+    Up,
     Worker,
 )
 from host_agent.controller_session import ControllerSession
@@ -43,7 +46,7 @@ from host_agent.errors import (
     QueuePairTakenError,
     WorkerLostError,
 )
-from host_agent.membership import MoveStep, RenewalStep, error_of
+from host_agent.membership import Request, error_of
 
 REQUEST = Join(
     job="train",
@@ -217,23 +220,25 @@ def test_a_move_is_heard_and_answered_whenever_somebody_listens(play: Any) -> No
         talk.expect("leave")
         yield pb.ControllerMessage(left=pb.Left())
 
-    def on_move(step: MoveStep) -> None:
+    def on_move(step: Request) -> None:
+        if isinstance(step, Start):
+            return
         steps.append(step)
         if isinstance(step, Pause):
-            session.paused(step.move, 7)
+            session.say(Paused(step.move, 7))
         elif isinstance(step, HoldAt):
-            session.held(step.move)
+            session.say(Held(step.move))
         else:
             over.set()
 
     said, over = threading.Event(), threading.Event()
     answers: list[Any] = []
-    steps: list[MoveStep] = []
+    steps: list[Request] = []
     session = play(moves, resumes)
     session.join(REQUEST, timeout_s=10)
     session.up(timeout_s=10)
     assert said.wait(10)
-    session.on_move(on_move)
+    session.listen(on_move)
     assert over.wait(10)
     session.leave(timeout_s=10)
     assert steps == [Pause(9), HoldAt(9, 8), HoldAt(9, 8), Moved(9, Mode.RING, "moved out")]
@@ -657,23 +662,23 @@ def test_a_renewal_is_heard_and_answered_across_breaks(play: Any) -> None:
         talk.expect("leave")
         yield pb.ControllerMessage(left=pb.Left())
 
-    def on_renewal(step: RenewalStep) -> None:
+    def on_renewal(step: Request) -> None:
         steps.append(step)
         if isinstance(step, Renew):
-            session.renewing(standing)
+            session.say(standing)
         elif isinstance(step, Renewed):
-            session.up_again()
+            session.say(Up())
         elif len(steps) > 1:  # the first Start was before anybody asked
             over.set()
 
     standing = Renewing(renewal=3, qpn_out=0x300, psn_out=5, qpn_in=0x301, collective=13)
     over = threading.Event()
     answers: list[Any] = []
-    steps: list[RenewalStep] = []
+    steps: list[Request] = []
     session = play(renews, goes_on, starts)
     session.join(REQUEST, timeout_s=10)
     session.up(timeout_s=10)
-    session.on_renewal(on_renewal)
+    session.listen(on_renewal)
     assert over.wait(20)
     session.leave(timeout_s=10)
     said = pb.Renewing(renewal=3, qpn_out=0x300, psn_out=5, qpn_in=0x301, collective=13)
@@ -712,23 +717,23 @@ def test_a_job_that_is_renewed_before_it_starts_is_up_for_its_worker(play: Any) 
         talk.expect("leave")
         yield pb.ControllerMessage(left=pb.Left())
 
-    steps: list[RenewalStep] = []
+    steps: list[Request] = []
     over = threading.Event()
 
-    def on_renewal(step: RenewalStep) -> None:
+    def on_renewal(step: Request) -> None:
         steps.append(step)
         if isinstance(step, Renew):
-            session.renewing(Renewing(renewal=1, qpn_out=1, psn_out=2, qpn_in=3, collective=0))
+            session.say(Renewing(renewal=1, qpn_out=1, psn_out=2, qpn_in=3, collective=0))
         elif isinstance(step, Renewed):
             assert step.holder is None
-            session.up_again()
+            session.say(Up())
         else:
             over.set()
 
     session = play(script)
     session.join(REQUEST, timeout_s=10)
     session.up(timeout_s=10)
-    session.on_renewal(on_renewal)
+    session.listen(on_renewal)
     assert over.wait(10)
     session.leave(timeout_s=10)
     assert len(steps) == 3
@@ -793,17 +798,18 @@ def test_a_worker_is_not_said_to_be_up_for_what_came_before(play: Any) -> None:
         talk.expect("leave")
         yield pb.ControllerMessage(left=pb.Left())
 
-    def on_renewal(step: RenewalStep) -> None:
+    def on_renewal(step: Request) -> None:
         if isinstance(step, Renew):
-            session.up_again()  # in the generation before
-            session.renewing(Renewing(renewal=3, qpn_out=1, psn_out=2, qpn_in=3, collective=0))
+            session.say(Up())  # in the generation before
+            session.say(Renewing(renewal=3, qpn_out=1, psn_out=2, qpn_in=3, collective=0))
+        elif isinstance(step, Pause):
+            session.say(Paused(5, 0))
 
     over = threading.Event()
     session = play(renews, goes_on)
     session.join(REQUEST, timeout_s=10)
     session.up(timeout_s=10)
-    session.on_move(lambda step: session.paused(5, 0))
-    session.on_renewal(on_renewal)
+    session.listen(on_renewal)
     assert over.wait(20)
     session.leave(timeout_s=10)
 

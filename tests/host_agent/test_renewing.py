@@ -174,12 +174,12 @@ def test_a_renewal_that_is_asked_for_again_is_answered_again_with_the_same_numbe
     rack.begin_renewal("switch l1 has restarted")
     first = rack.gather_standings()
     for member in rack.members:
-        rack.controller.renewers[member](Renew(rack.renewals, "switch l1 has restarted"))
+        rack.controller.listeners[member](Renew(rack.renewals, "switch l1 has restarted"))
     assert rack.gather_standings() == first
     rack.say_renewed(first, Mode.IN_NETWORK)
     rack.start_again()
     for member in rack.members:
-        rack.controller.renewers[member](Renew(rack.renewals, "switch l1 has restarted"))  # it is over
+        rack.controller.listeners[member](Renew(rack.renewals, "switch l1 has restarted"))  # it is over
     assert rack.run(lambda c: int(c.all_reduce(ONES)[0])) == [2, 2]
 
 
