@@ -343,16 +343,14 @@ class ControllerSession:
         self._call = self._stub.Session(_until_none(outgoing))
         try:
             for message in self._call:
-                said = from_controller(message)
-                if said is not None:
-                    self._take(said)
+                self._take(from_controller(message))
         except grpc.RpcError as error:
             return error
         except errors.InvalidRequestError as error:
             self._take(Ended(reason=f"the controller at {self.controller} says what cannot be: {error}"))
         return self._call  # it ended without an error: status OK
 
-    def _take(self, said: FromController) -> None:
+    def _take(self, said: FromController | None) -> None:
         if isinstance(said, Ended):
             self._end(said)
             self._outgoing.put(None)  # this says that nothing more will be sent to the other workers
@@ -369,8 +367,8 @@ class ControllerSession:
         if isinstance(said, Resumed):
             self._say_again()
 
-    def _note(self, said: FromController) -> None:
-        """What this session itself makes of it."""
+    def _note(self, said: FromController | None) -> None:
+        """What this session itself makes of it; None is something of a later release."""
         heard = self._heard
         heard.at, heard.trouble = time.monotonic(), ""
         match said:
