@@ -30,7 +30,7 @@ from simulation.faults.schedule import Mishap, Schedule, ScheduleError
 from simulation.faults.shrinking import Shrinker, fewest, kind_of
 from simulation.faults.targets import Targeted, players
 from simulation.faults.worker import Worker
-from simulation.faults.world import Outcome, run
+from simulation.faults.world import BackupNetwork, Outcome, run
 from simulation.switch import emit, slot_rules
 from simulation.switch.slot_rules import SwitchModel
 from simulation.switch.state import Job, Owner, Slot, serial_age
@@ -230,6 +230,14 @@ def crowded(seed: int) -> Schedule:
     )
 
 
+def without_its_switch(seed: int) -> Schedule:
+    """The leaf is away for longer than anybody waits for it; the workers have another network."""
+    schedule = restarted(seed)
+    (job,), (mishap,) = schedule.jobs[:1], schedule.mishaps
+    job = replace(job, backup=True, adapters=[], rnr=[], elastic=False)
+    return replace(schedule, jobs=[job], mishaps=[replace(mishap, lasts_ns=20_000_000_000)], timing={})
+
+
 def bereaved(seed: int) -> Schedule:
     """A worker is killed while its job runs, which nobody else disturbs."""
     schedule = draw(seed)
@@ -299,6 +307,32 @@ def test_a_broken_variant_is_found(mutant: Mutant, monkeypatch: pytest.MonkeyPat
     assert found is not None
     monkeypatch.undo()
     assert not run(mutant.drawn(found)).error
+
+
+def test_without_its_switch_a_job_goes_on_over_its_workers_backup_interfaces(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """To the addresses that the controller told each of its neighbours."""
+    sent: list[bytes] = []
+    taken: list[bytes] = []
+    send, receive = BackupNetwork.send, Worker.receive
+
+    def record(network: BackupNetwork, frame: bytes) -> None:
+        sent.append(frame)
+        send(network, frame)
+
+    def note(worker: Worker, frame: bytes) -> None:
+        if isinstance(worker.wire, BackupNetwork):
+            taken.append(frame)
+        receive(worker, frame)
+
+    monkeypatch.setattr(BackupNetwork, "send", record)
+    monkeypatch.setattr(Worker, "receive", note)
+    for seed in range(3):
+        outcome = run(without_its_switch(seed))
+        assert not outcome.error
+    assert len(taken) > 10
+    assert len(taken) > 0.9 * len(sent), "the last ones may come when their worker has left"
 
 
 def test_a_failure_is_made_short(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
