@@ -94,6 +94,16 @@ def test_how_a_job_ended_comes_back(tmp_path: Path, outcome: Left | Ended) -> No
         assert db.jobs() == [replace(JOB, phase=Phase.ENDED, outcome=outcome, places=())]
 
 
+def test_an_end_that_a_release_without_causes_saved_has_the_cause_that_follows(tmp_path: Path) -> None:
+    with store(tmp_path / "db") as db:
+        db.save_job(JOB)
+        db.save_phase(7, Phase.ENDED, Ended(reason="they disagree", cause=EndCause.MISMATCH))
+        db.connection.execute("UPDATE jobs SET outcome = json_remove(outcome, '$.cause')")
+        db.connection.commit()
+    with store(tmp_path / "db") as db:
+        assert [job.outcome for job in db.jobs()] == [Ended(reason="they disagree", cause=EndCause.MISMATCH)]
+
+
 def test_what_was_written_is_there_after_the_process_died(tmp_path: Path) -> None:
     db = store(tmp_path / "db")
     db.save_job(JOB)
