@@ -1,23 +1,14 @@
-"""The session with the controller over gRPC: joining, heartbeats, and taking a broken session up again.
+"""The session with the controller over gRPC: what `session.py` decides, with threads, a channel and a clock.
 
-    Join ──► Waiting… ──► Ready ──► Up ──► Start ──► (heartbeats, moves) ──► Leave ──► Left
-                            │                                 │
-                            └── connection breaks: Resume ◄───┘      Ended: at any time
-
-A thread reads what the controller says, another one sends heartbeats. The job does not depend on the session
-being up: the controller may be stopped, dead or out of reach for as long as it likes, and training goes on
-meanwhile. Who cannot reach it tries again, at least once in a few seconds, until it is told that the job is
-over; who joins, until its time for that is up.
+A thread reads what the controller says, another one does what is due.
 """
 
 from __future__ import annotations
 
 import logging
-import math
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 from queue import SimpleQueue
 from typing import Any, Final
 
@@ -34,23 +25,17 @@ from controller.api.messages import (
     Compare,
     Ended,
     FromController,
-    FromWorker,
     Heartbeat,
     HoldAt,
     Join,
     Leave,
-    Left,
     Moved,
     Pause,
     Ready,
     Renew,
     Renewed,
-    Renewing,
-    Resume,
-    Resumed,
     Start,
     Up,
-    Waiting,
 )
 from host_agent.errors import (
     CommunicatorError,
@@ -59,18 +44,14 @@ from host_agent.errors import (
     QueuePairTakenError,
 )
 from host_agent.membership import Answer, Request, error_of
+from host_agent.session import NS, Away, Break, Close, Open, Send, Session
 from security import diagnosis
 from security.channels import open_channel
 from security.files import TlsError, TlsFiles
 
-_FAREWELL_S: Final = 2.0  # how long closing waits for the controller to take our last words
 _LOG = logging.getLogger(__name__)
+_FAREWELL_S: Final = 2.0  # how long closing waits for the controller to take our last words
 _NOTICE_S: Final = 10.0  # a worker that waits for others so long says so
-_FIRST_RETRY_S: Final = 0.1
-_FIRST_ASK_S: Final = 0.02
-_LONGEST_RETRY_S: Final = 1.0
-_UNANSWERED: Final = 64  # heartbeats whose time of sending is kept
-_SAY_S: Final = 60.0  # how often a worker says that it goes on without the controller
 # The controller went away or restarts, rather than say no. OK: it closed the stream without a word.
 _GONE: Final = (
     grpc.StatusCode.UNAVAILABLE,
@@ -95,20 +76,7 @@ _CHANNEL_OPTIONS: Final = (
     ("grpc.max_reconnect_backoff_ms", 1000),
 )
 
-
-@dataclass
-class _Heard:
-    """What the controller has said so far."""
-
-    ready: Ready | None = None
-    started: bool = False
-    renewing: bool = False  # since a Renew, until the Start that follows it
-    left: bool = False
-    ended: Ended | None = None
-    refused: CommunicatorError | None = None
-    missing_ranks: tuple[int, ...] = ()
-    trouble: str = ""  # why there is no session now, in gRPC's words
-    at: float = 0.0
+_Outgoing = SimpleQueue[pb.WorkerMessage | None]
 
 
 class ControllerSession:
@@ -120,51 +88,49 @@ class ControllerSession:
     def __init__(self, controller: str, *, tls: TlsFiles | None = None) -> None:
         self.controller = controller
         self._tls = tls
-        self._changed = threading.Condition()
-        self._heard = _Heard()
-        self._request: Join | None = None
-        self._callback: Callable[[Ended], None] | None = None
-        self._outgoing: SimpleQueue[pb.WorkerMessage | None] = SimpleQueue()
+        self._changed = threading.Condition()  # guards the session, and what its actions change
+        self._session: Session | None = None  # from `join` on
+        self._opening: _Outgoing | None = None  # of a stream that the reader has to open
+        self._outgoing: _Outgoing = SimpleQueue()
+        self._refusal: Any = None  # the error behind `refused`
         self._call: Any = None
-        self._called_at = 0.0
+        self._broken = False  # the stream that was opened last
+        self._callback: Callable[[Ended], None] | None = None
         self._asking = threading.Lock()  # guards these two, and keeps requests in order
         self._listener: Callable[[Request], None] | None = None
         self._requests: list[Request] = []  # that nobody has listened to
-        self._standing: Renewing | None = None  # what we have said, to say it again after a break
-        self._lease = _Lease()
-        self._up = False
-        self._leaving: Leave | None = None
-        self._aborting: Abort | None = None
-        self._counted = Heartbeat()  # what the next one says,
-        self._runs: int | None = None  # and this
-        self._stop = threading.Event()
         try:
             self._channel = open_channel(controller, tls, options=_CHANNEL_OPTIONS)
         except TlsError as error:
             raise ControllerUnreachableError(str(error)) from error
         self._stub = ControllerStub(self._channel)  # type: ignore[no-untyped-call]
         self._reader = threading.Thread(target=self._read, name="p4reduce-session", daemon=True)
-        self._pulse = threading.Thread(target=self._send_heartbeats, name="p4reduce-heartbeat", daemon=True)
+        self._pulse = threading.Thread(target=self._keep_time, name="p4reduce-heartbeat", daemon=True)
 
     def join(self, request: Join, *, timeout_s: float) -> Ready:
         """Join, and wait for all workers. JobRefusedError, ControllerUnreachableError."""
-        self._request = request
+        session = Session(request)
+        with self._changed:
+            self._session = session
+            session.begin(_now())
+            self._act()
         self._reader.start()
+        self._pulse.start()
         notice_s = min(_NOTICE_S, timeout_s)
-        joined = self._wait(lambda: self._heard.ready is not None, notice_s)
+        joined = self._wait(lambda: session.ready is not None, notice_s)
         if not joined and notice_s < timeout_s:
             _LOG.warning(
                 "job %s: rank %d %s, up to %g s",
                 request.job,
                 request.worker.rank,
-                self._awaited(),
+                self._awaited(session),
                 timeout_s,
             )
-            joined = self._wait(lambda: self._heard.ready is not None, timeout_s - notice_s)
+            joined = self._wait(lambda: session.ready is not None, timeout_s - notice_s)
         if not joined:
-            missing = ", ".join(map(str, self._heard.missing_ranks))
+            missing = ", ".join(map(str, session.missing_ranks))
             if not missing:
-                trouble = self._heard.trouble or "it did not answer"
+                trouble = session.trouble or "it did not answer"
                 raise ControllerUnreachableError(
                     f"no session with the controller at {self.controller} within {timeout_s:g} s: {trouble}. "
                     "Is it running (a process that is stopped takes connections, and says nothing), and does "
@@ -174,14 +140,14 @@ class ControllerSession:
                 f"job {request.job} still waits for {request.world_size} workers after {timeout_s:g} s: "
                 f"ranks {missing} have not joined"
             )
-        assert self._heard.ready is not None
-        self._pulse.start()
-        return self._heard.ready
+        assert session.ready is not None
+        return session.ready
 
     def up(self, *, timeout_s: float) -> None:
         """Say that this worker's QPs are ready, and wait until everybody's are, or the job is renewed."""
+        session = self._joined
         self.say(Up())
-        if not self._wait(lambda: self._heard.started or self._heard.renewing, timeout_s):
+        if not self._wait(lambda: session.started or session.renewing, timeout_s):
             raise ControllerUnreachableError(
                 f"not all workers had their connections ready within {timeout_s:g} s, or the controller at "
                 f"{self.controller} is gone"
@@ -191,7 +157,7 @@ class ControllerSession:
         """Call `callback` once, from any thread, when the job ends early (at once if it has)."""
         with self._changed:
             self._callback = callback
-            ended = self._heard.ended
+            ended = None if self._session is None else self._session.ended
         if ended is not None:
             callback(ended)
 
@@ -205,55 +171,45 @@ class ControllerSession:
 
     def say(self, answer: Answer) -> None:
         """What was asked."""
-        if isinstance(answer, Renewing):
-            self._standing = answer
-        elif isinstance(answer, Up):
-            self._up = True
-        self._send(answer)
+        with self._changed:
+            self._joined.say(answer)
+            self._act()
 
     def confirm(self, *, timeout_s: float) -> bool:
         """Whether this worker is in its job now, for sure; see `Membership`."""
-        ready = self._heard.ready
-        if ready is None or not ready.lease_s or self._lease.holds(ready.lease_s):
+        session = self._joined
+        if session.is_sure(_now()):
             return True
-        until, pause_s = time.monotonic() + timeout_s, _FIRST_ASK_S
         with self._changed:
-            while not self._is_over() and (left_s := until - time.monotonic()) > 0:
-                self._beat()
-                self._changed.wait(min(pause_s, left_s))
-                if not self._is_over() and self._lease.holds(ready.lease_s):
-                    return True
-                pause_s = min(2 * pause_s, _LONGEST_RETRY_S)
-        return False
-
-    def _is_over(self) -> bool:
-        """The job has ended, or this worker has ended it, or its own part in it."""
-        return self._heard.ended is not None or self._aborting is not None or self._stop.is_set()
-
-    def _beat(self) -> None:
-        self._send(replace(self._counted, number=self._lease.next_number(), running=self._runs))
+            session.confirm(_now())
+            self._act()
+            self._changed.wait_for(lambda: not session.belongs or session.is_sure(_now()), timeout=timeout_s)
+            session.ask_no_more()
+            return session.belongs and session.is_sure(_now())
 
     def counted(self, generation: int, messages: int) -> None:
         """So many messages have been numbered in a generation."""
-        self._counted = Heartbeat(generation=generation, messages=messages)
+        self._joined.counted = Heartbeat(generation=generation, messages=messages)
 
     def runs(self, collective: int | None) -> None:
         """This worker is in a collective now, or in none."""
-        self._runs = collective
+        self._joined.running = collective
 
     def abort(self, reason: str, mismatch: Called | None = None) -> None:
         """End the job for everybody. Does not wait."""
         with self._changed:
-            self._aborting = Abort(reason, mismatch)
-            self._changed.notify_all()
-        self._send(self._aborting)
+            if self._session is not None:
+                self._session.say(Abort(reason, mismatch))
+                self._act()
 
     def leave(self, *, timeout_s: float, collectives: int | None = None) -> None:
         """Wait until all workers leave. Where the job ends otherwise: see `error_of`."""
-        self._leaving = Leave(collectives)
-        self._send(self._leaving)
-        if not self._wait(lambda: self._heard.left, timeout_s):
-            trouble = self._heard.trouble
+        session = self._joined
+        with self._changed:
+            session.say(Leave(collectives))
+            self._act()
+        if not self._wait(lambda: session.left, timeout_s):
+            trouble = session.trouble
             raise ControllerUnreachableError(
                 f"not all workers had left their job within {timeout_s:g} s"
                 + (f": the controller at {self.controller} is out of reach ({trouble})" if trouble else "")
@@ -262,271 +218,164 @@ class ControllerSession:
     def close(self) -> None:
         """End the session; idempotent."""
         with self._changed:
-            self._stop.set()
-            self._changed.notify_all()
-        self._outgoing.put(None)
+            if self._session is not None:
+                self._session.close()
+                self._act()
         if self._reader.is_alive() and threading.current_thread() is not self._reader:
             self._reader.join(_FAREWELL_S)
         if self._call is not None:
             self._call.cancel()
         self._channel.close()
 
+    @property
+    def _joined(self) -> Session:
+        assert self._session is not None, "join() comes first"
+        return self._session
+
     def _wait(self, reached: Callable[[], bool], timeout_s: float) -> bool:
         """Whether it was reached in time; raises what the controller said instead."""
+        session = self._joined
         with self._changed:
-            self._changed.wait_for(
-                lambda: reached() or self._heard.ended or self._heard.refused, timeout=timeout_s
-            )
+            self._changed.wait_for(lambda: reached() or session.ended or session.refused, timeout=timeout_s)
             if reached():
                 return True
-            if self._heard.refused is not None:
-                raise self._heard.refused
-            if self._heard.ended is not None:
-                raise error_of(self._heard.ended, own_rank=self._rank())
-            return False
+        if session.refused is not None:
+            raise self._error_of_refusal(session.refused)
+        if session.ended is not None:
+            raise error_of(session.ended, own_rank=session.rank)
+        return False
 
-    def _awaited(self) -> str:
+    def _awaited(self, session: Session) -> str:
         """What joining waits for."""
-        if self._heard.missing_ranks:
-            return f"waits for ranks {', '.join(map(str, self._heard.missing_ranks))} to join"
-        trouble = f" ({self._heard.trouble})" if self._heard.trouble else ""
+        if session.missing_ranks:
+            return f"waits for ranks {', '.join(map(str, session.missing_ranks))} to join"
+        trouble = f" ({session.trouble})" if session.trouble else ""
         return f"waits for the controller at {self.controller} to answer{trouble}"
 
-    def _send(self, message: FromWorker) -> None:
-        self._outgoing.put(to_controller(message))
-
-    def _rank(self) -> int:
-        assert self._request is not None
-        ready = self._heard.ready
-        return ready.rank if ready is not None and ready.world_size else self._request.worker.rank
-
-    # What follows runs in the reader's thread.
-
-    def _read(self) -> None:
-        assert self._request is not None
-        first: FromWorker = self._request
-        away = _Away(self.controller)
-        while True:
-            error = self._talk(first)
-            heard = self._heard
-            if self._stop.is_set() or heard.left or heard.ended is not None:
-                return
-            if self._is_final(error, heard, away):
-                self._refuse(error)
-                return
-            with self._changed:
-                heard.trouble = plainly(error.details() or "") or error.code().name
-                heard.missing_ranks = ()
-            if self._stop.wait(away.next_try_s(heard.at, heard.trouble if heard.ready is not None else "")):
-                return
-            if heard.ready is not None:
-                first = self._resume(self._request, heard.ready)
-
-    def _is_final(self, error: Any, heard: _Heard, away: _Away) -> bool:
-        """Whether trying again is of no use. A job that runs goes on until it is told that it is over."""
-        if heard.ready is not None:
-            return error.code() in OVER
-        if error.code() not in _GONE:
-            return True
-        return away.is_first and self._why_not_tls() is not None  # it is not known to pass by itself
+    def _error_of_refusal(self, why: str) -> CommunicatorError:
+        if self._refusal.code() in _GONE:
+            return ControllerUnreachableError(self._why_not_tls() or why)
+        taken = self._refusal.code() is errors.QueuePairTakenError.code
+        return (QueuePairTakenError if taken else JobRefusedError)(why)
 
     def _why_not_tls(self) -> str | None:
         return diagnosis.why(self.controller, self._tls, what=f"the controller at {self.controller}")
 
-    def _talk(self, first: FromWorker) -> Any:
-        """One call, from its first message to the error that it ends with."""
-        outgoing: SimpleQueue[pb.WorkerMessage | None] = SimpleQueue()
-        outgoing.put(to_controller(first))  # before anybody else can put something there
-        last, self._outgoing = self._outgoing, outgoing
-        last.put(None)  # the last call's sender, if it still waits, ends
-        self._called_at = time.monotonic()
-        self._call = self._stub.Session(_until_none(outgoing))
+    def _act(self) -> None:
+        """Do what the session wants. None of it blocks; the lock keeps it in order."""
+        for action in self._joined.actions():
+            match action:
+                case Open(first):
+                    last, self._outgoing = self._outgoing, SimpleQueue()
+                    self._outgoing.put(to_controller(first))
+                    last.put(None)  # the last stream's sender, if it still waits, ends
+                    self._opening, self._broken = self._outgoing, False
+                case Send(message):
+                    self._outgoing.put(to_controller(message))
+                case Close():
+                    self._outgoing.put(None)
+                case Break():
+                    self._broken = True
+                    if self._call is not None:
+                        self._call.cancel()  # the reader says that it is broken
+                case Away(for_ns, why):
+                    _LOG.warning(
+                        "the controller at %s has been out of reach for %.0f s (%s): the job goes on without "
+                        "it",
+                        self.controller,
+                        for_ns / NS,
+                        why,
+                    )
+        self._changed.notify_all()
+
+    # What follows runs in the reader's thread.
+
+    def _read(self) -> None:
+        session = self._joined
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._opening is not None or session.is_over)
+                outgoing, self._opening = self._opening, None
+            if outgoing is None:
+                return
+            end = self._talk(outgoing)
+            if session.is_over:
+                return
+            # Not under the lock: that may ask the network.
+            why, final = plainly(end.details() or "") or end.code().name, self._is_final(session, end)
+            with self._changed:
+                if session.is_over:
+                    return
+                if final and session.ready is None:
+                    self._refusal = end
+                session.broken(why, _now(), final=final)
+                self._act()
+                callback = self._callback
+            if session.ended is not None and callback is not None:
+                callback(session.ended)
+
+    def _talk(self, outgoing: _Outgoing) -> Any:
+        """One stream, to the error that it ends with."""
+        call = self._stub.Session(_until_none(outgoing))
+        with self._changed:
+            self._call = call
+            if self._broken:  # while it was being opened: this process was stopped, perhaps
+                call.cancel()
         try:
-            for message in self._call:
+            for message in call:
                 self._take(from_controller(message))
         except grpc.RpcError as error:
             return error
         except errors.InvalidRequestError as error:
             self._take(Ended(reason=f"the controller at {self.controller} says what cannot be: {error}"))
-        return self._call  # it ended without an error: status OK
+        return call  # it ended without an error: status OK
+
+    def _is_final(self, session: Session, end: Any) -> bool:
+        """Whether trying again is of no use. A job that runs goes on until it is told that it is over."""
+        if session.ready is not None:
+            return end.code() in OVER
+        if end.code() not in _GONE:
+            return True
+        return session.is_first and self._why_not_tls() is not None  # it is not known to pass by itself
 
     def _take(self, said: FromController | None) -> None:
-        if isinstance(said, Ended):
-            self._end(said)
-            self._outgoing.put(None)  # this says that nothing more will be sent to the other workers
-            return
         with self._changed:
-            self._note(said)
-            self._changed.notify_all()
+            self._joined.heard(said, _now())
+            self._act()
+            callback = self._callback
         if isinstance(said, (Pause, HoldAt, Moved, Renew, Renewed, Start, Compare)):
             with self._asking:
                 if self._listener is not None:
                     self._listener(said)
                 else:
                     self._requests.append(said)
-        if isinstance(said, Resumed):
-            self._say_again()
-
-    def _note(self, said: FromController | None) -> None:
-        """What this session itself makes of it; None is something of a later release."""
-        heard = self._heard
-        heard.at, heard.trouble = time.monotonic(), ""
-        match said:
-            case Heartbeat(number=number):
-                self._lease.answered(number)
-            case Waiting(missing_ranks):
-                heard.missing_ranks = missing_ranks
-            case Ready():
-                heard.ready = said
-            case Renew():
-                heard.renewing, heard.started = True, False
-                self._up = False
-            case Renewed() if self._standing is not None and self._standing.renewal == said.renewal:
-                self._use_qps(self._standing)
-                heard.ready, self._standing = said.ready, None
-                self._up = False  # it may have been said for the generation before
-            case Start() if self._standing is None:
-                heard.started, heard.renewing = True, False
-            case Moved(mode=mode, mode_reason=reason) if heard.ready is not None:
-                heard.ready = replace(heard.ready, mode=mode, mode_reason=reason)
-            case Left():
-                heard.left = True
-
-    def _say_again(self) -> None:
-        """What the controller may not have taken before the connection broke."""
-        if self._standing is not None:
-            self._send(self._standing)
-        elif self._up:  # also after Start: a controller may not have been able to save that it said so
-            self._send(Up())
-        if self._aborting is not None:
-            self._send(self._aborting)
-        elif self._leaving is not None:
-            self._send(self._leaving)
-
-    def _resume(self, request: Join, ready: Ready) -> Resume:
-        return Resume(
-            job=request.job,
-            generation=ready.generation,
-            rank=ready.rank if ready.world_size else request.worker.rank,
-            token=ready.resume_token,
-            joined=request,
-            ready=ready,
-            answered=0 if self._standing is None else self._standing.renewal,
-        )
-
-    def _use_qps(self, standing: Renewing) -> None:
-        """This worker has other queue pairs from now on."""
-        assert self._request is not None
-        worker = replace(
-            self._request.worker,
-            qpn_out=standing.qpn_out,
-            psn_out=standing.psn_out,
-            qpn_in=standing.qpn_in,
-        )
-        self._request = replace(self._request, worker=worker)
-
-    def _refuse(self, error: Any) -> None:
-        """The controller, or the network, said no."""
-        details = plainly(error.details() or "") or error.code().name
-        if self._heard.ready is not None:
-            self._end(Ended(reason=f"the controller did not take this worker back: {details}"))
-            return
-        with self._changed:
-            if error.code() in _GONE:
-                self._heard.refused = ControllerUnreachableError(self._why_not_tls() or details)
-            else:
-                taken = error.code() is errors.QueuePairTakenError.code
-                self._heard.refused = (QueuePairTakenError if taken else JobRefusedError)(details)
-            self._changed.notify_all()
-
-    def _end(self, ended: Ended) -> None:
-        with self._changed:
-            if self._heard.ended is not None:
-                return
-            self._heard.ended = ended
-            callback = self._callback
-            self._changed.notify_all()
-        if callback is not None:
-            callback(ended)
+        elif isinstance(said, Ended):
+            if callback is not None and said is self._joined.ended:  # it may be said twice
+                callback(said)
+            with self._changed:
+                self._joined.took_end()
+                self._act()
 
     # And this in the heartbeat's.
 
-    def _send_heartbeats(self) -> None:
-        ready = self._heard.ready
-        assert ready is not None
-        while not self._stop.wait(ready.heartbeat_interval_s):
-            self._beat()
-            call = self._call  # first of all, so that it is no newer than the time that it is judged by
-            if time.monotonic() - max(self._heard.at, self._called_at) > ready.heartbeat_timeout_s:
-                call.cancel()  # it is dead, and TCP has not noticed: the reader takes it up again
+    def _keep_time(self) -> None:
+        session = self._joined
+        with self._changed:
+            while not session.is_over:
+                due = session.next_timeout()
+                left_s = None if due is None else (due - _now()) / NS
+                if left_s is None or left_s > 0:
+                    self._changed.wait(left_s)
+                else:
+                    session.timeout(_now())
+                    self._act()
 
 
-class _Lease:
-    """Since when this worker is known to be in its job: when it sent the last heartbeat that was answered.
-
-    By this machine's clock alone, and before the controller counts from when it heard that one. The clock is
-    one that goes on while the machine is suspended, which the others do not wait for.
-    """
-
-    def __init__(self) -> None:
-        self._sent: dict[int, float] = {}  # by number, those without an answer
-        self._number = 0
-        self._since = -math.inf
-        self._counting = threading.Lock()
-
-    def next_number(self) -> int:
-        """Of a heartbeat that is sent now."""
-        with self._counting:
-            self._number += 1
-            self._sent[self._number] = _boot_time()
-            if len(self._sent) > _UNANSWERED:
-                del self._sent[min(self._sent)]
-            return self._number
-
-    def answered(self, number: int) -> None:
-        """That one has come; 0: none."""
-        with self._counting:
-            self._since = max(self._since, self._sent.get(number, -math.inf))
-            self._sent = {later: at for later, at in self._sent.items() if later > number}
-
-    def holds(self, lease_s: float) -> bool:
-        """Whether it is not longer ago than that."""
-        return _boot_time() - self._since < lease_s
+def _now() -> int:
+    """Nanoseconds, also of the time that the machine was suspended, which the others do not wait for."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
 
-def _boot_time() -> float:
-    """As `time.monotonic`, which stands still while the machine is suspended."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
-class _Away:
-    """The controller cannot be reached: when to try next, and saying now and then that it is so."""
-
-    def __init__(self, controller: str) -> None:
-        self.is_first = True
-        self._controller = controller
-        self._since: float | None = None
-        self._said_at = 0.0
-        self._retry_s = _FIRST_RETRY_S
-
-    def next_try_s(self, heard_at: float, trouble: str) -> float:
-        """How long to wait. `heard_at`: when the controller last said something; `trouble`: what to say."""
-        now = time.monotonic()
-        if self._since is None or heard_at > self._since:  # the last session was taken up
-            self._since, self._said_at, self._retry_s = now, now - _SAY_S + _NOTICE_S, _FIRST_RETRY_S
-        self.is_first = False
-        if trouble and now - self._said_at >= _SAY_S:
-            self._said_at = now
-            _LOG.warning(
-                "the controller at %s has been out of reach for %.0f s (%s): the job goes on without it",
-                self._controller,
-                now - self._since,
-                trouble,
-            )
-        wait_s, self._retry_s = self._retry_s, min(2 * self._retry_s, _LONGEST_RETRY_S)
-        return wait_s
-
-
-def _until_none(messages: SimpleQueue[pb.WorkerMessage | None]) -> Iterator[pb.WorkerMessage]:
+def _until_none(messages: _Outgoing) -> Iterator[pb.WorkerMessage]:
     while (message := messages.get()) is not None:
         yield message

@@ -42,6 +42,7 @@ from host_agent import numbering
 from host_agent.collectives.plan import Call, Disagreement, Restored, Steps, Wait
 from host_agent.joining import transport_config
 from host_agent.recovery import Ledger, Window, is_consistent, repair
+from host_agent.session import Break, Close, Open, Send, Session
 from host_agent.transport import EventType, Operation
 from simulation.faults.control import Conversation
 from simulation.faults.deaths import Death
@@ -55,8 +56,6 @@ if TYPE_CHECKING:
     from simulation.faults.world import BackupNetwork, Wire, World
 
 BACKLOG = 64  # frames that wait for a process that is stopped; more are lost
-_FIRST_RETRY_NS = NS // 10
-_LONGEST_RETRY_NS = NS
 JOIN_TIMEOUT_NS = 20 * NS
 
 
@@ -75,19 +74,12 @@ class Worker:
         self.management_ns = world.latency(f"management/{job.number}/{rank}", 50_000, 400_000)
         self.qpn_out, self.qpn_in = job.plan.qpns[rank], job.plan.qpns[rank] + 1
         self.psn_out = job.plan.psns[rank]
-        self.known_as = self.request()  # with the queue pairs of `ready`
         # The session
+        self.session = Session(self.request())
         self.conversation: Conversation | None = None
-        self.ready: Ready | None = None
         self.cut_until_ns = 0
-        self._heard_ns = self._called_ns = 0
-        self._broken_ns: int | None = None
-        self._retry_ns = _FIRST_RETRY_NS
-        self._said_up = self._said_leave = False
-        self._aborting = ""
+        self._due_ns: int | None = None  # when it has something to do
         self._asked: int | None = None  # what it has called as this collective
-        self._beats: list[int] = []  # when each heartbeat was sent
-        self._confirmed_ns = -(1 << 62)  # when the last one was that was answered
         self._unreturned: tuple[Any, ...] | None = None  # a result that waits for that
         # The connection and what runs on it
         self.endpoint: AnyEndpoint | None = None
@@ -102,7 +94,6 @@ class Worker:
         self._move: int | None = None
         self._timer_ns: int | None = None
         self._module = ""
-        self._counted = (0, 0)  # what a heartbeat says: messages numbered in a generation
         self._array: Any = None
         self._out: Any = None
         # Its renewals, as host_agent/renewing.py has them
@@ -110,9 +101,8 @@ class Worker:
         self._renew: Renew | None = None  # the newest
         self._renewed: Renewed | None = None  # the answer to it
         self._standing: Renewing | None = None
-        self._answered = 0  # the last renewal, until it has heard Renewed
         self._cut_steps: Steps[Any] | None = None
-        self._renewing = self._started = self._parked = self._repairing = self._begun = False
+        self._renewing = self._parked = self._repairing = self._begun = False
         # The process
         self.stopped_until_ns = 0
         self._backlog: list[tuple[str, Any]] = []
@@ -132,12 +122,13 @@ class Worker:
         if self.state == "new":
             self.state = "joining"
             self.world.clock.after(JOIN_TIMEOUT_NS, self._give_up_joining)
-            self._join()
+            self.session.begin(self.world.clock.now_ns)
+            self._act()
 
     def _give_up_joining(self) -> None:
         if self.state in ("joining", "ready") and not self._is_stopped("_give_up_joining"):
             reason = f"rank {self.rank} could not start: not all workers came"
-            self._abort(reason)
+            self.say(Abort(reason))
             self._finish("ended", reason)
 
     def kill(self) -> None:
@@ -192,23 +183,20 @@ class Worker:
         self.world.note(f"{self}: {state}{'' if end is None else f', {end}'}")
         self.state, self.end = state, end
         self._close()
-        if self.conversation is not None:
-            self.conversation.closed_by_worker(told_end=isinstance(end, Ended))
+        if isinstance(end, Ended):
+            self.session.took_end()
+        else:
+            self.session.close()
+        self._act()
         self.job.worker_over(self)
 
     # The session with the controller.
-
-    def _join(self) -> None:
-        if self.state != "joining" or self.ready is not None:
-            return
-        if self._is_stopped("_join"):
-            return
-        self._open(self.request())
 
     def take_other_queue_pairs(self) -> None:
         """The controller says so: when joining again, as host_agent/joining.py."""
         self.qpn_out = self.world.fresh_qpn()
         self.qpn_in = self.qpn_out + 1
+        self.session = Session(self.request())
 
     def request(self) -> Join:
         """With the queue pairs that it has now."""
@@ -235,10 +223,31 @@ class Worker:
             backup_path_mtu=plan.path_mtu if plan.backup else 0,
         )
 
-    def _open(self, first: Join | Resume) -> None:
-        conversation = self.conversation = Conversation(self.world, self)
-        self._called_ns = self.world.clock.now_ns
-        self.world.clock.after(self.management_ns, self._arrives, conversation, first)
+    def _act(self) -> None:
+        """Do what the session wants."""
+        for action in self.session.actions():
+            match action:
+                case Open(first):
+                    self.conversation = Conversation(self.world, self)
+                    self.world.clock.after(self.management_ns, self._arrives, self.conversation, first)
+                case Send(message) if self.conversation is not None:
+                    self.conversation.say(message)
+                case Break() if self.conversation is not None:
+                    self.conversation.closed_by_worker()
+                    self.hung_up(self.conversation, "the controller is silent", True)
+                case Close() if self.conversation is not None:
+                    self.conversation.closed_by_worker(told_end=isinstance(self.end, Ended))
+        due = self.session.next_timeout()
+        if due is not None and (self._due_ns is None or due < self._due_ns):
+            self._due_ns = due
+            self.world.clock.at(max(due, self.world.clock.now_ns), self._is_due, due)
+
+    def _is_due(self, due_ns: int) -> None:
+        if self._due_ns != due_ns or self.over or self._is_stopped("_is_due", due_ns):
+            return
+        self._due_ns = None
+        self.session.timeout(self.world.clock.now_ns)
+        self._act()
 
     def _arrives(self, conversation: Conversation, first: Join | Resume) -> None:
         controller = self.world.controller
@@ -254,41 +263,22 @@ class Worker:
             return
         if self._is_stopped("hung_up", conversation, why, gone):
             return
-        if self.ready is None:
-            if not gone:
-                self._finish("ended", f"not taken in: {why}")
-                return
-            self.world.clock.after(2 * _FIRST_RETRY_NS, self._join)
-            return
-        if not gone:
-            self._finish("ended", f"the controller did not take this worker back: {why}")
-            return
-        now = self.world.clock.now_ns
-        if self._broken_ns is None or self._heard_ns > self._broken_ns:
-            self._broken_ns, self._retry_ns = now, _FIRST_RETRY_NS
-        self.world.clock.after(self._retry_ns, self._resume)
-        self._retry_ns = min(2 * self._retry_ns, _LONGEST_RETRY_NS)
+        self.session.broken(why, self.world.clock.now_ns, final=not gone)
+        if self.session.refused is not None:
+            self._finish("ended", f"not taken in: {why}")
+        elif self.session.ended is not None:
+            self._finish("ended", self.session.ended.reason)
+        self._act()
 
-    def _resume(self) -> None:
-        if self.over or self._is_stopped("_resume"):
-            return
-        ready = self.ready
-        assert ready is not None
-        first = Resume(
-            job=self.job.name,
-            generation=ready.generation,
-            rank=ready.rank,
-            token=ready.resume_token,
-            joined=self.known_as,
-            ready=ready,
-            answered=self._answered,
-        )
-        self._open(first)
+    @property
+    def ready(self) -> Ready | None:
+        """The job as the controller has set it up last."""
+        return self.session.ready
 
     @property
     def is_leaving(self) -> bool:
         """It has nothing more to send."""
-        return self._said_leave
+        return self.session.is_leaving
 
     def cut_session(self, until_ns: int) -> None:
         """Nothing gets from it to the controller or back, until then."""
@@ -300,29 +290,8 @@ class Worker:
 
     def say(self, what: FromWorker) -> None:
         """To the controller, if it hears."""
-        if self.conversation is not None:
-            self.conversation.say(what)
-
-    def _heartbeat(self) -> None:
-        if self.over:
-            return
-        config = self.world.config
-        self.world.clock.after(round(config.heartbeat_interval_s * NS), self._heartbeat)
-        if self.stopped_until_ns:
-            return
-        self._beat()
-        conversation = self.conversation
-        silent = self.world.clock.now_ns - max(self._heard_ns, self._called_ns)
-        if conversation is not None and conversation.open and silent > config.heartbeat_timeout_s * NS:
-            conversation.closed_by_worker()
-            self.hung_up(conversation, "the controller is silent", True)
-
-    def _beat(self) -> None:
-        self._beats.append(self.world.clock.now_ns)
-        number = len(self._beats)
-        generation, messages = self._counted
-        running = self.collective if self.running else None
-        self.say(Heartbeat(generation=generation, messages=messages, number=number, running=running))
+        self.session.say(what)
+        self._act()
 
     def told(self, conversation: Conversation, event: FromController) -> None:
         """The controller says something."""
@@ -332,11 +301,10 @@ class Worker:
             return
         if self.world.tracing and not isinstance(event, Heartbeat):
             self.world.note(f"{self} hears {type(event).__name__}")
-        self._heard_ns = self.world.clock.now_ns
+        self.session.heard(event, self.world.clock.now_ns)
+        self._act()
         if isinstance(event, Heartbeat):
-            if event.number:
-                self._confirmed_ns = max(self._confirmed_ns, self._beats[event.number - 1])
-                self._return()
+            self._return()
         elif isinstance(event, Ready):
             self._set_up(event)
         elif isinstance(event, Start):
@@ -345,15 +313,6 @@ class Worker:
             self._finish("left")
         elif isinstance(event, Ended):
             self._finish("ended", event)
-        elif isinstance(event, Resumed):
-            if self._standing is not None:
-                self._say_standing()
-            elif self._said_up:
-                self.say(Up())
-            if self._aborting:
-                self._abort(self._aborting)
-            elif self._said_leave:
-                self._say_leave()
         elif isinstance(event, (Pause, HoldAt, Moved)):
             self._on_move(event)
         elif isinstance(event, Renew):
@@ -363,11 +322,8 @@ class Worker:
         elif isinstance(event, Compare):
             self._asked = event.collective
             self._say_called(event.collective)
-        elif not isinstance(event, Waiting):
+        elif not isinstance(event, (Waiting, Resumed)):
             raise InvariantError(f"{self} does not know what {event} is")
-
-    def _say_leave(self) -> None:
-        self.say(Leave(self.collective))
 
     def _say_called(self, number: int) -> None:
         known = number < self.collective or (self.running and number == self.collective)
@@ -375,23 +331,19 @@ class Worker:
 
     def _set_up(self, ready: Ready) -> None:
         """Bring the queue pairs up."""
-        self.world.clock.after(round(self.world.config.heartbeat_interval_s * NS), self._heartbeat)
         self.state = "ready"
         self._ledger = Ledger(Window(ready.window, ready.message_packets, ready.path_mtu))
         self._connect(ready)
-        self._said_up = True
         self.say(Up())
 
     def _connect(self, ready: Ready) -> None:
-        self.ready = ready
-        self.known_as = self.request()
         self.rank = ready.rank
         self._received = self._completed = self._last_op = 0
         self._timer_ns = None
         self.job.connected(self, ready)
         if ready.world_size == 1:
             return
-        request = self.known_as
+        request = self.session.join
         if ready.backup:
             mac, ip = self.world.backup_of(self.host)
             request = replace(request, worker=replace(request.worker, mac=mac, ip=ip))
@@ -405,9 +357,8 @@ class Worker:
         self.world.know_qps(self)
 
     def _on_start(self) -> None:
-        if self._standing is not None:
+        if not self.session.started:
             return
-        self._started = True
         if self.state == "ready":
             assert self.ready is not None
             self.mode = self.ready.mode
@@ -421,10 +372,9 @@ class Worker:
 
     def _on_renew(self, renew: Renew) -> None:
         """Nothing is sent any more; the controller is told where this worker stands."""
-        self._started = self._said_up = False
         if self._renew is not None and renew.renewal <= self._renew.renewal:
             if renew.renewal == self._renew.renewal and self._standing is not None:
-                self._say_standing()
+                self.say(self._standing)
             return
         self._require_held(renew)
         self._renew, self._renewed, self._standing = renew, None, None
@@ -465,11 +415,6 @@ class Worker:
             qpn_in=self.qpn_in,
             collective=self._ledger.finished,
         )
-        self._answered = renew.renewal
-        self._say_standing()
-
-    def _say_standing(self) -> None:
-        assert self._standing is not None
         self.say(self._standing)
 
     def _on_renewed(self, renewed: Renewed) -> None:
@@ -477,8 +422,7 @@ class Worker:
             return
         if self._renewed is not None:
             return
-        self._renewed, self._standing, self._answered = renewed, None, 0
-        self.ready, self.known_as = renewed.ready, self.request()  # by which it resumes
+        self._renewed, self._standing = renewed, None
         delay = self.world.latency(
             f"renewed/{self.job.number}/{self.joined_as}/{renewed.renewal}", 0, 3_000_000
         )
@@ -494,7 +438,6 @@ class Worker:
                 "here"
             )
         self._connect(renewed.ready)
-        self._said_up = True
         self.say(Up())
 
     def _repair(self) -> None:
@@ -567,8 +510,6 @@ class Worker:
             self._perhaps_held()
         else:
             self.mode = step.mode
-            if self.ready is not None:
-                self.ready = replace(self.ready, mode=step.mode, mode_reason=step.mode_reason)
             self._move = self._held_from = None
             self._go()
 
@@ -588,8 +529,7 @@ class Worker:
         """Compute for a while, then begin the next collective; leave after the last."""
         if self.collective >= len(self.job.plan.work):
             self.state = "leaving"
-            self._said_leave = True
-            self._say_leave()
+            self.say(Leave(self.collective))
             self._perhaps_held()
             return
         self._thinking = True
@@ -612,6 +552,7 @@ class Worker:
         if self._unreturned is not None:
             return
         self.running = True
+        self.session.running = self.collective
         if self.collective == self._asked:
             self._say_called(self.collective)
         self._array = self.job.inputs(self.collective)[self.joined_as].copy()
@@ -642,7 +583,7 @@ class Worker:
         """What a collective of this generation runs in that begins now."""
         assert self.ready is not None
         numbered = 0 if self.endpoint is None else self.endpoint.position().numbered
-        self._counted = self.ready.generation, numbered
+        self.session.counted = Heartbeat(generation=self.ready.generation, messages=numbered)
         mode = numbering.mode_of(self.mode, numbered)
         if mode is Mode.IN_NETWORK and numbered >= MOST_AGGREGATED:
             raise InvariantError(f"{self} has {numbered} messages summed in one generation")
@@ -693,7 +634,7 @@ class Worker:
     def _done(self) -> None:
         """A collective has its result."""
         assert self.ready is not None
-        self.running = False
+        self.running, self.session.running = False, None
         self._steps = self._waiting = None
         restored = self._ledger.restored
         self._ledger.finish()
@@ -705,18 +646,16 @@ class Worker:
             raise InvariantError(
                 f"{self} counts {self._ledger.finished} collectives, and ran {self.collective}"
             )
-        if not self._return():
-            self._beat()
-            if self._move is not None:
-                self._perhaps_held()
+        if not self._return() and self._move is not None:
+            self._perhaps_held()
 
     def _return(self) -> bool:
         """The user gets a result that is there, unless an elastic job may go on without this worker."""
         if self._unreturned is None:
             return True
         assert self.ready is not None
-        lease_ns = round(self.ready.lease_s * NS)
-        if lease_ns and self.world.clock.now_ns - self._confirmed_ns >= lease_ns:
+        if not self.session.confirm(self.world.clock.now_ns):
+            self._act()
             return False
         (collective, generation, out), self._unreturned = self._unreturned, None
         self.job.finished(self, collective, generation, out)
@@ -778,16 +717,12 @@ class Worker:
         self._timer_ns = None
         self.flush()
 
-    def _abort(self, reason: str) -> None:
-        self._aborting = reason
-        self.say(Abort(reason))
-
     def _failed(self, why: str) -> None:
         """The endpoint gave up: the job ends for everybody."""
         self.world.note(f"{self} fails: {why}")
         reason = f"rank {self.rank}: {why}"
         self.job.failures.append(f"{self}: {why}")
-        self._abort(reason)
+        self.say(Abort(reason))
         assert self.endpoint is not None
         self.endpoint.halt()
         self._steps = self._waiting = None

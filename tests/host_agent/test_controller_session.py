@@ -23,7 +23,6 @@ from controller.api.messages import (
     Held,
     HoldAt,
     Join,
-    Leave,
     Mode,
     Moved,
     Pause,
@@ -47,6 +46,7 @@ from host_agent.errors import (
     WorkerLostError,
 )
 from host_agent.membership import Request, error_of
+from host_agent.session import NS
 
 REQUEST = Join(
     job="train",
@@ -447,8 +447,8 @@ def test_a_controller_that_stays_away_ends_nothing(
     play: Any, code: grpc.StatusCode, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """However long, and also where it is there and cannot cope; the worker says so now and then."""
-    for name in ("_FIRST_RETRY_S", "_LONGEST_RETRY_S", "_NOTICE_S", "_SAY_S"):
-        monkeypatch.setattr(f"host_agent.controller_session.{name}", 0.05)
+    for name in ("FIRST_RETRY_NS", "LONGEST_RETRY_NS", "SAY_AFTER_NS", "SAY_EVERY_NS"):
+        monkeypatch.setattr(f"host_agent.session.{name}", NS // 20)
     back = threading.Event()
 
     def script(talk: Conversation) -> Iterator[pb.ControllerMessage]:
@@ -546,37 +546,6 @@ def test_a_call_that_takes_the_session_up_again_is_given_time(play: Any) -> None
     session.join(REQUEST, timeout_s=10)
     session.leave(timeout_s=10)
     done.set()
-
-
-def test_nothing_is_said_before_the_word_that_takes_a_session_up_again(
-    play: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Crowded(queue.SimpleQueue[Any]):
-        """Somebody else speaks whenever a session is to begin."""
-
-        def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
-            if item is not None and item.WhichOneof("message") == "resume":
-                session._send(Leave())
-            super().put(item, block, timeout)
-
-    def breaks(talk: Conversation) -> Iterator[pb.ControllerMessage]:
-        yield from ready(talk)
-        talk.drop()
-
-    def resumes(talk: Conversation) -> Iterator[pb.ControllerMessage]:
-        first.append(next(talk.requests).WhichOneof("message"))
-        yield pb.ControllerMessage(resumed=pb.Resumed())
-        talk.expect("up")
-        talk.expect("leave")
-        yield pb.ControllerMessage(left=pb.Left())
-
-    first: list[str | None] = []
-    monkeypatch.setattr("host_agent.controller_session.SimpleQueue", Crowded)
-    session = play(breaks, resumes)
-    session.join(REQUEST, timeout_s=10)
-    session.up(timeout_s=10)
-    session.leave(timeout_s=10)
-    assert first == ["resume"]
 
 
 def test_who_heard_that_its_job_ended_ends_its_side(play: Any) -> None:
@@ -880,9 +849,9 @@ def test_a_lease_runs_out_while_the_machine_is_suspended(play: Any, monkeypatch:
     session = play(script)
     session.join(REQUEST, timeout_s=10)
     assert session.confirm(timeout_s=20)
-    real, suspended_s = time.clock_gettime, 3600.0
+    real, suspended = time.clock_gettime_ns, 3600 * NS
     monkeypatch.setattr(
-        time, "clock_gettime", lambda clock: real(clock) + suspended_s * (clock == time.CLOCK_BOOTTIME)
+        time, "clock_gettime_ns", lambda clock: real(clock) + suspended * (clock == time.CLOCK_BOOTTIME)
     )
     assert not session.confirm(timeout_s=0.1)
     done.set()
@@ -915,7 +884,7 @@ def test_a_job_that_is_not_elastic_asks_nobody(play: Any) -> None:
 def test_who_cannot_leave_as_the_controller_is_away_says_so(
     play: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("host_agent.controller_session._FIRST_RETRY_S", 60.0)
+    monkeypatch.setattr("host_agent.session.FIRST_RETRY_NS", 60 * NS)
 
     def script(talk: Conversation) -> Iterator[pb.ControllerMessage]:
         talk.expect("join")

@@ -1,0 +1,231 @@
+"""A worker's session as a machine: what it wants done, event by event."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from ipaddress import IPv4Address
+from itertools import pairwise
+
+import pytest
+
+from controller.api.messages import (
+    Abort,
+    Ended,
+    Heartbeat,
+    Join,
+    Leave,
+    Left,
+    Mode,
+    Moved,
+    Ready,
+    Renew,
+    Renewed,
+    Renewing,
+    Resume,
+    Resumed,
+    Start,
+    Up,
+    Waiting,
+    Worker,
+)
+from host_agent.session import FIRST_RETRY_NS, NS, Action, Away, Break, Close, Open, Send, Session
+
+WORKER = Worker(
+    rank=1, mac="02:00:00:00:01:02", ip=IPv4Address("10.1.0.2"), qpn_out=257, psn_out=5, qpn_in=513
+)
+JOIN = Join(job="train", world_size=3, worker=WORKER, path_mtu_max=4096)
+READY = Ready(
+    job_id=5,
+    generation=77,
+    window=8,
+    message_packets=16,
+    path_mtu=1024,
+    mode=Mode.IN_NETWORK,
+    successor=WORKER,
+    predecessor=WORKER,
+    heartbeat_interval_s=1.0,
+    heartbeat_timeout_s=5.0,
+    resume_token=b"secret",
+)
+STANDING = Renewing(renewal=4, qpn_out=300, psn_out=9, qpn_in=301, collective=12)
+RENEWED = Renewed(renewal=4, ready=replace(READY, generation=78, rank=0, world_size=2), collective=12)
+
+
+def resumed(ready: Ready = READY, join: Join = JOIN, answered: int = 0) -> Open:
+    return Open(
+        Resume(
+            job="train",
+            generation=ready.generation,
+            rank=ready.rank if ready.world_size else 1,
+            token=b"secret",
+            joined=join,
+            ready=ready,
+            answered=answered,
+        )
+    )
+
+
+def ready(given: Ready = READY) -> Session:
+    """One that has heard Ready at 0."""
+    session = Session(JOIN)
+    session.begin(0)
+    session.heard(given, 0)
+    session.actions()
+    return session
+
+
+def until(session: Session, end: int) -> list[tuple[float, Action]]:
+    """What it does by itself, and when."""
+    done: list[tuple[float, Action]] = []
+    while (due := session.next_timeout()) is not None and due <= end:
+        session.timeout(due)
+        done += [(due / NS, action) for action in session.actions()]
+    return done
+
+
+def test_who_joins_tries_again_until_it_is_let_in_or_not() -> None:
+    session = Session(JOIN)
+    session.begin(0)
+    assert session.actions() == [Open(JOIN)]
+    session.heard(Waiting((0, 2)), 1)
+    assert session.missing_ranks == (0, 2)
+    session.broken("gone", 2, final=False)
+    assert session.trouble == "gone"
+    assert not session.missing_ranks
+    assert until(session, 10 * NS) == [((2 + FIRST_RETRY_NS) / NS, Open(JOIN))]
+    session.broken("there is no such thing", 10 * NS, final=True)
+    assert session.refused == "there is no such thing"
+    assert session.next_timeout() is None
+
+
+def test_what_may_not_have_been_heard_is_said_again_first_of_all_in_the_next_stream() -> None:
+    session = ready()
+    session.say(Up())
+    session.broken("gone", NS // 2, final=False)
+    session.say(Leave(7))  # nobody hears it
+    assert session.actions() == [Send(Up())]
+    assert until(session, NS * 6 // 10) == [(0.6, resumed())]
+    session.heard(Resumed(), NS * 7 // 10)
+    assert session.actions() == [Send(Up()), Send(Leave(7))]
+    session.say(Abort("enough"))
+    session.heard(Resumed(), NS * 8 // 10)
+    assert session.actions() == [Send(Abort("enough")), Send(Up()), Send(Abort("enough"))]
+
+
+def test_what_was_said_for_the_generation_before_is_not_said_again() -> None:
+    session = ready()
+    session.say(Up())
+    session.heard(Renew(4, "a switch restarted"), 1)
+    session.say(STANDING)
+    session.heard(Start(), 2)  # of the generation before
+    assert (session.started, session.renewing) == (False, True)
+    session.broken("gone", 3, final=False)
+    session.actions()
+    assert until(session, NS // 2) == [((3 + FIRST_RETRY_NS) / NS, resumed(answered=4))]
+    session.heard(Resumed(), NS // 2)
+    assert session.actions() == [Send(STANDING)]
+    session.heard(replace(RENEWED, renewal=3), NS // 2)  # of one that was given up
+    assert session.ready == READY
+    session.heard(RENEWED, NS // 2)
+    assert session.rank == 0
+    session.broken("gone", NS // 2 + 1, final=False)
+    ((_, opened),) = until(session, NS - 1)
+    worker = replace(WORKER, qpn_out=300, psn_out=9, qpn_in=301)
+    assert opened == resumed(RENEWED.ready, replace(JOIN, worker=worker))
+    session.heard(Resumed(), NS)
+    assert session.actions() == []
+    session.heard(Start(), NS)
+    assert (session.started, session.renewing) == (True, False)
+
+
+def test_it_resumes_in_the_mode_that_the_job_has_now() -> None:
+    session = ready()
+    session.heard(Moved(3, Mode.RING, "no room"), 1)
+    session.broken("gone", 2, final=False)
+    ((_, opened),) = until(session, NS // 2)
+    assert opened == resumed(replace(READY, mode=Mode.RING, mode_reason="no room"))
+
+
+def test_heartbeats_say_what_is_known_and_a_silent_stream_is_broken() -> None:
+    session = ready()
+    session.counted, session.running = Heartbeat(generation=77, messages=1000), 12
+    beats = [
+        (float(at), Send(Heartbeat(generation=77, messages=1000, number=at, running=12)))
+        for at in range(1, 7)
+    ]
+    assert until(session, 6 * NS) == [*beats, (6.0, Break())]
+    assert until(session, 9 * NS) == []  # until it is said to be broken
+    session.broken("cancelled", 9 * NS, final=False)
+    opened, *later = until(session, 14 * NS)
+    assert opened == (9.1, resumed())
+    assert [at for at, _ in later] == [10.0, 11.0, 12.0, 13.0, 14.0]  # it is given as long again
+    session.heard(None, 14 * NS)  # something of a later release is a sign of life, too
+    assert Break() not in [action for _, action in until(session, 19 * NS)]
+
+
+def test_while_the_controller_is_away_it_is_tried_each_second_and_people_are_told() -> None:
+    session = ready()
+    opened: list[float] = []
+    told: list[Away] = []
+    now = NS
+    while now < 100 * NS:
+        session.broken("nobody is there", now, final=False)
+        told += [action for action in session.actions() if isinstance(action, Away)]
+        opened += [at for at, action in until(session, now + NS) if isinstance(action, Open)]
+        now = round(opened[-1] * NS) + 1
+    assert max(later - earlier for earlier, later in pairwise(opened)) < 1.01
+    assert [one.for_ns // NS for one in told] == [10, 70]
+    assert {one.why for one in told} == {"nobody is there"}
+
+
+def test_a_controller_that_knows_better_ends_the_job() -> None:
+    session = ready()
+    session.broken("job train ended", 1, final=True)
+    assert session.ended == Ended(reason="the controller did not take this worker back: job train ended")
+    assert not session.belongs
+
+
+def test_the_end_is_taken_once_and_the_controller_hears_when_it_is_acted_upon() -> None:
+    session = ready()
+    first = Ended(reason="rank 2 is lost", rank=2)
+    session.heard(first, 1)
+    session.heard(Ended(reason="another"), 2)
+    assert session.ended is first
+    assert session.actions() == []  # it may still send to the others
+    session.took_end()
+    assert session.actions() == [Close()]
+    assert session.next_timeout() is None
+
+
+def test_who_is_asked_to_be_sure_asks_until_it_is_answered() -> None:
+    session = ready(replace(READY, lease_s=3.0))
+    assert not session.confirm(100)
+    assert [type(action) for action in session.actions()] == [Send]
+    asked = until(session, NS // 2)
+    assert [at for at, _ in asked] == pytest.approx([0.02, 0.06, 0.14, 0.30], abs=1e-6)
+    session.heard(Heartbeat(number=2), NS // 2)  # sent at 0.02 s
+    assert session.confirm(3 * NS)
+    assert not session.is_sure(3 * NS + NS // 50 + 100)
+    assert until(session, NS * 9 // 10) == []  # nobody asks any more
+    assert ready().confirm(10**15)  # where there is no lease
+
+
+def test_nothing_is_asked_for_when_nobody_waits_any_more() -> None:
+    session = ready(replace(READY, lease_s=3.0))
+    session.confirm(0)
+    session.actions()
+    session.ask_no_more()
+    assert until(session, NS - 1) == []
+
+
+@pytest.mark.parametrize("last", [Left(), Ended(reason="over")])
+def test_after_its_end_it_does_nothing(last: Left | Ended) -> None:
+    session = ready()
+    session.heard(last, 1)
+    session.broken("the stream has ended", 2, final=False)
+    assert session.is_over
+    assert session.actions() == []
+    assert session.next_timeout() is None
+    session.close()
+    session.close()
+    assert session.actions() == [Close()]
