@@ -29,10 +29,8 @@ from host_agent.collectives import in_network, ring
 from host_agent.collectives.plan import Array, Strategy, Wire, cheaper, choose
 from host_agent.error_feedback import ErrorFeedback
 from host_agent.errors import CommunicatorClosedError, CommunicatorError, RingFallbackWarning, UsageError
-from host_agent.execution import Begun, Execution, Task
-from host_agent.gate import Gate
+from host_agent.execution import Begun, Connections, Execution, Task
 from host_agent.membership import Membership, MembershipChange, Seat
-from host_agent.renewing import Connections
 from host_agent.runner import Link, Runner
 from host_agent.transport.events import Counters
 from host_agent.wire.aggregation import Kind, Reduction
@@ -107,13 +105,11 @@ class Communicator:
         self._membership = membership
         self._left = False
         self._metrics: metrics.Exposed | None = None
-        self._gate = Gate(ready.mode, ready.mode_reason)
         self._execution = Execution(
             Seat.first(rank, world_size, ready.ring),
             ready,
             Runner(link, rank=rank, timeout_s=timeout_s),
             membership,
-            self._gate,
             connections,
         )
         if ready.mode is Mode.RING and world_size > 1:
@@ -222,22 +218,22 @@ class Communicator:
     @property
     def rank(self) -> int:
         """This worker's place among those that the job has now."""
-        return self._execution.renewals.seat.rank
+        return self._execution.member.seat.rank
 
     @property
     def world_size(self) -> int:
         """How many workers the job has now."""
-        return self._execution.renewals.seat.world_size
+        return self._execution.member.seat.world_size
 
     @property
     def members(self) -> tuple[int, ...]:
         """By rank, the rank that each worker joined with."""
-        return self._execution.renewals.seat.members
+        return self._execution.member.seat.members
 
     @property
     def generation(self) -> int:
         """Of the connections that the job has now; never the same twice."""
-        return self._execution.renewals.generation
+        return self._execution.member.generation
 
     def on_change(self, callback: Callable[[MembershipChange], None]) -> None:
         """Call `callback` whenever workers of an elastic job have died.
@@ -245,7 +241,7 @@ class Communicator:
         In a thread of its own, one change after the other, when the job goes on without them. Collectives
         that were called before may be done by then, or not.
         """
-        self._execution.renewals.on_change(callback)
+        self._execution.on_change(callback)
 
     def on_end(self, callback: Callable[[CommunicatorError], None]) -> None:
         """Call `callback`, which must not block, when the job has ended early for all, with the reason.
@@ -263,12 +259,12 @@ class Communicator:
     @property
     def mode(self) -> Mode:
         """Where the job's sums are made now."""
-        return self._gate.mode
+        return self._execution.member.mode
 
     @property
     def mode_reason(self) -> str:
         """Why not in the network; empty if they are."""
-        return self._gate.mode_reason
+        return self._execution.member.mode_reason
 
     def all_reduce(
         self,
@@ -401,8 +397,8 @@ class Communicator:
             retransmissions=wire.retransmitted_packets,
             duplicates=wire.duplicates_received,
             timeouts=wire.timeouts,
-            renewals=self._execution.renewals.count,
-            ring_reason=self._gate.ring_reason,
+            renewals=self._execution.member.renewals,
+            ring_reason=self._execution.member.ring_reason,
         )
 
     def standing(self, job: str) -> dict[str, Any]:
@@ -414,7 +410,7 @@ class Communicator:
             world_size=self.world_size,
             generation=self.generation,
             runner=self._execution.runner,
-            gate=self._gate,
+            member=self._execution.member,
             failure="" if failure is None else str(failure),
             is_leaving=self._left,
         )
@@ -547,7 +543,7 @@ class Communicator:
                     f"{seat.world_size} workers"
                 )
 
-        seat = self._execution.renewals.seat
+        seat = self._execution.member.seat
         if seat.members == tuple(range(seat.world_size)):
             require_rows_for(seat)  # else in its turn: others may have called it before workers died
 
@@ -571,12 +567,12 @@ class Communicator:
 
     def _member(self, root: int) -> int:
         """Who has this rank now, by the rank that it joined with: another one may have it later."""
-        seat = self._execution.renewals.seat
+        seat = self._execution.member.seat
         require_root(root, seat.world_size)
         return seat.members[root]
 
     def _is(self, member: int) -> bool:
-        return self._execution.renewals.seat.member == member
+        return self._execution.member.seat.member == member
 
     def _choice(
         self, strategy: Strategy | str | None, kind: Kind, array: Array

@@ -296,13 +296,12 @@ class ControllerSession:
             with self._changed:
                 self._changed.wait_for(lambda: self._opening is not None or session.is_over)
                 outgoing, self._opening = self._opening, None
-            if outgoing is None:
+            if outgoing is None or session.is_over:
                 return
             end = self._talk(outgoing)
-            if session.is_over:
-                return
-            # Not under the lock: that may ask the network.
-            why, final = plainly(end.details() or "") or end.code().name, self._is_final(session, end)
+            # Not under the lock: this waits for the stream's end, or asks the network.
+            why = plainly(end.details() or "") or end.code().name
+            final = not session.is_over and self._is_final(session, end)
             with self._changed:
                 if session.is_over:
                     return

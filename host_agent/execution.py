@@ -1,4 +1,8 @@
-"""Order, failure, moves and renewals: collectives run one after the other, and after a failure none does."""
+"""Runs a worker's collectives: what `member.py` decides, with threads, a connection and a clock.
+
+Collectives run one after the other, in the caller's thread or a queue's; after a failure none does. The
+steps of a move or a renewal that take time are done by one more thread, which ends when there are none.
+"""
 
 from __future__ import annotations
 
@@ -6,24 +10,15 @@ import logging
 import threading
 import time
 import warnings
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import InitVar, dataclass, field
-from typing import Final, NamedTuple, TypeVar
+from functools import partial
+from queue import SimpleQueue
+from typing import Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from controller.api.messages import (
-    Compare,
-    Ended,
-    Held,
-    HoldAt,
-    Mode,
-    Pause,
-    Paused,
-    Ready,
-    Renew,
-    Renewed,
-    Start,
-)
+from controller.api.messages import Compare, Ended, Mode, Moved, Ready
 from host_agent.calls import Calls
 from host_agent.collectives.plan import Array, Call, Steps, Strategy
 from host_agent.errors import (
@@ -31,23 +26,65 @@ from host_agent.errors import (
     CommunicatorClosedError,
     CommunicatorError,
     ConnectionFailedError,
+    InterfaceError,
     MismatchError,
     NotAggregatedError,
     RingFallbackWarning,
     UsageError,
 )
-from host_agent.gate import Gate, Parked
-from host_agent.membership import Membership, MoveStep, Request, Seat, error_of
+from host_agent.member import (
+    Again,
+    Connect,
+    Cut,
+    Inconsistent,
+    Member,
+    Offer,
+    Repair,
+    Say,
+    Settle,
+    WentOn,
+)
+from host_agent.membership import Membership, MembershipChange, Request, Seat, error_of
 from host_agent.numbering import IN_NETWORK_LIMIT, mode_of
-from host_agent.recovery import NUMBERS, Ledger, Window
-from host_agent.renewing import Connections, Renewals
-from host_agent.runner import Runner
-from host_agent.transport.errors import TransportClosedError
+from host_agent.recovery import NUMBERS, Attempt, repair, turn
+from host_agent.runner import Link, Runner
+from host_agent.transport.errors import TransportClosedError, TransportError
 from host_agent.wire.aggregation import Reduction
 
 T = TypeVar("T")
+Slow: TypeAlias = Settle | Offer | Connect | Repair | Inconsistent
 _LOG = logging.getLogger(__name__)
 _ALL_NAMES_S: Final = 10.0  # what the controller may take to ask who has called what, and some more
+_FAREWELL_S: Final = 5.0  # how long closing waits for the thread, which waits for nothing then
+
+
+class Offered(Protocol):
+    """Fresh queue pairs that neighbours can be told of."""
+
+    @property
+    def qpn_out(self) -> int: ...
+
+    @property
+    def psn_out(self) -> int: ...
+
+    @property
+    def qpn_in(self) -> int: ...
+
+    def connect(self, ready: Ready) -> Link:
+        """The connection to the neighbours, started. TransportError, InterfaceError."""
+        ...
+
+    def close(self) -> None:
+        """Let go of what got no connection; idempotent."""
+        ...
+
+
+class Connections(Protocol):
+    """Makes a worker's connections anew."""
+
+    def offer(self) -> Offered:
+        """Fresh queue pairs. TransportError, InterfaceError."""
+        ...
 
 
 class Begun(NamedTuple):
@@ -105,24 +142,20 @@ class Execution:
     ready: InitVar[Ready]
     runner: Runner
     membership: Membership
-    gate: Gate
-    connections: InitVar[Connections | None] = None
+    connections: Connections | None = None
     tally: Tally = field(default_factory=Tally)
     failure: BaseException | None = None  # ours
     ended: CommunicatorError | None = None  # the controller's
 
-    def __post_init__(self, seat: Seat, ready: Ready, connections: Connections | None) -> None:
-        self._ledger = Ledger(Window(ready.window, ready.message_packets, ready.path_mtu))
-        self.renewals = Renewals(
-            seat=seat,
-            generation=ready.generation,
-            ledger=self._ledger,
-            gate=self.gate,
-            runner=self.runner,
-            membership=self.membership,
-            connections=connections,
-            failed=lambda error: self.fail(error, self._reason(error), self._ledger.finished),
-        )
+    def __post_init__(self, seat: Seat, ready: Ready) -> None:
+        self.member = Member(ready, seat)
+        self._changed = threading.Condition()  # guards the member, and what its actions change:
+        self._slow: deque[Slow] = deque()  # what the thread has to do
+        self._thread: threading.Thread | None = None
+        self._queue_pairs: Offered | None = None  # offered, and not connected
+        self._goes_on = self._is_stopped = False  # what was parked; all
+        self._cut_at = 0.0
+        self._changes = _Changes()
         self._calls = Calls(self.membership.say)
         self._verdict: CommunicatorError | None = None  # the controller's, also where we have failed before
         self._over = threading.Event()  # it is there
@@ -135,7 +168,7 @@ class Execution:
         self._queued = 0
         self._next_collective = 0
         self._finished = 0
-        self._ring_moves_told = self.gate.ring_moves
+        self._ring_moves_told = self.member.ring_moves
         self._spent: int | None = None  # the generation that has had all messages that a switch sums
         self._closed = False
         self._at_end: list[Callable[[CommunicatorError], None]] = []
@@ -145,7 +178,7 @@ class Execution:
     @property
     def rank(self) -> int:
         """This worker's, in the present generation."""
-        return self.renewals.seat.rank
+        return self.member.seat.rank
 
     @property
     def collectives(self) -> int:
@@ -185,9 +218,8 @@ class Execution:
         news = self.failure is None and self.ended is None
         if news:
             self.failure = error
-        self.renewals.stop()  # first: no link is made after this
+        self._stop()  # first: no link is made after this
         self.runner.link.abort(reason)  # it does not block, and lets go of the arrays
-        self.gate.give_up()
         if news:
             called = None
             if isinstance(error, MismatchError) and collective is not None:
@@ -207,9 +239,17 @@ class Execution:
 
     def take_down(self) -> None:
         """Let go of the connection: the job is over, or has been left."""
-        self.renewals.close()
-        self.gate.give_up()  # another thread's collective that a renewal has cut would wait for ever
+        self._stop()  # another thread's collective that a renewal has cut would wait for ever
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(_FAREWELL_S)
+        self._drop_queue_pairs()
+        self._changes.close()
         self.runner.link.close()
+
+    def on_change(self, callback: Callable[[MembershipChange], None]) -> None:
+        """Call `callback` in a thread of its own whenever ranks or world size have changed."""
+        self._changes.add(callback)
 
     def require_other_thread(self, what: str) -> None:
         """UsageError in a future's callback: what waits there for the queue waits for itself."""
@@ -244,16 +284,16 @@ class Execution:
         self._warn_of_ring()
         collective = self._next_collective
         self._next_collective = (collective + 1) % NUMBERS
-        self._calls.made(collective, task.what, lambda: task.choose(self.gate.mode))
+        self._calls.made(collective, task.what, lambda: task.choose(self.member.mode))
         return collective
 
     def _warn_of_ring(self) -> None:
         """Where the job has gone over to the ring since the last call: in this one, so that it is named."""
-        moves, told = self.gate.ring_moves, self._ring_moves_told
-        self._ring_moves_told = moves
-        if moves != told and self.gate.mode is Mode.RING and self.renewals.seat.world_size > 1:
+        member, told = self.member, self._ring_moves_told
+        self._ring_moves_told = member.ring_moves
+        if member.ring_moves != told and member.mode is Mode.RING and member.seat.world_size > 1:
             warnings.warn(
-                f"this job is summed by ring all-reduce from now on: {self.gate.mode_reason}",
+                f"this job is summed by ring all-reduce from now on: {member.mode_reason}",
                 RingFallbackWarning,
                 stacklevel=5,  # this, _admit, now or later, the Communicator's method, the user
             )
@@ -282,10 +322,13 @@ class Execution:
         self._require_no_failure(task.what)
         what = f"{task.what} (collective {collective})"
         try:
-            with self.gate.turn(collective):
+            self._begin_turn(collective)
+            try:
                 self._require_no_failure(task.what)  # the turn may have been long in coming
                 started = time.monotonic()
                 result, strategy, switched = self._to_its_end(task, collective, what)
+            finally:
+                self._end_turn()
             self._confirm(what)
         except TransportClosedError as error:
             self._require_no_failure(task.what)
@@ -312,59 +355,56 @@ class Execution:
         self.tally.add(strategy, switched=switched, seconds=time.monotonic() - started)
         return result
 
+    def _begin_turn(self, collective: int) -> None:
+        """Wait until it is this collective's."""
+        with self._changed:
+            while not self.member.may_start(collective):
+                self._act()
+                self._changed.wait()
+            self._act()
+            self.member.start(collective)
+
+    def _end_turn(self) -> None:
+        with self._changed:
+            self.member.ended()
+            self._act()
+
     def _to_its_end(self, task: Task, collective: int, what: str) -> tuple[Array, Strategy, bool | None]:
         """Run a collective, through as many renewals as it takes: its result, and what `Tally.add` takes."""
-        ledger, again = self._ledger, False
-        try:
-            while True:
-                if again:
-                    ledger.restore_input()
-                seat = self.renewals.seat
-                strategy = task.choose(self._mode())
-                begun = task.begin(seat)
-                self._calls.begins(collective, strategy)
-                self.membership.runs(collective)
-                if not again:
-                    ledger.begin(begun.place)
-                call = Call(
-                    rank=seat.rank,
-                    world_size=seat.world_size,
-                    collective=collective,
-                    reduction=task.reduction,
-                    ring=seat.ring,
-                )
-                ledger.attempt(call)
-                steps: Steps[bool | None] = begun.steps(call, strategy)
-                try:
-                    switched = self.runner.run(steps, what)
-                    break
-                except TransportClosedError:
-                    self._require_no_failure(task.what)
-                    if not self.gate.is_renewing():
-                        raise
-                    self._park(what)
-                if ledger.restored:
-                    ledger.put_result()
-                    switched = self.runner.end(steps, what)
-                    break
-                again = True
-            ledger.finish()
-        except BaseException:
-            ledger.abandon()
-            raise
+        attempts: list[tuple[Begun, Strategy]] = []
+
+        def begin() -> Attempt:
+            seat = self.member.seat
+            strategy = task.choose(self._mode())
+            begun = task.begin(seat)
+            self._calls.begins(collective, strategy)
+            self.membership.runs(collective)
+            call = Call(
+                rank=seat.rank,
+                world_size=seat.world_size,
+                collective=collective,
+                reduction=task.reduction,
+                ring=seat.ring,
+            )
+            attempts.append((begun, strategy))
+            return Attempt(begun.place, call, begun.steps(call, strategy))
+
+        steps = turn(self.member.ledger, begin)
+        switched = self.runner.run(steps, what, on_cut=lambda error: self._park(error, what))
+        begun, strategy = attempts[-1]
         return begun.result, strategy, switched
 
     def _mode(self) -> Mode:
         """What the next collective of this generation runs in: the same on all ranks."""
-        mode, renewals = self.gate.mode, self.renewals
+        mode, generation = self.member.mode, self.member.generation
         try:
             numbered = self.runner.link.progress().numbered
         except TransportClosedError:  # by a renewal, or the end: nothing is sent before that is found out
             return mode
-        self.membership.counted(renewals.generation, numbered)
+        self.membership.counted(generation, numbered)
         goes = mode_of(mode, numbered)
-        if goes is not mode and self._spent != renewals.generation:
-            self._spent = renewals.generation
+        if goes is not mode and self._spent != generation:
+            self._spent = generation
             _LOG.warning(
                 "by ring all-reduce until the controller gives the job a new generation: a switch sums no "
                 "message of one after the first %d, and so many have been numbered; is there a controller?",
@@ -394,20 +434,35 @@ class Execution:
                 raise CollectiveTimeoutError(stall)
             _LOG.warning("%s; waiting on, as no timeout_s is set", stall)
 
-    def _park(self, what: str) -> None:
-        """Wait until the renewal that has cut a collective is over."""
+    def _park(self, error: TransportClosedError, what: str) -> None:
+        """Wait until the renewal that has cut a collective is over; raises `error` where it was none."""
+        self._require_no_failure(what)
         patience = self.runner.patience_s
-        while (end := self.gate.park(patience)) is not Parked.GO_ON:
-            if end is Parked.BROKEN:
-                self._require_no_failure(what)
-                raise TransportClosedError("the job has ended")
-            stall = (
-                f"{what}: rank {self.rank} was cut by a renewal of its job, which has come no further for "
-                f"{patience:g} s: {self.renewals.reason}"
-            )
-            if self.runner.timeout_s is not None:
-                raise CollectiveTimeoutError(stall)
-            _LOG.warning("%s; waiting on, as no timeout_s is set", stall)
+        with self._changed:
+            if not self.member.is_renewing:
+                raise error
+            self._goes_on = False
+            self.member.parked()
+            self._act()
+            while not self._goes_on and not self._is_stopped:
+                moved = partial(self._has_moved, self.member.marks)
+                if not self._changed.wait_for(moved, timeout=patience):
+                    self._stalled(what, patience)
+        self._require_no_failure(what)
+        if not self._goes_on:
+            raise TransportClosedError("the job has ended") from error
+
+    def _has_moved(self, marks: int) -> bool:
+        return self._goes_on or self._is_stopped or self.member.marks != marks
+
+    def _stalled(self, what: str, patience: float) -> None:
+        stall = (
+            f"{what}: rank {self.rank} was cut by a renewal of its job, which has come no further for "
+            f"{patience:g} s: {self.member.reason}"
+        )
+        if self.runner.timeout_s is not None:
+            raise CollectiveTimeoutError(stall)
+        _LOG.warning("%s; waiting on, as no timeout_s is set", stall)
 
     def _require_no_failure(self, what: str) -> None:
         if self.ended is not None:
@@ -423,9 +478,8 @@ class Execution:
         if self.failure is None and not self._closed:
             self.ended = self._verdict
         self._over.set()
-        self.renewals.stop()
+        self._stop()
         self.runner.link.abort(ended.reason)
-        self.gate.give_up()
         for callback in self._at_end:
             callback(self._verdict)
 
@@ -435,39 +489,204 @@ class Execution:
         if self._verdict is not None:
             callback(self._verdict)
 
+    def _stop(self) -> None:
+        """No collective and no link is begun any more; who waits learns of it. Does not block."""
+        with self._changed:
+            self._is_stopped = True
+            self.member.stop()
+            self._slow.clear()
+            if self._thread is None:
+                self._drop_queue_pairs()
+            self._changed.notify_all()
+
+    # What the controller wants, and what comes of it
+
     def _on_request(self, request: Request) -> None:
-        """What the controller wants; this must not block."""
-        match request:
-            case Compare(collective):
-                self._calls.asked(collective)
-            case Renew() | Renewed() | Start():
-                self.renewals.on_step(request)
-            case _:
-                self._on_move(request)
+        """This must not block."""
+        if isinstance(request, Compare):
+            self._calls.asked(request.collective)
+            return
+        with self._changed:
+            mode, first = self.member.mode, self.member.next_collective
+            self.member.hear(request)
+            self._act()
+            self._changed.notify_all()
+            moved = isinstance(request, Moved) and self.member.mode is not mode
+        if moved and self.member.mode is Mode.RING:
+            _LOG.info("from collective %d on by ring all-reduce: %s", first, self.member.mode_reason)
+        elif moved:
+            _LOG.info("from collective %d on summed by the switch", first)
 
-    def _on_move(self, step: MoveStep) -> None:
-        """The job moves between ring and switch."""
-        if isinstance(step, Pause):
-            self.membership.say(Paused(step.move, self.gate.pause(step.move)))
-        elif isinstance(step, HoldAt):
-            self.gate.hold_at(step.move, step.collective)
-            threading.Thread(target=self._hold, args=(step.move,), name="p4reduce-hold", daemon=True).start()
+    def _act(self) -> None:
+        """Do what the member wants; the lock is held. What may block is the thread's."""
+        actions = self.member.actions()
+        if not actions:
+            return
+        for action in actions:
+            match action:
+                case Say(message):
+                    self.membership.say(message)
+                case Cut():
+                    self._cut(action)
+                case Again():
+                    self._goes_on = True
+                case WentOn():
+                    self._tell_of(action)
+                case _:
+                    self._slow.append(action)
+        if self._slow and self._thread is None:
+            self._thread = threading.Thread(target=self._do_slowly, name="p4reduce-renewal", daemon=True)
+            self._thread.start()
+        self._changed.notify_all()
+
+    def _cut(self, cut: Cut) -> None:
+        self._cut_at = time.monotonic()
+        self.runner.link.abort(f"the job is renewed: {cut.reason}")
+        level = logging.INFO if cut.planned else logging.WARNING
+        _LOG.log(level, "rank %d: the job goes on under a new generation: %s", self.rank, cut.reason)
+
+    def _tell_of(self, news: WentOn) -> None:
+        ready, change = news.ready, news.change
+        self.runner.rank = self.rank
+        if change is None:
+            seconds = time.monotonic() - self._cut_at
+            _LOG.info("going on as generation %d after %.2f s", ready.generation, seconds)
         else:
-            before = self.gate.mode
-            collective = self.gate.moved(step.mode, step.mode_reason)
-            if step.mode is Mode.RING is not before:
-                _LOG.info("from collective %d on by ring all-reduce: %s", collective, step.mode_reason)
-            elif step.mode is not before:
-                _LOG.info("from collective %d on summed by the switch", collective)
+            _LOG.warning(
+                "without rank %s (%s), going on as rank %d of %d, generation %d",
+                ", ".join(map(str, change.lost)),
+                change.reason,
+                change.rank,
+                change.world_size,
+                change.generation,
+            )
+            self._changes.tell(change)
+        if ready.mode is Mode.RING is not news.mode_before:
+            way = ", over the workers' backup interfaces" if ready.backup else ""
+            _LOG.info("by ring all-reduce from now on%s: %s", way, ready.mode_reason)
+        elif ready.mode is not news.mode_before:
+            _LOG.info("the switch sums again")
 
-    def _hold(self, move: int) -> None:
-        """Tell the controller when nothing is in flight."""
-        if not self.gate.wait_held(move):
+    # The thread
+
+    def _do_slowly(self) -> None:
+        while True:
+            with self._changed:
+                if not self._slow:
+                    self._thread = None
+                    self._drop_queue_pairs(wanted=self.member.is_renewing and not self._is_stopped)
+                    return
+                action = self._slow.popleft()
+            try:
+                match action:
+                    case Settle(move):
+                        self._settle(move)
+                    case Offer(renewal):
+                        self._offer(renewal)
+                    case Connect(renewal, ready):
+                        self._connect(renewal, ready)
+                    case Repair():
+                        self._repair(action)
+                    case Inconsistent(reason=reason):
+                        raise ConnectionFailedError(reason)
+            except Exception as error:  # noqa: BLE001 (whatever it is, the others must not wait for this worker)
+                self._fail_slowly(action, error)
+
+    def _settle(self, move: int) -> None:
+        if self.runner.settle(lambda: self.member.is_settling(move)):
+            with self._changed:
+                self.member.settled(move)
+                self._act()
+
+    def _offer(self, renewal: int) -> None:
+        if not self.member.wants(renewal):
             return
-        try:
-            settled = self.runner.settle(lambda: self.gate.is_for(move))
-        except CommunicatorError as error:
-            self.fail(error, self._reason(error))
+        self._drop_queue_pairs()
+        self.runner.retire()
+        if self.connections is None:
+            raise InterfaceError("it has no way to make connections anew")
+        fresh = self.connections.offer()
+        with self._changed:
+            self._queue_pairs = fresh
+            self.member.offered(renewal, qpn_out=fresh.qpn_out, psn_out=fresh.psn_out, qpn_in=fresh.qpn_in)
+            self._act()
+
+    def _connect(self, renewal: int, ready: Ready) -> None:
+        if not self.member.wants(renewal):
             return
-        if settled:
-            self.membership.say(Held(move))
+        assert self._queue_pairs is not None
+        link = self._queue_pairs.connect(ready)
+        with self._changed:
+            self._queue_pairs = None
+            wanted = self.member.connected(renewal)
+            if wanted:
+                self.runner.replace(link)
+            self._act()
+        if not wanted:
+            link.close()
+
+    def _repair(self, wanted: Repair) -> None:
+        if not self.member.wants(wanted.renewal):
+            return
+        seat = wanted.seat
+        call = Call(rank=seat.rank, world_size=seat.world_size, collective=wanted.collective, ring=seat.ring)
+        steps = repair(self.member.ledger, call, holder=wanted.holder, mode=wanted.mode)
+        self.runner.run(
+            steps, f"the result of collective {wanted.collective}, which rank {wanted.holder} has"
+        )
+        with self._changed:
+            self.member.repaired(wanted.renewal)
+            self._act()
+
+    def _drop_queue_pairs(self, *, wanted: bool = False) -> None:
+        """Those of a renewal that another one has replaced."""
+        if self._queue_pairs is not None and not wanted:
+            self._queue_pairs.close()
+            self._queue_pairs = None
+
+    def _fail_slowly(self, action: Slow, error: Exception) -> None:
+        if isinstance(action, Settle):
+            if self.member.is_settling(action.move):
+                self.fail(error, self._reason(error))
+            return
+        if not self.member.wants(action.renewal):
+            return
+        if isinstance(error, (TransportError, InterfaceError)):
+            what = f"this worker could not go on under a new generation ({self.member.reason}): {error}"
+            failure: Exception = ConnectionFailedError(what)
+            failure.__cause__ = error
+        else:
+            failure = error
+        self._drop_queue_pairs()
+        self.fail(failure, self._reason(failure), self.member.ledger.finished)
+
+
+class _Changes:
+    """Tells callbacks of changes, in a thread that there is from the first one on."""
+
+    def __init__(self) -> None:
+        self._callbacks: list[Callable[[MembershipChange], None]] = []
+        self._queue: SimpleQueue[MembershipChange | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def add(self, callback: Callable[[MembershipChange], None]) -> None:
+        self._callbacks.append(callback)
+
+    def tell(self, change: MembershipChange) -> None:
+        if not self._callbacks:
+            return
+        self._queue.put(change)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="p4reduce-changes", daemon=True)
+            self._thread.start()
+
+    def close(self) -> None:
+        self._queue.put(None)
+
+    def _run(self) -> None:
+        while (change := self._queue.get()) is not None:
+            for callback in list(self._callbacks):
+                try:
+                    callback(change)
+                except Exception:  # noqa: BLE001  the user's; others have to be told as well
+                    _LOG.exception("a callback for changes of membership failed")

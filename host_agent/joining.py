@@ -15,9 +15,9 @@ from host_agent.backup import find_backup
 from host_agent.carriers import Carrier, Transport, fresh_carrier, renumber, transport_of
 from host_agent.controller_session import ControllerSession
 from host_agent.errors import InterfaceError, QueuePairTakenError, UsageError
+from host_agent.execution import Connections
 from host_agent.membership import Membership
 from host_agent.netinfo import Interface, find_interface, path_mtu_for, require_path_mtu
-from host_agent.renewing import Connections
 from host_agent.runner import Alone, Link
 from host_agent.transport import Predecessor, RcDriver, Successor, TransportConfig, TransportError
 from host_agent.transport.link import NativeLink

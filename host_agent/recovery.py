@@ -12,25 +12,28 @@ What has to be kept for that is little:
 - Of the last result, only what another worker can lack (`plan.Shared`): of sums by the switch the last W
   messages' elements; of small ring collectives all. Large ones end with a barrier, and keep nothing but it.
 
-This module starts no thread and does no I/O: `renewing.py` does, and simulations.
+This module starts no thread and does no I/O.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from controller.api.messages import Mode
 from host_agent.collectives import in_network, ring
-from host_agent.collectives.plan import Array, Call, Disagreement, Shared, Steps
+from host_agent.collectives.plan import Array, Call, Disagreement, Restored, Shared, Steps
 from host_agent.kernels import keep
 from host_agent.transport.operation import elements_of_message
 from host_agent.wire.aggregation import Kind
 
 NUMBERS = 1 << 32  # collectives are counted modulo this
 Bytes = NDArray[np.uint8]
+T = TypeVar("T")
 _NOTHING = np.empty(0, np.uint8)
 
 
@@ -137,6 +140,60 @@ class Ledger:
         if self._running.whole or array.size <= lag:
             return array
         return array.reshape(-1)[array.size - lag :]
+
+
+class LinkCut(Exception):
+    """Thrown into a turn whose connection was cut, when there is another: the job was renewed."""
+
+
+class Attempt(NamedTuple):
+    """A collective as it runs in the present generation. `place`: as `Ledger.begin` has it."""
+
+    place: Array | None
+    call: Call
+    steps: Steps[Any]
+
+
+def turn(ledger: Ledger, begin: Callable[[], Attempt]) -> Steps[Any]:
+    """Runs a collective, through as many renewals as it takes; returns what the last attempt's steps return.
+
+    `begin` is called for each attempt.
+    """
+    again = False
+    try:
+        while True:
+            if again:
+                ledger.restore_input()
+            attempt = begin()
+            if not again:
+                ledger.begin(attempt.place)
+            ledger.attempt(attempt.call)
+            try:
+                result = yield from _apart(attempt.steps)
+                break
+            except LinkCut:
+                if ledger.restored:
+                    ledger.put_result()
+                    result = yield from _apart(attempt.steps, Restored())
+                    break
+                again = True
+        ledger.finish()
+    except BaseException:
+        ledger.abandon()
+        raise
+    return result
+
+
+def _apart(steps: Steps[T], first: Exception | None = None) -> Steps[T]:
+    """As `yield from`, but what is thrown into this does not reach the steps, which may get Restored yet."""
+    try:
+        step = next(steps) if first is None else steps.throw(first)
+        while True:
+            done = yield step
+            step = steps.send(done)
+    except StopIteration as end:
+        result: T = end.value
+        return result
 
 
 def repair(ledger: Ledger, call: Call, *, holder: int, mode: Mode) -> Steps[None]:

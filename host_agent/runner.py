@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import fields
 from typing import Final, Protocol, TypeVar
 
-from host_agent.collectives.plan import Disagreement, Restored, Steps, Wait
+from host_agent.collectives.plan import Disagreement, Steps, Wait
 from host_agent.errors import (
     CollectiveTimeoutError,
     CommunicatorError,
@@ -19,6 +19,7 @@ from host_agent.errors import (
     RetryExceededError,
     UsageError,
 )
+from host_agent.recovery import LinkCut
 from host_agent.transport.errors import (
     ProtocolError,
     TransportClosedError,
@@ -143,27 +144,32 @@ class Runner:
         with self._counting:
             return self._total if self._retired else self._total + self.link.counters()
 
-    def end(self, steps: Steps[T], what: str) -> T:
-        """The result of a collective that was cut, of which what it shares is in place."""
-        return self._run(lambda: steps.throw(Restored()), steps, what)
+    def run(
+        self, steps: Steps[T], what: str, *, on_cut: Callable[[TransportClosedError], None] | None = None
+    ) -> T:
+        """The collective's result. `what` names it in errors: "all_reduce(SUM) of 8 float32".
 
-    def run(self, steps: Steps[T], what: str) -> T:
-        """The collective's result. `what` names it in errors: "all_reduce(SUM) of 8 float32"."""
-        return self._run(lambda: next(steps), steps, what)
-
-    def _run(self, begin: Callable[[], Operation | Wait], steps: Steps[T], what: str) -> T:
-        self.running = what, self._clock()
+        `on_cut`: called where the link was closed; when it returns, there is another one (`recovery.turn`).
+        """
+        before, self.running = self.running, (what, self._clock())  # a repair runs while that is parked
         try:
-            return self._steps(begin, steps, what)
+            return self._steps(steps, what, on_cut)
         finally:
-            self.running, self.idle_since = None, self._clock()
+            steps.close()
+            self.running, self.idle_since = before, self._clock()
 
-    def _steps(self, begin: Callable[[], Operation | Wait], steps: Steps[T], what: str) -> T:
+    def _steps(self, steps: Steps[T], what: str, on_cut: Callable[[TransportClosedError], None] | None) -> T:
         try:
-            step, posted = begin(), False
+            step, posted = next(steps), False
             while True:
                 try:
                     done = self._do(step, what)
+                except TransportClosedError as error:
+                    if on_cut is None:
+                        raise
+                    on_cut(error)
+                    step, posted = steps.throw(LinkCut()), False
+                    continue
                 except ValueError as error:
                     if posted:  # the other workers wait for the rest
                         raise

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-from host_agent.gate import Gate
+from host_agent.member import Member
 from host_agent.runner import Alone, Runner
 from host_agent.transport.errors import TransportClosedError
 
@@ -29,7 +29,7 @@ def standing(
     world_size: int,
     generation: int,
     runner: Runner,
-    gate: Gate,
+    member: Member,
     failure: str,
     is_leaving: bool,
     clock: Callable[[], float] = time.monotonic,
@@ -47,11 +47,11 @@ def standing(
         "pid": os.getpid(),
         "world_size": world_size,
         "generation": generation,
-        "mode": gate.mode.name.lower(),
-        "mode_reason": gate.mode_reason,
+        "mode": member.mode.name.lower(),
+        "mode_reason": member.mode_reason,
         "collective": None if running is None else {"what": running[0], "for_s": now - running[1]},
-        "next_collective": gate.next_collective,
-        "is_held": gate.is_holding,
+        "next_collective": member.next_collective,
+        "is_held": member.is_holding,
         "idle_s": None if running is not None else now - runner.idle_since,
         "is_leaving": is_leaving,
         "failure": failure,

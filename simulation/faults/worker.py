@@ -17,7 +17,6 @@ from controller.api.messages import (
     FromController,
     FromWorker,
     Heartbeat,
-    Held,
     HoldAt,
     Join,
     Leave,
@@ -25,11 +24,9 @@ from controller.api.messages import (
     Mode,
     Moved,
     Pause,
-    Paused,
     Ready,
     Renew,
     Renewed,
-    Renewing,
     Resume,
     Resumed,
     Start,
@@ -39,9 +36,22 @@ from controller.api.messages import (
 from controller.api.messages import Worker as Addresses
 from controller.renewals import PLANNED
 from host_agent import numbering
-from host_agent.collectives.plan import Call, Disagreement, Restored, Steps, Wait
+from host_agent.collectives.plan import Call, Disagreement, Steps, Wait
 from host_agent.joining import transport_config
-from host_agent.recovery import Ledger, Window, is_consistent, repair
+from host_agent.member import (
+    Again,
+    Connect,
+    Cut,
+    Inconsistent,
+    Member,
+    Offer,
+    Repair,
+    Say,
+    Settle,
+    WentOn,
+)
+from host_agent.membership import Seat
+from host_agent.recovery import Attempt, LinkCut, repair, turn
 from host_agent.session import Break, Close, Open, Send, Session
 from host_agent.transport import EventType, Operation
 from simulation.faults.control import Conversation
@@ -82,27 +92,21 @@ class Worker:
         self._asked: int | None = None  # what it has called as this collective
         self._unreturned: tuple[Any, ...] | None = None  # a result that waits for that
         # The connection and what runs on it
+        self.member: Member | None = None  # from Ready on
         self.endpoint: AnyEndpoint | None = None
-        self.mode = Mode.RING
         self.collective = 0  # the one that runs, or runs next
         self.running = False
-        self._steps: Steps[Any] | None = None
+        self._turn: Steps[Any] | None = None  # of the collective that runs, or is parked
+        self._repair: Repair | None = None  # runs in its place
+        self._steps: Steps[Any] | None = None  # of these two, what runs on the connection
         self._waiting: Wait | None = None
         self._received = self._completed = self._last_op = 0
-        self._thinking = False
-        self._held_from: int | None = None
-        self._move: int | None = None
+        self._settling: int | None = None  # a move
+        self._thinking = self._restored = False
         self._timer_ns: int | None = None
         self._module = ""
         self._array: Any = None
         self._out: Any = None
-        # Its renewals, as host_agent/renewing.py has them
-        self._ledger = Ledger(Window(1, 1, 256))
-        self._renew: Renew | None = None  # the newest
-        self._renewed: Renewed | None = None  # the answer to it
-        self._standing: Renewing | None = None
-        self._cut_steps: Steps[Any] | None = None
-        self._renewing = self._parked = self._repairing = self._begun = False
         # The process
         self.stopped_until_ns = 0
         self._backlog: list[tuple[str, Any]] = []
@@ -307,18 +311,17 @@ class Worker:
             self._return()
         elif isinstance(event, Ready):
             self._set_up(event)
-        elif isinstance(event, Start):
-            self._on_start()
+        elif isinstance(event, (Pause, HoldAt, Moved, Renew, Renewed, Start)):
+            assert self.member is not None
+            self.member.hear(event)
+            self._act_on_job()
+            if isinstance(event, Start) and not self.member.is_renewing:
+                self._begin()
+            self._go()
         elif isinstance(event, Left):
             self._finish("left")
         elif isinstance(event, Ended):
             self._finish("ended", event)
-        elif isinstance(event, (Pause, HoldAt, Moved)):
-            self._on_move(event)
-        elif isinstance(event, Renew):
-            self._on_renew(event)
-        elif isinstance(event, Renewed):
-            self._on_renewed(event)
         elif isinstance(event, Compare):
             self._asked = event.collective
             self._say_called(event.collective)
@@ -332,7 +335,7 @@ class Worker:
     def _set_up(self, ready: Ready) -> None:
         """Bring the queue pairs up."""
         self.state = "ready"
-        self._ledger = Ledger(Window(ready.window, ready.message_packets, ready.path_mtu))
+        self.member = Member(ready, Seat.first(ready.rank, ready.world_size, ready.ring))
         self._connect(ready)
         self.say(Up())
 
@@ -356,172 +359,123 @@ class Worker:
         self.endpoint = FastNicEndpoint(config) if nic else FastEndpoint(config)
         self.world.know_qps(self)
 
-    def _on_start(self) -> None:
-        if not self.session.started:
-            return
+    def _begin(self) -> None:
+        """All are up for the first time."""
         if self.state == "ready":
-            assert self.ready is not None
-            self.mode = self.ready.mode
             self.state = "running"
             self.job.runs()
             self._think()
-        elif self._renewing and self._renewed is not None and not self._repairing:
-            self._repair()
 
-    # Renewals: the job goes on under a new generation.
+    # What the job wants of this worker
 
-    def _on_renew(self, renew: Renew) -> None:
-        """Nothing is sent any more; the controller is told where this worker stands."""
-        if self._renew is not None and renew.renewal <= self._renew.renewal:
-            if renew.renewal == self._renew.renewal and self._standing is not None:
-                self.say(self._standing)
-            return
-        self._require_held(renew)
-        self._renew, self._renewed, self._standing = renew, None, None
-        self.job.newest = max(self.job.newest, renew.renewal)
-        self._renewing = True
-        self._move = self._held_from = None
-        if self._repairing:
-            self._repairing = False
-            self._steps = self._waiting = None
+    @property
+    def mode(self) -> Mode:
+        """Of the next collective."""
+        return Mode.RING if self.member is None else self.member.mode
+
+    def _act_on_job(self) -> None:
+        """What takes time takes some here, too."""
+        member, later = self.member, self.world.clock.after
+        assert member is not None
+        for action in member.actions():
+            match action:
+                case Say(message):
+                    self.say(message)
+                case Cut():
+                    self._cut()
+                case Settle(move):
+                    self._settling = move
+                    self._perhaps_settled()
+                case Offer(renewal):
+                    later(self._latency("renew", renewal), self._offer, renewal)
+                case Connect(renewal, ready):
+                    later(self._latency("renewed", renewal), self._come_up, renewal, ready)
+                case Repair():
+                    self._begin_repair(action)
+                case WentOn(ready=ready):
+                    self.job.renewals += 1
+                    if self.world.tracing:
+                        self.world.note(
+                            f"{self} goes on as rank {self.rank} of {ready.world_size}, generation "
+                            f"{ready.generation}"
+                        )
+                    self._begin()
+                case Again():
+                    self._restored = member.ledger.restored
+                    self._steps, self._waiting = self._turn, None
+                    self._advance(LinkCut())
+                    self.flush()
+                case Inconsistent(reason=reason):
+                    raise InvariantError(f"{self}: {reason}")
+
+    def _latency(self, what: str, renewal: int) -> int:
+        return self.world.latency(f"{what}/{self.job.number}/{self.joined_as}/{renewal}", 0, 3_000_000)
+
+    def _cut(self) -> None:
+        """Nothing is sent any more."""
+        assert self.member is not None
+        self._require_held(self.member.renewal)
+        self.job.newest = max(self.job.newest, self.member.renewal)
+        self._steps = self._waiting = self._repair = self._settling = None
+        if self.endpoint is not None:
+            self.job.closes(self)
+            self.world.forget_qps(self)
+            self.endpoint.close()
+            self.endpoint = None
         if self.running:
-            self._parked = True
-        self._drop_endpoint()
-        delay = self.world.latency(f"renew/{self.job.number}/{self.joined_as}/{renew.renewal}", 0, 3_000_000)
-        self.world.clock.after(delay, self._stand, renew)
+            self.member.parked()
+            self._act_on_job()
 
-    def _require_held(self, renew: Renew) -> None:
+    def _require_held(self, renewal: int) -> None:
         """What was planned cuts nothing."""
         controller = self.world.controller
         if controller is None or not self.running:
             return
         for running in controller.registry.jobs():
-            renewal = running.job.renewal
-            if renewal is not None and renewal.number == renew.renewal and renewal.cause in PLANNED:
+            of = running.job.renewal
+            if of is not None and of.number == renewal and of.cause in PLANNED:
                 raise InvariantError(f"{self} is in collective {self.collective}, which a move cuts")
 
-    def _stand(self, renew: Renew) -> None:
-        if self._renew is not renew or self.over or self._is_stopped("_stand", renew):
+    def _offer(self, renewal: int) -> None:
+        assert self.member is not None
+        if self.over or not self.member.wants(renewal) or self._is_stopped("_offer", renewal):
             return
         self.qpn_out = self.world.fresh_qpn()
         self.qpn_in = self.qpn_out + 1
         self.psn_out = self.world.latency(f"psn/{self.qpn_out}", 0, 2**24 - 1)
         if self.joined_as % 2:
             self.psn_out = 2**24 - 1 - self.psn_out % 30
-        self._standing = Renewing(
-            renewal=renew.renewal,
-            qpn_out=self.qpn_out,
-            psn_out=self.psn_out,
-            qpn_in=self.qpn_in,
-            collective=self._ledger.finished,
-        )
-        self.say(self._standing)
+        self.member.offered(renewal, qpn_out=self.qpn_out, psn_out=self.psn_out, qpn_in=self.qpn_in)
+        self._act_on_job()
 
-    def _on_renewed(self, renewed: Renewed) -> None:
-        if self._renew is None or renewed.renewal != self._renew.renewal or self._standing is None:
+    def _come_up(self, renewal: int, ready: Ready) -> None:
+        assert self.member is not None
+        if self.over or not self.member.wants(renewal) or self._is_stopped("_come_up", renewal, ready):
             return
-        if self._renewed is not None:
-            return
-        self._renewed, self._standing = renewed, None
-        delay = self.world.latency(
-            f"renewed/{self.job.number}/{self.joined_as}/{renewed.renewal}", 0, 3_000_000
-        )
-        self.world.clock.after(delay, self._come_up, renewed)
+        self._connect(ready)
+        self.member.connected(renewal)
+        self._act_on_job()
 
-    def _come_up(self, renewed: Renewed) -> None:
-        if self._renewed is not renewed or self.over or self._is_stopped("_come_up", renewed):
-            return
-        finished = self._ledger.finished
-        if not is_consistent(finished, renewed.collective, held=renewed.holder is not None):
-            raise InvariantError(
-                f"{self}: the job goes on with collective {renewed.collective}, and {finished} are finished "
-                "here"
-            )
-        self._connect(renewed.ready)
-        self.say(Up())
-
-    def _repair(self) -> None:
+    def _begin_repair(self, wanted: Repair) -> None:
         """All are up: those who lack a result that somebody has get it."""
-        renewed = self._renewed
-        assert renewed is not None
-        if renewed.holder is None:
-            self._renewal_is_over()
-            return
-        ready = renewed.ready
-        call = Call(
-            rank=ready.rank,
-            world_size=ready.world_size,
-            collective=renewed.collective,
-            ring=ready.ring,
-        )
-        self._repairing = True
-        self._steps = repair(self._ledger, call, holder=renewed.holder, mode=ready.mode)
-        self._waiting = None
-        if ready.world_size == 1:
+        assert self.member is not None
+        seat = wanted.seat
+        if seat.world_size == 1:
             raise InvariantError(f"{self} is alone, and is told to give its result to others")
+        call = Call(rank=seat.rank, world_size=seat.world_size, collective=wanted.collective, ring=seat.ring)
+        self._repair = wanted
+        self._steps = repair(self.member.ledger, call, holder=wanted.holder, mode=wanted.mode)
+        self._waiting = None
         self._advance()
         self.flush()
 
-    def _renewal_is_over(self) -> None:
-        """The renewal is over."""
-        ready = self.ready
-        assert ready is not None
-        self._renewing = self._repairing = False
-        self._ledger.window = Window(ready.window, ready.message_packets, ready.path_mtu)
-        self.mode = ready.mode
-        self.job.renewals += 1
-        if self.world.tracing:
-            self.world.note(
-                f"{self} goes on as rank {self.rank} of {ready.world_size}, generation {ready.generation}"
-            )
-        if not self._parked:
-            self._go()
-            return
-        self._parked = False
-        if self._ledger.restored:
-            self._ledger.put_result()
-            self._steps, self._waiting = self._cut_steps, None
-            self._advance(restored=True)
-        else:
-            self._ledger.restore_input()
-            self._attempt()
-        self.flush()
-
-    def _drop_endpoint(self) -> None:
-        if self.running and self._steps is not None and not self._repairing:
-            self._cut_steps = self._steps
-        self._steps = self._waiting = None
-        if self.endpoint is not None:
-            self.job.closes(self)
-            self.world.forget_qps(self)
-            self.endpoint.close()
-            self.endpoint = None
-
-    # Moves between ring and switch.
-
-    def _on_move(self, step: Pause | HoldAt | Moved) -> None:
-        if isinstance(step, Pause):
-            first = self.collective + self.running
-            self._move, self._held_from = None, first  # it is held, and says so, when it hears where
-            self.say(Paused(step.move, first))
-        elif isinstance(step, HoldAt):
-            self._move, self._held_from = step.move, step.collective
-            self._go()
-            self._perhaps_held()
-        else:
-            self.mode = step.mode
-            self._move = self._held_from = None
-            self._go()
-
-    def _perhaps_held(self) -> None:
-        """Tell the controller when nothing is in flight."""
-        if self._move is None or self._held_from is None or self.running or self.endpoint is None:
-            return
-        if self._renewing:
-            return
-        if self.collective < self._held_from or self._completed < self._last_op:
-            return
-        self.say(Held(self._move))
+    def _perhaps_settled(self) -> None:
+        """Whether nothing is in flight."""
+        if self._settling is not None and self._completed >= self._last_op:
+            assert self.member is not None
+            move, self._settling = self._settling, None
+            self.member.settled(move)
+            self._act_on_job()
 
     # Collectives.
 
@@ -530,7 +484,6 @@ class Worker:
         if self.collective >= len(self.job.plan.work):
             self.state = "leaving"
             self.say(Leave(self.collective))
-            self._perhaps_held()
             return
         self._thinking = True
         delay = self.job.plan.work[self.collective].think_ns
@@ -545,39 +498,38 @@ class Worker:
             self._go()
 
     def _go(self) -> None:
-        """Begin the collective that is next, unless the job is held before it."""
-        held = self._held_from is not None and self.collective >= self._held_from
-        if self.state != "running" or self.running or self._thinking or held or self._renewing:
+        """Begin the collective that is next, if it may."""
+        if self.state != "running" or self._thinking or self.running or self._unreturned is not None:
             return
-        if self._unreturned is not None:
+        assert self.member is not None
+        may_start = self.member.may_start(self.collective)
+        self._act_on_job()
+        if not may_start:
             return
-        self.running = True
+        self.member.start(self.collective)
+        self.running, self._restored = True, False
         self.session.running = self.collective
         if self.collective == self._asked:
             self._say_called(self.collective)
         self._array = self.job.inputs(self.collective)[self.joined_as].copy()
-        self._begun = False
-        self._attempt()
+        self._turn = self._steps = turn(self.member.ledger, self._attempt)
+        self._waiting = None
+        self._advance()
         self.flush()
 
-    def _attempt(self) -> None:
-        """Run the collective, for the first time or anew."""
-        assert self.ready is not None
-        work = self.job.plan.work[self.collective]
-        case, size = work.case(), self.ready.world_size
+    def _attempt(self) -> Attempt:
+        """The collective, for the first time or anew."""
+        assert self.member is not None
+        work, seat = self.job.plan.work[self.collective], self.member.seat
+        case, size = work.case(), seat.world_size
         if self._mode_now() is Mode.RING and case.module != "ring":
             case = replace(case, module="ring")
         in_place = work.in_place and case.name == "all_reduce"
         self._out = self._array if in_place else case.output(size)
         self._module = case.module
-        if not self._begun:
-            self._begun = True
-            self._ledger.begin(self._array if in_place else None)
-        call = case.call(self.rank, size, self.collective, self.ready.ring)
-        self._ledger.attempt(call)
-        self._steps = case.steps(call, self._array, self._out) if size > 1 else alone(self._array, self._out)
-        self._waiting = None
-        self._advance()
+        call = case.call(seat.rank, size, self.collective, seat.ring)
+        steps = case.steps(call, self._array, self._out) if size > 1 else alone(self._array, self._out)
+        return Attempt(self._array if in_place else None, call, steps)
 
     def _mode_now(self) -> Mode:
         """What a collective of this generation runs in that begins now."""
@@ -596,13 +548,13 @@ class Worker:
         reached = self._received if waiting.until is EventType.RECEIVED else self._completed
         return reached >= waiting.op_id
 
-    def _advance(self, *, restored: bool = False) -> None:
+    def _advance(self, thrown: Exception | None = None) -> None:
         """Run on until it waits for what is not there yet, or is done."""
         steps = self._steps
         assert steps is not None
         try:
-            if restored:
-                step = steps.throw(Restored())
+            if thrown is not None:
+                step = steps.throw(thrown)
             else:
                 step = next(steps) if self._waiting is None else steps.send(0)
             while True:
@@ -615,13 +567,20 @@ class Worker:
                     self._waiting = None
                     step = steps.send(self._post(step))
         except StopIteration:
-            if self._repairing:
-                self._steps = self._waiting = None
-                self._renewal_is_over()
+            self._steps = self._waiting = None
+            if self._repair is not None:
+                self._repaired(self._repair)
             else:
                 self._done()
         except Disagreement as error:
             raise InvariantError(f"{self}: {error}") from error
+
+    def _repaired(self, repair: Repair) -> None:
+        assert self.member is not None
+        self._repair = None
+        self.member.repaired(repair.renewal)
+        self._act_on_job()
+        self._go()
 
     def _post(self, operation: Operation) -> int:
         assert self.endpoint is not None
@@ -634,20 +593,17 @@ class Worker:
     def _done(self) -> None:
         """A collective has its result."""
         assert self.ready is not None
+        assert self.member is not None
         self.running, self.session.running = False, None
-        self._steps = self._waiting = None
-        restored = self._ledger.restored
-        self._ledger.finish()
-        generation = self.ready.generation
-        self.job.made(self, self.collective, generation, self._module, restored=restored)
+        generation, finished = self.ready.generation, self.member.ledger.finished
+        self.job.made(self, self.collective, generation, self._module, restored=self._restored)
         self._unreturned = (self.collective, generation, self._out)
         self.collective += 1
-        if self._ledger.finished != self.collective:
-            raise InvariantError(
-                f"{self} counts {self._ledger.finished} collectives, and ran {self.collective}"
-            )
-        if not self._return() and self._move is not None:
-            self._perhaps_held()
+        if finished != self.collective:
+            raise InvariantError(f"{self} counts {finished} collectives, and ran {self.collective}")
+        self.member.ended()
+        self._act_on_job()
+        self._return()
 
     def _return(self) -> bool:
         """The user gets a result that is there, unless an elastic job may go on without this worker."""
@@ -692,8 +648,7 @@ class Worker:
             self._advance()
             if self.endpoint is not endpoint:
                 return
-        if self._move is not None:
-            self._perhaps_held()
+        self._perhaps_settled()
         self.job.check_windows(self)
         timer = endpoint.next_timeout_ns()
         if timer is not None and (self._timer_ns is None or timer < self._timer_ns):

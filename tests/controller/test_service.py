@@ -305,7 +305,7 @@ def test_a_worker_that_does_not_fit_is_told_why_and_the_job_goes_on(
 ) -> None:
     first = workers.session()
     joined = workers.pool.submit(first.join, request_of(0), timeout_s=20)
-    while not first._heard.missing_ranks:  # it has taken its place
+    while first._session is None or not first._session.missing_ranks:  # it has taken its place
         threading.Event().wait(0.01)
     with pytest.raises(JobRefusedError, match=text):
         workers.session().join(request_of(1, **fields), timeout_s=10)
@@ -384,7 +384,7 @@ def test_a_worker_that_closes_without_leaving_ends_the_job(workers: Workers) -> 
 
 def test_a_worker_that_dies_is_missed(workers: Workers) -> None:
     sessions, _ = workers.run(2)
-    sessions[1]._stop.set()  # no heartbeats, no second call: as if the process was killed
+    sessions[1]._joined._closed = True  # no heartbeats, no second call: as if the process was killed
     sessions[1]._call.cancel()
     with pytest.raises(
         WorkerLostError, match=r"rank 1 \(h2, 10.0.0.2\) has been without a connection .* 1 s"

@@ -14,7 +14,9 @@ CORE = [
     *sorted(ROOT.glob("wire/*.py")),
     *sorted(ROOT.glob("collectives/*.py")),
     ROOT / "quantisation.py",
+    ROOT / "member.py",
     ROOT / "recovery.py",
+    ROOT / "session.py",
 ]
 OUTSIDE = {
     "socket",

@@ -210,7 +210,7 @@ def test_a_job_that_ends_in_the_middle_of_a_renewal_ends_for_all(pool: ThreadPoo
         queued.result(30)
     for c in rack.communicators:
         c.leave()
-        assert c._execution.renewals._thread is None or not c._execution.renewals._thread.is_alive()
+        assert c._execution._thread is None or not c._execution._thread.is_alive()
 
 
 def test_a_worker_that_aborts_in_the_middle_of_a_renewal_ends_the_job(pool: ThreadPoolExecutor) -> None:
@@ -276,7 +276,7 @@ def test_a_worker_that_cannot_make_new_connections_says_so_to_all(
     pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rack = FakeRack(2)
-    monkeypatch.setattr(rack.communicators[1]._execution.renewals, "_connections", None)
+    monkeypatch.setattr(rack.communicators[1]._execution, "connections", None)
     waiting = pool.submit(rack.communicators[0].all_reduce, ONES)
     rack.begin_renewal("switch l1 has restarted")
     with pytest.raises(

@@ -11,8 +11,16 @@ import pytest
 from host_agent.collectives.plan import Steps, Wait
 from host_agent.communicator import Communicator
 from host_agent.errors import CollectiveTimeoutError, UsageError
+from host_agent.recovery import LinkCut
 from host_agent.runner import Alone, Runner
-from host_agent.transport import EventType, Operation, Progress, SwitchOp, TransportTimeoutError
+from host_agent.transport import (
+    EventType,
+    Operation,
+    Progress,
+    SwitchOp,
+    TransportClosedError,
+    TransportTimeoutError,
+)
 
 
 class SlowLink(Alone):
@@ -85,6 +93,35 @@ def test_with_a_timeout_it_is_not() -> None:
 @pytest.mark.parametrize("make", [Communicator, Communicator.join])
 def test_by_default_the_controller_decides_who_is_dead(make: object) -> None:
     assert inspect.signature(make).parameters["timeout_s"].default is None  # type: ignore[arg-type]
+
+
+def test_a_repair_that_runs_meanwhile_leaves_what_is_parked_as_running() -> None:
+    class CutLink(SlowLink):
+        """The first wait meets a cut."""
+
+        cuts = 1
+
+        def wait(self, op_id: int, **how: object) -> None:
+            if self.cuts:
+                self.cuts -= 1
+                raise TransportClosedError("the job is renewed")
+
+    def parked() -> Steps[None]:
+        try:
+            yield Wait(1)
+        except LinkCut:
+            seen.append(runner.running)
+
+    def repair() -> Steps[None]:
+        seen.append(runner.running)
+        return
+        yield
+
+    seen: list[tuple[str, float] | None] = []
+    runner = Runner(CutLink(), rank=0)
+    runner.run(parked(), "all_reduce", on_cut=lambda error: runner.run(repair(), "its result"))
+    assert [running and running[0] for running in seen] == ["its result", "all_reduce"]
+    assert runner.running is None
 
 
 def test_what_cannot_be_sent_at_all_is_the_users_error() -> None:

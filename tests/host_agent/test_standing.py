@@ -8,12 +8,15 @@ from typing import Any
 
 from controller.api.messages import Mode
 from host_agent.collectives.plan import Steps, Wait
-from host_agent.gate import Gate
+from host_agent.member import Member
+from host_agent.membership import Seat
 from host_agent.runner import Alone, Runner
 from host_agent.standing import standing, threads
 from host_agent.transport.errors import TransportClosedError
 from host_agent.transport.events import EventType, Progress
 from p4reduce.doctor.facts import Standing
+from simulation.rack import configs
+from tests.host_agent.fakes import ready_of
 
 
 class Held(Alone):
@@ -36,7 +39,7 @@ class Held(Alone):
         return super().progress()
 
 
-def said(runner: Runner, gate: Gate, **changes: Any) -> dict[str, Any]:
+def said(runner: Runner, member: Member, **changes: Any) -> dict[str, Any]:
     """As it comes over the socket."""
     fields: dict[str, Any] = {
         "job": "train",
@@ -46,8 +49,14 @@ def said(runner: Runner, gate: Gate, **changes: Any) -> dict[str, Any]:
         "failure": "",
         "is_leaving": False,
     }
-    told: dict[str, Any] = json.loads(json.dumps(standing(runner=runner, gate=gate, **{**fields, **changes})))
+    told: dict[str, Any] = json.loads(
+        json.dumps(standing(runner=runner, member=member, **{**fields, **changes}))
+    )
     return told
+
+
+def in_mode(mode: Mode) -> Member:
+    return Member(ready_of(configs(2)[0], mode=mode), Seat.first(2, 4))
 
 
 def steps() -> Steps[None]:
@@ -55,18 +64,18 @@ def steps() -> Steps[None]:
 
 
 def test_in_a_collective_and_between_two() -> None:
-    link, gate = Held(), Gate(Mode.IN_NETWORK, "")
+    link, member = Held(), in_mode(Mode.IN_NETWORK)
     runner = Runner(link, rank=2)
     worker = threading.Thread(target=runner.run, args=(steps(), "barrier (collective 0)"))
     worker.start()
     assert link.waits.wait(10)
-    within = Standing.of(said(runner, gate))
+    within = Standing.of(said(runner, member))
     assert (within.job, within.rank, within.generation) == ("train", 2, 7)
     assert within.collective == "barrier (collective 0)"
     assert within.idle_s is None
     link.go.set()
     worker.join()
-    between = Standing.of(said(runner, gate, failure="no more", is_leaving=True))
+    between = Standing.of(said(runner, member, failure="no more", is_leaving=True))
     assert between.collective == ""
     assert between.idle_s is not None
     assert between.failure == "no more"
@@ -77,7 +86,7 @@ def test_in_a_collective_and_between_two() -> None:
 def test_between_two_generations_the_link_is_gone() -> None:
     link = Held()
     link.is_closed = True
-    assert Standing.of(said(Runner(link, rank=0), Gate(Mode.RING, "why"))).posted == 0
+    assert Standing.of(said(Runner(link, rank=0), in_mode(Mode.RING))).posted == 0
 
 
 def test_where_the_users_threads_are() -> None:

@@ -186,7 +186,7 @@ class TestOthers:
                 with pytest.raises(grpc.RpcError):
                     list(stub.Session(iter([attack]), timeout=60))
         for session in sessions:
-            assert session._heard.ended is None
+            assert session._joined.ended is None
         with AdminClient(service.unix) as admin:
             assert admin.show_job("train").phase == pb.RUNNING
         for session in sessions:

@@ -17,12 +17,13 @@ import pytest
 
 from controller import jobstate, mourning
 from controller.allocator import Region, SwitchAllocator
-from controller.api.messages import Ended, Held
+from controller.api.messages import Ended
 from controller.renewals import Cause
 from controller.renewer import Renewer
 from controller.retired import RetiredQueuePairs
 from controller.running import Running
 from host_agent import numbering
+from host_agent.member import Member, Settle
 from host_agent.recovery import Ledger
 from simulation.faults.drawing import draw
 from simulation.faults.running import run_many
@@ -199,11 +200,18 @@ def a_result_that_others_lack_is_made_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def nothing_is_drained(patch: pytest.MonkeyPatch) -> None:
-    def held(self: Worker) -> None:
-        if self._move is not None and self._held_from is not None and self.endpoint is not None:
-            self.say(Held(self._move))
+    def settle(self: Member) -> None:
+        if self._move is not None and self._held_from is not None:
+            self._actions.append(Settle(self._move))
 
-    patch.setattr(Worker, "_perhaps_held", held)
+    def settled(self: Worker) -> None:
+        if self._settling is not None and self.member is not None:
+            move, self._settling = self._settling, None
+            self.member.settled(move)
+            self._act_on_job()
+
+    patch.setattr(Member, "_perhaps_settle", settle)
+    patch.setattr(Worker, "_perhaps_settled", settled)
 
 
 def restarted(seed: int) -> Schedule:

@@ -1,0 +1,396 @@
+"""A worker in a running job, as a machine without I/O, threads or a clock: which collective may run, and how.
+
+A move between ring and switch, at a collective that all workers agree on:
+
+    Pause ──► nothing starts ──► HoldAt(K) ──► what is before K runs ──► Settle ──► Held
+          ──► Moved ──► K starts
+
+A collective's mode is decided when it starts, by its number. None before K runs in the new mode, and none
+from K on in the old one, on any worker: so all run each one alike, whenever it was called.
+
+A renewal, at any moment, a move's and another renewal's included:
+
+    Renew ──► Cut ──► nothing runs, or what runs is parked ──► Offer ──► Renewing ──► Renewed ──► Connect
+          ──► Up ──► Start ──► Repair, where somebody has a result that others lack ──► collectives go on
+
+A Renew with a higher number starts it over: what was offered or connected for the one before is dropped.
+
+What happens comes in as calls; what is to be done comes out of `actions`, in order. Offer, Connect, Repair
+and Settle take time; their answers say whether they are still wanted. Collectives start in order of number,
+one at a time: `may_start`, `start`, `ended`; a cut one is `parked` until Again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from controller.api.messages import (
+    Held,
+    HoldAt,
+    Mode,
+    Moved,
+    Pause,
+    Paused,
+    Ready,
+    Renew,
+    Renewed,
+    Renewing,
+    Start,
+    Up,
+)
+from host_agent.membership import MembershipChange, MoveStep, RenewalStep, Seat
+from host_agent.recovery import NUMBERS, Ledger, Window, is_consistent
+
+
+@dataclass(frozen=True)
+class Say:
+    """To the controller."""
+
+    message: Paused | Held | Renewing | Up
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Abort the connection: who waits on it learns of it. `planned`: nothing runs on it."""
+
+    reason: str
+    planned: bool
+
+
+@dataclass(frozen=True)
+class Settle:
+    """When all that was sent is received and acknowledged, call `settled`."""
+
+    move: int
+
+
+@dataclass(frozen=True)
+class Offer:
+    """Give up the connection that was cut, and call `offered` with fresh queue pairs."""
+
+    renewal: int
+
+
+@dataclass(frozen=True)
+class Connect:
+    """Connect what was offered to the neighbours, and call `connected`."""
+
+    renewal: int
+    ready: Ready
+
+
+@dataclass(frozen=True)
+class Repair:
+    """Run `recovery.repair` of this collective, and call `repaired`."""
+
+    renewal: int
+    collective: int
+    holder: int
+    mode: Mode
+    seat: Seat
+
+
+@dataclass(frozen=True)
+class Again:
+    """The collective that was parked goes on (`recovery.turn` knows how)."""
+
+
+@dataclass(frozen=True)
+class WentOn:
+    """The job goes on under the new generation. `change`: without some of its workers."""
+
+    ready: Ready
+    mode_before: Mode
+    change: MembershipChange | None
+
+
+@dataclass(frozen=True)
+class Inconsistent:
+    """What the job goes on with cannot be: it has to end."""
+
+    renewal: int
+    reason: str
+
+
+Action = Say | Cut | Settle | Offer | Connect | Repair | Again | WentOn | Inconsistent
+
+
+class Stage(Enum):
+    """Of a renewal, by what it waits for."""
+
+    NONE = "there is none"
+    QUIET = "nothing runs, or what runs is parked"
+    OFFERING = "fresh queue pairs"
+    AGREEING = "Renewed: all workers say where they stand"
+    CONNECTING = "the connection to the neighbours"
+    STARTING = "Start: all workers are connected"
+    REPAIRING = "the result of the collective that somebody has finished"
+
+
+class Member:
+    """`seat`: where the worker sits now; `generation` and `mode` of the next collective, `mode_reason`: why
+    not in the network.
+
+    `ring_reason`, `ring_moves`: why, and how often, the job has gone by ring. `renewals`: those that are
+    over; `marks` counts their steps. `next_collective`: the first that has not started.
+    """
+
+    def __init__(self, ready: Ready, seat: Seat) -> None:
+        self.seat = seat
+        self.generation = ready.generation
+        self.ledger = Ledger(_window_of(ready))
+        self.ring_reason = ""
+        self.ring_moves = self.renewals = self.marks = self.next_collective = 0
+        self.mode = ready.mode
+        self._set_mode(ready.mode, ready.mode_reason)
+        self.stage = Stage.NONE
+        self._actions: list[Action] = []
+        self._is_over = False
+        self._running = self._parked = False
+        self._held_from: int | None = None  # this and all later ones wait
+        self._move: int | None = None  # which HoldAt holds them
+        self._renew: Renew | None = None  # the newest
+        self._renewed: Renewed | None = None  # the answer to it
+        self._standing: Renewing | None = None
+        self._started = False
+
+    def actions(self) -> list[Action]:
+        """What is to be done, in order; each once."""
+        actions, self._actions = self._actions, []
+        return actions
+
+    @property
+    def is_renewing(self) -> bool:
+        """Nothing may run; what is cut is to be parked."""
+        return self.stage is not Stage.NONE
+
+    @property
+    def renewal(self) -> int:
+        """The number of the newest; 0: there was none."""
+        return 0 if self._renew is None else self._renew.renewal
+
+    @property
+    def reason(self) -> str:
+        """Of the newest renewal."""
+        return "" if self._renew is None else self._renew.reason
+
+    @property
+    def is_holding(self) -> bool:
+        """The next collective would have to wait."""
+        return not self._may_run(self.next_collective)
+
+    def hear(self, said: MoveStep | RenewalStep) -> None:
+        """What the controller says. It may say so again, after its session broke, and is answered again."""
+        if self._is_over:
+            return
+        match said:
+            case Pause(move):
+                self._move, self._held_from = None, self.next_collective
+                self._actions.append(Say(Paused(move, self.next_collective)))
+            case HoldAt(move, collective):
+                self._move, self._held_from = move, collective
+                self._perhaps_settle()
+            case Moved(mode=mode, mode_reason=reason):
+                self._move = self._held_from = None
+                self._set_mode(mode, reason)
+            case Renew():
+                self.marks += 1
+                self._hear_renew(said)
+            case Renewed():
+                self.marks += 1
+                self._hear_renewed(said)
+            case Start():
+                self.marks += 1
+                self._started = self._renewed is not None
+                self._perhaps_repair()
+
+    def stop(self) -> None:
+        """The job is over: hold nothing any more, and ask for nothing."""
+        self._is_over = True
+        self._actions.clear()
+
+    # Collectives
+
+    def may_start(self, collective: int) -> bool:
+        """Whether it is its turn; also where the job is over, which it learns then."""
+        if _ahead(collective, self.next_collective) > 0:
+            self.next_collective = collective  # those between will never start: they were cancelled
+            self._perhaps_settle()
+        return not self._running and self._may_run(collective)
+
+    def start(self, collective: int) -> None:
+        """It runs, in `mode`."""
+        self.next_collective = (collective + 1) % NUMBERS
+        self._running = True
+
+    def parked(self) -> None:
+        """What runs has let go of the connection, and waits for Again."""
+        self._parked = True
+        self._perhaps_offer()
+
+    def ended(self) -> None:
+        """What ran does not run any more."""
+        self._running = self._parked = False
+        self._perhaps_offer()
+        self._perhaps_settle()
+
+    # Answers
+
+    def settled(self, move: int) -> bool:
+        """Nothing is in flight."""
+        if not self.is_settling(move):
+            return False
+        self._actions.append(Say(Held(move)))
+        return True
+
+    def is_settling(self, move: int) -> bool:
+        """Whether that is wanted still."""
+        return self._move == move and not self._is_over
+
+    def offered(self, renewal: int, *, qpn_out: int, psn_out: int, qpn_in: int) -> bool:
+        """Neighbours can be told of these queue pairs; not before `connected` are they this worker's."""
+        if not self._waits_for(Stage.OFFERING, renewal):
+            return False
+        self.stage = Stage.AGREEING
+        self._standing = Renewing(
+            renewal=renewal,
+            qpn_out=qpn_out,
+            psn_out=psn_out,
+            qpn_in=qpn_in,
+            collective=self.ledger.finished,
+        )
+        self._actions.append(Say(self._standing))
+        return True
+
+    def connected(self, renewal: int) -> bool:
+        """The connection is ready; the caller puts it in place of the one that was cut."""
+        if not self._waits_for(Stage.CONNECTING, renewal):
+            return False
+        self.stage = Stage.STARTING
+        self._actions.append(Say(Up()))
+        self._perhaps_repair()
+        return True
+
+    def repaired(self, renewal: int) -> bool:
+        """All have the result."""
+        if not self._waits_for(Stage.REPAIRING, renewal):
+            return False
+        self._go_on()
+        return True
+
+    # Renewals
+
+    def wants(self, renewal: int) -> bool:
+        """Whether anything that is done for it matters still."""
+        return self.renewal == renewal and not self._is_over
+
+    def _hear_renew(self, renew: Renew) -> None:
+        if self._renew is not None and renew.renewal <= self._renew.renewal:
+            if renew.renewal == self._renew.renewal and self.stage is Stage.AGREEING:
+                assert self._standing is not None
+                self._actions.append(Say(self._standing))
+            return
+        planned = self._held_from is not None  # and so nothing is cut
+        self._renew, self._renewed, self._standing = renew, None, None
+        self._started = False
+        self._move = self._held_from = None
+        self.stage = Stage.QUIET
+        self._actions.append(Cut(renew.reason, planned))
+        self._perhaps_offer()
+
+    def _hear_renewed(self, renewed: Renewed) -> None:
+        if self.stage is not Stage.AGREEING or self._renew is None or renewed.renewal != self._renew.renewal:
+            return
+        finished = self.ledger.finished
+        if not is_consistent(finished, renewed.collective, held=renewed.holder is not None):
+            told = f"the job goes on with collective {renewed.collective}, but {finished} are finished here"
+            self._actions.append(Inconsistent(renewed.renewal, told))
+            return
+        self._renewed, self.stage = renewed, Stage.CONNECTING
+        self._actions.append(Connect(renewed.renewal, renewed.ready))
+
+    def _perhaps_offer(self) -> None:
+        if self.stage is Stage.QUIET and (self._parked or not self._running) and not self._is_over:
+            assert self._renew is not None
+            self.stage = Stage.OFFERING
+            self._actions.append(Offer(self._renew.renewal))
+
+    def _perhaps_repair(self) -> None:
+        renewed = self._renewed
+        if self.stage is not Stage.STARTING or not self._started or renewed is None:
+            return
+        if renewed.holder is None:
+            self._go_on()
+            return
+        self.stage = Stage.REPAIRING
+        seat = self.seat.after(renewed)
+        self._actions.append(
+            Repair(renewed.renewal, renewed.collective, renewed.holder, renewed.ready.mode, seat)
+        )
+
+    def _go_on(self) -> None:
+        renewed, renew = self._renewed, self._renew
+        assert renewed is not None
+        assert renew is not None
+        ready, before, mode_before = renewed.ready, self.seat, self.mode
+        self.seat = seat = before.after(renewed)
+        self.generation = ready.generation
+        self.ledger.window = _window_of(ready)
+        self._set_mode(ready.mode, ready.mode_reason)
+        self.renewals += 1
+        self.stage = Stage.NONE
+        change = None
+        if seat.members != before.members:
+            change = MembershipChange(
+                old_rank=before.rank,
+                rank=seat.rank,
+                old_world_size=before.world_size,
+                world_size=seat.world_size,
+                lost=tuple(r for r, member in enumerate(before.members) if member not in seat.members),
+                generation=ready.generation,
+                reason=renew.reason,
+            )
+        self._actions.append(WentOn(ready, mode_before, change))
+        if self._parked:
+            self._parked = False
+            self._actions.append(Again())
+        self._perhaps_settle()  # a move may have come while a result was repaired
+
+    def _waits_for(self, stage: Stage, renewal: int) -> bool:
+        return self.wants(renewal) and self.stage is stage
+
+    # Order
+
+    def _may_run(self, collective: int) -> bool:
+        if self._is_over:
+            return True
+        if self.is_renewing:
+            return False
+        return self._held_from is None or _ahead(collective, self._held_from) < 0
+
+    def _perhaps_settle(self) -> None:
+        if self._move is None or self._held_from is None or self._running or self.is_renewing:
+            return
+        if _ahead(self.next_collective, self._held_from) >= 0 and not self._is_over:
+            self._actions.append(Settle(self._move))
+
+    def _set_mode(self, mode: Mode, reason: str) -> None:
+        before = self.mode
+        self.mode, self.mode_reason = mode, reason
+        if mode is Mode.RING:
+            self.ring_reason = reason
+            self.ring_moves += before is not Mode.RING
+
+
+def _window_of(ready: Ready) -> Window:
+    return Window(ready.window, ready.message_packets, ready.path_mtu)
+
+
+_HALF: Final = NUMBERS // 2
+
+
+def _ahead(number: int, of: int) -> int:
+    """How far a collective's number is ahead of another; they are 32-bit serial numbers."""
+    return (number - of + _HALF) % NUMBERS - _HALF
