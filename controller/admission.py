@@ -116,28 +116,20 @@ def tenant_of(name: str) -> str:
 # Quotas as they are written
 
 
-def parse_quotas(value: Any, where: str = "quotas") -> Quotas:
+def parse_quotas(value: Any) -> Quotas:
     """Quotas from JSON's objects; QuotaError."""
-    top = _fields(value, where, ("job_slots", "tenants", "preemption"))
+    top = _fields(value, "quotas", ("job_slots", "tenants", "preemption"))
     tenants = top.get("tenants", {})
     if not isinstance(tenants, Mapping):
-        raise QuotaError(f"{where}.tenants is {tenants!r}, not an object of tenants by name")
+        raise QuotaError(f"quotas.tenants is {tenants!r}, not an object of tenants by name")
     preemption = top.get("preemption", False)
     if not isinstance(preemption, bool):
-        raise QuotaError(f"{where}.preemption is {preemption!r}, neither true nor false")
+        raise QuotaError(f"quotas.preemption is {preemption!r}, neither true nor false")
     return Quotas(
-        job_slots=_slots(top.get("job_slots"), f"{where}.job_slots"),
-        tenants={
-            _name(name, where): _tenant(item, f"{where}.tenants.{name}") for name, item in tenants.items()
-        },
+        job_slots=_slots(top.get("job_slots"), "quotas.job_slots"),
+        tenants={_name(name): _tenant(item, f"quotas.tenants.{name}") for name, item in tenants.items()},
         preemption=preemption,
     )
-
-
-def quotas_to_json(quotas: Quotas) -> dict[str, Any]:
-    """What `parse_quotas` takes."""
-    tenants = {name: {"weight": t.weight, "slots": t.slots} for name, t in sorted(quotas.tenants.items())}
-    return {"job_slots": quotas.job_slots, "tenants": tenants, "preemption": quotas.preemption}
 
 
 def _tenant(value: Any, where: str) -> TenantQuota:
@@ -163,13 +155,13 @@ def _slots(value: Any, where: str) -> int | None:
     return value
 
 
-def _name(value: Any, where: str) -> str:
+def _name(value: Any) -> str:
     if not isinstance(value, str) or not value:
-        raise QuotaError(f"{where}.tenants has the name {value!r}: a name is text, and not empty")
+        raise QuotaError(f"quotas.tenants has the name {value!r}: a name is text, and not empty")
     try:
         tenant_of(value)
     except InvalidRequestError as error:
-        raise QuotaError(f"{where}.tenants: {error}") from error
+        raise QuotaError(f"quotas.tenants: {error}") from error
     return value
 
 

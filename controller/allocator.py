@@ -33,6 +33,10 @@ class Region:
         """The job's multicast group."""
         return _FIRST_JOB_GROUP + self.number
 
+    def collides(self, other: Region) -> bool:
+        """Whether two jobs cannot have these on one switch."""
+        return self.number == other.number or (self.base < other.end and other.base < self.end)
+
     def flow(self, rank: int) -> int:
         """The flow index of a rank."""
         return self.number * MAX_RANKS + rank
@@ -85,7 +89,7 @@ class SwitchAllocator:
         if region.end > self.slots or not 0 <= region.number < self.jobs:
             raise ValueError(f"{region} does not fit into a switch of {self.slots} slots, {self.jobs} jobs")
         for taken in self._taken:
-            if region.number == taken.number or (region.base < taken.end and taken.base < region.end):
+            if region.collides(taken):
                 raise ValueError(f"{region} overlaps {taken}")
         self._taken.append(region)
         self._taken.sort(key=lambda r: r.base)

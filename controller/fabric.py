@@ -14,7 +14,7 @@ from controller.flows import removal_order
 from controller.marks import mark_of
 from controller.queries import SlotContent
 from controller.store import Place
-from controller.switch import AdoptReport, CounterCell
+from controller.switch import CounterCell
 from controller.updates import Failure, Update, UpdateKind, WriteError
 
 
@@ -39,7 +39,7 @@ class ControlledSwitch(Protocol):
     @property
     def written(self) -> dict[Key, Entry]: ...
 
-    async def adopt(self, wanted: Sequence[Entry]) -> AdoptReport: ...
+    async def adopt(self, wanted: Sequence[Entry]) -> None: ...
 
     async def install(self, entries: Sequence[Entry]) -> None: ...
 
@@ -86,11 +86,6 @@ class ManagedSwitch:
         return self.switch.config.name
 
     @property
-    def device_id(self) -> int:
-        """P4Runtime's device id."""
-        return self.switch.config.device_id
-
-    @property
     def ready(self) -> bool:
         """Whether it can take jobs."""
         return self._ready.is_set()
@@ -118,12 +113,11 @@ class ManagedSwitch:
 
     # The caller holds the lock. Errors are SwitchErrors.
 
-    async def adopt(self, places: Iterable[tuple[Place, bool]]) -> AdoptReport:
+    async def adopt(self, places: Iterable[tuple[Place, bool]]) -> None:
         """Make it hold its base entries, these jobs and nothing else; jobs as `held` says."""
-        report = await self.switch.adopt(held(places))
+        await self.switch.adopt(held(places))
         if self.switch.connected:
             self._ready.set()
-        return report
 
     async def install(self, place: Place, flows: int, generation: int) -> None:
         """Write a job's entries, all or none; the counters of so many flows begin at zero."""
@@ -137,10 +131,8 @@ class ManagedSwitch:
             return
         mark = mark_of(generation)
         kind = UpdateKind.MODIFY if key_of(mark) in self.switch.written else UpdateKind.INSERT
-        before, self.mark = (
-            self.mark,
-            generation,
-        )  # also where the connection breaks: it may have been written
+        # Also where the connection breaks: it may have been written.
+        before, self.mark = self.mark, generation
         if failures := await self.switch.write_batch([Update(kind, mark)]):
             self.mark = before
             raise WriteError(f"switch {self.name}", failures, updates=1)

@@ -8,14 +8,13 @@ from controller.api import controller_pb2 as pb
 from controller.entries import Entry
 from controller.fabric import ManagedSwitch
 from controller.flows import FLOW, TREE_JOB
-from controller.queries import SlotContent
+from controller.queries import RESULT, SlotContent
 from controller.registry import Registry
 from controller.running import Running
 from controller.store import Place
 from controller.switch import UNNAMED, CounterCell
 from controller.trees import Tree
 
-_RESULT = 0x01  # flag of a slot
 _CHUNK_BYTES = 256
 _NOTHING = CounterCell(0, 0)
 PORT_DROPS = ("no_route", UNNAMED, "spoofed", "no_job", "bad_echo")
@@ -89,8 +88,8 @@ def _slot(running: Running, tree: Tree, place: Place, slot: SlotContent) -> pb.S
     message.bytes = slot.chunks * _CHUNK_BYTES
     message.age_s = slot.age_us / 1e6
     message.state = "adding"
-    if slot.flags & _RESULT or not message.missing:
-        sent_up = tree.two_level and place.role == "leaf" and not slot.flags & _RESULT
+    if slot.flags & RESULT or not message.missing:
+        sent_up = tree.two_level and place.role == "leaf" and not slot.flags & RESULT
         message.state = "sent up" if sent_up else "complete"
     return message
 

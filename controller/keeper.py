@@ -25,7 +25,7 @@ from controller.retired import STRAGGLERS_S
 from controller.running import Running
 from controller.setup import Installer
 from controller.store import Store, StoreError
-from controller.switch import SwitchError
+from controller.updates import SwitchError
 from controller.upkeep import Upkeep
 
 logger = logging.getLogger(__name__)

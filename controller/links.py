@@ -10,7 +10,7 @@ from controller.config import Config
 from controller.fabric import ManagedSwitch
 from controller.graph import Graph, Link, LinkState
 from controller.probes import Prober, echo_request
-from controller.switch import SwitchError
+from controller.updates import SwitchError
 
 logger = logging.getLogger(__name__)
 

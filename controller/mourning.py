@@ -9,14 +9,13 @@ from dataclasses import dataclass, field, replace
 from controller.api.errors import ControllerError
 from controller.config import Config
 from controller.fabric import ManagedSwitch
-from controller.queries import SlotContent
+from controller.queries import RESULT, SlotContent
 from controller.running import Running
 from controller.serials import rearmost
 from controller.store import Place
 from controller.trees import Tree
 
 _ASKING_S = 2.0
-_RESULT = 0x01  # flag of a slot
 
 
 @dataclass
@@ -93,8 +92,8 @@ def first_missing(
     at_leaf: Iterable[SlotContent],
     own_bit: int,
     everybody: int,
-    at_spines: Iterable[SlotContent] = (),
-    rack_bit: int = 0,
+    at_spines: Iterable[SlotContent],
+    rack_bit: int,
 ) -> int | None:
     """The oldest message that others have contributed to and this worker has not; None if there is none.
 
@@ -107,12 +106,12 @@ def first_missing(
     for slot in at_leaf:
         if slot.generation != generation:
             continue
-        if slot.bitmap & own_bit or slot.flags & _RESULT or slot.bitmap == everybody:
+        if slot.bitmap & own_bit or slot.flags & RESULT or slot.bitmap == everybody:
             sent.add((slot.message, slot.index))
         else:
             missing.add(slot.message)
     for slot in at_spines:
-        waits = slot.generation == generation and not slot.flags & _RESULT and not slot.bitmap & rack_bit
+        waits = slot.generation == generation and not slot.flags & RESULT and not slot.bitmap & rack_bit
         if waits and (slot.message, slot.index) not in sent:
             missing.add(slot.message)
     return rearmost(missing) if missing else None

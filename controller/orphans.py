@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from controller.allocator import Region
 from controller.entries import Entry, Group, TableEntry, key_of
+from controller.fabric import collide
 from controller.flows import EMIT, FLOW, MEMBER_QP, TREE_JOB, UPLINK
 from controller.recovery import JOB_GROUPS, of_jobs
 from controller.store import Place
@@ -48,12 +49,7 @@ class Orphan:
 
     def collides(self, place: Place) -> bool:
         """Whether it cannot be on the switch together with a job in that place."""
-        mine, other = self.place.region, place.region
-        return (
-            mine.number == other.number
-            or (mine.base < other.end and other.base < mine.end)
-            or not {key_of(e) for e in self.place.entries}.isdisjoint(key_of(e) for e in place.entries)
-        )
+        return self.place.region.collides(place.region) or collide(self.place, place.entries)
 
     def is_whole(self, found: Iterable[Entry]) -> bool:
         """Whether all of it is on the switch, but for the choice of spines, which changes while it runs."""

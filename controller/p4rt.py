@@ -27,7 +27,6 @@ from controller.updates import (
     SwitchError,
     SwitchUnreachableError,
     Update,
-    UpdateKind,
     WriteError,
 )
 from security import diagnosis
@@ -462,18 +461,3 @@ def _all_groups() -> p4r.Entity:
     entity = p4r.Entity()
     entity.packet_replication_engine_entry.multicast_group_entry.SetInParent()
     return entity
-
-
-__all__ = [
-    "ElectionIdTakenError",
-    "Failure",
-    "NotPrimaryError",
-    "P4RuntimeClient",
-    "Pipeline",
-    "Role",
-    "SwitchError",
-    "SwitchUnreachableError",
-    "Update",
-    "UpdateKind",
-    "WriteError",
-]

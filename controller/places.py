@@ -24,8 +24,8 @@ from controller.orphans import Orphan, orphans
 from controller.running import Running
 from controller.specs import Phase, Plan
 from controller.store import Place, Store, StoredJob
-from controller.switch import SwitchError
 from controller.trees import Tree, entries_on, is_uplink
+from controller.updates import SwitchError
 
 logger = logging.getLogger(__name__)
 

@@ -14,20 +14,11 @@ from controller.api.errors import InvalidRequestError
 from controller.config import Config, SwitchConfig
 from controller.entries import Entry, TableEntry
 from controller.flows import MEMBER_QP
-from controller.p4rt import (
-    REQUEST_TIMEOUT_S,
-    ElectionIdTakenError,
-    NotPrimaryError,
-    P4RuntimeClient,
-    Pipeline,
-    Role,
-    SwitchError,
-    Update,
-    UpdateKind,
-)
+from controller.p4rt import REQUEST_TIMEOUT_S, P4RuntimeClient, Pipeline, Role
 from controller.recovery import compare, writing_stages
 from controller.routes import base_entries
 from controller.schema import Schema
+from controller.updates import ElectionIdTakenError, NotPrimaryError, SwitchError, Update, UpdateKind
 from p4src import JSON_PATH, P4INFO_PATH
 from security.files import TlsFiles
 
@@ -133,7 +124,6 @@ async def push_to(
     address: str,
     *,
     device_id: int = 1,
-    election_id: int | None = None,
     force: bool = False,
     config: Config | None = None,
     program: Program | None = None,
@@ -152,17 +142,10 @@ async def push_to(
     """
     program = program or shipped_program()
     base = _base_of(config, address, device_id)
-    label = f"switch at {address}"
     client, role = await _enter(
         lambda: P4RuntimeClient(
-            address,
-            device_id=device_id,
-            schema=program.schema,
-            label=label,
-            timeout_s=timeout_s,
-            tls=tls,
+            address, device_id=device_id, schema=program.schema, timeout_s=timeout_s, tls=tls
         ),
-        election_id=election_id,
         force=force,
     )
     async with client:
@@ -187,9 +170,7 @@ async def _guards_in(client: P4RuntimeClient) -> list[Entry]:
     return [entry for entry in found if isinstance(entry, TableEntry) and entry.table == MEMBER_QP]
 
 
-async def _enter(
-    connect: Callable[[], P4RuntimeClient], *, election_id: int | None, force: bool
-) -> tuple[P4RuntimeClient, Role]:
+async def _enter(connect: Callable[[], P4RuntimeClient], *, force: bool) -> tuple[P4RuntimeClient, Role]:
     """Become primary: first with an id below every controller's, to see who is there, higher with force."""
     claim = GUEST_ELECTION_ID
     while True:
@@ -199,11 +180,9 @@ async def _enter(
             if not role.primary:
                 if not force:
                     raise _taken(client.label, role.election_id)
-                role = await client.claim(max(election_id or 0, role.election_id + 1))
-            elif election_id is not None and election_id > role.election_id:
-                role = await client.claim(election_id)
-            if not role.primary:
-                raise _taken(client.label, role.election_id)
+                role = await client.claim(role.election_id + 1)
+                if not role.primary:
+                    raise _taken(client.label, role.election_id)
             return client, role
         except ElectionIdTakenError as error:  # another guest
             await client.close()

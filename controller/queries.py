@@ -6,12 +6,13 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
-from controller.p4rt import SwitchUnreachableError
+from controller.updates import SwitchUnreachableError
 
 # p4src/query.p4
 OP_SEND = 0  # packet-out: the payload is a frame to be sent
 OP_QUERY_SLOT = 1  # both ways
 OP_ECHO = 2  # packet-in: a probe of a link came back, `index` is its nonce
+RESULT = 0x01  # flag of a slot: it holds the sum of all
 MAX_OUTSTANDING = 16  # simple_switch_grpc holds few packets to and from the controller
 ANSWER_TIMEOUT_S = 0.5
 TRIES = 6

@@ -25,17 +25,11 @@ _DELETED = {FLOW: 0, TREE_JOB: 0, ECMP_MEMBER: 2, MEMBER_QP: 3, EDGE_PORT: 3}
 
 @dataclass(frozen=True)
 class Difference:
-    """What makes a switch as wanted; `kept` is right already. Stages are written one after the other."""
+    """What makes a switch as wanted. Stages are written one after the other."""
 
-    kept: frozenset[Entry]
     insert: tuple[Stage, ...]
     modify: tuple[Stage, ...]
     delete: tuple[Stage, ...]
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether the switch is as wanted."""
-        return not (self.insert or self.modify or self.delete)
 
 
 def compare(found: Iterable[Entry], wanted: Iterable[Entry]) -> Difference:
@@ -43,7 +37,6 @@ def compare(found: Iterable[Entry], wanted: Iterable[Entry]) -> Difference:
     there = {key_of(entry): entry for entry in found}
     want = {key_of(entry): entry for entry in wanted}
     return Difference(
-        kept=frozenset(entry for key, entry in want.items() if there.get(key) == entry),
         insert=writing_stages(entry for key, entry in want.items() if key not in there),
         modify=writing_stages(entry for key, entry in want.items() if key in there and there[key] != entry),
         delete=deleting_stages(entry for key, entry in there.items() if key not in want),

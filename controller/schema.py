@@ -5,7 +5,7 @@ The program needs exact and longest-prefix matches, direct actions and nothing e
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ class Field:
 
 
 class Schema:
-    """The names of one P4Info."""
+    """The names of one P4Info: `match` has the fields of each table, `params` those of each action."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -40,19 +40,19 @@ class Schema:
         self._actions = {a.preamble.name: a for a in self.p4info.actions}
         self._table_names = {t.preamble.id: name for name, t in self._tables.items()}
         self._action_names = {a.preamble.id: name for name, a in self._actions.items()}
-        self._match = {
-            name: [
+        self.match = {
+            name: tuple(
                 Field(f.id, f.name, f.bitwidth, f.match_type == p4i.MatchField.LPM) for f in t.match_fields
-            ]
+            )
             for name, t in self._tables.items()
         }
-        self._params = {
-            name: [Field(p.id, p.name, p.bitwidth) for p in a.params] for name, a in self._actions.items()
+        self.params = {
+            name: tuple(Field(p.id, p.name, p.bitwidth) for p in a.params)
+            for name, a in self._actions.items()
         }
         self.counters = {c.preamble.name: c.preamble.id for c in self.p4info.counters}
-        self.counter_sizes = {c.preamble.name: c.size for c in self.p4info.counters}
         self._packet_metadata = {
-            header.preamble.name: [Field(m.id, m.name, m.bitwidth) for m in header.metadata]
+            header.preamble.name: tuple(Field(m.id, m.name, m.bitwidth) for m in header.metadata)
             for header in self.p4info.controller_packet_metadata
         }
 
@@ -61,16 +61,12 @@ class Schema:
         """The schema of a P4Info text file."""
         return cls(path.read_text())
 
-    def table_id(self, name: str) -> int:
-        """A table's id."""
-        return int(_named(self._tables, name, "table").preamble.id)
-
     def encode(self, entry: Entry) -> p4r.Entity:
         """The message for an entry."""
         if isinstance(entry, Group):
             return p4r.Entity(packet_replication_engine_entry=_group(entry))
-        fields = _named(self._match, entry.table, "table")
-        message = p4r.TableEntry(table_id=self.table_id(entry.table))
+        fields = _named(self.match, entry.table, "table")
+        message = p4r.TableEntry(table_id=self._tables[entry.table].preamble.id)
         for given, field in _pair(entry.match, fields, entry):
             if field.lpm:
                 value, prefix = given if isinstance(given, tuple) else (given, field.width)
@@ -83,7 +79,7 @@ class Schema:
                 match.exact.value = _bytes(given, field, entry)
         action = message.action.action
         action.action_id = _named(self._actions, entry.action, "action").preamble.id
-        for given, field in _pair(entry.params, self._params[entry.action], entry):
+        for given, field in _pair(entry.params, self.params[entry.action], entry):
             action.params.add(param_id=field.id, value=_bytes(given, field, entry))
         return p4r.Entity(table_entry=message)
 
@@ -101,9 +97,9 @@ class Schema:
         params = {p.param_id: p.value for p in message.action.action.params}
         return TableEntry(
             table,
-            tuple((f.name, _match_value(matches.get(f.id), f)) for f in self._match[table]),
+            tuple((f.name, _match_value(matches.get(f.id), f)) for f in self.match[table]),
             action,
-            tuple((f.name, int.from_bytes(params[f.id], "big")) for f in self._params[action]),
+            tuple((f.name, int.from_bytes(params[f.id], "big")) for f in self.params[action]),
         )
 
     def packet_out(self, payload: bytes, **metadata: int) -> p4r.PacketOut:
@@ -124,7 +120,7 @@ class Schema:
 
 
 def _pair(
-    given: Iterable[tuple[str, Any]], fields: list[Field], where: object
+    given: Iterable[tuple[str, Any]], fields: Sequence[Field], where: object
 ) -> Iterable[tuple[Any, Field]]:
     values = dict(given)
     if set(values) != {field.name for field in fields}:

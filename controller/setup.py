@@ -14,8 +14,8 @@ from controller.places import Places
 from controller.running import Running
 from controller.specs import Plan
 from controller.store import Store
-from controller.switch import SwitchError
 from controller.trees import Tree
+from controller.updates import SwitchError
 
 logger = logging.getLogger(__name__)
 Shape = Callable[[Job, int, int], tuple[int, int]]

@@ -427,7 +427,7 @@ class Store:
         for switch, text in self._db.execute(
             "SELECT switch, entry FROM entries WHERE generation = ? ORDER BY switch, position", (generation,)
         ):
-            entries[switch].append(from_json(_tuples(json.loads(text))))
+            entries[switch].append(from_json(json.loads(text)))
         return tuple(
             Place(switch=switch, role=role, region=Region(*numbers), entries=tuple(entries[switch]))
             for switch, role, *numbers in rows
@@ -521,8 +521,3 @@ def _outcome_from_json(text: str | None) -> Left | Ended | Superseded | None:
     fields = json.loads(text)
     fields.pop(_DELETED, None)
     return Ended(**fields) if fields else Left()
-
-
-def _tuples(value: Any) -> Any:
-    """JSON's lists as the tuples that entries are made of."""
-    return tuple(_tuples(item) for item in value) if isinstance(value, list) else value

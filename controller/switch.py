@@ -4,8 +4,7 @@
                ^                                                                                        |
                +---- stream ended, no answer to the poll, another primary, another program -------------+
 
-A task walks this circle for as long as the switch is not closed. What it finds on the way tells whether the
-switch has forgotten what we wrote: `epoch` counts that.
+A task walks this circle for as long as the switch is not closed.
 """
 
 from __future__ import annotations
@@ -23,17 +22,7 @@ from controller.api.errors import InvalidRequestError
 from controller.config import SwitchConfig
 from controller.entries import Entry, Key, key_of
 from controller.flows import COUNTERS
-from controller.p4rt import (
-    ElectionIdTakenError,
-    Failure,
-    P4RuntimeClient,
-    Role,
-    SwitchError,
-    SwitchUnreachableError,
-    Update,
-    UpdateKind,
-    WriteError,
-)
+from controller.p4rt import P4RuntimeClient, Role
 from controller.push import (
     CONTROLLER_ELECTION_ID,
     Program,
@@ -43,7 +32,16 @@ from controller.push import (
     write_base,
 )
 from controller.queries import OP_ECHO, OP_QUERY_SLOT, OP_SEND, SlotContent, SlotQueries
-from controller.recovery import Stage, compare, deleting_stages, flatten, of_jobs, writing_stages
+from controller.recovery import Stage, compare, deleting_stages, of_jobs, writing_stages
+from controller.updates import (
+    ElectionIdTakenError,
+    Failure,
+    SwitchError,
+    SwitchUnreachableError,
+    Update,
+    UpdateKind,
+    WriteError,
+)
 from p4src import MAX_FLOWS, MAX_PORTS, MAX_SLOTS
 from security.files import TlsFiles
 
@@ -70,16 +68,6 @@ class CounterCell:
 
     packets: int
     bytes: int
-
-
-@dataclass(frozen=True)
-class AdoptReport:
-    """What `adopt` found and did: `kept` was right already, the rest was written, changed or deleted."""
-
-    kept: tuple[Entry, ...]
-    written: tuple[Entry, ...]
-    changed: tuple[Entry, ...]
-    deleted: tuple[Entry, ...]
 
 
 class Switch:
@@ -110,14 +98,13 @@ class Switch:
         self.base: Callable[[], Sequence[Entry]] = functools.partial(tuple, base)
         self.on_found: Callable[[Iterable[Entry]], None] = _ignore
         self.on_echo: Callable[[int], None] | None = None
-        self.epoch = 0  # how often the switch was found without entries that we had written
         self._on_change = on_change
         self._program = program or shipped_program()
         self._election_id = election_id
         self._poll_interval_s = poll_interval_s
         self._label = f"switch {config.name} at {config.address}"
         self._state = "connecting"
-        self._connected = asyncio.Event()
+        self._connected = False
         self._client: P4RuntimeClient | None = None
         self._open: P4RuntimeClient | None = None  # the same, also where we may only read
         self._was_ours = False  # when we became primary, it had entries that we had written before
@@ -132,7 +119,7 @@ class Switch:
     @property
     def connected(self) -> bool:
         """Whether we are primary and our program and base entries are in the switch."""
-        return self._connected.is_set()
+        return self._connected
 
     @property
     def state(self) -> str:
@@ -149,26 +136,18 @@ class Switch:
         if self._task is None:
             self._task = asyncio.create_task(self._run(), name=f"switch {self.config.name}")
 
-    async def wait_connected(self, timeout_s: float) -> bool:
-        """Whether the switch is connected within that time."""
-        try:
-            await asyncio.wait_for(self._connected.wait(), timeout_s)
-        except asyncio.TimeoutError:
-            return False
-        return True
-
     async def close(self) -> None:
         """Leave the switch as it is. `on_change` is not called for this."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
-        self._connected.clear()
+        self._connected = False
         self._state = "closed"
 
     # Entries
 
-    async def adopt(self, wanted: Sequence[Entry]) -> AdoptReport:
+    async def adopt(self, wanted: Sequence[Entry]) -> None:
         """Make the switch hold `wanted` and its base entries and nothing else, touching only what differs.
 
         What was changed by hand while somebody else had the switch stays, but for what sums depend on.
@@ -184,12 +163,6 @@ class Switch:
             await _apply(client, UpdateKind.INSERT, difference.insert)
             self._installed = set(everything.values())
             self._leftover.clear()
-        return AdoptReport(
-            kept=tuple(difference.kept),
-            written=flatten(difference.insert),
-            changed=flatten(difference.modify),
-            deleted=flatten(difference.delete),
-        )
 
     async def install(self, entries: Sequence[Entry]) -> None:
         """Write all entries or none: SwitchError names the one refused, and what was written is removed.
@@ -398,7 +371,6 @@ class Switch:
             lost = self._installed - found
             if lost:
                 LOG.warning("%s has lost %d entries", self._label, len(lost))
-                self.epoch += 1
                 self._installed -= set(_without(lost, by_hand))
             there = {key_of(entry): entry for entry in found if of_jobs(key_of(entry))}
             # A guard that is there drops as well as another job's for the same QP: `adopt` says whose it is.
@@ -412,8 +384,6 @@ class Switch:
 
     async def _fill(self, client: P4RuntimeClient) -> None:
         self._was_ours = False
-        if self._installed:
-            self.epoch += 1
         self._installed.clear()
         self._leftover.clear()
         await load(client, self._program)
@@ -425,11 +395,8 @@ class Switch:
         if state != self._state:
             LOG.info("%s: %s", self._label, state)
         changed = connected != self.connected
-        self._state = state
-        if connected:
-            self._connected.set()
-        else:
-            self._connected.clear()
+        self._state, self._connected = state, connected
+        if not connected:
             self._client = None
         if not changed:
             return
@@ -543,13 +510,3 @@ def _range(what: str, first: int, count: int, limit: int) -> range:
     if first < 0 or count < 0 or first + count > limit:
         raise InvalidRequestError(f"{what}s {first}..{first + count - 1} are not within 0..{limit - 1}")
     return range(first, first + count)
-
-
-__all__ = [
-    "AdoptReport",
-    "CounterCell",
-    "SlotContent",
-    "Switch",
-    "SwitchError",
-    "SwitchUnreachableError",
-]

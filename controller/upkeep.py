@@ -25,9 +25,8 @@ from controller.places import Places
 from controller.routes import ECMP_MEMBER, base_entries
 from controller.running import Running
 from controller.store import Place
-from controller.switch import SwitchError
 from controller.trees import chosen, generation_of, moved, spines_in_use
-from controller.updates import Update, UpdateKind, WriteError
+from controller.updates import SwitchError, Update, UpdateKind, WriteError
 
 logger = logging.getLogger(__name__)
 

@@ -35,21 +35,17 @@ class Vocabulary:
     """The names of one P4Info; a name may be given by its end, from a dot on, where that is enough."""
 
     def __init__(self, schema: Schema) -> None:
-        actions = {a.preamble.id: a for a in schema.p4info.actions}
+        actions = {a.preamble.id: a.preamble.name for a in schema.p4info.actions}
         self.tables: dict[str, Table] = {}
         for table in schema.p4info.tables:
             if table.is_const_table:
                 continue
-            self.tables[table.preamble.name] = Table(
-                table.preamble.name,
-                tuple(
-                    Field(f.id, f.name, f.bitwidth, f.match_type == p4i.MatchField.LPM)
-                    for f in table.match_fields
-                ),
+            name = table.preamble.name
+            self.tables[name] = Table(
+                name,
+                schema.match[name],
                 {
-                    actions[ref.id].preamble.name: tuple(
-                        Field(p.id, p.name, p.bitwidth) for p in actions[ref.id].params
-                    )
+                    actions[ref.id]: schema.params[actions[ref.id]]
                     for ref in table.action_refs
                     if ref.scope != p4i.ActionRef.DEFAULT_ONLY
                 },

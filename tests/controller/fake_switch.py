@@ -17,8 +17,8 @@ from controller.flows import COUNTERS
 from controller.queries import SlotContent
 from controller.recovery import deleting_stages, flatten, writing_stages
 from controller.routes import ROUTE
-from controller.switch import PORT_COUNTERS, AdoptReport, CounterCell, SwitchUnreachableError
-from controller.updates import Failure, Update, UpdateKind
+from controller.switch import PORT_COUNTERS, CounterCell
+from controller.updates import Failure, SwitchUnreachableError, Update, UpdateKind
 
 
 class FakeSwitch:
@@ -92,18 +92,12 @@ class FakeSwitch:
         if not self.connected:
             raise SwitchUnreachableError(f"switch {self.config.name}: {self.state}")
 
-    async def adopt(self, wanted: Sequence[Entry]) -> AdoptReport:
+    async def adopt(self, wanted: Sequence[Entry]) -> None:
         self._require()
         self.on_found(self.entries.values())
         before, after = set(self.entries.values()), {*self.base(), *wanted}
         self._delete(before - after)
         self._write(after - before)
-        return AdoptReport(
-            kept=tuple(before & after),
-            written=tuple(after - before),
-            changed=(),
-            deleted=tuple(before - after),
-        )
 
     async def install(self, entries: Sequence[Entry]) -> None:
         self._require()

@@ -7,17 +7,15 @@ from dataclasses import replace
 from ipaddress import IPv4Address
 from pathlib import Path
 
-from controller.api.messages import FromController, Heartbeat, Moved, Up
+from controller.api.messages import FromController, Moved, Up
 from controller.config import Config, HostConfig, LinkConfig, SwitchConfig
 from controller.entries import Entry, TableEntry
-from controller.fabric import ManagedSwitch
 from controller.flows import UPLINK
-from controller.registry import Registry
 from controller.routes import ECMP_MEMBER, base_entries
 from controller.sessions import Session
 from controller.specs import Member
-from controller.store import Store
 from tests.controller import told
+from tests.controller.bench import ControllerBench
 from tests.controller.fake_switch import FakeSwitch
 
 
@@ -69,40 +67,11 @@ def member(config: Config, rank: int, host: int, *, qp: int = 0x100, psn: int | 
     )
 
 
-class FabricBench:
-    """A controller, its switches and a clock that the test turns."""
+class FabricBench(ControllerBench):
+    """Leaves and spines."""
 
     def __init__(self, path: Path, config: Config) -> None:
-        self.path = path
-        self.config = config
-        self.now = 1000.0
-        self.switches = {
-            switch.name: FakeSwitch(switch, base_entries(config, switch)) for switch in config.switches
-        }
-        self.registry = self._start()
-        self.qp = 0x100
-
-    def _start(self) -> Registry:
-        self.store = Store(self.path, wall_clock=lambda: 1e6)
-        managed = [ManagedSwitch(switch) for switch in self.switches.values()]
-        registry = Registry(self.config, self.store, managed, clock=lambda: self.now)
-        registry.load()
-        return registry
-
-    async def settled(self) -> None:
-        """The controller has looked over the switches that are there, and done what was to be done."""
-        for name, switch in self.registry.switches.items():
-            if self.switches[name].connected:
-                await self.registry.settle(switch)
-        await self.registry.drain()
-
-    async def restart(self) -> None:
-        """The controller dies and comes back."""
-        self.registry.stop()
-        await self.registry.drain()
-        self.store.close()
-        self.registry = self._start()
-        await self.settled()
+        super().__init__(path, config, [FakeSwitch(s, base_entries(config, s)) for s in config.switches])
 
     async def join(self, name: str, hosts: Sequence[int]) -> list[Session]:
         """Workers of a job on these hosts, rank 0 on the first."""
@@ -120,15 +89,6 @@ class FabricBench:
         for session in sessions:
             session.hear(Up())
         return sessions
-
-    async def pass_time(self, seconds: float, *alive: Session, step: float = 0.25) -> None:
-        """Time goes by; these workers send heartbeats meanwhile."""
-        for _ in range(round(seconds / step)):
-            self.now += step
-            for session in alive:
-                session.hear(Heartbeat())
-            self.registry.tick()
-            await self.registry.drain()
 
     async def lose(self, name: str, *, forget: bool = False) -> None:
         """A switch goes away; with `forget` it has lost its entries when it is back."""

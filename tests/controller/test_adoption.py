@@ -59,15 +59,6 @@ def account(ready: Ready, who: Member, size: int) -> Account:
     )
 
 
-async def on_a_new_database(b: Bench, path: Path | None = None) -> None:
-    b.registry.stop()
-    await b.registry.drain()
-    b.store.close()
-    b.path = path or Path(f"{b.path}.new")
-    b.registry = b._start()
-    await b.settled()
-
-
 async def run_job(b: Bench, size: int) -> list[Account]:
     """A job that runs, and what its workers know."""
     sessions = await b.run_job("train", size)
@@ -85,12 +76,21 @@ def all_resume(b: Bench, known: Sequence[Account]) -> list[Session]:
     return [resume(b, one) for one in known[::-1]][::-1]
 
 
+async def all_leave(b: Bench, back: Sequence[Session]) -> None:
+    """The job is over, and nothing of it is left."""
+    for session in back:
+        session.hear(Leave())
+    await b.registry.drain()
+    assert [heard(session)[-2:] for session in back] == [[Left(), None]] * len(back)
+    assert (b.switch.of_jobs, b.used) == ({}, 0)
+
+
 def test_what_a_job_has_on_a_switch_stays_there_and_is_given_to_nobody(bench: Run) -> None:
     async def test(b: Bench) -> None:
         known = await run_job(b, 3)
         entries, region = dict(b.switch.of_jobs), b.registry.job("train").places["s1"].region
         qp = b.qp
-        await on_a_new_database(b)
+        await b.restart_on_a_new_database()
         assert b.switch.of_jobs == entries
         with pytest.raises(
             ConflictError, match="belongs to a job on switch s1 that the controller's database"
@@ -110,18 +110,14 @@ def test_the_workers_of_a_job_bring_it_back(bench: Run) -> None:
     async def test(b: Bench) -> None:
         known = await run_job(b, 3)
         entries = dict(b.switch.of_jobs)
-        await on_a_new_database(b)
+        await b.restart_on_a_new_database()
         back = all_resume(b, known)
         assert [heard(session)[:2] for session in back] == [[Resumed(), Moved(0, Mode.IN_NETWORK, "")]] * 3
         await b.pass_time(60.0, *back)
         assert b.switch.of_jobs == entries
         await b.restart()  # it is in the new database
         back = [resume(b, one) for one in known]
-        for session in back:
-            session.hear(Leave())
-        await b.registry.drain()
-        assert [heard(session)[-2:] for session in back] == [[Left(), None]] * 3
-        assert (b.switch.of_jobs, b.used) == ({}, 0)
+        await all_leave(b, back)
 
     bench(test)
 
@@ -130,7 +126,7 @@ def test_a_job_by_ring_comes_back_too(bench: Run) -> None:
     async def test(b: Bench) -> None:
         known = await run_job(b, 33)
         assert known[0].plan.mode is Mode.RING
-        await on_a_new_database(b)
+        await b.restart_on_a_new_database()
         back = all_resume(b, known)
         assert all(Resumed() in heard(session) for session in back)
 
@@ -141,7 +137,7 @@ def test_who_does_not_come_to_tell_of_a_job_ends_it_for_those_who_did(bench: Run
     async def test(b: Bench) -> None:
         known = await run_job(b, 3)
         wanted = guards(b, "train")
-        await on_a_new_database(b)
+        await b.restart_on_a_new_database()
         for one in known[:2]:
             with pytest.raises(UnreachableError, match="new: it waits for rank"):
                 resume(b, one)
@@ -161,7 +157,7 @@ def test_a_switch_that_was_restarted_before_anybody_told_of_the_job_has_its_guar
     async def test(b: Bench) -> None:
         known = await run_job(b, 2)
         wanted = guards(b, "train")
-        await on_a_new_database(b)
+        await b.restart_on_a_new_database()
         since = len(b.switch.log)
         await comes_back(b)
         assert not b.switch.routed_without(wanted, since=since)
@@ -179,7 +175,7 @@ def test_a_job_that_was_lost_while_it_moved_is_renewed(bench: Run) -> None:
 
     async def test(b: Bench) -> None:
         known = await run_job(b, 2)
-        await on_a_new_database(b)
+        await b.restart_on_a_new_database()
         known[1] = replace(known[1], plan=replace(known[1].plan, mode=Mode.RING))
         for session in all_resume(b, known):
             assert any(isinstance(event, Renew) for event in heard(session))
@@ -203,7 +199,7 @@ def test_workers_that_tell_different_things_are_asked_again(bench: Run) -> None:
     async def test(b: Bench) -> None:
         known = await run_job(b, 2)
         known[1] = replace(known[1], plan=replace(known[1].plan, window=4))
-        await on_a_new_database(b)
+        await b.restart_on_a_new_database()
         for one in known:
             with pytest.raises(UnreachableError):
                 resume(b, one)
@@ -223,7 +219,7 @@ def test_a_region_that_no_flow_tells_of_takes_no_slots(bench: Run) -> None:
         wanted = guards(b, "train")
         first.hear(Abort("no more"))
         await b.registry.drain()
-        await on_a_new_database(b)
+        await b.restart_on_a_new_database()
         assert set(b.switch.of_jobs.values()) == wanted
         (orphan,) = b.registry.places.orphans["s1"]
         assert (orphan.place.region, orphan.generation) == (Region(0, 0, 0), None)
@@ -358,7 +354,7 @@ def test_a_job_that_was_created_comes_back_as_that(bench: Run, tmp_path: Path, k
                 b.store.connection.backup(target)
         known = await run_created(b)
         entries = dict(b.switch.of_jobs)
-        await on_a_new_database(b, copy)
+        await b.restart(copy)
         if known_as.startswith("created "):
             b.registry.create_job(
                 CREATED if known_as == "created anew" else JobSpec(name="train", world_size=2)
@@ -390,7 +386,7 @@ def test_a_job_that_was_created_comes_back_as_that(bench: Run, tmp_path: Path, k
 def test_a_job_that_others_are_joining_is_in_the_way_until_they_have_gone(bench: Run) -> None:
     async def test(b: Bench) -> None:
         known = await run_job(b, 2)
-        await on_a_new_database(b)
+        await b.restart_on_a_new_database()
         other = b.registry.join("train", 5, member(3, qp=0x700))
         with pytest.raises(UnreachableError):
             resume(b, known[0])
@@ -407,7 +403,7 @@ def test_workers_of_a_job_that_was_created_for_a_tenant_need_not_all_say_whose_i
     async def test(b: Bench) -> None:
         known = await run_job(b, 2)
         known[1] = replace(known[1], spec=replace(known[1].spec, tenant="blue"))
-        await on_a_new_database(b)
+        await b.restart_on_a_new_database()
         all_resume(b, known)
         assert b.registry.job("train").job.spec.tenant == "blue"
 
@@ -423,7 +419,7 @@ def test_one_that_tells_something_else_does_not_keep_the_others_from_their_job(b
             plan=replace(known[1].plan, window=4, ring=tuple(range(rank + 1))),
             member=replace(known[1].member, rank=rank),
         )
-        await on_a_new_database(b)
+        await b.restart_on_a_new_database()
         with pytest.raises(ControllerError):
             resume(b, other)
         all_resume(b, known)
@@ -434,7 +430,7 @@ def test_one_that_tells_something_else_does_not_keep_the_others_from_their_job(b
 def test_the_controller_holds_no_stop_of_its_own_against_who_has_still_to_tell_of_a_job(bench: Run) -> None:
     async def test(b: Bench) -> None:
         known = await run_job(b, 2)
-        await on_a_new_database(b)
+        await b.restart_on_a_new_database()
         await b.pass_time(1.0)
         with pytest.raises(UnreachableError):
             resume(b, known[0])
@@ -457,7 +453,7 @@ def test_a_job_that_is_taken_over_gives_up_queue_pairs_that_another_has_by_now(b
             b.store.next_generation()  # a clock that was set back: the new database gives it out later
         known = await run_job(b, 33)
         qp = b.qp
-        await on_a_new_database(b)
+        await b.restart_on_a_new_database()
         b.qp = qp - 2
         await b.run_job("other", 2)
         back = all_resume(b, known)
@@ -472,7 +468,7 @@ def test_what_a_switch_holds_of_others_is_not_taken_from_them(bench: Run) -> Non
     async def test(b: Bench) -> None:
         known = await run_job(b, 2)
         entries = dict(b.switch.of_jobs)
-        await on_a_new_database(b)
+        await b.restart_on_a_new_database()
         host = member(7, qp=0x5000)
         forged = Account(
             spec=JobSpec(name="other", world_size=1),
@@ -494,7 +490,7 @@ def test_a_program_is_not_loaded_anew_beneath_a_job_that_is_to_come_back_unless_
     async def test(b: Bench) -> None:
         await run_job(b, 2)
         entries = dict(b.switch.of_jobs)
-        await on_a_new_database(b)
+        await b.restart_on_a_new_database()
         with pytest.raises(NotPossibleError, match="that the controller's database does not know"):
             await b.registry.push("s1", force=False)
         assert b.switch.of_jobs == entries

@@ -20,12 +20,7 @@ CONFIG = fabric((3, 2), spines=2)
 
 
 async def on_a_new_database(b: RenewalBench) -> None:
-    b.registry.stop()
-    await b.registry.drain()
-    b.store.close()
-    b.path = b.path.with_name("new.db")
-    b.registry = b._start()
-    await b.settled()
+    await b.restart_on_a_new_database()
     b.registry.listens()
 
 

@@ -12,10 +12,10 @@ import pytest
 from controller.adoption import Account
 from controller.allocator import Region
 from controller.api.errors import ConflictError, UnreachableError
-from controller.api.messages import Abort, Join, Leave, Left, Mode, Renew, Resume, Resumed
-from tests.controller.fake_switch import FakeSwitch
+from controller.api.messages import Abort, Join, Leave, Mode, Renew, Resume, Resumed
+from tests.controller.bench import ControllerBench
 from tests.controller.spine_leaf import member as member_on
-from tests.controller.test_adoption import all_resume, on_a_new_database, resume, run_job
+from tests.controller.test_adoption import all_leave, all_resume, resume, run_job
 from tests.controller.test_registry import PATIENCE_S, Bench, bench, guards
 from tests.controller.test_renewing import ACROSS, ONE_RACK, RenewalBench, Worker
 from tests.controller.test_renewing import bench as renewal_bench
@@ -23,25 +23,19 @@ from tests.controller.told import heard, ready_of
 
 __all__ = ["bench", "renewal_bench"]
 Run = Callable[..., None]
-Controlled = Bench | RenewalBench
 
 
-def back_up(b: Controlled, path: Path) -> Path:
+def back_up(b: ControllerBench, path: Path) -> Path:
     with sqlite3.connect(path) as target:
         b.store.connection.backup(target)
     target.close()
     return path
 
 
-async def restore(b: Controlled, backup: Path, *, settle: bool = True) -> None:
+async def restore(b: ControllerBench, backup: Path, *, settle: bool = True) -> None:
     """The controller is stopped, and another begins with the backup."""
-    b.registry.stop()
-    await b.registry.drain()
-    b.store.close()
-    b.path = backup
-    b.registry = b._start()
-    switches: list[FakeSwitch] = list(b.switches.values()) if isinstance(b, RenewalBench) else [b.switch]
-    for switch in switches:
+    await b.restart(backup, settle=False)
+    for switch in b.switches.values():
         if switch.connected:
             switch.connect()
     if settle:
@@ -94,11 +88,7 @@ def test_a_job_in_the_slots_of_one_that_the_backup_has_keeps_them(
         await b.pass_time(100.0, *back)  # the first job's workers do not come back
         assert not b.registry.job("first").job.live
         assert b.switch.of_jobs == entries
-        for session in back:
-            session.hear(Leave())
-        await b.registry.drain()
-        assert [heard(session)[-2:] for session in back] == [[Left(), None]] * 3
-        assert (b.switch.of_jobs, b.used) == ({}, 0)
+        await all_leave(b, back)
 
     bench(test)
 
@@ -339,7 +329,7 @@ def test_guards_that_nobody_knows_stay_until_somebody_takes_them_away(
         await b.registry.drain()
         assert set(b.switch.of_jobs.values()) == wanted
         if database == "new":
-            await on_a_new_database(b)
+            await b.restart_on_a_new_database()
         else:
             await restore(b, backup)
         for _ in range(3):

@@ -21,6 +21,7 @@ from controller.revisions import Revisions
 from controller.routes import ECMP_MEMBER, ROUTE, base_entries
 from controller.sessions import Session
 from controller.updates import Failure, Update
+from tests.controller.bench import run
 from tests.controller.fake_switch import FakeSwitch
 from tests.controller.spine_leaf import FabricBench, fabric
 
@@ -98,17 +99,7 @@ Run = Callable[[Callable[[DeclaredBench], Awaitable[None]]], None]
 def bench(tmp_path: Path) -> Run:
     """Run a test's coroutine with a DeclaredBench."""
 
-    def run(test: Callable[[DeclaredBench], Awaitable[None]]) -> None:
-        async def body() -> None:
-            bench = DeclaredBench(tmp_path / "c.db", CONFIG)
-            await bench.settled()
-            await test(bench)
-            await bench.registry.drain()
-            bench.store.close()
-
-        asyncio.run(body())
-
-    return run
+    return lambda test: run(lambda: DeclaredBench(tmp_path / "c.db", CONFIG), test)
 
 
 def changes(report: Report) -> list[Change]:

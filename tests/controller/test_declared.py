@@ -15,9 +15,10 @@ from controller.api.admin import AdminClient
 from controller.api.errors import InvalidRequestError
 from controller.api.messages import Mode
 from controller.entries import Entry, TableEntry, table_entry
-from controller.p4rt import P4RuntimeClient, Update, UpdateKind
+from controller.p4rt import P4RuntimeClient
 from controller.push import Program, shipped_program
 from controller.routes import ROUTE
+from controller.updates import Update, UpdateKind
 from controller.vocabulary import Vocabulary
 from tests.controller.running_switch import DEVICE_ID, RunningSwitch, run_async
 from tests.controller.test_main import Process, config_of

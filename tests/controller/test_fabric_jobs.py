@@ -6,7 +6,7 @@ import asyncio
 import logging
 import sqlite3
 import struct
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,17 +28,17 @@ from controller.api.messages import (
     Start,
     Up,
 )
-from controller.config import Config, Spread
+from controller.config import Spread
 from controller.entries import TableEntry
 from controller.flows import FLOW, TREE_JOB, UPLINK, removal_order
 from controller.marks import MARK_GROUP
 from controller.routes import ECMP_MEMBER
 from controller.sessions import Session
 from controller.store import Store, StoredJob
-from controller.switch import SwitchError
-from controller.updates import UpdateKind
+from controller.updates import SwitchError, UpdateKind
 from controller.views import job_info
 from p4src import MAX_JOBS
+from tests.controller.bench import run
 from tests.controller.spine_leaf import FabricBench, fabric, heard, member
 from tests.controller.told import ended_of, ready_of
 
@@ -51,17 +51,7 @@ ACROSS = (0, 2, 1, 3)  # ranks 0 and 2 behind l1, 1 and 3 behind l2
 def bench(tmp_path: Path) -> Run:
     """Run a test's coroutine with a FabricBench."""
 
-    def run(test: Callable[[FabricBench], Awaitable[None]], config: Config = CONFIG) -> None:
-        async def body() -> None:
-            bench = FabricBench(tmp_path / "c.db", config)
-            await bench.settled()
-            await test(bench)
-            await bench.registry.drain()
-            bench.store.close()
-
-        asyncio.run(body())
-
-    return run
+    return lambda test, config=CONFIG: run(lambda: FabricBench(tmp_path / "c.db", config), test)
 
 
 def tables(b: FabricBench, name: str) -> set[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
 import pytest
@@ -43,10 +44,11 @@ def test_entries_of_a_fabric_come_and_go(switch_process: RunningSwitch, name: st
     entries = entries_on(CONFIG, tree, name, PLAN, REGION, ["s1", "s2"])
 
     async def run() -> None:
-        switch = Switch(config, base, on_change=lambda switch: None)
+        connected = asyncio.Event()
+        switch = Switch(config, base, on_change=lambda switch: connected.set())
         await switch.start()
         try:
-            assert await switch.wait_connected(PATIENCE_S), switch.state
+            await asyncio.wait_for(connected.wait(), PATIENCE_S)
             await switch.adopt([])
             assert await switch.read_entries() == set(base)
             await switch.install(entries)

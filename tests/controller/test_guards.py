@@ -11,10 +11,11 @@ import pytest
 from controller.config import Config, HostConfig, SwitchConfig
 from controller.entries import Entry, Group, Key, TableEntry, key_of
 from controller.flows import removal_order
-from controller.p4rt import P4RuntimeClient, Pipeline, Role, Update, UpdateKind
+from controller.p4rt import P4RuntimeClient, Pipeline, Role
 from controller.push import Program, push_to, shipped_program
 from controller.routes import ROUTE, rack_entries
 from controller.switch import Switch
+from controller.updates import Update, UpdateKind
 from tests.controller.running_switch import job
 
 CONFIG = SwitchConfig(name="s1", device_id=1, address="127.0.0.1:1")

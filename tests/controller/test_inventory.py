@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from controller.queries import SlotContent
 from controller.service import ControllerService
 from controller.switch import CounterCell
 from controller.views import job_info
+from tests.controller.bench import run
 from tests.controller.spine_leaf import FabricBench, fabric
 
 CONFIG = fabric((2, 2), spines=2)
@@ -39,18 +39,14 @@ Test = Callable[[FabricBench, ControllerService], Awaitable[None]]
 def served(tmp_path: Path) -> Callable[[Test], None]:
     """Run a test's coroutine with a job across racks and the service's methods."""
 
-    def run(test: Test) -> None:
-        async def body() -> None:
-            bench = FabricBench(tmp_path / "c.db", CONFIG)
-            await bench.settled()
+    def served(test: Test) -> None:
+        async def body(bench: FabricBench) -> None:
             await bench.run_job("train", ACROSS)
             await test(bench, ControllerService(bench.registry))
-            await bench.registry.drain()
-            bench.store.close()
 
-        asyncio.run(body())
+        run(lambda: FabricBench(tmp_path / "c.db", CONFIG), body)
 
-    return run
+    return served
 
 
 def filled(b: FabricBench, name: str, *slots: tuple[int, int, int, int]) -> None:

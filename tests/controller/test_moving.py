@@ -21,7 +21,7 @@ from controller.api.messages import Mode, Ready
 from controller.entries import Entry, TableEntry
 from controller.flows import FLOW
 from controller.routes import rack_entries
-from controller.switch import SwitchError
+from controller.updates import SwitchError
 from host_agent.communicator import Communicator
 from host_agent.controller_session import ControllerSession
 from host_agent.errors import JobEndedError, WorkerLostError

@@ -8,20 +8,19 @@ import grpc
 import pytest
 
 from controller.entries import Entry, Group, table_entry
-from controller.p4rt import (
-    MAX_BATCH,
+from controller.p4rt import MAX_BATCH, P4RuntimeClient
+from controller.push import load, shipped_program
+from controller.recovery import writing_stages
+from controller.routes import MAC, ROUTE
+from controller.updates import (
     ElectionIdTakenError,
     NotPrimaryError,
-    P4RuntimeClient,
     SwitchError,
     SwitchUnreachableError,
     Update,
     UpdateKind,
     WriteError,
 )
-from controller.push import load, shipped_program
-from controller.recovery import writing_stages
-from controller.routes import MAC, ROUTE
 from tests.controller.running_switch import DEVICE_ID, RunningSwitch, free_port, job, run_async
 
 pytestmark = pytest.mark.slow

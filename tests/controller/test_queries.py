@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from controller.p4rt import SwitchUnreachableError
 from controller.queries import MAX_OUTSTANDING, OP_QUERY_SLOT, SlotContent, SlotQueries
+from controller.updates import SwitchUnreachableError
 
 
 def content(index: int) -> SlotContent:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import replace
 from ipaddress import IPv4Address
 from pathlib import Path
@@ -22,7 +22,6 @@ from controller.api.messages import (
     Abort,
     EndCause,
     Ended,
-    Heartbeat,
     JobSpec,
     Leave,
     Left,
@@ -35,16 +34,16 @@ from controller.api.messages import (
 )
 from controller.config import Config, HostConfig, SwitchConfig
 from controller.entries import Entry
-from controller.fabric import ManagedSwitch, guards_of
+from controller.fabric import guards_of
 from controller.flows import FLOW, MEMBER_QP, removal_order
-from controller.registry import Registry
 from controller.routes import rack_entries
 from controller.sessions import Session
 from controller.specs import Member, Phase
 from controller.store import Store, StoredJob
-from controller.switch import SwitchError
+from controller.updates import SwitchError
 from controller.views import job_info
 from p4src import MAX_JOBS
+from tests.controller.bench import ControllerBench, run
 from tests.controller.fake_switch import FakeSwitch
 from tests.controller.told import ended_of, heard, plan_of, ready_of
 
@@ -78,45 +77,14 @@ def member(rank: int, *, qp: int = 0x100, path_mtu_max: int = 4096) -> Member:
     )
 
 
-class Bench:
-    """A controller that can be restarted; the switch and the database stay."""
+class Bench(ControllerBench):
+    """One switch."""
+
+    STEP_S = 0.5
 
     def __init__(self, path: Path, config: Config = CONFIG) -> None:
-        self.path = path
-        self.config = config
-        self.now = 1000.0
         self.switch = FakeSwitch(config.switches[0], rack_entries(config.switches[0], config.hosts))
-        self.registry = self._start()
-        self.qp = 0x100
-
-    def _start(self) -> Registry:
-        self.store = Store(self.path, wall_clock=lambda: 1e6)
-        registry = Registry(self.config, self.store, [ManagedSwitch(self.switch)], clock=lambda: self.now)
-        registry.load()
-        return registry
-
-    async def settled(self) -> None:
-        """The controller has looked over its switch, and done what was to be done."""
-        for switch in self.registry.switches.values():
-            if self.switch.connected:
-                await self.registry.settle(switch)
-        await self.registry.drain()
-
-    async def restart(self) -> None:
-        self.registry.stop()
-        await self.registry.drain()
-        self.store.close()
-        self.registry = self._start()
-        await self.settled()
-
-    async def pass_time(self, seconds: float, *alive: Session) -> None:
-        """Time goes by in steps; these workers send heartbeats meanwhile."""
-        for _ in range(round(seconds * 2)):
-            self.now += 0.5
-            for session in alive:
-                session.hear(Heartbeat())
-            self.registry.tick()
-            await self.registry.drain()
+        super().__init__(path, config, [self.switch])
 
     async def join(self, name: str, size: int, **member_fields: int) -> list[Session]:
         self.qp += 2
@@ -144,17 +112,7 @@ class Bench:
 def bench(tmp_path: Path) -> Callable[..., None]:
     """Run a test's coroutine with a Bench."""
 
-    def run(test: Callable[[Bench], Awaitable[None]], config: Config = CONFIG) -> None:
-        async def body() -> None:
-            bench = Bench(tmp_path / "c.db", config)
-            await bench.settled()
-            await test(bench)
-            await bench.registry.drain()
-            bench.store.close()
-
-        asyncio.run(body())
-
-    return run
+    return lambda test, config=CONFIG: run(lambda: Bench(tmp_path / "c.db", config), test)
 
 
 Run = Callable[..., None]
@@ -775,7 +733,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """What the database does not do next."""
     fails: set[str] = set()
     monkeypatch.setattr(FailingStore, "fails", fails)
-    monkeypatch.setitem(globals(), "Store", FailingStore)
+    monkeypatch.setattr(Bench, "STORE", FailingStore)
     return fails
 
 

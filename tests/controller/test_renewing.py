@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import re
 import sqlite3
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from ipaddress import IPv4Address
 from pathlib import Path
@@ -44,7 +44,6 @@ from controller.api.messages import (
     Start,
     Up,
 )
-from controller.config import Config
 from controller.entries import Entry, TableEntry, key_of
 from controller.flows import FLOW, MEMBER_QP
 from controller.jobs import Job
@@ -55,8 +54,9 @@ from controller.renewals import Cause, Step
 from controller.sessions import Session
 from controller.specs import Backup, Phase
 from controller.store import StoredJob
-from controller.switch import SwitchError
+from controller.updates import SwitchError
 from controller.views import job_info
+from tests.controller.bench import run
 from tests.controller.spine_leaf import FabricBench, fabric, member
 from tests.controller.told import everything, heard
 
@@ -231,17 +231,7 @@ class RenewalBench(FabricBench):
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Run:
-    def run(test: Callable[[RenewalBench], Awaitable[None]], config: Config = CONFIG) -> None:
-        async def body() -> None:
-            bench = RenewalBench(tmp_path / "c.db", config)
-            await bench.settled()
-            await test(bench)
-            await bench.registry.drain()
-            bench.store.close()
-
-        asyncio.run(body())
-
-    return run
+    return lambda test, config=CONFIG: run(lambda: RenewalBench(tmp_path / "c.db", config), test)
 
 
 def test_a_leaf_that_restarted_gives_its_jobs_a_new_generation(bench: Run) -> None:

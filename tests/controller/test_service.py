@@ -27,6 +27,7 @@ from controller.api.errors import (
     UnreachableError,
 )
 from controller.api.messages import Called, Compare, EndCause, Ended, Join, Mode, RcParameters, Ready, Worker
+from controller.config import Config
 from controller.entries import Entry, TableEntry
 from controller.fabric import ManagedSwitch
 from controller.flows import FLOW, MEMBER_QP
@@ -38,6 +39,7 @@ from controller.store import Store
 from host_agent.controller_session import ControllerSession
 from host_agent.errors import JobEndedError, JobRefusedError, MismatchError, WorkerLostError
 from host_agent.membership import Request
+from security.files import TlsFiles
 from tests.controller.fake_switch import FakeSwitch
 from tests.controller.test_registry import CONFIG as SLOW
 
@@ -85,18 +87,20 @@ class Served:
     switch: FakeSwitch
     address: str = "127.0.0.1:0"
     registry: Registry | None = None
+    tls: TlsFiles | None = None
+    config: Config = CONFIG
 
     def start(self) -> None:
         self._ready: queue.Queue[Exception | None] = queue.Queue()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
         self._thread.start()
-        error = self._ready.get(timeout=10)
-        if error is not None:
+        if (error := self._ready.get(timeout=20)) is not None:
+            self._thread.join()
             raise error
 
     def stop(self) -> None:
         self.loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(10)
+        self._thread.join(20)
         assert not self._thread.is_alive()
 
     async def _serve(self) -> None:
@@ -104,11 +108,16 @@ class Served:
         self.loop = asyncio.get_running_loop()
         with Store(self.database) as store:
             managed = ManagedSwitch(self.switch)
-            registry = self.registry = Registry(CONFIG, store, [managed])
+            registry = self.registry = Registry(self.config, store, [managed])
             registry.load()
             await registry.settle(managed)
-            unix = f"unix:{self.database.parent / 'c.sock'}"
-            server, (self.address, self.unix) = make_server(ControllerService(registry), [self.address, unix])
+            addresses = [self.address, f"unix:{self.database.parent / 'c.sock'}"]
+            try:
+                server, bound = make_server(ControllerService(registry), addresses, tls=self.tls)
+            except Exception as error:  # noqa: BLE001 (it is raised where it was asked for)
+                self._ready.put(error)
+                return
+            self.address, self.unix = bound
             await server.start()
             ticking = asyncio.create_task(registry.run())
             self._ready.put(None)

@@ -36,7 +36,7 @@ from controller.entries import TableEntry
 from controller.flows import FLOW, MEMBER_QP
 from controller.sessions import Session
 from controller.specs import Phase
-from controller.switch import SwitchError
+from controller.updates import SwitchError
 from tests.controller.spine_leaf import FabricBench, fabric
 from tests.controller.test_registry import CONFIG, PATIENCE_S, Bench, Run, member
 from tests.controller.test_registry import bench as bench

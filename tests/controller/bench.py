@@ -1,0 +1,85 @@
+"""A controller with switches in memory: it can be restarted, and the test turns its clock."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
+from typing import TypeVar
+
+from controller.api.messages import Heartbeat
+from controller.config import Config
+from controller.fabric import ManagedSwitch
+from controller.registry import Registry
+from controller.sessions import Session
+from controller.store import Store
+from tests.controller.fake_switch import FakeSwitch
+
+
+class ControllerBench:
+    """Switches and the database stay when the controller goes."""
+
+    STEP_S = 0.25
+    STORE = Store
+
+    def __init__(self, path: Path, config: Config, switches: Iterable[FakeSwitch]) -> None:
+        self.path = path
+        self.config = config
+        self.now = 1000.0
+        self.switches = {switch.config.name: switch for switch in switches}
+        self.registry = self._start()
+        self.qp = 0x100
+
+    def _start(self) -> Registry:
+        self.store = self.STORE(self.path, wall_clock=lambda: 1e6)
+        managed = [ManagedSwitch(switch) for switch in self.switches.values()]
+        registry = Registry(self.config, self.store, managed, clock=lambda: self.now)
+        registry.load()
+        return registry
+
+    async def settled(self) -> None:
+        """The controller has looked over the switches that are there, and done what was to be done."""
+        for name, switch in self.registry.switches.items():
+            if self.switches[name].connected:
+                await self.registry.settle(switch)
+        await self.registry.drain()
+
+    async def restart(self, path: Path | None = None, *, settle: bool = True) -> None:
+        """The controller dies and comes back, on the database in `path` if it is another."""
+        self.registry.stop()
+        await self.registry.drain()
+        self.store.close()
+        self.path = path or self.path
+        self.registry = self._start()
+        if settle:
+            await self.settled()
+
+    async def restart_on_a_new_database(self) -> None:
+        """What switches hold of jobs stays, and nobody knows of it."""
+        await self.restart(Path(f"{self.path}.new"))
+
+    async def pass_time(self, seconds: float, *alive: Session, step: float | None = None) -> None:
+        """Time goes by in steps; these workers send heartbeats meanwhile."""
+        step = step or self.STEP_S
+        for _ in range(round(seconds / step)):
+            self.now += step
+            for session in alive:
+                session.hear(Heartbeat())
+            self.registry.tick()
+            await self.registry.drain()
+
+
+B = TypeVar("B", bound=ControllerBench)
+
+
+def run(make: Callable[[], B], test: Callable[[B], Awaitable[None]]) -> None:
+    """A test's coroutine, with a bench of its own."""
+
+    async def body() -> None:
+        bench = make()
+        await bench.settled()
+        await test(bench)
+        await bench.registry.drain()
+        bench.store.close()
+
+    asyncio.run(body())
