@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any
@@ -31,37 +31,14 @@ from host_agent.error_feedback import ErrorFeedback
 from host_agent.errors import CommunicatorClosedError, CommunicatorError, RingFallbackWarning, UsageError
 from host_agent.execution import Begun, Connections, Execution, Task
 from host_agent.membership import Membership, MembershipChange, Seat
+from host_agent.metrics import Statistics
 from host_agent.runner import Link, Runner
 from host_agent.transport.events import Counters
 from host_agent.wire.aggregation import Kind, Reduction
 from security import tokens
 from security.files import TlsFiles, tls_files
 
-__all__ = ["Communicator", "RingFallbackWarning", "Statistics"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Statistics:
-    """What a communicator has done so far. Bytes are of whole data frames, resent ones included.
-
-    `ring_reason`: why the job went by ring, now or the last time; empty if it never did.
-
-    An RDMA device resends by itself and does not tell how much: there, packets and bytes are without what was
-    resent, `retransmissions` is 0, and the rest is what the device's own counters say (see `VerbsLink`).
-    """
-
-    collectives: int
-    in_network: int
-    ring: int
-    non_finite_fallbacks: int
-    busy_s: float
-    bytes_sent: int
-    packets_sent: int
-    retransmissions: int
-    duplicates: int
-    timeouts: int
-    renewals: int = 0
-    ring_reason: str = ""
+__all__ = ["Communicator", "RingFallbackWarning"]
 
 
 class Communicator:

@@ -16,7 +16,7 @@ def keep(array: NDArray[Any], copy: NDArray[np.uint8]) -> None:
     library().p4r_keep(array.ctypes.data, array.nbytes, copy.ctypes.data)
 
 
-def sum_rows(rows: NDArray[np.int32], out: NDArray[Any], *, divisor: int = 1) -> None:
+def sum_rows(rows: NDArray[np.int32], out: NDArray[Any], *, divisor: int) -> None:
     """Add up the floats at the beginning of each of `rows` (n, words; each contiguous) into `out`.
 
     `out.size` of each; in the order of the rows, in 64-bit floats; divided, rounded once.

@@ -72,26 +72,28 @@ _DROPS: Final = (
 )
 
 
-class Tallied(Protocol):
-    """What a communicator has done."""
+@dataclass(frozen=True, kw_only=True)
+class Statistics:
+    """What a communicator has done so far. Bytes are of whole data frames, resent ones included.
 
-    @property
-    def collectives(self) -> int: ...
+    `ring_reason`: why the job went by ring, now or the last time; empty if it never did.
 
-    @property
-    def in_network(self) -> int: ...
+    An RDMA device resends by itself and does not tell how much: there, packets and bytes are without what was
+    resent, `retransmissions` is 0, and the rest is what the device's own counters say (see `VerbsLink`).
+    """
 
-    @property
-    def ring(self) -> int: ...
-
-    @property
-    def non_finite_fallbacks(self) -> int: ...
-
-    @property
-    def busy_s(self) -> float: ...
-
-    @property
-    def renewals(self) -> int: ...
+    collectives: int
+    in_network: int
+    ring: int
+    non_finite_fallbacks: int
+    busy_s: float
+    bytes_sent: int
+    packets_sent: int
+    retransmissions: int
+    duplicates: int
+    timeouts: int
+    renewals: int = 0
+    ring_reason: str = ""
 
 
 class Counted(Protocol):
@@ -105,7 +107,7 @@ class Counted(Protocol):
 
     def counters(self) -> Counters: ...
 
-    def statistics(self) -> Tallied: ...
+    def statistics(self) -> Statistics: ...
 
     def standing(self, job: str) -> dict[str, Any]: ...
 
@@ -228,7 +230,7 @@ class AgentMetrics:
             in_network = self._communicator.mode is Mode.IN_NETWORK
         return self._families(tally, wire, in_network)
 
-    def _families(self, tally: Tallied, wire: Counters, in_network: bool) -> Iterator[Metric]:
+    def _families(self, tally: Statistics, wire: Counters, in_network: bool) -> Iterator[Metric]:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         mine, names = (self._job, str(self._communicator.rank)), ("job", "rank")

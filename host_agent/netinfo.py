@@ -10,10 +10,10 @@ from ipaddress import IPv4Address
 from typing import Final
 
 from host_agent.errors import InterfaceError
-from host_agent.wire.headers import Bth, IPv4, Udp, format_mac
+from host_agent.transport.config import PATH_MTUS
+from host_agent.wire.headers import Bth, IPv4, Udp
 from host_agent.wire.icrc import ICRC_SIZE
 
-PATH_MTUS: Final = (256, 512, 1024, 2048, 4096)
 # What a RoCE v2 packet adds to its payload, counted as a link's MTU counts (from the IP header on).
 ROCE_OVERHEAD: Final = IPv4.SIZE + Udp.SIZE + Bth.SIZE + ICRC_SIZE
 
@@ -23,7 +23,6 @@ _SIOCGIFADDR: Final = 0x8915
 _SIOCGIFMTU: Final = 0x8921
 _SIOCGIFHWADDR: Final = 0x8927
 _IFF_UP: Final = 0x1
-_IFF_LOOPBACK: Final = 0x8
 _ARPHRD_ETHER: Final = 1
 _IFREQ_SIZE: Final = 40
 _IFREQ_NAME_SIZE: Final = 16
@@ -112,7 +111,7 @@ def _read(name: str) -> Interface:
             raise InterfaceError(
                 f"network interface {name} has no IPv4 address: ip addr add … dev {name}"
             ) from error
-    return Interface(name=name, mac=format_mac(mac), ip=address, mtu=mtu)
+    return Interface(name=name, mac=mac.hex(":"), ip=address, mtu=mtu)
 
 
 def _ioctl(probe: socket.socket, request: int, name: str) -> bytes:

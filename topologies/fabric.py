@@ -108,7 +108,7 @@ class Fabric:
         )
         if options.delay_ms or options.loss:
             require_netem()
-        _disable_ipv6()
+        run("sh", "-c", _NO_IPV6)
         setLogLevel("warning")
         Mininet.inited = True  # else it changes the machine's sysctls, which a namespace does not have
         self.net = Mininet(build=False, controller=None, link=Link, intf=FabricIntf)
@@ -171,18 +171,6 @@ class Fabric:
             raise TopologyError(f"the wires have ended: {last_words(Path(found.wires.start.log))}")
         if self._fleet is not None:
             self._fleet.check()
-
-    def set_link(self, name: str, *, up: bool) -> None:
-        """Take the link l1:s2 (or s2:l1), or that of a host (h1), down, or up again."""
-        self.faults.set_link(name, up=up)
-
-    def kill_switch(self, name: str) -> None:
-        """End a switch without a word, as a crash does. Its links stay as they are."""
-        self.faults.kill_switch(name)
-
-    def restart_switch(self, name: str) -> None:
-        """Start a switch anew, without a program: the controller finds it and gives it one."""
-        self.faults.restart_switch(name)
 
     def _claim(self) -> None:
         name, options = self.options.name, self.options
@@ -408,10 +396,6 @@ _NO_IPV6: Final = (
     "for f in /proc/sys/net/ipv6/conf/all/disable_ipv6 /proc/sys/net/ipv6/conf/default/disable_ipv6; "
     "do [ ! -e $f ] || echo 1 > $f; done"
 )
-
-
-def _disable_ipv6() -> None:
-    run("sh", "-c", _NO_IPV6)
 
 
 @contextlib.contextmanager

@@ -14,6 +14,8 @@ from enum import Enum
 from ipaddress import IPv4Address, IPv4Network
 from typing import Final
 
+from controller.config import MAX_LEAVES, MAX_SPINES
+from p4src import MAX_RANKS
 from topologies.errors import TopologyError
 
 RACK_NETWORK: Final = IPv4Network("10.0.0.0/24")
@@ -24,8 +26,7 @@ CONTROLLER_IP: Final = MANAGEMENT[-2]  # 172.31.255.254
 P4RUNTIME_PORT: Final = 9559  # of the first switch; the others follow
 
 MIN_HOSTS, MAX_HOSTS = 2, 64
-MAX_HOSTS_A_LEAF: Final = 32
-MAX_SPINES, MAX_LEAVES = 4, 8
+MAX_HOSTS_A_LEAF: Final = MAX_RANKS
 FIRST_SPINE_ID: Final = 101
 FIRST_UPLINK_PORT: Final = 101
 

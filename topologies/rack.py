@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from topologies import layout
-from topologies.fabric import Fabric, Progress
+from topologies.fabric import Fabric
 from topologies.options import FabricOptions
 
 
@@ -25,6 +25,3 @@ class RackOptions(FabricOptions):
 
 class Rack(Fabric):
     """A running rack, as a context manager. The calling thread is in its namespace while it runs."""
-
-    def __init__(self, options: RackOptions, *, progress: Progress = lambda text: None) -> None:
-        super().__init__(options, progress=progress)

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 from topologies import layout
 from topologies.errors import TopologyError
-from topologies.fabric import Fabric, Progress
+from topologies.fabric import Fabric
 from topologies.links import LinkShape
 from topologies.options import FabricOptions
 
@@ -49,6 +49,3 @@ class SpineLeafOptions(FabricOptions):
 
 class SpineLeaf(Fabric):
     """A running spine-leaf fabric, as a context manager. The calling thread is in its namespace meanwhile."""
-
-    def __init__(self, options: SpineLeafOptions, *, progress: Progress = lambda text: None) -> None:
-        super().__init__(options, progress=progress)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from security.files import VARIABLE as TLS_VARIABLE
 from security.places import worker_directory
@@ -72,6 +72,9 @@ class SwitchState:
     role: Role = Role.LEAF
     start: Start | None = None
     killed: bool = False
+
+
+_Named = TypeVar("_Named", HostState, SwitchState)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,19 +166,18 @@ class ClusterState:
 
     def switch(self, name: str) -> SwitchState:
         """A switch by name; TopologyError names those there are."""
-        for switch in self.switches:
-            if switch.name == name:
-                return switch
-        names = ", ".join(switch.name for switch in self.switches)
-        raise TopologyError(f"cluster {self.name} has no switch {name!r}, it has {names}")
+        return self._known("switch", self.switches, name)
 
     def host(self, name: str) -> HostState:
         """A host by name; TopologyError names those there are."""
-        for host in self.hosts:
-            if host.name == name:
-                return host
-        names = ", ".join(host.name for host in self.hosts)
-        raise TopologyError(f"cluster {self.name} has no host {name!r}, it has {names}")
+        return self._known("host", self.hosts, name)
+
+    def _known(self, what: str, there: list[_Named], name: str) -> _Named:
+        for one in there:
+            if one.name == name:
+                return one
+        names = ", ".join(one.name for one in there)
+        raise TopologyError(f"cluster {self.name} has no {what} {name!r}, it has {names}")
 
     def host_link(self, name: str) -> str:
         """The host whose link that is, as h1, h1:s1 or s1:h1; empty if it is no host's."""

@@ -20,7 +20,7 @@ from p4src import CPU_PORT
 from security.files import TlsFiles
 from topologies.errors import TopologyError, UnsupportedError
 from topologies.layout import Role
-from topologies.processes import end, wait_until
+from topologies.processes import end
 from topologies.starting import Start, last_words
 from topologies.state import METRICS
 
@@ -93,12 +93,6 @@ class P4RuntimeSwitch(Switch):  # type: ignore[misc]
         """What only this target takes, before the "--"."""
         raise NotImplementedError
 
-    def start(self, controllers: object = ()) -> None:
-        """Start the process and wait until it serves P4Runtime."""
-        self.launch()
-        if not wait_until(self.serves, timeout_s=START_TIMEOUT_S):
-            raise self.failure()
-
     def starting(self) -> Start:
         """How its process is started."""
         return Start.of(self.command(), directory=self.settings.directory, log=self.log)
@@ -109,7 +103,7 @@ class P4RuntimeSwitch(Switch):  # type: ignore[misc]
 
     def serves(self) -> bool:
         """Whether it takes P4Runtime connections; TopologyError where its process has ended."""
-        if self.process_ended():
+        if self.process is not None and self.process.poll() is not None:
             raise self.failure()
         host, _, port = self.settings.address.rpartition(":")
         return accepts(host, int(port))
@@ -125,10 +119,6 @@ class P4RuntimeSwitch(Switch):  # type: ignore[misc]
         if self.process is not None:
             end([self.process])
         super().stop(deleteIntfs)
-
-    def process_ended(self) -> bool:
-        """Whether the process was started and is gone."""
-        return self.process is not None and self.process.poll() is not None
 
 
 class EmbeddedSwitch(P4RuntimeSwitch):
@@ -162,10 +152,6 @@ class Bmv2Switch(P4RuntimeSwitch):
         return [require_bmv2()]
 
     def options(self) -> list[str]:
-        if self.settings.loss:
-            raise UnsupportedError(
-                "BMv2 loses no packets on request: use the embedded switch, or lossy links"
-            )
         settings = self.settings
         return [
             *("--log-console", "-L", "warn"),

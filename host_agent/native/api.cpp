@@ -4,11 +4,9 @@
 #include <cstring>
 #include <exception>
 #include <memory>
-#include <string>
 
 #include "driver.h"
 #include "endpoint.h"
-#include "half.h"
 #include "icrc.h"
 #include "keep.h"
 #include "messages.h"
@@ -64,11 +62,6 @@ size_t describe(const Machine &machine, int64_t now, uint8_t *buffer, size_t cap
 }  // namespace
 
 int p4r_abi_version(void) { return P4R_ABI_VERSION; }
-
-const char *p4r_features(void) {
-    static const std::string text = std::string("crc32: ") + p4r::crc32_unit() + ", float16: " + p4r::half_unit();
-    return text.c_str();
-}
 
 p4r_endpoint *p4r_endpoint_new(const p4r_config *config, char *error, size_t error_size) {
     return make<p4r_endpoint>(config, error, error_size);
@@ -144,8 +137,6 @@ int p4r_driver_failure(p4r_driver *driver, p4r_event *event) { return driver->ma
 void p4r_driver_counters(p4r_driver *driver, p4r_counters *counters) { *counters = driver->machine.counters(); }
 
 void p4r_driver_progress(p4r_driver *driver, p4r_progress *progress) { *progress = driver->machine.progress(); }
-
-int64_t p4r_driver_now(void) { return p4r::monotonic_ns(); }
 
 p4r_messages *p4r_messages_new(const p4r_config *config, char *error, size_t error_size) {
     return make<p4r_messages>(config, error, error_size);
@@ -238,14 +229,6 @@ void p4r_decode_lanes(int element_type, int ordered, const void *lanes, size_t n
                       uint32_t divisor, int invert) {
     p4r::decode_lanes(element_type, ordered != 0, static_cast<const uint8_t *>(lanes), n, target, exponent, divisor,
                       invert != 0);
-}
-
-void p4r_encode_ordered_half(int element_type, const void *source, size_t n, void *lanes, int invert) {
-    p4r::encode_ordered_half(element_type, source, n, static_cast<uint8_t *>(lanes), invert != 0);
-}
-
-void p4r_decode_ordered_half(const void *lanes, size_t n, void *target, int invert) {
-    p4r::decode_ordered_half(static_cast<const uint8_t *>(lanes), n, target, invert != 0);
 }
 
 void p4r_encode_half(int element_type, const void *source, size_t n, void *lanes, int exponent) {

@@ -118,6 +118,4 @@ P4R_VECTORISED void float32_to_bfloat16(const float *source, size_t n, uint8_t *
     }
 }
 
-const char *half_unit() { return has_f16c ? "f16c" : "portable"; }
-
 }  // namespace p4r

@@ -11,6 +11,5 @@ void float32_to_float16(const float *source, size_t n, uint8_t *target);
 void bfloat16_to_float32(const uint8_t *source, size_t n, float *target);
 void float32_to_bfloat16(const float *source, size_t n, uint8_t *target);
 float float16_value(uint16_t bits);
-const char *half_unit();
 
 }  // namespace p4r

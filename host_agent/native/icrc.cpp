@@ -127,6 +127,4 @@ uint32_t icrc(const uint8_t *ip, size_t length) {
     return ~update(update_sliced(~0u, masked, sizeof masked), ip + kHeaders, length - kHeaders);
 }
 
-const char *crc32_unit() { return has_pclmul ? "pclmulqdq" : "slicing-by-16"; }
-
 }  // namespace p4r

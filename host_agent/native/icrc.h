@@ -13,6 +13,4 @@ uint32_t crc32(uint32_t crc, const uint8_t *data, size_t length);
 // It goes on the wire least significant byte first.
 uint32_t icrc(const uint8_t *ip, size_t length);
 
-const char *crc32_unit();
-
 }  // namespace p4r

@@ -127,7 +127,6 @@ typedef struct p4r_progress {
 } p4r_progress;
 
 P4R_EXPORT int p4r_abi_version(void);
-P4R_EXPORT const char *p4r_features(void);  // the vector units in use, for bug reports
 
 // The bare state machine. Not thread safe. `error` gets a sentence when a call fails.
 typedef struct p4r_endpoint p4r_endpoint;
@@ -165,7 +164,6 @@ P4R_EXPORT void p4r_driver_abort(p4r_driver *);
 P4R_EXPORT int p4r_driver_failure(p4r_driver *, p4r_event *);  // 1: it failed
 P4R_EXPORT void p4r_driver_counters(p4r_driver *, p4r_counters *);
 P4R_EXPORT void p4r_driver_progress(p4r_driver *, p4r_progress *);
-P4R_EXPORT int64_t p4r_driver_now(void);  // the driver's clock (CLOCK_MONOTONIC)
 
 // Operations as whole messages, for an RDMA adapter. No I/O, no thread, no clock; thread safe. wait, done, abort,
 // failure, counters, progress: as a driver's.
@@ -200,9 +198,6 @@ P4R_EXPORT void p4r_encode_lanes(int element_type, int ordered, const void *sour
 // even.
 P4R_EXPORT void p4r_decode_lanes(int element_type, int ordered, const void *lanes, size_t n, void *target,
                                  int exponent, uint32_t divisor, int invert);
-// Of types of 16 bits, the `ordered` ones in so many; two of them in a lane.
-P4R_EXPORT void p4r_encode_ordered_half(int element_type, const void *source, size_t n, void *lanes, int invert);
-P4R_EXPORT void p4r_decode_ordered_half(const void *lanes, size_t n, void *target, int invert);
 // Floats: x * 2^exponent as binary16, rounded to nearest even; two of them in a lane. And back: what is there, times
 // 2^-exponent / divisor, rounded once to nearest even.
 P4R_EXPORT void p4r_encode_half(int element_type, const void *source, size_t n, void *lanes, int exponent);

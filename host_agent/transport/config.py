@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address
 
 PATH_MTUS = (256, 512, 1024, 2048, 4096)
-MAX_QPN = MAX_PSN = 2**24 - 1
+_MOST_24_BITS = 2**24 - 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +103,7 @@ class TransportConfig:
             ("predecessor.qpn_out", self.predecessor.qpn_out),
             ("predecessor.psn_out", self.predecessor.psn_out),
         ):
-            if not 0 <= value <= MAX_QPN:
+            if not 0 <= value <= _MOST_24_BITS:
                 raise ValueError(f"{name} {value} does not fit 24 bits")
         if self.qpn_out == self.qpn_in:
             raise ValueError(

@@ -22,7 +22,6 @@ class Endpoint:
         self.config = config
         self._lib = native.library()
         self._operations: dict[int, Operation] = {}  # keeps the arrays alive
-        self._buffer = b""
         error = ctypes.create_string_buffer(native.ERROR_BYTES)
         handle = self._lib.p4r_endpoint_new(native.native_config(config), error, len(error))
         if not handle:

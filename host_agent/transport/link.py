@@ -139,18 +139,6 @@ class NativeLink:
         if result == _CLOSED:
             raise TransportClosedError(self._ended or "the connection was closed")
 
-    def done(self, op_id: int, *, until: EventType = EventType.RECEIVED) -> bool:
-        """Whether the operation is RECEIVED or COMPLETED; never blocks, never raises its failure."""
-        with self._lock:
-            return bool(self._call("done")(self._open().handle, until) >= op_id)
-
-    def drain(self, *, timeout_s: float | None = None) -> None:
-        """Block until every posted operation is COMPLETED."""
-        with self._lock:
-            last = max(self._open().operations, default=0)
-        if last:
-            self.wait(last, timeout_s=timeout_s, until=EventType.COMPLETED)
-
     def failure(self) -> Failure | None:
         """The fatal event, if the connection failed."""
         raw = native.NativeEvent()

@@ -135,7 +135,6 @@ class NativeProgress(ctypes.Structure):
 
 _PROTOTYPES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "p4r_abi_version": (c_int, ()),
-    "p4r_features": (c_char_p, ()),
     "p4r_endpoint_new": (c_void_p, (ctypes.POINTER(NativeConfig), c_char_p, c_size_t)),
     "p4r_endpoint_free": (None, (c_void_p,)),
     "p4r_endpoint_post": (
@@ -164,7 +163,6 @@ _PROTOTYPES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "p4r_driver_failure": (c_int, (c_void_p, ctypes.POINTER(NativeEvent))),
     "p4r_driver_counters": (None, (c_void_p, ctypes.POINTER(NativeCounters))),
     "p4r_driver_progress": (None, (c_void_p, ctypes.POINTER(NativeProgress))),
-    "p4r_driver_now": (c_int64, ()),
     "p4r_messages_new": (c_void_p, (ctypes.POINTER(NativeConfig), c_char_p, c_size_t)),
     "p4r_messages_free": (None, (c_void_p,)),
     "p4r_messages_post": (c_uint64, (c_void_p, ctypes.POINTER(NativeOperation), c_char_p, c_size_t)),
@@ -183,8 +181,6 @@ _PROTOTYPES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "p4r_crc32": (c_uint32, (c_uint32, c_char_p, c_size_t)),
     "p4r_encode_lanes": (None, (c_int, c_int, c_void_p, c_size_t, c_void_p, c_int, c_int)),
     "p4r_decode_lanes": (None, (c_int, c_int, c_void_p, c_size_t, c_void_p, c_int, c_uint32, c_int)),
-    "p4r_encode_ordered_half": (None, (c_int, c_void_p, c_size_t, c_void_p, c_int)),
-    "p4r_decode_ordered_half": (None, (c_void_p, c_size_t, c_void_p, c_int)),
     "p4r_encode_half": (None, (c_int, c_void_p, c_size_t, c_void_p, c_int)),
     "p4r_decode_half": (None, (c_int, c_void_p, c_size_t, c_void_p, c_int, c_uint32)),
     "p4r_leave_residual": (None, (c_void_p, c_size_t, c_int)),
@@ -211,11 +207,6 @@ def library() -> ctypes.CDLL:
     if version != ABI_VERSION:
         raise NativeLibraryError(f"{LIBRARY} has interface version {version}, not {ABI_VERSION}: {remedy}")
     return lib
-
-
-def features() -> str:
-    """Which vector units the library uses on this machine."""
-    return str(library().p4r_features().decode())
 
 
 def native_config(config: TransportConfig) -> NativeConfig:

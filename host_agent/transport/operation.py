@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from host_agent.wire.aggregation import CHUNK_BYTES, ElementType, Kind, Stage
 from host_agent.wire.aggregation import Op as SwitchOp
 
-__all__ = ["Arrival", "ElementType", "Operation", "SwitchOp", "elements_of_message", "message_count"]
+__all__ = ["Arrival", "ElementType", "Operation", "SwitchOp", "elements_of_message"]
 
 
 MARKED: Final = 64  # elements for which `Operation.special` has one place
@@ -93,11 +93,3 @@ class Operation:
 def elements_of_message(*, path_mtu: int, message_packets: int, wire_element_size: int = 4) -> int:
     """How many elements a message has, at most; an aggregated one's have 4 bytes on the wire, or 2."""
     return (path_mtu * message_packets - CHUNK_BYTES) // wire_element_size
-
-
-def message_count(elements: int, *, path_mtu: int, message_packets: int, wire_element_size: int = 4) -> int:
-    """How many messages a tensor of `elements` is cut into (at least one)."""
-    capacity = elements_of_message(
-        path_mtu=path_mtu, message_packets=message_packets, wire_element_size=wire_element_size
-    )
-    return max(1, -(-elements // capacity))

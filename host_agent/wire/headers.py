@@ -56,11 +56,6 @@ def parse_mac(text: str) -> bytes:
         raise ValueError(f"{text!r} is not a MAC address such as 02:00:00:00:00:01") from error
 
 
-def format_mac(mac: bytes) -> str:
-    """Six bytes as "02:00:0a:4d:00:01"."""
-    return mac.hex(":")
-
-
 def _cut_short(data: bytes, size: int, what: str) -> MalformedPacket:
     return MalformedPacket(f"{what} needs {size} bytes, but only {len(data)} are left")
 

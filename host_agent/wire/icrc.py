@@ -12,7 +12,6 @@ from typing import Final
 
 ICRC_SIZE: Final = 4
 
-_ETHERNET_SIZE: Final = 14
 _OF_LINK_LAYER: Final = zlib.crc32(b"\xff" * 8)
 # Offsets from the start of a 20-byte IPv4 header: TOS, TTL, IP checksum, UDP checksum, BTH resv8a.
 _MASKED: Final = (1, 8, 10, 11, 26, 27, 32)
@@ -25,8 +24,3 @@ def icrc(ip_packet: bytes) -> bytes:
     head = int.from_bytes(ip_packet[:_MASKED_END], "big") | _ONES
     crc = zlib.crc32(head.to_bytes(_MASKED_END, "big"), _OF_LINK_LAYER)
     return zlib.crc32(ip_packet[_MASKED_END:], crc).to_bytes(ICRC_SIZE, "little")
-
-
-def frame_icrc_ok(frame: bytes) -> bool:
-    """Whether the last four bytes of an Ethernet frame (no padding behind them) are its right ICRC."""
-    return icrc(frame[_ETHERNET_SIZE:-ICRC_SIZE]) == frame[-ICRC_SIZE:]

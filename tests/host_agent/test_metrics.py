@@ -17,10 +17,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from controller.api.messages import Mode
 from host_agent import joining, metrics
-from host_agent.communicator import Communicator, Statistics
+from host_agent.communicator import Communicator
 from host_agent.errors import UsageError
 from host_agent.joining import Place
-from host_agent.metrics import AgentMetrics
+from host_agent.metrics import AgentMetrics, Statistics
 from host_agent.runner import Alone
 from host_agent.transport.events import Counters
 from simulation.rack import Simulation, configs

@@ -84,25 +84,25 @@ def test_up_links_switches_and_down(target: SwitchTarget) -> None:
         first = cluster.hosts[0].process.pid
         assert len(run_inside(first, "ip", "neigh", "show", "nud", "permanent").splitlines()) == 4
 
-        fabric.set_link("l1:s2", up=False)
+        fabric.faults.set_link("l1:s2", up=False)
         up = {wire.link.name: wire.is_up for wire in wires.wires(cluster)}
         assert up == {"l1:s1": True, "l1:s2": False, "l2:s1": True, "l2:s2": True}
-        fabric.set_link("l1:s2", up=False)
+        fabric.faults.set_link("l1:s2", up=False)
         assert not wires.wires(cluster)[1].is_up
         for _ in range(2):
-            fabric.set_link("s2:l1", up=True)
+            fabric.faults.set_link("s2:l1", up=True)
         assert all(wire.is_up for wire in wires.wires(cluster))
         assert "rate 40Mbit" in run("tc", "qdisc", "show", "dev", "l1-eth102")
 
-        fabric.kill_switch("s1")
+        fabric.faults.kill_switch("s1")
         assert not cluster.switch("s1").process.alive()
         fabric.check()  # it was asked for
-        fabric.restart_switch("s1")
+        fabric.faults.restart_switch("s1")
         again = fabric.state.switch("s1")
         assert again.process.alive()
         assert replace(again, process=cluster.switch("s1").process) == cluster.switch("s1")
         with pytest.raises(TopologyError, match="has no switch 's9', it has l1, l2, s1, s2"):
-            fabric.kill_switch("s9")
+            fabric.faults.kill_switch("s9")
     assert not any(process.alive() for process in [*processes, again.process])
     assert not namespaces.exists(cluster.namespace)
 

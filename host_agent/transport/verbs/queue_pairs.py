@@ -125,7 +125,6 @@ class QueuePairs:
         with self._explained("cannot register buffers", advice):
             memory = _pyverbs("mr").MR(self._pd, 2 * slots * slot_bytes, _ACCESS_LOCAL_WRITE)
             self._memory = self._keep(memory)
-        self._slot_bytes = slot_bytes
         base = int(self._memory.buf)
         self.send_buffers: Sequence[int] = [base + slot * slot_bytes for slot in range(slots)]
         self.receive_buffers: Sequence[int] = [base + (slots + slot) * slot_bytes for slot in range(slots)]

@@ -8,96 +8,43 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
-from ipaddress import IPv4Address
 from random import Random
+from typing import Any
 
 from host_agent.transport import (
     Endpoint,
     Event,
     EventType,
     Operation,
-    Predecessor,
-    Successor,
     TransportConfig,
 )
-from host_agent.wire.headers import parse_mac
 from simulation.nic import NicEndpoint
-from simulation.switch.slot_rules import Flow, Job, Route, Slot, SwitchModel
+from simulation.rack import configs as configs_of
+from simulation.rack import job_of, routes_of
+from simulation.switch.slot_rules import SwitchModel
+from simulation.switch.state import Job, Slot
 
 LINK_DELAY_NS = 10_000
 TTL_OFFSET = 22  # the switch model trusts it, which a router does only where the IP checksum is right
-Forward = Callable[[int, bytes], list[tuple[int, bytes]]]
+Forward = Callable[[int, bytes], list[tuple[int, bytes]]]  # of a switch with rank r on port r + 1
 
 
 def ring_configs(
     ranks: int,
     *,
-    path_mtu: int = 256,
     window: int = 2,
     message_packets: int = 4,
     first_psns: Sequence[int] | None = None,
-    retry_limit: int = 0,
-    selective: bool = False,
-    rto_low_s: float = 0.002,
-    in_flight_bytes: int | None = None,
-    first_message: int = 0,
-    job_id: int = 7,
-    generation: int = 3,
+    **how: Any,
 ) -> list[TransportConfig]:
     """What a controller would hand out to the workers of one job."""
     psns = list(first_psns) if first_psns is not None else [1000 * (rank + 1) for rank in range(ranks)]
-    configs = []
-    for rank in range(ranks):
-        after, before = (rank + 1) % ranks, (rank - 1) % ranks
-        configs.append(
-            TransportConfig(
-                mac=mac(rank),
-                ip=address(rank),
-                qpn_out=0x100 + rank,
-                psn_out=psns[rank],
-                qpn_in=0x200 + rank,
-                successor=Successor(mac=mac(after), ip=address(after), qpn_in=0x200 + after),
-                predecessor=Predecessor(
-                    mac=mac(before), ip=address(before), qpn_out=0x100 + before, psn_out=psns[before]
-                ),
-                path_mtu=path_mtu,
-                window=window,
-                message_packets=message_packets,
-                job_id=job_id,
-                generation=generation,
-                rank=rank,
-                world_size=ranks,
-                retry_limit=retry_limit,
-                selective=selective,
-                rto_low_s=rto_low_s,
-                in_flight_bytes=in_flight_bytes,
-                first_message=first_message,
-            )
-        )
-    return configs
+    return configs_of(ranks, window=window, packets=message_packets, psns=psns, **how)
 
 
-def mac(rank: int) -> str:
-    return f"02:00:00:00:00:{rank:02x}"
-
-
-def address(rank: int) -> IPv4Address:
-    return IPv4Address("10.0.0.1") + rank
-
-
-def router(configs: Sequence[TransportConfig]) -> Forward:
+def router(configs: list[TransportConfig]) -> Forward:
     """A switch that knows no job: it forwards by destination address."""
-    return SwitchModel([], routes(configs)).process
-
-
-def routes(configs: Sequence[TransportConfig]) -> dict[IPv4Address, Route]:
-    """Rank r is on port r."""
-    return {
-        config.ip: Route(
-            port=config.rank, src_mac=parse_mac("02:00:00:00:ff:ff"), dst_mac=parse_mac(config.mac)
-        )
-        for config in configs
-    }
+    return SwitchModel([], routes_of(configs)).process
 
 
 class CheckedSwitch(SwitchModel):
@@ -113,31 +60,9 @@ class CheckedSwitch(SwitchModel):
         super().claim(job, slot, tag)
 
 
-def aggregating_switch(configs: Sequence[TransportConfig]) -> CheckedSwitch:
-    """The switch model with this job's flows; rank r is on port r."""
-    flows = tuple(
-        Flow(
-            rank=config.rank,
-            port=config.rank,
-            src_mac=parse_mac(config.mac),
-            src_ip=config.ip,
-            src_qp=config.qpn_out,
-            dst_port=(config.rank + 1) % config.world_size,
-            dst_mac=parse_mac(config.successor.mac),
-            dst_ip=config.successor.ip,
-            dst_qp=config.successor.qpn_in,
-        )
-        for config in configs
-    )
-    first = configs[0]
-    job = Job(
-        job=first.job_id,
-        generation=first.generation,
-        window=first.window,
-        packets=first.message_packets,
-        flows=flows,
-    )
-    return CheckedSwitch([job], routes(configs))
+def aggregating_switch(configs: list[TransportConfig]) -> CheckedSwitch:
+    """The switch model with this job's flows."""
+    return CheckedSwitch([job_of(configs)], routes_of(configs))
 
 
 @dataclass
@@ -241,8 +166,8 @@ class Fabric:
 
     def _arrive(self, port: int, outbound: bool, frame: bytes) -> None:
         if outbound:
-            for out_port, out_frame in self.switch(port, frame):
-                self._send(out_port, False, out_frame)
+            for out_port, out_frame in self.switch(port + 1, frame):
+                self._send(out_port - 1, False, out_frame)
         elif port not in self.asleep:
             self.endpoints[port].receive(frame, self.now)
             self.pump(port)

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from tests.host_agent.transport.fabric import address, mac
+from simulation.rack import ip_of, mac_of
 
 T = TypeVar("T")
 CLONE_NEWNET = 0x40000000
@@ -34,8 +34,8 @@ def veth_pair(*, mtu: int = 9000) -> Iterator[list[str]]:
             run(f"ip netns add {name}")
         run(f"ip link add roce0 netns {names[0]} type veth peer name roce0 netns {names[1]}")
         for rank, name in enumerate(names):
-            run(f"ip -n {name} link set roce0 address {mac(rank)} mtu {mtu} up")
-            run(f"ip -n {name} address add {address(rank)}/24 dev roce0")
+            run(f"ip -n {name} link set roce0 address {mac_of(rank)} mtu {mtu} up")
+            run(f"ip -n {name} address add {ip_of(rank)}/24 dev roce0")
             # In order, as on a cable: all that arrives goes through one processor's queue.
             steering = "/sys/class/net/roce0/queues/rx-0/rps_cpus"
             subprocess.run(

@@ -43,7 +43,7 @@ def test_a_message_is_cut_into_packets() -> None:
     assert payload[256:1456] == values.astype(">i4").tobytes()
     assert not any(payload[1456:])
     assert AggregationHeader.unpack(payload) == AggregationHeader(
-        job=7, generation=3, message=0, rank=0, op=Op.SUM, packets=3, element_type=ElementType.INT32,
+        job=3, generation=7, message=0, rank=0, op=Op.SUM, packets=3, element_type=ElementType.INT32,
         reduction=Reduction.SUM, elements=300, collective=1, tensor_elements=300,
     )  # fmt: skip
 
@@ -60,13 +60,13 @@ def test_one_packet_of_exact_bytes() -> None:
     peer.endpoint.post(sum_of(np.array([1, -2], np.int32)), peer.now)
     (frame,) = peer.endpoint.poll(peer.now)
     assert frame[:54].hex() == (
-        "020000000001" "020000000000" "0800"
-        "4500" "022c" "0000" "4000" "4011" "24bf" "0a000001" "0a000002"
+        "020000000102" "020000000101" "0800"
+        "4500" "022c" "0000" "4000" "4011" "24bd" "0a010001" "0a010002"
         "c100" "12b7" "0218" "0000"
         "04" "00" "ffff" "00" "000201" "80" "abcdef"
     )  # fmt: skip
     assert frame[54:90].hex() == (
-        "50345244" "01" "00" "0007" "00000003" "00000000" "00" "01" "01" "01" "01" "000000"
+        "50345244" "01" "00" "0003" "00000007" "00000000" "00" "01" "01" "01" "01" "000000"
         "00000002" "00000001" "00000002"
     )  # fmt: skip
     assert frame[310:318].hex() == "00000001fffffffe"

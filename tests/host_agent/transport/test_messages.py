@@ -18,9 +18,7 @@ from tests.host_agent.transport.test_simulation import (
     FAULTS,
     PSNS,
     SEEDS,
-    Program,
-    aggregate,
-    gather,
+    programs_of,
     run,
     switched,
 )
@@ -29,16 +27,6 @@ pytestmark = pytest.mark.slow
 
 EVERYBODY = range(256)
 KINDS = st.lists(st.sampled_from(["sum", "max", "gather"]), min_size=1, max_size=5)
-
-
-def programs_of(ranks: int, kinds: list[str], elements: int) -> list[Program]:
-    programs = [Program(rank) for rank in range(ranks)]
-    for number, kind in enumerate(kinds):
-        if kind == "gather":
-            gather(programs, elements, number)
-        else:
-            aggregate(programs, SwitchOp.SUM if kind == "sum" else SwitchOp.MAX, elements, number)
-    return programs
 
 
 @settings(deadline=None, max_examples=40)

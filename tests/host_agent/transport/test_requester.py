@@ -209,7 +209,7 @@ def test_the_retry_limit_ends_in_a_clear_failure() -> None:
     assert failure is not None
     assert (failure.code, failure.message, failure.psn) == (FailureCode.RETRY_LIMIT, 0, FIRST + 1)
     assert "rank 0" in failure.text
-    assert "10.0.0.2" in failure.text
+    assert "10.1.0.2" in failure.text
     assert "message 0, PSN 1001 after 3 retransmissions" in failure.text
     assert peer.endpoint.next_timeout_ns() is None
     assert peer.poll() == []

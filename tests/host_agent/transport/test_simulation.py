@@ -145,6 +145,17 @@ def gather(programs: list[Program], elements: int, seed: int) -> None:
             send = receive
 
 
+def programs_of(ranks: int, kinds: list[str], elements: int) -> list[Program]:
+    """One collective of each kind, one after the other: "sum", "max" or "gather"."""
+    programs = [Program(rank) for rank in range(ranks)]
+    for number, kind in enumerate(kinds):
+        if kind == "gather":
+            gather(programs, elements, number)
+        else:
+            aggregate(programs, SwitchOp.SUM if kind == "sum" else SwitchOp.MAX, elements, number)
+    return programs
+
+
 def run(fabric: Fabric, programs: list[Program], *, limit_s: float = 1000.0) -> None:
     """To the end; every result is exact, everything is acknowledged."""
 

@@ -323,7 +323,7 @@ def test_both_queue_pairs_get_what_the_controller_handed_out(rdma: Rdma) -> None
     rc = RcParameters(timeout=18, retry_count=6, rnr_retry=7, min_rnr_timer=11)
     pairs.connect(config, rc, slots=4, slot_bytes=2048)
     out, into = (qp.attributes for qp in rdma.queue_pairs)
-    for attributes, peer in ((out, "10.0.0.3"), (into, "10.0.0.1")):
+    for attributes, peer in ((out, "10.1.0.3"), (into, "10.1.0.1")):
         assert (attributes.timeout, attributes.retry_cnt) == (18, 6)
         assert (attributes.rnr_retry, attributes.min_rnr_timer) == (7, 11)
         assert attributes.path_mtu == 2  # IBV_MTU_512
@@ -367,7 +367,7 @@ def test_what_cannot_be_opened_says_why_and_leaves_nothing_open(rdma: Rdma, refu
     ("refused", "text"),
     [
         ("MR", "cannot register buffers.*16384 bytes of locked memory"),
-        ("to_rts", r"cannot connect to 10\.0\.0\.2.*ip neigh show 10\.0\.0\.2"),
+        ("to_rts", r"cannot connect to 10\.1\.0\.2.*ip neigh show 10\.1\.0\.2"),
     ],
 )
 def test_what_cannot_be_connected_says_why(rdma: Rdma, refused: str, text: str) -> None:

@@ -79,8 +79,7 @@ def test_bytes_around_the_ring(ranks: int, window: int) -> None:
             ids = [link.post(passing(s, r)) for link, s, r in zip(links, sent, received, strict=True)]
             for link, op_id in zip(links, ids, strict=True):
                 link.wait(op_id, timeout_s=PATIENCE_S)
-                link.drain(timeout_s=PATIENCE_S)
-                assert link.done(op_id, until=EventType.COMPLETED)
+                link.wait(op_id, timeout_s=PATIENCE_S, until=EventType.COMPLETED)
             assert all(np.array_equal(received[rank], sent[rank - 1]) for rank in range(ranks))
         assert all(device.rc == RC for device in devices)
         assert all(link.counters().messages_sent == link.progress().sent_messages > 0 for link in links)
@@ -118,7 +117,7 @@ def test_a_slot_is_sent_from_again_when_its_send_is_complete_and_not_before() ->
         devices[0].release()
         for link, op_id, result in zip(links, ids, results, strict=True):
             link.wait(op_id, timeout_s=PATIENCE_S)
-            link.drain(timeout_s=PATIENCE_S)
+            link.wait(op_id, timeout_s=PATIENCE_S, until=EventType.COMPLETED)
             assert np.array_equal(result, sum(values))
 
 
@@ -163,16 +162,15 @@ def test_more_completions_at_once_than_are_taken_at_a_time() -> None:
         devices[0].release()
         for link, op_id in zip(links, ids, strict=True):
             link.wait(op_id, timeout_s=PATIENCE_S)
-            link.drain(timeout_s=PATIENCE_S)
+            link.wait(op_id, timeout_s=PATIENCE_S, until=EventType.COMPLETED)
         assert all(np.array_equal(received[rank], sent[rank - 1]) for rank in range(2))
 
 
 def test_it_sleeps_while_there_is_nothing_to_do() -> None:
     with rack() as (links, devices):
-        for link in links:
-            link.post(passing(np.zeros(9, np.uint8), np.zeros(9, np.uint8)))
-        for link in links:
-            link.drain(timeout_s=PATIENCE_S)
+        ids = [link.post(passing(np.zeros(9, np.uint8), np.zeros(9, np.uint8))) for link in links]
+        for link, op_id in zip(links, ids, strict=True):
+            link.wait(op_id, timeout_s=PATIENCE_S, until=EventType.COMPLETED)
         op_id = links[0].post(sum_of(np.ones(100, np.int32)))
         eventually(lambda: devices[0].sends)
         before = devices[0].polls
@@ -185,12 +183,12 @@ ERRORS = [
     (
         Status.RETRY_EXC_ERR,
         FailureCode.RETRY_LIMIT,
-        ["successor 10.0.0.2", "after 5 retransmissions", "268 ms"],
+        ["successor 10.1.0.2", "after 5 retransmissions", "268 ms"],
     ),
-    (Status.RNR_RETRY_EXC_ERR, FailureCode.RETRY_LIMIT, ["successor 10.0.0.2", "rc_rnr_retry to 7"]),
-    (Status.REM_INV_REQ_ERR, FailureCode.REMOTE_ERROR, ["successor 10.0.0.2", "REM_INV_REQ_ERR"]),
+    (Status.RNR_RETRY_EXC_ERR, FailureCode.RETRY_LIMIT, ["successor 10.1.0.2", "rc_rnr_retry to 7"]),
+    (Status.REM_INV_REQ_ERR, FailureCode.REMOTE_ERROR, ["successor 10.1.0.2", "REM_INV_REQ_ERR"]),
     (Status.REM_OP_ERR, FailureCode.REMOTE_ERROR, ["REM_OP_ERR"]),
-    (Status.LOC_PROT_ERR, FailureCode.LOCAL_ERROR, ["fake0", "LOC_PROT_ERR", "sending to 10.0.0.2"]),
+    (Status.LOC_PROT_ERR, FailureCode.LOCAL_ERROR, ["fake0", "LOC_PROT_ERR", "sending to 10.1.0.2"]),
     (Status.WR_FLUSH_ERR, FailureCode.LOCAL_ERROR, ["fake0", "WR_FLUSH_ERR"]),
     (99, FailureCode.LOCAL_ERROR, ["status 99"]),
 ]
@@ -216,7 +214,7 @@ def test_a_completion_with_an_error_ends_every_wait(status: int, code: FailureCo
 def test_a_failed_receive_names_the_predecessor() -> None:
     with waiting() as (link, device, op_id):
         device.complete(FakeCompletion(RECEIVE | 1, status=Status.LOC_LEN_ERR))
-        with pytest.raises(ProtocolError, match=r"LOC_LEN_ERR.*receiving from 10\.0\.0\.2"):
+        with pytest.raises(ProtocolError, match=r"LOC_LEN_ERR.*receiving from 10\.1\.0\.2"):
             link.wait(op_id, timeout_s=PATIENCE_S)
 
 
@@ -302,7 +300,7 @@ def test_a_neighbour_that_cannot_be_connected_to_leaves_nothing_running(
     device = FakeQueuePairs(FakeWire(), 0)
 
     def connect(*_: object, **__: object) -> None:
-        raise TransportError("RDMA device fake0 cannot connect to 10.0.0.2")
+        raise TransportError("RDMA device fake0 cannot connect to 10.1.0.2")
 
     monkeypatch.setattr(device, "connect", connect)
     link = VerbsLink(ring_configs(2)[0], device, RC)
