@@ -25,7 +25,7 @@ from host_agent.wire.headers import Opcode
 from p4src import MAX_SLOTS
 from simulation.jobs import JobRun, Worker
 from simulation.network import End, far_ends
-from simulation.rack import Faults, InvariantError
+from simulation.rack import Event, Faults, InvariantError
 from simulation.switch.placement import SENDS, roce_headers
 from simulation.switch.tree_packets import TreePacket
 from simulation.watched import WatchedSwitch
@@ -33,13 +33,6 @@ from simulation.watched import WatchedSwitch
 QUEUE_NS = 1_000_000  # until a job that found no room tries again
 Drop = Callable[[str, int, bytes], bool]
 """Whether a frame that leaves a switch's port for a link, or comes to it, is lost: by name and port."""
-
-
-@dataclass(order=True)
-class _Event:
-    at_ns: int
-    order: int
-    action: Callable[[], None] = field(compare=False)
 
 
 class FabricSimulation:
@@ -73,7 +66,7 @@ class FabricSimulation:
         self.known: dict[str, LinkState] = {}  # to a leaf's entries
         self.drop: Drop | None = None
         self.tap: Callable[[str, int, bytes], None] = lambda switch, port, frame: None
-        self._events: list[_Event] = []
+        self._events: list[Event] = []
         self._order = 0
         for switch in config.switches:
             self.switches[switch.name].write(base_entries(config, switch))
@@ -156,7 +149,7 @@ class FabricSimulation:
 
     def at(self, time_ns: int, action: Callable[[], None]) -> None:
         self._order += 1
-        heapq.heappush(self._events, _Event(time_ns, self._order, action))
+        heapq.heappush(self._events, Event(time_ns, self._order, action))
 
     def step(self) -> None:
         """Do what comes next."""

@@ -34,7 +34,7 @@ from host_agent.wire.headers import (
     Udp,
     parse_mac,
 )
-from host_agent.wire.psn import PSN_MODULUS
+from host_agent.wire.psn import PSN_MODULUS, compare
 
 TIMEOUT_NS = 5_000_000
 NOT_READY_NS = 10_000_000  # what an RNR NAK has it wait; the timer in it is not looked at
@@ -115,11 +115,6 @@ class Segment:
     opcode: Opcode
     payload: bytes
     last: bool
-
-
-def ahead(psn: int, other: int) -> int:
-    """How far `psn` is ahead of `other`; negative: behind."""
-    return (psn - other + PSN_MODULUS // 2) % PSN_MODULUS - PSN_MODULUS // 2
 
 
 class NicEndpoint:
@@ -257,9 +252,9 @@ class NicEndpoint:
         # A NAK of either kind acknowledges what is before it.
         acknowledged = psn if syndrome & KIND == 0 else psn - 1
         outstanding = [*self.sent, *self.to_send]
-        if not outstanding or not 0 <= ahead(acknowledged, outstanding[0].psn - 1) <= len(outstanding):
+        if not outstanding or not 0 <= compare(acknowledged, outstanding[0].psn - 1) <= len(outstanding):
             return
-        while outstanding and ahead(outstanding[0].psn, acknowledged) <= 0:
+        while outstanding and compare(outstanding[0].psn, acknowledged) <= 0:
             self.timer, self.told_to_wait, self.retries = now + TIMEOUT_NS, False, 0
             if outstanding.pop(0).last:
                 self.engine.acknowledged()
@@ -274,7 +269,7 @@ class NicEndpoint:
             self.timer, self.told_to_wait, self.retries = now + NOT_READY_NS, True, 0
 
     def _on_data(self, packet: RocePacket, now: int) -> None:
-        distance = ahead(packet.bth.psn, self.expected)
+        distance = compare(packet.bth.psn, self.expected)
         if distance < 0:
             self.answers.append((ACK_SYNDROME, (self.expected - 1) % PSN_MODULUS))
             return

@@ -19,7 +19,8 @@ from host_agent.transport import Endpoint, EventType, Predecessor, Successor, Tr
 from host_agent.transport.events import Failure
 from host_agent.wire.headers import parse_mac
 from simulation.nic import NicEndpoint
-from simulation.switch.slot_rules import Flow, Job, Route, Slot, SwitchModel
+from simulation.switch.slot_rules import SwitchModel
+from simulation.switch.state import Flow, Job, Route, Slot
 
 LINK_DELAY_NS = 10_000
 GENERATION = 7
@@ -118,7 +119,9 @@ class Worker:
 
 
 @dataclass(order=True)
-class _Event:
+class Event:
+    """What happens at a time; of several, what was asked for first."""
+
     at_ns: int
     order: int
     action: Callable[[], None] = field(compare=False)
@@ -216,7 +219,7 @@ class Simulation:
         self.workers = [Worker(Endpoint(config)) for config in workers]
         self.switch = WatchedSwitch([self.job], routes_of(workers))
         self.switch.received = lambda: [w.endpoint.progress().received_messages for w in self.workers]
-        self._events: list[_Event] = []
+        self._events: list[Event] = []
         self._order = 0
 
     def install(self) -> None:
@@ -297,7 +300,7 @@ class Simulation:
         """Put a frame on a link, and let the link do its worst."""
         for after_ns, arriving in self.faults.arrivals(frame, self.random):
             self._order += 1
-            event = _Event(self.now_ns + after_ns, self._order, partial(arrive, arriving))
+            event = Event(self.now_ns + after_ns, self._order, partial(arrive, arriving))
             heapq.heappush(self._events, event)
 
     def close(self) -> None:

@@ -10,8 +10,7 @@ from host_agent.wire.aggregation import CHUNK_BYTES
 from host_agent.wire.headers import RocePacket
 from simulation.rack import InvariantError
 from simulation.switch.from_entries import EntrySwitch
-from simulation.switch.slot_rules import Flow, Job, Out, Record, Slot
-from simulation.switch.state import SpineJob, Tag
+from simulation.switch.state import Flow, Job, Out, Record, Slot, SpineJob, Tag
 from simulation.switch.tree_packets import Kind, TreePacket
 
 

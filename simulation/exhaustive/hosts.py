@@ -177,7 +177,6 @@ class Hosts:
         self.came: list[dict[int, tuple[int, int]]] = [{} for _ in range(scope.ranks)]  # from, by what
         self.live: list[dict[int, Host]] = [{} for _ in range(scope.ranks)]
         self.first: list[Step] = []
-        self.made = 0  # endpoints' steps, those to reach a state again not counted
         for rank in range(scope.ranks):
             host = Host(scope, rank)
             frames, wrong = host.run()
@@ -197,7 +196,6 @@ class Hosts:
         if known is not None:
             return known
         host = self.live[rank].pop(state, None) or self._again(rank, state)
-        self.made += 1
         step = self._took(host, *host.apply(given, self._frame(rank, given)))
         self.steps[rank][state, given] = step
         if step.state != self.first[rank].state:

@@ -18,8 +18,8 @@ from simulation.exhaustive.hosts import Host
 from simulation.exhaustive.scopes import Call, Scope
 from simulation.exhaustive.values import configs_of, part, sum_of
 from simulation.rack import job_of, routes_of
-from simulation.switch.slot_rules import Flow, Job, Out, Record, Slot, SwitchModel
-from simulation.switch.state import Tag
+from simulation.switch.slot_rules import SwitchModel
+from simulation.switch.state import Flow, Job, Out, Record, Slot, Tag
 
 RESTART, RENEWAL = -1, -2  # what the switch is given, where it is no frame
 ADAPTERS_RNR = 0x38
@@ -91,11 +91,9 @@ class Rack:
         self.scope = scope
         self.numbers: dict[Any, int] = {}
         self.switches: list[NotingSwitch | None] = []
-        self.jobs: list[Job | None] = []
         self.renewed: list[int] = []
         self.turned: list[tuple[int, ...]] = []  # the numbers of the states with the ranks turned
         self.steps: dict[tuple[int, int, int], Step] = {}
-        self.made = 0
         before = None if scope.earlier is None else self._earlier(scope)
         self.first = self._number(install(configs_of(scope, 0), scope.adapters, before), 0)
 
@@ -103,7 +101,6 @@ class Rack:
         """What becomes of a state when a frame comes in from a rank; or something else."""
         known = self.steps.get((state, port, meaning))
         if known is None:
-            self.made += 1
             known = self._step(state, port, meaning, frame)
             self.steps[state, port, meaning] = known
         return known
@@ -132,7 +129,7 @@ class Rack:
         shapes = [(renewed, None if job is None else self._shape(job, turn)) for turn in range(ranks)]
         number = self._intern(shapes[0])
         if self.switches[number] is None:
-            self.switches[number], self.jobs[number], self.renewed[number] = switch, job, renewed
+            self.switches[number], self.renewed[number] = switch, renewed
             self.turned[number] = tuple(self._intern(shape) for shape in shapes)
         return number
 
@@ -140,7 +137,6 @@ class Rack:
         number = self.numbers.setdefault(shape, len(self.numbers))
         if number == len(self.switches):
             self.switches.append(None)
-            self.jobs.append(None)
             self.renewed.append(0)
             self.turned.append(())
         return number

@@ -19,12 +19,12 @@ from host_agent.wire.aggregation import CHUNK_BYTES, RANK_OFFSET, SUMMED_BIT, Re
 from host_agent.wire.headers import MalformedPacket, Opcode, RocePacket
 from simulation.exhaustive.scopes import Call, Scope
 from simulation.rack import configs
+from simulation.switch.placement import FIRSTS
 
 PATH_MTU = 512
 HEADERS = 54  # before the payload
 NOTHING = np.int32(-0x5EED)  # what receive buffers hold before
 NEXT_QPNS = 0x1000  # a renewal's, above those of before
-FIRSTS = (Opcode.SEND_FIRST, Opcode.SEND_ONLY)
 
 Array = NDArray[np.int32]
 

@@ -32,11 +32,6 @@ class Clock:
         """As asyncio and the controller count."""
         return self.now_ns / NS
 
-    @property
-    def next_ns(self) -> int | None:
-        """When something happens; None: never."""
-        return self._heap[0][0] if self._heap else None
-
     def at(self, time_ns: int, action: Callable[..., None], *args: Any) -> None:
         """Have something done, now or later."""
         self._order += 1

@@ -9,8 +9,7 @@ from controller.entries import Entry
 from controller.queries import OP_QUERY_SLOT
 from host_agent.wire.headers import RocePacket
 from simulation.rack import InvariantError
-from simulation.switch.slot_rules import Flow, Job, Out, Record
-from simulation.switch.state import Slot, SpineJob, Tag
+from simulation.switch.state import Flow, Job, Out, Record, Slot, SpineJob, Tag
 from simulation.watched import Knowledge, WatchedSwitch
 
 if TYPE_CHECKING:

@@ -6,8 +6,7 @@ The same writes, restarts and frames in the same order; what leaves is compared 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -162,13 +161,3 @@ def _stretch(switch: Bmv2, name: str, steps: Sequence[Came]) -> str:
             (last.left, last.echoes),
         )
     return ""
-
-
-@contextmanager
-def playback() -> Iterator[Playback]:
-    """For as many runs as are wanted."""
-    made = Playback()
-    try:
-        yield made
-    finally:
-        made.close()

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from host_agent.quantisation import Blocks, block_sum, divide, from_ordered, to_ordered
 from host_agent.transport import Operation, SwitchOp
 from host_agent.transport.operation import MARKED
-from host_agent.wire.aggregation import ElementType, Reduction
+from host_agent.wire.aggregation import ElementType
 from simulation.cases import Case, same_bits
 from simulation.rack import InvariantError
 
@@ -163,6 +163,3 @@ class Expected:
         if case.module == module:
             return case
         return replace(case, module=module)
-
-
-__all__ = ["Deliveries", "Expected", "Reduction"]

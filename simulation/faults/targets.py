@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import cache
 
@@ -78,7 +78,7 @@ def players(target: str) -> Iterator[Targeted]:
         from simulation.bmv2 import Bmv2Error
         from simulation.faults import recording
 
-        with recording.playback() as playback:
+        with closing(recording.Playback()) as playback:
             try:
                 yield Targeted(playback.record, playback.compare)
             except (Bmv2Error, SwitchError) as error:

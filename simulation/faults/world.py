@@ -153,7 +153,9 @@ class World:
         self.config = schedule.config()
         self._hosts = {host.name: host for host in self.config.hosts}
         self._qps: QueuePairs = {}
-        self._backup = BackupNetwork(self.clock, self._qps, delay_ns=self.latency("backup", 50_000, 500_000))
+        self.backup_wire = BackupNetwork(
+            self.clock, self._qps, delay_ns=self.latency("backup", 50_000, 500_000)
+        )
         self._qpns = 0x800000
         self.wires: dict[str, Wire] = {}
         self._out: dict[tuple[str, int], Wire] = {}
@@ -248,11 +250,6 @@ class World:
 
     def _sender(self, name: str) -> Callable[[int, bytes], None]:
         return lambda port, frame: self._out[name, port].send(frame)
-
-    @property
-    def backup_wire(self) -> BackupNetwork:
-        """The network beside the switches."""
-        return self._backup
 
     def backup_of(self, host: HostConfig) -> tuple[str, IPv4Address]:
         """MAC and address of a host's other interface."""
@@ -517,6 +514,3 @@ class World:
 def run(schedule: Schedule, **options: Any) -> Outcome:
     """Play a schedule once."""
     return World(schedule, **options).run()
-
-
-__all__ = ["Mishap", "Outcome", "Wire", "World", "run"]

@@ -31,8 +31,6 @@ from simulation.switch.placement import (
     whole_chunks,
 )
 from simulation.switch.state import (
-    COUNTERS,
-    RACK_COUNTERS,
     Flow,
     Job,
     Link,
@@ -41,26 +39,12 @@ from simulation.switch.state import (
     Route,
     Slot,
     SpineJob,
-    serial_age,
 )
 from simulation.switch.tree import TreeSwitch
 from simulation.switch.tree_packets import TreePacket
 
 BROADCAST = b"\xff" * 6
 _IPV4, _ARP = ETHERTYPE_IPV4.to_bytes(2, "big"), ETHERTYPE_ARP.to_bytes(2, "big")
-
-__all__ = [
-    "COUNTERS",
-    "RACK_COUNTERS",
-    "Flow",
-    "Job",
-    "Out",
-    "Record",
-    "Route",
-    "Slot",
-    "SwitchModel",
-    "serial_age",
-]
 
 MARK_OFFSET = 50  # BTH's reserved bits
 CONGESTION_NOTIFICATION = 0x81  # CNP: RoCE v2's congestion management (annex A17)

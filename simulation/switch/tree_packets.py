@@ -13,7 +13,7 @@ import struct
 import zlib
 from dataclasses import field
 from enum import IntEnum, IntFlag
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Network
 from typing import Final
 
 from host_agent.wire.aggregation import CHUNK_BYTES, MAX_CHUNKS
@@ -158,8 +158,3 @@ def tree_icrc(network: bytes, header: bytes, payload: bytes) -> bytes:
     masked = (int.from_bytes(network, "big") | _ONES).to_bytes(_NETWORK, "big")
     crc = zlib.crc32(payload, zlib.crc32(header[:8] + masked + header[8:]))
     return crc.to_bytes(ICRC_SIZE, "little")
-
-
-def switch_address(device_id: int) -> IPv4Address:
-    """169.254.(device_id >> 8).(device_id & 255): what a switch is called on its links to others."""
-    return LINK_LOCAL[device_id]

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from simulation.switch.slot_rules import RACK_COUNTERS, Job, Route
+from simulation.switch.state import RACK_COUNTERS, Job, Route
 from soft_switch.dataplane import DataPlane, Exact, Lpm, Match
 
 JSON = Path(__file__).parents[2] / "p4src" / "build" / "p4reduce.json"

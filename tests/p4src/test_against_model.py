@@ -17,7 +17,8 @@ from host_agent.wire import psn as psn_math
 from host_agent.wire.aggregation import CHUNK_BYTES, AggregationHeader, ElementType, Op
 from host_agent.wire.headers import Aeth, Bth, Ethernet, IPv4, Opcode, RocePacket, Udp
 from simulation.rack import configs, job_of, routes_of
-from simulation.switch.slot_rules import Job, SwitchModel
+from simulation.switch.slot_rules import SwitchModel
+from simulation.switch.state import Job
 from tests.p4src.rack import CompiledRack
 
 pytestmark = pytest.mark.slow

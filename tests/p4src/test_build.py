@@ -7,6 +7,7 @@ import re
 import shutil
 import struct
 from dataclasses import replace
+from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import p4src
 from controller import probes
 from controller.flows import RNR_NAK
 from controller.graph import Link
+from controller.routes import switch_ip
 from host_agent.wire import aggregation, headers
 from host_agent.wire.aggregation import AggregationHeader, ElementType, Flags, Op, Reduction
 from host_agent.wire.headers import Ethernet, IPv4, Udp
@@ -27,7 +29,6 @@ from simulation.switch.tree_packets import (
     Kind,
     TreeFlags,
     TreePacket,
-    switch_address,
 )
 
 P4_SIZES = p4src.ROOT / "include" / "sizes.p4"
@@ -176,7 +177,7 @@ def test_the_tree_header_is_one_layout_in_docs_and_p4_and_python() -> None:
     documented = documented_tree_header()
     plain = TreePacket(
         ethernet=Ethernet(dst=bytes(6), src=bytes(6)),
-        ip=IPv4(src=switch_address(1), dst=switch_address(2), total_length=0),
+        ip=IPv4(src=IPv4Address(switch_ip(1)), dst=IPv4Address(switch_ip(2)), total_length=0),
         udp=Udp(length=0),
         kind=Kind.RESULT,
     )
@@ -203,7 +204,7 @@ def test_the_controllers_probe_is_a_tree_packet() -> None:
     packet = TreePacket.parse(frame)
     assert packet is not None
     assert (packet.kind, packet.message, packet.payload) == (Kind.ECHO_REQUEST, 0x01020304, b"")
-    assert (packet.ip.src, packet.ip.dst) == (switch_address(1), switch_address(101))
+    assert (packet.ip.src, packet.ip.dst) == (IPv4Address(switch_ip(1)), IPv4Address(switch_ip(101)))
     assert packet.icrc_ok()
     assert packet.build() == frame
 

@@ -23,7 +23,7 @@ from host_agent.wire.headers import Ethernet, IPv4, RocePacket, Udp
 from simulation.fabric import FabricSimulation
 from simulation.network import fabric_config
 from simulation.scenarios import Scenario, draw
-from simulation.switch.slot_rules import Out
+from simulation.switch.state import Out
 from simulation.switch.tree_packets import TREE_PORT, TREE_VERSION, Kind, TreePacket
 from tests.p4src.entry_pair import EntryPair
 

@@ -13,16 +13,24 @@ from host_agent.transport import SwitchOp, TransportConfig
 from host_agent.transport.events import FailureCode
 from host_agent.wire import psn as psn_math
 from host_agent.wire.headers import RocePacket
-from simulation.switch.slot_rules import Flow, Job, Out, Record
+from simulation.rack import routes_of
+from simulation.switch.state import Flow, Job, Out, Record
 from tests.host_agent.transport.fabric import (
     CheckedSwitch,
     Fabric,
     Faults,
     aggregating_switch,
     ring_configs,
-    routes,
 )
-from tests.host_agent.transport.test_simulation import FAULTS, PSNS, SEEDS, Program, aggregate, gather, run
+from tests.host_agent.transport.test_simulation import (
+    FAULTS,
+    PSNS,
+    SEEDS,
+    Program,
+    aggregate,
+    programs_of,
+    run,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -78,20 +86,9 @@ def just_switch(configs: list[TransportConfig], rnr_ranks: int) -> JustSwitch:
         for f, c in zip(plain.flows, configs, strict=True)
     )
     job = Job(plain.job, plain.generation, plain.window, plain.packets, flows)
-    switch = JustSwitch([job], routes(configs))
+    switch = JustSwitch([job], routes_of(configs))
     switch.world_size = len(configs)
     return switch
-
-
-def programs_of(ranks: int, kinds: list[str], elements: int) -> list[Program]:
-    """One collective of each kind, one after the other: "sum", "max" or "gather"."""
-    programs = [Program(rank) for rank in range(ranks)]
-    for number, kind in enumerate(kinds):
-        if kind == "gather":
-            gather(programs, elements, number)
-        else:
-            aggregate(programs, SwitchOp.SUM if kind == "sum" else SwitchOp.MAX, elements, number)
-    return programs
 
 
 @settings(deadline=None, max_examples=80)

@@ -12,7 +12,8 @@ from host_agent.wire import psn as psn_math
 from host_agent.wire.aggregation import AggregationHeader, ElementType, Flags, Op
 from host_agent.wire.headers import Aeth, Bth, Ethernet, IPv4, Opcode, RocePacket, Udp
 from simulation.rack import configs, job_of, routes_of
-from simulation.switch.slot_rules import Flow, Job, SwitchModel
+from simulation.switch.slot_rules import SwitchModel
+from simulation.switch.state import Flow, Job
 
 Out = list[tuple[int, RocePacket]]
 LANES = 64

@@ -14,7 +14,7 @@ from controller.allocator import Region
 from controller.entries import table_entry
 from controller.flows import UPLINK
 from controller.graph import ALL_UP
-from controller.routes import base_entries
+from controller.routes import base_entries, switch_ip
 from host_agent.wire import psn as psn_math
 from host_agent.wire.aggregation import AggregationHeader, ElementType, Flags, Op
 from host_agent.wire.headers import Aeth, Bth, Ethernet, IPv4, Opcode, RocePacket, Udp, parse_mac
@@ -22,7 +22,7 @@ from simulation.jobs import JobRun, JobSettings
 from simulation.network import fabric_config
 from simulation.switch.from_entries import EntrySwitch
 from simulation.switch.state import BUCKETS
-from simulation.switch.tree_packets import TREE_PORT, Kind, TreeFlags, TreePacket, switch_address
+from simulation.switch.tree_packets import TREE_PORT, Kind, TreeFlags, TreePacket
 
 LANES = 64
 UP1, UP2 = 101, 102  # a leaf's uplinks
@@ -181,7 +181,7 @@ def test_the_last_of_a_rack_sends_its_sum_to_the_messages_spine(racks: Racks) ->
     assert (packet.kind, packet.op, packet.opcode) == (Kind.PARTIAL, Op.SUM, Opcode.SEND_FIRST)
     assert (packet.generation, packet.message, packet.index) == (7, 3, 0)
     assert (packet.flags, packet.psn) == (TreeFlags.PSN_VALID, racks.psn(1, 3, 0))
-    assert (packet.ip.src, packet.ip.dst) == (switch_address(1), switch_address(102))
+    assert (packet.ip.src, packet.ip.dst) == (IPv4Address(switch_ip(1)), IPv4Address(switch_ip(102)))
     assert (packet.ip.ttl, packet.udp.src_port, packet.udp.dst_port) == (64, TREE_PORT, TREE_PORT)
     assert lanes(packet) == {11}
     assert racks.counted("l1") == {"aggregated": 2, "partials": 1}
