@@ -11,21 +11,18 @@ installed, they are left out.
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
-import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.console import Console
 from rich.table import Table
 
+from bench import command
 from bench.accuracy_figure import RAISED, figure
 from bench.accuracy_tensors import CONSTRUCTED, WORKERS, Rows, Tensor, as_type, constructed, digits
 from host_agent.collectives.plan import ring_parts
@@ -41,7 +38,6 @@ from host_agent.quantisation import (
     to_fixed,
 )
 from host_agent.transport.native import library
-from workloads.machine import machine
 
 DTYPES: Final = (np.dtype(np.float32), np.dtype(np.float16), BFLOAT16)
 WORLD_SIZES: Final = (4, 8, 32)
@@ -395,18 +391,15 @@ def show(rows: Sequence[Row]) -> Table:
 
 def main() -> int:
     """Run, show and write it."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = command.parser(__doc__, draws=True)
     parser.add_argument(
         "--workers", type=lambda text: [int(word) for word in text.split(",")], default=WORLD_SIZES,
         help=f"numbers of workers, separated by commas, 2 to {WORKERS}",
     )  # fmt: skip
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
-    parser.add_argument("--table", type=Path, metavar="FILE", help="write them as Markdown tables")
-    parser.add_argument("--figure", type=Path, metavar="FILE.svg", help="draw them")
     arguments = parser.parse_args()
     if not all(2 <= size <= WORKERS for size in arguments.workers):
         parser.error(f"argument --workers: 2 to {WORKERS}, not {arguments.workers}")
-    console = Console(width=None if sys.stdout.isatty() else 140)  # a pipe has no width
+    console = command.console(140)
     real = list(digits())
     if importlib.util.find_spec("torch") is None:
         console.print("PyTorch is not installed (sudo make gloo): its models' gradients are left out")
@@ -422,18 +415,9 @@ def main() -> int:
     console.print(
         f"{len(worse(rows))} of {ours} rows of sums in the network have a larger RMS error than the ring's"
     )
-    if arguments.json is not None:
-        found = {
-            "machine": machine(),
-            "command": " ".join(["python", "-m", "bench.accuracy", *sys.argv[1:]]),
-            "path_mtu": PATH_MTU,
-            "rows": [asdict(row) for row in rows],
-        }
-        arguments.json.write_text(json.dumps(found, indent=1) + "\n")
-    if arguments.table is not None:
-        arguments.table.write_text(markdown(rows))
-    if arguments.figure is not None:
-        arguments.figure.write_text(figure(rows))
+    command.write(arguments.json, {"path_mtu": PATH_MTU, "rows": [asdict(row) for row in rows]})
+    command.write_text(arguments.table, lambda: markdown(rows))
+    command.write_text(arguments.figure, lambda: figure(rows))
     return 0
 
 

@@ -22,16 +22,15 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
+from bench import command
 from host_agent.collectives.plan import Strategy, cheaper
 from host_agent.communicator import Communicator
 from host_agent.quantisation import BFLOAT16
 from host_agent.wire.aggregation import Kind
 from topologies import launch
 from topologies.rack import Rack, RackOptions
-from workloads.machine import machine
 
 Row = dict[str, Any]
 _ROOT: Final = str(Path(__file__).parents[1])
@@ -131,9 +130,8 @@ def show(found: list[Row]) -> Table:
 
 def main() -> None:
     """Run all, show and write them; with --join, be a worker of it."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = command.parser(__doc__)
     parser.add_argument("--rounds", type=int, default=3, help="how often each way runs")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows to FILE")
     parser.add_argument("--join", nargs=3, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.join:
@@ -147,12 +145,8 @@ def main() -> None:
         for workers in (2, 4, 8)
         for row in rows(workers, rate_mbit, arguments.rounds)
     ]
-    Console(width=None if sys.stdout.isatty() else 140).print(show(found))  # a pipe has no width
-    if arguments.json is not None:
-        command = " ".join(["python", "-m", "bench.collectives", *sys.argv[1:]])
-        arguments.json.write_text(
-            json.dumps({"machine": machine(), "command": command, "rows": found}, indent=1) + "\n"
-        )
+    command.console(140).print(show(found))
+    command.write(arguments.json, {"rows": found})
 
 
 if __name__ == "__main__":

@@ -12,24 +12,20 @@ that of the first way in its training than the standard deviation of that one's 
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
-import json
 import statistics
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
+from bench import command
 from bench.accuracy import power_of_ten
 from bench.convergence_figure import figure
 from bench.convergence_training import BATCH, SETTINGS, WORKERS, Setting, Trained, train
-from workloads.machine import machine
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,13 +162,10 @@ def markdown(rows: Sequence[Row]) -> str:
 
 def main() -> int:
     """Run, show and write it."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = command.parser(__doc__, draws=True)
     parser.add_argument("--seeds", type=int, default=8, help="how often each is trained, from 2 on")
     parser.add_argument("--epochs", type=int, help="of each training, in place of its own number")
     parser.add_argument("--settings", default=",".join(one.name for one in SETTINGS), help="comma-separated")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
-    parser.add_argument("--table", type=Path, metavar="FILE", help="write them as a Markdown table")
-    parser.add_argument("--figure", type=Path, metavar="FILE.svg", help="draw them")
     arguments = parser.parse_args()
     names, known = arguments.settings.split(","), [one.name for one in SETTINGS]
     if unknown := [name for name in names if name not in known]:
@@ -181,32 +174,28 @@ def main() -> int:
         parser.error("--seeds: a spread takes two or more")
     if arguments.epochs is not None and arguments.epochs < 1:
         parser.error("--epochs: one or more")
-    console = Console(width=None if sys.stdout.isatty() else 160)  # a pipe has no width
+    console = command.console(160)
     settings, skipped = possible([one for one in SETTINGS if one.name in names])
     for why in skipped:
         console.print(why)
     began = time.monotonic()
     rows = list(measure(settings, seeds=arguments.seeds, epochs=arguments.epochs))
     console.print(show(rows))
-    if arguments.json is not None:
-        found = {
-            "machine": machine(),
-            "command": " ".join(["python", "-m", "bench.convergence", *sys.argv[1:]]),
-            "seconds": time.monotonic() - began,
-            "workers": WORKERS,
-            "batch": BATCH,
-            "seeds": arguments.seeds,
-            "left_out": skipped,
-            "rows": [
-                {**asdict(row), "mean": row.mean, "spread": row.spread, "verdict": one and asdict(one)}
-                for row, one in judged(rows)
-            ],
-        }
-        arguments.json.write_text(json.dumps(found, indent=1) + "\n")
-    if arguments.table is not None:
-        arguments.table.write_text(markdown(rows))
-    if arguments.figure is not None and rows:
-        arguments.figure.write_text(figure(rows))
+    found = {
+        "seconds": time.monotonic() - began,
+        "workers": WORKERS,
+        "batch": BATCH,
+        "seeds": arguments.seeds,
+        "left_out": skipped,
+        "rows": [
+            {**asdict(row), "mean": row.mean, "spread": row.spread, "verdict": one and asdict(one)}
+            for row, one in judged(rows)
+        ],
+    }
+    command.write(arguments.json, found)
+    command.write_text(arguments.table, lambda: markdown(rows))
+    if rows:
+        command.write_text(arguments.figure, lambda: figure(rows))
     return 0
 
 

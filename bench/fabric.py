@@ -11,27 +11,23 @@ always late.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import json
 import os
 import statistics
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Final
 
-from rich.console import Console
 from rich.table import Table
 
+from bench import command
 from controller.api.admin import AdminClient
 from topologies.rack import Rack, RackOptions
 from topologies.spine_leaf import SpineLeaf, SpineLeafOptions
 from topologies.state import ClusterState
 from workloads.allreduce import Request, measure, require_right
-from workloads.machine import machine
 from workloads.team import Team
 
 RATE_MBIT: Final = 100.0
@@ -227,24 +223,21 @@ def main() -> int:
         "spread": spread,
         "stragglers": stragglers,
     }
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = command.parser(__doc__)
     parser.add_argument("--parts", default=",".join(parts), help="comma-separated")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--bytes", type=int, default=16_000_000, help="of a tensor")
-    parser.add_argument("--json", type=Path, help="file for the results")
     arguments = parser.parse_args()
     unknown = sorted(set(arguments.parts.split(",")) - set(parts))
     if unknown:
         parser.error(f"there is no part {unknown[0]!r}; there are {', '.join(parts)}")
-    console = Console(width=None if sys.stdout.isatty() else 180)  # a pipe has no width
+    console = command.console(180)
     figures: list[Figure] = []
     for name in arguments.parts.split(","):
         with console.status(name):
             figures += parts[name](arguments.rounds, arguments.bytes)
     console.print(show(figures))
-    if arguments.json:
-        report = {"machine": machine(), "figures": [asdict(row) for row in figures]}
-        arguments.json.write_text(json.dumps(report, indent=1) + "\n")
+    command.write(arguments.json, {"figures": [asdict(row) for row in figures]})
     return 0
 
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 import statistics
 import sys
@@ -27,11 +26,11 @@ from typing import Final
 from rich.console import Console
 from rich.table import Table
 
+from bench import command
 from bench.loss_figure import figure
 from topologies.rack import Rack, RackOptions
 from workloads.compare import possible
 from workloads.errors import VerificationError, WorkloadError
-from workloads.machine import machine
 from workloads.strategies import names
 from workloads.team import Team
 from workloads.tensors import dtype_of
@@ -244,7 +243,7 @@ def _rate(rate_mbit: float | None) -> str:
 
 def main() -> int:
     """Run, show and write it."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = command.parser(__doc__, draws=True)
     parser.add_argument("--rounds", type=int, default=3, help="how often each strategy runs at each loss")
     parser.add_argument("--bytes", type=int, default=4_000_000, help="of each worker's tensor")
     parser.add_argument(
@@ -252,31 +251,23 @@ def main() -> int:
         help="probabilities, separated by commas",
     )  # fmt: skip
     parser.add_argument("--strategies", default=",".join(STRATEGIES), help="separated by commas")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
-    parser.add_argument("--table", type=Path, metavar="FILE", help="write them as a Markdown table")
-    parser.add_argument("--figure", type=Path, metavar="FILE.svg", help="draw them")
     arguments = parser.parse_args()
-    console = Console(width=None if sys.stdout.isatty() else 140)  # a pipe has no width
+    console = command.console(140)
     asked = [one for one in STRATEGIES if one in arguments.strategies.split(",")]
     strategies, skipped = possible(asked, asked=False)
     for why in skipped.values():
         console.print(why)
     rows = list(measure(arguments, strategies, console))
     console.print(show(rows))
-    if arguments.json is not None:
-        found = {
-            "machine": machine(),
-            "command": " ".join(["python", "-m", "bench.loss", *sys.argv[1:]]),
-            "workers": WORKERS,
-            "path_mtu": PATH_MTU,
-            "dtype": DTYPE,
-            "rows": [row.as_json() for row in rows],
-        }
-        arguments.json.write_text(json.dumps(found, indent=1) + "\n")
-    if arguments.table is not None:
-        arguments.table.write_text(markdown(rows))
-    if arguments.figure is not None:
-        arguments.figure.write_text(figure(rows))
+    found = {
+        "workers": WORKERS,
+        "path_mtu": PATH_MTU,
+        "dtype": DTYPE,
+        "rows": [row.as_json() for row in rows],
+    }
+    command.write(arguments.json, found)
+    command.write_text(arguments.table, lambda: markdown(rows))
+    command.write_text(arguments.figure, lambda: figure(rows))
     return 0
 
 

@@ -11,27 +11,23 @@ BMv2 is left out, and named as left out, where it is not installed.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import json
 import os
 import shutil
 import statistics
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Final
 
-from rich.console import Console
 from rich.table import Table
 
+from bench import command
 from controller.api.admin import AdminClient
 from topologies.rack import Rack, RackOptions
 from topologies.state import ClusterState
 from topologies.switches import BMV2, SwitchTarget
 from workloads.allreduce import Request, measure, require_right
-from workloads.machine import machine
 from workloads.team import Team
 
 RATE_MBIT: Final = 100.0
@@ -201,15 +197,14 @@ def ratios(figures: Sequence[Figure]) -> dict[str, dict[str, float]]:
 
 def main() -> int:
     """Run the parts asked for."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = command.parser(__doc__)
     parser.add_argument("--parts", default="throughput,ring,latency", help="comma-separated")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument(
         "--bytes", type=int, default=32_000_000, help="tensor of the throughput part; a sixteenth on BMv2"
     )
-    parser.add_argument("--json", type=Path, help="file for the results")
     arguments = parser.parse_args()
-    console = Console(width=None if sys.stdout.isatty() else 180)  # a pipe has no width
+    console = command.console(180)
     targets = [SwitchTarget.EMBEDDED]
     if shutil.which(BMV2):
         targets.append(SwitchTarget.BMV2)
@@ -229,13 +224,11 @@ def main() -> int:
             figures += parts[name]()
     console.print(show(figures))
     against_ring = ratios(figures)
-    report = {"machine": machine(), "figures": [asdict(row) for row in figures], "ring": against_ring}
     for workers, ratio in against_ring.items():
         console.print(
             f"{workers} workers: ring / in-network = {ratio['ratio']:.3f} (bound {ratio['bound']:g})"
         )
-    if arguments.json:
-        arguments.json.write_text(json.dumps(report, indent=1) + "\n")
+    command.write(arguments.json, {"figures": [asdict(row) for row in figures], "ring": against_ring})
     return 0
 
 

@@ -10,9 +10,7 @@ switch, and an all-reduce that the switch sums. Goodput of an all-reduce is tens
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import json
 import os
 import re
 import shutil
@@ -22,19 +20,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any, Final
 
-from rich.console import Console
 from rich.table import Table
 
+from bench import command
 from controller.api.admin import AdminClient
 from topologies import launch
 from topologies.namespaces import run
 from topologies.rack import Rack, RackOptions
 from topologies.switches import BMV2, SwitchTarget
 from workloads.allreduce import Request, measure, require_right
-from workloads.machine import machine
 from workloads.team import Team
 
 _BRIDGE: Final = "direct0"
@@ -164,13 +160,12 @@ def show(figures: Sequence[dict[str, Any]]) -> Table:
 
 def main() -> int:
     """Run it on each switch that is here."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = command.parser(__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--path-mtu", type=int, default=1024)
     parser.add_argument("--bytes", type=int, default=4_000_000, help="tensor of the all-reduces")
-    parser.add_argument("--json", type=Path, help="file for the results")
     arguments = parser.parse_args()
-    console = Console(width=None if sys.stdout.isatty() else 180)
+    console = command.console(180)
     targets = [SwitchTarget.EMBEDDED]
     if shutil.which(BMV2):
         targets.append(SwitchTarget.BMV2)
@@ -183,8 +178,7 @@ def main() -> int:
                 target, path_mtu=arguments.path_mtu, rounds=arguments.rounds, size=arguments.bytes
             )
     console.print(show(figures))
-    if arguments.json:
-        arguments.json.write_text(json.dumps({"machine": machine(), "figures": figures}, indent=1) + "\n")
+    command.write(arguments.json, {"figures": figures})
     return 0
 
 

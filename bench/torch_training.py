@@ -24,14 +24,13 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
-from rich.console import Console
 from rich.table import Table
 
+from bench import command
 from host_agent.netinfo import find_interface
 from topologies import launch
 from topologies.rack import Rack, RackOptions
 from workloads import replay
-from workloads.machine import machine
 from workloads.strategies import names
 from workloads.traffic.source import workload_of
 
@@ -278,10 +277,9 @@ def show(found: list[Row]) -> Table:
 
 def main() -> None:
     """Run all, show and write them; with --train, be a host's part of it."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = command.parser(__doc__)
     parser.add_argument("--rounds", type=int, default=3, help="how often each backend runs")
     parser.add_argument("--workers", type=int, nargs="+", default=[4, 8])
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows to FILE")
     parser.add_argument("--train", choices=["p4reduce", "gloo"], help=argparse.SUPPRESS)
     parser.add_argument("--trace", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -293,12 +291,8 @@ def main() -> None:
             print("[]")
         return
     found = [row for workers in arguments.workers for row in rounds_of(workers, arguments.rounds)]
-    Console(width=None if sys.stdout.isatty() else 140).print(show(found))  # a pipe has no width
-    if arguments.json is not None:
-        command = " ".join(["python", "-m", "bench.torch_training", *sys.argv[1:]])
-        arguments.json.write_text(
-            json.dumps({"machine": machine(), "command": command, "rows": found}, indent=1) + "\n"
-        )
+    command.console(140).print(show(found))
+    command.write(arguments.json, {"rows": found})
 
 
 if __name__ == "__main__":

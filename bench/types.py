@@ -12,20 +12,17 @@ well.
 
 from __future__ import annotations
 
-import argparse
-import json
 import shutil
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from bench import command
 from bench.compare import Race, run
 from bench.process import aggregate
 from bench.rack import bench_on
@@ -34,7 +31,6 @@ from host_agent.transport.native import library
 from host_agent.wire.aggregation import Op
 from topologies.switches import BMV2, SwitchTarget
 from workloads.allreduce import Request
-from workloads.machine import machine
 from workloads.run_file import LinkBytes, Run
 from workloads.strategies import names
 
@@ -182,12 +178,11 @@ def _shown(value: object) -> str:
 
 def main() -> None:
     """Run the parts asked for, show and write them."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = command.parser(__doc__)
     parser.add_argument("--parts", default="races,lanes,kernels", help="comma-separated")
     parser.add_argument("--rounds", type=int, default=3, help="how often each runs")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows to FILE")
     arguments = parser.parse_args()
-    console = Console(width=None if sys.stdout.isatty() else 160)  # a pipe has no width
+    console = command.console(160)
     parts: dict[str, Callable[[], Iterator[Row]]] = {
         "races": lambda: races(arguments.rounds, console),
         "lanes": lambda: lanes(arguments.rounds),
@@ -199,16 +194,12 @@ def main() -> None:
         parser.error(f"there is no part {unknown[0]!r}; there are {', '.join(parts)}")
     if not shutil.which(BMV2):
         console.print(f"{BMV2} is not on the PATH: BMv2 is left out")
-    found: dict[str, Any] = {
-        "machine": machine(),
-        "command": " ".join(["python", "-m", "bench.types", *sys.argv[1:]]),
-    }
+    found: dict[str, list[Row]] = {}
     for part in asked:
         rows = list(parts[part]())
         found[part] = rows
         console.print(show(part, rows))
-    if arguments.json is not None:
-        arguments.json.write_text(json.dumps(found, indent=1) + "\n")
+    command.write(arguments.json, found)
 
 
 if __name__ == "__main__":
