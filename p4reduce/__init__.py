@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from host_agent.collectives.plan import Strategy
-    from host_agent.communicator import Communicator, RingFallbackWarning, Statistics
+    from host_agent.communicator import Communicator, RingFallbackWarning
     from host_agent.error_feedback import ErrorFeedback
     from host_agent.errors import CommunicatorError, WorkerLostError
     from host_agent.membership import MembershipChange
+    from host_agent.metrics import Statistics
     from host_agent.wire.aggregation import Reduction
 else:
     _MODULES = {
@@ -22,7 +23,7 @@ else:
         "MembershipChange": "host_agent.membership",
         "Reduction": "host_agent.wire.aggregation",
         "RingFallbackWarning": "host_agent.communicator",
-        "Statistics": "host_agent.communicator",
+        "Statistics": "host_agent.metrics",
         "Strategy": "host_agent.collectives.plan",
         "WorkerLostError": "host_agent.errors",
     }

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from enum import Enum
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from p4reduce.options import parse_host_counts, parse_rate
+from p4reduce.runs import is_given
 from topologies.options import FabricOptions
 from topologies.rack import RackOptions
 from topologies.spine_leaf import SpineLeafOptions
@@ -51,35 +53,35 @@ Tls = Annotated[
 ]
 
 
-def fabric_options(
-    kind: Kind,
-    *,
-    name: str,
-    hosts: str,
-    rate: str,
-    uplink_rate: str | None,
-    spines: int,
-    leaves: int,
-    mtu: int,
-    switch: SwitchTarget,
-    tls: bool = False,
-) -> FabricOptions:
-    """What was asked for; BadParameter where it makes no sense."""
-    rate_mbit = parse_rate(rate)
+def of_its_own(context: typer.Context, kind: Kind) -> FabricOptions:
+    """The fabric that a command with the options above was asked for; BadParameter where it makes no sense.
+
+    Its name is the command's and this process's where none was said.
+    """
+    given = context.params
+    named = given["cluster"] if is_given(context, "cluster") else None
+    common: dict[str, Any] = {
+        "name": named or f"{context.info_name}-{os.getpid()}",
+        "switch": SwitchTarget(given["switch"]),
+        "path_mtu": given["mtu"],
+        "rate_mbit": parse_rate(given["rate"]),
+        "tls": given["tls"],
+    }
+    hosts, uplink_rate = given["hosts"], given["uplink_rate"]
+    options: FabricOptions
     if kind is Kind.SPINE_LEAF:
-        return SpineLeafOptions(
-            name=name,
-            spines=spines,
-            leaves=leaves,
-            hosts=parse_host_counts(hosts, leaves=leaves),
-            switch=switch,
-            path_mtu=mtu,
-            rate_mbit=rate_mbit,
+        options = SpineLeafOptions(
+            spines=given["spines"],
+            leaves=given["leaves"],
+            hosts=parse_host_counts(hosts, leaves=given["leaves"]),
             uplink_rate_mbit="rate" if uplink_rate is None else parse_rate(uplink_rate),
-            tls=tls,
+            **common,
         )
-    if uplink_rate is not None:
+    elif uplink_rate is not None:
         raise typer.BadParameter("--uplink-rate is of spine-leaf fabrics: a rack has no uplinks")
-    if not hosts.strip().isdigit():
+    elif not hosts.strip().isdigit():
         raise typer.BadParameter(f"{hosts!r} is no number of hosts: a rack has 2 to 32")
-    return RackOptions(name=name, hosts=int(hosts), switch=switch, path_mtu=mtu, rate_mbit=rate_mbit, tls=tls)
+    else:
+        options = RackOptions(hosts=int(hosts), **common)
+    options.validate()
+    return options

@@ -90,6 +90,14 @@ def write_json(path: Path, value: Any) -> None:
         raise TopologyError(f"cannot write {path}: {error.strerror}") from error
 
 
+def result(value: Any, shown: RenderableType, *, json_file: Path | None) -> None:
+    """JSON into a file where that was asked for, a table on stdout unless the JSON is there."""
+    if json_file is not None:
+        write_json(json_file, value)
+    if str(json_file) != "-":
+        show(shown)
+
+
 def require_writable(path: Path | None) -> None:
     """Say before a long run that its result could not be written."""
     if path is None or str(path) == "-":

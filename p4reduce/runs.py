@@ -41,12 +41,9 @@ def show_run(found: Run, *, json: Path | None, report: Path | None) -> None:
     from workloads.reporting.page import write
     from workloads.reporting.tables import run_tables
 
-    if json is not None:
-        output.write_json(json, found.as_json())
+    output.result(found.as_json(), run_tables(found), json_file=json)
     if report is not None:
         write(found, report)
-    if str(json) != "-":
-        output.show(run_tables(found))
 
 
 def command_line(context: typer.Context) -> str:

@@ -32,7 +32,7 @@ from pydantic import (
 
 from controller.admission import tenant_of
 from controller.api.errors import InvalidRequestError
-from controller.config import Config, check_window
+from controller.config import MAX_LEAVES, MAX_SPINES, Config, check_window
 from p4src import PATH_MTUS
 from topologies import layout
 from topologies.errors import TopologyError
@@ -129,8 +129,8 @@ class SpineLeafTopology(_Topology):
     """`hosts` in all, or a number for each leaf. `uplink_rate`: as `rate` if not given."""
 
     kind: Literal["spine-leaf"]
-    spines: Annotated[int, Field(ge=1, le=layout.MAX_SPINES)] = 2
-    leaves: Annotated[int, Field(ge=1, le=layout.MAX_LEAVES)] = 2
+    spines: Annotated[int, Field(ge=1, le=MAX_SPINES)] = 2
+    leaves: Annotated[int, Field(ge=1, le=MAX_LEAVES)] = 2
     hosts: Annotated[tuple[HostCount, ...], BeforeValidator(_listed)] = (8,)
     uplink_rate: Rate = None
 

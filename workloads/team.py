@@ -24,27 +24,18 @@ _GRACE_S = 60.0  # for the others, once a worker has failed: they may wait for i
 class Team:
     """`workers` processes of `workloads.worker`. A context manager.
 
-    Rank r is in the r-th of `hosts`; without them, rank 0 is in host number `first_host` (from 0).
+    Rank r is in the r-th of `hosts`; without them, of the cluster's.
     """
 
-    def __init__(
-        self,
-        cluster: ClusterState,
-        workers: int,
-        *,
-        first_host: int = 0,
-        hosts: Sequence[HostState] = (),
-    ) -> None:
-        chosen = list(hosts or cluster.hosts[first_host:])
+    def __init__(self, cluster: ClusterState, workers: int, *, hosts: Sequence[HostState] = ()) -> None:
+        chosen = list(hosts or cluster.hosts)
         if not 1 <= workers <= len(chosen):
-            behind = f" behind the first {first_host}" if first_host else ""
             raise WorkloadError(
-                f"{workers} workers do not fit cluster {cluster.name}, which has {len(chosen)} hosts{behind}"
+                f"{workers} workers do not fit cluster {cluster.name}, which has {len(chosen)} hosts"
             )
         self.cluster = cluster
         self.size = workers
         self.job = ""
-        self.joined: list[Answer] = []  # what each rank was told when it joined
         self.lost: dict[int, str] = {}  # of an elastic job: workers that ended, by the rank they joined with
         self._elastic = False
         self._hosts = chosen[:workers]
@@ -84,7 +75,7 @@ class Team:
         Workers try for nine tenths of `timeout_s`: a worker that cannot join says why before the time is up.
         """
         self.job, self._elastic = job, bool(arguments.get("elastic"))
-        self.joined = self.do(
+        return self.do(
             "join",
             timeout_s=timeout_s,
             join_timeout_s=0.9 * timeout_s,
@@ -94,7 +85,6 @@ class Team:
             world_size=self.size,
             **arguments,
         )
-        return self.joined
 
     def do(
         self,

@@ -82,7 +82,4 @@ def allreduce(
     with ending_on_signals(), output.progress() as progress:
         progress(f"all-reduce on cluster {running.name}")
         result = run(running, request, hosts=chosen)
-    if json is not None:
-        output.write_json(json, result)
-    if str(json) != "-":
-        output.show(allreduce_table(result))
+    output.result(result, allreduce_table(result), json_file=json)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -75,19 +74,7 @@ def compare(
     played = None if workload is None else _workload(workload, dtype=dtype, compute_scale=compute_scale)
     kind_of = played.dtype if played is not None else "float32" if dtype is None else dtype.lower()
     chosen, skipped = choose_strategies(strategies, kind_of)
-    options = fabrics.fabric_options(
-        kind,
-        name=cluster or f"compare-{os.getpid()}",
-        hosts=hosts,
-        rate=rate,
-        uplink_rate=uplink_rate,
-        spines=spines,
-        leaves=leaves,
-        mtu=mtu,
-        switch=switch,
-        tls=tls,
-    )
-    options.validate()
+    options = fabrics.of_its_own(context, kind)
     if played is None:
         contest = _of_tensors(
             parse_bytes(size or _BYTES),

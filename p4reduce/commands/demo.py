@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from p4reduce import output
-from p4reduce.fabric_options import Tls
+from p4reduce.fabric_options import Switch, Tls
 from p4reduce.failing import ending_on_signals
 from p4reduce.options import JsonFile, parse_bytes
 from topologies.switches import SwitchTarget
@@ -16,7 +16,7 @@ from topologies.switches import SwitchTarget
 def demo(
     json: JsonFile = None,
     workers: Annotated[int, typer.Option(min=2, max=32, help="Workers, each on a host of its own.")] = 4,
-    switch: Annotated[SwitchTarget, typer.Option(help="What runs the P4 program.")] = SwitchTarget.EMBEDDED,
+    switch: Switch = SwitchTarget.EMBEDDED,
     steps: Annotated[int, typer.Option(min=1, help="Training steps.")] = 150,
     race_bytes: Annotated[
         str, typer.Option("--bytes", metavar="SIZE", help="Tensor of the race against ring all-reduce.")
@@ -43,7 +43,4 @@ def demo(
     )
     with ending_on_signals(), output.progress() as progress:
         report = run(options, progress=progress)
-    if json is not None:
-        output.write_json(json, report.as_json())
-    if str(json) != "-":
-        output.show(demo_tables(report))
+    output.result(report.as_json(), demo_tables(report), json_file=json)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +14,7 @@ from p4reduce import fabric_options as fabrics
 from p4reduce import output
 from p4reduce.failing import ending_on_signals
 from p4reduce.options import JsonFile, Selective
-from p4reduce.runs import Strategies, choose_strategies, command_line, is_given, refuse_given, show_run
+from p4reduce.runs import Strategies, choose_strategies, command_line, refuse_given, show_run
 from topologies import state
 from topologies.fabric import Fabric
 from topologies.options import FabricOptions
@@ -134,22 +133,7 @@ def replay(
         refuse_given(context, _OF_A_WORKLOAD, f"does not go with a capture, and {what} is one")
     else:
         refuse_given(context, _OF_A_CAPTURE, f"is of captures, and {what} is none")
-    options = None
-    if kind is not None:
-        named = cluster if is_given(context, "cluster") else None
-        options = fabrics.fabric_options(
-            kind,
-            name=named or f"replay-{os.getpid()}",
-            hosts=hosts,
-            rate=rate,
-            uplink_rate=uplink_rate,
-            spines=spines,
-            leaves=leaves,
-            mtu=mtu,
-            switch=switch,
-            tls=tls,
-        )
-        options.validate()
+    options = None if kind is None else fabrics.of_its_own(context, kind)
     if captured:
         _capture(Path(what), options, cluster, speed=speed, mapping=mapping or [], json=json)
         return
@@ -199,10 +183,7 @@ def _capture(
     places = parse_mapping(mapping)
     with ending_on_signals(), output.progress() as progress, _fabric(options, cluster, progress) as running:
         found = play(running, path, speed=speed, mapping=places, progress=progress)
-    if json is not None:
-        output.write_json(json, found.as_json())
-    if str(json) != "-":
-        output.show(capture_tables(found))
+    output.result(found.as_json(), capture_tables(found), json_file=json)
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 from collections.abc import Sequence
 from enum import Enum
@@ -84,22 +83,7 @@ def torch(
         refuse_given(context, _OF_A_FABRIC, why)
     script = Script.of(words if kind is None else words[1:])
     require_torch()
-    options = None
-    if kind is not None:
-        named = cluster if is_given(context, "cluster") else None
-        options = fabrics.fabric_options(
-            kind,
-            name=named or f"torch-{os.getpid()}",
-            hosts=hosts,
-            rate=rate,
-            uplink_rate=uplink_rate,
-            spines=spines,
-            leaves=leaves,
-            mtu=mtu,
-            switch=switch,
-            tls=tls,
-        )
-        options.validate()
+    options = None if kind is None else fabrics.of_its_own(context, kind)
     names = hosts if is_given(context, "hosts") else ""
     backends = [""] if compare is None else ["", compare.value]
     with ending_on_signals(), contextlib.ExitStack() as stack:

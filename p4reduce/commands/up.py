@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from controller.config import Spread
-from p4reduce.fabric_options import Tls
+from p4reduce.fabric_options import PathMtu, Rate, Switch, Tls, UplinkRate
 from p4reduce.options import parse_host_counts, parse_host_kinds, parse_rate
 from p4reduce.staying import stay
 from topologies.rack import RackOptions
@@ -33,11 +33,6 @@ class UpGroup(TyperGroup):
 
 app = typer.Typer(no_args_is_help=True, cls=UpGroup, help="Bring a cluster up.")
 
-Rate = Annotated[str, typer.Option(help="Rate of the hosts' links: 100mbit, 1gbit, none.")]
-PathMtu = Annotated[
-    int, typer.Option("--mtu", "--path-mtu", help="RoCE path MTU: 256, 512, 1024, 2048 or 4096.")
-]
-Switch = Annotated[SwitchTarget, typer.Option(help="What runs the P4 program.")]
 Name = Annotated[str, typer.Option("--cluster", metavar="NAME", help="Name of the cluster.")]
 Pcap = Annotated[Path | None, typer.Option(metavar="DIR", help="Capture each link into a file in DIR.")]
 DelayMs = Annotated[float, typer.Option(help="Delay of each link (needs netem in the kernel).")]
@@ -114,9 +109,7 @@ def spine_leaf(
         str, typer.Option(metavar="N|N,N...", help="Hosts, 2 to 64: in all, or a number for each leaf.")
     ] = "8",
     rate: Rate = "none",
-    uplink_rate: Annotated[
-        str | None, typer.Option(help="Rate of the links between switches; as --rate if not given.")
-    ] = None,
+    uplink_rate: UplinkRate = None,
     spread_over: Annotated[
         Spread | None,
         typer.Option(

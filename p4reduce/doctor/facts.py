@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from controller.api import controller_pb2 as pb
 from p4reduce.live.reading import Line, WorkerKey
@@ -125,12 +125,8 @@ class Worker:
     why: str = ""  # it says nothing
 
 
-@dataclass(frozen=True, kw_only=True)
-class Losses:
-    """What a switch's port counted itself, by "direction.reason"; `up`: its interface has a carrier."""
-
-    counts: Mapping[str, int]
-    is_up: bool = True
+Losses: TypeAlias = Mapping[str, int]
+"""What a switch's port counted itself, by "direction.reason"."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,7 +155,6 @@ class Echo:
 
     sent: int
     received: int
-    duplicates: int = 0
     overtaken: int = 0
     fastest_ms: float | None = None
 

@@ -206,7 +206,7 @@ def _port_count(look: Observation, port: tuple[str, int], side: str) -> int:
     losses = look.losses.get(port)
     if losses is None:
         return 0
-    return sum(number for name, number in losses.counts.items() if name.startswith(f"{side}."))
+    return sum(number for name, number in losses.items() if name.startswith(f"{side}."))
 
 
 def _counts(direction: _Direction, facts: Facts) -> tuple[str, ...]:

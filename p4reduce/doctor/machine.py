@@ -148,16 +148,16 @@ def _losses(text: str) -> dict[int, Losses]:
     from prometheus_client.parser import text_string_to_metric_families
 
     counts: dict[int, dict[str, int]] = {}
-    up: dict[int, bool] = {}
+    ports: set[int] = set()
     for family in text_string_to_metric_families(text):
         for sample in family.samples if family.name in (_LOST, _UP) else ():
             port = int(sample.labels["port"])
             if family.name == _UP:
-                up[port] = bool(sample.value)
+                ports.add(port)
             else:
                 name = f"{sample.labels['direction']}.{sample.labels['reason']}"
                 counts.setdefault(port, {})[name] = int(sample.value)
-    return {port: Losses(counts=counts.get(port, {}), is_up=up[port]) for port in up}
+    return {port: counts.get(port, {}) for port in ports}
 
 
 def disk(path: str) -> Disk | None:

@@ -103,7 +103,6 @@ def _echoes(ip: str, patience_s: float) -> Echo:
     return Echo(
         sent=ECHOES,
         received=len(first),
-        duplicates=len(arrived) - len(first),
         overtaken=sum(first[i] < first[i - 1] for i in range(1, len(first))),
         fastest_ms=min(times_ms) if times_ms else None,
     )

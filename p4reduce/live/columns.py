@@ -119,10 +119,6 @@ def _seconds(value: float | None) -> str:
     return "" if value is None else f"{value:.1f} s"
 
 
-def _some(words: Sequence[str]) -> str:
-    return " ".join(words)
-
-
 def _connected(yes: bool | None) -> str:
     return "" if yes is None else "yes" if yes else "NO"
 
@@ -216,7 +212,7 @@ HOSTS: Final = Table(
         Column("naks", "NAKs", count, right=True),
         Column("connected", "connected", _connected),
         Column("heard_s_ago", "heard", _seconds, right=True),
-        Column("workers", "workers", _some),
+        Column("workers", "workers", " ".join),
         Column("collectives", "collectives", count, right=True),
         Column("ip", "IP"),
     ),

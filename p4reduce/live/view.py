@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from controller.api import controller_pb2 as pb
 from p4reduce.live.faults import Row, faults, rate
-from p4reduce.live.reading import Answer, PlaceKey, Reading, SlotUse, WorkerKey
+from p4reduce.live.reading import PlaceKey, Reading, SlotUse, WorkerKey
 
 ENDED_SHOWN: Final = 5
 _BITS: Final = 8
@@ -267,9 +267,6 @@ def _hosts(reading: Reading) -> list[Row]:
             }
         )
     return rows
-
-
-Agents = Answer[Mapping[WorkerKey, Any]] | None
 
 
 def _agents_total(agents: Any, workers: Iterable[WorkerKey], *names: str) -> int | None:

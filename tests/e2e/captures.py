@@ -17,7 +17,7 @@ from scapy.utils import RawPcapReader
 
 from host_agent.wire import psn
 from host_agent.wire.headers import RNR_NAK_SYNDROME, ROCE_V2_PORT, MalformedPacket, RocePacket
-from host_agent.wire.icrc import frame_icrc_ok
+from simulation.switch.placement import is_whole
 
 FIELDS = (
     "frame.protocols",
@@ -67,7 +67,7 @@ def require_roce_v2(path: Path, *, scapy_every: int = 1) -> Counter[int]:
         where = f"{path.name}, packet {number + 1}: {row}"
         assert "infiniband" in row["frame.protocols"], where
         assert not row["_ws.malformed"], where
-        assert frame_icrc_ok(frame), where
+        assert is_whole(frame), where
         if number % scapy_every == 0:
             assert scapys_icrc(frame) == frame[-4:], where
         opcodes[int(row["infiniband.bth.opcode"], 0)] += 1

@@ -48,7 +48,7 @@ def test_every_path_mtu(path_mtu: int, sixteen: Rack) -> None:
 
 
 def test_two_jobs_at_once_do_not_disturb_each_other(sixteen: Rack) -> None:
-    with Team(sixteen.state, 4) as team, Team(sixteen.state, 4, first_host=4) as other:
+    with Team(sixteen.state, 4) as team, Team(sixteen.state, 4, hosts=sixteen.state.hosts[4:]) as other:
         for job, members in (("one", team), ("two", other)):
             assert {answer["mode"] for answer in members.join(job)} == {"in_network"}
         with ThreadPoolExecutor() as pool:

@@ -414,7 +414,8 @@ import asyncio, sys
 from ipaddress import IPv4Address
 from controller.entries import TableEntry
 from controller.flows import FLOW
-from controller.p4rt import P4RuntimeClient, Update, UpdateKind
+from controller.p4rt import P4RuntimeClient
+from controller.updates import Update, UpdateKind
 from controller.push import shipped_program
 
 async def main(address, device_id, host):

@@ -62,7 +62,8 @@ def slots_used(running: Rack) -> int:
 def test_a_job_without_room_runs_by_ring_and_moves_into_the_switch() -> None:
     """The second of two jobs where there is room for one: exact before, while and after it moves."""
     with rack(4, controller_options=QUOTA) as running, ThreadPoolExecutor() as pool:
-        with joined(running, 2, job="first") as first, Team(running.state, 2, first_host=2) as second:
+        others = running.state.hosts[2:]
+        with joined(running, 2, job="first") as first, Team(running.state, 2, hosts=others) as second:
             (answer, *_) = second.join("second")
             assert answer["mode"] == "ring"
             assert "256" in answer["mode_reason"]

@@ -164,17 +164,17 @@ def test_what_fails_is_left_and_used_again(what: str, target: SwitchTarget) -> N
             start = moved(running)
             until("the job moves", lambda start=start: moved(running) > start + ELEMENTS)
             if what == "spine":
-                running.kill_switch(spine)
+                running.faults.kill_switch(spine)
             else:
-                running.set_link(f"l1:{spine}", up=False)
+                running.faults.set_link(f"l1:{spine}", up=False)
             gone = [f"l1:{spine}"] if what == "uplink" else [f"l1:{spine}", f"l2:{spine}"]
             until(f"{gone} are down", lambda gone=gone: not any(states(running)[name] for name in gone))
             assert len(going.result()) == 4
             all_reduce(team, elements=20_011, dtype="float32", seed=2)
             all_reduce(team, elements=20_011, dtype="float32", strategy="ring", seed=3)
             if what == "spine":
-                running.restart_switch(spine)
+                running.faults.restart_switch(spine)
             else:
-                running.set_link(f"l1:{spine}", up=True)
+                running.faults.set_link(f"l1:{spine}", up=True)
             until("all is up again", lambda: all(states(running).values()))
             all_reduce(team, elements=20_011, dtype="float32", seed=4)

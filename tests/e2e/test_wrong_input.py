@@ -56,7 +56,7 @@ def six() -> Iterator[Rack]:
 @contextmanager
 def bystanders(running: Rack) -> Iterator[Team]:
     """Another job on the same switch, on the last two hosts, which has to be right before and after."""
-    with Team(running.state, 2, first_host=4) as team:
+    with Team(running.state, 2, hosts=running.state.hosts[4:]) as team:
         team.join("bystanders")
         all_reduce(team, elements=10_000, dtype="int32", seed=1)
         yield team

@@ -15,7 +15,8 @@ from simulation.exhaustive.explorer import Explorer
 from simulation.faults.drawing import draw
 from simulation.faults.schedule import MAX_SEED, Schedule
 from simulation.faults.targets import Targeted
-from simulation.switch.slot_rules import Job, SwitchModel
+from simulation.switch.slot_rules import SwitchModel
+from simulation.switch.state import Job
 
 
 @pytest.mark.slow

@@ -45,11 +45,11 @@ def joined_machines(
     **arguments: Any,
 ) -> Iterator[Team]:
     """A team in a job that the switch sums, over the verbs transport where `kinds` does not say otherwise."""
-    with Team(running.state, workers, first_host=first_host) as team:
+    with Team(running.state, workers, hosts=running.state.hosts[first_host:]) as team:
         own: list[dict[str, Any]] = [{"rank": rank} for rank in range(workers)]
         for rank, psn in enumerate(first_psns):
             own[rank]["first_psn"] = psn
-        team.joined = answers = team.do(
+        answers = team.do(
             "join",
             per_rank=own,
             controller=running.state.controller,

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-import queue
 import shutil
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -22,13 +19,9 @@ from controller.api.admin import AdminClient
 from controller.api.controller_pb2_grpc import ControllerStub
 from controller.api.errors import ControllerError, UnreachableError
 from controller.config import Config, ConfigError, parse_config
-from controller.fabric import ManagedSwitch
 from controller.p4rt import P4RuntimeClient
 from controller.push import shipped_program
-from controller.registry import Registry
 from controller.routes import rack_entries
-from controller.service import ControllerService, make_server
-from controller.store import Store
 from controller.updates import SwitchUnreachableError
 from host_agent.controller_session import ControllerSession
 from host_agent.errors import ControllerUnreachableError, JobRefusedError
@@ -39,7 +32,7 @@ from security.files import TlsFiles
 from security.places import operator_directory, switch_directory, worker_directory
 from tests.controller.fake_switch import FakeSwitch
 from tests.controller.running_switch import free_port, run_async
-from tests.controller.test_service import CONFIG, request_of
+from tests.controller.test_service import CONFIG, Served, request_of
 from topologies.switches import tls_options
 
 EVERYBODY = Wanted(
@@ -74,56 +67,19 @@ def expired(ours: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-class Service:
-    """The controller's service in a thread of its own, with a Unix socket beside its port."""
+class Service(Served):
+    """The controller's service while it is entered."""
 
     def __init__(self, directory: Path, tls: TlsFiles | None, config: Config = CONFIG) -> None:
-        self.address = self.unix = ""
-        self.registry: Registry | None = None
-        self._directory = directory
-        self._tls = tls
-        self._config = config
-        self._ready: queue.Queue[Exception | None] = queue.Queue()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
+        switch = FakeSwitch(config.switches[0], rack_entries(config.switches[0], config.hosts))
+        super().__init__(directory / "c.db", switch, tls=tls, config=config)
 
     def __enter__(self) -> Service:
-        self._thread.start()
-        if (error := self._ready.get(timeout=20)) is not None:
-            self._thread.join()
-            raise error
+        self.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(20)
-        assert not self._thread.is_alive()
-
-    async def _serve(self) -> None:
-        self._stop, self._loop = asyncio.Event(), asyncio.get_running_loop()
-        switch = self._config.switches[0]
-        with Store(self._directory / "c.db") as store:
-            managed = ManagedSwitch(FakeSwitch(switch, rack_entries(switch, self._config.hosts)))
-            registry = self.registry = Registry(self._config, store, [managed])
-            registry.load()
-            await registry.settle(managed)
-            try:
-                server, (self.address, self.unix) = make_server(
-                    ControllerService(registry),
-                    ["127.0.0.1:0", f"unix:{self._directory / 'c.sock'}"],
-                    tls=self._tls,
-                )
-            except Exception as error:  # noqa: BLE001 (it is raised where it was asked for)
-                self._ready.put(error)
-                return
-            await server.start()
-            ticking = asyncio.create_task(registry.run())
-            self._ready.put(None)
-            await self._stop.wait()
-            registry.stop()
-            await server.stop(0.1)
-            ticking.cancel()
-            await asyncio.gather(ticking, return_exceptions=True)
-            await registry.drain()
+        self.stop()
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from controller.routes import switch_ip
 from controller.specs import Member
 from host_agent.wire.aggregation import SUMMED_BIT, AggregationHeader, Flags, Op
 from host_agent.wire.headers import Aeth, Bth, Ethernet, IPv4, Opcode, RocePacket, Udp
@@ -26,7 +27,7 @@ from simulation.network import End, fabric_config
 from simulation.rack import Faults
 from simulation.scenarios import Scenario
 from simulation.switch.from_entries import EntrySwitch
-from simulation.switch.tree_packets import TREE_PORT, Kind, TreePacket, switch_address
+from simulation.switch.tree_packets import TREE_PORT, Kind, TreePacket
 from tests.p4src.entry_pair import EntryPair
 
 UNNAMED = 77
@@ -210,7 +211,7 @@ def test_nothing_else_comes_in_by_an_unnamed_port_either(pairs: dict[str, EntryP
     one, other = made.members[0], made.members[1]
     echo = TreePacket(
         ethernet=Ethernet(dst=bytes(6), src=bytes(6)),
-        ip=IPv4(src=switch_address(1), dst=switch_address(101), total_length=0),
+        ip=IPv4(src=IPv4Address(switch_ip(1)), dst=IPv4Address(switch_ip(101)), total_length=0),
         udp=Udp(length=0, src_port=TREE_PORT, dst_port=TREE_PORT),
         kind=Kind.ECHO_REQUEST,
     ).build()

@@ -56,7 +56,7 @@ def test_ranks_are_behind_the_leaves_of_their_hosts() -> None:
     cluster = cluster_state("c1", hosts=hosts)
     assert Team(cluster, 4).racks == [[0, 2], [1, 3]]
     assert Team(cluster, 2, hosts=[hosts[3], hosts[1]]).racks == [[0, 1]]
-    assert Team(cluster, 2, first_host=1).racks == [[0], [1]]
+    assert Team(cluster, 2, hosts=hosts[1:]).racks == [[0], [1]]
 
 
 def test_a_killed_worker(team: Team) -> None:

@@ -11,13 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from host_agent.player import PACKET
+from p4src import PATH_MTUS
 from topologies.links import LinkShape
 from topologies.state import ClusterState, HostState
 from workloads.capture.hosts import hosts_for
 from workloads.capture.packets import RocePackets
 from workloads.errors import WorkloadError
 
-PATH_MTUS: Final = (256, 512, 1024, 2048, 4096)
 _DAY_NS: Final = 86_400 * 10**9
 _MOST_DAYS: Final = 30
 

@@ -38,7 +38,7 @@ class LinkType(IntEnum):
 class Capture:
     """Frame i is `data[offsets[i]:offsets[i] + lengths[i]]` and was seen at `times_ns[i]` (since 1970).
 
-    `wire_lengths` are the frames' lengths before the capture cut them. `notes`: what a user should know.
+    `notes`: what a user should know.
     """
 
     path: Path
@@ -46,7 +46,6 @@ class Capture:
     data: NDArray[np.uint8]
     offsets: NDArray[np.int64]
     lengths: NDArray[np.int64]
-    wire_lengths: NDArray[np.int64]
     times_ns: NDArray[np.int64]
     notes: tuple[str, ...] = field(default=())
 
@@ -74,17 +73,15 @@ def _read(path: Path) -> Capture:
     except cypcap.Error as error:
         raise WorkloadError(f"{path} is no capture (pcap or pcapng): {error.args[1]}{_hint(path)}") from error
     link_type = _link_type(path, packets)
-    times, lengths, wire_lengths = array("d"), array("q"), array("q")
+    times, lengths = array("d"), array("q")
     notes = []
     with tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES) as spool, packets:
-        write, add_time = spool.write, times.append
-        add_length, add_wire_length = lengths.append, wire_lengths.append
+        write, add_time, add_length = spool.write, times.append, lengths.append
         try:
             for header, frame in packets:
                 write(frame)
                 add_time(header.ts)
                 add_length(header.caplen)
-                add_wire_length(header.len)
         except cypcap.Error as error:
             if _CUT_OFF not in error.args[1] or not times:
                 where = f"{path}, behind packet {len(times)}"
@@ -100,7 +97,6 @@ def _read(path: Path) -> Capture:
         data=data,
         offsets=np.cumsum(length) - length,
         lengths=length,
-        wire_lengths=np.frombuffer(wire_lengths, np.int64),
         times_ns=np.rint(np.frombuffer(times, np.float64) * 1e6).astype(np.int64) * 1000,
         notes=tuple(notes),
     )

@@ -5,11 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter, deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
 from topologies.processes import ProcessId
 
+IDLE_S: Final = 0.2
 _LAST_STEPS: Final = 30
 _AFTERMATH_S: Final = 40.0  # for so long what happened may still be why a job could not begin
 
@@ -41,6 +43,20 @@ class Board:
         self._busy = 0
         self._disturbed_until = 0.0
         self._began = time.monotonic()
+
+    def take_turns(self, who: str, turn: Callable[[], None]) -> None:
+        """What a thread does again and again until the soak ends; whatever goes wrong ends it."""
+        try:
+            while not self.stop.is_set():
+                if not self.enter():
+                    time.sleep(IDLE_S)
+                    continue
+                try:
+                    turn()
+                finally:
+                    self.leave()
+        except Exception as error:  # noqa: BLE001 (whatever it is, the soak has to end with it)
+            self.fail(f"{who}: {type(error).__name__}: {error}")
 
     def count(self, **what: int) -> None:
         """Add to the figures."""

@@ -14,14 +14,13 @@ from controller.api.errors import ControllerError
 from topologies.processes import ProcessId
 from topologies.state import ClusterState, HostState
 from workloads.errors import WorkloadError
-from workloads.soak.board import Board, Running
+from workloads.soak.board import IDLE_S, Board, Running
 from workloads.soak.plan import Job, Jobs
 from workloads.team import Answer, Team
 
 _JOIN_S: Final = 60.0
 _LIMIT_S: Final = 180.0  # for a round, a join, a leave: longer is a hang
 _DELETE_S: Final = 30.0
-_IDLE_S: Final = 0.2
 _DIED: Final = {"died": True}
 # What the others of a job hear when a worker is killed.
 _OF_A_DEATH: Final = ("WorkerLostError", "JobEndedError", "CommunicatorClosedError")
@@ -60,17 +59,7 @@ class Crew:
 
     def run(self) -> None:
         """Jobs until the board says stop."""
-        try:
-            while not self._board.stop.is_set():
-                if not self._board.enter():
-                    time.sleep(_IDLE_S)
-                    continue
-                try:
-                    self._job(self._jobs.next())
-                finally:
-                    self._board.leave()
-        except Exception as error:  # noqa: BLE001 (whatever it is, the soak has to end with it)
-            self._board.fail(f"crew {self._number}: {type(error).__name__}: {error}")
+        self._board.take_turns(f"crew {self._number}", lambda: self._job(self._jobs.next()))
 
     def terminate(self) -> None:
         """Ask the workers to end, from another thread: whoever waits for one goes on."""
@@ -243,7 +232,7 @@ class Crew:
                 if time.monotonic() > deadline:
                     self._board.fail(f"job {name} cannot be deleted: {error}")
                     return
-                time.sleep(_IDLE_S)
+                time.sleep(IDLE_S)
             else:
                 return
 

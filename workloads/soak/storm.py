@@ -9,10 +9,9 @@ from typing import Final
 
 from topologies.errors import TopologyError
 from topologies.faults import ClusterFaults, PacketFault
-from workloads.soak.board import Board
+from workloads.soak.board import IDLE_S, Board
 from workloads.soak.plan import PACKETS, RESTARTS, Step, Storm
 
-_IDLE_S: Final = 0.2
 _PATIENCE_S: Final = 60.0
 # Workers have 30 s to come back to a controller that was restarted (`resume_timeout_s`). One that never runs
 # for so long cannot find out who is dead.
@@ -31,17 +30,8 @@ class Weather:
 
     def run(self) -> None:
         """Until the board says stop."""
-        try:
-            while not self._board.stop.is_set():
-                if not self._board.enter():
-                    time.sleep(_IDLE_S)
-                    continue
-                try:
-                    self._step(self._storm.next(but=self._not_now()))
-                finally:
-                    self._board.leave()
-        except Exception as error:  # noqa: BLE001 (whatever it is, the soak has to end with it)
-            self._board.fail(f"faults ({self._storm.name}): {type(error).__name__}: {error}")
+        who = f"faults ({self._storm.name})"
+        self._board.take_turns(who, lambda: self._step(self._storm.next(but=self._not_now())))
 
     def _not_now(self) -> Container[str]:
         if self.gentle:
@@ -122,6 +112,6 @@ class Weather:
             except TopologyError:
                 if time.monotonic() > deadline:
                     raise
-                time.sleep(_IDLE_S)
+                time.sleep(IDLE_S)
             else:
                 return

@@ -24,7 +24,6 @@ class Bucket:
     """Layers (indexes into the workload's) in the order in which their gradients become ready."""
 
     layers: tuple[int, ...]
-    numel: int
     bytes: int
 
     @property
@@ -59,8 +58,8 @@ def buckets(
         indexes.append(index)
         size += workload.layers[index].numel * workload.element_bytes
         if size >= limit:
-            done.append(Bucket(tuple(indexes), size // workload.element_bytes, size))
+            done.append(Bucket(tuple(indexes), size))
             indexes, size, limit = [], 0, cap_bytes
     if indexes:
-        done.append(Bucket(tuple(indexes), size // workload.element_bytes, size))
+        done.append(Bucket(tuple(indexes), size))
     return tuple(done)

@@ -55,15 +55,6 @@ class Table:
     batch: int
     parameters: tuple[Parameter, ...]
 
-    @property
-    def numel(self) -> int:
-        return sum(parameter.numel for parameter in self.parameters)
-
-    @property
-    def forward_macs(self) -> int:
-        """Multiply-adds of a sample's forward pass."""
-        return sum(parameter.forward_macs for parameter in self.parameters)
-
 
 def table(name: str) -> Table:
     """A bundled model's table. WorkloadError if there is none of that name."""

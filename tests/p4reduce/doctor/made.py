@@ -11,7 +11,6 @@ from p4reduce.doctor.facts import (
     Echo,
     Ends,
     Facts,
-    Losses,
     Observation,
     Process,
     ProcessState,
@@ -169,7 +168,7 @@ def look(at: float, workers: Sequence[Worker], **changes: Any) -> Observation:
         "ports": Said([], ""),
         "links": Said([], ""),
         "lines": lines(),
-        "losses": {("s1", port): Losses(counts={"receive.on_request": 0}) for port in range(1, 5)},
+        "losses": {("s1", port): {"receive.on_request": 0} for port in range(1, 5)},
     }
     return Observation(**{**fields, **changes})
 

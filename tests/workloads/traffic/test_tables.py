@@ -8,6 +8,10 @@ from workloads.errors import WorkloadError
 from workloads.traffic.tables import MODELS, bundled, table
 
 
+def _macs(model: str) -> int:
+    return sum(parameter.forward_macs for parameter in table(model).parameters)
+
+
 @pytest.mark.parametrize(
     ("model", "numel", "tensors"),
     [
@@ -21,7 +25,7 @@ from workloads.traffic.tables import MODELS, bundled, table
     ],
 )
 def test_every_parameter_is_there(model: str, numel: int, tensors: int) -> None:
-    assert table(model).numel == bundled(model).numel == numel
+    assert bundled(model).numel == numel
     assert len(table(model).parameters) == len(bundled(model).layers) == tensors
 
 
@@ -66,7 +70,7 @@ def _transformer_macs(*, blocks: int, width: int, tokens: int) -> int:
     ],
 )
 def test_multiply_adds_of_a_sample(model: str, billions: float) -> None:
-    assert table(model).forward_macs / 1e9 == pytest.approx(billions, rel=1e-3)
+    assert _macs(model) / 1e9 == pytest.approx(billions, rel=1e-3)
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -79,7 +83,7 @@ def test_a_table_says_where_it_is_from(model: str) -> None:
 @pytest.mark.parametrize("model", MODELS)
 def test_times_follow_from_the_multiply_adds(model: str) -> None:
     workload = bundled(model, batch=4, teraflops=2.0)
-    seconds = 2 * table(model).forward_macs * 4 / 2e12
+    seconds = 2 * _macs(model) * 4 / 2e12
     assert workload.forward_ns == pytest.approx(seconds * 1e9, abs=len(workload.layers))
     assert workload.backward_ns == 2 * workload.forward_ns
     twice = bundled(model, batch=8, teraflops=2.0)
