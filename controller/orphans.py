@@ -36,6 +36,10 @@ class Orphan:
         """Its workers' QPs as far as they are guarded here: address and number."""
         return frozenset(_qp(entry) for entry in self.place.entries if _table(entry) == MEMBER_QP)
 
+    def is_for(self, qps: frozenset[tuple[int, int]]) -> bool:
+        """Whether packets to any of these QPs meet it; guards are the first of its entries to go."""
+        return any(_table(entry) in (FLOW, MEMBER_QP) and _qp(entry) in qps for entry in self.place.entries)
+
     def give_up(self, qps: frozenset[tuple[int, int]]) -> list[Entry]:
         """Keep nothing but guards, and none of these QPs, which others have now; what is to be removed."""
         self.lost = True

@@ -111,7 +111,7 @@ class Places:
         Of such a job only guards of other QPs stay.
         """
         for name, mine in self.orphans.items():
-            for orphan in [o for o in mine if (o.generation or 0) < generation and o.qps & qps]:
+            for orphan in [o for o in mine if (o.generation or 0) < generation and o.is_for(qps)]:
                 switch = self.switches[name]
                 await self._give_up(switch, orphan, qps)
 
