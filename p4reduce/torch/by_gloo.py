@@ -213,9 +213,8 @@ class ByGloo:
         future: Future[Any] = Future()
         self._pending.add(future)
         self._end(future)
-        # Gloo's thread has the caller's state of PyTorch's profiler, which may be taken away just now:
-        # nothing that the profiler sees is done there.
-        made.get_future().add_done_callback(lambda done: completer.put(lambda: _tell(done, future)))
+        # Nothing that PyTorch's profiler sees is done in Gloo's thread, which has the caller's state of it.
+        made.get_future().add_done_callback(lambda _: completer.put(lambda: _tell(made, future)))
         return future
 
 
@@ -254,10 +253,14 @@ class _Received(dist.Work):  # type: ignore[misc]
     _source_rank = source_rank
 
 
-def _tell(done: Any, future: Future[Any]) -> None:
+def _tell(made: Any, future: Future[Any]) -> None:
+    """Gloo's future is done a little before its work is, which still tells the profiler of its end.
+
+    Who went on by then, and ended the profiler, had a segmentation fault.
+    """
     with suppress(InvalidStateError):  # aborted meanwhile
         try:
-            done.value()
+            made.wait()
         except RuntimeError as error:
             future.set_exception(error)
         else:
