@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.test_torch import EXAMPLES, _found_by_pytorch, gone, losses, name
+from tests.e2e.torch_scripts import EXAMPLES, found_by_pytorch, gone, losses, name
 from tests.p4reduce.clusters import p4reduce
 
-__all__ = ["_found_by_pytorch", "name"]  # fixtures
+__all__ = ["found_by_pytorch", "name"]  # fixtures
 
 pytestmark = [pytest.mark.emulation, pytest.mark.slow]
 pytest.importorskip("torch", reason="PyTorch is not installed ('make gloo' installs it)")
