@@ -191,9 +191,9 @@ def _callbacks(pair: Pair) -> None:
         (tensor,) = future.value()
         return dist.all_reduce(tensor, async_op=True).get_future().wait()[0]
 
-    futures = [
-        dist.all_reduce(torch.full((10,), 1.0), async_op=True).get_future().then(once_more) for _ in range(8)
-    ]
+    # All are called before a callback calls another: whose turn it is has to be the same on all ranks.
+    works = [dist.all_reduce(torch.full((10,), 1.0), async_op=True) for _ in range(8)]
+    futures = [work.get_future().then(once_more) for work in works]
     assert all(torch.equal(future.wait(), torch.full((10,), 16.0)) for future in futures)
 
 
