@@ -89,7 +89,7 @@ class Session:
 
     `ready`: the newest, in the present mode. `started`: everybody's queue pairs are ready, and no renewal has
     come since, which `renewing` says. `missing_ranks`: who has not joined. `left`, `ended`, `refused` (why):
-    how it came to its end. `trouble`: why there is no stream now.
+    how it came to its end. `trouble`: why there is no stream now. `is_first`: no stream has ended yet.
 
     `counted` and `running` are what the next heartbeat says: so many messages have been numbered in a
     generation; the collective that this worker is in.
@@ -155,7 +155,7 @@ class Session:
         self._open(now)
 
     def say(self, message: FromWorker) -> None:
-        """An answer to what was asked, Up, Leave or Abort."""
+        """An answer to what was asked, Up, Leave or Abort; Renewing and these three again after a break."""
         match message:
             case Renewing():
                 self._standing = message
@@ -186,7 +186,7 @@ class Session:
         self._ask_at = None
 
     def took_end(self) -> None:
-        """This worker has acted on the job's end: it sends nothing more to the others, which Close tells."""
+        """This worker has acted on the job's end. The controller reads Close as: its connections are down."""
         self._actions.append(Close())
 
     def close(self) -> None:

@@ -403,9 +403,14 @@ class Group:
 _default_group: Callable[[], Group | None] = lambda: None  # noqa: E731 (a weak reference later)
 
 
+def default_group() -> Group | None:
+    """The one of all ranks, from when it was made for as long as somebody has it."""
+    return _default_group()
+
+
 def _default_groups_failure() -> CommunicatorError | None:
     """Its job has all ranks: where it has ended, those of another group do not come any more."""
-    group = _default_group()
+    group = default_group()
     communicator = None if group is None or group.size == 1 else group.communicator
     return None if communicator is None else communicator.failure
 
@@ -423,7 +428,7 @@ def _agreed_job(store: dist.Store, *, rank: int, epoch: int, group: str, options
     """The job's name, which the group's first rank chooses."""
     key = f"p4reduce/job/{epoch}"
     if rank == 0:
-        default = _default_group() if group else None
+        default = default_group() if group else None
         base = options.job or environment.job_of(os.environ) or (default.job if default is not None else "")
         base = base or f"torch-{os.urandom(4).hex()}"
         store.set(key, "".join([base, f"/{group}" if group else "", f"@{epoch + 1}" if epoch else ""]))

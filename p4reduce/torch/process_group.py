@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from p4reduce.torch.collectives import Collectives
-from p4reduce.torch.group import Group, Options
+from p4reduce.torch.group import Group, Options, default_group
 from p4reduce.torch.views import DEVICES
 
 
@@ -49,20 +49,15 @@ class P4ReduceProcessGroup(Collectives, dist.ProcessGroup):  # type: ignore[misc
         self._desc = desc
 
 
-_of_default_group = Options()
-
-
 def create(given: Any, options: Any = None, *, kind: Any = P4ReduceProcessGroup) -> Any:
     """`register_backend`'s, with its extended API: `given` is a DistributedBackendOptions.
 
     Without options, groups have those of the default one, which is made first.
     """
-    global _of_default_group
     if options is not None and not isinstance(options, Options):
         raise TypeError(f"pg_options has to be p4reduce.torch.Options, not {type(options).__name__}")
     ranks = list(given.global_ranks_in_group)
-    if not ranks:
-        _of_default_group = options or Options()
+    default = default_group() if ranks else None
     return kind(
         Group(
             given.store,
@@ -71,6 +66,6 @@ def create(given: Any, options: Any = None, *, kind: Any = P4ReduceProcessGroup)
             timeout=given.timeout,
             name=str(given.group_id),
             ranks=ranks,
-            options=options or _of_default_group,
+            options=options or (Options() if default is None else default.options),
         )
     )

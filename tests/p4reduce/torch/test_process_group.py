@@ -436,11 +436,11 @@ def test_without_a_controller_there_is_a_sentence(monkeypatch: pytest.MonkeyPatc
 
 def test_groups_have_the_options_of_the_default_group(monkeypatch: pytest.MonkeyPatch) -> None:
     """`new_group` and device meshes give none."""
-    made: list[tuple[str, Options]] = []
+    made: list[SimpleNamespace] = []
+    monkeypatch.setattr(process_group, "Group", lambda store, **given: made.append(SimpleNamespace(**given)))
     monkeypatch.setattr(
-        process_group, "Group", lambda store, *, name, options, **_: made.append((name, options))
+        process_group, "default_group", lambda: next((g for g in reversed(made) if not g.ranks), None)
     )
-    monkeypatch.setattr(process_group, "_of_default_group", Options())
 
     def make(name: str, ranks: list[int], given: Options | None) -> Options:
         told = SimpleNamespace(
@@ -452,7 +452,8 @@ def test_groups_have_the_options_of_the_default_group(monkeypatch: pytest.Monkey
             global_ranks_in_group=ranks,
         )
         create(told, given, kind=lambda group: group)
-        return made[-1][1]
+        found: Options = made[-1].options
+        return found
 
     first, own = Options(controller="10.0.0.1:7", wire="16bit"), Options(controller="10.0.0.2:7")
     assert make("0", [], first) == first
