@@ -11,7 +11,7 @@ import pytest
 
 pytestmark = [pytest.mark.emulation, pytest.mark.timeout(300)]
 
-SHORT = ("--rounds", "1", "--seconds", "0.1", "--chunks", "1,4", "--ports", "4")
+SHORT = ("--rounds", "1", "--seconds", "0.5", "--chunks", "1,4", "--ports", "4")
 
 
 def run(tmp_path: Path, *options: str) -> subprocess.CompletedProcess[str]:
