@@ -124,8 +124,11 @@ def host_ends(cluster: ClusterState) -> dict[str, Ends]:
     return found
 
 
-def losses(cluster: ClusterState, timeout_s: float = 1.0) -> dict[tuple[str, int], Losses]:
-    """What embedded switches' ports say that they have lost, by switch and port."""
+def losses(cluster: ClusterState, timeout_s: float = 5.0) -> dict[tuple[str, int], Losses]:
+    """What embedded switches' ports say that they have lost, by switch and port.
+
+    A busy machine may take more than a second to answer: what is not waited for here, nobody is told of.
+    """
     chosen = [s.name for s in cluster.switches if s.target == SwitchTarget.EMBEDDED.value]
     found: dict[tuple[str, int], Losses] = {}
     if not chosen:
