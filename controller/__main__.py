@@ -69,7 +69,7 @@ async def serve(
         Switch(
             switch,
             base_entries(config, switch),
-            on_change=lambda changed: registry.on_switch_change(changed.config.name),
+            on_change=lambda changed: registry.manager.on_switch_change(changed.config.name),
             tls=config.switch_tls,
         )
         for switch in config.switches

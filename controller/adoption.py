@@ -10,28 +10,27 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 from controller import planning
 from controller.admission import tenant_of
 from controller.api.errors import ConflictError, InvalidRequestError, NotFoundError, UnreachableError
 from controller.api.messages import JobSpec, Mode, Resume
+from controller.book import Book
 from controller.config import Config
 from controller.guarding import token_hash
 from controller.jobs import Job
 from controller.orphans import Orphan
-from controller.places import stored
+from controller.record import Record, stored
 from controller.renewals import Cause
-from controller.running import Running
-from controller.specs import Member, Phase, Plan
+from controller.renewer import Renewer
+from controller.specs import Member, Phase, Plan, Timing
+from controller.switch_manager import SwitchManager
 from controller.trees import Tree
-
-if TYPE_CHECKING:
-    from controller.registry import Registry
 
 logger = logging.getLogger(__name__)
 
 _MOST = 256  # jobs that are waited for at a time
+_MOST_AHEAD = 1 << 20  # generations, of all workers that tell of one
 _Told = tuple[JobSpec, Plan, str]
 
 
@@ -108,10 +107,19 @@ class _Waiting:
 
 
 class Adoption:
-    """Belongs to a registry. Who tells something else of a job than the others tells of another one."""
+    """Who tells something else of a job than the others tells of another one."""
 
-    def __init__(self, registry: Registry) -> None:
-        self._registry = registry
+    def __init__(self, manager: SwitchManager, book: Book, renewer: Renewer, timing: Timing) -> None:
+        self._config = manager.config
+        self._store = manager.store
+        self._switches = manager.switches
+        self._places_of_jobs = manager.places
+        self._upkeep = manager.upkeep
+        self._engine = manager.engine
+        self._book = book
+        self._renewer = renewer
+        self._timing = timing
+        self._left_out = 0  # generations, because workers say that they were given out
         self._waiting: dict[_Told, _Waiting] = {}
 
     def hear(self, account: Account) -> None:
@@ -119,13 +127,12 @@ class Adoption:
 
         UnreachableError: the worker shall come again; ConflictError likewise. NotFoundError: it is over.
         """
-        registry, spec, plan = self._registry, account.spec, account.plan
-        registry.notice_stop()
-        if registry.store.is_ours(plan.generation, spec.name):
+        spec, plan, now = account.spec, account.plan, self._engine.awake()
+        if self._store.is_ours(plan.generation, spec.name):
             raise NotFoundError(
                 f"there is no job {spec.name!r} with generation {plan.generation}: it ended long ago"
             )
-        key, now = _told(account), registry.clock()
+        key = _told(account)
         while key not in self._waiting and len(self._waiting) >= _MOST:
             del self._waiting[next(iter(self._waiting))]
         waiting = self._waiting.setdefault(key, _Waiting(now))
@@ -136,7 +143,7 @@ class Adoption:
         who = f"job {spec.name} is not in the controller's database, which is new"
         if missing := [rank for rank in plan.ring if rank not in waiting.accounts]:
             ranks = f"rank{'s' if len(missing) > 1 else ''} {', '.join(map(str, sorted(missing)))}"
-            patience_s = registry.config.resume_timeout_s
+            patience_s = self._config.resume_timeout_s
             if now - waiting.since <= patience_s:
                 raise UnreachableError(f"{who}: it waits for {ranks} to tell of it")
             if any(other.name == spec.name for other, *_ in self._waiting.keys() - {key}):
@@ -144,15 +151,15 @@ class Adoption:
             waiting.over = f"{who}, and {ranks} did not come back within {patience_s:g} s to tell of it"
             logger.warning("%s: it is over", waiting.over)
             raise NotFoundError(waiting.over)
-        known = registry.known_job(spec.name)
+        known = self._book.by_name.get(spec.name)
         if known is not None and known.job.live and known.job.phase is not Phase.CREATED:
             raise ConflictError(f"{who}, and another job has that name now")
-        if registry.has_generation(plan.generation):
+        if plan.generation in self._book.by_generation:
             raise ConflictError(f"{who}, and another job has its generation {plan.generation}")
         tenants = {known.spec.tenant for known in waiting.accounts.values()} - {""}
         if len(tenants) > 1:
             raise ConflictError(f"{who}, and its workers say that it is of tenants {' and '.join(tenants)}")
-        late = now - waiting.since > registry.config.resume_timeout_s
+        late = now - waiting.since > self._config.resume_timeout_s
         self._take_over(waiting, members, next(iter(tenants), ""), late=late)
         del self._waiting[key]
 
@@ -161,32 +168,50 @@ class Adoption:
         for waiting in self._waiting.values():
             waiting.since = min(now, waiting.since + seconds)
 
+    def count_behind(self, name: str, generation: int) -> None:
+        """A worker of that job knows of a generation: of a later one than the database, where that is old.
+
+        ConflictError, and the worker goes on as it is, where that would leave out too many of them, by itself
+        or with what others have said: no worker can make the numbers run out.
+        """
+        newest = self._store.newest_generation
+        ahead = max(0, generation - newest)
+        if self._left_out + ahead > _MOST_AHEAD:
+            raise ConflictError(
+                f"job {name}: no controller can have given out generation {generation}, the newest is "
+                f"{newest}; if one has, this machine's clock was wrong when the database was made: set it, "
+                "and begin another database"
+            )
+        self._store.outlive(generation)
+        self._left_out += ahead
+
     def _take_over(self, waiting: _Waiting, members: list[Member], tenant: str, *, late: bool) -> None:
-        registry = self._registry
         first = next(iter(waiting.accounts.values()))
         modes = {account.plan.mode for account in waiting.accounts.values()}
         spec, plan = replace(first.spec, tenant=tenant), replace(first.plan, mode=min(modes))
+        now = self._engine.clock()
         places, lost = self._places(members, plan, late=late)
-        lost = lost or next((why for member in members if (why := registry.who_has_qps(member))), "")
+        lost = lost or next((why for member in members if (why := self._book.who_has_qps(member, now))), "")
         if not lost and (len(modes) > 1 or (places and plan.mode is Mode.RING)):
             lost = "the controller lost its database while the job was moved"
         workers = [(member, waiting.accounts[member.rank].token) for member in members]
         job = Job.recovered(
-            *(spec, registry.timing, plan, workers),
+            *(spec, self._timing, plan, workers),
             explicit=first.explicit,
-            running=True,
-            now=registry.clock(),
+            phase=Phase.RUNNING,
+            now=now,
         )
-        registry.count_behind(spec.name, plan.generation)
-        registry.store.save_job(stored(job, plan, [orphan.place for orphan in places], Phase.RUNNING))
-        running = Running(job, places={orphan.place.switch: orphan.place for orphan in places})
-        registry.places.adopted(running, places)
-        registry.took_over(running)
+        self.count_behind(spec.name, plan.generation)
+        self._store.save_job(stored(job, plan, [orphan.place for orphan in places], Phase.RUNNING))
+        record = Record(job, places={orphan.place.switch: orphan.place for orphan in places})
+        self._places_of_jobs.adopted(record, places)
+        self._book.by_name[spec.name] = self._book.by_generation[plan.generation] = record
+        self._upkeep.placed(record)
         qps = frozenset((int(m.ip), qpn) for m in members for qpn in (m.qpn_in, m.qpn_out))
-        registry.spawn(registry.places.take_qps_back(plan.generation, qps))
+        self._engine.spawn(self._places_of_jobs.take_qps_back(plan.generation, qps))
         logger.warning("job %s: taken over from its workers, generation %d", spec.name, plan.generation)
         if lost:
-            registry.renewer.begin(running, Cause.SWITCH_RESTARTED, lost)
+            self._renewer.begin(record, Cause.SWITCH_RESTARTED, lost)
 
     def _places(self, members: list[Member], plan: Plan, *, late: bool) -> tuple[list[Orphan], str]:
         """What switches hold of it, and why its sums there are lost (empty: they are not).
@@ -194,17 +219,17 @@ class Adoption:
         `late`: it waits for no spine any more, which has no guards, and no sums that leaves lack. What that
         one may hold is of a generation that is over then.
         """
-        registry, in_network = self._registry, plan.mode is Mode.IN_NETWORK
-        tree, lost, places = Tree.of(registry.config, members), "", []
+        in_network = plan.mode is Mode.IN_NETWORK
+        tree, lost, places = Tree.of(self._config, members), "", []
         theirs = {(int(m.ip), qpn) for m in members for qpn in (m.qpn_in, m.qpn_out)}
-        for name, switch in registry.switches.items():
+        for name, switch in self._switches.items():
             spine = tree.two_level and name in tree.graph.spines
             if in_network and not switch.ready and (name in tree.leaves or spine):
                 why = f"switch {name}, which may have sums of the job, is not ready"
                 if not (spine and late):
                     raise UnreachableError(why)
                 lost = why
-            orphan = registry.places.orphan(name, plan.generation)
+            orphan = self._places_of_jobs.orphan(name, plan.generation)
             if orphan is not None:
                 if not orphan.qps <= theirs:
                     raise ConflictError(

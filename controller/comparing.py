@@ -7,10 +7,11 @@ ends for all when each has named its call, or is known not to come; or after a s
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from controller.api.messages import Called
+from controller.seats import Seat
 from controller.serials import ahead
 
 LONGEST_CALL = 200  # characters
@@ -40,10 +41,13 @@ class Comparison:
         """A worker will not say anything more."""
         self.answers.setdefault(rank, f" has not said what it has called: {why}")
 
-    def left(self, rank: int, collectives: int) -> None:
-        """A worker calls nothing more after its first so many collectives."""
-        if ahead(self.collective, collectives) >= 0:
-            self.answers.setdefault(rank, f" has left after {_counted(collectives)}")
+    def look(self, seats: Mapping[int, Seat]) -> None:
+        """Who has left after its first so many collectives, or is lost, calls nothing more."""
+        for rank, seat in seats.items():
+            if seat.lost:
+                self.gone(rank, "it is lost")
+            if seat.left_after is not None and ahead(self.collective, seat.left_after) >= 0:
+                self.answers.setdefault(rank, f" has left after {_counted(seat.left_after)}")
 
     @property
     def is_complete(self) -> bool:
@@ -66,6 +70,17 @@ class Comparison:
             "to call the same collectives in the same order, with the same roots, sizes, element types, "
             f"reductions and strategies ({self.reason})"
         )
+
+
+def in_vain(seats: Mapping[int, Seat]) -> tuple[int, str] | None:
+    """A collective that one worker is in and another has left before, and that in words: it has no result."""
+    for seat in seats.values():
+        for away in seats.values():
+            if seat.in_collective is None or away.left_after is None:
+                continue
+            if ahead(seat.in_collective, away.left_after) >= 0:
+                return seat.in_collective, f"{seat.member} waits for {away.member}, which has left"
+    return None
 
 
 def _counted(collectives: int) -> str:

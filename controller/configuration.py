@@ -105,7 +105,9 @@ class Configuration:
         async with self._turn:
             revision = self._revisions.current()
             desired = self._desired(document, revision)
-            await self._registry.quiet(_PATIENCE_S)  # nobody is to be told of what moves by itself
+            await self._registry.manager.upkeep.quiet(
+                _PATIENCE_S
+            )  # nobody is to be told of what moves by itself
             self._check_ways(desired)
             looks = [self._look(switch, desired) for switch in self._registry.switches.values()]
             switches = await asyncio.gather(*looks)
@@ -167,7 +169,7 @@ class Configuration:
             found = set() if replaced else await control.read_entries()
         except SwitchError as error:
             return SwitchReport(switch.name, False, control.state if not control.connected else str(error))
-        wanted = self._registry.wanted_entries(
+        wanted = self._registry.manager.upkeep.wanted_entries(
             switch.name, drained=desired.drain, extra=desired.on(switch.name)
         )
         report = SwitchReport(switch.name, control.connected and switch.ready, control.state, replaced)
@@ -190,13 +192,13 @@ class Configuration:
             raise NotPossibleError(f"drain: then {why}: wait until another is back, or drain less")
 
     async def _apply(self, desired: Desired, document: str) -> Report:
-        await self._registry.quiet(_PATIENCE_S)  # nobody is to be told of what moves by itself
+        await self._registry.manager.upkeep.quiet(_PATIENCE_S)  # nobody is to be told of what moves by itself
         self._check_ways(desired)
         settings = self._settings(desired)
         pushed = await self._load_programs(desired)
         reports: list[SwitchReport] = []
         stopped = False
-        async with self._registry.writing():
+        async with self._registry.manager.writing():
             for switch in self._registry.switches.values():
                 report = await self._look_locked(switch, desired)
                 if report.connected and not stopped:
@@ -222,7 +224,7 @@ class Configuration:
         pushed = {look.name: look for look in looks if look.connected and look.replaced}
         for name, look in pushed.items():
             try:
-                await self._registry.push(name, force=True)
+                await self._registry.manager.push(name, force=True)
             except ControllerError as error:
                 look.error = str(error)
         return pushed
@@ -257,8 +259,8 @@ class Configuration:
 
     def _put_in_force(self, desired: Desired) -> None:
         self._in_force = desired
-        self._registry.set_configuration(drained=desired.drain, extra=desired.entries)
-        self._registry.set_quotas(None if desired.quotas is None else parse_quotas(desired.quotas))
+        self._registry.manager.set_configuration(drained=desired.drain, extra=desired.entries)
+        self._registry.waitlist.set_quotas(None if desired.quotas is None else parse_quotas(desired.quotas))
 
     def _settings(self, desired: Desired) -> tuple[Setting, ...]:
         """How the controller's own part of the document differs from what is in force."""

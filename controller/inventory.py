@@ -9,8 +9,8 @@ from controller.entries import Entry
 from controller.fabric import ManagedSwitch
 from controller.flows import FLOW, TREE_JOB
 from controller.queries import RESULT, SlotContent
+from controller.record import Record
 from controller.registry import Registry
-from controller.running import Running
 from controller.store import Place
 from controller.switch import UNNAMED, CounterCell
 from controller.trees import Tree
@@ -22,13 +22,13 @@ PORT_DROPS = ("no_route", UNNAMED, "spoofed", "no_job", "bad_echo")
 PortCounters = Mapping[str, Mapping[int, CounterCell]]
 
 
-def flow_messages(registry: Registry, running: Running, place: Place, found: set[Entry]) -> list[pb.Flow]:
+def flow_messages(registry: Registry, record: Record, place: Place, found: set[Entry]) -> list[pb.Flow]:
     """A job's flows that begin on a leaf; `found` is what was read from it.
 
     `egress_port` is 0 where the receiver is in another rack, as any uplink may be.
     """
-    tree = Tree.of(registry.config, running.job.members)
-    by_rank = {member.rank: member for member in running.job.members}
+    tree = Tree.of(registry.config, record.job.members)
+    by_rank = {member.rank: member for member in record.job.members}
     ring, flows = tree.ring, []
     for number, member in enumerate(tree.rack(place.switch).members):
         successor = by_rank[ring[(ring.index(member.rank) + 1) % len(ring)]]
@@ -37,8 +37,8 @@ def flow_messages(registry: Registry, running: Running, place: Place, found: set
         entries = [entry for entry in place.entries if _is_of_flow(entry, index, member.rank)]
         flows.append(
             pb.Flow(
-                job=running.job.spec.name,
-                generation=running.generation or 0,
+                job=record.job.spec.name,
+                generation=record.generation or 0,
                 rank=member.rank,
                 switch=place.switch,
                 index=index,
@@ -56,30 +56,30 @@ def flow_messages(registry: Registry, running: Running, place: Place, found: set
 
 
 def slot_messages(
-    registry: Registry, running: Running, place: Place, slots: Iterable[SlotContent], *, unused: bool
+    registry: Registry, record: Record, place: Place, slots: Iterable[SlotContent], *, unused: bool
 ) -> list[pb.Slot]:
     """A job's slots, those first that wait for somebody; with `unused` all of them, by index."""
-    tree = Tree.of(registry.config, running.job.members)
+    tree = Tree.of(registry.config, record.job.members)
     messages = [
-        _slot(running, tree, place, slot) for slot in slots if unused or slot.generation == running.generation
+        _slot(record, tree, place, slot) for slot in slots if unused or slot.generation == record.generation
     ]
     if not unused:
         messages.sort(key=lambda message: (message.state == "complete", message.index))
     return messages
 
 
-def _slot(running: Running, tree: Tree, place: Place, slot: SlotContent) -> pb.Slot:
+def _slot(record: Record, tree: Tree, place: Place, slot: SlotContent) -> pb.Slot:
     message = pb.Slot(
-        job=running.job.spec.name,
+        job=record.job.spec.name,
         switch=place.switch,
         index=slot.index,
         generation=slot.generation,
         message=slot.message,
-        tenant=running.job.spec.tenant,
+        tenant=record.job.spec.tenant,
         role=place.role,
         state="unused",
     )
-    if slot.generation != running.generation:
+    if slot.generation != record.generation:
         return message
     for bit, ranks in enumerate(tree.ranks_by_bit(place.switch)):
         (message.ranks if slot.bitmap >> bit & 1 else message.missing).extend(ranks)
@@ -95,14 +95,14 @@ def _slot(running: Running, tree: Tree, place: Place, slot: SlotContent) -> pb.S
 
 
 def counter_messages(
-    registry: Registry, running: Running, place: Place, counters: dict[str, list[CounterCell]]
+    registry: Registry, record: Record, place: Place, counters: dict[str, list[CounterCell]]
 ) -> list[pb.FlowCounters]:
     """A job's counters on a switch, one message a rank; on a spine one a rack, with its first rank."""
-    tree = Tree.of(registry.config, running.job.members)
+    tree = Tree.of(registry.config, record.job.members)
     return [
         pb.FlowCounters(
-            job=running.job.spec.name,
-            generation=running.generation or 0,
+            job=record.job.spec.name,
+            generation=record.generation or 0,
             rank=ranks[0],
             switch=place.switch,
             counters={name: counter_value(cells[i]) for name, cells in counters.items()},
@@ -111,9 +111,9 @@ def counter_messages(
     ]
 
 
-def flow_count(registry: Registry, running: Running, place: Place) -> int:
+def flow_count(registry: Registry, record: Record, place: Place) -> int:
     """How many flow indexes a job uses on a switch."""
-    return len(Tree.of(registry.config, running.job.members).ranks_by_bit(place.switch))
+    return len(Tree.of(registry.config, record.job.members).ranks_by_bit(place.switch))
 
 
 def ports_in_use(registry: Registry, switch: ManagedSwitch) -> list[int]:

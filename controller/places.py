@@ -16,14 +16,15 @@ from dataclasses import replace
 
 from controller.api.errors import ControllerError, NoResourcesError, UnreachableError
 from controller.config import Config
+from controller.effects import Forgotten
+from controller.engine import Engine
 from controller.entries import Entry
 from controller.fabric import ManagedSwitch, collide, guards_of
-from controller.jobs import Job
 from controller.links import LinkWatch
 from controller.orphans import Orphan, orphans
-from controller.running import Running
+from controller.record import Record, stored
 from controller.specs import Phase, Plan
-from controller.store import Place, Store, StoredJob
+from controller.store import Place, Store
 from controller.trees import Tree, entries_on, is_uplink
 from controller.updates import SwitchError
 
@@ -47,50 +48,50 @@ class Places:
         store: Store,
         switches: Mapping[str, ManagedSwitch],
         links: LinkWatch,
+        engine: Engine,
         *,
-        clock: Callable[[], float],
         on_room: Callable[[], None],
     ) -> None:
         self.config = config
         self.store = store
         self.switches = switches
         self.links = links
-        self.holding: list[Running] = []
+        self.holding: list[Record] = []
         # By generation, what the database did not take: forgotten when it can be written again.
-        self._owed: dict[int, tuple[Running, tuple[Place, ...]]] = {}
+        self._owed: dict[int, tuple[Record, tuple[Place, ...]]] = {}
         self.orphans: dict[str, list[Orphan]] = {name: [] for name in switches}
         # What switches may hold that could not be removed, and the database has no more.
         self._left_behind: dict[str, set[Entry]] = {name: set() for name in switches}
-        self._clock = clock
+        self._engine = engine
         self._on_room = on_room
 
     # Who has what
 
     @property
-    def remains(self) -> list[Running]:
+    def remains(self) -> list[Record]:
         """The jobs that have ended, and are not off their switches."""
-        return [running for running in self.holding if not running.job.live and not running.installing]
+        return [record for record in self.holding if not record.job.live and not record.installing]
 
-    def on(self, switch: str) -> list[Running]:
+    def on(self, switch: str) -> list[Record]:
         """All jobs with a place on a switch."""
-        return [running for running in self.holding if switch in running.places]
+        return [record for record in self.holding if switch in record.places]
 
     def held(self, switch: str) -> list[tuple[Place, bool]]:
         """What jobs have on a switch, and which of them are live."""
-        known = [(running.places[switch], running.job.live) for running in self.on(switch)]
+        known = [(record.places[switch], record.job.live) for record in self.on(switch)]
         return known + [(orphan.place, not orphan.lost) for orphan in self.orphans[switch]]
 
     def guards(self, switch: str) -> list[Entry]:
         """What a switch must hold before it has routes, so that no sum's parts reach a worker."""
         return guards_of(self.held(switch))
 
-    def take_over(self, running: Running, places: Iterable[Place]) -> None:
+    def take_over(self, record: Record, places: Iterable[Place]) -> None:
         """A job from before a restart of the controller. ValueError where its regions are another's."""
         for place in places:
             self.switches[place.switch].allocator.take(place.region)
-            running.places[place.switch] = place
-        if running.places:
-            self.holding.append(running)
+            record.places[place.switch] = place
+        if record.places:
+            self.holding.append(record)
 
     # Jobs that the database does not know
 
@@ -98,12 +99,12 @@ class Places:
         """What a switch holds of a generation that nobody here has set up."""
         return next((orphan for orphan in self.orphans[switch] if orphan.generation == generation), None)
 
-    def adopted(self, running: Running, orphans: Iterable[Orphan]) -> None:
+    def adopted(self, record: Record, orphans: Iterable[Orphan]) -> None:
         """A job is known again that has these places; their slots are taken already."""
         for orphan in orphans:
             self.orphans[orphan.place.switch].remove(orphan)
-        if running.places:
-            self.holding.append(running)
+        if record.places:
+            self.holding.append(record)
 
     async def take_qps_back(self, generation: int, qps: frozenset[tuple[int, int]]) -> None:
         """Workers of a generation have these QPs: what older jobs that nobody knows had there is over.
@@ -156,9 +157,7 @@ class Places:
                     "switch %s: what is left of a job goes when it is back: %s", switch.name, error
                 )
 
-    def _look_for_orphans(
-        self, switch: ManagedSwitch, found: set[Entry], forgot: Callable[[Running, str], None]
-    ) -> None:
+    def _look_for_orphans(self, switch: ManagedSwitch, found: set[Entry]) -> None:
         """What the switch holds of jobs that nobody knows is kept, and given to nobody."""
         name, mine = switch.name, self.orphans[switch.name]
         for orphan in mine:
@@ -168,7 +167,7 @@ class Places:
         new = orphans(name, self.config.role(name), found, known, self.store.is_ours)
         before = list(mine)
         for orphan in new:
-            self._evict(switch, orphan, forgot)
+            self._evict(switch, orphan)
             for older in [older for older in before if older in mine and orphan.collides(older.place)]:
                 mine.remove(older)
                 switch.allocator.release(older.place.region)
@@ -188,31 +187,35 @@ class Places:
             )
         self.store.outlive(max((orphan.generation or 0 for orphan in new), default=0))
 
-    def _evict(self, switch: ManagedSwitch, orphan: Orphan, forgot: Callable[[Running, str], None]) -> None:
+    def _evict(self, switch: ManagedSwitch, orphan: Orphan) -> None:
         """Known jobs give up what the switch has for another one.
 
         The database is from before that: whoever gave their places to the other job had seen that nobody
         needs them, nor their guards.
         """
-        for running in self.on(switch.name):
-            place = running.places[switch.name]
+        for record in self.on(switch.name):
+            place = record.places[switch.name]
             if not orphan.collides(place):
                 continue
-            if running.generation is None:
+            if record.generation is None:
                 raise UnreachableError(
-                    f"job {running.job.spec.name} is being set up where generation {orphan.generation} is"
+                    f"job {record.job.spec.name} is being set up where generation {orphan.generation} is"
                 )
             logger.warning(
                 "switch %s has generation %s where the database %s has job %s, whose place there is given up",
-                *(switch.name, orphan.generation or "(unknown)", self.store.path, running.job.spec.name),
+                *(switch.name, orphan.generation or "(unknown)", self.store.path, record.job.spec.name),
             )
-            self.freed(running, switch.name)
-            if place.role == "leaf" and running.job.live and not running.installing:
-                forgot(
-                    running,
+            self.freed(record, switch.name)
+            if place.role == "leaf" and record.job.live and not record.installing:
+                self._forgot(
+                    record,
                     f"switch {switch.name} has another job in its slots, which is younger than the "
                     "controller's database: that is from a backup",
                 )
+
+    def _forgot(self, record: Record, reason: str) -> None:
+        """A leaf has lost sums of a job that nobody else has."""
+        self._engine.post(record, Forgotten(reason))
 
     # Giving
 
@@ -227,7 +230,7 @@ class Places:
             yield
 
     async def put(
-        self, running: Running, tree: Tree, plan: Plan, *, admit: Callable[[], None] = lambda: None
+        self, record: Record, tree: Tree, plan: Plan, *, admit: Callable[[], None] = lambda: None
     ) -> None:
         """Slots and entries on all leaves of a job, and on the spines that join them: all or none.
 
@@ -253,19 +256,19 @@ class Places:
                 raise UnreachableError(f"the controller's database {self.store.path} cannot be written")
             places = self._allocate(tree, plan, spines)
             try:
-                self.store.save_job(stored(running.job, plan, places, Phase.INSTALLING))
+                self.store.save_job(stored(record.job, plan, places, Phase.INSTALLING))
             except BaseException:
                 self._free(places)
                 raise
-            running.places = {place.switch: place for place in places}
-            self.holding.append(running)
+            record.places = {place.switch: place for place in places}
+            self.holding.append(record)
             try:
                 for place in reversed(places):  # spines first
                     switch = self.switches[place.switch]
                     await self._make_room(switch, place.entries)
                     await switch.install(place, _flows(tree, place), plan.generation)
             except BaseException:
-                await self._take_back(running, plan, places)
+                await self._take_back(record, plan, places)
                 raise
 
     def require_new(self, generation: int, names: Iterable[str]) -> None:
@@ -302,87 +305,87 @@ class Places:
         for place in places:
             self.switches[place.switch].allocator.release(place.region)
 
-    async def _take_back(self, running: Running, plan: Plan, places: Sequence[Place]) -> None:
+    async def _take_back(self, record: Record, plan: Plan, places: Sequence[Place]) -> None:
         """Undo `put` after a switch has refused: each is as before, or is made so when it is back.
 
         If the database fails here, the regions stay taken, as they are there, until it can be written again.
         """
-        running.places = {}
-        self.holding.remove(running)
+        record.places = {}
+        self.holding.remove(record)
         for place in places:
             try:
                 await self.switches[place.switch].remove(place)
             except SwitchError as error:
                 logger.warning("switch %s holds too much until it is back: %s", place.switch, error)
                 self._left_behind[place.switch].update(place.entries)
-        self._give_back(running, plan.generation, places)
+        self._give_back(record, plan.generation, places)
 
-    def _give_back(self, running: Running, generation: int, places: Sequence[Place]) -> None:
+    def _give_back(self, record: Record, generation: int, places: Sequence[Place]) -> None:
         """A job has these places no more, in the database too; owed where that cannot be written."""
-        job = running.job
+        job = record.job
         try:
             self.store.release(generation, *(place.switch for place in places))
-            if job.plan is None or running.unheard:
+            if job.plan is None or record.unheard:
                 self.store.forget_job(generation)
             else:
-                self.store.save_job(replace(stored(job, job.plan, (), job.phase), deleted=running.deleted))
+                self.store.save_job(replace(stored(job, job.plan, (), job.phase), deleted=record.deleted))
         except sqlite3.Error as error:
             if generation not in self._owed:
                 logger.error("%s: job %s is not forgotten yet: %s", self.store.path, job.spec.name, error)
-            self._owed[generation] = (running, tuple(places))
+            self._owed[generation] = (record, tuple(places))
             raise
         self._owed.pop(generation, None)
         self._free(places)
 
     def settle_owed(self) -> None:
         """Write what the database did not take before."""
-        for generation, (running, places) in list(self._owed.items()):
+        for generation, (record, places) in list(self._owed.items()):
             with contextlib.suppress(sqlite3.Error):
-                self._give_back(running, generation, places)
+                self._give_back(record, generation, places)
                 self._on_room()
 
-    async def extend(self, running: Running, spine: str) -> None:
+    async def extend(self, record: Record, spine: str) -> None:
         """A place on one more spine, which was not there when the job was set up. As `put`."""
         switch = self.switches[spine]
         async with switch.lock:
-            plan, generation = running.job.plan, running.generation
-            wanted = running.job.live and running.places and not running.installing
-            if not (switch.ready and wanted) or spine in running.places:
+            plan, generation = record.job.plan, record.generation
+            wanted = record.job.live and record.places and not record.installing
+            if not (switch.ready and wanted) or spine in record.places:
                 return
             assert plan is not None
             assert generation is not None
             self.require_new(plan.generation, [spine])
-            tree = Tree.of(self.config, running.job.members)
+            tree = Tree.of(self.config, record.job.members)
             (place,) = self._allocate(tree, plan, [spine], leaves=False)
             try:
                 self.store.save_places([(generation, place)])
             except BaseException:
                 self._free([place])
                 raise
-            running.places[spine] = place
+            record.places[spine] = place
             try:
                 await switch.install(place, _flows(tree, place), plan.generation)
             except BaseException:
                 self._left_behind[spine].update(place.entries)
-                del running.places[spine]
+                del record.places[spine]
                 self.store.release(generation, spine)
                 self._free([place])
                 raise
 
     # Taking away
 
-    async def take_off(self, running: Running, plan: Plan) -> None:
+    async def take_off(self, record: Record, plan: Plan) -> None:
         """A running job whose workers all hold goes on by this plan, without any place; all or none.
 
         Raises UnreachableError, SwitchError or what the database raises, and nothing has changed then; or
         HalfOffError. A restart before the one write that says so finds leaves that have forgotten the job,
         and renews it.
         """
-        job, names = running.job, list(running.places)
+        job, names = record.job, list(record.places)
         async with self.locked(names):
-            for leaf in running.leaves:
+            for leaf in record.leaves:
                 await self.switches[leaf].require_ready(0.0)
-            places = list(running.places.values())
+            places = list(record.places.values())
             try:
                 for place in places:
                     if self.switches[place.switch].ready:
@@ -393,8 +396,8 @@ class Places:
             except BaseException as error:
                 await self._restore(names, error)
                 raise
-            job.plan, running.places = plan, {}
-            self.holding.remove(running)
+            job.plan, record.places = plan, {}
+            self.holding.remove(record)
             self._free(places)
         self._on_room()
 
@@ -406,66 +409,66 @@ class Places:
         except SwitchError as error:
             raise HalfOffError(f"its entries were half removed: {why}, and then {error}") from error
 
-    def needs_cleaning(self, running: Running, now: float) -> bool:
+    def needs_cleaning(self, record: Record, now: float) -> bool:
         """Whether an ended job has something that can go now."""
         return any(
             self.switches[name].ready
-            and (place.role == "spine" or now >= running.free_at or name not in running.flows_removed)
-            for name, place in running.places.items()
+            and (place.role == "spine" or now >= record.free_at or name not in record.flows_removed)
+            for name, place in record.places.items()
         )
 
-    async def clean(self, running: Running) -> None:
+    async def clean(self, record: Record) -> None:
         """Take an ended job off its switches as far as its workers allow."""
-        if running.cleaning:
+        if record.cleaning:
             return
-        running.cleaning = True
+        record.cleaning = True
         try:
-            for name in list(running.places):
-                await self._clean(running, self.switches[name])
+            for name in list(record.places):
+                await self._clean(record, self.switches[name])
         finally:
-            running.cleaning = False
+            record.cleaning = False
 
-    async def _clean(self, running: Running, switch: ManagedSwitch) -> None:
+    async def _clean(self, record: Record, switch: ManagedSwitch) -> None:
         try:
             async with switch.lock:
-                place = running.places.get(switch.name)
+                place = record.places.get(switch.name)
                 if not switch.ready or place is None:
                     return
-                if place.role == "spine" or self._clock() >= running.free_at:
-                    await self._remove(running, switch)
-                elif switch.name not in running.flows_removed:
+                if place.role == "spine" or self._engine.awake() >= record.free_at:
+                    await self._remove(record, switch)
+                elif switch.name not in record.flows_removed:
                     await switch.remove_flows(place)
-                    running.flows_removed.add(switch.name)
+                    record.flows_removed.add(switch.name)
         except (ControllerError, sqlite3.Error) as error:
-            logger.warning("job %s is not off switch %s yet: %s", running.job.spec.name, switch.name, error)
+            logger.warning("job %s is not off switch %s yet: %s", record.job.spec.name, switch.name, error)
 
     async def _make_room(self, switch: ManagedSwitch, entries: Sequence[Entry]) -> None:
         """Take ended jobs away whose guards are in the way; the switch is locked."""
-        for running in self.remains:
-            place = running.places.get(switch.name)
+        for record in self.remains:
+            place = record.places.get(switch.name)
             if place is not None and collide(place, entries):
-                await self._remove(running, switch)
+                await self._remove(record, switch)
 
-    async def _remove(self, running: Running, switch: ManagedSwitch) -> None:
+    async def _remove(self, record: Record, switch: ManagedSwitch) -> None:
         """Take all of an ended job off a switch, which is locked."""
-        await switch.remove(running.places[switch.name])
-        self.freed(running, switch.name)
+        await switch.remove(record.places[switch.name])
+        self.freed(record, switch.name)
 
-    def freed(self, running: Running, name: str) -> None:
+    def freed(self, record: Record, name: str) -> None:
         """A switch holds nothing of the job any more."""
-        assert running.generation is not None
+        assert record.generation is not None
         # First the database: what it still has must not be given to another job.
-        self.store.release(running.generation, name)
-        if running.unheard and len(running.places) == 1:
-            self.store.forget_job(running.generation)
-        self._free([running.places.pop(name)])
-        if not running.places:
-            self.holding.remove(running)
+        self.store.release(record.generation, name)
+        if record.unheard and len(record.places) == 1:
+            self.store.forget_job(record.generation)
+        self._free([record.places.pop(name)])
+        if not record.places:
+            self.holding.remove(record)
         self._on_room()
 
     # Switches that come back
 
-    async def settle(self, switch: ManagedSwitch, forgot: Callable[[Running, str], None]) -> None:
+    async def settle(self, switch: ManagedSwitch) -> None:
         """Hold a switch that is connected against what it should have.
 
         A leaf that has forgotten a job has lost sums that nobody else has: `forgot` is told. A spine is
@@ -477,14 +480,14 @@ class Places:
         try:
             async with switch.lock:
                 found = await switch.switch.read_entries()
-                self._look_for_orphans(switch, found, forgot)
-                for running in self.on(switch.name):
-                    place = running.places[switch.name]
+                self._look_for_orphans(switch, found)
+                for record in self.on(switch.name):
+                    place = record.places[switch.name]
                     fixed = {entry for entry in place.entries if not is_uplink(entry)}
                     lost = place.role == "leaf" and not found.issuperset(fixed)
-                    if lost and running.job.live and not running.installing:
-                        forgot(
-                            running, f"switch {switch.name} was restarted, and has forgotten the job's sums"
+                    if lost and record.job.live and not record.installing:
+                        self._forgot(
+                            record, f"switch {switch.name} was restarted, and has forgotten the job's sums"
                         )
                 await switch.adopt(self.held(switch.name))
                 self._left_behind[switch.name].clear()
@@ -495,42 +498,23 @@ class Places:
         if switch.ready:
             self._on_room()
 
-    async def push(self, switch: ManagedSwitch, forgot: Callable[[Running, str], None]) -> None:
+    async def push(self, switch: ManagedSwitch) -> None:
         """The program anew; a leaf forgets its jobs by that."""
         async with switch.lock:
-            for running in self.on(switch.name):
-                if running.places[switch.name].role == "leaf" and running.job.live:
-                    forgot(running, f"switch {switch.name} was loaded with its program anew")
+            for record in self.on(switch.name):
+                if record.places[switch.name].role == "leaf" and record.job.live:
+                    self._forgot(record, f"switch {switch.name} was loaded with its program anew")
             for orphan in self.orphans[switch.name]:
                 switch.allocator.release(orphan.place.region)
             self.orphans[switch.name].clear()
             await switch.switch.push()
             self._left_behind[switch.name].clear()
             await switch.adopt(self.held(switch.name))  # guards stay until no worker can send any more
-            for running in self.remains:
-                if switch.name in running.places:
-                    running.flows_removed.add(switch.name)
+            for record in self.remains:
+                if switch.name in record.places:
+                    record.flows_removed.add(switch.name)
 
 
 def _flows(tree: Tree, place: Place) -> int:
     """How many flow indexes a job uses on a switch."""
     return len(tree.ranks_by_bit(place.switch))
-
-
-def stored(
-    job: Job, plan: Plan, places: Iterable[Place], phase: Phase, tokens: Mapping[int, bytes] | None = None
-) -> StoredJob:
-    """The job as the database keeps it; `tokens` by rank where seats do not have theirs yet."""
-    seats = {**job.seats, **job.departed}
-    return StoredJob(
-        spec=job.spec,
-        explicit=job.explicit,
-        plan=plan,
-        workers=tuple(
-            (seat.member, tokens[rank] if tokens else seat.token) for rank, seat in sorted(seats.items())
-        ),
-        dropped=job.departures,
-        phase=phase if job.outcome is None else Phase.ENDED,
-        outcome=job.outcome,
-        places=tuple(sorted(places, key=lambda place: place.switch)),
-    )

@@ -1,23 +1,15 @@
-"""One renewal of a running job, as its workers answer: it goes on under a new generation. No I/O.
-
-    ASKING ──all stand──► WRITING ──the switches are written──► RAISING ──all are up──► over, the job goes on
-      ▲                      │                                    │
-      └── a next renewal ◄───┴──── a worker or a switch fails ◄───┘
-
-Asked, a worker closes its connections for good, and says where it stands: the first collective that it has
-not finished. Nothing of the old generation is sent after that. As each collective synchronises, two workers
-differ by one at most. The job goes on with the smallest; a worker that has finished that one, the holder,
-gives its result to those that have not, and without a holder all do it anew.
-"""
+"""One renewal of a running job, as its workers answer (controller/states.py). No I/O."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
-from enum import Enum, IntEnum
+from dataclasses import dataclass, field, replace
+from enum import Enum
 
 from controller.api.messages import Renewing
+from controller.seats import Seat
 from controller.serials import SERIALS, rearmost
+from controller.specs import Member
 
 
 class Cause(str, Enum):
@@ -35,21 +27,13 @@ class Cause(str, Enum):
 PLANNED = (Cause.MOVED_IN, Cause.RENUMBERED)  # a move first: nothing is cut, and no user need know
 
 
-class Step(IntEnum):
-    """What a renewal waits for: workers to say where they stand, the switches, workers to be up."""
-
-    ASKING = 1
-    WRITING = 2
-    RAISING = 3
-
-
 @dataclass
 class Renewal:
     """`number` tells one from another, and is the generation that it makes. `ranks`: who takes part.
 
-    `asked_at`, by rank: since when a worker that is connected has had something to answer. When the switches
-    are written, ranks are the new ones, the job goes on with the collective `goes_on_with`, and `holder` has
-    its result.
+    `waiting`: who has not answered the present step; nobody while switches are written. `asked_at`, by rank:
+    since when a worker that is connected has had something to answer. When the switches are written, ranks
+    are the new ones, the job goes on with the collective `goes_on_with`, and `holder` has its result.
     """
 
     number: int
@@ -57,35 +41,40 @@ class Renewal:
     reason: str
     ranks: Collection[int]
     since: float
-    step: Step = Step.ASKING
+    waiting: set[int] = field(default_factory=set)
     answers: dict[int, Renewing] = field(default_factory=dict)
-    raised: set[int] = field(default_factory=set)
     asked_at: dict[int, float] = field(default_factory=dict)
     goes_on_with: int = 0
     holder: int | None = None
 
+    def __post_init__(self) -> None:
+        self.waiting = set(self.ranks)
+
     @property
     def missing(self) -> tuple[int, ...]:
-        """Who has not answered this step; nobody while switches are written."""
-        if self.step is Step.WRITING:
-            return ()
-        answered = self.answers if self.step is Step.ASKING else self.raised
-        return tuple(rank for rank in sorted(self.ranks) if rank not in answered)
-
-    def has_stopped(self, rank: int) -> bool:
-        """Whether a worker has closed its connections, and waits for others."""
-        return self.step is not Step.ASKING or rank in self.answers
-
-    def is_behind(self, generation: int) -> bool:
-        """Whether a worker that knows of that generation takes no part: the database was an older one."""
-        return generation > self.number or (generation == self.number and self.step is Step.ASKING)
+        """Who is waited for, in order."""
+        return tuple(sorted(self.waiting))
 
     def stands(self, rank: int, standing: Renewing) -> bool:
         """A worker has said where it stands; whether that was the last one."""
-        if standing.renewal != self.number or self.step is not Step.ASKING or rank not in self.ranks:
-            return False
         self.answers[rank] = standing
-        return not self.missing
+        self.waiting.discard(rank)
+        return not self.waiting
+
+    def members(self, seats: Mapping[int, Seat]) -> list[Member]:
+        """The workers as they will be, as far as they have answered: new QPs, ranks without gaps."""
+        return [
+            replace(
+                seat.member,
+                rank=new,
+                qpn_out=self.answers[old].qpn_out,
+                psn_out=self.answers[old].psn_out,
+                qpn_in=self.answers[old].qpn_in,
+                joined_as=seat.member.original_rank,
+            )
+            for new, (old, seat) in enumerate(sorted(seats.items()))
+            if old in self.answers
+        ]
 
     @property
     def collective(self) -> int:
@@ -113,15 +102,13 @@ class Renewal:
         holders = self.holders
         self.holder = new_ranks[holders[0]] if holders else None
         self.goes_on_with = self.collective
-        self.step, self.ranks = Step.RAISING, frozenset(new_ranks.values())
-        self.asked_at = dict.fromkeys(self.ranks, now)
+        self.waiting = set(new_ranks.values())
+        self.asked_at = dict.fromkeys(self.waiting, now)
 
     def is_up(self, rank: int) -> bool:
         """A worker is up; whether that was the last one."""
-        if self.step is not Step.RAISING or rank not in self.ranks:
-            return False
-        self.raised.add(rank)
-        return not self.missing
+        self.waiting.discard(rank)
+        return not self.waiting
 
     def late(self, connected: Collection[int], now: float, limit_s: float) -> tuple[int, ...]:
         """Who is connected, and has not answered for too long."""

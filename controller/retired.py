@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Address
 
-from controller.jobstate import JobState
+from controller.jobs import Job
 from controller.specs import Member
 
 STRAGGLERS_S = 2.0  # how long packets of workers that have stopped may still be under way
@@ -36,14 +36,14 @@ class RetiredQueuePairs:
         # After a restart several generations that are over may have had the same one: all must be done with.
         self._known: dict[tuple[IPv4Address, int, int], _Retired] = {}
 
-    def retire(self, job: JobState, free_at: float | None = None) -> None:
+    def retire(self, job: Job, free_at: float | None = None) -> None:
         """A job's queue pairs of its generation are over.
 
         `free_at`: all its workers have finished, but for those that it has dropped.
         """
         if job.plan is None:
             return
-        seats = {**job.seats, **job.departed}
+        seats = job.seats.everybody
         ring = job.plan.ring or tuple(sorted(seats))
         for place, rank in enumerate(ring):
             seat, after = seats.get(rank), seats.get(ring[(place + 1) % len(ring)])
@@ -58,7 +58,7 @@ class RetiredQueuePairs:
                 key = (owner.ip, number, job.plan.generation)
                 fresh = _Retired(owner, number, job.spec.name, job.plan.generation, sender)
                 known = self._known.setdefault(key, fresh)
-                if known.free_at is None and sender not in job.dropped:
+                if known.free_at is None and sender not in job.seats.dropped:
                     known.free_at = free_at
 
     def stopped(self, token: bytes, before: int, now: float) -> None:

@@ -21,12 +21,11 @@ from controller.api.messages import Ended
 from controller.configuration import Configuration
 from controller.guarding import require_host, require_role
 from controller.planning import spec_from
+from controller.record import Record
 from controller.registry import Registry
 from controller.reports import report_message, revision_messages
 from controller.revisions import Revisions
-from controller.running import Running
 from controller.sessions import Session as WorkerSession
-from controller.sessions import begin
 from controller.store import Place
 from controller.switch import CounterCell
 from security.channels import is_unix, server_credentials
@@ -81,7 +80,7 @@ def _answers(method: _Method[_Request, _Answer]) -> _Method[_Request, _Answer]:
             await context.abort(error.code, str(error))
         except sqlite3.Error as error:
             logger.error("%s: %s", method.__name__, error)
-            await context.abort(grpc.StatusCode.INTERNAL, self.registry.trouble(error))
+            await context.abort(grpc.StatusCode.INTERNAL, self.registry.store.trouble(error))
         raise AssertionError("abort raises")
 
     return call
@@ -119,7 +118,7 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
             await context.abort(error.code, str(error))
         except sqlite3.Error as error:
             logger.error("a session is refused: %s", error)
-            await context.abort(grpc.StatusCode.INTERNAL, self.registry.trouble(error))
+            await context.abort(grpc.StatusCode.INTERNAL, self.registry.store.trouble(error))
         if session is None:
             return
         reader = asyncio.ensure_future(_read(requests, session))
@@ -132,14 +131,14 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
             # Where the worker has gone, this ends its part; where it was told the end, it does nothing.
             reader.cancel()
             session.broken()
-        if self.registry.stopping:
+        if self.registry.engine.stopping:
             await context.abort(grpc.StatusCode.UNAVAILABLE, "the controller is being stopped")
         if reader.done() and not reader.cancelled() and (wrong := reader.exception()) is not None:
             if isinstance(wrong, ControllerError):
                 await context.abort(wrong.code, str(wrong))
             if isinstance(wrong, sqlite3.Error):  # the worker comes back, and says it again
                 logger.error("a session is interrupted: %s", wrong)
-                await context.abort(grpc.StatusCode.UNAVAILABLE, self.registry.trouble(wrong))
+                await context.abort(grpc.StatusCode.UNAVAILABLE, self.registry.store.trouble(wrong))
             raise wrong  # TooMuchError is answered where it is caught
 
     async def _farewell(self, session: WorkerSession, reader: asyncio.Future[None]) -> None:
@@ -166,7 +165,7 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         said = from_worker(first)
         if said is None:
             raise InvalidRequestError("a session begins with join or resume, not with nothing")
-        return begin(self.registry, said, functools.partial(require_host, identity))
+        return self.registry.sessions.begin(said, functools.partial(require_host, identity))
 
     @_answers
     async def CreateJob(self, request: pb.JobSpec, context: Any) -> pb.JobInfo:
@@ -176,7 +175,7 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
     @_answers
     async def ListJobs(self, request: pb.ListJobsRequest, context: Any) -> pb.JobList:
         """All jobs, ended ones too."""
-        return pb.JobList(jobs=[views.job_info(self.registry, running) for running in self.registry.jobs()])
+        return pb.JobList(jobs=[views.job_info(self.registry, record) for record in self.registry.jobs()])
 
     @_answers
     async def ShowJob(self, request: pb.JobName, context: Any) -> pb.JobInfo:
@@ -193,23 +192,23 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         """The flows of jobs that run in the network."""
         answer = pb.FlowList()
         found = {}
-        for running, place in self._placed(request.job):
+        for record, place in self._placed(request.job):
             if place.role == "spine":
                 continue
             if place.switch not in found:
                 found[place.switch] = await self.registry.switches[place.switch].switch.read_entries()
-            answer.flows.extend(inventory.flow_messages(self.registry, running, place, found[place.switch]))
+            answer.flows.extend(inventory.flow_messages(self.registry, record, place, found[place.switch]))
         return answer
 
     @_answers
     async def ListSlots(self, request: pb.SlotsRequest, context: Any) -> pb.SlotList:
         """What the slots of jobs hold."""
         answer = pb.SlotList()
-        for running, place in self._placed(request.job):
+        for record, place in self._placed(request.job):
             switch = self.registry.switches[place.switch].switch
             slots = await switch.slots(place.region.base, place.region.slots)
             answer.slots.extend(
-                inventory.slot_messages(self.registry, running, place, slots, unused=request.all)
+                inventory.slot_messages(self.registry, record, place, slots, unused=request.all)
             )
         return answer
 
@@ -217,11 +216,11 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
     async def ListCounters(self, request: pb.CountersRequest, context: Any) -> pb.CounterList:
         """What the switches counted for jobs."""
         answer = pb.CounterList()
-        for running, place in self._placed(request.job):
+        for record, place in self._placed(request.job):
             switch = self.registry.switches[place.switch].switch
-            count = inventory.flow_count(self.registry, running, place)
+            count = inventory.flow_count(self.registry, record, place)
             counters = await switch.flow_counters(place.region.flow(0), count)
-            answer.flows.extend(inventory.counter_messages(self.registry, running, place, counters))
+            answer.flows.extend(inventory.counter_messages(self.registry, record, place, counters))
         return answer
 
     @_answers
@@ -267,29 +266,29 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
     @_answers
     async def Push(self, request: pb.PushRequest, context: Any) -> pb.PushReport:
         """The program anew."""
-        pushed = await self.registry.push(request.switch, force=request.force)
+        pushed = await self.registry.manager.push(request.switch, force=request.force)
         return pb.PushReport(switches=[views.switch_info(switch) for switch in pushed])
 
     @_answers
     async def GetStatus(self, request: pb.StatusRequest, context: Any) -> pb.Status:
         """How the controller is."""
-        live = [running for running in self.registry.jobs() if running.job.live and running.job.seats]
+        live = [record for record in self.registry.jobs() if record.job.live and record.job.seats]
         return pb.Status(
             switches=[views.switch_info(switch) for switch in self.registry.switches.values()],
             live_jobs=len(live),
-            workers=sum(len(running.sessions) for running in live),
+            workers=sum(len(record.sessions) for record in live),
             listening=self.listening,
             database=self.registry.store.path,
         )
 
-    def _placed(self, job: str) -> list[tuple[Running, Place]]:
+    def _placed(self, job: str) -> list[tuple[Record, Place]]:
         """The live jobs (one, or all) that have slots, on each switch that can be asked; a leaf must be."""
         chosen = [self.registry.job(job)] if job else self.registry.jobs()
         return [
-            (running, place)
-            for running in chosen
-            if running.job.live and running.job.plan is not None
-            for place in running.leaves_first
+            (record, place)
+            for record in chosen
+            if record.job.live and record.job.plan is not None
+            for place in record.leaves_first
             if place.role == "leaf" or self.registry.switches[place.switch].switch.connected
         ]
 

@@ -11,7 +11,7 @@ from controller.api.messages import Mode
 from controller.config import Config
 from controller.jobs import Job
 from controller.places import Places
-from controller.running import Running
+from controller.record import Record
 from controller.specs import Plan
 from controller.store import Store
 from controller.trees import Tree
@@ -41,18 +41,18 @@ class Installer:
         self._store = store
         self._places = places
 
-    async def set_up(self, running: Running, *, generation: int | None = None) -> Plan:
+    async def set_up(self, record: Record, *, generation: int | None = None) -> Plan:
         """A plan, and the job's places. NotPossibleError where it must have some but cannot.
 
         Without a `generation`, the next one is taken.
         """
-        job = running.job
+        job = record.job
         reason = planning.why_ring(self._config, job.spec, job.members)
         if not reason:
             plan = self._plan(job, Mode.IN_NETWORK, generation=generation)
             try:
                 await self._places.put(
-                    running,
+                    record,
                     Tree.of(self._config, job.members),
                     plan,
                     admit=lambda: self.admit(job, plan),

@@ -21,8 +21,8 @@ from typing import Any
 
 from controller.allocator import Region
 from controller.api.messages import Ended, JobSpec, Left, Mode
+from controller.effects import Superseded
 from controller.entries import Entry, from_json, to_json
-from controller.events import Superseded
 from controller.revisions import SCHEMA as _REVISIONS
 from controller.specs import Backup, Member, Phase, Plan
 
@@ -158,8 +158,10 @@ class Store:
         """Close the file; idempotent."""
         self._db.close()
 
-    def trouble(self, error: sqlite3.Error) -> str:
-        """What is wrong with the database, where it is, and what to do."""
+    def trouble(self, error: Exception) -> str:
+        """What went wrong; of the database, where it is and what to do, too."""
+        if not isinstance(error, sqlite3.Error):
+            return str(error)
         return (
             f"the controller's database {self.path} cannot be written: {error}. Jobs that run go on, new "
             "ones are taken when it can be written again: look for free space there (df), the controller "

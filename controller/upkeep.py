@@ -9,12 +9,12 @@ import asyncio
 import contextlib
 import logging
 import sqlite3
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from controller.api.errors import ControllerError
 from controller.config import Config
+from controller.engine import Engine
 from controller.entries import Entry, Key, TableEntry, key_of
 from controller.fabric import ManagedSwitch
 from controller.flows import UPLINK, removal_order
@@ -22,8 +22,8 @@ from controller.graph import LinkState
 from controller.links import LinkWatch
 from controller.marks import mark_of
 from controller.places import Places
+from controller.record import Record
 from controller.routes import ECMP_MEMBER, base_entries
-from controller.running import Running
 from controller.store import Place
 from controller.trees import chosen, generation_of, moved, spines_in_use
 from controller.updates import SwitchError, Update, UpdateKind, WriteError
@@ -42,25 +42,20 @@ class Upkeep:
         switches: Mapping[str, ManagedSwitch],
         places: Places,
         links: LinkWatch,
-        *,
-        clock: Callable[[], float],
-        spawn: Callable[[Coroutine[Any, Any, None]], None],
+        engine: Engine,
     ) -> None:
         self.extra: dict[str, tuple[Entry, ...]] = {}
         self._config = config
         self._switches = switches
         self._places = places
         self._links = links
-        self._spawn = spawn
+        self._engine = engine
         self._base: dict[str, tuple[LinkState, list[Entry]]] = {}  # made last
-        self._stuck: set[Running] = set()  # without any spine, which has been said
-        self._without: set[tuple[Running, str]] = set()  # without this one for want of room, likewise
         self._again = False
         self._working = False
         self._quiet = asyncio.Event()
         self._quiet.set()
         self._retry_at = 0.0
-        self._clock = clock
 
     # What switches shall hold
 
@@ -75,13 +70,13 @@ class Upkeep:
         state = self._links.state if drained is None else self._links.state.draining(drained)
         wanted = self._beside_jobs(name, state, self.extra.get(name, ()) if extra is None else extra)
         written = self._switches[name].switch.written
-        for running in sorted(self._places.on(name), key=lambda running: running.job.live):
-            place = running.places[name]
-            if running.job.live:
-                entries = self._moved(running, place, state)
+        for record in sorted(self._places.on(name), key=lambda record: record.job.live):
+            place = record.places[name]
+            if record.job.live:
+                entries = self._moved(record, place, state)
             else:
                 rest, guards = removal_order(place.entries)
-                going = () if name in running.flows_removed else rest
+                going = () if name in record.flows_removed else rest
                 keys = [key_of(entry) for entry in going]  # a tree may have moved when the job ended
                 entries = (*(written[key] for key in keys if key in written), *guards)
             wanted.update((key_of(entry), entry) for entry in entries)
@@ -98,19 +93,19 @@ class Upkeep:
         marks = [mark_of(mark)] if mark else []
         return {key_of(entry): entry for entry in (*self._base[name][1], *extra, *marks)}
 
-    def _moved(self, running: Running, place: Place, state: LinkState) -> tuple[Entry, ...]:
+    def _moved(self, record: Record, place: Place, state: LinkState) -> tuple[Entry, ...]:
         if place.role == "spine":
             return place.entries
-        spines = self._spines(running, state)
+        spines = self._spines(record, state)
         return moved(self._links.graph, place.switch, place.region, place.entries, spines)
 
-    def _spines(self, running: Running, state: LinkState) -> tuple[str, ...]:
+    def _spines(self, record: Record, state: LinkState) -> tuple[str, ...]:
         """The spines that a job shall use."""
-        if len(running.leaves) < 2:
+        if len(record.leaves) < 2:
             return ()
         graph = self._links.graph
-        usable = [s for s in graph.common_spines(running.leaves, state) if s in running.places]
-        generation = generation_of(running.places[running.leaves[0]].entries)
+        usable = [s for s in graph.common_spines(record.leaves, state) if s in record.places]
+        generation = generation_of(record.places[record.leaves[0]].entries)
         return chosen(self._config.spread, graph, usable, generation)
 
     # When something has changed
@@ -121,21 +116,21 @@ class Upkeep:
         if not self._working:
             self._working = True
             self._quiet.clear()
-            self._spawn(self._work())
+            self._engine.spawn(self._work())
 
     def room(self) -> None:
         """Slots became free: a job that does without a spine for want of them may get some now."""
-        if self._without:
+        if any(record.without and record.job.live for record in self._places.holding):
             self.changed()
 
-    def placed(self, running: Running) -> None:
+    def placed(self, record: Record) -> None:
         """A job has been given its places; a spine may have come meanwhile."""
-        if self._lacks(running):
+        if self._lacks(record):
             self.changed()
 
     def retry(self) -> None:
         """Time has passed: what could not be written is tried again."""
-        if self._again and self._clock() >= self._retry_at:
+        if self._again and self._engine.clock() >= self._retry_at:
             self.changed()
 
     async def _work(self) -> None:
@@ -145,7 +140,7 @@ class Upkeep:
                 await self._extend()
                 self.decide()
                 if not await self._write():
-                    self._again, self._retry_at = True, self._clock() + _RETRY_S
+                    self._again, self._retry_at = True, self._engine.clock() + _RETRY_S
                     break
         finally:
             self._working = False
@@ -158,11 +153,10 @@ class Upkeep:
 
     def decide(self) -> None:
         """Which spines jobs use from now on; the switches are not written."""
-        self._stuck &= set(self._places.holding)
         changed: list[tuple[int, Place]] = []
-        for running in self._places.holding:
-            if running.job.live and len(running.leaves) > 1:
-                changed += self._decide(running)
+        for record in self._places.holding:
+            if record.job.live and len(record.leaves) > 1:
+                changed += self._decide(record)
         if not changed:
             return
         store = self._places.store
@@ -171,61 +165,60 @@ class Upkeep:
         except sqlite3.Error as error:  # only after a restart they would be written as they were
             logger.error("%s: what jobs have on leaves is not saved: %s", store.path, error)
 
-    def _decide(self, running: Running) -> list[tuple[int, Place]]:
+    def _decide(self, record: Record) -> list[tuple[int, Place]]:
         """The places of a job that have changed."""
-        state, name = self._links.state, running.job.spec.name
-        spines = self._spines(running, state)
+        state, name = self._links.state, record.job.spec.name
+        spines = self._spines(record, state)
         if not spines:
-            if running not in self._stuck:
-                what, why = self._why_stuck(running, state)
+            if not record.stuck:
+                what, why = self._why_stuck(record, state)
                 logger.warning("job %s %s: %s", name, what, why)
-            self._stuck.add(running)
+            record.stuck = True
             return []
-        self._stuck.discard(running)
+        record.stuck = False
         changed: list[tuple[int, Place]] = []
         before: set[str] = set()
-        for leaf in running.leaves:
-            place = running.places[leaf]
-            entries = self._moved(running, place, state)
+        for leaf in record.leaves:
+            place = record.places[leaf]
+            entries = self._moved(record, place, state)
             if set(entries) == set(place.entries):
                 continue
             before.update(spines_in_use(self._links.graph, leaf, place.entries))
-            place = running.places[leaf] = replace(place, entries=entries)
-            if running.generation is not None:  # else it is being set up, and saved when that is done
-                changed.append((running.generation, place))
+            place = record.places[leaf] = replace(place, entries=entries)
+            if record.generation is not None:  # else it is being set up, and saved when that is done
+                changed.append((record.generation, place))
         if before:
             was = ", ".join(spine for spine in self._links.graph.spines if spine in before)
             logger.info("job %s: leaves' sums go to %s now, they went to %s", name, ", ".join(spines), was)
         return changed
 
-    def _why_stuck(self, running: Running, state: LinkState) -> tuple[str, str]:
+    def _why_stuck(self, record: Record, state: LinkState) -> tuple[str, str]:
         """What a job without a spine to go to does, and why."""
-        graph, leaf = self._links.graph, running.leaves[0]
-        used = spines_in_use(graph, leaf, running.places[leaf].entries)
-        others = graph.common_spines(running.leaves, state)
-        why = f"no place on {', '.join(others)}" if others else graph.why_apart(running.leaves, state)
-        works = set(used) <= set(graph.common_spines(running.leaves, state.draining(())))
+        graph, leaf = self._links.graph, record.leaves[0]
+        used = spines_in_use(graph, leaf, record.places[leaf].entries)
+        others = graph.common_spines(record.leaves, state)
+        why = f"no place on {', '.join(others)}" if others else graph.why_apart(record.leaves, state)
+        works = set(used) <= set(graph.common_spines(record.leaves, state.draining(())))
         return (f"stays on {', '.join(used)}" if works else "waits"), why
 
     async def _extend(self) -> None:
         """Spines that were not there when a job was set up can take a part now, if they have room."""
-        self._without = {(running, spine) for running, spine in self._without if running.job.live}
-        for running in list(self._places.holding):
-            for spine in self._lacks(running):
+        for record in list(self._places.holding):
+            for spine in self._lacks(record):
                 try:
-                    await self._places.extend(running, spine)
-                    self._without.discard((running, spine))
+                    await self._places.extend(record, spine)
+                    record.without.discard(spine)
                 except (ControllerError, sqlite3.Error) as error:
-                    if (running, spine) not in self._without:
-                        logger.info("job %s does without spine %s: %s", running.job.spec.name, spine, error)
-                    self._without.add((running, spine))
+                    if spine not in record.without:
+                        logger.info("job %s does without spine %s: %s", record.job.spec.name, spine, error)
+                    record.without.add(spine)
 
-    def _lacks(self, running: Running) -> list[str]:
+    def _lacks(self, record: Record) -> list[str]:
         """The spines that could add up for a job, but that it has no place on."""
-        if not running.job.live or running.installing or len(running.leaves) < 2:
+        if not record.job.live or record.installing or len(record.leaves) < 2:
             return []
-        usable = self._links.graph.common_spines(running.leaves, self._links.state)
-        return [spine for spine in usable if spine not in running.places and self._switches[spine].ready]
+        usable = self._links.graph.common_spines(record.leaves, self._links.state)
+        return [spine for spine in usable if spine not in record.places and self._switches[spine].ready]
 
     async def _write(self) -> bool:
         """Modify what is not as it shall be; whether that went well on all switches that are there."""

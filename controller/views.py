@@ -6,14 +6,14 @@ from controller.api import controller_pb2 as pb
 from controller.api.codec import to_proto
 from controller.api.messages import EndCause, Ended, Left
 from controller.fabric import ManagedSwitch
+from controller.record import Record
 from controller.registry import Registry
-from controller.running import Running
 from controller.trees import Tree
 
 
-def job_info(registry: Registry, running: Running) -> pb.JobInfo:
+def job_info(registry: Registry, record: Record) -> pb.JobInfo:
     """A job as ListJobs tells of it."""
-    job, now = running.job, registry.clock()
+    job, now = record.job, registry.clock()
     info = pb.JobInfo(spec=to_proto(job.spec), phase=job.phase.name, explicit=job.explicit)
     for rank, seat in sorted(job.seats.items()):
         host = registry.config.by_ip.get(seat.member.ip)
@@ -22,15 +22,15 @@ def job_info(registry: Registry, running: Running) -> pb.JobInfo:
             host=seat.member.host,
             port=host.port if host is not None else 0,
             heard_s_ago=max(0.0, now - seat.heard_at),
-            connected=rank in running.sessions,
+            connected=rank in record.sessions,
         )
     outcome = job.outcome
     if isinstance(outcome, Left):
         outcome = Ended(reason="all workers have left", cause=EndCause.ALL_LEFT)
     if isinstance(outcome, Ended):
         info.ended.CopyFrom(to_proto(outcome))
-    if running.ended_at is not None:
-        info.ended_s_ago = max(0.0, now - running.ended_at)
+    if record.ended_at is not None:
+        info.ended_s_ago = max(0.0, now - record.ended_at)
     if job.plan is not None:
         plan = pb.JobInfo(
             job_id=job.plan.job_id,
@@ -43,16 +43,16 @@ def job_info(registry: Registry, running: Running) -> pb.JobInfo:
             ring=job.plan.ring or range(job.world_size),
             selective=job.plan.selective,
             renewals=job.plan.renewals,
-            renewal_reason=running.waits_for or job.plan.renewal_reason,
+            renewal_reason=record.waits_for or job.plan.renewal_reason,
         )
         info.MergeFrom(plan)
     if job.renewal is not None:
         info.renewing = True
-        info.renewal_reason = running.waits_for or job.renewal.reason
+        info.renewal_reason = record.waits_for or job.renewal.reason
     info.awaited.extend(job.awaited)
-    if running.places and job.live:
+    if record.places and job.live:
         tree = Tree.of(registry.config, job.members)
-        for place in running.leaves_first:
+        for place in record.leaves_first:
             info.places.add(
                 switch=place.switch,
                 role=place.role,
@@ -60,7 +60,7 @@ def job_info(registry: Registry, running: Running) -> pb.JobInfo:
                 slots=place.region.slots,
                 ranks=[rank for ranks in tree.ranks_by_bit(place.switch) for rank in ranks],
             )
-    queued = registry.waitlist.waitlisted(running)
+    queued = registry.waitlist.waitlisted(record)
     if queued is not None:
         info.waitlisted.CopyFrom(
             pb.Waitlisted(position=queued.position, reason=queued.reason, waiting_s=queued.waiting_s)

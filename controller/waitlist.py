@@ -12,8 +12,7 @@ import logging
 import secrets
 import sqlite3
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
 
 from controller import planning
 from controller.admission import (
@@ -31,35 +30,28 @@ from controller.admission import (
     why_never,
     why_over,
 )
-from controller.api.errors import NoResourcesError, NotPossibleError
+from controller.api.errors import ControllerError, NoResourcesError, NotPossibleError
 from controller.api.messages import Mode
-from controller.events import Relocate
+from controller.book import Book
+from controller.effects import Over, Relocate
 from controller.jobs import Job
-from controller.renewals import PLANNED, Cause, Step
-from controller.running import Running
+from controller.places import HalfOffError
+from controller.record import Queueing, Record
+from controller.renewals import PLANNED, Cause
+from controller.renewer import Renewer
 from controller.specs import Plan
+from controller.states import State
 from controller.store import StoreError
+from controller.switch_manager import SwitchManager
 from controller.trees import Tree
-
-if TYPE_CHECKING:
-    from controller.registry import Registry
 
 logger = logging.getLogger(__name__)
 
 _LOOK_S = 1.0  # how often to look without a reason
 _FIRST_RETRY_S, _LONGEST_RETRY_S = 1.0, 60.0
 _FORBEARANCE_S = 10.0  # from a pre-emption that failed to the next
+_RENUMBER_AGAIN_S = 5.0  # from a try that came to nothing to the next
 _MOVES = 1 << 31
-
-
-@dataclass
-class _Waiting:
-    """What is remembered of a job that waits. `why`: what its last move failed of."""
-
-    since: float
-    tries: int = 0
-    not_before: float = 0.0
-    why: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,25 +64,26 @@ class Queued:
 
 
 class Waitlist:
-    """Belongs to a registry, whose hooks it takes. `quotas` are in force."""
+    """`quotas` are in force."""
 
-    def __init__(self, registry: Registry) -> None:
-        self.quotas = parse_quotas(registry.config.quotas)
-        self._registry = registry
-        self._waiting: dict[Running, _Waiting] = {}
-        self._placed_at: dict[Running, float] = {}
-        self._moving_out: dict[Running, str] = {}  # and why
-        self._made_room_for: Running | None = None
+    def __init__(self, manager: SwitchManager, book: Book, renewer: Renewer) -> None:
+        self.quotas = parse_quotas(manager.config.quotas)
+        self._manager = manager
+        self._engine = manager.engine
+        self._book = book
+        self._renewer = renewer
+        self._made_room_for: Record | None = None
         self._due = self._scheduled = False
         self._looked_at = self._preempting_from = 0.0
-        self._standing: tuple[dict[Running, Demand], Decision] | None = None  # until something changes
-        registry.installer.shape = self.shape
-        registry.installer.admit = self.admit
-        registry.on_room.append(self.changed)
+        # What waits and what can be had; until something changes, as the engine's number of acts tells.
+        self._standing: tuple[int, dict[Record, Demand], Decision] | None = None
+        manager.installer.shape = self.shape
+        manager.installer.admit = self.admit
+        manager.on_room.append(self.changed)
 
     def set_quotas(self, quotas: Quotas | None) -> None:
         """Other quotas (None: the configuration's). Jobs that have slots keep them."""
-        self.quotas = parse_quotas(self._registry.config.quotas) if quotas is None else quotas
+        self.quotas = parse_quotas(self._manager.config.quotas) if quotas is None else quotas
         self.changed()
 
     # Jobs that are set up
@@ -103,10 +96,10 @@ class Waitlist:
 
     def admit(self, job: Job, plan: Plan) -> None:
         """NoResourcesError where a new job may not have slots now, or others come before it."""
-        renewal = self._registry.job(job.spec.name).job.renewal
+        renewal = self._book.job(job.spec.name).job.renewal
         if renewal is not None and renewal.cause in PLANNED:
             return  # that was decided when the move began
-        demand = self._demand(job, plan, self._registry.clock())
+        demand = self._demand(job, plan, self._engine.clock())
         used = used_by_tenant(self._counted())
         if why := why_never(self.quotas, demand) or why_over(self.quotas, demand, used):
             raise NoResourcesError(why)
@@ -117,10 +110,10 @@ class Waitlist:
         if demand not in decision.admitted:
             raise NoResourcesError(decision.reasons[demand.key])
 
-    def started(self, running: Running) -> None:
+    def started(self, record: Record) -> None:
         """A job runs."""
-        if running.places:
-            self._placed_at[running] = self._registry.clock()
+        if record.places:
+            record.placed_at = self._engine.clock()
         self.changed()
 
     # Moving
@@ -136,14 +129,12 @@ class Waitlist:
             self._scheduled = True
             loop.call_soon(self._look_now)
 
-    def touched(self) -> None:
-        """Something has happened to a job; what `waitlisted` said may be old."""
-        self._standing = None
-
     def tick(self) -> None:
         """Time has passed."""
-        if self._due or self._registry.clock() - self._looked_at >= _LOOK_S:
+        now = self._engine.clock()
+        if self._due or now - self._looked_at >= _LOOK_S:
             self.look()
+        self._renumber(now)
 
     def _look_now(self) -> None:
         self._scheduled = False
@@ -152,116 +143,153 @@ class Waitlist:
 
     def look(self) -> None:
         """Move in whoever can; with pre-emption, move out who has to give way."""
-        self._due, self._looked_at = False, self._registry.clock()
-        if self._registry.stopping:
+        self._due, self._looked_at = False, self._engine.clock()
+        if self._engine.stopping:
             return
-        self._forget()
+        for record in self._book:
+            if record.job.move is None:
+                record.moving_out = None
         demands = self._demands()
         if not demands:
             return
-        by_key = {demand.key: running for running, demand in demands.items()}
+        by_key = {demand.key: record for record, demand in demands.items()}
         counted, rooms = self._counted(), self._rooms()
         decision = decide(self.quotas, rooms, counted, demands.values())
         for demand in decision.admitted:
-            running = by_key[demand.key]
-            if not running.job.why_not_move():
-                self._move(running, Mode.IN_NETWORK)
-        if not decision.admitted and not self._moving_out and self._looked_at >= self._preempting_from:
+            record = by_key[demand.key]
+            if not record.job.why_not_move():
+                self._move(record, Mode.IN_NETWORK)
+        moving_out = any(record.moving_out is not None for record in self._book)
+        if not decision.admitted and not moving_out and self._looked_at >= self._preempting_from:
             self._preempt(rooms, by_key, list(demands.values()))
 
-    def move_out(self, running: Running, reason: str) -> None:
+    def move_out(self, record: Record, reason: str) -> None:
         """Let a job that runs in the network go on by ring. NotPossibleError."""
-        if why := self._why_stays(running):
-            raise NotPossibleError(f"job {running.job.spec.name} cannot be moved out: {why}")
-        self._moving_out[running] = reason
-        self._move(running, Mode.RING)
+        if why := self._why_stays(record):
+            raise NotPossibleError(f"job {record.job.spec.name} cannot be moved out: {why}")
+        record.moving_out = reason
+        self._move(record, Mode.RING)
 
-    async def relocate(self, running: Running, effect: Relocate) -> None:
+    async def relocate(self, record: Record, effect: Relocate) -> None:
         """All workers of a job hold: renew it, or take it off the switches."""
         if effect.mode is Mode.IN_NETWORK:
-            self._renew(running)
+            self._renew(record)
             return
-        registry, name = self._registry, running.job.spec.name
+        name = record.job.spec.name
         try:
-            why = self._moving_out.get(running, "moved out")
-            mode, reason = await registry.take_off(running, why)
+            mode, reason = await self.take_off(record, record.moving_out or "moved out")
         except Exception as error:  # the workers hold until they hear how it went
             logger.exception("job %s: a defect in the controller", name)
-            mode = running.job.plan.mode if running.job.plan is not None else Mode.RING
+            mode = record.job.plan.mode if record.job.plan is not None else Mode.RING
             reason = f"a defect in the controller, its log says more: {error!r}"
-        self._moving_out.pop(running, None)
+        record.moving_out = None
         if mode is not effect.mode:
-            self._failed(running, effect.mode, reason)
+            self._failed(record, effect.mode, reason)
         logger.info("job %s goes on %s%s", name, _WHERE[mode], f": {reason}" if reason else "")
         shown = reason if mode is Mode.RING else ""
-        registry.act(running, lambda job, now: job.moved(mode, shown))
+        self._engine.act(record, lambda job, now: job.moved(mode, shown))
         self.changed()
 
-    def _renew(self, running: Running) -> None:
+    async def take_off(self, record: Record, reason: str) -> tuple[Mode, str]:
+        """All entries of a job go, while all its workers hold, and its slots are free.
+
+        Returns the mode it has then, and why it is no other; raises nothing that is not a defect.
+        """
+        job, why = record.job, ""
+        if job.plan is not None and job.live and not (record.installing or job.renewal) and record.places:
+            record.installing = True
+            try:
+                plan = replace(job.plan, mode=Mode.RING, mode_reason=reason)
+                await self._manager.places.take_off(record, plan)
+            except HalfOffError as error:
+                why = str(error)
+                self._renewer.forgotten(record, why)
+            except (ControllerError, StoreError, sqlite3.Error) as error:
+                why = str(error)
+            finally:
+                self._written(record)
+        if why:
+            return Mode.IN_NETWORK, why
+        return (Mode.RING, "") if job.plan is None else (job.plan.mode, job.plan.mode_reason)
+
+    def _written(self, record: Record) -> None:
+        """The switches have been written for a job that may have ended meanwhile."""
+        record.installing = False
+        self._manager.upkeep.placed(record)
+        waiting, record.when_written = record.when_written, []
+        if not record.job.live:
+            self._engine.post(record, Over())
+            return
+        for call in waiting:
+            call()
+
+    def _renew(self, record: Record) -> None:
         """Nothing of an earlier stay may be believed, so what moves in has a generation of its own."""
-        job = running.job
+        job = record.job
         if not job.live or job.plan is None or job.renewal is not None:
             return
         cause, reason = Cause.MOVED_IN, "there are slots for it"
-        if running.places:
+        if record.places:
             cause, reason = Cause.RENUMBERED, f"{job.numbered} messages are enough for one generation"
         try:
-            self._registry.renewer.begin_planned(running, cause, reason)
+            self._renewer.begin_planned(record, cause, reason)
         except (StoreError, sqlite3.Error) as error:
-            mode, before, why = job.plan.mode, job.plan.mode_reason, self._registry.trouble(error)
+            mode, before, why = job.plan.mode, job.plan.mode_reason, self._manager.store.trouble(error)
             logger.warning("job %s stays where it is: %s", job.spec.name, why)
-            self._failed(running, Mode.IN_NETWORK, why)
-            self._registry.act(running, lambda job, now: job.moved(mode, before))
+            self._failed(record, Mode.IN_NETWORK, why)
+            self._engine.act(record, lambda job, now: job.moved(mode, before))
 
-    def renumber(self, running: Running) -> None:
-        """Let a job that runs in the network go on there under a new generation, if it can be moved now."""
-        if not running.job.why_not_move():
-            self._move(running, Mode.IN_NETWORK)
+    def _renumber(self, now: float) -> None:
+        """Jobs that have numbered many messages go on under a new generation, long before they must.
 
-    def went_on(self, running: Running, cause: Cause) -> None:
+        A switch tells a slot's messages apart by 32-bit serial numbers, and sums the first 2^31 of a
+        generation (docs/protocol.md, "How many messages"). Workers say with heartbeats how far they are.
+        """
+        for record in self._book:
+            due = record.places and record.job.numbered >= self._manager.config.renumber_messages
+            tried = record.renumbered_at is not None and now < record.renumbered_at + _RENUMBER_AGAIN_S
+            if due and not tried and not record.job.why_not_move():
+                record.renumbered_at = now
+                self._move(record, Mode.IN_NETWORK)
+
+    def went_on(self, record: Record, cause: Cause) -> None:
         """A renewal is over."""
-        plan = running.job.plan
+        plan = record.job.plan
         if cause is Cause.MOVED_IN and plan is not None and plan.mode is Mode.RING:
-            self._failed(running, Mode.IN_NETWORK, plan.mode_reason)
-        self.started(running)
+            self._failed(record, Mode.IN_NETWORK, plan.mode_reason)
+        self.started(record)
 
-    def stayed(self, running: Running, reason: str) -> None:
+    def stayed(self, record: Record, reason: str) -> None:
         """A move was called off."""
-        logger.warning("job %s stays where it is: %s", running.job.spec.name, reason)
-        mode = Mode.RING if self._moving_out.pop(running, None) is not None else Mode.IN_NETWORK
-        self._failed(running, mode, reason)
+        logger.warning("job %s stays where it is: %s", record.job.spec.name, reason)
+        mode = Mode.IN_NETWORK if record.moving_out is None else Mode.RING
+        record.moving_out = None
+        self._failed(record, mode, reason)
         self.changed()
 
-    def _move(self, running: Running, mode: Mode) -> None:
+    def _move(self, record: Record, mode: Mode) -> None:
         number = 1 + secrets.randbelow(_MOVES - 1)  # a controller that was restarted must not repeat one
-        self._registry.act(running, lambda job, now: job.move_to(mode, number, now))
+        self._engine.act(record, lambda job, now: job.move_to(mode, number, now))
 
-    def _failed(self, running: Running, mode: Mode, why: str) -> None:
+    def _failed(self, record: Record, mode: Mode, why: str) -> None:
         """Try again later, and later still."""
-        now = self._registry.clock()
+        now = self._engine.clock()
         if mode is Mode.RING:
             self._preempting_from = now + _FORBEARANCE_S
             return
-        waiting = self._waiting.setdefault(running, _Waiting(now))
+        waiting = record.queueing = record.queueing or Queueing(now)
         waiting.not_before = now + min(_FIRST_RETRY_S * 2**waiting.tries, _LONGEST_RETRY_S)
         waiting.tries, waiting.why = waiting.tries + 1, why
 
-    def _forget(self) -> None:
-        """Jobs that have ended, or whose move has."""
-        self._placed_at = {running: at for running, at in self._placed_at.items() if running.places}
-        self._moving_out = {
-            running: why for running, why in self._moving_out.items() if running.job.move is not None
-        }
-
-    def _preempt(self, rooms: Rooms, by_key: Mapping[int, Running], waiting: Sequence[Demand]) -> None:
+    def _preempt(self, rooms: Rooms, by_key: Mapping[int, Record], waiting: Sequence[Demand]) -> None:
         holders = [
             Holder(
-                demand=self._demand(running.job, running.job.plan, self._placed_at.get(running, 0.0)),
-                regions={name: place.region for name, place in running.places.items()},
-                movable=not self._why_stays(running),
+                demand=self._demand(record.job, record.job.plan, record.placed_at),
+                regions={name: place.region for name, place in record.places.items()},
+                movable=not self._why_stays(record),
             )
-            for running in self._registry.jobs()
-            if running.job.live and running.places and running.job.plan is not None
+            for record in self._book
+            if record.job.live and record.places and record.job.plan is not None
         ]
         found = preempt(self.quotas, rooms, holders, waiting)
         if found is None:
@@ -271,12 +299,12 @@ class Waitlist:
             f"moved out for job {found.demand.name} of tenant {found.demand.tenant}, which is below its share"
         )
         victims = {demand.key for demand in found.victims}
-        for running in self._registry.jobs():
-            if running.generation in victims:
-                self.move_out(running, reason)
+        for record in self._book:
+            if record.generation in victims:
+                self.move_out(record, reason)
 
-    def _why_stays(self, running: Running) -> str:
-        job = running.job
+    def _why_stays(self, record: Record) -> str:
+        job = record.job
         if job.plan is None or job.plan.mode is not Mode.IN_NETWORK:
             return "it has no slots"
         if job.spec.mode is Mode.IN_NETWORK:
@@ -285,53 +313,56 @@ class Waitlist:
 
     # What there is
 
-    def waitlisted(self, running: Running) -> Queued | None:
+    def waitlisted(self, record: Record) -> Queued | None:
         """What a job waits for; None where it does not."""
-        if self._standing is None:
+        if self._standing is None or self._standing[0] != self._engine.acts:
             demands = self._demands(ready_only=False)
-            still = [demand for running, demand in demands.items() if not _moves_in(running.job)]
+            still = [demand for record, demand in demands.items() if not _moves_in(record.job)]
             decision = decide(self.quotas, self._rooms(), self._counted(), still)
-            self._standing = (demands, decision)
-        demands, decision = self._standing
-        demand = demands.get(running)
-        if demand is None:
+            self._standing = (self._engine.acts, demands, decision)
+        _, demands, decision = self._standing
+        demand = demands.get(record)
+        if demand is None or record.queueing is None:
             return None
-        now, waiting = self._registry.clock(), self._waiting[running]
+        now, waiting = self._engine.clock(), record.queueing
         if demand.key in decision.never:
             return None  # it does not wait: `mode_reason` says why
         order = [d.key for moving, d in demands.items() if _moves_in(moving.job)]
         order += [*(d.key for d in decision.admitted), *decision.reasons]
         return Queued(
             position=1 + order.index(demand.key),
-            reason=self._why_waits(running, demand, decision, now),
+            reason=self._why_waits(record, waiting, demand, decision, now),
             waiting_s=max(0.0, now - waiting.since),
         )
 
-    def _why_waits(self, running: Running, demand: Demand, decision: Decision, now: float) -> str:
-        waiting = self._waiting[running]
-        if _moves_in(running.job):
+    def _why_waits(
+        self, record: Record, waiting: Queueing, demand: Demand, decision: Decision, now: float
+    ) -> str:
+        if _moves_in(record.job):
             return "is being moved in"
-        if (away := self._why_away(running)) or demand.key in decision.reasons:
+        if (away := self._why_away(record)) or demand.key in decision.reasons:
             return away or decision.reasons[demand.key]
         if now < waiting.not_before:
             return f"{waiting.why}; tried again in {waiting.not_before - now:.0f} s"
-        return f"can be moved in, but {running.job.why_not_move() or 'has not been yet'}"
+        return f"can be moved in, but {record.job.why_not_move() or 'has not been yet'}"
 
-    def _demands(self, *, ready_only: bool = True) -> dict[Running, Demand]:
+    def _demands(self, *, ready_only: bool = True) -> dict[Record, Demand]:
         """The jobs that wait; with `ready_only`, those that could be moved now or soon."""
-        now, found = self._registry.clock(), {}
-        waits = [running for running in self._registry.jobs() if self._could_move_in(running.job)]
-        self._waiting = {running: self._waiting.get(running) or _Waiting(now) for running in waits}
-        if self._made_room_for not in self._waiting:
+        now, found = self._engine.clock(), {}
+        for record in self._book:
+            record.queueing = (record.queueing or Queueing(now)) if self._could_move_in(record.job) else None
+        if self._made_room_for is not None and self._made_room_for.queueing is None:
             self._made_room_for = None
-        for running, waiting in self._waiting.items():
-            job = running.job
-            moving = job.move is not None or job.renewal is not None or running.installing or running.unsaved
-            if ready_only and (moving or now < waiting.not_before or self._why_away(running)):
+        for record in self._book:
+            job, waiting = record.job, record.queueing
+            if waiting is None:
                 continue
-            assert running.job.plan is not None
-            first = running is self._made_room_for
-            found[running] = self._demand(running.job, running.job.plan, waiting.since, first=first)
+            moving = job.move is not None or job.renewal is not None or record.installing or record.unsaved
+            if ready_only and (moving or now < waiting.not_before or self._why_away(record)):
+                continue
+            assert record.job.plan is not None
+            first = record is self._made_room_for
+            found[record] = self._demand(record.job, record.job.plan, waiting.since, first=first)
         return found
 
     def _could_move_in(self, job: Job) -> bool:
@@ -341,47 +372,47 @@ class Waitlist:
             and job.plan.mode is Mode.RING
             and not job.plan.backup
             and job.spec.mode is None
-            and not planning.why_ring(self._registry.config, job.spec, job.members)
+            and not planning.why_ring(self._manager.config, job.spec, job.members)
         )
 
     def _demand(self, job: Job, plan: Plan | None, since: float, *, first: bool = False) -> Demand:
         assert plan is not None
-        tree = Tree.of(self._registry.config, job.members)
+        tree = Tree.of(self._manager.config, job.members)
         return Demand(
             key=plan.generation,
             name=job.spec.name,
             tenant=_tenant(job),
             slots=plan.slots,
-            switches=(*tree.leaves, *tree.spines(self._registry.links.state)),
+            switches=(*tree.leaves, *tree.spines(self._manager.links.state)),
             since=since,
             first=first,
         )
 
-    def _why_away(self, running: Running) -> str:
+    def _why_away(self, record: Record) -> str:
         """What a job needs that cannot be used."""
-        registry = self._registry
-        tree = Tree.of(registry.config, running.job.members)
+        manager = self._manager
+        tree = Tree.of(manager.config, record.job.members)
         for leaf in tree.leaves:
-            if not registry.switches[leaf].ready:
-                return f"switch {leaf} is away: {registry.switches[leaf].switch.state}"
-        if tree.two_level and not tree.spines(registry.links.state):
-            return tree.graph.why_apart(tree.leaves, registry.links.state)
+            if not manager.switches[leaf].ready:
+                return f"switch {leaf} is away: {manager.switches[leaf].switch.state}"
+        if tree.two_level and not tree.spines(manager.links.state):
+            return tree.graph.why_apart(tree.leaves, manager.links.state)
         return ""
 
     def _counted(self) -> list[Demand]:
         """What counts for tenants: what has a place, is getting one, or is on its way in."""
         counted = []
-        for running in {*self._registry.jobs(), *self._registry.places.holding}:
-            job = running.job
-            if job.live and running.places:
-                slots = max(place.region.slots for place in running.places.values())
+        for record in {*self._book, *self._manager.places.holding}:
+            job = record.job
+            if job.live and record.places:
+                slots = max(place.region.slots for place in record.places.values())
                 counted.append(
                     Demand(
-                        key=running.generation or 0,
+                        key=record.generation or 0,
                         name=job.spec.name,
                         tenant=_tenant(job),
                         slots=slots,
-                        switches=tuple(running.places),
+                        switches=tuple(record.places),
                         since=0.0,
                     )
                 )
@@ -391,14 +422,14 @@ class Waitlist:
 
     def _rooms(self) -> Rooms:
         """What is free, but for what jobs on their way in will take."""
-        registry = self._registry
+        manager = self._manager
         rooms = Rooms(
-            {name: switch.allocator for name, switch in registry.switches.items()},
-            {name: registry.config.role(name) for name in registry.switches} if registry.config.links else {},
+            {name: switch.allocator for name, switch in manager.switches.items()},
+            {name: manager.config.role(name) for name in manager.switches} if manager.config.links else {},
         )
-        for running in registry.jobs():
-            if _moves_in(running.job) and not running.places:
-                demand = self._demand(running.job, running.job.plan, 0.0)
+        for record in self._book:
+            if _moves_in(record.job) and not record.places:
+                demand = self._demand(record.job, record.job.plan, 0.0)
                 if not rooms.lacking(demand):
                     rooms.take(demand)
         return rooms
@@ -414,5 +445,5 @@ def _tenant(job: Job) -> str:
 def _moves_in(job: Job) -> bool:
     renewal = job.renewal
     if renewal is not None:
-        return renewal.cause is Cause.MOVED_IN and renewal.step is Step.ASKING
+        return renewal.cause is Cause.MOVED_IN and job.state is State.ASKING
     return job.live and job.move is not None and job.move.mode is Mode.IN_NETWORK

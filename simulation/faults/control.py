@@ -17,7 +17,7 @@ from controller.api.messages import Ended, FromController, FromWorker, Join, Res
 from controller.fabric import ManagedSwitch
 from controller.registry import Registry
 from controller.routes import base_entries
-from controller.sessions import Session, begin
+from controller.sessions import Session
 from controller.store import Store
 from host_agent.controller_session import OVER
 from simulation.faults.loop import ProcessLoop, new_loop
@@ -126,7 +126,7 @@ class ControllerProcess:
                     world.nodes[switch.name],
                     switch,
                     base_entries(world.config, switch),
-                    on_change=lambda changed: self.registry.on_switch_change(changed.config.name),
+                    on_change=lambda changed: self.registry.manager.on_switch_change(changed.config.name),
                 )
                 for switch in world.config.switches
             ]
@@ -164,7 +164,7 @@ class ControllerProcess:
             return
         with self.running():
             try:
-                conversation.session = begin(self.registry, first)
+                conversation.session = self.registry.sessions.begin(first)
             except QueuePairTakenError:
                 conversation.worker.take_other_queue_pairs()
                 conversation.hang_up("others have the numbers of its queue pairs", gone=True)
@@ -210,11 +210,11 @@ class ControllerProcess:
         """`p4reduce push --force`: what an operator does with what is left of jobs that nobody knows."""
         self.pushed = True
         with self.running():
-            self.registry.spawn(self._push())
+            self.registry.engine.spawn(self._push())
 
     async def _push(self) -> None:
         try:
-            await self.registry.push("", force=True)
+            await self.registry.manager.push("", force=True)
         except ControllerError as error:  # a switch is away; the operator does it once more
             self.world.note(f"pushing: {error}")
             await asyncio.sleep(1.0)

@@ -41,7 +41,7 @@ class ControllerBench:
         """The controller has looked over the switches that are there, and done what was to be done."""
         for name, switch in self.registry.switches.items():
             if self.switches[name].connected:
-                await self.registry.settle(switch)
+                await self.registry.manager.settle(switch)
         await self.registry.drain()
 
     async def restart(self, path: Path | None = None, *, settle: bool = True) -> None:

@@ -77,7 +77,7 @@ class FabricBench(ControllerBench):
         """Workers of a job on these hosts, rank 0 on the first."""
         self.qp += 2
         sessions = [
-            self.registry.join(name, len(hosts), member(self.config, rank, host, qp=self.qp))
+            self.registry.sessions.join(name, len(hosts), member(self.config, rank, host, qp=self.qp))
             for rank, host in enumerate(hosts)
         ]
         await self.registry.drain()
@@ -93,7 +93,7 @@ class FabricBench(ControllerBench):
     async def lose(self, name: str, *, forget: bool = False) -> None:
         """A switch goes away; with `forget` it has lost its entries when it is back."""
         self.switches[name].connected = False
-        self.registry.on_switch_change(name)
+        self.registry.manager.on_switch_change(name)
         await self.registry.drain()
         if forget:
             self.switches[name].entries.clear()
@@ -104,7 +104,7 @@ class FabricBench(ControllerBench):
         switch.connected = True
         if not switch.entries:
             switch.restart()
-        self.registry.on_switch_change(name)
+        self.registry.manager.on_switch_change(name)
         await self.registry.drain()
 
     def uses(self, leaf: str) -> set[str]:
@@ -133,7 +133,8 @@ class FabricBench(ControllerBench):
     def is_as_wanted(self) -> bool:
         """Whether each switch holds exactly what it shall."""
         return all(
-            set(self.switches[name].entries.values()) == set(self.registry.wanted_entries(name))
+            set(self.switches[name].entries.values())
+            == set(self.registry.manager.upkeep.wanted_entries(name))
             for name in self.switches
         )
 

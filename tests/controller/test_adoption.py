@@ -66,7 +66,7 @@ async def run_job(b: Bench, size: int) -> list[Account]:
 
 
 def resume(b: Bench, known: Account) -> Session:
-    return b.registry.resume("train", known.plan.generation, known.member.rank, known.token, known)
+    return b.registry.sessions.resume("train", known.plan.generation, known.member.rank, known.token, known)
 
 
 def all_resume(b: Bench, known: Sequence[Account]) -> list[Session]:
@@ -95,7 +95,7 @@ def test_what_a_job_has_on_a_switch_stays_there_and_is_given_to_nobody(bench: Ru
         with pytest.raises(
             ConflictError, match="belongs to a job on switch s1 that the controller's database"
         ):
-            b.registry.join("other", 2, member(1, qp=qp))
+            b.registry.sessions.join("other", 2, member(1, qp=qp))
         other = ready_of((await b.run_job("other", 2))[0])
         place = b.registry.job("other").places["s1"]
         assert place.region.number != region.number
@@ -145,7 +145,7 @@ def test_who_does_not_come_to_tell_of_a_job_ends_it_for_those_who_did(bench: Run
         with pytest.raises(NotFoundError, match="rank 2 did not come back within 30 s"):
             resume(b, known[0])
         assert wanted <= set(b.switch.of_jobs.values()), "the one that did not come may still send"
-        await b.registry.push("s1", force=True)
+        await b.registry.manager.push("s1", force=True)
         assert (b.switch.of_jobs, b.used) == ({}, 0)
 
     bench(test)
@@ -187,7 +187,7 @@ def test_a_job_of_this_database_that_is_over_is_not_taken_over_again(bench: Run)
     async def test(b: Bench) -> None:
         known = await run_job(b, 2)
         b.registry.delete_job("train")
-        b.registry._by_generation.clear()  # long ago
+        b.registry.book.by_generation.clear()  # long ago
         await b.pass_time(100.0)
         with pytest.raises(NotFoundError, match="ended long ago"):
             resume(b, known[0])
@@ -318,7 +318,7 @@ async def run_created(b: Bench) -> list[Account]:
     """A job that was created and runs, and what its workers say of it, as they say it."""
     b.qp += 2
     who = [member(rank, qp=b.qp) for rank in range(3)]
-    sessions = [b.registry.join("train", 3, one, token=TOKEN) for one in who]
+    sessions = [b.registry.sessions.join("train", 3, one, token=TOKEN) for one in who]
     await b.registry.drain()
     known = []
     for session, one in zip(sessions, who, strict=True):
@@ -345,7 +345,9 @@ def test_a_job_that_was_created_comes_back_as_that(bench: Run, tmp_path: Path, k
         b.registry.create_job(CREATED)
         if known_as == "ended":
             for one in await run_created(b):
-                b.registry.job("train").sessions[one.member.rank].hear(Leave())
+                session = b.registry.job("train").sessions[one.member.rank]
+                assert isinstance(session, Session)
+                session.hear(Leave())
             await b.registry.drain()
             assert b.used == 0
         copy = tmp_path / "backup.db"
@@ -387,7 +389,7 @@ def test_a_job_that_others_are_joining_is_in_the_way_until_they_have_gone(bench:
     async def test(b: Bench) -> None:
         known = await run_job(b, 2)
         await b.restart_on_a_new_database()
-        other = b.registry.join("train", 5, member(3, qp=0x700))
+        other = b.registry.sessions.join("train", 5, member(3, qp=0x700))
         with pytest.raises(UnreachableError):
             resume(b, known[0])
         with pytest.raises(ConflictError, match="another job has that name now"):
@@ -477,7 +479,7 @@ def test_what_a_switch_holds_of_others_is_not_taken_from_them(bench: Run) -> Non
             token=b"x" * 16,
         )
         with pytest.raises(ConflictError):
-            b.registry.resume("other", forged.plan.generation, 0, forged.token, forged)
+            b.registry.sessions.resume("other", forged.plan.generation, 0, forged.token, forged)
         await b.registry.drain()
         assert b.switch.of_jobs == entries
         all_resume(b, known)
@@ -492,9 +494,9 @@ def test_a_program_is_not_loaded_anew_beneath_a_job_that_is_to_come_back_unless_
         entries = dict(b.switch.of_jobs)
         await b.restart_on_a_new_database()
         with pytest.raises(NotPossibleError, match="that the controller's database does not know"):
-            await b.registry.push("s1", force=False)
+            await b.registry.manager.push("s1", force=False)
         assert b.switch.of_jobs == entries
-        await b.registry.push("s1", force=True)
+        await b.registry.manager.push("s1", force=True)
         assert b.switch.of_jobs == {}
 
     bench(test)

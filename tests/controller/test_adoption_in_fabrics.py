@@ -37,7 +37,9 @@ def tell(b: RenewalBench, workers: Sequence[Worker], hosts: Sequence[int]) -> se
             token=worker.ready.resume_token,
         )
         try:
-            worker.session = b.registry.resume("train", account.plan.generation, rank, account.token, account)
+            worker.session = b.registry.sessions.resume(
+                "train", account.plan.generation, rank, account.token, account
+            )
         except UnreachableError as error:
             waits.append(str(error))
     return set(waits[len(hosts) :])

@@ -72,7 +72,7 @@ def test_a_job_in_the_slots_of_one_that_the_backup_has_keeps_them(
         if same_qps:
             b.now += 1000.0
             await b.pass_time(1.0)
-            b.registry.retired._known.clear()
+            b.registry.book.retired._known.clear()
             b.qp -= 2
         known = await run_job(b, 3)
         region = b.registry.job("train").places["s1"].region
@@ -107,7 +107,7 @@ def test_a_job_of_the_backup_whose_slots_are_anothers_by_now_is_renewed_elsewher
         entries = dict(b.switch.of_jobs)
         await restore(b, backup)
         back = [
-            b.registry.resume("first", ready.generation, rank, ready.resume_token)
+            b.registry.sessions.resume("first", ready.generation, rank, ready.resume_token)
             for rank, ready in enumerate(first)
         ]
         for session in back:
@@ -198,7 +198,7 @@ def test_a_job_that_was_renewed_since_the_backup_leaves_nothing_behind(
         assert not there["l1"].lost
         for worker in workers:
             assert worker.ready is not None
-            worker.session = b.registry.resume(
+            worker.session = b.registry.sessions.resume(
                 "train",
                 worker.ready.generation,
                 worker.rank,
@@ -240,7 +240,7 @@ def test_what_one_worker_says_of_a_later_generation_takes_nothing_from_others(
             says = worker.ready.generation
             if worker.rank == 0:
                 says, worker.qp = generation, qp
-            worker.session = b.registry.resume(
+            worker.session = b.registry.sessions.resume(
                 "train", says, worker.rank, worker.ready.resume_token, told(b, worker, ONE_RACK)
             )
         await b.go(workers, 3.0)
@@ -285,7 +285,7 @@ def test_a_switch_that_is_looked_over_after_more_was_given_out_keeps_its_jobs(
         assert plan.generation > known[0].plan.generation
         b.switch.connected = True
         b.switch.connect()
-        b.registry.on_switch_change("s1")
+        b.registry.manager.on_switch_change("s1")
         await b.settled()
         assert entries.items() <= b.switch.of_jobs.items()
         all_resume(b, known)
@@ -337,7 +337,7 @@ def test_guards_that_nobody_knows_stay_until_somebody_takes_them_away(
             assert set(b.switch.of_jobs.values()) == wanted
             await b.restart()
         assert set(b.switch.of_jobs.values()) == wanted
-        await b.registry.push("s1", force=True)
+        await b.registry.manager.push("s1", force=True)
         assert (b.switch.of_jobs, b.used) == ({}, 0)
 
     bench(test)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from controller.api.messages import Called, Compare, Ended, Left
+from controller.api.messages import Called, Compare, Ended, Heartbeat, Left
 from controller.comparing import LONGEST_CALL, Comparison
 from controller.jobs import Job
 from tests.controller.test_jobs import TIMING, running, token, told
@@ -54,7 +54,7 @@ def test_who_has_not_called_it_has_some_time() -> None:
     job.called(0, NOTHING, 10.1)
     job.called(2, SUM, 10.1)
     for rank in range(3):
-        job.heartbeat(rank, 0, 14.0)
+        job.heartbeat(rank, Heartbeat(number=0), 14.0)
     job.tick(10.0 + TIMING.lost_timeout_s)
     assert job.live
     job.tick(10.1 + TIMING.lost_timeout_s)
@@ -97,10 +97,10 @@ def test_a_worker_without_a_session_is_asked_when_it_is_back() -> None:
 @pytest.mark.parametrize("job", [running(3), elastic(3)], ids=["plain", "elastic"])
 def test_who_waits_for_one_that_has_left(job: Job) -> None:
     job.leave(1, 10.0, 4)
-    job.runs(0, 3, 10.1)
-    job.runs(0, None, 10.1)
+    job.heartbeat(0, Heartbeat(running=3), 10.1)
+    job.heartbeat(0, Heartbeat(running=None), 10.1)
     assert told(job) == []
-    job.runs(2, 4, 10.2)
+    job.heartbeat(2, Heartbeat(running=4), 10.2)
     assert told(job) == [(0, Compare(4)), (2, Compare(4))]
     job.called(0, NOTHING, 10.3)
     job.called(2, SUM, 10.3)
@@ -110,7 +110,7 @@ def test_who_waits_for_one_that_has_left(job: Job) -> None:
 
 def test_who_waits_already_when_another_leaves() -> None:
     job = running(2)
-    job.runs(0, 4, 10.0)
+    job.heartbeat(0, Heartbeat(running=4), 10.0)
     assert told(job) == []
     job.leave(1, 10.1, 4)
     assert told(job) == [(0, Compare(4))]
@@ -125,7 +125,7 @@ def test_a_session_that_is_broken_while_another_leaves() -> None:
     job.leave(1, 10.0, 4)
     job.resume(0, token(0), 11.0)
     told(job)
-    job.runs(0, 4, 12.0)
+    job.heartbeat(0, Heartbeat(running=4), 12.0)
     assert told(job) == [(0, Compare(4))]
 
 
@@ -133,16 +133,16 @@ def test_a_refused_call_in_between() -> None:
     """Its number is another's last, or nobody's: what waits has one that is farther ahead."""
     job = running(2)
     job.leave(1, 10.0, 2**32 - 1)
-    job.runs(0, 0, 10.1)
+    job.heartbeat(0, Heartbeat(running=0), 10.1)
     assert told(job) == [(0, Compare(0))]
 
 
 def test_who_leaves_when_all_have_called_the_same_disturbs_nobody() -> None:
     job = running(3)
-    job.runs(2, 2**32 - 1, 9.9)
+    job.heartbeat(2, Heartbeat(running=2**32 - 1), 9.9)
     job.leave(1, 10.0, 0)  # after 2^32
-    job.runs(2, 2**32 - 1, 10.1)
-    job.runs(2, None, 10.2)
+    job.heartbeat(2, Heartbeat(running=2**32 - 1), 10.1)
+    job.heartbeat(2, Heartbeat(running=None), 10.2)
     job.leave(0, 10.2, 0)
     job.leave(2, 10.3, 0)
     assert job.outcome == Left()

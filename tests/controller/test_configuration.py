@@ -144,6 +144,7 @@ class JobsOfNobody:
 
     def __init__(self, switches: Mapping[str, MemorySwitch], config: Config = CONFIG) -> None:
         self.config = config
+        self.manager = self.upkeep = self.waitlist = self
         self.jobs: dict[str, tuple[Entry, ...]] = {}
         self.drained: frozenset[str] = frozenset()
         self.extra: dict[str, tuple[Entry, ...]] = {}
@@ -212,7 +213,7 @@ class Bench:
         self.revisions = Revisions(self.db, wall_clock=lambda: 1e9)
         self.configuration = Configuration(cast(Any, self.registry), self.revisions)
         self.configuration.load()
-        await self.registry.settle()
+        await self.registry.manager.settle()
 
     def forget_batches(self) -> None:
         for switch in self.switches.values():
@@ -348,7 +349,7 @@ def test_a_new_document_is_told_from_what_was_done_by_hand() -> None:
 def test_entries_of_jobs_are_no_drift_unless_changed_by_hand() -> None:
     async def test(bench: Bench) -> None:
         bench.registry.jobs["l1"] = JOB
-        await bench.registry.settle()
+        await bench.registry.manager.settle()
         report = await bench.configuration.apply(document("10.9.0.0/16"))
         assert changes(report) == [("l1", ADD, key_of(BLACKHOLE), False)]
         bench.switches["l1"].by_hand(JOB[2], delete=True)
@@ -368,7 +369,7 @@ def test_a_job_that_is_being_written_is_waited_for() -> None:
             plan = asyncio.ensure_future(bench.configuration.plan(""))
             await asyncio.sleep(0.01)
             bench.registry.jobs["l1"] = JOB
-            await bench.registry.settle("l1")
+            await bench.registry.manager.settle("l1")
         assert changes(await plan) == []
 
     run(test)
@@ -444,7 +445,7 @@ class TestAway:
                 assert changes(report) == [("l2", ADD, ("group", 5000), False)]
             assert report.applied
             bench.switches["l1"].connected = True
-            await bench.registry.settle("l1")
+            await bench.registry.manager.settle("l1")
             assert bench.switches["l1"].holds(BLACKHOLE)
             assert changes(await bench.configuration.plan("")) == []
 

@@ -160,7 +160,9 @@ def test_jobs_that_are_set_up_at_once_do_not_wait_for_each_other(bench: Run) -> 
         hosts = [(0, 2, 4), (4, 2, 0), (2, 4), (4, 0), (0, 2), (5, 3, 1)]
         for i, places in enumerate(hosts):
             for rank, host in enumerate(places):
-                b.registry.join(f"job{i}", len(places), member(b.config, rank, host, qp=0x200 + 2 * i))
+                b.registry.sessions.join(
+                    f"job{i}", len(places), member(b.config, rank, host, qp=0x200 + 2 * i)
+                )
         await asyncio.wait_for(b.registry.drain(), 5.0)
         plans = [running.job.plan for running in b.registry.jobs()]
         assert [plan.mode if plan else None for plan in plans] == [Mode.IN_NETWORK] * 6
@@ -181,7 +183,10 @@ def test_a_job_across_racks_survives_a_restart_of_the_controller(bench: Run) -> 
         assert {name: switch.entries for name, switch in b.switches.items()} == before
         assert {name: len(switch.log) for name, switch in b.switches.items()} == logs, "nothing was touched"
         generation = readies[0].generation
-        back = [b.registry.resume("train", generation, rank, readies[rank].resume_token) for rank in range(4)]
+        back = [
+            b.registry.sessions.resume("train", generation, rank, readies[rank].resume_token)
+            for rank in range(4)
+        ]
         assert [heard(session) for session in back] == [[Resumed()]] * 4
         assert b.used() == {"l1": 256, "l2": 256, "s1": 256, "s2": 256}
         for session in back:
@@ -378,12 +383,12 @@ def test_what_could_not_be_moved_is_tried_again(bench: Run, caplog: pytest.LogCa
 def test_a_push_to_a_spine_ends_no_job(bench: Run) -> None:
     async def test(b: FabricBench) -> None:
         sessions = await b.run_job("train", ACROSS)
-        await b.registry.push("s1", force=False)
+        await b.registry.manager.push("s1", force=False)
         await b.registry.drain()
         assert heard(sessions[0])[-1] == Start()
         assert b.is_as_wanted()
         with pytest.raises(NotPossibleError, match="switch l1 serves train"):
-            await b.registry.push("l1", force=False)
+            await b.registry.manager.push("l1", force=False)
 
     bench(test)
 
@@ -492,17 +497,17 @@ def test_a_busy_controller_takes_no_link_away(bench: Run) -> None:
 def test_what_is_drained_takes_no_new_traffic(bench: Run) -> None:
     async def test(b: FabricBench) -> None:
         await b.run_job("train", ACROSS)
-        wanted = b.registry.wanted_entries("l1", drained=frozenset({"s1"}), extra=[])
+        wanted = b.registry.manager.upkeep.wanted_entries("l1", drained=frozenset({"s1"}), extra=[])
         assert b.is_as_wanted(), "asking changes nothing"
         assert b.uses("l1") == {"s1", "s2"}
-        b.registry.set_configuration(drained=frozenset({"s1"}), extra={})
+        b.registry.manager.set_configuration(drained=frozenset({"s1"}), extra={})
         await b.registry.drain()
         assert set(b.switches["l1"].entries.values()) == set(wanted)
         assert (b.uses("l2"), b.routes_over("l2")) == ({"s2"}, {"s2"})
         assert set(b.used()) == {"l1", "l2", "s1", "s2"}
         assert ready_of((await b.join("next", ACROSS))[0]).mode is Mode.IN_NETWORK
         assert "s1" not in b.registry.job("next").places
-        b.registry.set_configuration(drained=frozenset(), extra={})
+        b.registry.manager.set_configuration(drained=frozenset(), extra={})
         await b.registry.drain()
         assert b.uses("l1") == {"s1", "s2"}
         assert b.is_as_wanted()
@@ -518,8 +523,8 @@ def test_a_job_is_taken_off_while_it_holds(bench: Run) -> None:
         await b.run_job("train", ACROSS)
         running = b.registry.job("train")
         rooms: list[None] = []
-        b.registry.on_room.append(lambda: rooms.append(None))
-        assert await b.registry.take_off(running, "made room for others") == (
+        b.registry.manager.on_room.append(lambda: rooms.append(None))
+        assert await b.registry.waitlist.take_off(running, "made room for others") == (
             Mode.RING,
             "made room for others",
         )
@@ -548,12 +553,15 @@ def test_a_job_is_not_half_taken_off(bench: Run) -> None:
             raise SwitchError("switch l2 refuses")
 
         l2.remove = refuse  # type: ignore[method-assign]
-        assert await b.registry.take_off(running, "why not") == (Mode.IN_NETWORK, "switch l2 refuses")
+        assert await b.registry.waitlist.take_off(running, "why not") == (
+            Mode.IN_NETWORK,
+            "switch l2 refuses",
+        )
         assert {name: set(switch.entries.values()) for name, switch in b.switches.items()} == before
         assert b.used() == {"l1": 256, "l2": 256, "s1": 256, "s2": 256}
         assert running.job.live
         await b.lose("l1")
-        mode, reason = await b.registry.take_off(running, "why not")
+        mode, reason = await b.registry.waitlist.take_off(running, "why not")
         assert mode is Mode.IN_NETWORK
         assert "switch l1 at 127.0.0.1:1 cannot be used" in reason
 
@@ -581,14 +589,14 @@ def test_what_the_workers_of_a_job_that_moves_out_are_told_is_what_a_restart_fin
             save(job)
 
         monkeypatch.setattr(b.store, "save_job", fill)
-        told = (await b.registry.take_off(running, "why not"))[0]
+        told = (await b.registry.waitlist.take_off(running, "why not"))[0]
         monkeypatch.undo()
         assert told is Mode.IN_NETWORK or writes
         generation, token = running.generation, running.job.seats[0].token
         assert generation is not None
         await b.restart()
         assert bool(b.used()) is (told is Mode.IN_NETWORK)
-        back = b.registry.resume("train", generation, 0, token)
+        back = b.registry.sessions.resume("train", generation, 0, token)
         events = [back.events.get_nowait() for _ in range(back.events.qsize())]
         assert [event.mode for event in events if isinstance(event, Moved)] == [told]
 
@@ -601,7 +609,7 @@ def test_a_job_that_is_being_taken_off_gets_no_other_spine_meanwhile(bench: Run)
         await b.run_job("train", ACROSS)
         running, places, switches = b.registry.job("train"), b.registry.places, b.registry.switches
         b.switches["s2"].connected = True
-        await places.settle(switches["s2"], lambda running, why: None)
+        await places.settle(switches["s2"])
         install = b.switches["s2"].install
         off = asyncio.Event()
 
@@ -613,7 +621,7 @@ def test_a_job_that_is_being_taken_off_gets_no_other_spine_meanwhile(bench: Run)
         async with switches["l1"].lock, switches["s2"].lock:
             extending = asyncio.ensure_future(places.extend(running, "s2"))
             await asyncio.sleep(0)
-            leaving = asyncio.ensure_future(b.registry.take_off(running, "made room"))
+            leaving = asyncio.ensure_future(b.registry.waitlist.take_off(running, "made room"))
             await asyncio.sleep(0)
         await asyncio.wait({leaving}, timeout=1.0)
         off.set()
@@ -627,7 +635,7 @@ def test_a_job_that_is_being_taken_off_gets_no_other_spine_meanwhile(bench: Run)
 
 def test_a_spine_that_comes_while_a_job_is_set_up_takes_its_part(bench: Run) -> None:
     async def test(b: FabricBench) -> None:
-        b.registry.set_configuration(drained=frozenset({"s2"}), extra={})
+        b.registry.manager.set_configuration(drained=frozenset({"s2"}), extra={})
         install = b.switches["l1"].install
 
         async def meanwhile(entries):  # type: ignore[no-untyped-def]
@@ -657,7 +665,7 @@ def test_a_spine_without_room_takes_its_part_when_it_has_some(
         await b.find("s2")
         assert set(b.used()) == {"l1", "l2", "s1", "s2"}
         assert b.uses("l1") == {"s1"}
-        b.registry.set_configuration(drained=frozenset({"s1"}), extra={})
+        b.registry.manager.set_configuration(drained=frozenset({"s1"}), extra={})
         await b.registry.drain()
         assert b.uses("l1") == {"s1"}, "there is no other"
         assert "job train stays on s1: no place on s2" in caplog.text
@@ -705,7 +713,7 @@ def test_a_host_that_is_no_longer_in_the_configuration_ends_its_jobs(bench: Run)
         readies = [ready_of(session) for session in await b.run_job("train", ACROSS)]
         b.config = replace(CONFIG, hosts=CONFIG.hosts[:3])
         await b.restart()
-        back = b.registry.resume("train", readies[0].generation, 0, readies[0].resume_token)
+        back = b.registry.sessions.resume("train", readies[0].generation, 0, readies[0].resume_token)
         ended = ended_of(back)
         assert ended.cause is EndCause.NOT_CONFIGURED
         assert "the host of rank 3 (h4, 10.0.2.2) is no longer in" in ended.reason

@@ -180,7 +180,7 @@ class History:
             if backup:
                 ip = IPv4Address(f"172.31.0.{host + 1}")
                 who = replace(who, backup=Backup(mac=f"06:00:00:00:00:{host:02x}", ip=ip, path_mtu=1024))
-            session = bench.registry.join("train", len(hosts), who, elastic=elastic)
+            session = bench.registry.sessions.join("train", len(hosts), who, elastic=elastic)
             self.agents.append(Agent(session, rank, self.next_qp))
         await self.go(chance.choice([0, 1, 3]))
 
@@ -225,11 +225,11 @@ class History:
         name = self.chance.choice(["l1", "l2", "s1"])
         switch = self.bench.switches[name]
         switch.connected = False
-        self.bench.registry.on_switch_change(name)
+        self.bench.registry.manager.on_switch_change(name)
         switch.entries.clear()
         switch.restart()
         switch.connected = True
-        self.bench.registry.on_switch_change(name)
+        self.bench.registry.manager.on_switch_change(name)
 
     async def switch_goes(self) -> None:
         await self.bench.lose(self.chance.choice(["l1", "l2", "s1"]), forget=self.chance.random() < 0.5)
@@ -272,9 +272,9 @@ class History:
 
     async def _end_tasks(self) -> None:
         registry = self.bench.registry
-        registry.stopping = True
-        while registry._tasks:
-            for task in list(registry._tasks):
+        registry.engine.stopping = True
+        while registry.engine._tasks:
+            for task in list(registry.engine._tasks):
                 task.cancel()
             await asyncio.sleep(0)
 
@@ -286,7 +286,7 @@ class History:
 
     async def pushed(self) -> None:
         with contextlib.suppress(ControllerError, sqlite3.Error):
-            await self.bench.registry.push(self.chance.choice(["l1", "s1"]), force=True)
+            await self.bench.registry.manager.push(self.chance.choice(["l1", "s1"]), force=True)
 
     async def moved_out(self) -> None:
         with contextlib.suppress(ControllerError):
@@ -335,7 +335,7 @@ class History:
             return
         generation, token = agent.ready.generation, agent.ready.resume_token
         try:
-            agent.session = self.bench.registry.resume("train", generation, agent.rank, token)
+            agent.session = self.bench.registry.sessions.resume("train", generation, agent.rank, token)
         except ControllerError:
             agent.refused = True
         else:

@@ -181,7 +181,7 @@ def test_ports_that_nobody_named_are_listed_where_something_came_in(served: Call
 def test_links_are_counted_where_a_frame_was_sent(served: Callable[[Test], None]) -> None:
     async def test(b: FabricBench, service: ControllerService) -> None:
         count(b)
-        b.registry.set_configuration(drained=frozenset({"l2:s1"}), extra={})
+        b.registry.manager.set_configuration(drained=frozenset({"l2:s1"}), extra={})
         await b.lose("s2")
         answer = await service.ListLinks(pb.LinksRequest(), Context())
         assert [

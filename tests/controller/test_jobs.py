@@ -15,9 +15,11 @@ from controller.api.messages import (
     EndCause,
     Ended,
     FromController,
+    FromWorker,
     Heartbeat,
     HoldAt,
     JobSpec,
+    Leave,
     Left,
     Mode,
     Moved,
@@ -26,13 +28,15 @@ from controller.api.messages import (
     Renewing,
     Resumed,
     Start,
+    Up,
     Waiting,
 )
-from controller.events import Install, Lost, Over, Relocate, Started, Stayed, Tell
+from controller.effects import Install, Lost, Over, Relocate, Started, Stayed, Tell
 from controller.jobs import Job
-from controller.moves import HOLDING_S, Step
+from controller.moves import HOLDING_S
 from controller.renewals import Cause
 from controller.specs import Member, Phase, Plan, Timing
+from controller.states import State
 
 TIMING = Timing(heartbeat_interval_s=1.0, heartbeat_timeout_s=5.0, resume_timeout_s=30.0)
 PLAN = Plan(job_id=5, generation=77, window=8, message_packets=16, path_mtu=1024, mode=Mode.IN_NETWORK)
@@ -164,17 +168,17 @@ def test_nobody_can_be_up_before_it_has_heard_ready() -> None:
 def test_silence_ends_the_job_and_names_the_worker() -> None:
     job = running(3, now=100.0)
     for now in (101.0, 104.0):
-        job.heard(0, now)
-        job.heard(2, now)
+        job.heartbeat(0, Heartbeat(), now)
+        job.heartbeat(2, Heartbeat(), now)
         job.tick(now)
     assert told(job) == []
     job.tick(105.1)
     lost = "rank 1 (h2, 10.0.0.2) sent no heartbeat for 5 s: it has died or hangs"
     assert job.take_effects()[0] == Lost(1, token(1), lost)
-    job.heard(1, 105.2)
+    job.heartbeat(1, Heartbeat(), 105.2)
     job.tick(105.3)
     assert not any(isinstance(effect, Lost) for effect in job.take_effects())
-    job.bury(token(1), f"{lost}; message 3")
+    job.go_on_without(token(1), f"{lost}; message 3")
     end = Ended(reason=f"{lost}; message 3", cause=EndCause.WORKER_LOST, rank=1, host="h2")
     assert told(job) == [(rank, end) for rank in range(3)]
 
@@ -182,7 +186,7 @@ def test_silence_ends_the_job_and_names_the_worker() -> None:
 def test_a_break_that_is_shorter_than_the_timeout_is_no_matter() -> None:
     job = running(2, now=0.0)
     job.broken(1)
-    job.heard(0, 4.0)
+    job.heartbeat(0, Heartbeat(), 4.0)
     job.tick(4.0)
     job.resume(1, token(1), 4.5)
     job.tick(8.0)
@@ -205,12 +209,12 @@ def test_whoever_comes_back_to_a_controller_that_was_stopped_has_the_time_of_a_r
     if order == "the break first":
         job.broken(1)
     elif order == "a heartbeat first":
-        job.heard(0, 600.0)
+        job.heartbeat(0, Heartbeat(), 600.0)
     job.forgive(599.0, 600.0)
     job.tick(600.0)
     if order == "the clock first":
         job.broken(1)
-    job.heard(0, 629.0)
+    job.heartbeat(0, Heartbeat(), 629.0)
     job.tick(629.0)
     assert [effect for effect in job.take_effects() if isinstance(effect, Lost)] == []
     job.tick(630.5)
@@ -223,7 +227,7 @@ def test_who_is_dead_is_missed_by_a_controller_that_is_stopped_again_and_again_t
     for _ in range(100):
         now += 8.0
         job.forgive(7.0, now)
-        job.heard(0, now)
+        job.heartbeat(0, Heartbeat(), now)
         job.tick(now)
         if lost := [effect for effect in job.take_effects() if isinstance(effect, Lost)]:
             break
@@ -241,7 +245,13 @@ def test_an_abort_is_passed_on_as_it_is() -> None:
 def test_after_a_restart_all_workers_have_to_come_back() -> None:
     workers = [(member(rank), token(rank)) for rank in range(2)]
     job = Job.recovered(
-        JobSpec(name="train", world_size=2), TIMING, PLAN, workers, explicit=False, running=True, now=0.0
+        JobSpec(name="train", world_size=2),
+        TIMING,
+        PLAN,
+        workers,
+        explicit=False,
+        phase=Phase.RUNNING,
+        now=0.0,
     )
     job.resume(0, token(0), 1.0)
     job.leave(0, 29.0)
@@ -356,8 +366,8 @@ def test_a_worker_that_does_not_pause_makes_the_others_go_on() -> None:
     job.paused(0, 1, 0, 0.0)
     told(job)
     for now in (3.0, 5.0, 5.1):
-        job.heard(0, now)
-        job.heard(1, now)
+        job.heartbeat(0, Heartbeat(), now)
+        job.heartbeat(1, Heartbeat(), now)
         job.tick(now)
     stayed, *tells = [
         e for e in job.take_effects() if e != Tell(0, Heartbeat()) and e != Tell(1, Heartbeat())
@@ -376,7 +386,7 @@ def test_a_straggler_may_take_longer_to_hold_but_not_for_ever() -> None:
     job.take_effects()
     for now in (HOLDING_S, HOLDING_S + 1):
         for rank in range(2):
-            job.heard(rank, now)
+            job.heartbeat(rank, Heartbeat(), now)
         job.tick(now)
         assert any(isinstance(effect, Stayed) for effect in job.take_effects()) == (now > HOLDING_S)
 
@@ -388,11 +398,10 @@ def test_what_is_being_written_is_not_called_off() -> None:
     job.held(0, 1, 0.0)
     job.take_effects()
     job.call_off("another job needs the room")
-    job.heard(0, 500.0)
+    job.heartbeat(0, Heartbeat(), 500.0)
     job.tick(500.0)
     assert told(job) == []
-    assert job.move is not None
-    assert job.move.step is Step.WRITING
+    assert job.state is State.RELOCATING
 
 
 def test_a_job_that_ends_while_it_moves_has_ended() -> None:
@@ -520,15 +529,15 @@ class JobMachine(RuleBasedStateMachine):
         self.job.planned(PLAN, {rank: token(rank) for rank in range(self.SIZE)}, self.now)
         self.settle()
 
-    @rule(data=st.data(), what=st.sampled_from(["up", "leave", "heard"]))
-    def say(self, data: st.DataObject, what: str) -> None:
+    @rule(data=st.data(), said=st.sampled_from([Up(), Leave(), Heartbeat()]))
+    def say(self, data: st.DataObject, said: FromWorker) -> None:
         rank = self.some(data, session=True)
         if rank is None or not self.workers[rank].has(Ready):
             return
         worker = self.workers[rank]
-        worker.up |= what == "up"
-        worker.leaving |= what == "leave"
-        getattr(self.job, what)(rank, self.now)
+        worker.up |= isinstance(said, Up)
+        worker.leaving |= isinstance(said, Leave)
+        self.job.hear(rank, said, self.now)
         self.settle()
 
     @precondition(lambda self: self.job.phase is Phase.RUNNING)
@@ -613,7 +622,7 @@ class JobMachine(RuleBasedStateMachine):
     @rule()
     def bury(self) -> None:
         lost = self.lost.pop()
-        self.job.bury(lost.token, lost.reason)
+        self.job.go_on_without(lost.token, lost.reason)
         self.settle()
 
     @rule(seconds=st.sampled_from([0.5, 2.0, 5.5]))
@@ -717,8 +726,8 @@ def test_heartbeats_in_an_elastic_job_are_answered_with_their_number() -> None:
     job, other = elastic(2), running(2)
     told(job)
     told(other)
-    job.heartbeat(1, 7, 1.0)
-    other.heartbeat(1, 7, 1.0)
+    job.heartbeat(1, Heartbeat(number=7), 1.0)
+    other.heartbeat(1, Heartbeat(number=7), 1.0)
     assert [e for e in job.take_effects() if isinstance(e, Tell)] == [Tell(1, Heartbeat(number=7))]
     assert other.take_effects() == []
 
@@ -728,14 +737,14 @@ def test_who_is_being_given_up_or_keeps_a_renewal_waiting_is_not_told_that_it_be
     told(job)
     job.renew(80, Cause.SWITCH_RESTARTED, "a switch restarted", 1.0)
     job.take_effects()
-    job.heartbeat(1, 3, 1.0)
+    job.heartbeat(1, Heartbeat(number=3), 1.0)
     assert job.take_effects() == []
     job.renewing(1, Renewing(renewal=80, qpn_out=0x301, psn_out=0, qpn_in=0x302, collective=4), 1.0)
-    job.heartbeat(1, 4, 1.0)
+    job.heartbeat(1, Heartbeat(number=4), 1.0)
     assert job.take_effects() == [Tell(1, Heartbeat(number=4))]
     for rank in (0, 1):
-        job.heard(rank, 9.0)
+        job.heartbeat(rank, Heartbeat(), 9.0)
     job.tick(9.0)
     assert any(isinstance(effect, Lost) and effect.rank == 2 for effect in job.take_effects())
-    job.heartbeat(2, 9, 9.0)
+    job.heartbeat(2, Heartbeat(number=9), 9.0)
     assert job.take_effects() == []

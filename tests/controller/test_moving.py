@@ -131,7 +131,7 @@ class Rack:
         self.served.loop.call_soon_threadsafe(call, self.served.registry)
 
     def quotas(self, quotas: Quotas | None) -> None:
-        self.tell(lambda registry: registry.set_quotas(quotas))
+        self.tell(lambda registry: registry.waitlist.set_quotas(quotas))
 
     def move_out(self) -> None:
         self.tell(lambda registry: registry.waitlist.move_out(registry.job("train"), "drained"))
@@ -245,7 +245,7 @@ def rack(served: Served, switch: RackSwitch) -> Iterator[Callable[..., Rack]]:
 
         def change() -> None:
             assert served.registry is not None
-            served.registry.set_quotas(quotas)
+            served.registry.waitlist.set_quotas(quotas)
             set_up.set()
 
         served.loop.call_soon_threadsafe(change)
@@ -297,7 +297,8 @@ def test_a_job_that_numbers_many_messages_is_renumbered_and_its_user_hears_nothi
     rack: Callable[..., Rack], served: Served, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert served.registry is not None
-    served.registry.config = replace(served.registry.config, renumber_messages=50)
+    manager = served.registry.manager
+    manager.config = replace(manager.config, renumber_messages=50)
     job = rack(quotas=None)
     first = job.communicators[0].generation
     enough = threading.Event()
@@ -327,7 +328,7 @@ def test_a_job_whose_controller_gives_it_no_new_generation_goes_by_ring_before_i
     assert served.registry is not None
     job = rack(quotas=None, first_message=IN_NETWORK_LIMIT - 50)
     with monkeypatch.context() as patch:
-        patch.setattr(served.registry.renumbering, "tick", lambda: None)  # as if it were away
+        patch.setattr(served.registry.waitlist, "_renumber", lambda now: None)  # as if it were away
         enough = threading.Event()
         running = job.train(np.float32, enough)
         job.until(lambda: "by ring all-reduce until the controller gives" in caplog.text)

@@ -89,7 +89,8 @@ class Bench(ControllerBench):
     async def join(self, name: str, size: int, **member_fields: int) -> list[Session]:
         self.qp += 2
         sessions = [
-            self.registry.join(name, size, member(rank, qp=self.qp, **member_fields)) for rank in range(size)
+            self.registry.sessions.join(name, size, member(rank, qp=self.qp, **member_fields))
+            for rank in range(size)
         ]
         await self.registry.drain()
         return sessions
@@ -145,8 +146,8 @@ def test_a_job_from_join_to_left(bench: Run) -> None:
 
 def test_the_smallest_link_sets_the_path_mtu(bench: Run) -> None:
     async def test(b: Bench) -> None:
-        first = b.registry.join("train", 2, member(0))
-        b.registry.join("train", 2, member(1, path_mtu_max=512))
+        first = b.registry.sessions.join("train", 2, member(0))
+        b.registry.sessions.join("train", 2, member(1, path_mtu_max=512))
         await b.registry.drain()
         assert ready_of(first).path_mtu == 512
 
@@ -221,7 +222,7 @@ def test_a_job_that_ended_while_it_waited_for_its_switch_is_over_after_a_restart
 
         async with b.registry.switches["s1"].lock:
             b.qp += 2
-            sessions = [b.registry.join("train", 2, member(rank, qp=b.qp)) for rank in range(2)]
+            sessions = [b.registry.sessions.join("train", 2, member(rank, qp=b.qp)) for rank in range(2)]
             await asyncio.sleep(0)
             sessions[0].broken()
             b.switch.install = dies  # type: ignore[method-assign]
@@ -296,14 +297,14 @@ def test_a_worker_that_was_taken_in_when_the_controller_died_joins_again_and_hea
         one, two = await b.join("train", 2)
         before = ready_of(two)
         await b.restart()  # before rank 1 had heard anything
-        one = b.registry.resume("train", before.generation, 0, ready_of(one).resume_token)
-        two = b.registry.join("train", 2, member(1, qp=b.qp))
+        one = b.registry.sessions.resume("train", before.generation, 0, ready_of(one).resume_token)
+        two = b.registry.sessions.join("train", 2, member(1, qp=b.qp))
         assert ready_of(two) == before
         for session in (one, two):
             session.hear(Up())
         assert [heard(session)[-1] for session in (one, two)] == [Start()] * 2
         with pytest.raises(ConflictError, match="rank 1 is taken"):
-            b.registry.join("train", 2, member(1, qp=b.qp))
+            b.registry.sessions.join("train", 2, member(1, qp=b.qp))
 
     bench(test)
 
@@ -315,10 +316,10 @@ def test_qps_may_be_used_again_when_who_sends_to_them_has_stopped(bench: Run) ->
         for session in sessions:
             assert ended_of(session).reason == "again"
             with pytest.raises(QueuePairTakenError, match=r"QP 0x102 of host h1 .* may still be sent to"):
-                b.registry.join("next", 2, member(0, qp=b.qp))
+                b.registry.sessions.join("next", 2, member(0, qp=b.qp))
             session.took_end()
         with pytest.raises(QueuePairTakenError):  # what it sent last may be under way
-            b.registry.join("next", 2, member(0, qp=b.qp))
+            b.registry.sessions.join("next", 2, member(0, qp=b.qp))
         b.now += 2.0
         b.qp -= 2
         plan = ready_of((await b.join("train", 2))[0])
@@ -339,7 +340,7 @@ def test_qps_that_a_lost_worker_sends_to_are_nobody_s_however_long_it_is_away(be
         for session in (one, three):
             assert ended_of(session).rank == 1
             session.took_end()
-        await b.pass_time(b.registry.guarding_s)
+        await b.pass_time(b.registry.renewer.guarding_s)
         b.now += 3600.0
         assert b.switch.of_jobs == {}
         # It sends data to rank 2, and acknowledges what rank 0 sends.
@@ -349,9 +350,9 @@ def test_qps_that_a_lost_worker_sends_to_are_nobody_s_however_long_it_is_away(be
                 who = replace(member(rank), rank=0, qpn_out=number, qpn_in=0x999)
                 if (rank, number) in taken:
                     with pytest.raises(QueuePairTakenError, match="may still be sent to"):
-                        b.registry.join("next", 2, who)
+                        b.registry.sessions.join("next", 2, who)
                 else:
-                    b.registry.join("next", 2, who).closed()
+                    b.registry.sessions.join("next", 2, who).closed()
 
     bench(test)
 
@@ -363,7 +364,7 @@ def test_a_restart_knows_the_qps_of_jobs_that_have_ended(bench: Run) -> None:
         await b.registry.drain()
         await b.restart()
         with pytest.raises(QueuePairTakenError, match="may still be sent to"):
-            b.registry.join("next", 2, member(0, qp=b.qp))
+            b.registry.sessions.join("next", 2, member(0, qp=b.qp))
 
     bench(test)
 
@@ -380,12 +381,12 @@ def test_a_restart_knows_all_jobs_that_have_had_a_qp(bench: Run) -> None:
                 for session in sessions:
                     session.hear(Leave())
                     b.qp -= 1
-                await b.pass_time(b.registry.guarding_s)
+                await b.pass_time(b.registry.renewer.guarding_s)
             await b.registry.drain()
         await b.restart()
-        await b.pass_time(2 * b.registry.guarding_s)
+        await b.pass_time(2 * b.registry.renewer.guarding_s)
         with pytest.raises(QueuePairTakenError, match="may still be sent to"):
-            b.registry.join("next", 2, member(0, qp=b.qp))
+            b.registry.sessions.join("next", 2, member(0, qp=b.qp))
 
     bench(test)
 
@@ -394,7 +395,7 @@ def test_a_qp_belongs_to_one_job(bench: Run) -> None:
     async def test(b: Bench) -> None:
         await b.run_job("train", 2)
         with pytest.raises(ConflictError, match=r"QP 0x103 of host h1 .* belongs to rank 0 .* of job train"):
-            b.registry.join("other", 2, member(0, qp=0x103))
+            b.registry.sessions.join("other", 2, member(0, qp=0x103))
         with pytest.raises(NotFoundError):
             b.registry.job("other")
 
@@ -425,8 +426,11 @@ def test_running_jobs_carry_on_after_a_restart_of_the_controller(bench: Run) -> 
         assert b.switch.of_jobs == entries
         generation = readies[0].generation
         with pytest.raises(InvalidRequestError, match="token"):
-            b.registry.resume("train", generation, 0, readies[1].resume_token)
-        back = [b.registry.resume("train", generation, rank, readies[rank].resume_token) for rank in range(3)]
+            b.registry.sessions.resume("train", generation, 0, readies[1].resume_token)
+        back = [
+            b.registry.sessions.resume("train", generation, rank, readies[rank].resume_token)
+            for rank in range(3)
+        ]
         assert [heard(session) for session in back] == [[Resumed(), Moved(0, Mode.IN_NETWORK, "")]] * 3
         await b.pass_time(40.0, *back)
         other = await b.run_job("other", 2)
@@ -444,7 +448,7 @@ def test_a_worker_that_does_not_come_back_after_a_restart_ends_the_job(bench: Ru
         sessions = await b.run_job("train", 2)
         ready = ready_of(sessions[0])
         await b.restart()
-        back = b.registry.resume("train", ready.generation, 0, ready.resume_token)
+        back = b.registry.sessions.resume("train", ready.generation, 0, ready.resume_token)
         await b.pass_time(CONFIG.resume_timeout_s + 1, back)
         assert ended_of(back).rank == 1
         await b.pass_time(PATIENCE_S + 3)
@@ -477,7 +481,7 @@ def test_how_a_job_ended_is_known_after_a_restart(bench: Run) -> None:
         await b.registry.drain()
         await b.restart()
         assert b.tables() == {MEMBER_QP}
-        late = b.registry.resume("train", readies[1].generation, 1, readies[1].resume_token)
+        late = b.registry.sessions.resume("train", readies[1].generation, 1, readies[1].resume_token)
         assert ended_of(late) == Ended(
             reason="out of memory", cause=EndCause.WORKER_ABORTED, rank=0, host="h1"
         )
@@ -489,11 +493,11 @@ def test_a_switch_that_restarted_interrupts_its_jobs_and_takes_new_ones(bench: R
     async def test(b: Bench) -> None:
         sessions = await b.run_job("train", 2)
         b.switch.connected = False
-        b.registry.on_switch_change("s1")
+        b.registry.manager.on_switch_change("s1")
         await b.pass_time(3.0, *sessions)
         b.switch.restart()
         b.switch.connected = True
-        b.registry.on_switch_change("s1")
+        b.registry.manager.on_switch_change("s1")
         await b.registry.drain()
         for session in sessions:
             (*_, renew) = heard(session)
@@ -511,7 +515,7 @@ def test_a_connection_that_breaks_for_a_moment_ends_nothing(bench: Run) -> None:
         entries = dict(b.switch.of_jobs)
         for connected in (False, True):
             b.switch.connected = connected
-            b.registry.on_switch_change("s1")
+            b.registry.manager.on_switch_change("s1")
             await b.pass_time(3.0, *sessions)
         assert b.switch.of_jobs == entries
         assert [heard(session)[-1] for session in sessions] == [Start()] * 2
@@ -567,7 +571,7 @@ def test_what_can_never_run_is_refused_when_it_is_asked_for(bench: Run, spec: Jo
 def test_unknown_jobs_are_refused_where_jobs_have_to_be_created(bench: Run) -> None:
     async def test(b: Bench) -> None:
         with pytest.raises(NotFoundError, match="there is no job 'train': create it first"):
-            b.registry.join("train", 2, member(0))
+            b.registry.sessions.join("train", 2, member(0))
 
     bench(test, replace(CONFIG, auto_create=False))
 
@@ -576,8 +580,8 @@ def test_a_push_needs_force_while_jobs_run_and_interrupts_them(bench: Run) -> No
     async def test(b: Bench) -> None:
         sessions = await b.run_job("train", 2)
         with pytest.raises(NotPossibleError, match="switch s1 serves train"):
-            await b.registry.push("", force=False)
-        await b.registry.push("s1", force=True)
+            await b.registry.manager.push("", force=False)
+        await b.registry.manager.push("s1", force=True)
         await b.registry.drain()
         (*_, renew) = heard(sessions[1])
         assert isinstance(renew, Renew)
@@ -587,15 +591,15 @@ def test_a_push_needs_force_while_jobs_run_and_interrupts_them(bench: Run) -> No
         assert "sent no heartbeat" in ended_of(sessions[1]).reason
         assert (b.switch.of_jobs, b.used) == ({}, 0)
         with pytest.raises(NotFoundError, match="no switch 's9'"):
-            await b.registry.push("s9", force=True)
+            await b.registry.manager.push("s9", force=True)
 
     bench(test)
 
 
 def test_a_worker_that_dies_while_the_switch_is_written_ends_the_job_cleanly(bench: Run) -> None:
     async def test(b: Bench) -> None:
-        one = b.registry.join("train", 2, member(0))
-        b.registry.join("train", 2, member(1)).broken()
+        one = b.registry.sessions.join("train", 2, member(0))
+        b.registry.sessions.join("train", 2, member(1)).broken()
         await b.registry.drain()
         assert ended_of(one).rank == 1
         await b.pass_time(1.0)
@@ -606,12 +610,12 @@ def test_a_worker_that_dies_while_the_switch_is_written_ends_the_job_cleanly(ben
 
 def test_who_joins_again_before_anybody_noticed_that_its_session_broke_is_taken_in(bench: Run) -> None:
     async def test(b: Bench) -> None:
-        first = b.registry.join("train", 2, member(0))
-        again = b.registry.join("train", 2, member(0))
+        first = b.registry.sessions.join("train", 2, member(0))
+        again = b.registry.sessions.join("train", 2, member(0))
         assert heard(first)[-1] is None
         with pytest.raises(ConflictError, match="rank 0 is taken by h1"):
-            b.registry.join("train", 2, member(0, qp=0x200))  # another worker
-        other = b.registry.join("train", 2, member(1))
+            b.registry.sessions.join("train", 2, member(0, qp=0x200))  # another worker
+        other = b.registry.sessions.join("train", 2, member(1))
         first.broken()  # it is noticed now, and means nothing any more
         await b.registry.drain()
         assert [ready_of(session).rank for session in (again, other)] == [0, 1]
@@ -621,7 +625,7 @@ def test_who_joins_again_before_anybody_noticed_that_its_session_broke_is_taken_
 
 def test_everybody_who_withdraws_leaves_no_job_behind(bench: Run) -> None:
     async def test(b: Bench) -> None:
-        session = b.registry.join("train", 2, member(0))
+        session = b.registry.sessions.join("train", 2, member(0))
         session.closed()
         assert b.registry.jobs() == []
         assert heard(session) == [None]
@@ -642,7 +646,7 @@ async def comes_back(b: Bench) -> None:
         b.switch.connected = connected
         if connected:
             b.switch.restart()
-        b.registry.on_switch_change("s1")
+        b.registry.manager.on_switch_change("s1")
     await b.registry.drain()
 
 
@@ -676,7 +680,7 @@ def test_a_forced_push_keeps_guards_until_nobody_can_send_any_more(bench: Run) -
         sessions = await b.run_job("train", 3)
         wanted = guards(b, "train")
         since = len(b.switch.log)
-        await b.registry.push("s1", force=True)
+        await b.registry.manager.push("s1", force=True)
         await b.pass_time(CONFIG.resume_timeout_s)
         assert not b.switch.routed_without(wanted, since=since)
         assert set(b.switch.of_jobs.values()) == wanted
@@ -799,7 +803,7 @@ def test_a_defect_during_set_up_ends_the_job(bench: Run) -> None:
 
 def test_how_long_ago_a_job_ended_that_never_began(bench: Run) -> None:
     async def test(b: Bench) -> None:
-        session = b.registry.join("train", 2, member(0))
+        session = b.registry.sessions.join("train", 2, member(0))
         session.hear(Abort("rank 0 could not start: rank 1 has not joined"))
         await b.registry.drain()
         await b.pass_time(5.0)

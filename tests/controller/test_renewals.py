@@ -22,7 +22,7 @@ from controller.api.messages import (
     Renewing,
     Start,
 )
-from controller.events import Detach, Interrupted, Lost, Over, Rebuild, Renumbered, Started, Tell, WentOn
+from controller.effects import Detach, Interrupted, Lost, Over, Rebuild, Renumbered, Started, Tell, WentOn
 from controller.jobs import Job
 from controller.renewals import Cause, Renewal
 from controller.specs import Member, Phase, Plan
@@ -131,12 +131,12 @@ def test_an_answer_to_a_renewal_that_nobody_knows_of_begins_one() -> None:
 
 def test_of_two_that_die_at_once_each_has_its_own_reason() -> None:
     job = running(3, elastic=True)
-    job.heard(0, 6.0)
+    job.heartbeat(0, Heartbeat(), 6.0)
     job.tick(6.0)
     lost = [effect for effect in job.take_effects() if isinstance(effect, Lost)]
     assert [(effect.rank, effect.token) for effect in lost] == [(1, token(1)), (2, token(2))]
     for effect in lost:
-        job.bury(effect.token, effect.reason)
+        job.go_on_without(effect.token, effect.reason)
     effects = job.take_effects()
     assert [type(effect) for effect in effects] == [Tell, Interrupted] * 2
     assert sorted(job.seats) == [0]
@@ -298,7 +298,7 @@ class RenewalMachine(RuleBasedStateMachine):
             else:
                 self.job.renewing(worker.rank, standing(asked.renewal, worker.finished), self.now)
         else:
-            self.job.heard(worker.rank, self.now)
+            self.job.heartbeat(worker.rank, Heartbeat(), self.now)
         self.settle()
 
     @precondition(lambda self: self.rebuilding is not None)
@@ -344,7 +344,7 @@ class RenewalMachine(RuleBasedStateMachine):
     @rule()
     def bury(self) -> None:
         lost = self.lost.pop(0)
-        self.job.bury(lost.token, lost.reason)
+        self.job.go_on_without(lost.token, lost.reason)
         self.settle()
 
     @rule(seconds=st.sampled_from([0.5, 2.0, 5.5]))
@@ -353,7 +353,7 @@ class RenewalMachine(RuleBasedStateMachine):
         self.now += seconds
         for worker in self.workers:
             if worker.session and worker.end is None and self.has_seat(worker):
-                self.job.heard(worker.rank, self.now)
+                self.job.heartbeat(worker.rank, Heartbeat(), self.now)
         self.job.tick(self.now)
         self.settle()
 
@@ -456,7 +456,7 @@ class RestoredMachine(RenewalMachine):
     def stored(self) -> tuple[Plan, list[tuple[Member, bytes]]]:
         """The job as the database has it, which may not know who was given up."""
         assert self.job.plan is not None
-        seats = {**self.job.departed, **self.job.seats}
+        seats = {**self.job.seats.departed, **self.job.seats}
         return self.job.plan, [(seat.member, seat.token) for _, seat in sorted(seats.items())]
 
     @rule()
@@ -469,7 +469,7 @@ class RestoredMachine(RenewalMachine):
             return
         plan, workers = self.backup if data.draw(st.booleans()) else self.stored()
         self.job = Job.recovered(
-            *(self.job.spec, TIMING, plan, workers), explicit=False, running=True, now=self.now
+            *(self.job.spec, TIMING, plan, workers), explicit=False, phase=Phase.RUNNING, now=self.now
         )
         self.rebuilding, self.lost = None, []
         for worker in self.workers:
@@ -514,7 +514,7 @@ class RestoredMachine(RenewalMachine):
 
     def come_back(self, worker: Worker) -> None:
         sums = self.sums[worker.identity]
-        if not self.job.knows(token(worker.identity)):  # as the database knows that it was given up
+        if not self.job.seats.knows(token(worker.identity)):  # as the database knows that it was given up
             worker.end = Ended(reason="there is no job with this worker")
             return
         try:
@@ -535,7 +535,7 @@ class RestoredMachine(RenewalMachine):
     def ask(self, worker: Worker) -> None:
         if worker.session and worker.alive and worker.end is None and self.has_seat(worker):
             self.beats += 1
-            self.job.heartbeat(worker.rank, self.beats, self.now)
+            self.job.heartbeat(worker.rank, Heartbeat(number=self.beats), self.now)
             self.settle()
 
     def wait(self, seconds: float) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from controller import registry
+from controller import sessions
 from controller.admission import Quotas, TenantQuota
 from controller.allocator import SwitchAllocator
 from controller.api.errors import (
@@ -48,11 +48,12 @@ from controller.entries import Entry, TableEntry, key_of
 from controller.flows import FLOW, MEMBER_QP
 from controller.jobs import Job
 from controller.marks import mark_of
-from controller.places import stored
 from controller.queries import SlotContent
-from controller.renewals import Cause, Step
+from controller.record import stored
+from controller.renewals import Cause
 from controller.sessions import Session
 from controller.specs import Backup, Phase
+from controller.states import State
 from controller.store import StoredJob
 from controller.updates import SwitchError
 from controller.views import job_info
@@ -163,7 +164,7 @@ class RenewalBench(FabricBench):
                     mac=f"06:00:00:00:00:{host:02x}", ip=IPv4Address(f"172.31.0.{host + 1}"), path_mtu=1024
                 )
                 who = replace(who, backup=at)
-            session = self.registry.join(name, len(hosts), who, elastic=elastic)
+            session = self.registry.sessions.join(name, len(hosts), who, elastic=elastic)
             workers.append(Worker(session, rank, self.qp))
         await self.registry.drain()
         for worker in workers:
@@ -187,7 +188,7 @@ class RenewalBench(FabricBench):
     async def resume(self, worker: Worker) -> None:
         assert worker.ready is not None
         plan, token = worker.ready, worker.ready.resume_token
-        worker.session = self.registry.resume(
+        worker.session = self.registry.sessions.resume(
             "train", plan.generation, worker.rank, token, answered=worker.answered
         )
 
@@ -218,7 +219,7 @@ class RenewalBench(FabricBench):
             (host, number)
             for host in ONE_RACK
             for number in (qp, qp + 1)
-            if self.registry.retired.why_not(self.config.hosts[host].ip, {number}, now)
+            if self.registry.book.retired.why_not(self.config.hosts[host].ip, {number}, now)
         }
 
     @property
@@ -406,7 +407,7 @@ def test_who_was_dropped_knows_nothing_of_the_end_for_who_has_its_rank_now(bench
         workers[0].session.hear(Abort("no more"))
         await b.go(workers[1:], 1.0)
         assert workers[1].rank == 0
-        b.registry.act(b.registry.job("train"), lambda job, now: job.end("enough", EndCause.DELETED))
+        b.registry.engine.act(b.registry.job("train"), lambda job, now: job.end("enough", EndCause.DELETED))
         workers[0].session.took_end()
         assert not b.job.seats[0].knows_end
         workers[1].session.took_end()
@@ -450,7 +451,7 @@ def test_who_leaves_in_a_renewal_keeps_no_queue_pairs_retired(bench: Run) -> Non
         await b.go(workers)
         assert [worker.end for worker in workers] == [Left()] * 3
         assert len(b.retired(first)) == 6
-        b.now += b.registry.guarding_s
+        b.now += b.registry.renewer.guarding_s
         assert b.retired(first) == set()
 
     bench(test)
@@ -460,7 +461,7 @@ def test_who_offers_numbers_that_it_cannot_have_is_not_asked_for_ever(
     bench: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever the others offer."""
-    monkeypatch.setattr(registry, "_MOST_OFFERS", 5)
+    monkeypatch.setattr(sessions, "_MOST_OFFERS", 5)
 
     async def test(b: RenewalBench) -> None:
         workers = await b.start()
@@ -705,12 +706,12 @@ def test_no_worker_can_make_the_generations_run_out(bench: Run) -> None:
         assert workers[0].ready is not None
         newest, token = b.store.newest_generation, workers[0].ready.resume_token
         with pytest.raises(ConflictError, match="no controller can have given out generation 4294967295"):
-            b.registry.resume("train", 2**32 - 1, 0, token)
+            b.registry.sessions.resume("train", 2**32 - 1, 0, token)
         assert b.store.newest_generation == newest
-        b.registry.resume("train", newest + 2**19, 0, token)
-        b.registry.resume("train", newest + 2**20, 0, token)
+        b.registry.sessions.resume("train", newest + 2**19, 0, token)
+        b.registry.sessions.resume("train", newest + 2**20, 0, token)
         with pytest.raises(ConflictError, match="no controller can have given out"):
-            b.registry.resume("train", newest + 2**20 + 2**19, 0, token)
+            b.registry.sessions.resume("train", newest + 2**20 + 2**19, 0, token)
 
     bench(test)
 
@@ -747,9 +748,9 @@ def test_a_least_number_of_workers_that_means_nothing_is_refused(bench: Run, spe
 
 def test_all_workers_have_to_want_the_same(bench: Run) -> None:
     async def test(b: RenewalBench) -> None:
-        b.registry.join("train", 2, member(CONFIG, 0, 0), elastic=True)
+        b.registry.sessions.join("train", 2, member(CONFIG, 0, 0), elastic=True)
         with pytest.raises(InvalidRequestError, match="goes on without workers that die, but rank 1"):
-            b.registry.join("train", 2, member(CONFIG, 1, 1))
+            b.registry.sessions.join("train", 2, member(CONFIG, 1, 1))
 
     bench(test)
 
@@ -942,7 +943,7 @@ def test_a_worker_that_is_away_meanwhile_is_told_when_it_is_back(bench: Run) -> 
         assert [worker.started for worker in workers] == [2] * 3
         assert away.ready is not None
         with pytest.raises(InvalidRequestError, match="token"):
-            b.registry.resume("train", away.plan[0], 0, away.ready.resume_token)
+            b.registry.sessions.resume("train", away.plan[0], 0, away.ready.resume_token)
 
     bench(test)
 
@@ -1089,7 +1090,7 @@ def test_a_job_that_must_run_in_the_network_takes_a_generation_that_its_switch_h
         for worker in workers:
             worker.silent = False
             worker.answer()
-        await b.go(workers, b.registry.guarding_s + 10.0)
+        await b.go(workers, b.registry.renewer.guarding_s + 10.0)
         assert [worker.end for worker in workers] == [None] * 4
         (plan,) = {worker.plan for worker in workers}
         assert plan == (doubtful + 1001, Mode.IN_NETWORK, 4)
@@ -1180,8 +1181,7 @@ async def until_written(b: RenewalBench, workers: Sequence[Worker]) -> None:
         for worker in workers:
             worker.listen()
         await asyncio.sleep(0)
-    assert b.job.renewal is not None
-    assert b.job.renewal.step is Step.WRITING
+    assert b.job.state is State.REBUILDING
 
 
 def test_what_was_written_for_a_renewal_that_failed_meanwhile_is_taken_off_again(bench: Run) -> None:
@@ -1305,7 +1305,7 @@ NO_ROOM = Quotas(tenants={"default": TenantQuota(slots=0)})
 
 async def by_ring(b: RenewalBench) -> list[Worker]:
     """A job over two racks that runs by ring for want of slots."""
-    b.registry.set_quotas(NO_ROOM)
+    b.registry.waitlist.set_quotas(NO_ROOM)
     workers = await b.start(hosts=ACROSS)
     assert {worker.plan[1] for worker in workers} == {Mode.RING}
     return workers
@@ -1313,7 +1313,7 @@ async def by_ring(b: RenewalBench) -> list[Worker]:
 
 async def move(b: RenewalBench, workers: list[Worker], quotas: Quotas | None) -> None:
     """Into the switches, or out of them."""
-    b.registry.set_quotas(quotas)
+    b.registry.waitlist.set_quotas(quotas)
     if quotas is not None:
         b.registry.waitlist.move_out(b.registry.job("train"), "drained")
     for _ in range(4):
@@ -1346,7 +1346,7 @@ def test_a_job_that_moves_into_the_switches_has_a_new_generation_there_every_tim
             await b.restart()
             for worker in workers:
                 await b.resume(worker)
-            b.registry.set_quotas(NO_ROOM)
+            b.registry.waitlist.set_quotas(NO_ROOM)
             await b.go(workers)
         assert regions == [regions[0]] * 3
         assert b.registry.renewer.begun[Cause.INTERRUPTED] == 0
@@ -1368,7 +1368,7 @@ def test_a_job_that_a_switch_refuses_goes_on_by_ring_and_is_tried_again(bench: R
     async def test(b: RenewalBench) -> None:
         workers = await by_ring(b)
         b.switches[refusing].fails = SwitchError(f"{refusing} is full")
-        b.registry.set_quotas(None)
+        b.registry.waitlist.set_quotas(None)
         for _ in range(3):
             await asyncio.sleep(0)
             await b.go(workers)
@@ -1454,7 +1454,7 @@ def test_with_a_full_disk_a_job_stays_as_it_is(bench: Run, way: str) -> None:
         before = workers[0].plan
         fill(b)
         if way == "in":
-            b.registry.set_quotas(None)
+            b.registry.waitlist.set_quotas(None)
         else:
             workers[0].session.hear(Heartbeat(generation=before[0], messages=2**29))
         await b.go(workers, 3.0)
@@ -1497,7 +1497,7 @@ def test_with_a_full_disk_jobs_go_on_and_new_ones_are_refused(bench: Run) -> Non
         workers[2].session.hear(Abort("no more"))
         await b.go(workers[:2], 1.0)
         assert {worker.plan[1:] for worker in workers[:2]} == {(Mode.RING, 2)}
-        session = b.registry.join("new", 1, member(CONFIG, 0, 3))
+        session = b.registry.sessions.join("new", 1, member(CONFIG, 0, 3))
         await b.registry.drain()
         (ended, _) = heard(session)
         assert isinstance(ended, Ended)
@@ -1600,7 +1600,9 @@ def test_what_a_job_was_to_become_does_not_come_back_when_it_is_over(bench: Run,
         if deleted:
             b.registry.delete_job("train")
         else:
-            b.registry.act(b.registry.job("train"), lambda job, now: job.end("enough", EndCause.DELETED))
+            b.registry.engine.act(
+                b.registry.job("train"), lambda job, now: job.end("enough", EndCause.DELETED)
+            )
         saved = b.path.with_name("as-it-was.db")
         b.store.connection.execute("VACUUM INTO ?", (str(saved),))
         b.switches["l1"].install = install  # type: ignore[method-assign]
@@ -1686,7 +1688,7 @@ def test_what_dead_workers_of_an_old_generation_had_does_not_keep_a_controller_f
         b.switches["l2"].install = hang  # type: ignore[method-assign]
         b.qp += 2
         for rank, host in enumerate((3, 4)):
-            b.registry.join("new", 2, member(b.config, rank, host, qp=b.qp))
+            b.registry.sessions.join("new", 2, member(b.config, rank, host, qp=b.qp))
         for _ in range(10):
             await asyncio.sleep(0)
         # The database of a controller that dies now: one that ends well would not leave a job half set up.

@@ -110,7 +110,7 @@ class Served:
             managed = ManagedSwitch(self.switch)
             registry = self.registry = Registry(self.config, store, [managed])
             registry.load()
-            await registry.settle(managed)
+            await registry.manager.settle(managed)
             addresses = [self.address, f"unix:{self.database.parent / 'c.sock'}"]
             try:
                 server, bound = make_server(ControllerService(registry), addresses, tls=self.tls)
@@ -565,7 +565,8 @@ def test_a_database_that_fails_is_said_to_who_joins(
     def fail(*_: object, **__: object) -> None:
         raise sqlite3.OperationalError("disk I/O error")
 
-    monkeypatch.setattr(served.registry, "join", fail)
+    assert served.registry is not None
+    monkeypatch.setattr(served.registry.sessions, "join", fail)
     with pytest.raises(JobRefusedError, match=r"database .* cannot be written: disk I/O error"):
         workers.session().join(request_of(0), timeout_s=10)
 

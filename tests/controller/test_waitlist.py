@@ -107,7 +107,7 @@ async def start(b: Bench, name: str, size: int = 2, *, tenant: str = "", **spec:
         b.registry.create_job(JobSpec(name=name, world_size=size, tenant=tenant, **spec))
     b.qp += 2
     members = [member(rank, qp=b.qp) for rank in range(size)]
-    sessions = [b.registry.join(name, size, m, tenant) for m in members]
+    sessions = [b.registry.sessions.join(name, size, m, tenant) for m in members]
     await b.registry.drain()
     (plan,) = {plan_of(e) for session in sessions for e in heard(session) if isinstance(e, Ready)}
     for session in sessions:
@@ -200,7 +200,7 @@ def test_a_job_over_its_quota_gets_a_smaller_window_and_one_that_asked_for_more_
     bench: Run,
 ) -> None:
     async def test(b: Bench) -> None:
-        b.registry.set_quotas(Quotas(job_slots=100, tenants={"blue": TenantQuota(slots=16)}))
+        b.registry.waitlist.set_quotas(Quotas(job_slots=100, tenants={"blue": TenantQuota(slots=16)}))
         usual = await start(b, "usual")
         assert (usual.plan.mode, usual.plan.window, usual.plan.message_packets) == (Mode.IN_NETWORK, 4, 8)
         small = await start(b, "small", tenant="blue")
@@ -215,7 +215,7 @@ def test_a_job_over_its_quota_gets_a_smaller_window_and_one_that_asked_for_more_
         waiting = waitlisted(b, "more")
         assert waiting is not None
         assert waiting.reason == "tenant blue has 16 of its 16 slots"
-        b.registry.set_quotas(None)
+        b.registry.waitlist.set_quotas(None)
         await go(b, usual, large)
         assert large.mode is Mode.IN_NETWORK
 
@@ -224,11 +224,11 @@ def test_a_job_over_its_quota_gets_a_smaller_window_and_one_that_asked_for_more_
 
 def test_a_job_that_must_run_in_the_network_is_refused_as_ever(bench: Run) -> None:
     async def test(b: Bench) -> None:
-        b.registry.set_quotas(Quotas(job_slots=100))
+        b.registry.waitlist.set_quotas(Quotas(job_slots=100))
         b.registry.create_job(
             JobSpec(name="must", world_size=2, mode=Mode.IN_NETWORK, window=8, message_packets=16)
         )
-        sessions = [b.registry.join("must", 2, member(rank)) for rank in range(2)]
+        sessions = [b.registry.sessions.join("must", 2, member(rank)) for rank in range(2)]
         await b.registry.drain()
         assert "it must run in the network, but it needs 256 slots" in ended_of(sessions[0]).reason
 
@@ -237,15 +237,15 @@ def test_a_job_that_must_run_in_the_network_is_refused_as_ever(bench: Run) -> No
 
 def test_workers_of_one_job_name_one_tenant(bench: Run) -> None:
     async def test(b: Bench) -> None:
-        b.registry.join("train", 2, member(0), "blue")
+        b.registry.sessions.join("train", 2, member(0), "blue")
         with pytest.raises(InvalidRequestError, match=r"is of tenant blue, but .* says red"):
-            b.registry.join("train", 2, member(1), "red")
+            b.registry.sessions.join("train", 2, member(1), "red")
         with pytest.raises(InvalidRequestError, match="is no tenant's name"):
-            b.registry.join("other", 2, member(1, qp=0x900), "a b")
-        b.registry.join("train", 2, member(1), "blue")
+            b.registry.sessions.join("other", 2, member(1, qp=0x900), "a b")
+        b.registry.sessions.join("train", 2, member(1), "blue")
         assert views.job_info(b.registry, b.registry.job("train")).spec.tenant == "blue"
-        b.registry.join("usual", 2, member(0, qp=0x500), "default")
-        b.registry.join("usual", 2, member(1, qp=0x500))
+        b.registry.sessions.join("usual", 2, member(0, qp=0x500), "default")
+        b.registry.sessions.join("usual", 2, member(1, qp=0x500))
 
     bench(test)
 
@@ -464,7 +464,7 @@ async def resumed(b: Bench, name: str, agents: Agents) -> None:
     generation = running.generation
     assert generation is not None
     tokens = {rank: seat.token for rank, seat in running.job.seats.items()}
-    agents.sessions = [b.registry.resume(name, generation, rank, tokens[rank]) for rank in tokens]
+    agents.sessions = [b.registry.sessions.resume(name, generation, rank, tokens[rank]) for rank in tokens]
 
 
 @pytest.mark.parametrize("steps", [0, 1, 2, 3])
@@ -546,9 +546,9 @@ def test_a_controller_that_dies_while_it_moves_a_job_finds_it_as_the_switch_has_
         await go(b, job)
         if way == "in":
             b.registry.waitlist.move_out(b.registry.job("train"), "for now")
-            b.registry.set_quotas(Quotas(job_slots=4))
+            b.registry.waitlist.set_quotas(Quotas(job_slots=4))
             await go(b, job)
-            b.registry.set_quotas(None)
+            b.registry.waitlist.set_quotas(None)
         else:
             b.registry.waitlist.move_out(b.registry.job("train"), "for now")
         name = "install" if way == "in" else "remove"
@@ -589,7 +589,7 @@ def test_a_controller_that_dies_while_it_moves_a_job_finds_it_as_the_switch_has_
             assert switched(job)
             await b.pass_time(PATIENCE_S + 3.0, *job.sessions)
             assert b.used == 1024
-        for task in late._tasks:
+        for task in late.engine._tasks:
             task.cancel()
 
     bench(test)

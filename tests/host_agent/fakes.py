@@ -32,7 +32,7 @@ from controller.api.messages import (
     Up,
     Worker,
 )
-from controller.events import Tell
+from controller.effects import Tell
 from controller.jobs import Job
 from controller.specs import Member, Plan, Timing
 from host_agent.communicator import Communicator

@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
-from controller import jobstate, mourning
+from controller import jobs, lost
 from controller.allocator import Region, SwitchAllocator
 from controller.api.messages import Ended
+from controller.record import Record
 from controller.renewals import Cause
 from controller.renewer import Renewer
 from controller.retired import RetiredQueuePairs
-from controller.running import Running
 from host_agent import numbering
 from host_agent.member import Member, Settle
 from host_agent.recovery import Ledger
@@ -262,15 +262,15 @@ def numbers_are_used_again_at_once(patch: pytest.MonkeyPatch) -> None:
 
 
 def nobody_knows_what_the_dead_had_sent(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(mourning, "first_missing", lambda *slots: None)
+    patch.setattr(lost, "first_missing", lambda *slots: None)
 
 
 def the_dead_lack_what_they_had_sent(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(mourning, "first_missing", lambda *slots: 0)
+    patch.setattr(lost, "first_missing", lambda *slots: 0)
 
 
 def the_dead_have_no_host(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(jobstate, "Ended", lambda host, **end: Ended(host="", **end))
+    patch.setattr(jobs, "Ended", lambda host, **end: Ended(host="", **end))
 
 
 def no_number_of_messages_is_too_many(patch: pytest.MonkeyPatch) -> None:
@@ -280,7 +280,7 @@ def no_number_of_messages_is_too_many(patch: pytest.MonkeyPatch) -> None:
 def jobs_move_in_as_they_are(patch: pytest.MonkeyPatch) -> None:
     """Under the generation that they had."""
 
-    def begin_planned(self: Renewer, running: Running, cause: Cause, reason: str) -> None:
+    def begin_planned(self: Renewer, running: Record, cause: Cause, reason: str) -> None:
         assert running.generation is not None
         self._begin(running, running.generation, cause, reason)
 

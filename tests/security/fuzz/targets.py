@@ -29,7 +29,6 @@ from controller.planning import member_from, spec_from
 from controller.registry import Registry
 from controller.revisions import Revisions
 from controller.routes import base_entries
-from controller.sessions import begin
 from controller.store import Store
 from host_agent.quantisation import (
     BIAS,
@@ -306,7 +305,7 @@ def say(registry: Registry, message: pb.WorkerMessage | pb.JobSpec) -> None:
         if isinstance(said, Join) and said.world_size <= 1:  # it would be set up, by a task
             member_from(registry.config, said)
             return
-        session = begin(registry, said)
+        session = registry.sessions.begin(said)
         session.hear(Heartbeat())
         session.hear(Abort("fuzz"))
         with contextlib.suppress(ControllerError):

@@ -10,7 +10,7 @@ from controller.api.errors import ControllerError
 from controller.config import Config
 from controller.fabric import ManagedSwitch
 from controller.queries import RESULT, SlotContent
-from controller.running import Running
+from controller.record import Record
 from controller.serials import rearmost
 from controller.store import Place
 from controller.trees import Tree
@@ -28,19 +28,19 @@ class Found:
 
 
 async def what_it_lacks(
-    config: Config, switches: Mapping[str, ManagedSwitch], running: Running, token: bytes
+    config: Config, switches: Mapping[str, ManagedSwitch], record: Record, token: bytes
 ) -> tuple[int | None, str]:
     """The first message that the worker with that token had not sent, of those that others wait for, and that
     in words; None where there is none, or it is not known. A job's slots are read for it.
     """
-    job = running.job
+    job = record.job
     rank = next((rank for rank, seat in job.seats.items() if seat.token == token), None)
     if rank is None or job.plan is None:
         return None, "what it had sent is not known"
     tree = Tree.of(config, job.members)
     leaf = config.by_ip[job.seats[rank].member.ip].switch
     found = Found()
-    asking = asyncio.ensure_future(_read(switches, running, leaf, job.plan.message_packets, found))
+    asking = asyncio.ensure_future(_read(switches, record, leaf, job.plan.message_packets, found))
     asking.add_done_callback(lambda task: task.cancelled() or task.exception())
     await asyncio.wait({asking}, timeout=_ASKING_S)  # what is late ends by itself
     if asking.done() and not isinstance(asking.exception(), ControllerError):
@@ -65,13 +65,13 @@ async def what_it_lacks(
 
 
 async def _read(
-    switches: Mapping[str, ManagedSwitch], running: Running, leaf: str, message_packets: int, found: Found
+    switches: Mapping[str, ManagedSwitch], record: Record, leaf: str, message_packets: int, found: Found
 ) -> None:
     """The slots of a leaf and of the spines that can be asked: first those of messages' first packets."""
-    places = [running.places[leaf]] if leaf in running.places else []
+    places = [record.places[leaf]] if leaf in record.places else []
     places += [
         place
-        for place in running.leaves_first
+        for place in record.leaves_first
         if place.role == "spine" and switches[place.switch].switch.connected
     ]
     for step in (message_packets, 1):

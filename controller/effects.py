@@ -28,6 +28,11 @@ class Install:
 
 
 @dataclass(frozen=True)
+class Vacated:
+    """All who had joined have withdrawn."""
+
+
+@dataclass(frozen=True)
 class Started:
     """All are up: the job runs. Comes before the Start that is told."""
 
@@ -53,7 +58,7 @@ class Stayed:
 
 @dataclass(frozen=True)
 class Lost:
-    """A worker is lost: find out what it had sent, then call `bury`. `rank` is its rank now."""
+    """A worker is lost: find out what it had sent, then call `go_on_without`. `rank` is its rank now."""
 
     rank: int
     token: bytes
@@ -96,9 +101,17 @@ class WentOn:
     cause: Cause
 
 
+@dataclass(frozen=True)
+class Forgotten:
+    """A leaf has lost sums of the job that nobody else has, or entries of it. Comes from the switches."""
+
+    reason: str
+
+
 Effect = (
     Tell
     | Install
+    | Vacated
     | Started
     | Relocate
     | Stayed
@@ -109,4 +122,5 @@ Effect = (
     | Rebuild
     | Renumbered
     | WentOn
+    | Forgotten
 )
