@@ -258,35 +258,44 @@ class Job:
 
     def hear(self, rank: int, said: FromWorker, now: float) -> None:
         """A worker says something. NotPossibleError, InvalidRequestError where it says what it must not."""
+        if isinstance(said, (Up, Leave)) and self.plan is None and self.live:
+            what = "ready to start" if isinstance(said, Up) else "leaving"
+            raise NotPossibleError(f"{self.seats[rank].member} is {what}, but has not heard Ready")
+        self._heard(rank, now)
         match said:
             case Heartbeat():
-                self.heartbeat(rank, said, now)
+                self._heartbeat(rank, said, now)
             case Up():
-                self.up(rank, now)
+                self._up(rank)
             case Leave():
-                self.leave(rank, now, said.collectives)
-            case Paused():
-                self.paused(rank, said.move, said.next_collective, now)
-            case Held():
-                self.held(rank, said.move, now)
+                self._leave(rank, said.collectives, now)
+            case Paused(number, next_collective):
+                move = self._moving(State.PAUSING, number)
+                if move is not None and move.paused(rank, next_collective, now):
+                    self._happens(Event.ALL_PAUSED)
+                    self._tell_all(move.saying)
+            case Held(number):
+                move = self._moving(State.HOLDING, number)
+                if move is not None and move.held(rank):
+                    self._happens(Event.ALL_HOLD)
+                    self._effects.append(Relocate(move.mode))
             case Renewing():
-                self.renewing(rank, said, now)
+                self._renewing(rank, said)
             case Abort(reason, None):
-                self.abort(rank, reason)
+                self._abort(rank, reason)
             case Abort(reason, Called() as called):
-                self.disagrees(rank, called, reason, now)
+                self._disagrees(rank, called, reason, now)
             case Called():
-                self.called(rank, said, now)
+                self._called(rank, said, now)
             case _:
                 raise InvalidRequestError(f"{type(said).__name__.lower()} in the middle of a session")
 
-    def heartbeat(self, rank: int, beat: Heartbeat, now: float) -> None:
+    def _heartbeat(self, rank: int, beat: Heartbeat, now: float) -> None:
         """A worker lives. In an elastic job it may return results for a while after it hears that this came.
 
         Not so whoever is being given up, or keeps a renewal waiting and may be given up for that; nor anybody
         before all have come back after a restart, as this one may have been given up before it.
         """
-        self._heard(rank, now)
         if self.plan is not None and beat.generation == self.plan.generation:
             self.numbered = max(self.numbered, beat.messages)
         self.seats[rank].in_collective = beat.running
@@ -296,10 +305,8 @@ class Job:
         if self.spec.elastic and self.is_set_up and beat.number and not unsure:
             self._tell(rank, Heartbeat(number=beat.number))
 
-    def up(self, rank: int, now: float) -> None:
-        """A worker's QPs are ready. NotPossibleError before Ready."""
-        self._require_plan(rank, "ready to start")
-        self._heard(rank, now)
+    def _up(self, rank: int) -> None:
+        """A worker's QPs are ready."""
         self.seats[rank].up = True
         if self._state is State.RAISING:
             assert self.renewal is not None
@@ -314,13 +321,8 @@ class Job:
         elif self.phase is Phase.RUNNING and self.renewal is None:  # it lost its session before it heard
             self._tell(rank, Start())
 
-    def leave(self, rank: int, now: float, collectives: int | None = None) -> None:
-        """A worker is done, and stays only for its peers' sake. NotPossibleError before Ready.
-
-        `collectives`: how many it has called (None: it does not say).
-        """
-        self._require_plan(rank, "leaving")
-        self._heard(rank, now)
+    def _leave(self, rank: int, collectives: int | None, now: float) -> None:
+        """A worker is done, has called so many collectives, and stays only for its peers' sake."""
         seat = self.seats[rank]
         seat.leaving, seat.left_after, seat.in_collective = True, collectives, None
         if not self.live:
@@ -332,7 +334,7 @@ class Job:
         else:
             self._find_who_waits_in_vain(now)
 
-    def abort(self, rank: int, reason: str) -> None:
+    def _abort(self, rank: int, reason: str) -> None:
         """A worker wants the job to end; an elastic one goes on without it."""
         reason = reason or f"{self.seats[rank].member} gave up without saying why"
         if self.comparison is not None:  # it ends; this one may have failed as another has stopped for that
@@ -438,22 +440,6 @@ class Job:
         self.move = Move(number, mode, frozenset(self.seats), now)
         self._tell_all(self.move.saying)
 
-    def paused(self, rank: int, number: int, next_collective: int, now: float) -> None:
-        """A worker starts no collective; the first that it has not started."""
-        self._heard(rank, now)
-        move = self._moving(State.PAUSING, number)
-        if move is not None and move.paused(rank, next_collective, now):
-            self._happens(Event.ALL_PAUSED)
-            self._tell_all(move.saying)
-
-    def held(self, rank: int, number: int, now: float) -> None:
-        """A worker has nothing in flight."""
-        self._heard(rank, now)
-        move = self._moving(State.HOLDING, number)
-        if move is not None and move.held(rank):
-            self._happens(Event.ALL_HOLD)
-            self._effects.append(Relocate(move.mode))
-
     def _moving(self, state: State, number: int) -> Move | None:
         """The move, where a worker's answer is to this step of it; others are old."""
         return self.move if self._state is state and self.move and self.move.number == number else None
@@ -505,9 +491,8 @@ class Job:
             and rank in renewal.waiting
         )
 
-    def renewing(self, rank: int, standing: Renewing, now: float) -> None:
+    def _renewing(self, rank: int, standing: Renewing) -> None:
         """A worker sends nothing any more in the old generation, and says where it stands."""
-        self._heard(rank, now)
         if self.renewal is not None and standing.renewal <= self.renewal.number:
             asked = self._state is State.ASKING and standing.renewal == self.renewal.number
             if asked and self.renewal.stands(rank, standing):
@@ -574,18 +559,16 @@ class Job:
 
     # Calls that do not match.
 
-    def disagrees(self, rank: int, called: Called, reason: str, now: float) -> None:
+    def _disagrees(self, rank: int, called: Called, reason: str, now: float) -> None:
         """A worker has met another call than its own: the job ends, elastic or not, when all are known."""
-        self._heard(rank, now)
         if not self.is_set_up:
-            self.abort(rank, reason)
+            self._abort(rank, reason)
         elif self.comparison is None:
             self._compare(called.collective, reason, now)
-        self.called(rank, called, now)
+        self._called(rank, called, now)
 
-    def called(self, rank: int, called: Called, now: float) -> None:
+    def _called(self, rank: int, called: Called, now: float) -> None:
         """What a worker has called, as it was asked."""
-        self._heard(rank, now)
         if self.is_set_up and self.comparison is not None:
             self.comparison.called(rank, called)
             self._compared(now)
@@ -778,10 +761,6 @@ class Job:
         else:
             self._happens(Event.ALL_WITHDREW)
             self._effects.append(Vacated())
-
-    def _require_plan(self, rank: int, what: str) -> None:
-        if self.plan is None and self.live:
-            raise NotPossibleError(f"{self.seats[rank].member} is {what}, but has not heard Ready")
 
     def _ready(self, rank: int) -> Ready:
         assert self.plan is not None

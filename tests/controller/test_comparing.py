@@ -6,7 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from controller.api.messages import Called, Compare, Ended, Heartbeat, Left
+from controller.api.messages import (
+    Abort,
+    Called,
+    Compare,
+    Ended,
+    Heartbeat,
+    Leave,
+    Left,
+)
 from controller.comparing import LONGEST_CALL, Comparison
 from controller.jobs import Job
 from tests.controller.test_jobs import TIMING, running, token, told
@@ -32,12 +40,12 @@ def end_of(job: Job) -> Ended:
 
 @pytest.mark.parametrize("job", [running(3), elastic(3)], ids=["plain", "elastic"])
 def test_all_are_asked_and_told(job: Job) -> None:
-    job.disagrees(1, COPY, "message 3 came back as another", 10.0)
+    job.hear(1, Abort("message 3 came back as another", COPY), 10.0)
     assert told(job) == [(rank, Compare(4)) for rank in range(3)]
-    job.called(0, SUM, 10.1)
-    job.called(1, COPY, 10.1)
+    job.hear(0, SUM, 10.1)
+    job.hear(1, COPY, 10.1)
     assert job.live
-    job.called(2, SUM, 10.2)
+    job.hear(2, SUM, 10.2)
     end = end_of(job)
     assert end.mismatch
     assert end.rank is None
@@ -50,11 +58,11 @@ def test_all_are_asked_and_told(job: Job) -> None:
 
 def test_who_has_not_called_it_has_some_time() -> None:
     job = running(3)
-    job.disagrees(1, COPY, "", 10.0)
-    job.called(0, NOTHING, 10.1)
-    job.called(2, SUM, 10.1)
+    job.hear(1, Abort("", COPY), 10.0)
+    job.hear(0, NOTHING, 10.1)
+    job.hear(2, SUM, 10.1)
     for rank in range(3):
-        job.heartbeat(rank, Heartbeat(number=0), 14.0)
+        job.hear(rank, Heartbeat(number=0), 14.0)
     job.tick(10.0 + TIMING.lost_timeout_s)
     assert job.live
     job.tick(10.1 + TIMING.lost_timeout_s)
@@ -65,21 +73,21 @@ def test_who_has_not_called_it_has_some_time() -> None:
 
 def test_who_calls_it_meanwhile_is_named() -> None:
     job = running(2)
-    job.disagrees(1, COPY, "", 10.0)
-    job.called(0, NOTHING, 10.1)
+    job.hear(1, Abort("", COPY), 10.0)
+    job.hear(0, NOTHING, 10.1)
     told(job)
-    job.called(0, SUM, 11.0)
+    job.hear(0, SUM, 11.0)
     assert "rank 0: all_reduce(SUM)" in end_of(job).reason
 
 
 @pytest.mark.parametrize("job", [running(3), elastic(3)], ids=["plain", "elastic"])
 def test_workers_that_fail_or_die_meanwhile(job: Job) -> None:
     """One's retries run out as the first has stopped: that is not why the job ends, nor is one dropped."""
-    job.disagrees(1, COPY, "", 10.0)
-    job.abort(0, "rank 0: no acknowledgement after 7 timeouts")
+    job.hear(1, Abort("", COPY), 10.0)
+    job.hear(0, Abort("rank 0: no acknowledgement after 7 timeouts"), 12.0)
     job.closed(2)
     assert job.live
-    job.called(0, SUM, 10.1)
+    job.hear(0, SUM, 10.1)
     assert isinstance(job.outcome, Ended)
     assert job.outcome.mismatch
     assert "rank 2 has not said what it has called: rank 2 (h3, 10.0.0.3) closed its" in job.outcome.reason
@@ -88,7 +96,7 @@ def test_workers_that_fail_or_die_meanwhile(job: Job) -> None:
 def test_a_worker_without_a_session_is_asked_when_it_is_back() -> None:
     job = running(2)
     job.broken(0)
-    job.disagrees(1, COPY, "", 10.0)
+    job.hear(1, Abort("", COPY), 10.0)
     assert told(job) == [(1, Compare(4))]
     job.resume(0, token(0), 11.0)
     assert (0, Compare(4)) in told(job)
@@ -96,25 +104,25 @@ def test_a_worker_without_a_session_is_asked_when_it_is_back() -> None:
 
 @pytest.mark.parametrize("job", [running(3), elastic(3)], ids=["plain", "elastic"])
 def test_who_waits_for_one_that_has_left(job: Job) -> None:
-    job.leave(1, 10.0, 4)
-    job.heartbeat(0, Heartbeat(running=3), 10.1)
-    job.heartbeat(0, Heartbeat(running=None), 10.1)
+    job.hear(1, Leave(4), 10.0)
+    job.hear(0, Heartbeat(running=3), 10.1)
+    job.hear(0, Heartbeat(running=None), 10.1)
     assert told(job) == []
-    job.heartbeat(2, Heartbeat(running=4), 10.2)
+    job.hear(2, Heartbeat(running=4), 10.2)
     assert told(job) == [(0, Compare(4)), (2, Compare(4))]
-    job.called(0, NOTHING, 10.3)
-    job.called(2, SUM, 10.3)
-    job.leave(0, 10.4, 4)
+    job.hear(0, NOTHING, 10.3)
+    job.hear(2, SUM, 10.3)
+    job.hear(0, Leave(4), 10.4)
     assert "rank 0-1 has left after 4 collectives; rank 2: all_reduce(SUM)" in end_of(job).reason
 
 
 def test_who_waits_already_when_another_leaves() -> None:
     job = running(2)
-    job.heartbeat(0, Heartbeat(running=4), 10.0)
+    job.hear(0, Heartbeat(running=4), 10.0)
     assert told(job) == []
-    job.leave(1, 10.1, 4)
+    job.hear(1, Leave(4), 10.1)
     assert told(job) == [(0, Compare(4))]
-    job.called(0, SUM, 10.2)
+    job.hear(0, SUM, 10.2)
     assert "rank 0: all_reduce(SUM) of 4 int32 in-network; rank 1 has left after 4" in end_of(job).reason
 
 
@@ -122,29 +130,29 @@ def test_a_session_that_is_broken_while_another_leaves() -> None:
     """What it was asked then never came, and nobody asked again."""
     job = running(2)
     job.broken(0)
-    job.leave(1, 10.0, 4)
+    job.hear(1, Leave(4), 10.0)
     job.resume(0, token(0), 11.0)
     told(job)
-    job.heartbeat(0, Heartbeat(running=4), 12.0)
+    job.hear(0, Heartbeat(running=4), 12.0)
     assert told(job) == [(0, Compare(4))]
 
 
 def test_a_refused_call_in_between() -> None:
     """Its number is another's last, or nobody's: what waits has one that is farther ahead."""
     job = running(2)
-    job.leave(1, 10.0, 2**32 - 1)
-    job.heartbeat(0, Heartbeat(running=0), 10.1)
+    job.hear(1, Leave(2**32 - 1), 10.0)
+    job.hear(0, Heartbeat(running=0), 10.1)
     assert told(job) == [(0, Compare(0))]
 
 
 def test_who_leaves_when_all_have_called_the_same_disturbs_nobody() -> None:
     job = running(3)
-    job.heartbeat(2, Heartbeat(running=2**32 - 1), 9.9)
-    job.leave(1, 10.0, 0)  # after 2^32
-    job.heartbeat(2, Heartbeat(running=2**32 - 1), 10.1)
-    job.heartbeat(2, Heartbeat(running=None), 10.2)
-    job.leave(0, 10.2, 0)
-    job.leave(2, 10.3, 0)
+    job.hear(2, Heartbeat(running=2**32 - 1), 9.9)
+    job.hear(1, Leave(0), 10.0)  # after 2^32
+    job.hear(2, Heartbeat(running=2**32 - 1), 10.1)
+    job.hear(2, Heartbeat(running=None), 10.2)
+    job.hear(0, Leave(0), 10.2)
+    job.hear(2, Leave(0), 10.3)
     assert job.outcome == Left()
 
 

@@ -12,11 +12,13 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from controller.api.errors import ConflictError, InvalidRequestError, NotPossibleError
 from controller.api.messages import (
+    Abort,
     EndCause,
     Ended,
     FromController,
     FromWorker,
     Heartbeat,
+    Held,
     HoldAt,
     JobSpec,
     Leave,
@@ -24,6 +26,7 @@ from controller.api.messages import (
     Mode,
     Moved,
     Pause,
+    Paused,
     Ready,
     Renewing,
     Resumed,
@@ -82,7 +85,7 @@ def ready(size: int, now: float = 0.0) -> Job:
 def running(size: int, now: float = 0.0) -> Job:
     job = ready(size, now)
     for rank in range(size):
-        job.up(rank, now)
+        job.hear(rank, Up(), now)
     job.take_effects()
     return job
 
@@ -162,20 +165,20 @@ def test_who_does_not_fit_is_refused_and_nobody_else_notices(
 
 def test_nobody_can_be_up_before_it_has_heard_ready() -> None:
     with pytest.raises(NotPossibleError, match=r"rank 1 .* has not heard Ready"):
-        joined(3).up(1, 0.0)
+        joined(3).hear(1, Up(), 0.0)
 
 
 def test_silence_ends_the_job_and_names_the_worker() -> None:
     job = running(3, now=100.0)
     for now in (101.0, 104.0):
-        job.heartbeat(0, Heartbeat(), now)
-        job.heartbeat(2, Heartbeat(), now)
+        job.hear(0, Heartbeat(), now)
+        job.hear(2, Heartbeat(), now)
         job.tick(now)
     assert told(job) == []
     job.tick(105.1)
     lost = "rank 1 (h2, 10.0.0.2) sent no heartbeat for 5 s: it has died or hangs"
     assert job.take_effects()[0] == Lost(1, token(1), lost)
-    job.heartbeat(1, Heartbeat(), 105.2)
+    job.hear(1, Heartbeat(), 105.2)
     job.tick(105.3)
     assert not any(isinstance(effect, Lost) for effect in job.take_effects())
     job.go_on_without(token(1), f"{lost}; message 3")
@@ -186,7 +189,7 @@ def test_silence_ends_the_job_and_names_the_worker() -> None:
 def test_a_break_that_is_shorter_than_the_timeout_is_no_matter() -> None:
     job = running(2, now=0.0)
     job.broken(1)
-    job.heartbeat(0, Heartbeat(), 4.0)
+    job.hear(0, Heartbeat(), 4.0)
     job.tick(4.0)
     job.resume(1, token(1), 4.5)
     job.tick(8.0)
@@ -209,12 +212,12 @@ def test_whoever_comes_back_to_a_controller_that_was_stopped_has_the_time_of_a_r
     if order == "the break first":
         job.broken(1)
     elif order == "a heartbeat first":
-        job.heartbeat(0, Heartbeat(), 600.0)
+        job.hear(0, Heartbeat(), 600.0)
     job.forgive(599.0, 600.0)
     job.tick(600.0)
     if order == "the clock first":
         job.broken(1)
-    job.heartbeat(0, Heartbeat(), 629.0)
+    job.hear(0, Heartbeat(), 629.0)
     job.tick(629.0)
     assert [effect for effect in job.take_effects() if isinstance(effect, Lost)] == []
     job.tick(630.5)
@@ -227,7 +230,7 @@ def test_who_is_dead_is_missed_by_a_controller_that_is_stopped_again_and_again_t
     for _ in range(100):
         now += 8.0
         job.forgive(7.0, now)
-        job.heartbeat(0, Heartbeat(), now)
+        job.hear(0, Heartbeat(), now)
         job.tick(now)
         if lost := [effect for effect in job.take_effects() if isinstance(effect, Lost)]:
             break
@@ -236,7 +239,7 @@ def test_who_is_dead_is_missed_by_a_controller_that_is_stopped_again_and_again_t
 
 def test_an_abort_is_passed_on_as_it_is() -> None:
     job = running(2)
-    job.abort(1, "the workers disagree: rank 1 called all_reduce")
+    job.hear(1, Abort("the workers disagree: rank 1 called all_reduce"), 0.0)
     reason = "the workers disagree: rank 1 called all_reduce"
     end = Ended(reason=reason, cause=EndCause.WORKER_ABORTED, rank=1, host="h2")
     assert {event for _, event in told(job)} == {end}
@@ -254,7 +257,7 @@ def test_after_a_restart_all_workers_have_to_come_back() -> None:
         now=0.0,
     )
     job.resume(0, token(0), 1.0)
-    job.leave(0, 29.0)
+    job.hear(0, Leave(), 29.0)
     job.tick(30.0)
     assert told(job) == [(0, Resumed()), (0, Moved(0, Mode.IN_NETWORK))]
     job.tick(30.1)
@@ -266,8 +269,8 @@ def test_after_a_restart_all_workers_have_to_come_back() -> None:
 
 def test_a_worker_that_was_away_when_everybody_left_hears_it_when_it_is_back() -> None:
     job = running(2)
-    job.leave(0, 1.0)
-    job.leave(1, 1.0)
+    job.hear(0, Leave(), 1.0)
+    job.hear(1, Leave(), 1.0)
     job.take_effects()
     job.broken(1)
     job.resume(1, token(1), 2.0)
@@ -283,7 +286,7 @@ def by_ring(size: int) -> Job:
     job = joined(size)
     job.planned(RING_PLAN, {rank: token(rank) for rank in range(size)}, 0.0)
     for rank in range(size):
-        job.up(rank, 0.0)
+        job.hear(rank, Up(), 0.0)
     job.take_effects()
     return job
 
@@ -298,12 +301,12 @@ def test_a_job_moves_when_all_hold_at_the_furthest_collective() -> None:
     assert told(job) == to_all(3, Pause(9))
     for rank, collective in ((0, 41), (2, 41), (1, 42)):
         assert told(job) == []
-        job.paused(rank, 9, collective, 1.1)
+        job.hear(rank, Paused(9, collective), 1.1)
     assert told(job) == to_all(3, HoldAt(9, 42))
-    job.held(1, 9, 1.2)
-    job.held(0, 9, 1.2)
+    job.hear(1, Held(9), 1.2)
+    job.hear(0, Held(9), 1.2)
     assert job.take_effects() == []
-    job.held(2, 9, 1.3)
+    job.hear(2, Held(9), 1.3)
     assert job.take_effects() == [Relocate(Mode.IN_NETWORK)]
     job.moved(Mode.IN_NETWORK, "")
     assert told(job) == to_all(3, Moved(9, Mode.IN_NETWORK))
@@ -314,8 +317,8 @@ def test_a_job_moves_when_all_hold_at_the_furthest_collective() -> None:
 def test_where_the_switch_cannot_be_written_all_go_on_by_ring() -> None:
     job = by_ring(1)
     job.move_to(Mode.IN_NETWORK, 1, 0.0)
-    job.paused(0, 1, 0, 0.0)
-    job.held(0, 1, 0.0)
+    job.hear(0, Paused(1, 0), 0.0)
+    job.hear(0, Held(1), 0.0)
     job.take_effects()
     job.moved(Mode.RING, "switch s1 is away")
     assert told(job) == [(0, Moved(1, Mode.RING, "switch s1 is away"))]
@@ -325,22 +328,22 @@ def test_a_worker_that_comes_back_is_told_where_the_move_is() -> None:
     job = by_ring(2)
     job.move_to(Mode.IN_NETWORK, 7, 0.0)
     told(job)
-    job.paused(0, 7, 3, 0.0)
+    job.hear(0, Paused(7, 3), 0.0)
     job.broken(0)
     job.resume(0, token(0), 0.1)
     assert told(job) == [(0, Resumed()), (0, Pause(7))]
-    job.paused(0, 7, 3, 0.2)
+    job.hear(0, Paused(7, 3), 0.2)
     job.broken(1)
     job.resume(1, token(1), 0.2)
-    job.paused(1, 7, 4, 0.2)
+    job.hear(1, Paused(7, 4), 0.2)
     assert told(job) == [(1, Resumed()), (1, Pause(7)), (0, HoldAt(7, 4)), (1, HoldAt(7, 4))]
-    job.held(0, 7, 0.3)
-    job.held(1, 7, 0.3)
+    job.hear(0, Held(7), 0.3)
+    job.hear(1, Held(7), 0.3)
     assert job.take_effects() == [Relocate(Mode.IN_NETWORK)]
     job.broken(1)
     job.resume(1, token(1), 0.4)
     assert told(job) == [(1, Resumed()), (1, HoldAt(7, 4))]
-    job.held(1, 7, 0.5)
+    job.hear(1, Held(7), 0.5)
     assert job.take_effects() == []
     job.broken(0)
     job.moved(Mode.IN_NETWORK, "")
@@ -352,22 +355,22 @@ def test_a_worker_that_comes_back_is_told_where_the_move_is() -> None:
 def test_answers_to_another_move_say_nothing() -> None:
     job = by_ring(1)
     job.move_to(Mode.IN_NETWORK, 2, 0.0)
-    job.paused(0, 1, 5, 0.0)
-    job.held(0, 2, 0.0)
+    job.hear(0, Paused(1, 5), 0.0)
+    job.hear(0, Held(2), 0.0)
     assert told(job) == [(0, Pause(2))]
-    job.paused(0, 2, 5, 0.0)
-    job.held(0, 1, 0.0)
+    job.hear(0, Paused(2, 5), 0.0)
+    job.hear(0, Held(1), 0.0)
     assert job.take_effects() == [Tell(0, HoldAt(2, 5))]
 
 
 def test_a_worker_that_does_not_pause_makes_the_others_go_on() -> None:
     job = by_ring(2)
     job.move_to(Mode.IN_NETWORK, 1, 0.0)
-    job.paused(0, 1, 0, 0.0)
+    job.hear(0, Paused(1, 0), 0.0)
     told(job)
     for now in (3.0, 5.0, 5.1):
-        job.heartbeat(0, Heartbeat(), now)
-        job.heartbeat(1, Heartbeat(), now)
+        job.hear(0, Heartbeat(), now)
+        job.hear(1, Heartbeat(), now)
         job.tick(now)
     stayed, *tells = [
         e for e in job.take_effects() if e != Tell(0, Heartbeat()) and e != Tell(1, Heartbeat())
@@ -381,12 +384,12 @@ def test_a_straggler_may_take_longer_to_hold_but_not_for_ever() -> None:
     job = by_ring(2)
     job.move_to(Mode.IN_NETWORK, 1, 0.0)
     for rank in range(2):
-        job.paused(rank, 1, rank, 0.0)
-    job.held(0, 1, 0.0)
+        job.hear(rank, Paused(1, rank), 0.0)
+    job.hear(0, Held(1), 0.0)
     job.take_effects()
     for now in (HOLDING_S, HOLDING_S + 1):
         for rank in range(2):
-            job.heartbeat(rank, Heartbeat(), now)
+            job.hear(rank, Heartbeat(), now)
         job.tick(now)
         assert any(isinstance(effect, Stayed) for effect in job.take_effects()) == (now > HOLDING_S)
 
@@ -394,11 +397,11 @@ def test_a_straggler_may_take_longer_to_hold_but_not_for_ever() -> None:
 def test_what_is_being_written_is_not_called_off() -> None:
     job = by_ring(1)
     job.move_to(Mode.IN_NETWORK, 1, 0.0)
-    job.paused(0, 1, 0, 0.0)
-    job.held(0, 1, 0.0)
+    job.hear(0, Paused(1, 0), 0.0)
+    job.hear(0, Held(1), 0.0)
     job.take_effects()
     job.call_off("another job needs the room")
-    job.heartbeat(0, Heartbeat(), 500.0)
+    job.hear(0, Heartbeat(), 500.0)
     job.tick(500.0)
     assert told(job) == []
     assert job.state is State.RELOCATING
@@ -408,11 +411,11 @@ def test_a_job_that_ends_while_it_moves_has_ended() -> None:
     job = by_ring(2)
     job.move_to(Mode.IN_NETWORK, 1, 0.0)
     told(job)
-    job.abort(1, "no more")
+    job.hear(1, Abort("no more"), 0.0)
     end = Ended(reason="no more", cause=EndCause.WORKER_ABORTED, rank=1, host="h2")
     assert job.take_effects() == [Over(), *(Tell(rank, end) for rank in range(2))]
-    job.paused(0, 1, 0, 0.0)
-    job.held(0, 1, 0.0)
+    job.hear(0, Paused(1, 0), 0.0)
+    job.hear(0, Held(1), 0.0)
     job.moved(Mode.IN_NETWORK, "")
     assert job.take_effects() == []
 
@@ -423,7 +426,7 @@ def test_only_a_job_whose_workers_are_all_there_and_stay_is_moved() -> None:
     job.broken(1)
     assert job.why_not_move() == "rank 1 is without a connection to the controller"
     job.resume(1, token(1), 0.0)
-    job.leave(0, 0.0)
+    job.hear(0, Leave(), 0.0)
     assert job.why_not_move() == "rank 0 is leaving"
     with pytest.raises(NotPossibleError, match="cannot be moved: rank 0 is leaving"):
         job.move_to(Mode.IN_NETWORK, 1, 0.0)
@@ -571,9 +574,9 @@ class JobMachine(RuleBasedStateMachine):
         """Answer what the controller has said of a move."""
         worker = self.workers[rank]
         if isinstance(worker.step, Pause):
-            self.job.paused(rank, worker.step.move, worker.next, self.now)
+            self.job.hear(rank, Paused(worker.step.move, worker.next), self.now)
         elif isinstance(worker.step, HoldAt) and worker.next >= worker.step.collective:
-            self.job.held(rank, worker.step.move, self.now)
+            self.job.hear(rank, Held(worker.step.move), self.now)
         self.settle()
 
     @precondition(lambda self: self.writing is not None)
@@ -598,7 +601,7 @@ class JobMachine(RuleBasedStateMachine):
         worker = self.workers[rank]
         withdraws = self.job.phase is Phase.JOINING and how != "abort"
         if how == "abort":
-            self.job.abort(rank, "no more")
+            self.job.hear(rank, Abort("no more"), self.now)
         else:
             worker.session = False
             worker.gone = how == "closed"
@@ -676,7 +679,7 @@ class MoveMachine(JobMachine):
         self.job.planned(RING_PLAN, {rank: token(rank) for rank in range(self.SIZE)}, self.now)
         for rank, worker in self.workers.items():
             worker.up = True
-            self.job.up(rank, self.now)
+            self.job.hear(rank, Up(), self.now)
         self.settle()
 
     @precondition(lambda self: self.job.move is not None)
@@ -706,7 +709,7 @@ def elastic(size: int) -> Job:
         job.join(member(rank), size, 0.0, elastic=True)
     job.planned(PLAN, {rank: token(rank) for rank in range(size)}, 0.0)
     for rank in range(size):
-        job.up(rank, 0.0)
+        job.hear(rank, Up(), 0.0)
     return job
 
 
@@ -726,8 +729,8 @@ def test_heartbeats_in_an_elastic_job_are_answered_with_their_number() -> None:
     job, other = elastic(2), running(2)
     told(job)
     told(other)
-    job.heartbeat(1, Heartbeat(number=7), 1.0)
-    other.heartbeat(1, Heartbeat(number=7), 1.0)
+    job.hear(1, Heartbeat(number=7), 1.0)
+    other.hear(1, Heartbeat(number=7), 1.0)
     assert [e for e in job.take_effects() if isinstance(e, Tell)] == [Tell(1, Heartbeat(number=7))]
     assert other.take_effects() == []
 
@@ -737,14 +740,14 @@ def test_who_is_being_given_up_or_keeps_a_renewal_waiting_is_not_told_that_it_be
     told(job)
     job.renew(80, Cause.SWITCH_RESTARTED, "a switch restarted", 1.0)
     job.take_effects()
-    job.heartbeat(1, Heartbeat(number=3), 1.0)
+    job.hear(1, Heartbeat(number=3), 1.0)
     assert job.take_effects() == []
-    job.renewing(1, Renewing(renewal=80, qpn_out=0x301, psn_out=0, qpn_in=0x302, collective=4), 1.0)
-    job.heartbeat(1, Heartbeat(number=4), 1.0)
+    job.hear(1, Renewing(renewal=80, qpn_out=0x301, psn_out=0, qpn_in=0x302, collective=4), 1.0)
+    job.hear(1, Heartbeat(number=4), 1.0)
     assert job.take_effects() == [Tell(1, Heartbeat(number=4))]
     for rank in (0, 1):
-        job.heartbeat(rank, Heartbeat(), 9.0)
+        job.hear(rank, Heartbeat(), 9.0)
     job.tick(9.0)
     assert any(isinstance(effect, Lost) and effect.rank == 2 for effect in job.take_effects())
-    job.heartbeat(2, Heartbeat(number=9), 9.0)
+    job.hear(2, Heartbeat(number=9), 9.0)
     assert job.take_effects() == []

@@ -11,16 +11,19 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from controller.api.errors import NotPossibleError
 from controller.api.messages import (
+    Abort,
     EndCause,
     Ended,
     FromController,
     Heartbeat,
     JobSpec,
+    Leave,
     Left,
     Renew,
     Renewed,
     Renewing,
     Start,
+    Up,
 )
 from controller.effects import Detach, Interrupted, Lost, Over, Rebuild, Renumbered, Started, Tell, WentOn
 from controller.jobs import Job
@@ -39,7 +42,7 @@ def running(size: int, *, elastic: bool = False) -> Job:
     job = ready(size)
     job.spec = replace(job.spec, elastic=elastic)
     for rank in range(size):
-        job.up(rank, 0.0)
+        job.hear(rank, Up(), 0.0)
     job.take_effects()
     return job
 
@@ -72,12 +75,12 @@ def test_from_renew_to_start() -> None:
     job.renew(80, Cause.SWITCH_RESTARTED, REASON, 1.0)
     assert job.take_effects() == [Detach(), *(Tell(rank, Renew(80, REASON)) for rank in range(3))]
     assert job.awaited == (0, 1, 2)
-    job.up(0, 1.0)  # from before
-    job.renewing(2, standing(80, 8, 0x30), 1.0)
-    job.renewing(0, standing(79, 99), 1.0)  # of another
-    job.renewing(0, standing(80, 7, 0x10), 1.0)
+    job.hear(0, Up(), 1.0)  # from before
+    job.hear(2, standing(80, 8, 0x30), 1.0)
+    job.hear(0, standing(79, 99), 1.0)  # of another
+    job.hear(0, standing(80, 7, 0x10), 1.0)
     assert job.take_effects() == []
-    job.renewing(1, standing(80, 7, 0x20), 1.0)
+    job.hear(1, standing(80, 7, 0x20), 1.0)
     assert job.take_effects() == [Rebuild(80)]
     plan = replace(PLAN, generation=80)
     job.renewed(plan, 2.0)
@@ -89,10 +92,10 @@ def test_from_renew_to_start() -> None:
         assert (tell.rank, tell.event.collective, tell.event.holder) == (rank, 7, 2)
         assert tell.event.ready.successor.qpn_in == (0x11, 0x21, 0x31)[(rank + 1) % 3]
     for rank in (1, 1, 0):
-        job.up(rank, 2.0)
+        job.hear(rank, Up(), 2.0)
     assert list(job.awaited) == [2]
     assert job.take_effects() == []
-    job.up(2, 2.0)
+    job.hear(2, Up(), 2.0)
     assert job.take_effects() == [WentOn(Cause.SWITCH_RESTARTED), *(Tell(rank, Start()) for rank in range(3))]
     assert (job.renewal, job.phase, job.plan) == (None, Phase.RUNNING, plan)
 
@@ -110,9 +113,9 @@ def test_a_job_that_is_ready_runs_when_it_is_renewed_and_one_that_is_over_is_not
 def test_a_job_that_was_only_ready_for_a_restarted_controller_is_renewed_as_its_workers_tell() -> None:
     """It could not save that the job had begun to run."""
     job = ready(2)
-    job.renewing(0, standing(PLAN.generation - 1, 3), 0.0)
+    job.hear(0, standing(PLAN.generation - 1, 3), 0.0)
     assert job.take_effects() == []
-    job.renewing(0, standing(90, 3), 0.0)
+    job.hear(0, standing(90, 3), 0.0)
     job.resume(1, token(1), 0.0, PLAN.generation + 1)
     begun = [effect.cause for effect in job.take_effects() if isinstance(effect, Interrupted)]
     assert begun == [Cause.INTERRUPTED] * 2
@@ -121,9 +124,9 @@ def test_a_job_that_was_only_ready_for_a_restarted_controller_is_renewed_as_its_
 def test_an_answer_to_a_renewal_that_nobody_knows_of_begins_one() -> None:
     """From before a restart of the controller; answers to what is over say nothing."""
     job = running(2)
-    job.renewing(0, standing(PLAN.generation - 1, 3), 0.0)
+    job.hear(0, standing(PLAN.generation - 1, 3), 0.0)
     assert job.take_effects() == []
-    job.renewing(0, standing(90, 3), 0.0)
+    job.hear(0, standing(90, 3), 0.0)
     (effect,) = job.take_effects()
     assert isinstance(effect, Interrupted)
     assert effect.cause is Cause.INTERRUPTED
@@ -131,7 +134,7 @@ def test_an_answer_to_a_renewal_that_nobody_knows_of_begins_one() -> None:
 
 def test_of_two_that_die_at_once_each_has_its_own_reason() -> None:
     job = running(3, elastic=True)
-    job.heartbeat(0, Heartbeat(), 6.0)
+    job.hear(0, Heartbeat(), 6.0)
     job.tick(6.0)
     lost = [effect for effect in job.take_effects() if isinstance(effect, Lost)]
     assert [(effect.rank, effect.token) for effect in lost] == [(1, token(1)), (2, token(2))]
@@ -179,7 +182,7 @@ class RenewalMachine(RuleBasedStateMachine):
         self.job.take_effects()
         self.job.planned(PLAN, {rank: token(rank) for rank in range(self.SIZE)}, self.now)
         for rank in range(self.SIZE):
-            self.job.up(rank, self.now)
+            self.job.hear(rank, Up(), self.now)
         self.job.take_effects()
         self.workers = [Worker(rank) for rank in range(self.SIZE)]
         self.number = PLAN.generation
@@ -294,11 +297,11 @@ class RenewalMachine(RuleBasedStateMachine):
         asked, renewed = worker.asked, worker.renewed
         if asked is not None and asked.renewal > worker.generation:
             if renewed is not None and renewed.renewal == asked.renewal:
-                self.job.up(worker.rank, self.now)
+                self.job.hear(worker.rank, Up(), self.now)
             else:
-                self.job.renewing(worker.rank, standing(asked.renewal, worker.finished), self.now)
+                self.job.hear(worker.rank, standing(asked.renewal, worker.finished), self.now)
         else:
-            self.job.heartbeat(worker.rank, Heartbeat(), self.now)
+            self.job.hear(worker.rank, Heartbeat(), self.now)
         self.settle()
 
     @precondition(lambda self: self.rebuilding is not None)
@@ -316,7 +319,7 @@ class RenewalMachine(RuleBasedStateMachine):
         if not worker.session or not worker.alive or worker.end is not None or not self.has_seat(worker):
             return
         if how == "abort":
-            self.job.abort(worker.rank, "no more")
+            self.job.hear(worker.rank, Abort("no more"), self.now)
         else:
             worker.session = False
             worker.alive = how == "broken"
@@ -353,7 +356,7 @@ class RenewalMachine(RuleBasedStateMachine):
         self.now += seconds
         for worker in self.workers:
             if worker.session and worker.end is None and self.has_seat(worker):
-                self.job.heartbeat(worker.rank, Heartbeat(), self.now)
+                self.job.hear(worker.rank, Heartbeat(), self.now)
         self.job.tick(self.now)
         self.settle()
 
@@ -380,7 +383,7 @@ class RenewalMachine(RuleBasedStateMachine):
         there = worker.session and worker.alive and worker.end is None and worker in peers
         if there and not worker.leaving and all(w.finished <= worker.finished for w in peers):
             worker.leaving = True
-            self.job.leave(worker.rank, self.now)
+            self.job.hear(worker.rank, Leave(), self.now)
             self.settle()
 
     @invariant()
@@ -535,7 +538,7 @@ class RestoredMachine(RenewalMachine):
     def ask(self, worker: Worker) -> None:
         if worker.session and worker.alive and worker.end is None and self.has_seat(worker):
             self.beats += 1
-            self.job.heartbeat(worker.rank, Heartbeat(number=self.beats), self.now)
+            self.job.hear(worker.rank, Heartbeat(number=self.beats), self.now)
             self.settle()
 
     def wait(self, seconds: float) -> None:

@@ -12,14 +12,17 @@ from ipaddress import IPv4Address
 from typing import Any
 
 from controller.api.messages import (
+    Abort,
     Called,
     Compare,
     EndCause,
     Ended,
+    Heartbeat,
     Held,
     HoldAt,
     JobSpec,
     Join,
+    Leave,
     Mode,
     Moved,
     Pause,
@@ -83,7 +86,7 @@ def running_job(world_size: int) -> Job:
     )
     job.planned(plan, {rank: bytes([rank]) for rank in range(world_size)}, 0.0)
     for rank in range(world_size):
-        job.up(rank, 0.0)
+        job.hear(rank, Up(), 0.0)
     job.take_effects()
     return job
 
@@ -199,7 +202,7 @@ class FakeMembership:
             case Held(move):
                 self.controller.answers.put(("held", self.rank, move, 0))
             case Called():
-                self.controller.act(lambda job, now: job.called(self.rank, answer, now))
+                self.controller.act(lambda job, now: job.hear(self.rank, answer, now))
 
     def confirm(self, *, timeout_s: float) -> bool:
         return True
@@ -210,18 +213,18 @@ class FakeMembership:
     def runs(self, collective: int | None) -> None:
         def runs(job: Job, now: float) -> None:
             if self.rank in job.seats:
-                job.runs(self.rank, collective, now)
+                job.hear(self.rank, Heartbeat(running=collective), now)
 
         self.controller.act(runs)
 
     def abort(self, reason: str, mismatch: Called | None = None) -> None:
         if mismatch is None:
-            self.controller.act(lambda job, now: job.abort(self.rank, reason))
+            self.controller.act(lambda job, now: job.hear(self.rank, Abort(reason), now))
             return
-        self.controller.act(lambda job, now: job.disagrees(self.rank, mismatch, reason, now))
+        self.controller.act(lambda job, now: job.hear(self.rank, Abort(reason, mismatch), now))
 
     def leave(self, *, timeout_s: float, collectives: int | None = None) -> None:
-        self.controller.act(lambda job, now: job.leave(self.rank, now, collectives))
+        self.controller.act(lambda job, now: job.hear(self.rank, Leave(collectives), now))
         try:
             self.controller.leaving.wait(timeout_s)
         except threading.BrokenBarrierError:
