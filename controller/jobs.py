@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from controller import effects
 from controller.api.errors import InvalidRequestError, NotPossibleError
 from controller.api.messages import (
     Abort,
@@ -41,23 +42,6 @@ from controller.api.messages import (
     Waiting,
 )
 from controller.comparing import Comparison, in_vain
-from controller.effects import (
-    Detach,
-    Effect,
-    Install,
-    Interrupted,
-    Lost,
-    Over,
-    Rebuild,
-    Relocate,
-    Renumbered,
-    Started,
-    Stayed,
-    Superseded,
-    Tell,
-    Vacated,
-    WentOn,
-)
 from controller.moves import Move
 from controller.renewals import Cause, Renewal
 from controller.seats import Seat, Seats, require_alike
@@ -79,13 +63,13 @@ class Job:
         self.explicit = explicit
         self.seats = Seats()
         self.plan: Plan | None = None
-        self.outcome: Left | Ended | Superseded | None = None
+        self.outcome: Left | Ended | effects.Superseded | None = None
         self.move: Move | None = None
         self.renewal: Renewal | None = None
         self.comparison: Comparison | None = None
         self.numbered = self.newest = 0
         self._state = State.CREATED
-        self._effects: list[Effect] = []
+        self._effects: list[effects.Effect] = []
         self._beaten_at = 0.0
 
     @classmethod
@@ -99,7 +83,7 @@ class Job:
         explicit: bool,
         phase: Phase,
         now: float,
-        outcome: Left | Ended | Superseded | None = None,
+        outcome: Left | Ended | effects.Superseded | None = None,
         dropped: Mapping[bytes, str] | None = None,
     ) -> Job:
         """A job from before a restart of the controller: it lives if all workers resume in time.
@@ -125,7 +109,7 @@ class Job:
         job = Job(self.spec, self.timing, explicit=self.explicit)
         for rank, seat in self.seats.everybody.items():
             job.seats[rank] = replace(seat, knows_end=False)
-        job.plan, job.outcome, job._state = self.plan, Superseded(), State.ENDED
+        job.plan, job.outcome, job._state = self.plan, effects.Superseded(), State.ENDED
         return job
 
     def draft(self) -> Job:
@@ -204,10 +188,10 @@ class Job:
         this = generation is None or (self.plan is not None and generation == self.plan.generation)
         return self.seats.rank_of(self.spec.name, rank, token, has_been_renumbered=not this)
 
-    def take_effects(self) -> list[Effect]:
+    def take_effects(self) -> list[effects.Effect]:
         """What has to be done, in order; each once."""
-        effects, self._effects = self._effects, []
-        return effects
+        taken, self._effects = self._effects, []
+        return taken
 
     def _happens(self, event: Event) -> None:
         """The one place where a job's state changes."""
@@ -230,7 +214,7 @@ class Job:
             self._tell_all(Waiting(self.missing))
         else:
             self._happens(Event.ALL_JOINED)
-            self._effects.append(Install())
+            self._effects.append(effects.Install())
 
     def has_not_heard(self, member: Member) -> bool:
         """Whether a worker that joins has been taken in already, as nobody else has these QPs and PSN."""
@@ -278,7 +262,7 @@ class Job:
                 move = self._moving(State.HOLDING, number)
                 if move is not None and move.held(rank):
                     self._happens(Event.ALL_HOLD)
-                    self._effects.append(Relocate(move.mode))
+                    self._effects.append(effects.Relocate(move.mode))
             case Renewing():
                 self._renewing(rank, said)
             case Abort(reason, None):
@@ -313,7 +297,7 @@ class Job:
             cause = self.renewal.cause
             if self.renewal.is_up(rank):
                 self._happens(Event.ALL_UP)
-                self._effects.append(WentOn(cause))
+                self._effects.append(effects.WentOn(cause))
                 self._tell_all(Start())
         elif self._state is State.READY and all(seat.up for seat in self.seats.values()):
             self._begin_to_run(Event.ALL_UP)
@@ -452,7 +436,7 @@ class Job:
     def call_off(self, reason: str) -> None:
         """Move no more, unless the switches are being written already."""
         if self._state in (State.PAUSING, State.HOLDING) and self.plan is not None:
-            self._effects.append(Stayed(reason))
+            self._effects.append(effects.Stayed(reason))
             self._move_ends(Event.CALLED_OFF, self.plan.mode, self.plan.mode_reason)
 
     def _move_ends(self, event: Event, mode: Mode, reason: str) -> None:
@@ -473,12 +457,12 @@ class Job:
         if not self.is_set_up:
             raise NotPossibleError(f"job {self.spec.name} cannot be renewed: it is {self.phase.name.lower()}")
         if self._state is State.READY:
-            self._effects.append(Started())
+            self._effects.append(effects.Started())
         if self._state in (State.PAUSING, State.HOLDING):
-            self._effects.append(Stayed(f"it is renewed: {reason}"))
+            self._effects.append(effects.Stayed(f"it is renewed: {reason}"))
         self._happens(Event.RENEW)
         self.renewal = Renewal(number, cause, reason, frozenset(self.seats), now)
-        self._effects.append(Detach())
+        self._effects.append(effects.Detach())
         self._tell_all(Renew(number, reason))
 
     def awaits(self, rank: int, number: int) -> bool:
@@ -505,7 +489,7 @@ class Job:
         assert renewal is not None
         if (apart := renewal.apart) is None:
             self._happens(Event.ALL_STAND)
-            self._effects.append(Rebuild(renewal.number))
+            self._effects.append(effects.Rebuild(renewal.number))
             return
         (rear, front), answers = apart, renewal.answers
         self.end(
@@ -528,7 +512,7 @@ class Job:
         new_ranks = self.seats.renumber(renewal.members(self.seats), plan.generation)
         self.plan, self.numbered = plan, 0
         renewal.written(new_ranks, now)
-        self._effects.append(Renumbered(new_ranks))
+        self._effects.append(effects.Renumbered(new_ranks))
         for rank in sorted(self.seats):
             self._tell_renewal(rank, now)
 
@@ -613,7 +597,7 @@ class Job:
         if self.comparison is not None:  # that is why the job ends, for this worker as for all
             self.comparison.gone(rank, reason)
         else:
-            self._effects.append(Lost(rank, seat.token, reason))
+            self._effects.append(effects.Lost(rank, seat.token, reason))
 
     def go_on_without(self, token: bytes, reason: str, first_message: int | None = None) -> None:
         """A worker that is lost has no part in the job any more; one that is not elastic ends."""
@@ -734,12 +718,12 @@ class Job:
     def discard(self) -> None:
         """A draft that nobody has heard of comes to nothing."""
         self._happens(Event.END)
-        self.outcome = Superseded()
+        self.outcome = effects.Superseded()
 
     def _finish(self, outcome: Left | Ended) -> None:
         self._happens(Event.END)
         self.outcome = outcome
-        self._effects.append(Over())
+        self._effects.append(effects.Over())
         self._tell_all(outcome)
 
     # Small things that several of these do.
@@ -749,10 +733,10 @@ class Job:
 
     def _begin_to_run(self, event: Event) -> None:
         self._happens(event)
-        self._effects.append(Started())
+        self._effects.append(effects.Started())
 
     def _interrupted(self, cause: Cause, reason: str) -> None:
-        self._effects.append(Interrupted(cause, reason))
+        self._effects.append(effects.Interrupted(cause, reason))
 
     def _withdraw(self, rank: int) -> None:
         del self.seats[rank]
@@ -760,7 +744,7 @@ class Job:
             self._tell_all(Waiting(self.missing))
         else:
             self._happens(Event.ALL_WITHDREW)
-            self._effects.append(Vacated())
+            self._effects.append(effects.Vacated())
 
     def _ready(self, rank: int) -> Ready:
         assert self.plan is not None
@@ -774,7 +758,7 @@ class Job:
 
     def _tell(self, rank: int, event: FromController) -> None:
         if self.seats[rank].connected:
-            self._effects.append(Tell(rank, event))
+            self._effects.append(effects.Tell(rank, event))
 
 
 _RESTARTED = "the controller was restarted while the job was renewed"

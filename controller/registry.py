@@ -10,29 +10,13 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from controller import planning
+from controller import effects, planning
 from controller.admission import tenant_of
 from controller.adoption import Adoption
 from controller.api.errors import ConflictError, ControllerError
 from controller.api.messages import EndCause, Ended, JobSpec, Left, RcParameters
 from controller.book import Book
 from controller.config import Config
-from controller.effects import (
-    Detach,
-    Forgotten,
-    Install,
-    Interrupted,
-    Lost,
-    Over,
-    Rebuild,
-    Relocate,
-    Renumbered,
-    Started,
-    Stayed,
-    Tell,
-    Vacated,
-    WentOn,
-)
 from controller.engine import Engine
 from controller.fabric import ManagedSwitch
 from controller.jobs import Job
@@ -96,20 +80,22 @@ class Registry:
         self.engine.stood_still.append(self._forgive)
         spawn, renewer, waitlist = self.engine.spawn, self.renewer, self.waitlist
         self.engine.handlers = {
-            Tell: self.sessions.tell,
-            Vacated: self._vacated,
-            Install: self._install,
-            Started: self._started,
-            Relocate: lambda record, effect: spawn(waitlist.relocate(record, effect)),
-            Stayed: lambda record, effect: waitlist.stayed(record, effect.reason),
-            Interrupted: lambda record, effect: renewer.interrupted(record, effect.cause, effect.reason),
-            Forgotten: lambda record, effect: renewer.forgotten(record, effect.reason),
-            Detach: self._detach,
-            Rebuild: lambda record, effect: spawn(renewer.rebuild(record, effect.renewal)),
-            Renumbered: self.sessions.renumbered,
-            WentOn: lambda record, effect: waitlist.went_on(record, effect.cause),
-            Lost: lambda record, effect: spawn(renewer.go_on_without(record, effect)),
-            Over: self._over,
+            effects.Tell: self.sessions.tell,
+            effects.Vacated: self._vacated,
+            effects.Install: self._install,
+            effects.Started: self._started,
+            effects.Relocate: lambda record, effect: spawn(waitlist.relocate(record, effect)),
+            effects.Stayed: lambda record, effect: waitlist.stayed(record, effect.reason),
+            effects.Interrupted: lambda record, effect: renewer.interrupted(
+                record, effect.cause, effect.reason
+            ),
+            effects.Forgotten: lambda record, effect: renewer.forgotten(record, effect.reason),
+            effects.Detach: self._detach,
+            effects.Rebuild: lambda record, effect: spawn(renewer.rebuild(record, effect.renewal)),
+            effects.Renumbered: self.sessions.renumbered,
+            effects.WentOn: lambda record, effect: waitlist.went_on(record, effect.cause),
+            effects.Lost: lambda record, effect: spawn(renewer.go_on_without(record, effect)),
+            effects.Over: self._over,
         }
 
     # Jobs.
@@ -152,12 +138,12 @@ class Registry:
 
     # What their state machines ask for.
 
-    def _vacated(self, record: Record, effect: Vacated) -> None:
+    def _vacated(self, record: Record, effect: effects.Vacated) -> None:
         name = record.job.spec.name
         if not record.job.explicit and not record.job.seats and self.book.by_name.get(name) is record:
             del self.book.by_name[name]
 
-    def _install(self, record: Record, effect: Install) -> None:
+    def _install(self, record: Record, effect: effects.Install) -> None:
         record.installing = True
         self.engine.spawn(self._installed(record))
 
@@ -176,7 +162,7 @@ class Registry:
             why = f"a defect in the controller, its log says more: {error!r}"
         record.installing = False
         if not job.live:  # a worker died meanwhile
-            self.engine.post(record, Over())
+            self.engine.post(record, effects.Over())
         elif why:
             reason = f"job {job.spec.name} could not be set up: {why}"
             self.engine.act(record, lambda job, now: job.end(reason, EndCause.NOT_SET_UP))
@@ -190,15 +176,15 @@ class Registry:
             )
             self.engine.act(record, lambda job, now: job.planned(plan, tokens, now))
 
-    def _started(self, record: Record, effect: Started) -> None:
+    def _started(self, record: Record, effect: effects.Started) -> None:
         self._save_phase(record)
         self.waitlist.started(record)
 
-    def _detach(self, record: Record, effect: Detach) -> None:
+    def _detach(self, record: Record, effect: effects.Detach) -> None:
         self.book.retired.retire(record.job)
         self.renewer.detach(record)
 
-    def _over(self, record: Record, effect: Over) -> None:
+    def _over(self, record: Record, effect: effects.Over) -> None:
         """A job has ended, or one that has is not being written any more."""
         job = record.job
         if record.ended_at is None:
