@@ -21,13 +21,12 @@
     graph.py       leaves, spines, links    routes.py   a switch's own entries
     trees.py       a job's racks and ring, its entries on each switch; flows.py those of its connections
     switch.py      one switch under control: connected, written, read
-    recovery.py    the switch as found against the switch as wanted
+    difference.py  the switch as found against the switch as wanted, and in which order entries come and go
     push.py        the program into a switch
     p4rt.py        P4Runtime                schema.py   entries to its messages and back
     store.py       what must survive a restart    serials.py   numbers modulo 2^32
     configuration.py  documents planned, applied, rolled back; desired.py what they mean (marked.py: with
-                   lines, vocabulary.py: in P4Info's names), drift.py how a switch differs, revisions.py,
-                   reports.py
+                   lines, vocabulary.py: in P4Info's names), revisions.py, reports.py
 
 Started with `python -m controller --config FILE --db FILE --listen HOST:PORT`.
 """

@@ -18,7 +18,7 @@ from typing import Any
 from controller.admission import parse_quotas
 from controller.api.errors import ControllerError, NotPossibleError
 from controller.desired import Desired, parse
-from controller.drift import NO_DIFFERENCE, Change, Difference, batch, difference
+from controller.difference import NO_DIFFERENCE, Change, Difference, batch, difference
 from controller.entries import key_of
 from controller.fabric import ManagedSwitch
 from controller.marked import DocumentError

@@ -25,10 +25,10 @@ from typing import Any
 from controller.admission import QuotaError, parse_quotas
 from controller.allocator import FLOOD_GROUP
 from controller.entries import Entry, Group, Key, TableEntry, key_of
+from controller.flows import JOB_GROUPS, JOB_TABLES
 from controller.graph import ALL_UP, Graph
 from controller.marked import DocumentError, Marked, read
 from controller.marks import MARK_GROUP
-from controller.recovery import JOB_GROUPS, JOB_TABLES
 from controller.routes import FLOOD
 from controller.vocabulary import Vocabulary, WordError
 from p4src import AGAIN_GROUP, CPU_PORT, DROP_PORT, MAX_PORTS

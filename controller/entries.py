@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,7 @@ class TableEntry:
 class Group:
     """A multicast group; replicas are (egress port, instance), sorted."""
 
+    table: ClassVar = "group"
     group: int
     replicas: tuple[tuple[int, int], ...]
 
@@ -38,9 +39,7 @@ Key: TypeAlias = tuple[Any, ...]
 
 def key_of(entry: Entry) -> Key:
     """What two entries cannot share on one switch."""
-    if isinstance(entry, Group):
-        return ("group", entry.group)
-    return (entry.table, entry.match)
+    return (entry.table, entry.group if isinstance(entry, Group) else entry.match)
 
 
 def table_entry(

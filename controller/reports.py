@@ -6,16 +6,17 @@ from collections.abc import Sequence
 
 from controller.api import controller_pb2 as pb
 from controller.configuration import Report, Setting, SwitchReport
-from controller.drift import Change, ChangeKind
+from controller.difference import Change
 from controller.entries import Group
 from controller.push import shipped_program
 from controller.revisions import Revision
+from controller.updates import UpdateKind
 from controller.vocabulary import Vocabulary
 
 _KINDS = {
-    ChangeKind.ADD: pb.Change.ADD,
-    ChangeKind.CHANGE: pb.Change.CHANGE,
-    ChangeKind.DELETE: pb.Change.DELETE,
+    UpdateKind.INSERT: pb.Change.ADD,
+    UpdateKind.MODIFY: pb.Change.CHANGE,
+    UpdateKind.DELETE: pb.Change.DELETE,
 }
 
 

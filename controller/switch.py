@@ -20,8 +20,9 @@ from finsy.proto import p4r
 
 from controller.api.errors import InvalidRequestError
 from controller.config import SwitchConfig
+from controller.difference import Difference, Stage, deleting_stages, difference, writing_stages
 from controller.entries import Entry, Key, key_of
-from controller.flows import COUNTERS
+from controller.flows import COUNTERS, of_jobs
 from controller.p4rt import P4RuntimeClient, Role
 from controller.push import (
     CONTROLLER_ELECTION_ID,
@@ -32,7 +33,6 @@ from controller.push import (
     write_base,
 )
 from controller.queries import OP_ECHO, OP_QUERY_SLOT, OP_SEND, SlotContent, SlotQueries
-from controller.recovery import Stage, compare, deleting_stages, of_jobs, writing_stages
 from controller.updates import (
     ElectionIdTakenError,
     Failure,
@@ -157,10 +157,8 @@ class Switch:
             everything = {key_of(entry): entry for entry in (*self.base(), *wanted)}
             found = await client.read_entries()
             by_hand = self._by_hand(found)
-            difference = compare(_without(found, by_hand), _without(everything.values(), by_hand))
-            await _apply(client, UpdateKind.DELETE, difference.delete)
-            await _apply(client, UpdateKind.MODIFY, difference.modify)
-            await _apply(client, UpdateKind.INSERT, difference.insert)
+            wrong = difference(_without(found, by_hand), _without(everything.values(), by_hand))
+            await _apply(client, wrong, UpdateKind.DELETE, UpdateKind.MODIFY, UpdateKind.INSERT)
             self._installed = set(everything.values())
             self._leftover.clear()
 
@@ -376,9 +374,8 @@ class Switch:
             # A guard that is there drops as well as another job's for the same QP: `adopt` says whose it is.
             needed = {key_of(entry): there.get(key_of(entry), entry) for entry in self.guards()}
             needed.update((key_of(entry), entry) for entry in self.base())
-            difference = compare(_without(found, by_hand), _without(needed.values(), by_hand))
-            await _apply(client, UpdateKind.MODIFY, difference.modify)
-            await _apply(client, UpdateKind.INSERT, difference.insert)
+            wrong = difference(_without(found, by_hand), _without(needed.values(), by_hand))
+            await _apply(client, wrong, UpdateKind.MODIFY, UpdateKind.INSERT)
             self._installed = {*_without(self._installed, needed), *needed.values()}
             await self._tidy(client)
 
@@ -491,9 +488,10 @@ def _ignore(found: Iterable[Entry]) -> None:
     """Nobody wants to know."""
 
 
-async def _apply(client: P4RuntimeClient, kind: UpdateKind, stages: Iterable[Stage]) -> None:
-    for stage in stages:
-        await client.write([Update(kind, entry) for entry in stage])
+async def _apply(client: P4RuntimeClient, wrong: Difference, *kinds: UpdateKind) -> None:
+    for kind in kinds:
+        for stage in wrong.stages(kind):
+            await client.write([Update(kind, entry) for entry in stage])
 
 
 def _without(entries: Iterable[Entry], keys: Container[Key]) -> list[Entry]:

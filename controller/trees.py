@@ -199,13 +199,11 @@ def moved(
 def spines_in_use(graph: Graph, leaf: str, entries: Sequence[Entry]) -> tuple[str, ...]:
     """The spines that a job's partial sums go to from a leaf, by its entries there."""
     used = {
-        dict(entry.params)["port"]
-        for entry in entries
-        if isinstance(entry, TableEntry) and entry.table == UPLINK
+        dict(entry.params)["port"] for entry in entries if isinstance(entry, TableEntry) and is_uplink(entry)
     }
     return tuple(link.spine for link in graph.uplinks(leaf) if link.leaf_port in used)
 
 
 def is_uplink(entry: Entry) -> bool:
     """Whether an entry says which spine is used: what changes while a job runs."""
-    return isinstance(entry, TableEntry) and entry.table == UPLINK
+    return entry.table == UPLINK

@@ -12,10 +12,10 @@ from itertools import chain
 import grpc
 
 from controller.config import SwitchConfig
+from controller.difference import deleting_stages, flatten, writing_stages
 from controller.entries import Entry, Key, TableEntry, key_of
 from controller.flows import COUNTERS
 from controller.queries import SlotContent
-from controller.recovery import deleting_stages, flatten, writing_stages
 from controller.routes import ROUTE
 from controller.switch import PORT_COUNTERS, CounterCell
 from controller.updates import Failure, SwitchUnreachableError, Update, UpdateKind

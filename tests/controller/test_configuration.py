@@ -20,7 +20,6 @@ from controller.api import controller_pb2 as pb
 from controller.api.errors import NotFoundError, NotPossibleError
 from controller.config import Config, HostConfig, LinkConfig, SwitchConfig
 from controller.configuration import Configuration, Report, Setting, SwitchReport
-from controller.drift import ChangeKind
 from controller.entries import Entry, Group, Key, TableEntry, key_of, table_entry
 from controller.fabric import ManagedSwitch
 from controller.flows import FLOW, MEMBER_QP
@@ -236,7 +235,7 @@ def run(test: Any) -> None:
     asyncio.run(main())
 
 
-def changes(report: Report) -> list[tuple[str, ChangeKind, Key, bool]]:
+def changes(report: Report) -> list[tuple[str, UpdateKind, Key, bool]]:
     """(switch, kind, key, drift) of each change."""
     return [
         (switch.name, change.kind, key_of(change.entry), change.drift)
@@ -249,7 +248,7 @@ def on(report: Report, name: str) -> SwitchReport:
     return next(switch for switch in report.switches if switch.name == name)
 
 
-ADD, CHANGE, DELETE = ChangeKind.ADD, ChangeKind.CHANGE, ChangeKind.DELETE
+ADD, CHANGE, DELETE = UpdateKind
 
 
 def test_nothing_is_to_be_done_at_first() -> None:
