@@ -51,7 +51,7 @@ class SlowSwitch(FakeSwitch):
             await super().install([entry])
         await self._turn()
 
-    async def remove(self, entries: Sequence[Entry]) -> None:
+    async def remove(self, entries: Iterable[Entry]) -> None:
         for entry in entries:
             await self._turn()
             await super().remove([entry])
