@@ -75,6 +75,10 @@ class Tree:
             return tuple((rank,) for rank in self.rack(switch).ranks)
         return tuple(rack.ranks for rack in self.racks)
 
+    def flows_on(self, switch: str) -> int:
+        """How many flow indexes it uses on a switch."""
+        return len(self.ranks_by_bit(switch))
+
 
 def entries_on(
     config: Config, tree: Tree, switch: str, plan: Plan, region: Region, spines: Sequence[str]

@@ -25,10 +25,10 @@ from controller.fabric import ManagedSwitch
 from controller.flows import FLOW, MEMBER_QP
 from controller.graph import ALL_UP, Graph, LinkState
 from controller.marked import DocumentError
-from controller.reports import report_message, revision_messages
 from controller.revisions import SCHEMA, Revisions
 from controller.routes import ECMP_MEMBER, ROUTE, base_entries
 from controller.updates import Failure, SwitchUnreachableError, Update, UpdateKind
+from controller.views import report_message, revision_messages
 
 CONFIG = Config(
     switches=tuple(
