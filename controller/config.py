@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Callable, Mapping
+import types
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from ipaddress import AddressValueError, IPv4Address
+from functools import partial
+from ipaddress import IPv4Address
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from p4src import CPU_PORT, DROP_PORT, MAX_MESSAGE_PACKETS, MAX_PORTS, MAX_RANKS, MAX_WINDOW, PATH_MTUS
 from security.files import TlsFiles
@@ -79,13 +81,20 @@ class SwitchConfig:
         return window, packets
 
 
+def _mac(value: Any, where: str) -> str:
+    text = str(value).lower()
+    if MAC.fullmatch(text) is None:
+        raise ConfigError(f"{where} is {value!r}, not a MAC such as 02:00:00:00:00:01")
+    return text
+
+
 @dataclass(frozen=True, kw_only=True)
 class HostConfig:
     """One host: its address in the fabric, and the switch port its link ends at."""
 
     name: str
     ip: IPv4Address
-    mac: str
+    mac: str = field(metadata={"read": _mac})
     switch: str
     port: int
 
@@ -199,127 +208,86 @@ def read_config(path: Path) -> Config:
 def parse_config(document: Any) -> Config:
     """A Config from JSON's objects and lists; a host without `switch` is behind the only one."""
     top = _object(document, "the configuration")
-    switches = tuple(
-        _build(SwitchConfig, _object(item, f"switches[{i}]"), f"switches[{i}]", {"target": _one_of(Target)})
-        for i, item in enumerate(_list(top, "switches"))
-    )
-    hosts = tuple(
-        _build(
-            HostConfig,
-            {**({"switch": switches[0].name} if len(switches) == 1 else {}), **_object(item, f"hosts[{i}]")},
-            f"hosts[{i}]",
-            {"ip": _ip, "mac": _mac},
-        )
-        for i, item in enumerate(_list(top, "hosts"))
-    )
-    links = tuple(
-        _build(LinkConfig, _object(item, f"links[{i}]"), f"links[{i}]", {})
-        for i, item in enumerate(_list(top, "links") if top.get("links", []) != [] else [])
-    )
-    values = {**top, "switches": switches, "hosts": hosts, "links": links}
-    return _build(
-        Config,
-        values,
-        "the configuration",
-        {"quotas": _object, "spread": _one_of(Spread), "tls": _tls, "switch_tls": _tls, "limits": _limits},
-    )
+    switches = _list(SwitchConfig, top, "switches")
+    only = {"switch": switches[0].name} if len(switches) == 1 else {}
+    parts = {
+        "switches": switches,
+        "hosts": _list(HostConfig, top, "hosts", **only),
+        "links": _list(LinkConfig, top, "links") if top.get("links", []) != [] else (),
+    }
+    return _build(Config, {**top, **parts}, "the configuration")
 
 
 _T = TypeVar("_T")
-_E = TypeVar("_E", bound=Enum)
-_TYPES = {
-    "str": str,
-    "int": int,
-    "bool": bool,
-    "float": (int, float),
-    "int | None": (int, type(None)),
-}
 
 
-def _build(kind: type[_T], values: dict[str, Any], where: str, convert: dict[str, Any]) -> _T:
+def _list(kind: type[_T], top: dict[str, Any], name: str, **defaults: Any) -> tuple[_T, ...]:
+    items = top.get(name)
+    if not isinstance(items, list) or not items:
+        raise ConfigError(f"{name!r} must be a list with at least one element")
+    named = [(f"{name}[{i}]", item) for i, item in enumerate(items)]
+    return tuple(_build(kind, {**defaults, **_object(item, where)}, where) for where, item in named)
+
+
+def _build(kind: type[_T], values: dict[str, Any], where: str) -> _T:
     """A dataclass from a JSON object; each field has the type that it is declared with."""
     fields = {f.name: f for f in dataclasses.fields(kind) if f.init}  # type: ignore[arg-type]
     unknown = sorted(set(values) - set(fields))
     if unknown:
         raise ConfigError(f"{where} has a field {unknown[0]!r}; known are {', '.join(fields)}")
-    missing = [
-        name
-        for name, f in fields.items()
-        if f.default is f.default_factory is dataclasses.MISSING and name not in values
-    ]
-    if missing:
-        raise ConfigError(f"{where} has no {missing[0]!r}")
-    built: dict[str, Any] = {}
-    for name, value in values.items():
-        expected = _TYPES.get(str(fields[name].type))
-        if name in convert:
-            value = convert[name](value, f"{where}.{name}")
-        elif expected is not None:
-            is_flag_for_number = isinstance(value, bool) and expected is not bool
-            if is_flag_for_number or not isinstance(value, expected):  # type: ignore[arg-type]
-                raise ConfigError(f"{where}.{name} is {value!r}, not of type {fields[name].type}")
-        built[name] = value
-    return kind(**built)
+    if kind is TlsFiles and values.get("ca") is None:
+        raise ConfigError(f"{where} has no 'ca': without it everybody would be let in")
+    for name, f in fields.items():
+        if f.default is f.default_factory is dataclasses.MISSING and name not in values:
+            raise ConfigError(f"{where} has no {name!r}")
+    hints = get_type_hints(kind)
+    read = {
+        name: fields[name].metadata.get("read") or partial(_read, hints[name], str(fields[name].type))
+        for name in values
+    }
+    try:
+        return kind(**{name: read[name](value, f"{where}.{name}") for name, value in values.items()})
+    except ValueError as error:  # of Limits
+        raise ConfigError(str(error)) from error
+
+
+def _read(hint: Any, declared: str, value: Any, where: str) -> Any:
+    """A field's value. `declared`: its type in words."""
+    if isinstance(hint, types.UnionType):
+        if value is None:
+            return None
+        (hint,) = (part for part in get_args(hint) if part is not types.NoneType)
+    if get_origin(hint) is tuple:
+        return value  # read already
+    if get_origin(hint) is Mapping:
+        return _object(value, where)
+    if dataclasses.is_dataclass(hint):
+        made: Any = hint
+        return _build(made, _object(value, where), where)
+    if issubclass(hint, Enum):
+        known = [member.value for member in hint]
+        if value not in known:
+            raise ConfigError(f"{where} is {value!r}, not one of {', '.join(known)}")
+        return hint(value)
+    if hint is IPv4Address:
+        try:
+            return IPv4Address(value)
+        except ValueError as error:
+            raise ConfigError(f"{where} is {value!r}, not an IPv4 address") from error
+    if hint is Path:
+        if not isinstance(value, str) or not value:
+            raise ConfigError(f"{where} is {value!r}, not the path of a file")
+        return Path(value)
+    is_flag_for_number = isinstance(value, bool) and hint is not bool
+    if is_flag_for_number or not isinstance(value, (int, float) if hint is float else hint):
+        raise ConfigError(f"{where} is {value!r}, not of type {declared}")
+    return value
 
 
 def _object(value: Any, where: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ConfigError(f"{where} is {type(value).__name__}, not an object")
     return value
-
-
-def _list(top: dict[str, Any], name: str) -> list[Any]:
-    value = top.get(name)
-    if not isinstance(value, list) or not value:
-        raise ConfigError(f"{name!r} must be a list with at least one element")
-    return value
-
-
-def _one_of(kind: type[_E]) -> Callable[[Any, str], _E]:
-    def convert(value: Any, where: str) -> _E:
-        try:
-            return kind(value)
-        except ValueError as error:
-            known = ", ".join(member.value for member in kind)
-            raise ConfigError(f"{where} is {value!r}, not one of {known}") from error
-
-    return convert
-
-
-def _tls(value: Any, where: str) -> TlsFiles | None:
-    if value is None:
-        return None
-    paths = _object(value, where)
-    if "ca" not in paths:
-        raise ConfigError(f"{where} has no 'ca': without it everybody would be let in")
-    return _build(TlsFiles, paths, where, dict.fromkeys(("ca", "cert", "key"), _path))
-
-
-def _limits(value: Any, where: str) -> Limits:
-    try:
-        return _build(Limits, _object(value, where), where, {})
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
-
-
-def _path(value: Any, where: str) -> Path:
-    if not isinstance(value, str) or not value:
-        raise ConfigError(f"{where} is {value!r}, not the path of a file")
-    return Path(value)
-
-
-def _ip(value: Any, where: str) -> IPv4Address:
-    try:
-        return IPv4Address(value)
-    except (AddressValueError, ValueError) as error:
-        raise ConfigError(f"{where} is {value!r}, not an IPv4 address") from error
-
-
-def _mac(value: Any, where: str) -> str:
-    text = str(value).lower()
-    if MAC.fullmatch(text) is None:
-        raise ConfigError(f"{where} is {value!r}, not a MAC such as 02:00:00:00:00:01")
-    return text
 
 
 def _check(config: Config) -> None:
