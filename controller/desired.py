@@ -16,7 +16,6 @@ What the fabric and the jobs need is not in it, and what belongs to them it may 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -69,17 +68,18 @@ def parse(text: str, graph: Graph, vocabulary: Vocabulary, base: Mapping[str, Se
     """
     top = read(text).mapping()
     reader = _Reader(graph, vocabulary, base)
-    for name in top.keys() - set(_PARTS):
+    parts = {
+        "drain": reader.read_drain,
+        "quotas": reader.read_quotas,
+        "groups": reader.read_groups,  # before entries, which may name them
+        "entries": reader.read_entries,
+    }
+    for name in top.keys() - parts.keys():
         with reader.mistakes.noting():
             raise top[name].wrong(f"{name!r} is not known here; known are {', '.join(_PARTS)}")
-    with reader.mistakes.noting():
-        reader.read_drain(top.get("drain"))
-    with reader.mistakes.noting():
-        reader.read_quotas(top.get("quotas"))
-    with reader.mistakes.noting():
-        reader.read_groups(top.get("groups"))
-    with reader.mistakes.noting():
-        reader.read_entries(top.get("entries"))
+    for name, read_part in parts.items():
+        with reader.mistakes.noting():
+            read_part(top.get(name))
     reader.mistakes.raise_if_any()
     return Desired(
         frozenset(reader.drain),
@@ -88,27 +88,22 @@ def parse(text: str, graph: Graph, vocabulary: Vocabulary, base: Mapping[str, Se
     )
 
 
-def _line_of(mistake: str) -> int:
-    found = re.match(r"line (\d+)", mistake)
-    return int(found[1]) if found else 0
-
-
 class _Mistakes:
     """Mistakes so far: whoever wrote the document wants to see all of them."""
 
     def __init__(self) -> None:
-        self.lines: list[str] = []
+        self.found: list[DocumentError] = []
 
     @contextmanager
     def noting(self) -> Iterator[None]:
         try:
             yield
         except DocumentError as error:
-            self.lines.append(str(error))
+            self.found.append(error)
 
     def raise_if_any(self) -> None:
-        if self.lines:
-            lines = sorted(self.lines, key=_line_of)
+        if self.found:
+            lines = [str(mistake) for mistake in sorted(self.found, key=lambda mistake: mistake.line)]
             shown = [lines[0]]
             while len(shown) < len(lines) and sum(map(len, shown)) < _SHOWN:
                 shown.append(lines[len(shown)])
@@ -117,7 +112,7 @@ class _Mistakes:
 
 
 class _Reader:
-    """Reads the four parts; groups before entries, which may name them."""
+    """Reads the four parts."""
 
     def __init__(self, graph: Graph, vocabulary: Vocabulary, base: Mapping[str, Sequence[Entry]]) -> None:
         self.graph = graph

@@ -144,13 +144,20 @@ def _from_spine(ring: Ring, port: int, plan: Plan, region: Region) -> TableEntry
         {"ingress_port": port, "generation": plan.generation},
         "SwitchIngress.tree.from_spine",
         flow=region.flow(ring.exit),
-        all_ranks=(1 << len(ring.members)) - 1,
-        region=region.base,
-        window_mask=2 * plan.window - 1,
-        packets_shift=plan.message_packets.bit_length() - 1,
-        psn_shift=8 * ring.exit,
-        group=region.group,
+        **sums(plan, region, count=len(ring.members), place=ring.exit),
     )
+
+
+def sums(plan: Plan, region: Region, *, count: int, place: int) -> dict[str, int]:
+    """What an entry says of a job whose sums are of `count` parts, about the part at a place."""
+    return {
+        "all_ranks": (1 << count) - 1,
+        "region": region.base,
+        "window_mask": 2 * plan.window - 1,
+        "packets_shift": plan.message_packets.bit_length() - 1,
+        "psn_shift": 8 * place,
+        "group": region.group,
+    }
 
 
 def _data_flow(
@@ -167,12 +174,7 @@ def _data_flow(
         generation=plan.generation,
         rank=member.rank,
         rank_bit=1 << place,
-        all_ranks=(1 << len(ring.members)) - 1,
-        region=region.base,
-        window_mask=2 * plan.window - 1,
-        packets_shift=plan.message_packets.bit_length() - 1,
-        psn_shift=8 * place,
-        group=region.group,
+        **sums(plan, region, count=len(ring.members), place=place),
         check_icrc=int(check_icrc),
         first_psn=member.psn_out,
         ack_qp=member.qpn_out,

@@ -11,7 +11,7 @@ from pathlib import Path
 import grpc
 
 from controller.api.errors import InvalidRequestError
-from controller.config import Config, SwitchConfig
+from controller.config import Config
 from controller.difference import difference, writing_stages
 from controller.entries import Entry
 from controller.flows import removal_order
@@ -199,20 +199,15 @@ def _taken(label: str, election_id: int) -> NotPrimaryError:
 def _base_of(config: Config | None, address: str, device_id: int) -> list[Entry]:
     if config is None:
         return []
-    switch = _configured(config, address)
+    switch = next((switch for switch in config.switches if switch.address == address), None)
+    if switch is None:
+        known = ", ".join(switch.address for switch in config.switches)
+        raise InvalidRequestError(f"the configuration has no switch at {address}; known are {known}")
     if switch.device_id != device_id:
         raise InvalidRequestError(
             f"the configuration has device id {switch.device_id} for {address}, asked for is {device_id}"
         )
     return base_entries(config, switch)
-
-
-def _configured(config: Config, address: str) -> SwitchConfig:
-    for switch in config.switches:
-        if switch.address == address:
-            return switch
-    known = ", ".join(switch.address for switch in config.switches)
-    raise InvalidRequestError(f"the configuration has no switch at {address}; known are {known}")
 
 
 def _in_words(before: Pipeline | None, program: Program) -> str:

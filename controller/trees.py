@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from controller.allocator import Region
 from controller.config import Config, Spread
 from controller.entries import Entry, Group, TableEntry, table_entry
-from controller.flows import EMIT, TREE_JOB, UPLINK, Ring, leaf_entries
+from controller.flows import EMIT, TREE_JOB, UPLINK, Ring, leaf_entries, sums
 from controller.graph import Graph, LinkState, spread
 from controller.specs import Member, Plan
 from p4src import BUCKETS
@@ -141,12 +141,7 @@ def spine_entries(tree: Tree, spine: str, plan: Plan, region: Region) -> list[En
                 flow=region.flow(k),
                 rank=k,
                 rank_bit=1 << k,
-                all_ranks=(1 << count) - 1,
-                region=region.base,
-                window_mask=2 * plan.window - 1,
-                packets_shift=plan.message_packets.bit_length() - 1,
-                psn_shift=8 * k,
-                group=region.group,
+                **sums(plan, region, count=count, place=k),
             )
         )
     return entries
