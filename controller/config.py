@@ -6,7 +6,7 @@ import dataclasses
 import json
 import re
 import types
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
@@ -166,7 +166,8 @@ class Config:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "by_ip", {host.ip: host for host in self.hosts})
-        _check(self)
+        if mistake := next(_mistakes(self), ""):
+            raise ConfigError(mistake)
 
     def switch(self, name: str) -> SwitchConfig:
         """The switch of that name, which the checks have seen to exist."""
@@ -290,10 +291,10 @@ def _object(value: Any, where: str) -> dict[str, Any]:
     return value
 
 
-def _check(config: Config) -> None:
-    """What no single field can tell."""
+def _mistakes(config: Config) -> Iterator[str]:
+    """What no single field can tell; each may count on what was looked at before it."""
     if not 1 <= config.renumber_messages <= _MOST_MESSAGES:
-        raise ConfigError(
+        yield (
             f"renumber_messages is {config.renumber_messages}, not between 1 and 2^30: a switch sums "
             "the first 2^31 messages of a generation, and some time must be left to begin another"
         )
@@ -305,101 +306,94 @@ def _check(config: Config) -> None:
         ("host MAC", [h.mac for h in config.hosts]),
         ("switch port", [f"{h.switch} port {h.port}" for h in config.hosts]),
     ):
-        twice = sorted({value for value in values if values.count(value) > 1})
-        if twice:
-            raise ConfigError(f"{what} {twice[0]} is given twice")
+        yield from (f"{what} {twice} is given twice" for twice in _twice(values))
     names = [switch.name for switch in config.switches]
     for host in config.hosts:
         if host.switch not in names:
-            raise ConfigError(
-                f"host {host.name} is behind switch {host.switch!r}; known are {', '.join(names)}"
-            )
-        _check_port(host.port, f"host {host.name}")
-    _check_links(config)
+            yield f"host {host.name} is behind switch {host.switch!r}; known are {', '.join(names)}"
+        yield from _wrong_port(host.port, f"host {host.name}")
+    yield from _wrong_links(config)
     if config.path_mtu not in PATH_MTUS:
-        raise ConfigError(f"path_mtu {config.path_mtu} is not one of {', '.join(map(str, PATH_MTUS))}")
+        yield f"path_mtu {config.path_mtu} is not one of {', '.join(map(str, PATH_MTUS))}"
     try:
         check_window(config.window, config.message_packets)
     except ValueError as error:
-        raise ConfigError(str(error)) from error
+        yield str(error)
     if not 0 < config.heartbeat_interval_s < config.heartbeat_timeout_s:
-        raise ConfigError("heartbeat_interval_s must be above 0 and below heartbeat_timeout_s")
-    _check_absences(config)
+        yield "heartbeat_interval_s must be above 0 and below heartbeat_timeout_s"
+    yield from _wrong_absences(config)
     if config.probe_interval_s < 0 or config.probe_lost < 1 or config.probe_found < 1:
-        raise ConfigError("probe_interval_s must not be below 0, probe_lost and probe_found not below 1")
+        yield "probe_interval_s must not be below 0, probe_lost and probe_found not below 1"
     for name, least, most, meaning in _RC_LIMITS:
         value = getattr(config, name)
         if not least <= value <= most:
-            raise ConfigError(f"{name} {value} is not within {least}..{most}: {meaning}")
+            yield f"{name} {value} is not within {least}..{most}: {meaning}"
 
 
-def _check_absences(config: Config) -> None:
+def _twice(values: Sequence[Any]) -> list[Any]:
+    return sorted({value for value in values if values.count(value) > 1})
+
+
+def _wrong_absences(config: Config) -> Iterator[str]:
     """Nobody may be given up while a lease lasts, which is shorter than both of the times below."""
     if not config.lost_timeout_s > 0:
-        raise ConfigError(
+        yield (
             f"lost_timeout_s is {config.lost_timeout_s:g}, and has to be above 0: a worker whose connection "
             "breaks has so long to come back"
         )
     name = min("lost_timeout_s", "heartbeat_timeout_s", key=lambda name: float(getattr(config, name)))
     least = getattr(config, name)
     if not config.resume_timeout_s >= least:
-        raise ConfigError(
+        yield (
             f"resume_timeout_s is {config.resume_timeout_s:g}, and has to be at least {name}, {least:g} s: "
             "after a restart of the controller a worker of an elastic job would be given up while it still "
             "returns results"
         )
 
 
-def _check_port(port: int, where: str) -> None:
+def _wrong_port(port: int, where: str) -> Iterator[str]:
     if not 0 <= port < MAX_PORTS or port in (CPU_PORT, DROP_PORT):
-        raise ConfigError(f"{where}: port {port} is the CPU or drop port, or beyond 0..{MAX_PORTS - 1}")
+        yield f"{where}: port {port} is the CPU or drop port, or beyond 0..{MAX_PORTS - 1}"
 
 
-def _check_links(config: Config) -> None:
+def _wrong_links(config: Config) -> Iterator[str]:
     """Two levels, leaves with hosts and spines with none, and one link at most between two switches."""
-    ids = {switch.name: switch.device_id for switch in config.switches}
-    above = {link.b for link in config.links}
+    if not config.links:
+        return
+    spines, ids = config.spines, {switch.name: switch.device_id for switch in config.switches}
     used = {(host.switch, host.port): f"host {host.name}" for host in config.hosts}
-    seen: set[str] = set()
     for i, link in enumerate(config.links):
         where = f"links[{i}] ({link.name})"
         for end, name, port in (("a", link.a, link.a_port), ("b", link.b, link.b_port)):
             if name not in ids:
-                raise ConfigError(f"{where}: {end} is {name!r}; known switches are {', '.join(ids)}")
+                yield f"{where}: {end} is {name!r}; known switches are {', '.join(ids)}"
             if not 0 <= ids[name] <= _MAX_DEVICE_ID:
-                raise ConfigError(
-                    f"{where}: {name} has device id {ids[name]}, links need 0..{_MAX_DEVICE_ID}"
-                )
-            _check_port(port, f"{where}: {end}_port")
+                yield f"{where}: {name} has device id {ids[name]}, links need 0..{_MAX_DEVICE_ID}"
+            yield from _wrong_port(port, f"{where}: {end}_port")
             other = used.setdefault((name, port), where)
             if other != where:
-                raise ConfigError(f"{where}: {name} port {port} is taken by {other}")
-        if link.a in above:
-            raise ConfigError(
+                yield f"{where}: {name} port {port} is taken by {other}"
+        if link.a in spines:
+            yield (
                 f"{where}: {link.a} is a spine, as other links have it as b: a is always the leaf, and there "
                 "are two levels"
             )
-        if link.name in seen:
-            raise ConfigError(f"{where} is given twice: one link between two switches")
-        seen.add(link.name)
-    if not config.links:
-        return
+        if link.name in [before.name for before in config.links[:i]]:
+            yield f"{where} is given twice: one link between two switches"
     for host in config.hosts:
-        if host.switch in above:
-            raise ConfigError(f"host {host.name} is behind {host.switch}, which is a spine: links lead to it")
-    numbers = list(ids.values())
-    twice = sorted({number for number in numbers if numbers.count(number) > 1})
-    if twice:
-        raise ConfigError(f"device id {twice[0]} is given twice: addresses between switches are made of it")
+        if host.switch in spines:
+            yield f"host {host.name} is behind {host.switch}, which is a spine: links lead to it"
+    for number in _twice(list(ids.values())):
+        yield f"device id {number} is given twice: addresses between switches are made of it"
     for leaf in config.leaves:
         if not any(link.a == leaf for link in config.links):
-            raise ConfigError(f"switch {leaf} has no link to any spine, but other leaves have")
+            yield f"switch {leaf} has no link to any spine, but other leaves have"
         hosts = len(config.hosts_of(leaf))
         if hosts > MAX_RANKS:
-            raise ConfigError(f"switch {leaf} has {hosts} hosts: at most {MAX_RANKS} where leaves have links")
+            yield f"switch {leaf} has {hosts} hosts: at most {MAX_RANKS} where leaves have links"
     for what, names, most in (("leaves", config.leaves, MAX_LEAVES), ("spines", config.spines, MAX_SPINES)):
         if len(names) > most:
-            raise ConfigError(f"there are {len(names)} {what}, {most} are possible")
+            yield f"there are {len(names)} {what}, {most} are possible"
 
 
 def check_window(window: int | None, packets: int | None) -> None:
