@@ -117,14 +117,20 @@ class FakeSwitch(Switch):
         self._check()
         return True
 
+    async def _came(self) -> None:
+        """A batch has come, and is not written yet."""
+
     async def write_batch(self, updates: Sequence[Update]) -> list[Failure]:
         self._check()
         self.batches.append(list(updates))
+        await self._came()
         failures = []
         for update in updates:
             entry = update.entry
             there = key_of(entry) in self.entries
-            if entry in self.refuses or there is (update.kind is UpdateKind.INSERT):
+            if entry in self.refuses:
+                failures.append(Failure(update, grpc.StatusCode.RESOURCE_EXHAUSTED, "the table is full"))
+            elif there is (update.kind is UpdateKind.INSERT):
                 failures.append(Failure(update, grpc.StatusCode.INVALID_ARGUMENT, "refused"))
             elif update.kind is UpdateKind.DELETE:
                 self._erase([entry])
