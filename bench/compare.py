@@ -19,7 +19,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from topologies.rack import Rack, RackOptions
+from topologies.fabric import Fabric
+from topologies.rack import RackOptions
 from workloads.compare import Comparison, compare_on, new_run, possible
 from workloads.reporting.tables import run_tables
 from workloads.run_file import Run
@@ -57,7 +58,7 @@ def run(race: Race, console: Console) -> Run:
         name=f"bench-{os.getpid()}", hosts=race.workers, path_mtu=4096, rate_mbit=race.rate_mbit
     )
     comparison = Comparison(bytes=race.bytes, strategies=strategies, rounds=race.rounds, dtype=race.dtype)
-    with console.status("") as status, Rack(options, progress=status.update) as rack:
+    with console.status("") as status, Fabric(options, progress=status.update) as rack:
         found = compare_on(rack.state, rack.state.hosts, comparison, progress=status.update)
         return new_run(
             rack.state,
