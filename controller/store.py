@@ -169,8 +169,7 @@ class Store(contextlib.AbstractContextManager["Store"]):
             )
         reserved = min(generation + _RESERVE, _GENERATIONS - 1)
         try:
-            with self._db:
-                self._db.execute("UPDATE counters SET value = ? WHERE name = 'generation'", (reserved,))
+            self._write("UPDATE counters SET value = ? WHERE name = 'generation'", reserved)
             self._reserved = reserved
         except sqlite3.Error:
             if spare_reserve or generation > self._reserved:
@@ -210,6 +209,11 @@ class Store(contextlib.AbstractContextManager["Store"]):
         """The one given out last."""
         return self._given
 
+    def _write(self, statement: str, *values: object) -> None:
+        """A transaction of one statement."""
+        with self._db:
+            self._db.execute(statement, values)
+
     # The fabric.
 
     def save_broken(self, names: Iterable[str]) -> None:
@@ -226,13 +230,11 @@ class Store(contextlib.AbstractContextManager["Store"]):
 
     def save_spec(self, spec: JobSpec) -> None:
         """Remember a job that was created explicitly."""
-        with self._db:
-            self._db.execute("INSERT OR REPLACE INTO specs VALUES (?, ?)", (spec.name, _text(spec)))
+        self._write("INSERT OR REPLACE INTO specs VALUES (?, ?)", spec.name, _text(spec))
 
     def forget_spec(self, name: str) -> None:
         """Forget it; nothing where there is none."""
-        with self._db:
-            self._db.execute("DELETE FROM specs WHERE name = ?", (name,))
+        self._write("DELETE FROM specs WHERE name = ?", name)
 
     def specs(self) -> list[JobSpec]:
         """All of them."""
@@ -284,10 +286,8 @@ class Store(contextlib.AbstractContextManager["Store"]):
         with self._db:
             self._save_job(job)
             self._db.execute(f"{_ENDS} {older} ORDER BY generation", which)
-            self._db.execute(
-                f"UPDATE jobs SET phase = ?, outcome = ? WHERE {older}",
-                (Phase.ENDED, _SUPERSEDED, *which),
-            )
+            over = (Phase.ENDED, _SUPERSEDED, *which)
+            self._db.execute(f"UPDATE jobs SET phase = ?, outcome = ? WHERE {older}", over)
             self._forget_old()
 
     def save_places(self, places: Iterable[tuple[int, Place]]) -> None:
@@ -348,12 +348,11 @@ class Store(contextlib.AbstractContextManager["Store"]):
 
     def hide(self, name: str) -> None:
         """Nobody asks any more for a job that has ended, nor for its runs before: they are `deleted`."""
-        with self._db:
-            self._db.execute(
-                "UPDATE jobs SET outcome = json_set(coalesce(outcome, '{}'), ?, json('true')) "
-                "WHERE name = ? AND phase = ? AND outcome IS NOT ?",
-                (f"$.{_DELETED}", name, Phase.ENDED, _SUPERSEDED),
-            )
+        self._write(
+            "UPDATE jobs SET outcome = json_set(coalesce(outcome, '{}'), ?, json('true')) "
+            "WHERE name = ? AND phase = ? AND outcome IS NOT ?",
+            *(f"$.{_DELETED}", name, Phase.ENDED, _SUPERSEDED),
+        )
 
     def forget_job(self, generation: int) -> None:
         """Forget a job; StoreError where the switch still holds something of it."""
