@@ -158,24 +158,23 @@ class _Reader:
     def read_quotas(self, given: Marked | None) -> None:
         if given is None or given.is_null:
             return
-        values = given.mapping(known=("job_slots", "tenants", "preemption"))
+        read = {"job_slots": _slots, "tenants": self._tenants, "preemption": Marked.flag}
         quotas: dict[str, Any] = {}
-        if "job_slots" in values:
+        for name, value in given.mapping(known=tuple(read)).items():
             with self.mistakes.noting():
-                quotas["job_slots"] = _slots(values["job_slots"])
-        if "tenants" in values:
-            quotas["tenants"] = {}
-            for name, tenant in values["tenants"].mapping().items():
-                with self.mistakes.noting():
-                    quotas["tenants"][name] = _tenant(tenant)
-        if "preemption" in values:
-            with self.mistakes.noting():
-                quotas["preemption"] = values["preemption"].flag()
+                quotas[name] = read[name](value)
         try:
             parse_quotas(quotas)
         except QuotaError as error:
             raise given.wrong(str(error)) from error
         self.quotas = quotas
+
+    def _tenants(self, given: Marked) -> dict[str, Any]:
+        tenants = {}
+        for name, tenant in given.mapping().items():
+            with self.mistakes.noting():
+                tenants[name] = _tenant(tenant)
+        return tenants
 
     # Groups.
 
@@ -306,13 +305,8 @@ def _slots(given: Marked) -> int | None:
 
 
 def _tenant(given: Marked) -> dict[str, Any]:
-    values = given.mapping(known=("weight", "slots"))
-    tenant: dict[str, Any] = {}
-    if "weight" in values:
-        tenant["weight"] = values["weight"].positive()
-    if "slots" in values:
-        tenant["slots"] = _slots(values["slots"])
-    return tenant
+    read = {"weight": Marked.positive, "slots": _slots}
+    return {name: read[name](value) for name, value in given.mapping(known=tuple(read)).items()}
 
 
 def _group_number(where: Marked, text: str) -> int:
