@@ -8,7 +8,6 @@ import json
 import sqlite3
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
-from ipaddress import IPv4Address
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -17,7 +16,7 @@ import pytest
 from controller.admission import Quotas, TenantQuota
 from controller.api import controller_pb2 as pb
 from controller.api.errors import NotFoundError, NotPossibleError
-from controller.config import Config, HostConfig, LinkConfig, SwitchConfig
+from controller.config import Config, SwitchConfig
 from controller.configuration import Configuration, Report, Setting, SwitchReport
 from controller.entries import Entry, Group, Key, TableEntry, key_of, table_entry
 from controller.fabric import ManagedSwitch
@@ -29,29 +28,9 @@ from controller.routes import ECMP_MEMBER, ROUTE, base_entries
 from controller.updates import Failure, SwitchUnreachableError, Update, UpdateKind
 from controller.views import report_message, revision_messages
 from tests.controller.fake_switch import FakeSwitch
+from tests.controller.spine_leaf import fabric
 
-CONFIG = Config(
-    switches=tuple(
-        SwitchConfig(name=name, device_id=number, address=f"127.0.0.1:{number}")
-        for name, number in (("l1", 1), ("l2", 2), ("s1", 101), ("s2", 102))
-    ),
-    hosts=tuple(
-        HostConfig(
-            name=f"h{leaf}{port}",
-            ip=IPv4Address(f"10.0.{leaf}.{port}"),
-            mac=f"02:00:00:00:{leaf:02x}:{port:02x}",
-            switch=f"l{leaf}",
-            port=port,
-        )
-        for leaf in (1, 2)
-        for port in (1, 2)
-    ),
-    links=tuple(
-        LinkConfig(a=f"l{leaf}", a_port=100 + spine, b=f"s{spine}", b_port=leaf)
-        for leaf in (1, 2)
-        for spine in (1, 2)
-    ),
-)
+CONFIG = fabric()
 DROP = "SwitchIngress.forward.drop"
 BLACKHOLE = table_entry(ROUTE, {"dst_ip": (0x0A090000, 16)}, DROP)
 OTHER = table_entry(ROUTE, {"dst_ip": (0x0A080000, 16)}, DROP)
