@@ -30,7 +30,8 @@ from host_agent.communicator import Communicator
 from host_agent.quantisation import BFLOAT16
 from host_agent.wire.aggregation import Kind
 from topologies import launch
-from topologies.rack import Rack, RackOptions
+from topologies.fabric import Fabric
+from topologies.rack import RackOptions
 
 Row = dict[str, Any]
 _ROOT: Final = str(Path(__file__).parents[1])
@@ -71,7 +72,7 @@ def _name(dtype: str, kind: Kind, nbytes: int, way: Strategy) -> str:
 def rows(workers: int, rate_mbit: float | None, rounds: int) -> Iterator[Row]:
     """In a rack of its own; the slowest worker's times."""
     options = RackOptions(name=f"bench-{os.getpid()}", hosts=workers, path_mtu=4096, rate_mbit=rate_mbit)
-    with Rack(options) as rack:
+    with Fabric(options) as rack:
         command = [sys.executable, "-m", "bench.collectives", "--rounds", str(rounds), "--join"]
         processes = [
             launch.start(

@@ -9,17 +9,17 @@ Gloo is left out, and named as left out, where PyTorch is not installed.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from rich.console import Console
 
-from topologies.rack import Rack, RackOptions
+from bench import command
+from topologies.fabric import Fabric
+from topologies.rack import RackOptions
 from workloads.compare import Comparison, compare_on, new_run, possible
 from workloads.reporting.tables import run_tables
 from workloads.run_file import Run
@@ -57,7 +57,7 @@ def run(race: Race, console: Console) -> Run:
         name=f"bench-{os.getpid()}", hosts=race.workers, path_mtu=4096, rate_mbit=race.rate_mbit
     )
     comparison = Comparison(bytes=race.bytes, strategies=strategies, rounds=race.rounds, dtype=race.dtype)
-    with console.status("") as status, Rack(options, progress=status.update) as rack:
+    with console.status("") as status, Fabric(options, progress=status.update) as rack:
         found = compare_on(rack.state, rack.state.hosts, comparison, progress=status.update)
         return new_run(
             rack.state,
@@ -72,12 +72,11 @@ def run(race: Race, console: Console) -> Run:
 
 def main() -> None:
     """Run all, show and write them."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = command.parser(__doc__)
     parser.add_argument("--rounds", type=int, default=5, help="how often each strategy runs")
     parser.add_argument("--dtype", choices=DTYPES, default="float32", help="the elements' type")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the runs to FILE")
     arguments = parser.parse_args()
-    console, found = Console(width=None if sys.stdout.isatty() else 140), []  # a pipe has no width
+    console, found = command.console(140), []
     for race in races(arguments.rounds, arguments.dtype):
         found.append(run(race, console))
         console.print(run_tables(found[-1]))

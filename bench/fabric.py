@@ -24,8 +24,9 @@ from rich.table import Table
 
 from bench import command
 from controller.api.admin import AdminClient
-from topologies.rack import Rack, RackOptions
-from topologies.spine_leaf import SpineLeaf, SpineLeafOptions
+from topologies.fabric import Fabric
+from topologies.rack import RackOptions
+from topologies.spine_leaf import SpineLeafOptions
 from topologies.state import ClusterState
 from workloads.allreduce import Request, measure, require_right
 from workloads.team import Team
@@ -123,7 +124,7 @@ def two_racks(spines: int, spread: str) -> Iterator[tuple[ClusterState, Team]]:
         rate_mbit=RATE_MBIT,
         controller_options={"spread": spread},
     )
-    with SpineLeaf(options) as fabric, Team(fabric.state, 8) as team, joined(team, "bench"):
+    with Fabric(options) as fabric, Team(fabric.state, 8) as team, joined(team, "bench"):
         yield fabric.state, team
 
 
@@ -156,7 +157,7 @@ def stragglers(rounds: int, size: int) -> Iterator[Figure]:
     """In turns: alone, beside another job, beside one with a straggler."""
     options = RackOptions(name=f"bench-{os.getpid()}", hosts=4, path_mtu=PATH_MTU, rate_mbit=RATE_MBIT)
     with (
-        Rack(options) as rack,
+        Fabric(options) as rack,
         Team(rack.state, 4) as team,
         Team(rack.state, 4) as other,
         joined(team, "bench"),

@@ -28,7 +28,8 @@ from rich.table import Table
 
 from bench import command
 from bench.loss_figure import figure
-from topologies.rack import Rack, RackOptions
+from topologies.fabric import Fabric
+from topologies.rack import RackOptions
 from workloads.compare import possible
 from workloads.errors import VerificationError, WorkloadError
 from workloads.strategies import names
@@ -82,7 +83,7 @@ class Row:
 class Contest:
     """Workers of one rack, connected for all strategies."""
 
-    def __init__(self, rack: Rack, strategies: Sequence[str], stack: contextlib.ExitStack) -> None:
+    def __init__(self, rack: Fabric, strategies: Sequence[str], stack: contextlib.ExitStack) -> None:
         self._rack = rack
         self._stack = stack
         self._scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="p4reduce-")))
@@ -153,7 +154,7 @@ def contest(loss: float, rate_mbit: float | None, strategies: Sequence[str]) -> 
         switch_loss=loss,
     )
     with contextlib.ExitStack() as stack:
-        yield Contest(stack.enter_context(Rack(options)), strategies, stack)
+        yield Contest(stack.enter_context(Fabric(options)), strategies, stack)
 
 
 def rows_of(

@@ -7,7 +7,6 @@ the kernel. Under `perf record` the symbols are those of the compiled program.
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 import json
 from collections.abc import Iterable, Sequence
@@ -17,6 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from bench import command
 from bench.switch_frames import BURST, PACKETS, Job, crossing_packets, host_entries, router_entries
 from controller.entries import Entry, Group
 from host_agent.wire.aggregation import CHUNK_LANES, Op
@@ -149,11 +149,10 @@ def router(chunks: int, rounds: int) -> dict[str, Any]:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(prog="python -m bench.process", description=__doc__)
+    parser = command.parser(__doc__)
     parser.add_argument("--chunks", type=int, nargs="+", default=[1, 4, 16])
     parser.add_argument("--ports", type=int, nargs="+", default=[4])
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--json", type=Path, help="write the figures to a file")
     arguments = parser.parse_args()
     results = [router(chunks, arguments.rounds) for chunks in arguments.chunks]
     results += [

@@ -24,9 +24,11 @@ from rich.table import Table
 
 from bench import command
 from controller.api.admin import AdminClient
-from topologies.rack import Rack, RackOptions
+from controller.config import Target
+from topologies.fabric import Fabric
+from topologies.rack import RackOptions
 from topologies.state import ClusterState
-from topologies.switches import BMV2, SwitchTarget
+from topologies.switches import BMV2
 from workloads.allreduce import Request, measure, require_right
 from workloads.team import Team
 
@@ -101,9 +103,7 @@ class Bench:
 
 
 @contextlib.contextmanager
-def bench_on(
-    target: SwitchTarget, *, hosts: int, path_mtu: int, rate_mbit: float | None = None
-) -> Iterator[Bench]:
+def bench_on(target: Target, *, hosts: int, path_mtu: int, rate_mbit: float | None = None) -> Iterator[Bench]:
     """A rack with a team in it."""
     options = RackOptions(
         name=f"bench-{os.getpid()}-{target.value}",
@@ -112,7 +112,7 @@ def bench_on(
         path_mtu=path_mtu,
         rate_mbit=rate_mbit,
     )
-    with Rack(options) as rack, Team(rack.state, hosts) as team:
+    with Fabric(options) as rack, Team(rack.state, hosts) as team:
         joined = team.join("bench")[0]
         if joined["mode"] != "in_network":
             raise SystemExit(f"the switch takes no part: {joined['mode_reason']}")
@@ -120,13 +120,13 @@ def bench_on(
         team.do("leave")
 
 
-def throughput(targets: Sequence[SwitchTarget], rounds: int, size: int) -> Iterator[Figure]:
+def throughput(targets: Sequence[Target], rounds: int, size: int) -> Iterator[Figure]:
     """Goodput and packets per second without rates."""
     for path_mtu in (1024, 4096):
         # One rack after the other: an idle one would still take some of the machine.
         for target in targets:
             # A sixteenth on BMv2, so that it comes to an end.
-            request = Request(bytes=size if target is SwitchTarget.EMBEDDED else size // 64 * 4, seed=3)
+            request = Request(bytes=size if target is Target.EMBEDDED else size // 64 * 4, seed=3)
             with bench_on(target, hosts=4, path_mtu=path_mtu) as bench:
                 measure(bench.team, request)  # warm up
                 for _ in range(rounds):
@@ -137,7 +137,7 @@ def throughput(targets: Sequence[SwitchTarget], rounds: int, size: int) -> Itera
 def ring(rounds: int) -> Iterator[Figure]:
     """In the network and by ring, in turns."""
     for workers in (4, 8):
-        with bench_on(SwitchTarget.EMBEDDED, hosts=workers, path_mtu=4096, rate_mbit=RATE_MBIT) as bench:
+        with bench_on(Target.EMBEDDED, hosts=workers, path_mtu=4096, rate_mbit=RATE_MBIT) as bench:
             requests = [
                 Request(bytes=RING_BYTES, strategy=strategy, seed=5) for strategy in ("in-network", "ring")
             ]
@@ -148,7 +148,7 @@ def ring(rounds: int) -> Iterator[Figure]:
                 yield bench.figure("ring", request)
 
 
-def latency(targets: Sequence[SwitchTarget], rounds: int) -> Iterator[Figure]:
+def latency(targets: Sequence[Target], rounds: int) -> Iterator[Figure]:
     """1 KB of float32 and of int32 (which needs no agreement on a scale), no rates."""
     for target in targets:
         with bench_on(target, hosts=4, path_mtu=1024) as bench:
@@ -205,9 +205,9 @@ def main() -> int:
     )
     arguments = parser.parse_args()
     console = command.console(180)
-    targets = [SwitchTarget.EMBEDDED]
+    targets = [Target.EMBEDDED]
     if shutil.which(BMV2):
-        targets.append(SwitchTarget.BMV2)
+        targets.append(Target.BMV2)
     else:
         console.print(f"{BMV2} is not on the PATH: BMv2 is left out")
     parts = {

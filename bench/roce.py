@@ -26,10 +26,12 @@ from rich.table import Table
 
 from bench import command
 from controller.api.admin import AdminClient
+from controller.config import Target
 from topologies import launch
+from topologies.fabric import Fabric
 from topologies.namespaces import run
-from topologies.rack import Rack, RackOptions
-from topologies.switches import BMV2, SwitchTarget
+from topologies.rack import RackOptions
+from topologies.switches import BMV2
 from workloads.allreduce import Request, measure, require_right
 from workloads.team import Team
 
@@ -39,7 +41,7 @@ _RATE = re.compile(r"^\s*(\d+)\s+(\d+)\s+([\d.]+)\s+([\d.]+)\s+([\d.]+)", re.MUL
 
 
 @contextlib.contextmanager
-def bridged(rack: Rack) -> Iterator[None]:
+def bridged(rack: Fabric) -> Iterator[None]:
     """The switch is stopped, and its ports are in a bridge: a cable between the machines."""
     (switch,) = rack.state.switches
     run("ip", "link", "add", _BRIDGE, "type", "bridge")
@@ -62,7 +64,7 @@ def bridged(rack: Rack) -> Iterator[None]:
             before, now = now, sum(port.received.packets for port in admin.ports())
 
 
-def send_bw(rack: Rack, *, size: int, count: int) -> float:
+def send_bw(rack: Fabric, *, size: int, count: int) -> float:
     """`ib_send_bw` from h2 to h1, in MB/s (10^6 bytes)."""
     options = [*_SEND_BW, "-s", str(size), "-n", str(count)]
     server = launch.start(
@@ -98,14 +100,14 @@ def all_reduce(team: Team, request: Request) -> float:
     return request.bytes / outcome.timing.median_s / 1e6
 
 
-def compare(target: SwitchTarget, *, path_mtu: int, rounds: int, size: int) -> list[dict[str, Any]]:
+def compare(target: Target, *, path_mtu: int, rounds: int, size: int) -> list[dict[str, Any]]:
     """All columns on one rack."""
     options = RackOptions(
         name=f"bench-{os.getpid()}", hosts=2, switch=target, path_mtu=path_mtu, host_kinds=("roce", "roce")
     )
     ring, summed = (Request(bytes=size, strategy=strategy, seed=3) for strategy in ("ring", "in-network"))
     figures: dict[tuple[str, str], list[float]] = {}
-    with Rack(options) as rack, Team(rack.state, 2) as ringing, Team(rack.state, 2) as summing:
+    with Fabric(options) as rack, Team(rack.state, 2) as ringing, Team(rack.state, 2) as summing:
         with AdminClient(f"unix:{rack.state.control_socket}") as admin:
             admin.create_job("ring", world_size=2, mode="ring")  # its barriers need no switch either
         for team, job, mode in ((ringing, "ring", "ring"), (summing, "sums", "in_network")):
@@ -166,9 +168,9 @@ def main() -> int:
     parser.add_argument("--bytes", type=int, default=4_000_000, help="tensor of the all-reduces")
     arguments = parser.parse_args()
     console = command.console(180)
-    targets = [SwitchTarget.EMBEDDED]
+    targets = [Target.EMBEDDED]
     if shutil.which(BMV2):
-        targets.append(SwitchTarget.BMV2)
+        targets.append(Target.BMV2)
     else:
         console.print(f"{BMV2} is not on the PATH: BMv2 is left out")
     figures: list[dict[str, Any]] = []

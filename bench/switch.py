@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import shutil
 import statistics
 import subprocess
@@ -31,12 +30,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from rich.console import Console
 from rich.table import Table
 
 if not __package__:  # started as a file
     sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from bench import command
 from bench.switch_frames import Job, crossing, host_entries, router_entries
 from bench.switch_rig import (
     Outcome,
@@ -51,7 +50,6 @@ from bench.switch_rig import (
 )
 from controller.push import Program
 from topologies.switches import BMV2
-from workloads.machine import machine
 
 ROUTER: Final = Path(__file__).parents[1] / "tests" / "soft_switch" / "programs"
 VARIANTS: Final = {
@@ -126,8 +124,8 @@ class Bench:
         parts = self.arguments.parts
         if "ceiling" in parts:
             for variant in VARIANTS:
-                command = [str(self.native["forwarder"]), variant, "s1", "s2"]
-                made = self.stack.enter_context(subject(f"f{variant}", 2, command, self.processors))
+                words = [str(self.native["forwarder"]), variant, "s1", "s2"]
+                made = self.stack.enter_context(subject(f"f{variant}", 2, words, self.processors))
                 self._crossing(f"forwarder {variant}", made, "C", routed=False)
         self._switches("soft_switch", None)
         if bmv2 is not None:
@@ -196,17 +194,9 @@ def where_time_goes(bench: Bench) -> Iterator[tuple[Case, dict[str, float], list
             report = subprocess.run(
                 [
                     perf,
-                    "report",
-                    "-q",
-                    "--stdio",
+                    *["report", "-q", "--stdio", "--sort", "dso,symbol", "-g", "none", "-t", "|"],
                     "-i",
                     file.name,
-                    "--sort",
-                    "dso,symbol",
-                    "-g",
-                    "none",
-                    "-t",
-                    "|",
                 ],
                 capture_output=True,
                 text=True,
@@ -341,7 +331,7 @@ def numbers(text: str) -> tuple[int, ...]:
 
 def parse() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = command.parser(__doc__)
     parser.add_argument("--parts", default="ceiling,l3,aggregate,bmv2", help="comma-separated")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=1.0, help="of each run, behind its warm-up")
@@ -353,7 +343,6 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--profile", action="store_true", help="where time goes on the switch's processor (perf)"
     )
-    parser.add_argument("--json", type=Path, help="file for the results")
     arguments = parser.parse_args()
     arguments.parts = set(arguments.parts.split(","))
     unknown = sorted(arguments.parts - {"ceiling", "l3", "aggregate", "bmv2"})
@@ -365,7 +354,7 @@ def parse() -> argparse.Namespace:
 def main() -> int:
     """Run the parts asked for."""
     arguments = parse()
-    console = Console(width=None if sys.stdout.isatty() else 180)
+    console = command.console(180)
     bmv2 = find_switch(arguments.bmv2) if "bmv2" in arguments.parts else None
     if "bmv2" in arguments.parts and bmv2 is None:
         console.print(f"{arguments.bmv2} is not here: BMv2 is left out")
@@ -390,16 +379,14 @@ def main() -> int:
     reference = 4 if 4 in arguments.chunks else arguments.chunks[0]
     figures = summary(bench.cases, reference)
     console.print(show(bench.cases, figures["ceiling_pps_by_chunks"]))
-    if arguments.json:
-        report = {
-            "machine": machine(),
-            "command": [Path(sys.executable).name, "-m", "bench.switch", *sys.argv[1:]],
-            "bmv2": bmv2,
-            **figures,
-            "cases": [case.report() for case in bench.cases],
-            "profiles": profiles,
-        }
-        arguments.json.write_text(json.dumps(report, indent=1) + "\n")
+    report = {
+        "command": [Path(sys.executable).name, "-m", "bench.switch", *sys.argv[1:]],
+        "bmv2": bmv2,
+        **figures,
+        "cases": [case.report() for case in bench.cases],
+        "profiles": profiles,
+    }
+    command.write(arguments.json, report)
     return 0
 
 

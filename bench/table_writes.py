@@ -11,7 +11,6 @@ are there: memory has to stay.
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import tempfile
@@ -26,6 +25,7 @@ import grpc
 from finsy.proto import U128, p4i, p4r, p4r_grpc
 from google.protobuf import text_format
 
+from bench import command
 from soft_switch.cli import verify_program
 from soft_switch.dataplane import DataPlane
 from soft_switch.server import P4RuntimeServer
@@ -158,19 +158,15 @@ def churn(switch: Controller, writes: int) -> list[dict[str, float]]:
 
 def main() -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command.parser(__doc__)
     parser.add_argument("--entries", type=int, default=20_000, help="entries of each table")
     parser.add_argument("--churn", type=int, default=1_000_000, help="writes while memory is looked at")
-    parser.add_argument("--json", type=Path, help="write the results here")
     options = parser.parse_args()
     makers = {"exact": exact, "lpm": prefix, "ternary": ternary}
     with controller() as switch:
         speeds = [speed(switch, name, make, options.entries) for name, make in makers.items()]
         marks = churn(switch, options.churn)
-    if options.json:
-        options.json.write_text(json.dumps({"speed": speeds, "churn": marks}, indent=2) + "\n")
+    command.write(options.json, {"speed": speeds, "churn": marks})
 
 
 if __name__ == "__main__":

@@ -29,7 +29,8 @@ from rich.table import Table
 from bench import command
 from host_agent.netinfo import find_interface
 from topologies import launch
-from topologies.rack import Rack, RackOptions
+from topologies.fabric import Fabric
+from topologies.rack import RackOptions
 from workloads import replay
 from workloads.strategies import names
 from workloads.traffic.source import workload_of
@@ -183,7 +184,7 @@ def rounds_of(workers: int, rounds: int) -> Iterator[Row]:
     """Both backends in turns on one rack; each case's median."""
     found: dict[tuple[str, int], list[Row]] = {}
     options = RackOptions(name=f"bench-{os.getpid()}", hosts=workers, path_mtu=4096, rate_mbit=RATE_MBIT)
-    with Rack(options) as rack, tempfile.TemporaryDirectory() as directory:
+    with Fabric(options) as rack, tempfile.TemporaryDirectory() as directory:
         trace = Path(directory) / "trace.json"
         for number, backend in product(range(rounds), ("p4reduce", "gloo")):
             port = 29500 + 2 * number + (backend == "gloo")
@@ -212,7 +213,7 @@ def rounds_of(workers: int, rounds: int) -> Iterator[Row]:
             }
 
 
-def _replayed(rack: Rack, trace: Path) -> float:
+def _replayed(rack: Fabric, trace: Path) -> float:
     """Seconds of an iteration of the trace on the same links."""
     run = replay.run(
         rack.state,
@@ -226,7 +227,7 @@ def _replayed(rack: Rack, trace: Path) -> float:
     return run.results[0].median_s
 
 
-def _one(rack: Rack, words: list[str], port: int) -> list[Row]:
+def _one(rack: Fabric, words: list[str], port: int) -> list[Row]:
     """What rank 0 measures."""
     state = rack.state
     command = [sys.executable, "-m", "bench.torch_training", "--train", *words]

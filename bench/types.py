@@ -26,10 +26,11 @@ from bench import command
 from bench.compare import Race, run
 from bench.process import aggregate
 from bench.rack import bench_on
+from controller.config import Target
 from host_agent.quantisation import BFLOAT16, ELEMENT_TYPES
 from host_agent.transport.native import library
 from host_agent.wire.aggregation import Op
-from topologies.switches import BMV2, SwitchTarget
+from topologies.switches import BMV2
 from workloads.allreduce import Request
 from workloads.run_file import LinkBytes, Run
 from workloads.strategies import names
@@ -91,11 +92,11 @@ def lanes(rounds: int) -> Iterator[Row]:
         for ports in (4, 8):
             row = aggregate(ports, 16, rounds, op=op)
             yield {"target": "program alone", "op": op.name, "workers": ports, "ns": row["ns"]}
-    targets = [SwitchTarget.EMBEDDED, *([SwitchTarget.BMV2] if shutil.which(BMV2) else [])]
+    targets = [Target.EMBEDDED, *([Target.BMV2] if shutil.which(BMV2) else [])]
     for target in targets:
         with bench_on(target, hosts=4, path_mtu=4096) as bench:
             for dtype in FLOATS:
-                size = BYTES if target is SwitchTarget.EMBEDDED else BYTES // 32
+                size = BYTES if target is Target.EMBEDDED else BYTES // 32
                 request = Request(bytes=size, dtype=dtype, seed=3, strategy="in-network")
                 for _ in range(rounds):
                     bench.once(request)

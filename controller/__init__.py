@@ -5,7 +5,7 @@
     service.py     requests and sessions to calls, exceptions to statuses; guarding.py who may call what
     registry.py    jobs, and what their state machines ask for; running.py one of them
     sessions.py    one worker's connection: how it begins, and what it says
-    views.py       jobs and switches as messages; inventory.py what switches hold and count
+    views.py       jobs, switches, what they hold and count, and plans as messages
     jobs.py        one job as a state machine without I/O; moves.py its way between ring and switch
                    specs.py what it is, events.py what has to be done;
                    jobstate.py who is in it, renewable.py how it goes on under a new generation
@@ -21,13 +21,12 @@
     graph.py       leaves, spines, links    routes.py   a switch's own entries
     trees.py       a job's racks and ring, its entries on each switch; flows.py those of its connections
     switch.py      one switch under control: connected, written, read
-    recovery.py    the switch as found against the switch as wanted
+    difference.py  the switch as found against the switch as wanted, and in which order entries come and go
     push.py        the program into a switch
     p4rt.py        P4Runtime                schema.py   entries to its messages and back
     store.py       what must survive a restart    serials.py   numbers modulo 2^32
     configuration.py  documents planned, applied, rolled back; desired.py what they mean (marked.py: with
-                   lines, vocabulary.py: in P4Info's names), drift.py how a switch differs, revisions.py,
-                   reports.py
+                   lines, vocabulary.py: in P4Info's names), revisions.py
 
 Started with `python -m controller --config FILE --db FILE --listen HOST:PORT`.
 """

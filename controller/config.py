@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Callable, Mapping
+import types
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from ipaddress import AddressValueError, IPv4Address
+from functools import partial
+from ipaddress import IPv4Address
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from p4src import CPU_PORT, DROP_PORT, MAX_MESSAGE_PACKETS, MAX_PORTS, MAX_RANKS, MAX_WINDOW, PATH_MTUS
 from security.files import TlsFiles
@@ -79,13 +81,20 @@ class SwitchConfig:
         return window, packets
 
 
+def _mac(value: Any, where: str) -> str:
+    text = str(value).lower()
+    if MAC.fullmatch(text) is None:
+        raise ConfigError(f"{where} is {value!r}, not a MAC such as 02:00:00:00:00:01")
+    return text
+
+
 @dataclass(frozen=True, kw_only=True)
 class HostConfig:
     """One host: its address in the fabric, and the switch port its link ends at."""
 
     name: str
     ip: IPv4Address
-    mac: str
+    mac: str = field(metadata={"read": _mac})
     switch: str
     port: int
 
@@ -157,7 +166,8 @@ class Config:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "by_ip", {host.ip: host for host in self.hosts})
-        _check(self)
+        if mistake := next(_mistakes(self), ""):
+            raise ConfigError(mistake)
 
     def switch(self, name: str) -> SwitchConfig:
         """The switch of that name, which the checks have seen to exist."""
@@ -199,67 +209,80 @@ def read_config(path: Path) -> Config:
 def parse_config(document: Any) -> Config:
     """A Config from JSON's objects and lists; a host without `switch` is behind the only one."""
     top = _object(document, "the configuration")
-    switches = tuple(
-        _build(SwitchConfig, _object(item, f"switches[{i}]"), f"switches[{i}]", {"target": _one_of(Target)})
-        for i, item in enumerate(_list(top, "switches"))
-    )
-    hosts = tuple(
-        _build(
-            HostConfig,
-            {**({"switch": switches[0].name} if len(switches) == 1 else {}), **_object(item, f"hosts[{i}]")},
-            f"hosts[{i}]",
-            {"ip": _ip, "mac": _mac},
-        )
-        for i, item in enumerate(_list(top, "hosts"))
-    )
-    links = tuple(
-        _build(LinkConfig, _object(item, f"links[{i}]"), f"links[{i}]", {})
-        for i, item in enumerate(_list(top, "links") if top.get("links", []) != [] else [])
-    )
-    values = {**top, "switches": switches, "hosts": hosts, "links": links}
-    return _build(
-        Config,
-        values,
-        "the configuration",
-        {"quotas": _object, "spread": _one_of(Spread), "tls": _tls, "switch_tls": _tls, "limits": _limits},
-    )
+    switches = _list(SwitchConfig, top, "switches")
+    only = {"switch": switches[0].name} if len(switches) == 1 else {}
+    parts = {
+        "switches": switches,
+        "hosts": _list(HostConfig, top, "hosts", **only),
+        "links": _list(LinkConfig, top, "links") if top.get("links", []) != [] else (),
+    }
+    return _build(Config, {**top, **parts}, "the configuration")
 
 
 _T = TypeVar("_T")
-_E = TypeVar("_E", bound=Enum)
-_TYPES = {
-    "str": str,
-    "int": int,
-    "bool": bool,
-    "float": (int, float),
-    "int | None": (int, type(None)),
-}
 
 
-def _build(kind: type[_T], values: dict[str, Any], where: str, convert: dict[str, Any]) -> _T:
+def _list(kind: type[_T], top: dict[str, Any], name: str, **defaults: Any) -> tuple[_T, ...]:
+    items = top.get(name)
+    if not isinstance(items, list) or not items:
+        raise ConfigError(f"{name!r} must be a list with at least one element")
+    named = [(f"{name}[{i}]", item) for i, item in enumerate(items)]
+    return tuple(_build(kind, {**defaults, **_object(item, where)}, where) for where, item in named)
+
+
+def _build(kind: type[_T], values: dict[str, Any], where: str) -> _T:
     """A dataclass from a JSON object; each field has the type that it is declared with."""
     fields = {f.name: f for f in dataclasses.fields(kind) if f.init}  # type: ignore[arg-type]
     unknown = sorted(set(values) - set(fields))
     if unknown:
         raise ConfigError(f"{where} has a field {unknown[0]!r}; known are {', '.join(fields)}")
-    missing = [
-        name
-        for name, f in fields.items()
-        if f.default is f.default_factory is dataclasses.MISSING and name not in values
-    ]
-    if missing:
-        raise ConfigError(f"{where} has no {missing[0]!r}")
-    built: dict[str, Any] = {}
-    for name, value in values.items():
-        expected = _TYPES.get(str(fields[name].type))
-        if name in convert:
-            value = convert[name](value, f"{where}.{name}")
-        elif expected is not None:
-            is_flag_for_number = isinstance(value, bool) and expected is not bool
-            if is_flag_for_number or not isinstance(value, expected):  # type: ignore[arg-type]
-                raise ConfigError(f"{where}.{name} is {value!r}, not of type {fields[name].type}")
-        built[name] = value
-    return kind(**built)
+    if kind is TlsFiles and values.get("ca") is None:
+        raise ConfigError(f"{where} has no 'ca': without it everybody would be let in")
+    for name, f in fields.items():
+        if f.default is f.default_factory is dataclasses.MISSING and name not in values:
+            raise ConfigError(f"{where} has no {name!r}")
+    hints = get_type_hints(kind)
+    read = {
+        name: fields[name].metadata.get("read") or partial(_read, hints[name], str(fields[name].type))
+        for name in values
+    }
+    try:
+        return kind(**{name: read[name](value, f"{where}.{name}") for name, value in values.items()})
+    except ValueError as error:  # of Limits
+        raise ConfigError(str(error)) from error
+
+
+def _read(hint: Any, declared: str, value: Any, where: str) -> Any:
+    """A field's value. `declared`: its type in words."""
+    if isinstance(hint, types.UnionType):
+        if value is None:
+            return None
+        (hint,) = (part for part in get_args(hint) if part is not types.NoneType)
+    if get_origin(hint) is tuple:
+        return value  # read already
+    if get_origin(hint) is Mapping:
+        return _object(value, where)
+    if dataclasses.is_dataclass(hint):
+        made: Any = hint
+        return _build(made, _object(value, where), where)
+    if issubclass(hint, Enum):
+        known = [member.value for member in hint]
+        if value not in known:
+            raise ConfigError(f"{where} is {value!r}, not one of {', '.join(known)}")
+        return hint(value)
+    if hint is IPv4Address:
+        try:
+            return IPv4Address(value)
+        except ValueError as error:
+            raise ConfigError(f"{where} is {value!r}, not an IPv4 address") from error
+    if hint is Path:
+        if not isinstance(value, str) or not value:
+            raise ConfigError(f"{where} is {value!r}, not the path of a file")
+        return Path(value)
+    is_flag_for_number = isinstance(value, bool) and hint is not bool
+    if is_flag_for_number or not isinstance(value, (int, float) if hint is float else hint):
+        raise ConfigError(f"{where} is {value!r}, not of type {declared}")
+    return value
 
 
 def _object(value: Any, where: str) -> dict[str, Any]:
@@ -268,64 +291,10 @@ def _object(value: Any, where: str) -> dict[str, Any]:
     return value
 
 
-def _list(top: dict[str, Any], name: str) -> list[Any]:
-    value = top.get(name)
-    if not isinstance(value, list) or not value:
-        raise ConfigError(f"{name!r} must be a list with at least one element")
-    return value
-
-
-def _one_of(kind: type[_E]) -> Callable[[Any, str], _E]:
-    def convert(value: Any, where: str) -> _E:
-        try:
-            return kind(value)
-        except ValueError as error:
-            known = ", ".join(member.value for member in kind)
-            raise ConfigError(f"{where} is {value!r}, not one of {known}") from error
-
-    return convert
-
-
-def _tls(value: Any, where: str) -> TlsFiles | None:
-    if value is None:
-        return None
-    paths = _object(value, where)
-    if "ca" not in paths:
-        raise ConfigError(f"{where} has no 'ca': without it everybody would be let in")
-    return _build(TlsFiles, paths, where, dict.fromkeys(("ca", "cert", "key"), _path))
-
-
-def _limits(value: Any, where: str) -> Limits:
-    try:
-        return _build(Limits, _object(value, where), where, {})
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
-
-
-def _path(value: Any, where: str) -> Path:
-    if not isinstance(value, str) or not value:
-        raise ConfigError(f"{where} is {value!r}, not the path of a file")
-    return Path(value)
-
-
-def _ip(value: Any, where: str) -> IPv4Address:
-    try:
-        return IPv4Address(value)
-    except (AddressValueError, ValueError) as error:
-        raise ConfigError(f"{where} is {value!r}, not an IPv4 address") from error
-
-
-def _mac(value: Any, where: str) -> str:
-    text = str(value).lower()
-    if MAC.fullmatch(text) is None:
-        raise ConfigError(f"{where} is {value!r}, not a MAC such as 02:00:00:00:00:01")
-    return text
-
-
-def _check(config: Config) -> None:
-    """What no single field can tell."""
+def _mistakes(config: Config) -> Iterator[str]:
+    """What no single field can tell; each may count on what was looked at before it."""
     if not 1 <= config.renumber_messages <= _MOST_MESSAGES:
-        raise ConfigError(
+        yield (
             f"renumber_messages is {config.renumber_messages}, not between 1 and 2^30: a switch sums "
             "the first 2^31 messages of a generation, and some time must be left to begin another"
         )
@@ -337,101 +306,94 @@ def _check(config: Config) -> None:
         ("host MAC", [h.mac for h in config.hosts]),
         ("switch port", [f"{h.switch} port {h.port}" for h in config.hosts]),
     ):
-        twice = sorted({value for value in values if values.count(value) > 1})
-        if twice:
-            raise ConfigError(f"{what} {twice[0]} is given twice")
+        yield from (f"{what} {twice} is given twice" for twice in _twice(values))
     names = [switch.name for switch in config.switches]
     for host in config.hosts:
         if host.switch not in names:
-            raise ConfigError(
-                f"host {host.name} is behind switch {host.switch!r}; known are {', '.join(names)}"
-            )
-        _check_port(host.port, f"host {host.name}")
-    _check_links(config)
+            yield f"host {host.name} is behind switch {host.switch!r}; known are {', '.join(names)}"
+        yield from _wrong_port(host.port, f"host {host.name}")
+    yield from _wrong_links(config)
     if config.path_mtu not in PATH_MTUS:
-        raise ConfigError(f"path_mtu {config.path_mtu} is not one of {', '.join(map(str, PATH_MTUS))}")
+        yield f"path_mtu {config.path_mtu} is not one of {', '.join(map(str, PATH_MTUS))}"
     try:
         check_window(config.window, config.message_packets)
     except ValueError as error:
-        raise ConfigError(str(error)) from error
+        yield str(error)
     if not 0 < config.heartbeat_interval_s < config.heartbeat_timeout_s:
-        raise ConfigError("heartbeat_interval_s must be above 0 and below heartbeat_timeout_s")
-    _check_absences(config)
+        yield "heartbeat_interval_s must be above 0 and below heartbeat_timeout_s"
+    yield from _wrong_absences(config)
     if config.probe_interval_s < 0 or config.probe_lost < 1 or config.probe_found < 1:
-        raise ConfigError("probe_interval_s must not be below 0, probe_lost and probe_found not below 1")
+        yield "probe_interval_s must not be below 0, probe_lost and probe_found not below 1"
     for name, least, most, meaning in _RC_LIMITS:
         value = getattr(config, name)
         if not least <= value <= most:
-            raise ConfigError(f"{name} {value} is not within {least}..{most}: {meaning}")
+            yield f"{name} {value} is not within {least}..{most}: {meaning}"
 
 
-def _check_absences(config: Config) -> None:
+def _twice(values: Sequence[Any]) -> list[Any]:
+    return sorted({value for value in values if values.count(value) > 1})
+
+
+def _wrong_absences(config: Config) -> Iterator[str]:
     """Nobody may be given up while a lease lasts, which is shorter than both of the times below."""
     if not config.lost_timeout_s > 0:
-        raise ConfigError(
+        yield (
             f"lost_timeout_s is {config.lost_timeout_s:g}, and has to be above 0: a worker whose connection "
             "breaks has so long to come back"
         )
     name = min("lost_timeout_s", "heartbeat_timeout_s", key=lambda name: float(getattr(config, name)))
     least = getattr(config, name)
     if not config.resume_timeout_s >= least:
-        raise ConfigError(
+        yield (
             f"resume_timeout_s is {config.resume_timeout_s:g}, and has to be at least {name}, {least:g} s: "
             "after a restart of the controller a worker of an elastic job would be given up while it still "
             "returns results"
         )
 
 
-def _check_port(port: int, where: str) -> None:
+def _wrong_port(port: int, where: str) -> Iterator[str]:
     if not 0 <= port < MAX_PORTS or port in (CPU_PORT, DROP_PORT):
-        raise ConfigError(f"{where}: port {port} is the CPU or drop port, or beyond 0..{MAX_PORTS - 1}")
+        yield f"{where}: port {port} is the CPU or drop port, or beyond 0..{MAX_PORTS - 1}"
 
 
-def _check_links(config: Config) -> None:
+def _wrong_links(config: Config) -> Iterator[str]:
     """Two levels, leaves with hosts and spines with none, and one link at most between two switches."""
-    ids = {switch.name: switch.device_id for switch in config.switches}
-    above = {link.b for link in config.links}
+    if not config.links:
+        return
+    spines, ids = config.spines, {switch.name: switch.device_id for switch in config.switches}
     used = {(host.switch, host.port): f"host {host.name}" for host in config.hosts}
-    seen: set[str] = set()
     for i, link in enumerate(config.links):
         where = f"links[{i}] ({link.name})"
         for end, name, port in (("a", link.a, link.a_port), ("b", link.b, link.b_port)):
             if name not in ids:
-                raise ConfigError(f"{where}: {end} is {name!r}; known switches are {', '.join(ids)}")
+                yield f"{where}: {end} is {name!r}; known switches are {', '.join(ids)}"
             if not 0 <= ids[name] <= _MAX_DEVICE_ID:
-                raise ConfigError(
-                    f"{where}: {name} has device id {ids[name]}, links need 0..{_MAX_DEVICE_ID}"
-                )
-            _check_port(port, f"{where}: {end}_port")
+                yield f"{where}: {name} has device id {ids[name]}, links need 0..{_MAX_DEVICE_ID}"
+            yield from _wrong_port(port, f"{where}: {end}_port")
             other = used.setdefault((name, port), where)
             if other != where:
-                raise ConfigError(f"{where}: {name} port {port} is taken by {other}")
-        if link.a in above:
-            raise ConfigError(
+                yield f"{where}: {name} port {port} is taken by {other}"
+        if link.a in spines:
+            yield (
                 f"{where}: {link.a} is a spine, as other links have it as b: a is always the leaf, and there "
                 "are two levels"
             )
-        if link.name in seen:
-            raise ConfigError(f"{where} is given twice: one link between two switches")
-        seen.add(link.name)
-    if not config.links:
-        return
+        if link.name in [before.name for before in config.links[:i]]:
+            yield f"{where} is given twice: one link between two switches"
     for host in config.hosts:
-        if host.switch in above:
-            raise ConfigError(f"host {host.name} is behind {host.switch}, which is a spine: links lead to it")
-    numbers = list(ids.values())
-    twice = sorted({number for number in numbers if numbers.count(number) > 1})
-    if twice:
-        raise ConfigError(f"device id {twice[0]} is given twice: addresses between switches are made of it")
+        if host.switch in spines:
+            yield f"host {host.name} is behind {host.switch}, which is a spine: links lead to it"
+    for number in _twice(list(ids.values())):
+        yield f"device id {number} is given twice: addresses between switches are made of it"
     for leaf in config.leaves:
         if not any(link.a == leaf for link in config.links):
-            raise ConfigError(f"switch {leaf} has no link to any spine, but other leaves have")
+            yield f"switch {leaf} has no link to any spine, but other leaves have"
         hosts = len(config.hosts_of(leaf))
         if hosts > MAX_RANKS:
-            raise ConfigError(f"switch {leaf} has {hosts} hosts: at most {MAX_RANKS} where leaves have links")
+            yield f"switch {leaf} has {hosts} hosts: at most {MAX_RANKS} where leaves have links"
     for what, names, most in (("leaves", config.leaves, MAX_LEAVES), ("spines", config.spines, MAX_SPINES)):
         if len(names) > most:
-            raise ConfigError(f"there are {len(names)} {what}, {most} are possible")
+            yield f"there are {len(names)} {what}, {most} are possible"
 
 
 def check_window(window: int | None, packets: int | None) -> None:

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from controller.admission import parse_quotas
 from controller.api.errors import ControllerError, NotPossibleError
 from controller.desired import Desired, parse
-from controller.drift import NO_DIFFERENCE, Change, Difference, batch, difference
+from controller.difference import NO_DIFFERENCE, Change, Difference, batch, difference
 from controller.entries import key_of
 from controller.fabric import ManagedSwitch
 from controller.marked import DocumentError
@@ -116,27 +116,27 @@ class Configuration:
     async def apply(self, document: str) -> Report:
         """Make it so. DocumentError; what a switch refuses is in the report, which is not `applied` then."""
 
-        async def work() -> Report:
-            async with self._turn:
-                return await self._apply(self._desired(document, self._revisions.current()), document)
-
-        return await self._to_the_end(work())
+        return await self._to_the_end(lambda: (self._desired(document, self._revisions.current()), document))
 
     async def rollback(self, number: int | None) -> Report:
         """Back to what was applied last, or to a revision, which becomes a new one. NotFoundError."""
 
-        async def work() -> Report:
-            async with self._turn:
-                revision = self._revisions.current() if number is None else self._revisions.get(number)
-                return await self._apply(self._parse_revision(revision), revision.document)
+        def wanted() -> tuple[Desired, str]:
+            revision = self._revisions.current() if number is None else self._revisions.get(number)
+            return self._parse_revision(revision), revision.document
 
-        return await self._to_the_end(work())
+        return await self._to_the_end(wanted)
 
     # Inside
 
-    async def _to_the_end(self, work: Coroutine[Any, Any, Report]) -> Report:
-        """Nobody who goes away in the middle leaves switches half written."""
-        task = asyncio.ensure_future(work)
+    async def _to_the_end(self, wanted: Callable[[], tuple[Desired, str]]) -> Report:
+        """Apply it. Nobody who goes away in the middle leaves switches half written."""
+
+        async def work() -> Report:
+            async with self._turn:
+                return await self._apply(*wanted())
+
+        task = asyncio.ensure_future(work())
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)
         return await asyncio.shield(task)
@@ -265,22 +265,14 @@ class Configuration:
     def _settings(self, desired: Desired) -> tuple[Setting, ...]:
         """How the controller's own part of the document differs from what is in force."""
         now = self._in_force
-        drain = [
-            Setting(
-                "drain",
-                name,
-                "drained" if name in now.drain else "",
-                "drained" if name in desired.drain else "",
-            )
-            for name in sorted(now.drain ^ desired.drain)
-        ]
-        before, after = _flat(now.quotas), _flat(desired.quotas)
-        quotas = [
-            Setting("quota", key, before.get(key, ""), after.get(key, ""))
+        drained = (dict.fromkeys(now.drain, "drained"), dict.fromkeys(desired.drain, "drained"))
+        quotas = (_flat(now.quotas), _flat(desired.quotas))
+        return tuple(
+            Setting(what, key, before.get(key, ""), after.get(key, ""))
+            for what, (before, after) in (("drain", drained), ("quota", quotas))
             for key in sorted({*before, *after})
             if before.get(key) != after.get(key)
-        ]
-        return (*drain, *quotas)
+        )
 
 
 async def _come(switch: ManagedSwitch) -> None:

@@ -16,7 +16,6 @@ What the fabric and the jobs need is not in it, and what belongs to them it may 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -25,10 +24,10 @@ from typing import Any
 from controller.admission import QuotaError, parse_quotas
 from controller.allocator import FLOOD_GROUP
 from controller.entries import Entry, Group, Key, TableEntry, key_of
+from controller.flows import JOB_GROUPS, JOB_TABLES
 from controller.graph import ALL_UP, Graph
 from controller.marked import DocumentError, Marked, read
 from controller.marks import MARK_GROUP
-from controller.recovery import JOB_GROUPS, JOB_TABLES
 from controller.routes import FLOOD
 from controller.vocabulary import Vocabulary, WordError
 from p4src import AGAIN_GROUP, CPU_PORT, DROP_PORT, MAX_PORTS
@@ -69,17 +68,18 @@ def parse(text: str, graph: Graph, vocabulary: Vocabulary, base: Mapping[str, Se
     """
     top = read(text).mapping()
     reader = _Reader(graph, vocabulary, base)
-    for name in top.keys() - set(_PARTS):
+    parts = {
+        "drain": reader.read_drain,
+        "quotas": reader.read_quotas,
+        "groups": reader.read_groups,  # before entries, which may name them
+        "entries": reader.read_entries,
+    }
+    for name in top.keys() - parts.keys():
         with reader.mistakes.noting():
             raise top[name].wrong(f"{name!r} is not known here; known are {', '.join(_PARTS)}")
-    with reader.mistakes.noting():
-        reader.read_drain(top.get("drain"))
-    with reader.mistakes.noting():
-        reader.read_quotas(top.get("quotas"))
-    with reader.mistakes.noting():
-        reader.read_groups(top.get("groups"))
-    with reader.mistakes.noting():
-        reader.read_entries(top.get("entries"))
+    for name, read_part in parts.items():
+        with reader.mistakes.noting():
+            read_part(top.get(name))
     reader.mistakes.raise_if_any()
     return Desired(
         frozenset(reader.drain),
@@ -88,27 +88,22 @@ def parse(text: str, graph: Graph, vocabulary: Vocabulary, base: Mapping[str, Se
     )
 
 
-def _line_of(mistake: str) -> int:
-    found = re.match(r"line (\d+)", mistake)
-    return int(found[1]) if found else 0
-
-
 class _Mistakes:
     """Mistakes so far: whoever wrote the document wants to see all of them."""
 
     def __init__(self) -> None:
-        self.lines: list[str] = []
+        self.found: list[DocumentError] = []
 
     @contextmanager
     def noting(self) -> Iterator[None]:
         try:
             yield
         except DocumentError as error:
-            self.lines.append(str(error))
+            self.found.append(error)
 
     def raise_if_any(self) -> None:
-        if self.lines:
-            lines = sorted(self.lines, key=_line_of)
+        if self.found:
+            lines = [str(mistake) for mistake in sorted(self.found, key=lambda mistake: mistake.line)]
             shown = [lines[0]]
             while len(shown) < len(lines) and sum(map(len, shown)) < _SHOWN:
                 shown.append(lines[len(shown)])
@@ -117,7 +112,7 @@ class _Mistakes:
 
 
 class _Reader:
-    """Reads the four parts; groups before entries, which may name them."""
+    """Reads the four parts."""
 
     def __init__(self, graph: Graph, vocabulary: Vocabulary, base: Mapping[str, Sequence[Entry]]) -> None:
         self.graph = graph
@@ -163,24 +158,23 @@ class _Reader:
     def read_quotas(self, given: Marked | None) -> None:
         if given is None or given.is_null:
             return
-        values = given.mapping(known=("job_slots", "tenants", "preemption"))
+        read = {"job_slots": _slots, "tenants": self._tenants, "preemption": Marked.flag}
         quotas: dict[str, Any] = {}
-        if "job_slots" in values:
+        for name, value in given.mapping(known=tuple(read)).items():
             with self.mistakes.noting():
-                quotas["job_slots"] = _slots(values["job_slots"])
-        if "tenants" in values:
-            quotas["tenants"] = {}
-            for name, tenant in values["tenants"].mapping().items():
-                with self.mistakes.noting():
-                    quotas["tenants"][name] = _tenant(tenant)
-        if "preemption" in values:
-            with self.mistakes.noting():
-                quotas["preemption"] = values["preemption"].flag()
+                quotas[name] = read[name](value)
         try:
             parse_quotas(quotas)
         except QuotaError as error:
             raise given.wrong(str(error)) from error
         self.quotas = quotas
+
+    def _tenants(self, given: Marked) -> dict[str, Any]:
+        tenants = {}
+        for name, tenant in given.mapping().items():
+            with self.mistakes.noting():
+                tenants[name] = _tenant(tenant)
+        return tenants
 
     # Groups.
 
@@ -311,13 +305,8 @@ def _slots(given: Marked) -> int | None:
 
 
 def _tenant(given: Marked) -> dict[str, Any]:
-    values = given.mapping(known=("weight", "slots"))
-    tenant: dict[str, Any] = {}
-    if "weight" in values:
-        tenant["weight"] = values["weight"].positive()
-    if "slots" in values:
-        tenant["slots"] = _slots(values["slots"])
-    return tenant
+    read = {"weight": Marked.positive, "slots": _slots}
+    return {name: read[name](value) for name, value in given.mapping(known=tuple(read)).items()}
 
 
 def _group_number(where: Marked, text: str) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,7 @@ class TableEntry:
 class Group:
     """A multicast group; replicas are (egress port, instance), sorted."""
 
+    table: ClassVar = "group"
     group: int
     replicas: tuple[tuple[int, int], ...]
 
@@ -38,9 +39,7 @@ Key: TypeAlias = tuple[Any, ...]
 
 def key_of(entry: Entry) -> Key:
     """What two entries cannot share on one switch."""
-    if isinstance(entry, Group):
-        return ("group", entry.group)
-    return (entry.table, entry.match)
+    return (entry.table, entry.group if isinstance(entry, Group) else entry.match)
 
 
 def table_entry(
@@ -53,21 +52,18 @@ def table_entry(
 def to_json(entry: Entry) -> list[Any]:
     """Lists that `from_json` takes back."""
     if isinstance(entry, Group):
-        return ["group", entry.group, entry.replicas]
+        return [Group.table, entry.group, entry.replicas]
     return ["entry", entry.table, entry.match, entry.action, entry.params]
 
 
 def from_json(value: list[Any]) -> Entry:
     """An entry from `to_json`'s lists."""
-    if value[0] == "group":
-        return Group(value[1], tuple((port, instance) for port, instance in value[2]))
-    _, table, match, action, params = value
-    return TableEntry(
-        table,
-        tuple((name, tuple(v) if isinstance(v, list) else v) for name, v in match),
-        action,
-        tuple((name, v) for name, v in params),
-    )
+    kind, *fields = _tuples(value)
+    return Group(*fields) if kind == Group.table else TableEntry(*fields)
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(_tuples(item) for item in value) if isinstance(value, list) else value
 
 
 def _text(value: int | tuple[int, int]) -> str:

@@ -3,65 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from collections.abc import Iterable
 
 from controller.allocator import SwitchAllocator
 from controller.api.errors import UnreachableError
-from controller.config import SwitchConfig
-from controller.entries import Entry, Key, key_of
+from controller.entries import Entry, key_of
 from controller.flows import removal_order
 from controller.marks import mark_of
-from controller.queries import SlotContent
 from controller.store import Place
-from controller.switch import CounterCell
-from controller.updates import Failure, Update, UpdateKind, WriteError
-
-
-class ControlledSwitch(Protocol):
-    """What the jobs need of `controller.switch.Switch`, which says what the methods do."""
-
-    config: SwitchConfig
-    guards: Callable[[], Sequence[Entry]]
-    base: Callable[[], Sequence[Entry]]
-    on_found: Callable[[Iterable[Entry]], None]
-    on_echo: Callable[[int], None] | None
-
-    @property
-    def connected(self) -> bool: ...
-
-    @property
-    def state(self) -> str: ...
-
-    @property
-    def program_sha256(self) -> str: ...
-
-    @property
-    def written(self) -> dict[Key, Entry]: ...
-
-    async def adopt(self, wanted: Sequence[Entry]) -> None: ...
-
-    async def install(self, entries: Sequence[Entry]) -> None: ...
-
-    async def remove(self, entries: Sequence[Entry]) -> None: ...
-
-    async def read_entries(self) -> set[Entry]: ...
-
-    async def runs_our_program(self) -> bool: ...
-
-    async def write_batch(self, updates: Sequence[Update]) -> list[Failure]: ...
-
-    async def send_frame(self, port: int, frame: bytes) -> None: ...
-
-    async def flow_counters(self, first: int, count: int) -> dict[str, list[CounterCell]]: ...
-
-    async def port_counters(self, ports: Iterable[int]) -> dict[str, dict[int, CounterCell]]: ...
-
-    async def reset_flow_counters(self, first: int, count: int) -> None: ...
-
-    async def slots(self, first: int, count: int, *, step: int = 1) -> list[SlotContent]: ...
-
-    async def push(self) -> None: ...
+from controller.switch import Switch
+from controller.updates import Update, UpdateKind, WriteError
 
 
 class ManagedSwitch:
@@ -72,7 +23,7 @@ class ManagedSwitch:
     the newest that others than this process have given it.
     """
 
-    def __init__(self, switch: ControlledSwitch) -> None:
+    def __init__(self, switch: Switch) -> None:
         self.switch = switch
         self.allocator = SwitchAllocator()
         self.lock = asyncio.Lock()

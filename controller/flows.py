@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from controller.allocator import Region
-from controller.entries import Entry, Group, TableEntry, table_entry
+from controller.allocator import FLOOD_GROUP, Region
+from controller.entries import Entry, Group, Key, TableEntry, table_entry
 from controller.routes import mac_number, switch_mac
 from controller.specs import Member, Plan
+from p4src import MAX_JOBS
 
 FLOW = "SwitchIngress.membership.flow"
 MEMBER_QP = "SwitchIngress.membership.member_qp"
 EMIT = "SwitchEgress.emit.emit"
 TREE_JOB = "SwitchIngress.tree.job"
 UPLINK = "SwitchIngress.up.uplink"
+JOB_TABLES = (FLOW, MEMBER_QP, EMIT, TREE_JOB, UPLINK)
+JOB_GROUPS = range(FLOOD_GROUP + 1, FLOOD_GROUP + 1 + MAX_JOBS)
 
 RNR_NAK = 0x20  # AETH syndrome, with a timer in the lower five bits
 
@@ -92,25 +95,19 @@ def leaf_entries(ring: Ring, plan: Plan, region: Region, *, check_icrc: bool, rn
     return entries
 
 
-def removal_order(entries: Sequence[Entry]) -> tuple[list[Entry], list[Entry]]:
+def removal_order(entries: Collection[Entry]) -> tuple[list[Entry], list[Entry]]:
     """What to remove at once, and what only when no worker can send any more.
 
     The guards stay until then: without flow entries they drop what is still under way. Forwarded, it would be
     in order at the receiver and be taken for a sum.
     """
-    guards: list[Entry] = [
-        entry for entry in entries if isinstance(entry, TableEntry) and entry.table == MEMBER_QP
-    ]
-    kept = set(guards)
-    rest = [entry for entry in entries if entry not in kept]
-    rest.sort(key=_removal_rank)
-    return rest, guards
+    rest = [entry for entry in entries if entry.table != MEMBER_QP]
+    return rest, [entry for entry in entries if entry.table == MEMBER_QP]
 
 
-def _removal_rank(entry: Entry) -> int:
-    if isinstance(entry, Group):
-        return 2
-    return 0 if entry.table in (FLOW, TREE_JOB) else 1
+def of_jobs(key: Key) -> bool:
+    """Whether only jobs have such entries: sums depend on them."""
+    return key[0] in JOB_TABLES or (key[0] == Group.table and key[1] in JOB_GROUPS)
 
 
 def _group(ring: Ring, region: Region) -> Group:
@@ -147,13 +144,20 @@ def _from_spine(ring: Ring, port: int, plan: Plan, region: Region) -> TableEntry
         {"ingress_port": port, "generation": plan.generation},
         "SwitchIngress.tree.from_spine",
         flow=region.flow(ring.exit),
-        all_ranks=(1 << len(ring.members)) - 1,
-        region=region.base,
-        window_mask=2 * plan.window - 1,
-        packets_shift=plan.message_packets.bit_length() - 1,
-        psn_shift=8 * ring.exit,
-        group=region.group,
+        **sums(plan, region, count=len(ring.members), place=ring.exit),
     )
+
+
+def sums(plan: Plan, region: Region, *, count: int, place: int) -> dict[str, int]:
+    """What an entry says of a job whose sums are of `count` parts, about the part at a place."""
+    return {
+        "all_ranks": (1 << count) - 1,
+        "region": region.base,
+        "window_mask": 2 * plan.window - 1,
+        "packets_shift": plan.message_packets.bit_length() - 1,
+        "psn_shift": 8 * place,
+        "group": region.group,
+    }
 
 
 def _data_flow(
@@ -170,12 +174,7 @@ def _data_flow(
         generation=plan.generation,
         rank=member.rank,
         rank_bit=1 << place,
-        all_ranks=(1 << len(ring.members)) - 1,
-        region=region.base,
-        window_mask=2 * plan.window - 1,
-        packets_shift=plan.message_packets.bit_length() - 1,
-        psn_shift=8 * place,
-        group=region.group,
+        **sums(plan, region, count=len(ring.members), place=place),
         check_icrc=int(check_icrc),
         first_psn=member.psn_out,
         ack_qp=member.qpn_out,

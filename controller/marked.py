@@ -16,7 +16,14 @@ _NULL = ("", "~", "null", "Null", "NULL")
 
 
 class DocumentError(InvalidRequestError):
-    """What is wrong with a document, a line for each mistake: "line 3, entries.s1[0].table: ..."."""
+    """What is wrong with a document, a line for each mistake: "line 3, entries.s1[0].table: ...".
+
+    `line`: that of the only one, from 1.
+    """
+
+    def __init__(self, message: str, *, line: int = 0) -> None:
+        super().__init__(message)
+        self.line = line
 
 
 @dataclass(frozen=True)
@@ -38,7 +45,7 @@ class Marked:
 
     def wrong(self, why: str) -> DocumentError:
         """The error to raise about this value."""
-        return DocumentError(f"{self.where}: {why}")
+        return DocumentError(f"{self.where}: {why}", line=self.line)
 
     @property
     def is_null(self) -> bool:

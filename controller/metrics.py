@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -17,15 +17,17 @@ import grpc
 
 from controller.api import controller_pb2 as pb
 from controller.api.errors import ControllerError
-from controller.inventory import PORT_DROPS, link_messages
 from controller.renewals import Cause
 from controller.service import ControllerService
+from controller.views import PORT_DROPS, link_messages
 from telemetry.address import MetricsError
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
 TIMEOUT_S: Final = 5.0
+_Key = tuple[str, ...]
+_Gauges = Mapping[str, tuple[str, Callable[[Any], float]]]  # by name: the help, and the value of one
 _MODES: Final = {pb.MODE_UNSPECIFIED: "undecided", pb.IN_NETWORK: "in_network", pb.RING: "ring"}
 
 
@@ -102,165 +104,130 @@ async def snapshot(service: ControllerService) -> Snapshot:
 def families(found: Snapshot, *, unread: int) -> Iterator[Metric]:
     """As Prometheus' metric families."""
     yield from _of_jobs(found.jobs)
-    yield from _of_switches(found.status.switches)
+    yield from _of_each(_SWITCHES, ("switch",), {(s.name,): s for s in found.status.switches})
     yield from _of_flows(found.flows)
     yield from _of_ports(found.ports)
-    yield from _of_links(found.links)
+    yield from _of_each(_LINKS, ("link",), {(f"{link.a}:{link.b}",): link for link in found.links})
     yield _counter(
         "job_renewals",
         "Renewals of running jobs under a new generation that this controller began, by cause.",
         ("cause",),
-        [((cause,), count) for cause, count in found.renewals.items()],
+        {(cause,): count for cause, count in found.renewals.items()},
     )
     yield _counter(
-        "controller_unanswered_reads", "Reads of switches for these metrics that failed.", (), [((), unread)]
+        "controller_unanswered_reads", "Reads of switches for these metrics that failed.", (), {(): unread}
     )
+
+
+# Gauges, with what they say of a job, a switch or a link.
+_JOBS: Final[_Gauges] = {
+    "job_world_size": ("Workers that a job has.", lambda job: job.spec.world_size),
+    "job_workers_connected": (
+        "Workers of a job that are connected with the controller.",
+        lambda job: sum(worker.connected for worker in job.workers),
+    ),
+    "job_heartbeat_age_seconds": (
+        "For how long the most silent worker of a job was not heard.",
+        lambda job: max((worker.heard_s_ago for worker in job.workers), default=0.0),
+    ),
+    "job_in_network": (
+        "Whether the switches make a job's sums (else: ring all-reduce).",
+        lambda job: job.mode == pb.IN_NETWORK,
+    ),
+    "job_renewing": (
+        "Whether a job is about to go on under a new generation.",
+        lambda job: job.renewing,
+    ),
+    "job_queue_position": (
+        "A job's place in the queue for slots, from 1; 0 where it does not wait.",
+        lambda job: job.waitlisted.position,
+    ),
+}
+_SWITCHES: Final[_Gauges] = {
+    "switch_connected": ("Whether the controller is connected with the switch.", lambda s: s.connected),
+    "switch_slots": ("Slots of the switch.", lambda s: s.slots),
+    "switch_slots_allocated": ("Slots of the switch that jobs own.", lambda s: s.slots_used),
+    "switch_jobs": ("Jobs that own slots of the switch.", lambda s: s.jobs),
+}
+_LINKS: Final[_Gauges] = {
+    "link_up": ("Whether probes come back over a link between switches.", lambda link: link.up)
+}
+
+
+def _of_each(gauges: _Gauges, labels: Sequence[str], those: Mapping[_Key, Any]) -> Iterator[Metric]:
+    for name, (text, value) in gauges.items():
+        yield _gauge(name, text, labels, {key: value(one) for key, one in those.items()})
 
 
 def _of_jobs(jobs: Sequence[pb.JobInfo]) -> Iterator[Metric]:
-    phases = Counter((pb.Phase.Name(job.phase).lower(), _MODES[job.mode or job.spec.mode]) for job in jobs)
-    yield _gauge(
-        "jobs",
-        "Jobs that the controller remembers, the last of each name.",
-        ("phase", "mode"),
-        phases.items(),
-    )
-    live = [job for job in jobs if job.phase not in (pb.CREATED, pb.ENDED)]
-    one = ("job", "tenant")
-    labels = [(job.spec.name, job.spec.tenant or "default") for job in live]
-    yield _gauge(
-        "job_world_size", "Workers that a job has.", one, _zip(labels, (j.spec.world_size for j in live))
+    phases: Counter[_Key] = Counter(
+        (pb.Phase.Name(job.phase).lower(), _MODES[job.mode or job.spec.mode]) for job in jobs
     )
     yield _gauge(
-        "job_workers_connected",
-        "Workers of a job that are connected with the controller.",
-        one,
-        _zip(labels, (sum(worker.connected for worker in job.workers) for job in live)),
+        "jobs", "Jobs that the controller remembers, the last of each name.", ("phase", "mode"), phases
     )
-    yield _gauge(
-        "job_heartbeat_age_seconds",
-        "For how long the most silent worker of a job was not heard.",
-        one,
-        _zip(labels, (max((worker.heard_s_ago for worker in job.workers), default=0.0) for job in live)),
-    )
-    yield _gauge(
-        "job_in_network",
-        "Whether the switches make a job's sums (else: ring all-reduce).",
-        one,
-        _zip(labels, (job.mode == pb.IN_NETWORK for job in live)),
-    )
-    yield _gauge(
-        "job_renewing",
-        "Whether a job is about to go on under a new generation.",
-        one,
-        _zip(labels, (job.renewing for job in live)),
-    )
-    yield _gauge(
-        "job_queue_position",
-        "A job's place in the queue for slots, from 1; 0 where it does not wait.",
-        one,
-        _zip(labels, (job.waitlisted.position for job in live)),
-    )
+    live: dict[_Key, pb.JobInfo] = {
+        (job.spec.name, job.spec.tenant or "default"): job
+        for job in jobs
+        if job.phase not in (pb.CREATED, pb.ENDED)
+    }
+    yield from _of_each(_JOBS, ("job", "tenant"), live)
     yield _gauge(
         "job_slots",
         "Slots that a job owns on a switch.",
-        (*one, "switch"),
-        [((*label, place.switch), place.slots) for label, job in _zip(labels, live) for place in job.places],
+        ("job", "tenant", "switch"),
+        {(*key, place.switch): place.slots for key, job in live.items() for place in job.places},
     )
 
 
-def _of_switches(switches: Sequence[pb.SwitchInfo]) -> Iterator[Metric]:
-    labels = [(switch.name,) for switch in switches]
-    for name, text, values in (
-        (
-            "switch_connected",
-            "Whether the controller is connected with the switch.",
-            [s.connected for s in switches],
-        ),
-        ("switch_slots", "Slots of the switch.", [s.slots for s in switches]),
-        ("switch_slots_allocated", "Slots of the switch that jobs own.", [s.slots_used for s in switches]),
-        ("switch_jobs", "Jobs that own slots of the switch.", [s.jobs for s in switches]),
-    ):
-        yield _gauge(name, text, ("switch",), _zip(labels, values))
-
-
 def _of_flows(flows: Sequence[pb.FlowCounters]) -> Iterator[Metric]:
-    packets: Counter[tuple[str, ...]] = Counter()
-    octets: Counter[tuple[str, ...]] = Counter()
+    packets: Counter[_Key] = Counter()
+    octets: Counter[_Key] = Counter()
     for flow in flows:
         for event, value in sorted(flow.counters.items()):
             packets[flow.switch, flow.job, event] += value.packets
             octets[flow.switch, flow.job, event] += value.bytes
     labels = ("switch", "job", "event")
-    yield _counter(
-        "flow_packets", "What a switch did with the packets of a job's flows.", labels, packets.items()
-    )
-    yield _counter("flow_bytes", "Bytes of the packets of a job's flows.", labels, octets.items())
+    yield _counter("flow_packets", "What a switch did with the packets of a job's flows.", labels, packets)
+    yield _counter("flow_bytes", "Bytes of the packets of a job's flows.", labels, octets)
 
 
 def _of_ports(ports: Sequence[pb.Port]) -> Iterator[Metric]:
     labels = ("switch", "port", "peer")
-    keys = [(port.switch, str(port.port), port.host or port.peer) for port in ports]
+    keyed = {(port.switch, str(port.port), port.host or port.peer): port for port in ports}
     for way, text in (("received", "received at"), ("sent", "sent from")):
-        values = [getattr(port, way) for port in ports]
-        yield _counter(
-            f"port_{way}_packets",
-            f"Packets {text} a port, as the P4 program counts.",
-            labels,
-            _zip(keys, (value.packets for value in values)),
-        )
-        yield _counter(
-            f"port_{way}_bytes",
-            f"Bytes {text} a port, as the P4 program counts.",
-            labels,
-            _zip(keys, (value.bytes for value in values)),
-        )
+        for unit in ("packets", "bytes"):
+            yield _counter(
+                f"port_{way}_{unit}",
+                f"{unit.capitalize()} {text} a port, as the P4 program counts.",
+                labels,
+                {key: getattr(getattr(port, way), unit) for key, port in keyed.items()},
+            )
     yield _counter(
         "port_dropped_packets",
         "Packets of no flow that the P4 program dropped, by the port that they came in at.",
         (*labels, "reason"),
-        [
-            ((*key, reason), port.drops[reason].packets)
-            for key, port in _zip(keys, ports)
-            for reason in PORT_DROPS
-        ],
+        {(*key, why): port.drops[why].packets for key, port in keyed.items() for why in PORT_DROPS},
     )
 
 
-def _of_links(links: Sequence[pb.Link]) -> Iterator[Metric]:
-    keys = [(f"{link.a}:{link.b}",) for link in links]
-    yield _gauge(
-        "link_up",
-        "Whether probes come back over a link between switches.",
-        ("link",),
-        _zip(keys, (link.up for link in links)),
-    )
-
-
-def _gauge(
-    name: str, text: str, labels: Sequence[str], samples: Iterable[tuple[Sequence[str], float]]
-) -> Metric:
+def _gauge(name: str, text: str, labels: Sequence[str], samples: Mapping[_Key, float]) -> Metric:
     from prometheus_client.core import GaugeMetricFamily
 
-    family = GaugeMetricFamily(f"p4reduce_{name}", text, labels=labels)
-    for key, value in samples:
-        family.add_metric(key, float(value))
-    return family
+    return _filled(GaugeMetricFamily(f"p4reduce_{name}", text, labels=labels), samples)
 
 
-def _counter(
-    name: str, text: str, labels: Sequence[str], samples: Iterable[tuple[Sequence[str], float]]
-) -> Metric:
+def _counter(name: str, text: str, labels: Sequence[str], samples: Mapping[_Key, float]) -> Metric:
     from prometheus_client.core import CounterMetricFamily
 
-    family = CounterMetricFamily(f"p4reduce_{name}", text, labels=labels)
-    for key, value in samples:
-        family.add_metric(key, value)
-    return family
+    return _filled(CounterMetricFamily(f"p4reduce_{name}", text, labels=labels), samples)
 
 
-def _zip(keys: Iterable[Any], values: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
-    return zip(keys, values, strict=True)
+def _filled(family: Any, samples: Mapping[_Key, float]) -> Metric:
+    for key, value in samples.items():
+        family.add_metric(key, float(value))
+    filled: Metric = family
+    return filled
 
 
 class _Context:

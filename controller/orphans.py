@@ -14,8 +14,7 @@ from dataclasses import dataclass, replace
 from controller.allocator import Region
 from controller.entries import Entry, Group, TableEntry, key_of
 from controller.fabric import collide
-from controller.flows import EMIT, FLOW, MEMBER_QP, TREE_JOB, UPLINK
-from controller.recovery import JOB_GROUPS, of_jobs
+from controller.flows import EMIT, FLOW, JOB_GROUPS, MEMBER_QP, TREE_JOB, UPLINK, of_jobs
 from controller.store import Place
 from p4src import MAX_RANKS
 

@@ -383,10 +383,7 @@ class P4RuntimeClient:
             responses = self._stub.Read(request, timeout=self._timeout_s)
             return [entity async for response in responses for entity in response.entities]
 
-        try:
-            return await self._alone(collect)
-        except grpc.aio.AioRpcError as error:
-            raise self._error(error, "a read") from error
+        return await self._answer(collect, "a read")
 
     async def _alone(self, work: Callable[[], Awaitable[_T]]) -> _T:
         """Await something of grpc.aio in a task of its own.
@@ -412,8 +409,11 @@ class P4RuntimeClient:
             raise SwitchUnreachableError(f"{self.label}: the connection is closed") from error
 
     async def _call(self, rpc: Any, request: Any, what: str, *, timeout_s: float | None = None) -> Any:
+        return await self._answer(lambda: rpc(request, timeout=timeout_s or self._timeout_s), what)
+
+    async def _answer(self, work: Callable[[], Awaitable[_T]], what: str) -> _T:
         try:
-            return await self._alone(lambda: rpc(request, timeout=timeout_s or self._timeout_s))
+            return await self._alone(work)
         except grpc.aio.AioRpcError as error:
             raise self._error(error, what) from error
 

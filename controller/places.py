@@ -266,7 +266,7 @@ class Places:
                 for place in reversed(places):  # spines first
                     switch = self.switches[place.switch]
                     await self._make_room(switch, place.entries)
-                    await switch.install(place, _flows(tree, place), plan.generation)
+                    await switch.install(place, tree.flows_on(place.switch), plan.generation)
             except BaseException:
                 await self._take_back(record, plan, places)
                 raise
@@ -364,7 +364,7 @@ class Places:
                 raise
             record.places[spine] = place
             try:
-                await switch.install(place, _flows(tree, place), plan.generation)
+                await switch.install(place, tree.flows_on(place.switch), plan.generation)
             except BaseException:
                 self._left_behind[spine].update(place.entries)
                 del record.places[spine]
@@ -513,8 +513,3 @@ class Places:
             for record in self.remains:
                 if switch.name in record.places:
                     record.flows_removed.add(switch.name)
-
-
-def _flows(tree: Tree, place: Place) -> int:
-    """How many flow indexes a job uses on a switch."""
-    return len(tree.ranks_by_bit(place.switch))

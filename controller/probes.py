@@ -29,8 +29,7 @@ class _Watched:
     sent: bool = False
     answered: bool = False
     answered_at: float | None = None
-    lost: int = 0
-    found: int = 0
+    in_a_row: int = 0  # intervals with an answer; below 0: without
     down: bool = False
     nonces: list[int] = field(default_factory=list)
 
@@ -101,13 +100,13 @@ class Prober:
 
     def _judge(self, watched: _Watched) -> None:
         if watched.answered:
-            watched.found, watched.lost = watched.found + 1, 0
-            if watched.found >= self._found:
-                watched.down = False
+            watched.in_a_row = max(0, watched.in_a_row) + 1
         else:
-            watched.lost, watched.found = watched.lost + 1, 0
-            if watched.lost >= self._lost:
-                watched.down = True
+            watched.in_a_row = min(0, watched.in_a_row) - 1
+        if watched.in_a_row >= self._found:
+            watched.down = False
+        elif -watched.in_a_row >= self._lost:
+            watched.down = True
 
     def _nonce(self, watched: _Watched) -> int:
         nonce = self._next_nonce

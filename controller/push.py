@@ -11,11 +11,11 @@ from pathlib import Path
 import grpc
 
 from controller.api.errors import InvalidRequestError
-from controller.config import Config, SwitchConfig
-from controller.entries import Entry, TableEntry
-from controller.flows import MEMBER_QP
+from controller.config import Config
+from controller.difference import difference, writing_stages
+from controller.entries import Entry
+from controller.flows import removal_order
 from controller.p4rt import REQUEST_TIMEOUT_S, P4RuntimeClient, Pipeline, Role
-from controller.recovery import compare, writing_stages
 from controller.routes import base_entries
 from controller.schema import Schema
 from controller.updates import ElectionIdTakenError, NotPrimaryError, SwitchError, Update, UpdateKind
@@ -114,10 +114,9 @@ async def write_base(client: P4RuntimeClient, base: Sequence[Entry]) -> None:
     """Bring base entries and guards in, routes last, and read them back; the switch has just been loaded."""
     for stage in writing_stages(base):
         await client.write([Update(UpdateKind.INSERT, entry) for entry in stage])
-    missing = compare(await client.read_entries(), base)
-    if missing.insert or missing.modify:
-        first = (missing.insert or missing.modify)[0][0]
-        raise SwitchError(f"{client.label} took its base entries but does not read back {first}")
+    for change in difference(await client.read_entries(), base).changes:
+        if change.after is not None:
+            raise SwitchError(f"{client.label} took its base entries but does not read back {change.after}")
 
 
 async def push_to(
@@ -151,7 +150,8 @@ async def push_to(
     async with client:
         before = await client.pipeline()
         # Without routes nothing is forwarded, and who writes them later writes guards first.
-        guards = await _guards_in(client) if base and program.has_tables_of(before) else []
+        keeps_guards = base and program.has_tables_of(before)
+        guards = removal_order(await client.read_entries())[1] if keeps_guards else []
         await load(client, program)
         await write_base(client, [*guards, *base])
     return PushResult(
@@ -163,11 +163,6 @@ async def push_to(
         replaced=_in_words(before, program),
         entries=len(base) + len(guards),
     )
-
-
-async def _guards_in(client: P4RuntimeClient) -> list[Entry]:
-    found = await client.read_entries()
-    return [entry for entry in found if isinstance(entry, TableEntry) and entry.table == MEMBER_QP]
 
 
 async def _enter(connect: Callable[[], P4RuntimeClient], *, force: bool) -> tuple[P4RuntimeClient, Role]:
@@ -204,20 +199,15 @@ def _taken(label: str, election_id: int) -> NotPrimaryError:
 def _base_of(config: Config | None, address: str, device_id: int) -> list[Entry]:
     if config is None:
         return []
-    switch = _configured(config, address)
+    switch = next((switch for switch in config.switches if switch.address == address), None)
+    if switch is None:
+        known = ", ".join(switch.address for switch in config.switches)
+        raise InvalidRequestError(f"the configuration has no switch at {address}; known are {known}")
     if switch.device_id != device_id:
         raise InvalidRequestError(
             f"the configuration has device id {switch.device_id} for {address}, asked for is {device_id}"
         )
     return base_entries(config, switch)
-
-
-def _configured(config: Config, address: str) -> SwitchConfig:
-    for switch in config.switches:
-        if switch.address == address:
-            return switch
-    known = ", ".join(switch.address for switch in config.switches)
-    raise InvalidRequestError(f"the configuration has no switch at {address}; known are {known}")
 
 
 def _in_words(before: Pipeline | None, program: Program) -> str:

@@ -43,23 +43,12 @@ def rack_entries(switch: SwitchConfig, hosts: Iterable[HostConfig]) -> list[Entr
     hosts = sorted(hosts, key=lambda host: host.port)
     entries: list[Entry] = [Group(FLOOD_GROUP, tuple((host.port, 1) for host in hosts))]
     for host in hosts:
-        mac = mac_number(host.mac)
-        entries.append(
-            table_entry(
-                ROUTE,
-                {"dst_ip": (int(host.ip), 32)},
-                _NEXT_HOP,
-                port=host.port,
-                src_mac=switch_mac(switch.device_id, host.port),
-                dst_mac=mac,
-            )
-        )
-        entries.append(table_entry(MAC, {"dst_mac": mac}, "SwitchIngress.forward.to_port", port=host.port))
-        entries.append(
-            table_entry(
-                EDGE_PORT, {"ingress_port": host.port}, "SwitchIngress.edges.host_port", ip=int(host.ip)
-            )
-        )
+        port, mac = host.port, mac_number(host.mac)
+        entries += [
+            _route(host, _NEXT_HOP, port=port, src_mac=switch_mac(switch.device_id, port), dst_mac=mac),
+            table_entry(MAC, {"dst_mac": mac}, "SwitchIngress.forward.to_port", port=port),
+            table_entry(EDGE_PORT, {"ingress_port": port}, "SwitchIngress.edges.host_port", ip=int(host.ip)),
+        ]
     entries.append(table_entry(MAC, {"dst_mac": _BROADCAST}, FLOOD, group=FLOOD_GROUP))
     return entries
 
@@ -83,15 +72,8 @@ def _spine(config: Config, graph: Graph, switch: SwitchConfig) -> list[Entry]:
         leaf = config.switch(link.leaf)
         entries.append(_fabric_port(link.spine_port))
         entries.append(_over(switch, link.spine_port, leaf, link.leaf_port))
-        for host in sorted(config.hosts_of(link.leaf), key=lambda host: host.port):
-            entries.append(
-                table_entry(
-                    ROUTE,
-                    {"dst_ip": (int(host.ip), 32)},
-                    _NEXT_HOP,
-                    **_hop(switch, link.spine_port, leaf, link.leaf_port),
-                )
-            )
+        hop = _hop(switch, link.spine_port, leaf, link.leaf_port)
+        entries += [_route(host, _NEXT_HOP, **hop) for host in _by_port(config, link.leaf)]
     return entries
 
 
@@ -101,7 +83,7 @@ def _edges(config: Config, leaf: SwitchConfig, uplinks: Iterable[Link]) -> list[
     With such a group a partial sum goes up again and its sender is answered with an RNR NAK.
     """
     entries: list[Entry] = []
-    hosts = sorted(config.hosts_of(leaf.name), key=lambda host: host.port)
+    hosts = _by_port(config, leaf.name)
     for link in uplinks:
         entries.append(_fabric_port(link.leaf_port))
         entries.append(_over(leaf, link.leaf_port, config.switch(link.spine), link.spine_port))
@@ -139,17 +121,17 @@ def _remote(config: Config, graph: Graph, leaf: SwitchConfig, state: LinkState) 
                     **_hop(leaf, link.leaf_port, config.switch(spine), link.spine_port),
                 )
             )
-        for host in sorted(config.hosts_of(remote), key=lambda host: host.port):
-            entries.append(
-                table_entry(
-                    ROUTE,
-                    {"dst_ip": (int(host.ip), 32)},
-                    "SwitchIngress.forward.ecmp",
-                    group=number,
-                    size=len(members),
-                )
-            )
+        ways = {"group": number, "size": len(members)}
+        entries += [_route(host, "SwitchIngress.forward.ecmp", **ways) for host in _by_port(config, remote)]
     return entries
+
+
+def _by_port(config: Config, switch: str) -> list[HostConfig]:
+    return sorted(config.hosts_of(switch), key=lambda host: host.port)
+
+
+def _route(host: HostConfig, action: str, **params: int) -> TableEntry:
+    return table_entry(ROUTE, {"dst_ip": (int(host.ip), 32)}, action, **params)
 
 
 def _fabric_port(port: int) -> TableEntry:

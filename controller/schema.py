@@ -89,10 +89,8 @@ class Schema:
             group = entity.packet_replication_engine_entry.multicast_group_entry
             return Group(group.multicast_group_id, tuple(sorted(_replica(r) for r in group.replicas)))
         message = entity.table_entry
-        table, action = (
-            self._table_names[message.table_id],
-            self._action_names[message.action.action.action_id],
-        )
+        table = self._table_names[message.table_id]
+        action = self._action_names[message.action.action.action_id]
         matches = {m.field_id: m for m in message.match}
         params = {p.param_id: p.value for p in message.action.action.params}
         return TableEntry(

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import grpc
 
-from controller import inventory, views
+from controller import views
 from controller.api import controller_pb2 as pb
 from controller.api import controller_pb2_grpc
 from controller.api.codec import from_worker, to_worker
@@ -23,11 +23,11 @@ from controller.guarding import require_host, require_role
 from controller.planning import spec_from
 from controller.record import Record
 from controller.registry import Registry
-from controller.reports import report_message, revision_messages
 from controller.revisions import Revisions
 from controller.sessions import Session as WorkerSession
 from controller.store import Place
 from controller.switch import CounterCell
+from controller.trees import Tree
 from security.channels import is_unix, server_credentials
 from security.files import TlsFiles
 from security.limits import Bucket, Peers, TooMuchError
@@ -197,7 +197,7 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
                 continue
             if place.switch not in found:
                 found[place.switch] = await self.registry.switches[place.switch].switch.read_entries()
-            answer.flows.extend(inventory.flow_messages(self.registry, record, place, found[place.switch]))
+            answer.flows.extend(views.flow_messages(self.registry, record, place, found[place.switch]))
         return answer
 
     @_answers
@@ -207,9 +207,7 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         for record, place in self._placed(request.job):
             switch = self.registry.switches[place.switch].switch
             slots = await switch.slots(place.region.base, place.region.slots)
-            answer.slots.extend(
-                inventory.slot_messages(self.registry, record, place, slots, unused=request.all)
-            )
+            answer.slots.extend(views.slot_messages(self.registry, record, place, slots, unused=request.all))
         return answer
 
     @_answers
@@ -218,9 +216,9 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         answer = pb.CounterList()
         for record, place in self._placed(request.job):
             switch = self.registry.switches[place.switch].switch
-            count = inventory.flow_count(self.registry, record, place)
+            count = Tree.of(self.registry.config, record.job.members).flows_on(place.switch)
             counters = await switch.flow_counters(place.region.flow(0), count)
-            answer.flows.extend(inventory.counter_messages(self.registry, record, place, counters))
+            answer.flows.extend(views.counter_messages(self.registry, record, place, counters))
         return answer
 
     @_answers
@@ -230,38 +228,38 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         counters = await self._port_counters()
         for switch in self.registry.switches.values():
             if switch.name in counters:
-                answer.ports.extend(inventory.port_messages(self.registry, switch, counters[switch.name]))
+                answer.ports.extend(views.port_messages(self.registry, switch, counters[switch.name]))
         return answer
 
     @_answers
     async def ListLinks(self, request: pb.LinksRequest, context: Any) -> pb.LinkList:
         """The links between switches, whether they can be used, and what went over them."""
         counters = await self._port_counters() if self.registry.config.links else {}
-        return pb.LinkList(links=inventory.link_messages(self.registry, counters))
+        return pb.LinkList(links=views.link_messages(self.registry, counters))
 
     @_answers
     async def Plan(self, request: pb.PlanRequest, context: Any) -> pb.PlanReport:
         """How the switches differ from a document."""
         report = await self.configuration.plan(request.document)
-        return report_message(report, self.configuration.vocabulary)
+        return views.report_message(report, self.configuration.vocabulary)
 
     @_answers
     async def Apply(self, request: pb.ApplyRequest, context: Any) -> pb.PlanReport:
         """Make the switches hold what a document says."""
         report = await self.configuration.apply(request.document)
-        return report_message(report, self.configuration.vocabulary)
+        return views.report_message(report, self.configuration.vocabulary)
 
     @_answers
     async def Rollback(self, request: pb.RollbackRequest, context: Any) -> pb.PlanReport:
         """Make the switches hold what an applied document said."""
         number = request.revision if request.HasField("revision") else None
         report = await self.configuration.rollback(number)
-        return report_message(report, self.configuration.vocabulary)
+        return views.report_message(report, self.configuration.vocabulary)
 
     @_answers
     async def ListRevisions(self, request: pb.RevisionsRequest, context: Any) -> pb.RevisionList:
         """What was applied."""
-        return revision_messages(self.configuration.revisions())
+        return views.revision_messages(self.configuration.revisions())
 
     @_answers
     async def Push(self, request: pb.PushRequest, context: Any) -> pb.PushReport:
@@ -297,7 +295,7 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         counters, away = {}, None
         for switch in self.registry.switches.values():
             try:
-                ports = inventory.ports_in_use(self.registry, switch)
+                ports = views.ports_in_use(self.registry, switch)
                 counters[switch.name] = await switch.switch.port_counters(ports)
             except UnreachableError as error:
                 away = error

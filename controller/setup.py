@@ -22,21 +22,12 @@ Shape = Callable[[Job, int, int], tuple[int, int]]
 Admit = Callable[[Job, Plan], None]
 
 
-def as_asked(job: Job, window: int, packets: int) -> tuple[int, int]:
-    """A `Shape` that changes nothing."""
-    return window, packets
-
-
-def everybody(job: Job, plan: Plan) -> None:
-    """An `Admit` that objects to nothing."""
-
-
 class Installer:
     """`shape` has the last word on window and packets; `admit` raises NoResourcesError over a quota."""
 
     def __init__(self, config: Config, store: Store, places: Places) -> None:
-        self.shape: Shape = as_asked
-        self.admit: Admit = everybody
+        self.shape: Shape = lambda job, window, packets: (window, packets)
+        self.admit: Admit = lambda job, plan: None
         self._config = config
         self._store = store
         self._places = places

@@ -9,22 +9,26 @@ second for the file's whole life would).
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import json
 import sqlite3
 import time
+import types
+import typing
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import astuple, dataclass, field, fields, is_dataclass
+from enum import IntEnum
 from ipaddress import IPv4Address
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from controller.allocator import Region
-from controller.api.messages import Ended, JobSpec, Left, Mode
+from controller.api.messages import Ended, JobSpec, Left
 from controller.effects import Superseded
 from controller.entries import Entry, from_json, to_json
 from controller.revisions import SCHEMA as _REVISIONS
-from controller.specs import Backup, Member, Phase, Plan
+from controller.specs import Member, Phase, Plan
 
 _VERSION = 3
 _OLDER = (1, 2)  # differ in the parameters of flow entries; one switch a job
@@ -40,29 +44,18 @@ CREATE TABLE IF NOT EXISTS specs (name TEXT PRIMARY KEY, spec TEXT NOT NULL) WIT
 CREATE TABLE IF NOT EXISTS broken (name TEXT PRIMARY KEY) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS jobs (
     generation INTEGER PRIMARY KEY,
-    name TEXT NOT NULL,
-    explicit INTEGER NOT NULL,
-    spec TEXT NOT NULL,
-    plan TEXT NOT NULL,
-    workers TEXT NOT NULL,
-    phase INTEGER NOT NULL,
-    outcome TEXT
+    name TEXT NOT NULL, explicit INTEGER NOT NULL, spec TEXT NOT NULL, plan TEXT NOT NULL,
+    workers TEXT NOT NULL, phase INTEGER NOT NULL, outcome TEXT
 );
 CREATE TABLE IF NOT EXISTS regions (
     generation INTEGER NOT NULL REFERENCES jobs (generation) ON DELETE CASCADE,
-    switch TEXT NOT NULL,
-    role TEXT NOT NULL,
-    number INTEGER NOT NULL,
-    base INTEGER NOT NULL,
-    slots INTEGER NOT NULL,
+    switch TEXT NOT NULL, role TEXT NOT NULL,
+    number INTEGER NOT NULL, base INTEGER NOT NULL, slots INTEGER NOT NULL,
     PRIMARY KEY (generation, switch),
     UNIQUE (switch, number)
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS entries (
-    generation INTEGER NOT NULL,
-    switch TEXT NOT NULL,
-    position INTEGER NOT NULL,
-    entry TEXT NOT NULL,
+    generation INTEGER NOT NULL, switch TEXT NOT NULL, position INTEGER NOT NULL, entry TEXT NOT NULL,
     PRIMARY KEY (generation, switch, position),
     FOREIGN KEY (generation, switch) REFERENCES regions (generation, switch) ON DELETE CASCADE
 ) WITHOUT ROWID;
@@ -89,6 +82,8 @@ INSERT INTO ended (generation)
 """
 _ENDS = "INSERT OR IGNORE INTO ended (generation) SELECT generation FROM jobs WHERE"
 _DROP_OLDER = "DROP TABLE entries; DROP TABLE regions;"
+
+Outcome = Left | Ended | Superseded | None
 
 
 class StoreError(Exception):
@@ -118,7 +113,7 @@ class StoredJob:
     plan: Plan
     workers: tuple[tuple[Member, bytes], ...]
     phase: Phase
-    outcome: Left | Ended | Superseded | None = None
+    outcome: Outcome = None
     places: tuple[Place, ...] = ()
     deleted: bool = False
     dropped: dict[bytes, str] = field(default_factory=dict)
@@ -129,7 +124,7 @@ class StoredJob:
         return self.phase is Phase.INSTALLING and any(token for _, token in self.workers)
 
 
-class Store:
+class Store(contextlib.AbstractContextManager["Store"]):
     """The open database. Every method is one transaction."""
 
     def __init__(self, path: Path | str, *, wall_clock: Callable[[], float] = time.time) -> None:
@@ -141,12 +136,7 @@ class Store:
         self._doubtful: list[range] = []
         self._reserved = self._given  # none of the numbers up to this one is given out after a restart
 
-    def __enter__(self) -> Store:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @property
@@ -181,8 +171,7 @@ class Store:
             )
         reserved = min(generation + _RESERVE, _GENERATIONS - 1)
         try:
-            with self._db:
-                self._db.execute("UPDATE counters SET value = ? WHERE name = 'generation'", (reserved,))
+            self._write("UPDATE counters SET value = ? WHERE name = 'generation'", reserved)
             self._reserved = reserved
         except sqlite3.Error:
             if spare_reserve or generation > self._reserved:
@@ -222,6 +211,11 @@ class Store:
         """The one given out last."""
         return self._given
 
+    def _write(self, statement: str, *values: object) -> None:
+        """A transaction of one statement."""
+        with self._db:
+            self._db.execute(statement, values)
+
     # The fabric.
 
     def save_broken(self, names: Iterable[str]) -> None:
@@ -238,21 +232,16 @@ class Store:
 
     def save_spec(self, spec: JobSpec) -> None:
         """Remember a job that was created explicitly."""
-        with self._db:
-            self._db.execute(
-                "INSERT OR REPLACE INTO specs VALUES (?, ?)", (spec.name, json.dumps(asdict(spec)))
-            )
+        self._write("INSERT OR REPLACE INTO specs VALUES (?, ?)", spec.name, _text(spec))
 
     def forget_spec(self, name: str) -> None:
         """Forget it; nothing where there is none."""
-        with self._db:
-            self._db.execute("DELETE FROM specs WHERE name = ?", (name,))
+        self._write("DELETE FROM specs WHERE name = ?", name)
 
     def specs(self) -> list[JobSpec]:
         """All of them."""
-        return [
-            _spec(json.loads(text)) for (text,) in self._db.execute("SELECT spec FROM specs ORDER BY name")
-        ]
+        rows = self._db.execute("SELECT spec FROM specs ORDER BY name")
+        return [_read(JobSpec, json.loads(text)) for (text,) in rows]
 
     # Jobs that have a plan.
 
@@ -264,18 +253,17 @@ class Store:
     def _save_job(self, job: StoredJob) -> None:
         generation = job.plan.generation
         self._db.execute("DELETE FROM jobs WHERE generation = ?", (generation,))
-        self._db.execute(
-            "INSERT INTO jobs VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-            (
-                generation,
-                job.spec.name,
-                job.explicit,
-                json.dumps(asdict(job.spec)),
-                json.dumps(asdict(job.plan)),
-                json.dumps([_worker_to_json(job, member, token) for member, token in job.workers]),
-                int(job.phase),
-                _outcome_to_json(job.outcome, deleted=job.deleted),
-            ),
+        whys = {token: [why] for token, why in job.dropped.items()}
+        self._insert(
+            "jobs",
+            generation,
+            job.spec.name,
+            job.explicit,
+            _text(job.spec),
+            _text(job.plan),
+            _text([[member, token, *whys.get(token, [])] for member, token in job.workers]),
+            job.phase,
+            _outcome_text(job.outcome, deleted=job.deleted),
         )
         if generation >= self._since:
             self._db.execute(
@@ -287,20 +275,21 @@ class Store:
         if job.phase is Phase.ENDED:
             self._db.execute(f"{_ENDS} generation = ?", (generation,))
 
+    def _insert(self, table: str, *values: object) -> None:
+        self._db.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(values))})", values)
+
     def supersede(self, job: StoredJob) -> None:
         """A job goes on under a new generation: it is remembered, and those before it are over.
 
         Those stay known for the numbers of their queue pairs (controller/retired.py).
         """
         older = "name = ? AND generation < ? AND phase != ?"
-        which = (job.spec.name, job.plan.generation, int(Phase.ENDED))
+        which = (job.spec.name, job.plan.generation, Phase.ENDED)
         with self._db:
             self._save_job(job)
             self._db.execute(f"{_ENDS} {older} ORDER BY generation", which)
-            self._db.execute(
-                f"UPDATE jobs SET phase = ?, outcome = ? WHERE {older}",
-                (int(Phase.ENDED), _outcome_to_json(Superseded()), *which),
-            )
+            over = (Phase.ENDED, _SUPERSEDED, *which)
+            self._db.execute(f"UPDATE jobs SET phase = ?, outcome = ? WHERE {older}", over)
             self._forget_old()
 
     def save_places(self, places: Iterable[tuple[int, Place]]) -> None:
@@ -311,35 +300,21 @@ class Store:
                 self._insert_place(generation, place)
 
     def _insert_place(self, generation: int, place: Place) -> None:
-        region = place.region
-        self._db.execute(
-            "INSERT INTO regions VALUES (?, ?, ?, ?, ?, ?)",
-            (generation, place.switch, place.role, region.number, region.base, region.slots),
-        )
-        self._db.executemany(
-            "INSERT INTO entries VALUES (?, ?, ?, ?)",
-            [
-                (generation, place.switch, i, json.dumps(to_json(entry)))
-                for i, entry in enumerate(place.entries)
-            ],
-        )
+        self._insert("regions", generation, place.switch, place.role, *astuple(place.region))
+        for position, entry in enumerate(place.entries):
+            self._insert("entries", generation, place.switch, position, _text(to_json(entry)))
 
     def _delete_place(self, generation: int, switch: str) -> None:
         self._db.execute("DELETE FROM regions WHERE generation = ? AND switch = ?", (generation, switch))
 
     def save_phase(
-        self,
-        generation: int,
-        phase: Phase,
-        outcome: Left | Ended | Superseded | None = None,
-        *,
-        deleted: bool = False,
+        self, generation: int, phase: Phase, outcome: Outcome = None, *, deleted: bool = False
     ) -> None:
         """A job went on. `deleted`: it has ended, and only its places and numbers are of interest."""
         with self._db:
             self._db.execute(
                 "UPDATE jobs SET phase = ?, outcome = ? WHERE generation = ?",
-                (int(phase), _outcome_to_json(outcome, deleted=deleted), generation),
+                (phase, _outcome_text(outcome, deleted=deleted), generation),
             )
             if phase is Phase.ENDED:
                 self._db.execute(f"{_ENDS} generation = ?", (generation,))
@@ -353,9 +328,7 @@ class Store:
             if row is None:  # the disk was full
                 return
             workers = [[fields, token, *reasons.get(token, [])] for fields, token, *_ in json.loads(row[0])]
-            self._db.execute(
-                "UPDATE jobs SET workers = ? WHERE generation = ?", (json.dumps(workers), generation)
-            )
+            self._db.execute("UPDATE jobs SET workers = ? WHERE generation = ?", (_text(workers), generation))
 
     def release(self, generation: int, *switches: str) -> None:
         """These switches hold nothing of the job any more. Old ended jobs are forgotten on the way."""
@@ -372,18 +345,16 @@ class Store:
         self._db.execute(
             "DELETE FROM jobs WHERE phase = ? AND generation NOT IN (SELECT generation FROM regions) "
             f"AND generation {newest.format('=')} AND generation {newest.format('IS NOT')}",
-            (int(Phase.ENDED), _SUPERSEDED, _KEPT, _SUPERSEDED, _KEPT),
+            (Phase.ENDED, _SUPERSEDED, _KEPT, _SUPERSEDED, _KEPT),
         )
 
     def hide(self, name: str) -> None:
         """Nobody asks any more for a job that has ended, nor for its runs before: they are `deleted`."""
-        with self._db:
-            for generation, outcome in self._db.execute(
-                "SELECT generation, outcome FROM jobs WHERE name = ? AND phase = ? AND outcome IS NOT ?",
-                (name, int(Phase.ENDED), _SUPERSEDED),
-            ).fetchall():
-                text = json.dumps({**json.loads(outcome or "{}"), _DELETED: True})
-                self._db.execute("UPDATE jobs SET outcome = ? WHERE generation = ?", (text, generation))
+        self._write(
+            "UPDATE jobs SET outcome = json_set(coalesce(outcome, '{}'), ?, json('true')) "
+            "WHERE name = ? AND phase = ? AND outcome IS NOT ?",
+            *(f"$.{_DELETED}", name, Phase.ENDED, _SUPERSEDED),
+        )
 
     def forget_job(self, generation: int) -> None:
         """Forget a job; StoreError where the switch still holds something of it."""
@@ -398,21 +369,22 @@ class Store:
     def jobs(self) -> list[StoredJob]:
         """All of them, oldest first."""
         rows = self._db.execute(
-            "SELECT generation, explicit, spec, plan, workers, phase, outcome FROM jobs ORDER BY generation"
+            "SELECT generation, explicit, phase, spec, plan, workers, outcome FROM jobs ORDER BY generation"
         ).fetchall()
         return [
             StoredJob(
-                spec=_spec(json.loads(spec)),
+                spec=_read(JobSpec, spec),
                 explicit=bool(explicit),
-                plan=_plan(json.loads(plan)),
-                workers=tuple(_member_from_json(value) for value in json.loads(workers)),
-                dropped={bytes.fromhex(token): why[0] for _, token, *why in json.loads(workers) if why},
+                plan=_read(Plan, plan),
+                workers=tuple((_read(Member, member), bytes.fromhex(token)) for member, token, *_ in workers),
+                dropped={bytes.fromhex(token): why[0] for _, token, *why in workers if why},
                 phase=Phase(phase),
-                outcome=_outcome_from_json(outcome),
+                outcome=_outcome(outcome),
                 places=self._places(generation),
-                deleted=outcome is not None and _DELETED in json.loads(outcome),
+                deleted=_DELETED in (outcome or ()),
             )
-            for generation, explicit, spec, plan, workers, phase, outcome in rows
+            for generation, explicit, phase, *texts in rows
+            for spec, plan, workers, outcome in [[json.loads(text or "null") for text in texts]]
         ]
 
     def running(self) -> list[int]:
@@ -479,47 +451,44 @@ def _open(path: str, first_generation: int) -> sqlite3.Connection:
     return db
 
 
-def _spec(value: dict[str, Any]) -> JobSpec:
-    mode = value.pop("mode")
-    return JobSpec(**value, mode=None if mode is None else Mode(mode))
+# Values as JSON: a dataclass by the names of its fields, bytes in hexadecimal, addresses as text.
 
 
-def _plan(value: dict[str, Any]) -> Plan:
-    return Plan(**{**value, "mode": Mode(value["mode"]), "ring": tuple(value.get("ring", ()))})
+def _text(value: Any) -> str:
+    return json.dumps(value, default=_plain)
 
 
-def _member_to_json(member: Member, token: bytes) -> list[Any]:
-    fields = asdict(member) | {"ip": str(member.ip)}
-    if member.backup is not None:
-        fields["backup"]["ip"] = str(member.backup.ip)
-    return [fields, token.hex()]
+def _plain(value: Any) -> Any:
+    if is_dataclass(value):
+        return {f.name: getattr(value, f.name) for f in fields(value)}
+    return value.hex() if isinstance(value, bytes) else str(value)
 
 
-def _worker_to_json(job: StoredJob, member: Member, token: bytes) -> list[Any]:
-    why = job.dropped.get(token)
-    return [*_member_to_json(member, token), *([] if why is None else [why])]
+_hints: Callable[[Any], dict[str, Any]] = functools.cache(typing.get_type_hints)
 
 
-def _member_from_json(value: list[Any]) -> tuple[Member, bytes]:
-    fields, token, *_ = value
-    if (backup := fields.get("backup")) is not None:
-        fields = {**fields, "backup": Backup(**{**backup, "ip": IPv4Address(backup["ip"])})}
-    return Member(**{**fields, "ip": IPv4Address(fields["ip"])}), bytes.fromhex(token)
-
-
-def _outcome_to_json(outcome: Left | Ended | Superseded | None, *, deleted: bool = False) -> str | None:
-    if outcome is None:
+def _read(hint: Any, value: Any) -> Any:
+    """A value of that type; fields that are not there have their defaults."""
+    if isinstance(hint, types.UnionType):
+        hint = next(part for part in typing.get_args(hint) if part is not types.NoneType)
+    if value is None:
         return None
-    if isinstance(outcome, Superseded):
-        return _SUPERSEDED
-    return json.dumps(asdict(outcome) | ({_DELETED: True} if deleted else {}))
+    if typing.get_origin(hint) is tuple:
+        return tuple(_read(typing.get_args(hint)[0], item) for item in value)
+    if is_dataclass(hint):
+        made: Any = hint
+        return made(**{name: _read(_hints(hint)[name], given) for name, given in value.items()})
+    return hint(value) if issubclass(hint, IntEnum | IPv4Address) else value
 
 
-def _outcome_from_json(text: str | None) -> Left | Ended | Superseded | None:
-    if text is None:
-        return None
-    if text == _SUPERSEDED:
-        return Superseded()
-    fields = json.loads(text)
-    fields.pop(_DELETED, None)
+def _outcome_text(outcome: Outcome, *, deleted: bool = False) -> str | None:
+    if outcome is None or isinstance(outcome, Superseded):
+        return None if outcome is None else _SUPERSEDED
+    return _text(_plain(outcome) | ({_DELETED: True} if deleted else {}))
+
+
+def _outcome(said: dict[str, Any] | None) -> Outcome:
+    if said is None or "superseded" in said:
+        return None if said is None else Superseded()
+    fields = {name: value for name, value in said.items() if name != _DELETED}
     return Ended(**fields) if fields else Left()

@@ -20,8 +20,9 @@ from finsy.proto import p4r
 
 from controller.api.errors import InvalidRequestError
 from controller.config import SwitchConfig
+from controller.difference import Difference, Stage, deleting_stages, difference, writing_stages
 from controller.entries import Entry, Key, key_of
-from controller.flows import COUNTERS
+from controller.flows import COUNTERS, of_jobs
 from controller.p4rt import P4RuntimeClient, Role
 from controller.push import (
     CONTROLLER_ELECTION_ID,
@@ -32,7 +33,6 @@ from controller.push import (
     write_base,
 )
 from controller.queries import OP_ECHO, OP_QUERY_SLOT, OP_SEND, SlotContent, SlotQueries
-from controller.recovery import Stage, compare, deleting_stages, of_jobs, writing_stages
 from controller.updates import (
     ElectionIdTakenError,
     Failure,
@@ -157,10 +157,8 @@ class Switch:
             everything = {key_of(entry): entry for entry in (*self.base(), *wanted)}
             found = await client.read_entries()
             by_hand = self._by_hand(found)
-            difference = compare(_without(found, by_hand), _without(everything.values(), by_hand))
-            await _apply(client, UpdateKind.DELETE, difference.delete)
-            await _apply(client, UpdateKind.MODIFY, difference.modify)
-            await _apply(client, UpdateKind.INSERT, difference.insert)
+            wrong = difference(_without(found, by_hand), _without(everything.values(), by_hand))
+            await _apply(client, wrong, UpdateKind.DELETE, UpdateKind.MODIFY, UpdateKind.INSERT)
             self._installed = set(everything.values())
             self._leftover.clear()
 
@@ -181,7 +179,9 @@ class Switch:
                     self._remember_leftover([*written, *stage])
                     raise
                 except SwitchError as error:
-                    await self._undo(client, [*written, *_perhaps_written(stage, error)])
+                    # What cannot be taken back now is when the switch is there again.
+                    self._remember_leftover([*written, *_perhaps_written(stage, error)])
+                    await self._tidy(client)
                     raise
                 written += stage
             self._installed |= set(entries)
@@ -249,21 +249,14 @@ class Switch:
 
         Of `UNNAMED` also the others that counted something: nobody can know them before.
         """
-        client, ports = self._require(), list(ports)
+        client, ports = self._require(), set(ports)
         cells: list[tuple[str, int | None]] = [(PORT_COUNTERS[UNNAMED], None)]
         cells += [(name, port) for short, name in PORT_COUNTERS.items() if short != UNNAMED for port in ports]
-        found = await client.read_counters(cells)
-        counted: dict[str, dict[int, CounterCell]] = {
-            short: {port: CounterCell(*found[name, port]) for port in ports}
-            for short, name in PORT_COUNTERS.items()
-        }
-        strangers = {
-            port: CounterCell(*cell)
-            for (name, port), cell in found.items()
-            if name == PORT_COUNTERS[UNNAMED] and any(cell)
-        }
-        counted[UNNAMED] |= strangers
-        return counted
+        counted: dict[str, dict[int, CounterCell]] = {name: {} for name in PORT_COUNTERS.values()}
+        for (name, port), cell in (await client.read_counters(cells)).items():
+            if port in ports or any(cell):
+                counted[name][port] = CounterCell(*cell)
+        return {short: counted[name] for short, name in PORT_COUNTERS.items()}
 
     async def reset_flow_counters(self, first: int, count: int) -> None:
         """Zero for flow indexes first..first+count-1."""
@@ -352,12 +345,8 @@ class Switch:
         async with self._writing:
             running = await running_on(client, self._program)
             if not self._program.is_in(running):
-                self._change(
-                    connected=False,
-                    state="loading the program"
-                    if not self._installed
-                    else "restarted: its program and entries are gone, loading the program",
-                )
+                restarted = "restarted: its program and entries are gone, " if self._installed else ""
+                self._change(connected=False, state=f"{restarted}loading the program")
                 if running is not None:
                     LOG.warning("%s runs another program, which is replaced", self._label)
                 await self._fill(client)
@@ -376,9 +365,8 @@ class Switch:
             # A guard that is there drops as well as another job's for the same QP: `adopt` says whose it is.
             needed = {key_of(entry): there.get(key_of(entry), entry) for entry in self.guards()}
             needed.update((key_of(entry), entry) for entry in self.base())
-            difference = compare(_without(found, by_hand), _without(needed.values(), by_hand))
-            await _apply(client, UpdateKind.MODIFY, difference.modify)
-            await _apply(client, UpdateKind.INSERT, difference.insert)
+            wrong = difference(_without(found, by_hand), _without(needed.values(), by_hand))
+            await _apply(client, wrong, UpdateKind.MODIFY, UpdateKind.INSERT)
             self._installed = {*_without(self._installed, needed), *needed.values()}
             await self._tidy(client)
 
@@ -432,12 +420,8 @@ class Switch:
         """What others changed while they had the switch, and sums do not depend on: `plan` shows that."""
         if not self._was_ours:
             return set()
-        there, written = {key_of(entry): entry for entry in found}, self.written
-        return {
-            key
-            for key in {*there, *written}
-            if there.get(key) != written.get(key) and not of_jobs(key) and key not in self._leftover
-        }
+        changed = {key_of(change.entry) for change in difference(found, self.written.values()).changes}
+        return {key for key in changed - self._leftover.keys() if not of_jobs(key)}
 
     def _why(self, error: SwitchError) -> str:
         reason = str(error).removeprefix(self._label).lstrip(": ")
@@ -455,11 +439,6 @@ class Switch:
                 self.on_echo(fields["index"])
         else:
             self._queries.answer(fields)
-
-    async def _undo(self, client: P4RuntimeClient, entries: Sequence[Entry]) -> None:
-        """Take back half an installation; what cannot be taken back now is when the switch is there again."""
-        self._remember_leftover(entries)
-        await self._tidy(client)
 
     async def _tidy(self, client: P4RuntimeClient) -> None:
         """Delete what should be gone; what cannot be now stays on the list."""
@@ -491,9 +470,10 @@ def _ignore(found: Iterable[Entry]) -> None:
     """Nobody wants to know."""
 
 
-async def _apply(client: P4RuntimeClient, kind: UpdateKind, stages: Iterable[Stage]) -> None:
-    for stage in stages:
-        await client.write([Update(kind, entry) for entry in stage])
+async def _apply(client: P4RuntimeClient, wrong: Difference, *kinds: UpdateKind) -> None:
+    for kind in kinds:
+        for stage in wrong.stages(kind):
+            await client.write([Update(kind, entry) for entry in stage])
 
 
 def _without(entries: Iterable[Entry], keys: Container[Key]) -> list[Entry]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from controller.allocator import Region
 from controller.config import Config, Spread
 from controller.entries import Entry, Group, TableEntry, table_entry
-from controller.flows import EMIT, TREE_JOB, UPLINK, Ring, leaf_entries
+from controller.flows import EMIT, TREE_JOB, UPLINK, Ring, leaf_entries, sums
 from controller.graph import Graph, LinkState, spread
 from controller.specs import Member, Plan
 from p4src import BUCKETS
@@ -74,6 +74,10 @@ class Tree:
         if switch in self.leaves:
             return tuple((rank,) for rank in self.rack(switch).ranks)
         return tuple(rack.ranks for rack in self.racks)
+
+    def flows_on(self, switch: str) -> int:
+        """How many flow indexes it uses on a switch."""
+        return len(self.ranks_by_bit(switch))
 
 
 def entries_on(
@@ -137,12 +141,7 @@ def spine_entries(tree: Tree, spine: str, plan: Plan, region: Region) -> list[En
                 flow=region.flow(k),
                 rank=k,
                 rank_bit=1 << k,
-                all_ranks=(1 << count) - 1,
-                region=region.base,
-                window_mask=2 * plan.window - 1,
-                packets_shift=plan.message_packets.bit_length() - 1,
-                psn_shift=8 * k,
-                group=region.group,
+                **sums(plan, region, count=count, place=k),
             )
         )
     return entries
@@ -199,13 +198,11 @@ def moved(
 def spines_in_use(graph: Graph, leaf: str, entries: Sequence[Entry]) -> tuple[str, ...]:
     """The spines that a job's partial sums go to from a leaf, by its entries there."""
     used = {
-        dict(entry.params)["port"]
-        for entry in entries
-        if isinstance(entry, TableEntry) and entry.table == UPLINK
+        dict(entry.params)["port"] for entry in entries if isinstance(entry, TableEntry) and is_uplink(entry)
     }
     return tuple(link.spine for link in graph.uplinks(leaf) if link.leaf_port in used)
 
 
 def is_uplink(entry: Entry) -> bool:
     """Whether an entry says which spine is used: what changes while a job runs."""
-    return isinstance(entry, TableEntry) and entry.table == UPLINK
+    return entry.table == UPLINK

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 from controller.api.admin import AdminClient
 from controller.api.errors import TimedOutError, UnreachableError
 from topologies.state import ClusterState
+
+_T = TypeVar("_T")
 
 
 class ClusterAdmin(AdminClient):
@@ -16,10 +18,10 @@ class ClusterAdmin(AdminClient):
         super().__init__(f"unix:{cluster.control_socket}", timeout_s=timeout_s)
         self._cluster = cluster
 
-    def _call(self, method: Any, request: Any) -> Any:
+    def _call(self, kind: type[_T], method: Any, request: object) -> _T:
         self._require_controller()
         try:
-            return super()._call(method, request)
+            return super()._call(kind, method, request)
         except (UnreachableError, TimedOutError):  # it may have been stopped, or have died, meanwhile
             self._require_controller()
             raise

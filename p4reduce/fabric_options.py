@@ -8,12 +8,12 @@ from typing import Annotated, Any
 
 import typer
 
+from controller.config import Target
 from p4reduce.options import parse_host_counts, parse_rate
 from p4reduce.runs import is_given
 from topologies.options import FabricOptions
 from topologies.rack import RackOptions
 from topologies.spine_leaf import SpineLeafOptions
-from topologies.switches import SwitchTarget
 
 
 class Kind(str, Enum):
@@ -46,11 +46,13 @@ NameOrCluster = Annotated[
         help="Which cluster, or the name of the fabric of its own.",
     ),
 ]
-Switch = Annotated[SwitchTarget, typer.Option(help="What runs the P4 program.")]
+Switch = Annotated[Target, typer.Option(help="What runs the P4 program.")]
 
 Tls = Annotated[
     bool, typer.Option("--tls", help="TLS with certificates between controller, switches and workers.")
 ]
+
+OF_ITS_OWN = ("rate", "uplink_rate", "spines", "leaves", "mtu", "switch", "tls")
 
 
 def of_its_own(context: typer.Context, kind: Kind) -> FabricOptions:
@@ -62,7 +64,7 @@ def of_its_own(context: typer.Context, kind: Kind) -> FabricOptions:
     named = given["cluster"] if is_given(context, "cluster") else None
     common: dict[str, Any] = {
         "name": named or f"{context.info_name}-{os.getpid()}",
-        "switch": SwitchTarget(given["switch"]),
+        "switch": Target(given["switch"]),
         "path_mtu": given["mtu"],
         "rate_mbit": parse_rate(given["rate"]),
         "tls": given["tls"],

@@ -6,13 +6,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
+from controller.config import Target
 from p4src import PATH_MTUS
 from topologies.errors import TopologyError, UnsupportedError
 from topologies.layout import Layout
 from topologies.links import LinkShape
 from topologies.machines import image, machine
 from topologies.state import HostKind
-from topologies.switches import SwitchTarget, require_bmv2
+from topologies.switches import require_bmv2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +29,7 @@ class FabricOptions:
     topology: ClassVar[str]
 
     name: str
-    switch: SwitchTarget = SwitchTarget.EMBEDDED
+    switch: Target = Target.EMBEDDED
     path_mtu: int = 1024
     rate_mbit: float | None = None
     delay_ms: float = 0.0
@@ -76,7 +77,7 @@ class FabricOptions:
         if self.pcap is not None and not self.pcap.is_dir():
             raise TopologyError(f"there is no directory {self.pcap} for captures: make it first")
         self._validate_kinds(len(layout.hosts))
-        if self.switch is SwitchTarget.BMV2:
+        if self.switch is Target.BMV2:
             if self.switch_loss:
                 raise UnsupportedError(
                     "BMv2 loses no packets on request: use the embedded switch, or lossy links"

@@ -11,11 +11,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final, NamedTuple
 
+from controller.config import Target
 from soft_switch.errors import FaultError
 from soft_switch.faults import TREE_PACKETS, FaultKind, FaultRule, Packets
 from topologies.errors import TopologyError, UnsupportedError
 from topologies.state import ClusterState
-from topologies.switches import SwitchTarget
 
 ALL: Final = "*"
 BOTH: Final = "both"
@@ -169,7 +169,7 @@ def _port(cluster: ClusterState, link: str, leaf: str, port: int) -> tuple[str, 
 
 
 def _require(cluster: ClusterState, place: Place) -> None:
-    if place.at != WIRES and cluster.switch(place.at).target != SwitchTarget.EMBEDDED.value:
+    if place.at != WIRES and cluster.switch(place.at).target != Target.EMBEDDED.value:
         raise UnsupportedError(
             f"switch {place.at} is BMv2, which has no faults to inject: bring the cluster up with "
             "--fault-wires, which puts a wire that has them into every link"

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from topologies import layout
-from topologies.fabric import Fabric
 from topologies.options import FabricOptions
 
 
@@ -21,7 +20,3 @@ class RackOptions(FabricOptions):
     def layout(self) -> layout.Layout:
         """The rack on paper."""
         return layout.rack(self.hosts)
-
-
-class Rack(Fabric):
-    """A running rack, as a context manager. The calling thread is in its namespace while it runs."""

@@ -7,7 +7,6 @@ from typing import ClassVar, Literal
 
 from topologies import layout
 from topologies.errors import TopologyError
-from topologies.fabric import Fabric
 from topologies.links import LinkShape
 from topologies.options import FabricOptions
 
@@ -45,7 +44,3 @@ class SpineLeafOptions(FabricOptions):
     def layout(self) -> layout.Layout:
         """The fabric on paper."""
         return layout.spine_leaf(spines=self.spines, hosts=self.hosts_per_leaf)
-
-
-class SpineLeaf(Fabric):
-    """A running spine-leaf fabric, as a context manager. The calling thread is in its namespace meanwhile."""

@@ -10,12 +10,12 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from mininet.node import Switch
 
+from controller.config import Target
 from p4src import CPU_PORT
 from security.files import TlsFiles
 from topologies.errors import TopologyError, UnsupportedError
@@ -28,13 +28,6 @@ START_TIMEOUT_S: Final = 120.0  # the embedded switch compiles its engine at its
 BMV2: Final = "simple_switch_grpc"
 _THRIFT_PORT: Final = 9090
 _LOOK_S: Final = 0.02
-
-
-class SwitchTarget(str, Enum):
-    """What runs the P4 program."""
-
-    EMBEDDED = "embedded"
-    BMV2 = "bmv2"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +50,7 @@ class SwitchSettings:
 class P4RuntimeSwitch(Switch):  # type: ignore[misc]
     """A switch process on the veths that Mininet made; port n is interface <name>-ethn."""
 
-    target: ClassVar[SwitchTarget]
+    target: ClassVar[Target]
 
     def __init__(self, name: str, *, settings: SwitchSettings, **params: Any) -> None:
         super().__init__(name, **{**params, "inNamespace": False})
@@ -124,7 +117,7 @@ class P4RuntimeSwitch(Switch):  # type: ignore[misc]
 class EmbeddedSwitch(P4RuntimeSwitch):
     """This project's own switch."""
 
-    target = SwitchTarget.EMBEDDED
+    target = Target.EMBEDDED
 
     def program(self) -> list[str]:
         return [sys.executable, "-m", "soft_switch"]
@@ -146,7 +139,7 @@ class EmbeddedSwitch(P4RuntimeSwitch):
 class Bmv2Switch(P4RuntimeSwitch):
     """BMv2's simple_switch_grpc, from the PATH."""
 
-    target = SwitchTarget.BMV2
+    target = Target.BMV2
 
     def program(self) -> list[str]:
         return [require_bmv2()]
@@ -161,9 +154,9 @@ class Bmv2Switch(P4RuntimeSwitch):
         ]
 
 
-TARGETS: Final[dict[SwitchTarget, type[P4RuntimeSwitch]]] = {
-    SwitchTarget.EMBEDDED: EmbeddedSwitch,
-    SwitchTarget.BMV2: Bmv2Switch,
+TARGETS: Final[dict[Target, type[P4RuntimeSwitch]]] = {
+    Target.EMBEDDED: EmbeddedSwitch,
+    Target.BMV2: Bmv2Switch,
 }
 
 

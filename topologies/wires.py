@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from controller.config import Target
 from topologies.launch import namespace_command
 from topologies.namespaces import NETNS_DIRECTORY, run
 from topologies.state import ClusterState, HostState, LinkState
-from topologies.switches import SwitchTarget
 
 HOLE: Final = "blackhole"  # a queueing discipline that drops everything
 
@@ -81,7 +81,7 @@ def set_link(cluster: ClusterState, link: LinkState, *, up: bool) -> None:
     """Take a link down, both ends, or up again, as it was shaped."""
     inside = _entering(cluster)
     for interface in (link.a_interface, link.b_interface):
-        if cluster.target != SwitchTarget.BMV2.value:
+        if cluster.target != Target.BMV2.value:
             run(*inside, "ip", "link", "set", "dev", interface, "up" if up else "down")
         else:
             _set_hole(inside, interface, link.qdiscs, up=up)
@@ -98,7 +98,7 @@ def set_host_link(cluster: ClusterState, host: HostState, *, up: bool) -> None:
         end = wire_end(host.interface)
         run(*_entering(cluster), "ip", "link", "set", "dev", end, "up" if up else "down")
         return
-    if cluster.target != SwitchTarget.BMV2.value:
+    if cluster.target != Target.BMV2.value:
         run(*_entering(cluster), "ip", "link", "set", "dev", interface, "up" if up else "down")
         return
     _set_hole(_entering(cluster), interface, host.qdiscs, up=up)

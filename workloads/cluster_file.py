@@ -32,7 +32,7 @@ from pydantic import (
 
 from controller.admission import tenant_of
 from controller.api.errors import InvalidRequestError
-from controller.config import MAX_LEAVES, MAX_SPINES, Config, check_window
+from controller.config import MAX_LEAVES, MAX_SPINES, Config, Target, check_window
 from p4src import PATH_MTUS
 from topologies import layout
 from topologies.errors import TopologyError
@@ -41,7 +41,6 @@ from topologies.options import FabricOptions
 from topologies.rack import RackOptions
 from topologies.spine_leaf import SpineLeafOptions
 from topologies.state import HostKind
-from topologies.switches import SwitchTarget
 from workloads.errors import WorkloadError
 from workloads.placement import PACKED, SPREAD, counts_of
 from workloads.sizes import parse_bytes
@@ -160,7 +159,7 @@ class SpineLeafTopology(_Topology):
 class Switch(Part):
     """What runs the P4 program, and what the embedded switch loses on purpose."""
 
-    target: SwitchTarget = SwitchTarget.EMBEDDED
+    target: Target = Target.EMBEDDED
     loss: Probability = 0.0
 
 

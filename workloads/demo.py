@@ -9,9 +9,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from topologies.rack import Rack, RackOptions
+from controller.config import Target
+from topologies.fabric import Fabric
+from topologies.rack import RackOptions
 from topologies.state import ClusterState
-from topologies.switches import SwitchTarget
 from workloads.allreduce import STALL_S, Outcome, Request, measure, require_right, switch_counters
 from workloads.errors import VerificationError, WorkloadError
 from workloads.team import Team
@@ -36,7 +37,7 @@ class DemoOptions:
     """
 
     cluster: str = "demo"
-    switch: SwitchTarget = SwitchTarget.EMBEDDED
+    switch: Target = Target.EMBEDDED
     workers: int = WORKERS
     steps: int = 150
     race_bytes: int = RACE_BYTES
@@ -48,7 +49,7 @@ class DemoOptions:
         """How often to run each race; BMv2 takes a minute for one."""
         if self.repeat is not None:
             return self.repeat
-        return 1 if self.switch is SwitchTarget.BMV2 else 3
+        return 1 if self.switch is Target.BMV2 else 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +128,7 @@ def run(options: DemoOptions, *, progress: Progress = lambda text: None) -> Repo
         tls=options.tls,
     )
     progress("bringing up the rack")
-    with Rack(rack, progress=lambda text: progress(f"bringing up the rack: {text}")) as cluster:
+    with Fabric(rack, progress=lambda text: progress(f"bringing up the rack: {text}")) as cluster:
         report = _on(cluster.state, options, progress)
     if not report.training.reference.within_bound:
         raise VerificationError(

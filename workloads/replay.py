@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from controller.api.admin import AdminClient
+from controller.config import Target
 from topologies.state import ClusterState, HostKind, HostState
-from topologies.switches import SwitchTarget
 from workloads import compare, links, run_file
 from workloads.errors import WorkloadError
 from workloads.machine import free_bytes
@@ -26,7 +26,7 @@ Progress = Callable[[str], None]
 _LOOK_S: Final = 2.0  # an iteration that is shorter is looked at several times over
 _MOST_LOOKS: Final = 50
 _ROUNDS: Final = 2  # with priority: iterations run into each other, so that there are few turns
-_SLOWEST_MBIT: Final = {SwitchTarget.EMBEDDED: 100.0, SwitchTarget.BMV2: 2.0}
+_SLOWEST_MBIT: Final = {Target.EMBEDDED: 100.0, Target.BMV2: 2.0}
 _PATIENCE_S: Final = 120.0
 _COPIES: Final = 2
 _PROGRAM_BYTES: Final = 300 << 20
@@ -211,7 +211,7 @@ def memory_bytes(workload: Workload, options: ReplayOptions, *, workers: int) ->
 def patience_s(workload: Workload, cluster: ClusterState, *, workers: int) -> float:
     """How long an iteration may take: a few times what the slowest strategy needs, a parameter server."""
     computing = (workload.forward_ns + workload.backward_ns) / 1e9
-    rate_mbit = min(_SLOWEST_MBIT[SwitchTarget(cluster.target)], cluster.rate_mbit or math.inf)
+    rate_mbit = min(_SLOWEST_MBIT[Target(cluster.target)], cluster.rate_mbit or math.inf)
     return _PATIENCE_S + 4 * (computing + workers * workload.gradient_bytes * 8 / (rate_mbit * 1e6))
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from types import TracebackType
-from typing import Any
+from contextlib import AbstractContextManager
+from typing import Any, TypeVar
 
 import grpc
 
@@ -18,8 +18,10 @@ from security.files import TlsError, TlsFiles
 _OPTIONS = (("grpc.enable_http_proxy", 0), ("grpc.max_receive_message_length", 64 << 20))
 _MODES = {"": pb.MODE_UNSPECIFIED, "in-network": pb.IN_NETWORK, "ring": pb.RING}
 
+_T = TypeVar("_T")
 
-class AdminClient:
+
+class AdminClient(AbstractContextManager["AdminClient"]):
     """The controller at "unix:/path" or "host:port". Every method raises ControllerErrors.
 
     `tls`: an operator's certificate (None: what P4REDUCE_TLS_DIR says, and never for Unix sockets).
@@ -35,12 +37,7 @@ class AdminClient:
             raise UnreachableError(str(error)) from error
         self._stub = ControllerStub(self._channel)  # type: ignore[no-untyped-call]
 
-    def __enter__(self) -> AdminClient:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -90,74 +87,71 @@ class AdminClient:
             selective=selective,
             join_token=join_token,
         )
-        info: pb.JobInfo = self._call(self._stub.CreateJob, spec)
-        return info
+        return self._call(pb.JobInfo, self._stub.CreateJob, spec)
 
     def list_jobs(self) -> list[pb.JobInfo]:
         """The last job of each name, by name."""
-        return list(self._call(self._stub.ListJobs, pb.ListJobsRequest()).jobs)
+        return list(self._call(pb.JobList, self._stub.ListJobs, pb.ListJobsRequest()).jobs)
 
     def show_job(self, name: str) -> pb.JobInfo:
         """One job."""
-        info: pb.JobInfo = self._call(self._stub.ShowJob, pb.JobName(name=name))
-        return info
+        return self._call(pb.JobInfo, self._stub.ShowJob, pb.JobName(name=name))
 
     def delete_job(self, name: str) -> pb.JobInfo:
         """End a job if it runs, and forget it; what it was."""
-        info: pb.JobInfo = self._call(self._stub.DeleteJob, pb.JobName(name=name))
-        return info
+        return self._call(pb.JobInfo, self._stub.DeleteJob, pb.JobName(name=name))
 
     def flows(self, job: str = "") -> list[pb.Flow]:
         """The flows of one job, or of all."""
-        return list(self._call(self._stub.ListFlows, pb.FlowsRequest(job=job)).flows)
+        return list(self._call(pb.FlowList, self._stub.ListFlows, pb.FlowsRequest(job=job)).flows)
 
     def slots(self, job: str = "", *, all: bool = False) -> list[pb.Slot]:
         """What the slots of one job, or of all, hold; with `all` those too that hold nothing of it."""
-        return list(self._call(self._stub.ListSlots, pb.SlotsRequest(job=job, all=all)).slots)
+        return list(self._call(pb.SlotList, self._stub.ListSlots, pb.SlotsRequest(job=job, all=all)).slots)
 
     def counters(self, job: str = "") -> list[pb.FlowCounters]:
         """What the switches counted for one job, or for all, by rank."""
-        return list(self._call(self._stub.ListCounters, pb.CountersRequest(job=job)).flows)
+        return list(self._call(pb.CounterList, self._stub.ListCounters, pb.CountersRequest(job=job)).flows)
 
     def ports(self) -> list[pb.Port]:
         """What the switches counted by port."""
-        return list(self._call(self._stub.ListPorts, pb.PortsRequest()).ports)
+        return list(self._call(pb.PortList, self._stub.ListPorts, pb.PortsRequest()).ports)
 
     def links(self) -> list[pb.Link]:
         """The links between switches."""
-        return list(self._call(self._stub.ListLinks, pb.LinksRequest()).links)
+        return list(self._call(pb.LinkList, self._stub.ListLinks, pb.LinksRequest()).links)
 
     def plan(self, document: str = "") -> pb.PlanReport:
         """What `apply` would do; with an empty document, what is not as it was applied last."""
-        report: pb.PlanReport = self._call(self._stub.Plan, pb.PlanRequest(document=document))
-        return report
+        return self._call(pb.PlanReport, self._stub.Plan, pb.PlanRequest(document=document))
 
     def apply(self, document: str = "") -> pb.PlanReport:
         """Make the switches hold what a document (YAML or JSON) says. Not `applied`: a switch refused it."""
-        report: pb.PlanReport = self._call(self._stub.Apply, pb.ApplyRequest(document=document))
-        return report
+        return self._call(pb.PlanReport, self._stub.Apply, pb.ApplyRequest(document=document))
 
     def rollback(self, revision: int | None = None) -> pb.PlanReport:
         """Back to what was applied last, or to a revision."""
-        report: pb.PlanReport = self._call(self._stub.Rollback, pb.RollbackRequest(revision=revision))
-        return report
+        return self._call(pb.PlanReport, self._stub.Rollback, pb.RollbackRequest(revision=revision))
 
     def revisions(self) -> list[pb.Revision]:
         """What was applied, oldest first."""
-        return list(self._call(self._stub.ListRevisions, pb.RevisionsRequest()).revisions)
+        return list(self._call(pb.RevisionList, self._stub.ListRevisions, pb.RevisionsRequest()).revisions)
 
     def push(self, switch: str = "", *, force: bool = False) -> list[pb.SwitchInfo]:
         """The program anew into one switch, or all. With `force`, jobs that run there end."""
-        return list(self._call(self._stub.Push, pb.PushRequest(switch=switch, force=force)).switches)
+        return list(
+            self._call(pb.PushReport, self._stub.Push, pb.PushRequest(switch=switch, force=force)).switches
+        )
 
     def status(self) -> pb.Status:
         """How the controller is."""
-        status: pb.Status = self._call(self._stub.GetStatus, pb.StatusRequest())
-        return status
+        return self._call(pb.Status, self._stub.GetStatus, pb.StatusRequest())
 
-    def _call(self, method: Any, request: Any) -> Any:
+    def _call(self, kind: type[_T], method: Any, request: object) -> _T:
+        """What the method answers, of that kind."""
         try:
-            return method(request, timeout=self.timeout_s)
+            answer: _T = method(request, timeout=self.timeout_s)
+            return answer
         except grpc.RpcError as error:
             if error.code() is grpc.StatusCode.UNAVAILABLE:
                 why = diagnosis.why(self.target, self._tls, what=f"the controller at {self.target}")

@@ -77,21 +77,8 @@ class TimedOutError(ControllerError):
     code = grpc.StatusCode.DEADLINE_EXCEEDED
 
 
-_BY_CODE: dict[grpc.StatusCode, type[ControllerError]] = {
-    kind.code: kind
-    for kind in (
-        InvalidRequestError,
-        NotFoundError,
-        ConflictError,
-        QueuePairTakenError,
-        NotPossibleError,
-        NoResourcesError,
-        UnreachableError,
-        NotAllowedError,
-        EndedError,
-        TimedOutError,
-    )
-}
+_KINDS: list[type[ControllerError]] = [*ControllerError.__subclasses__(), QueuePairTakenError]
+_BY_CODE = {kind.code: kind for kind in _KINDS}
 
 
 # "failed to connect to all addresses; last error: UNKNOWN: ipv4:10.0.0.1:9559: Failed to connect to remote

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from controller.config import Target
 from p4reduce import fabric_options as fabrics
 from p4reduce import output
 from p4reduce.failing import ending_on_signals
@@ -15,7 +16,6 @@ from p4reduce.options import JsonFile, Selective, parse_bytes
 from p4reduce.runs import Strategies, choose_strategies, command_line, show_run
 from topologies.fabric import Fabric
 from topologies.state import ClusterState
-from topologies.switches import SwitchTarget
 
 if TYPE_CHECKING:  # it takes pydantic, which other commands need not wait for
     from workloads.run_file import Run
@@ -34,7 +34,7 @@ def compare(
     spines: fabrics.Spines = 2,
     leaves: fabrics.Leaves = 2,
     mtu: fabrics.PathMtu = 4096,
-    switch: fabrics.Switch = SwitchTarget.EMBEDDED,
+    switch: fabrics.Switch = Target.EMBEDDED,
     tls: fabrics.Tls = False,
     size: Annotated[
         str | None,

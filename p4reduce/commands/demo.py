@@ -6,17 +6,17 @@ from typing import Annotated
 
 import typer
 
+from controller.config import Target
 from p4reduce import output
 from p4reduce.fabric_options import Switch, Tls
 from p4reduce.failing import ending_on_signals
 from p4reduce.options import JsonFile, parse_bytes
-from topologies.switches import SwitchTarget
 
 
 def demo(
     json: JsonFile = None,
     workers: Annotated[int, typer.Option(min=2, max=32, help="Workers, each on a host of its own.")] = 4,
-    switch: Switch = SwitchTarget.EMBEDDED,
+    switch: Switch = Target.EMBEDDED,
     steps: Annotated[int, typer.Option(min=1, help="Training steps.")] = 150,
     race_bytes: Annotated[
         str, typer.Option("--bytes", metavar="SIZE", help="Tensor of the race against ring all-reduce.")

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from controller.config import Target
 from p4reduce import fabric_options as fabrics
 from p4reduce import output
 from p4reduce.failing import ending_on_signals
@@ -19,9 +20,7 @@ from topologies import state
 from topologies.fabric import Fabric
 from topologies.options import FabricOptions
 from topologies.state import ClusterState
-from topologies.switches import SwitchTarget
 
-_OF_A_FABRIC = ("hosts", "rate", "uplink_rate", "spines", "leaves", "mtu", "switch", "tls")
 _OF_A_WORKLOAD = (
     "strategies",
     "iterations",
@@ -104,7 +103,7 @@ def replay(
     spines: fabrics.Spines = 2,
     leaves: fabrics.Leaves = 2,
     mtu: fabrics.PathMtu = 4096,
-    switch: fabrics.Switch = SwitchTarget.EMBEDDED,
+    switch: fabrics.Switch = Target.EMBEDDED,
     tls: fabrics.Tls = False,
     cluster: fabrics.NameOrCluster = None,
     speed: Annotated[
@@ -126,7 +125,9 @@ def replay(
         output.require_writable(path)
     if kind is None:
         refuse_given(
-            context, _OF_A_FABRIC, "is of a fabric of its own: say 'rack' or 'spine-leaf' behind WORKLOAD"
+            context,
+            ("hosts", *fabrics.OF_ITS_OWN),
+            "is of a fabric of its own: say 'rack' or 'spine-leaf' behind WORKLOAD",
         )
     captured = is_capture(Path(what))
     if captured:

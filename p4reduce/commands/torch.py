@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from controller.config import Target
 from p4reduce import fabric_options as fabrics
 from p4reduce import output
 from p4reduce.failing import ending_on_signals
@@ -20,7 +21,6 @@ from topologies import state
 from topologies.fabric import Fabric
 from topologies.options import FabricOptions
 from topologies.state import ClusterState, HostKind, HostState
-from topologies.switches import SwitchTarget
 
 if TYPE_CHECKING:  # with rich and pydantic, which a mistake need not wait for
     from workloads.torch_runs.comparing import Side
@@ -28,7 +28,6 @@ if TYPE_CHECKING:  # with rich and pydantic, which a mistake need not wait for
     from workloads.torch_runs.running import Ran
     from workloads.torch_runs.script import Script
 
-_OF_A_FABRIC = ("rate", "uplink_rate", "spines", "leaves", "mtu", "switch", "tls")
 _KINDS = [kind.value for kind in fabrics.Kind]
 
 
@@ -61,7 +60,7 @@ def torch(
     spines: fabrics.Spines = 2,
     leaves: fabrics.Leaves = 2,
     mtu: fabrics.PathMtu = 4096,
-    switch: fabrics.Switch = SwitchTarget.EMBEDDED,
+    switch: fabrics.Switch = Target.EMBEDDED,
     tls: fabrics.Tls = False,
     cluster: fabrics.NameOrCluster = None,
     compare: Annotated[
@@ -80,7 +79,7 @@ def torch(
     kind = fabrics.Kind(words[0]) if words[0] in _KINDS else None
     if kind is None:
         why = "is of a fabric of its own: say 'rack' or 'spine-leaf' first, then '-- SCRIPT'"
-        refuse_given(context, _OF_A_FABRIC, why)
+        refuse_given(context, fabrics.OF_ITS_OWN, why)
     script = Script.of(words if kind is None else words[1:])
     require_torch()
     options = None if kind is None else fabrics.of_its_own(context, kind)

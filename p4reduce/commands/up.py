@@ -9,14 +9,13 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from controller.config import Spread
+from controller.config import Spread, Target
 from p4reduce.fabric_options import PathMtu, Rate, Switch, Tls, UplinkRate
 from p4reduce.options import parse_host_counts, parse_host_kinds, parse_rate
 from p4reduce.staying import stay
 from topologies.rack import RackOptions
 from topologies.spine_leaf import SpineLeafOptions
 from topologies.state import HostKind
-from topologies.switches import SwitchTarget
 
 _FILE = "file"
 _FILE_ENDINGS = (".yaml", ".yml", ".json")
@@ -68,7 +67,7 @@ def rack(
     hosts: Annotated[int, typer.Option(min=2, max=32, help="Hosts on the switch.")] = 4,
     rate: Rate = "none",
     mtu: PathMtu = 1024,
-    switch: Switch = SwitchTarget.EMBEDDED,
+    switch: Switch = Target.EMBEDDED,
     cluster: Name = "rack",
     pcap: Pcap = None,
     delay_ms: DelayMs = 0.0,
@@ -117,7 +116,7 @@ def spine_leaf(
         ),
     ] = None,
     mtu: PathMtu = 1024,
-    switch: Switch = SwitchTarget.EMBEDDED,
+    switch: Switch = Target.EMBEDDED,
     cluster: Name = "spine-leaf",
     pcap: Pcap = None,
     delay_ms: DelayMs = 0.0,

@@ -9,13 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
+from controller.config import Target
 from host_agent.metrics import SOCKETS, WHOSE
 from p4reduce.doctor.facts import Disk, Ends, Losses, Process, ProcessState, Standing, Worker
 from telemetry import client
 from telemetry.address import STATE_PATH, Address, MetricsError
 from topologies.processes import ProcessId
 from topologies.state import ClusterState, HostKind
-from topologies.switches import SwitchTarget
 
 WORKER_S: Final = 1.5
 _AT_ONCE: Final = 16
@@ -129,7 +129,7 @@ def losses(cluster: ClusterState, timeout_s: float = 5.0) -> dict[tuple[str, int
 
     A busy machine may take more than a second to answer: what is not waited for here, nobody is told of.
     """
-    chosen = [s.name for s in cluster.switches if s.target == SwitchTarget.EMBEDDED.value]
+    chosen = [s.name for s in cluster.switches if s.target == Target.EMBEDDED.value]
     found: dict[tuple[str, int], Losses] = {}
     if not chosen:
         return found

@@ -19,6 +19,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
+from controller.config import Target
 from controller.metrics import TIMEOUT_S as CONTROLLER_S
 from host_agent.metrics import SOCKETS
 from p4reduce.live import reading
@@ -27,7 +28,6 @@ from telemetry.address import Address, MetricsError
 from topologies import state, wires
 from topologies.errors import TopologyError
 from topologies.state import ClusterState
-from topologies.switches import SwitchTarget
 
 _AT_ONCE: Final = 8
 _TIMEOUT_S: Final = CONTROLLER_S + 1.0  # the controller waits for switches
@@ -129,7 +129,7 @@ def tellers(cluster: ClusterState) -> list[Teller]:
     """Who has metrics to tell: BMv2 has none, the controller tells what it reads from it."""
     found = [Teller(cluster.metrics / "controller.sock", {"component": "controller"})]
     for switch in cluster.switches:
-        if switch.target == SwitchTarget.EMBEDDED.value:
+        if switch.target == Target.EMBEDDED.value:
             labels = {"component": "switch", "switch": switch.name}
             found.append(Teller(cluster.metrics / f"switch-{switch.name}.sock", labels))
     agents = sorted(cluster.metrics.glob(SOCKETS)) if cluster.metrics.is_dir() else []

@@ -8,51 +8,29 @@ import json
 import sqlite3
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
-from ipaddress import IPv4Address
 from types import SimpleNamespace
 from typing import Any, cast
 
-import grpc
 import pytest
 
 from controller.admission import Quotas, TenantQuota
 from controller.api import controller_pb2 as pb
 from controller.api.errors import NotFoundError, NotPossibleError
-from controller.config import Config, HostConfig, LinkConfig, SwitchConfig
+from controller.config import Config, SwitchConfig
 from controller.configuration import Configuration, Report, Setting, SwitchReport
-from controller.drift import ChangeKind
 from controller.entries import Entry, Group, Key, TableEntry, key_of, table_entry
 from controller.fabric import ManagedSwitch
 from controller.flows import FLOW, MEMBER_QP
 from controller.graph import ALL_UP, Graph, LinkState
 from controller.marked import DocumentError
-from controller.reports import report_message, revision_messages
 from controller.revisions import SCHEMA, Revisions
 from controller.routes import ECMP_MEMBER, ROUTE, base_entries
 from controller.updates import Failure, SwitchUnreachableError, Update, UpdateKind
+from controller.views import report_message, revision_messages
+from tests.controller.fake_switch import FakeSwitch
+from tests.controller.spine_leaf import fabric
 
-CONFIG = Config(
-    switches=tuple(
-        SwitchConfig(name=name, device_id=number, address=f"127.0.0.1:{number}")
-        for name, number in (("l1", 1), ("l2", 2), ("s1", 101), ("s2", 102))
-    ),
-    hosts=tuple(
-        HostConfig(
-            name=f"h{leaf}{port}",
-            ip=IPv4Address(f"10.0.{leaf}.{port}"),
-            mac=f"02:00:00:00:{leaf:02x}:{port:02x}",
-            switch=f"l{leaf}",
-            port=port,
-        )
-        for leaf in (1, 2)
-        for port in (1, 2)
-    ),
-    links=tuple(
-        LinkConfig(a=f"l{leaf}", a_port=100 + spine, b=f"s{spine}", b_port=leaf)
-        for leaf in (1, 2)
-        for spine in (1, 2)
-    ),
-)
+CONFIG = fabric()
 DROP = "SwitchIngress.forward.drop"
 BLACKHOLE = table_entry(ROUTE, {"dst_ip": (0x0A090000, 16)}, DROP)
 OTHER = table_entry(ROUTE, {"dst_ip": (0x0A080000, 16)}, DROP)
@@ -71,23 +49,19 @@ def document(*networks: str, switch: str = "l1", **other: object) -> str:
     return json.dumps({**({"entries": {switch: entries}} if entries else {}), **other})
 
 
-class MemorySwitch:
-    """What the configuration needs of a switch. `refuses`: keys; `batches`: what was written at once."""
+class MemorySwitch(FakeSwitch):
+    """One that others write to as well: `ours` is what it was given by the controller."""
 
     def __init__(self, config: SwitchConfig) -> None:
-        self.config = config
-        self.connected = True
-        self.entries: dict[Key, Entry] = {}
-        self.written: dict[Key, Entry] = {}
-        self.batches: list[list[Update]] = []
-        self.refuses: set[Key] = set()
+        super().__init__(config)
+        self.ours: dict[Key, Entry] = {}
         self.replaced = False
         self.breaks = False
         self.going_on: asyncio.Event | None = None
 
     @property
-    def state(self) -> str:
-        return "connected" if self.connected else "unreachable: it was unplugged"
+    def written(self) -> dict[Key, Entry]:
+        return self.ours
 
     def holds(self, *entries: Entry) -> bool:
         return all(self.entries.get(key_of(entry)) == entry for entry in entries)
@@ -99,43 +73,29 @@ class MemorySwitch:
             else:
                 self.entries[key_of(entry)] = entry
 
-    def _require(self) -> None:
-        if not self.connected:
-            raise SwitchUnreachableError(f"switch {self.config.name} is not connected: {self.state}")
-
     async def adopt(self, wanted: Sequence[Entry]) -> None:
-        self._require()
-        self.entries = {key_of(entry): entry for entry in wanted}
-        self.written = dict(self.entries)
+        await super().adopt(wanted)
+        self.ours = dict(self.entries)
         self.replaced = False
 
     async def runs_our_program(self) -> bool:
-        self._require()
+        self._check()
         return not self.replaced
 
-    async def read_entries(self) -> set[Entry]:
-        self._require()
-        return set(self.entries.values())
-
-    async def write_batch(self, updates: Sequence[Update]) -> list[Failure]:
-        self._require()
-        self.batches.append(list(updates))
+    async def _came(self) -> None:
         if self.going_on is not None:
             await self.going_on.wait()
         if self.breaks:
             raise SwitchUnreachableError(f"switch {self.config.name} broke")
-        failures = []
+
+    async def write_batch(self, updates: Sequence[Update]) -> list[Failure]:
+        failures = await super().write_batch(updates)
+        refused = {failure.update for failure in failures}
         for update in updates:
-            key = key_of(update.entry)
-            assert (key in self.entries) == (update.kind is not UpdateKind.INSERT)
-            if key in self.refuses:
-                failures.append(Failure(update, grpc.StatusCode.RESOURCE_EXHAUSTED, "the table is full"))
-                continue
-            for entries in (self.entries, self.written):
-                if update.kind is UpdateKind.DELETE:
-                    entries.pop(key, None)
-                else:
-                    entries[key] = update.entry
+            if update not in refused:
+                self.ours.pop(key_of(update.entry), None)
+                if update.kind is not UpdateKind.DELETE:
+                    self.ours[key_of(update.entry)] = update.entry
         return failures
 
 
@@ -152,9 +112,7 @@ class JobsOfNobody:
         self.pushed: list[str] = []
         self.links = SimpleNamespace(graph=Graph.of(config), state=ALL_UP)
         self.memory = switches
-        self.switches = {
-            switch.name: ManagedSwitch(cast(Any, switches[switch.name])) for switch in config.switches
-        }
+        self.switches = {switch.name: ManagedSwitch(switches[switch.name]) for switch in config.switches}
 
     def wanted_entries(
         self,
@@ -237,7 +195,7 @@ def run(test: Any) -> None:
     asyncio.run(main())
 
 
-def changes(report: Report) -> list[tuple[str, ChangeKind, Key, bool]]:
+def changes(report: Report) -> list[tuple[str, UpdateKind, Key, bool]]:
     """(switch, kind, key, drift) of each change."""
     return [
         (switch.name, change.kind, key_of(change.entry), change.drift)
@@ -250,7 +208,7 @@ def on(report: Report, name: str) -> SwitchReport:
     return next(switch for switch in report.switches if switch.name == name)
 
 
-ADD, CHANGE, DELETE = ChangeKind.ADD, ChangeKind.CHANGE, ChangeKind.DELETE
+ADD, CHANGE, DELETE = UpdateKind
 
 
 def test_nothing_is_to_be_done_at_first() -> None:
@@ -382,7 +340,7 @@ class TestRefused:
         async def test(bench: Bench) -> None:
             await bench.configuration.apply(document("10.7.0.0/16"))
             before = {name: dict(switch.entries) for name, switch in bench.switches.items()}
-            bench.switches["l1"].refuses = {key_of(OTHER)}
+            bench.switches["l1"].refuses = {OTHER}
             report = await bench.configuration.apply(self.TEXT)
             assert (report.applied, report.revision) == (False, 1)
             refused = on(report, "l1")
@@ -414,7 +372,7 @@ class TestRefused:
 
     def test_as_messages(self) -> None:
         async def test(bench: Bench) -> None:
-            bench.switches["l1"].refuses = {key_of(OTHER)}
+            bench.switches["l1"].refuses = {OTHER}
             report = await bench.configuration.apply(self.TEXT)
             message = report_message(report, bench.configuration.vocabulary)
             assert not message.applied

@@ -12,7 +12,7 @@ import pytest
 from controller.api.messages import Abort, Leave, Up
 from controller.config import Spread, SwitchConfig
 from controller.configuration import Configuration, Report
-from controller.drift import Change
+from controller.difference import Change
 from controller.entries import Entry, TableEntry, table_entry
 from controller.fabric import ManagedSwitch
 from controller.flows import MEMBER_QP, UPLINK
@@ -51,7 +51,7 @@ class SlowSwitch(FakeSwitch):
             await super().install([entry])
         await self._turn()
 
-    async def remove(self, entries: Sequence[Entry]) -> None:
+    async def remove(self, entries: Iterable[Entry]) -> None:
         for entry in entries:
             await self._turn()
             await super().remove([entry])

@@ -15,10 +15,10 @@ from controller.allocator import FLOOD_GROUP
 from controller.config import HostConfig, SwitchConfig
 from controller.desired import Desired, parse
 from controller.entries import Entry, Group, TableEntry, key_of, table_entry
+from controller.flows import JOB_TABLES
 from controller.graph import Graph
 from controller.marked import DocumentError
 from controller.push import shipped_program
-from controller.recovery import JOB_TABLES
 from controller.routes import ROUTE, rack_entries
 from controller.vocabulary import Vocabulary
 from p4src import MAX_JOBS

@@ -10,10 +10,10 @@ import pytest
 from controller.allocator import Region
 from controller.api.messages import Mode
 from controller.config import Spread
-from controller.entries import Entry, TableEntry
+from controller.difference import difference
+from controller.entries import Entry
 from controller.flows import UPLINK
 from controller.graph import LinkState
-from controller.recovery import compare, flatten
 from controller.routes import base_entries
 from controller.specs import Plan
 from controller.switch import Switch
@@ -54,8 +54,8 @@ def test_entries_of_a_fabric_come_and_go(switch_process: RunningSwitch, name: st
             await switch.install(entries)
             assert await switch.read_entries() == {*base, *entries}
             wanted: set[Entry] = {*after, *moved(tree.graph, name, REGION, entries, ["s2"])}
-            changes = flatten(compare({*base, *entries}, wanted).modify)
-            uplinks = [e for e in changes if isinstance(e, TableEntry) and e.table == UPLINK]
+            changes = difference({*base, *entries}, wanted).of(UpdateKind.MODIFY)
+            uplinks = [entry for entry in changes if entry.table == UPLINK]
             assert (len(uplinks), len(changes)) == ((8, 9) if name == "l1" else (0, 0))
             assert await switch.write_batch([Update(UpdateKind.MODIFY, e) for e in changes]) == []
             assert await switch.read_entries() == wanted == set(switch.written.values())

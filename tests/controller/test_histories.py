@@ -12,7 +12,7 @@ import logging
 import os
 import random
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from ipaddress import IPv4Address
 from pathlib import Path
@@ -130,7 +130,7 @@ class SlowSwitch(FakeSwitch):
         await super().install(entries)
         await turns(2)
 
-    async def remove(self, entries: Sequence[Entry]) -> None:
+    async def remove(self, entries: Iterable[Entry]) -> None:
         await turns(2)
         await super().remove(entries)
         await turns(2)

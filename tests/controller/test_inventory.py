@@ -152,9 +152,9 @@ def count(b: FabricBench) -> None:
         more = 1000 * (name[0] == "s")
 
         async def counters(
-            ports: Iterable[int], switch: Any = switch, more: int = more
+            ports: Iterable[int] = (), switch: Any = switch, more: int = more
         ) -> dict[str, dict[int, CounterCell]]:
-            switch._require()
+            switch._check()
             cells = {port: CounterCell(port + more, 9) for port in ports}
             return {"port_tx": cells, "port_rx": {}, "no_route": {}}
 
@@ -165,7 +165,7 @@ def test_ports_that_nobody_named_are_listed_where_something_came_in(served: Call
     async def test(b: FabricBench, service: ControllerService) -> None:
         named = len((await service.ListPorts(pb.PortsRequest(), Context())).ports)
 
-        async def counters(ports: Iterable[int]) -> dict[str, dict[int, CounterCell]]:
+        async def counters(ports: Iterable[int] = ()) -> dict[str, dict[int, CounterCell]]:
             return {"unnamed": {1: CounterCell(0, 0), 9: CounterCell(7, 700), 2: CounterCell(0, 0)}}
 
         b.switches["l1"].port_counters = counters  # type: ignore[method-assign]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -49,7 +49,7 @@ class RackSwitch(FakeSwitch):
         if self.rack is not None:
             self.rack.installed(entries)
 
-    async def remove(self, entries: Sequence[Entry]) -> None:
+    async def remove(self, entries: Iterable[Entry]) -> None:
         if self.rack is not None:
             self.rack.removed(entries)
         await super().remove(entries)
@@ -103,7 +103,7 @@ class Rack:
         for flow in data_flows(entries):
             self.first_psns.setdefault(flow["generation"], {})[flow["rank"]] = flow["first_psn"]
 
-    def removed(self, entries: Sequence[Entry]) -> None:
+    def removed(self, entries: Iterable[Entry]) -> None:
         with self.fabric.lock:
             generation = self.simulation.workers[0].endpoint.config.generation
             if any(flow["generation"] == generation for flow in data_flows(entries)):
@@ -213,7 +213,7 @@ class RackConnections:
         return RackOffer(self.rack, self.rank, qpn, (0xFFFFF0 + qpn) % 2**24)
 
 
-def data_flows(entries: Sequence[Entry]) -> list[dict[str, int]]:
+def data_flows(entries: Iterable[Entry]) -> list[dict[str, int]]:
     return [
         dict(entry.params)
         for entry in entries

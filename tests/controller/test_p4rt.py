@@ -7,10 +7,10 @@ from contextlib import asynccontextmanager
 import grpc
 import pytest
 
+from controller.difference import writing_stages
 from controller.entries import Entry, Group, table_entry
 from controller.p4rt import MAX_BATCH, P4RuntimeClient
 from controller.push import load, shipped_program
-from controller.recovery import writing_stages
 from controller.routes import MAC, ROUTE
 from controller.updates import (
     ElectionIdTakenError,

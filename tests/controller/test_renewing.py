@@ -1150,7 +1150,7 @@ def test_a_job_that_comes_half_off_its_switch_is_renewed(bench: Run, monkeypatch
         first = workers[0].plan[0]
 
         async def fail(entries: object) -> None:
-            switch._delete([entry for entry in b.of_jobs("l1") if getattr(entry, "table", "") == FLOW][:1])
+            switch._erase([entry for entry in b.of_jobs("l1") if getattr(entry, "table", "") == FLOW][:1])
             raise SwitchError("switch l1 broke off")
 
         for name in ("remove", "adopt"):

@@ -8,11 +8,12 @@ from itertools import chain, combinations
 import pytest
 
 from controller.config import Config
+from controller.difference import difference
 from controller.entries import Entry, Group, TableEntry, key_of, table_entry
 from controller.graph import ALL_UP, LinkState
-from controller.recovery import compare, flatten
 from controller.routes import ECMP_MEMBER, EDGE_PORT, MAC, ROUTE, base_entries
 from controller.schema import Schema
+from controller.updates import UpdateKind
 from p4src import P4INFO_PATH
 from tests.controller.spine_leaf import fabric
 
@@ -149,11 +150,8 @@ def test_a_failure_modifies_members_and_nothing_else(spines: int) -> None:
     names = config.spines
     for lost in chain.from_iterable(combinations(names, n) for n in range(spines)):
         state = LinkState(lost=frozenset(lost))
-        difference = compare(before, of(config, "l1", state))
-        assert not difference.insert
-        assert not difference.delete
-        changed = flatten(difference.modify)
-        assert {entry.table for entry in changed if isinstance(entry, TableEntry)} <= {ECMP_MEMBER}
+        changed = difference(before, of(config, "l1", state)).changes
+        assert {(change.kind, change.entry.table) for change in changed} <= {(UpdateKind.MODIFY, ECMP_MEMBER)}
         for ports in over(config, "l1", state).values():
             loads = [ports.count(port) for port in set(ports)]
             assert len(loads) == spines - len(lost)

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from controller.allocator import Region
 from controller.api.messages import JobSpec, Mode
 from controller.config import Config, Spread
+from controller.difference import writing_stages
 from controller.entries import Entry, Group, TableEntry, key_of, table_entry
 from controller.flows import EMIT, FLOW, MEMBER_QP, TREE_JOB, UPLINK, source_port
 from controller.graph import ALL_UP, LinkState
 from controller.planning import check_spec, why_ring
-from controller.recovery import writing_stages
 from controller.schema import Schema
 from controller.specs import Plan
 from controller.trees import Tree, chosen, entries_on, generation_of, moved, spines_in_use

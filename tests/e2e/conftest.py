@@ -12,15 +12,17 @@ from typing import Any
 
 import pytest
 
-from topologies.rack import Rack, RackOptions
-from topologies.spine_leaf import SpineLeaf, SpineLeafOptions
-from topologies.switches import BMV2, SwitchTarget
+from controller.config import Target
+from topologies.fabric import Fabric
+from topologies.rack import RackOptions
+from topologies.spine_leaf import SpineLeafOptions
+from topologies.switches import BMV2
 from workloads.team import Team
 
 TARGETS = [
-    pytest.param(SwitchTarget.EMBEDDED, id="embedded"),
+    pytest.param(Target.EMBEDDED, id="embedded"),
     pytest.param(
-        SwitchTarget.BMV2,
+        Target.BMV2,
         id="bmv2",
         marks=[
             pytest.mark.bmv2,
@@ -39,24 +41,24 @@ def unique() -> str:
 
 @contextmanager
 def rack(
-    hosts: int, *, target: SwitchTarget = SwitchTarget.EMBEDDED, path_mtu: int = PATH_MTU, **options: Any
-) -> Iterator[Rack]:
+    hosts: int, *, target: Target = Target.EMBEDDED, path_mtu: int = PATH_MTU, **options: Any
+) -> Iterator[Fabric]:
     """A running rack with a name of its own."""
     name = f"e2e-{unique()}"
-    with Rack(RackOptions(name=name, hosts=hosts, switch=target, path_mtu=path_mtu, **options)) as running:
+    with Fabric(RackOptions(name=name, hosts=hosts, switch=target, path_mtu=path_mtu, **options)) as running:
         yield running
 
 
 @contextmanager
-def spine_leaf(*, path_mtu: int = PATH_MTU, **options: Any) -> Iterator[SpineLeaf]:
+def spine_leaf(*, path_mtu: int = PATH_MTU, **options: Any) -> Iterator[Fabric]:
     """A running spine-leaf fabric with a name of its own."""
     name = f"e2e-{unique()}"
-    with SpineLeaf(SpineLeafOptions(name=name, path_mtu=path_mtu, **options)) as running:
+    with Fabric(SpineLeafOptions(name=name, path_mtu=path_mtu, **options)) as running:
         yield running
 
 
 @contextmanager
-def joined(running: Rack, workers: int, *, job: str = "e2e", **arguments: Any) -> Iterator[Team]:
+def joined(running: Fabric, workers: int, *, job: str = "e2e", **arguments: Any) -> Iterator[Team]:
     """A team of `workers` in a job that the switch sums, which leaves at the end."""
     with Team(running.state, workers) as team:
         for answer in team.join(job, **arguments):
@@ -75,7 +77,7 @@ def all_reduce(team: Team, **request: Any) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module", params=TARGETS)
-def four(request: pytest.FixtureRequest) -> Iterator[Rack]:
+def four(request: pytest.FixtureRequest) -> Iterator[Fabric]:
     """Four hosts, on each target."""
     with rack(4, target=request.param) as running:
         yield running

@@ -17,7 +17,7 @@ from p4reduce.controlling import ClusterAdmin
 from tests.e2e.conftest import rack
 from tests.e2e.test_recovery import streaming, until
 from topologies import disk
-from topologies.rack import Rack
+from topologies.fabric import Fabric
 
 pytestmark = pytest.mark.emulation
 
@@ -32,12 +32,12 @@ AWAY_S = 2 * SHORT["heartbeat_timeout_s"] + SHORT["resume_timeout_s"] + 4.0
 
 
 @pytest.fixture(scope="module")
-def two() -> Iterator[Rack]:
+def two() -> Iterator[Fabric]:
     with rack(2, controller_options=SHORT) as running:
         yield running
 
 
-def test_a_job_does_not_need_its_controller(two: Rack, tmp_path: Path) -> None:
+def test_a_job_does_not_need_its_controller(two: Fabric, tmp_path: Path) -> None:
     with streaming(two, 2, tmp_path / "s", job="alone") as stream:
         faults, generation = stream.faults, stream.info().generation
 

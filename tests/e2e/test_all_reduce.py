@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from controller.api.admin import AdminClient
+from controller.config import Target
 from tests.e2e.conftest import TARGETS, all_reduce, joined, rack
-from topologies.rack import Rack
-from topologies.switches import BMV2, SwitchTarget
+from topologies.fabric import Fabric
+from topologies.switches import BMV2
 from workloads.team import Team
 from workloads.tensors import dtype_of
 from workloads.training import compare
@@ -27,27 +28,27 @@ SIZES = (1, 2, 63, 64, 65, 191, 192, 193, 1000, 4097, 100_003)
 
 
 @pytest.fixture(scope="module", params=TARGETS)
-def sixteen(request: pytest.FixtureRequest) -> Iterator[Rack]:
+def sixteen(request: pytest.FixtureRequest) -> Iterator[Fabric]:
     """Sixteen hosts whose links carry any path MTU, on each target."""
     with rack(16, target=request.param, path_mtu=4096) as running:
         yield running
 
 
 @pytest.mark.parametrize("workers", [2, 3, 4, 8, 16])
-def test_any_number_of_workers(workers: int, sixteen: Rack) -> None:
+def test_any_number_of_workers(workers: int, sixteen: Fabric) -> None:
     with joined(sixteen, workers, job=f"of-{workers}", path_mtu=1024) as team:
         all_reduce(team, elements=20_011, dtype="int32", seed=workers)
         all_reduce(team, elements=20_011, dtype="float32", op="avg", seed=workers)
 
 
 @pytest.mark.parametrize("path_mtu", [256, 512, 1024, 2048, 4096])
-def test_every_path_mtu(path_mtu: int, sixteen: Rack) -> None:
+def test_every_path_mtu(path_mtu: int, sixteen: Fabric) -> None:
     with joined(sixteen, 3, job=f"mtu-{path_mtu}", path_mtu=path_mtu) as team:
         for elements in SIZES:
             all_reduce(team, elements=elements, dtype="int32", seed=elements)
 
 
-def test_two_jobs_at_once_do_not_disturb_each_other(sixteen: Rack) -> None:
+def test_two_jobs_at_once_do_not_disturb_each_other(sixteen: Fabric) -> None:
     with Team(sixteen.state, 4) as team, Team(sixteen.state, 4, hosts=sixteen.state.hosts[4:]) as other:
         for job, members in (("one", team), ("two", other)):
             assert {answer["mode"] for answer in members.join(job)} == {"in_network"}
@@ -62,7 +63,7 @@ def test_two_jobs_at_once_do_not_disturb_each_other(sixteen: Rack) -> None:
             members.do("leave")
 
 
-def test_every_element_type_and_operation(four: Rack) -> None:
+def test_every_element_type_and_operation(four: Fabric) -> None:
     with joined(four, 4) as team:
         for seed, (dtype, op) in enumerate(itertools.product(DTYPES, OPERATIONS)):
             for elements in (1, 777, 30_001):
@@ -78,7 +79,7 @@ def test_results_and_counters_do_not_depend_on_the_switch() -> None:
     if shutil.which(BMV2) is None:
         pytest.skip(f"{BMV2} is not on the PATH: there is nothing to compare with")
     digests, counted = [], []
-    for target in SwitchTarget:
+    for target in Target:
         with rack(4, target=target) as running:
             with AdminClient(f"unix:{running.state.control_socket}") as admin:
                 admin.create_job("same", world_size=4, window=4, message_packets=4)
@@ -110,7 +111,7 @@ def test_thirty_two_megabytes() -> None:
         assert 32_000_000 < answer["bytes_sent"] < 1.1 * 32_000_000 + repeated
 
 
-def test_inf_and_nan_come_through(four: Rack) -> None:
+def test_inf_and_nan_come_through(four: Fabric) -> None:
     with joined(four, 4) as team:
         answers = team.do(
             "all_reduce",
@@ -124,7 +125,7 @@ def test_inf_and_nan_come_through(four: Rack) -> None:
         all_reduce(team, elements=1000, dtype="float32")  # and the switch goes on
 
 
-def test_ring_over_the_same_connections(four: Rack) -> None:
+def test_ring_over_the_same_connections(four: Fabric) -> None:
     with joined(four, 4) as team:
         for dtype, op in itertools.product(DTYPES, OPERATIONS):
             (first, *_) = all_reduce(
@@ -143,7 +144,7 @@ def test_ring_over_the_same_connections(four: Rack) -> None:
 @pytest.mark.parametrize(
     ("dtype", "wire"), [*((dtype, "full") for dtype in DTYPES[1:]), ("float32", "16bit")]
 )
-def test_training_with_gradients_of_each_type(four: Rack, dtype: str, wire: str, tmp_path: Path) -> None:
+def test_training_with_gradients_of_each_type(four: Fabric, dtype: str, wire: str, tmp_path: Path) -> None:
     record = tmp_path / "sums.npy"
     how: dict[str, Any] = {"seed": 1, "dtype": dtype, "wire": wire}
     with joined(four, 4) as team:
@@ -154,7 +155,7 @@ def test_training_with_gradients_of_each_type(four: Rack, dtype: str, wire: str,
 
 
 @pytest.mark.parametrize("op", ["sum", "avg"])
-def test_float32_over_16_bits_has_the_bits_of_the_reference(four: Rack, op: str) -> None:
+def test_float32_over_16_bits_has_the_bits_of_the_reference(four: Fabric, op: str) -> None:
     with joined(four, 4) as team:
         for elements in (500, 30_001):
             how: dict[str, Any] = {"elements": elements, "dtype": "float32", "op": op, "seed": 1}
@@ -164,7 +165,7 @@ def test_float32_over_16_bits_has_the_bits_of_the_reference(four: Rack, op: str)
             assert (first["digest"] == full["digest"]) == (elements == 500)  # small ones go whole
 
 
-def test_one_job_after_the_other_uses_the_switch_anew(four: Rack) -> None:
+def test_one_job_after_the_other_uses_the_switch_anew(four: Fabric) -> None:
     for round_ in range(3):
         with joined(four, 3, job="again") as team:
             all_reduce(team, elements=5000, dtype="int32", seed=round_)
@@ -182,7 +183,7 @@ def test_losses_in_the_switch_are_repaired() -> None:
         assert sum(rank["duplicate"] + rank["replayed"] + rank["stale"] for rank in repaired) > 0
 
 
-def summed_per_rank(running: Rack, job: str) -> list[dict[str, int]]:
+def summed_per_rank(running: Fabric, job: str) -> list[dict[str, int]]:
     """What the switch counted for each rank, in packets."""
     with AdminClient(f"unix:{running.state.control_socket}") as admin:
         flows = sorted(admin.counters(job), key=lambda flow: flow.rank)

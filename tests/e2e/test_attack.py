@@ -14,7 +14,7 @@ from controller.api import controller_pb2 as pb
 from controller.api.admin import AdminClient
 from tests.e2e.conftest import TARGETS, all_reduce, joined, rack
 from topologies import launch
-from topologies.rack import Rack
+from topologies.fabric import Fabric
 
 pytestmark = [pytest.mark.emulation, pytest.mark.slow]
 
@@ -60,13 +60,13 @@ for count in itertools.count():
 
 
 @pytest.fixture(scope="module", params=TARGETS)
-def guarded(request: pytest.FixtureRequest) -> Iterator[Rack]:
+def guarded(request: pytest.FixtureRequest) -> Iterator[Fabric]:
     """Four hosts, with TLS, on each target."""
     with rack(4, target=request.param, tls=True) as running:
         yield running
 
 
-def test_sums_are_right_while_another_host_attacks(guarded: Rack) -> None:
+def test_sums_are_right_while_another_host_attacks(guarded: Fabric) -> None:
     with joined(guarded, 3) as team:
         with AdminClient(f"unix:{guarded.state.control_socket}") as admin:
             (job,) = [job for job in admin.list_jobs() if job.spec.name == "e2e"]

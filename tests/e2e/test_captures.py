@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from controller.config import Target
 from host_agent.wire.headers import Opcode, RocePacket
 from tests.e2e.captures import FIELDS, captured_in, decode, frames_of, require_roce_v2
 from tests.e2e.conftest import TARGETS, all_reduce, joined, rack
-from topologies.switches import SwitchTarget
 
 pytestmark = pytest.mark.emulation
 
@@ -28,7 +28,7 @@ def tshark() -> None:
 @pytest.mark.usefixtures("tshark")
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("path_mtu", [256, 4096])
-def test_every_packet_is_roce_v2(path_mtu: int, target: SwitchTarget, captures: Path) -> None:
+def test_every_packet_is_roce_v2(path_mtu: int, target: Target, captures: Path) -> None:
     with rack(3, target=target, path_mtu=path_mtu, pcap=captures) as running, joined(running, 3) as team:
         all_reduce(team, elements=9001, dtype="int32", seed=1)
         all_reduce(team, elements=3001, dtype="float32", op="avg", seed=2)

@@ -24,6 +24,7 @@ import pytest
 
 from controller.api import controller_pb2 as pb
 from controller.api.admin import AdminClient
+from controller.config import Target
 from host_agent.wire.headers import Aeth, Bth, Ethernet, IPv4, RocePacket, Udp, parse_mac
 from p4reduce import cli
 from p4reduce.doctor import words
@@ -32,12 +33,11 @@ from p4reduce.doctor.findings import Diagnosis, Severity
 from p4reduce.doctor.observations import gather
 from tests.e2e.conftest import TARGETS, rack, unique
 from topologies import namespaces, state
+from topologies.fabric import Fabric
 from topologies.faults import ClusterFaults, PacketFault
 from topologies.namespaces import run_inside
-from topologies.rack import Rack
-from topologies.spine_leaf import SpineLeaf, SpineLeafOptions
+from topologies.spine_leaf import SpineLeafOptions
 from topologies.state import HostState
-from topologies.switches import SwitchTarget
 from topologies.wires import HOLE
 from workloads.errors import WorkloadError
 from workloads.team import Team
@@ -80,14 +80,14 @@ class Streaming:
 
 
 @pytest.fixture(scope="module")
-def running() -> Iterator[Rack]:
+def running() -> Iterator[Fabric]:
     """A rack of four hosts."""
     with rack(WORKERS, controller_options=CONTROLLER) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
-def train(running: Rack) -> Iterator[Streaming]:
+def train(running: Fabric) -> Iterator[Streaming]:
     """The job."""
     create(running, "train", WORKERS, tenant=TIGHT)
     with Team(running.state, WORKERS) as team:
@@ -96,20 +96,20 @@ def train(running: Rack) -> Iterator[Streaming]:
 
 
 @pytest.fixture
-def faults(running: Rack) -> Iterator[ClusterFaults]:
+def faults(running: Fabric) -> Iterator[ClusterFaults]:
     """Faults of the rack, which has none afterwards."""
     made = ClusterFaults(running.state)
     yield made
     made.clear()
 
 
-def create(running: Rack, job: str, workers: int, **settings: Any) -> None:
+def create(running: Fabric, job: str, workers: int, **settings: Any) -> None:
     """A job that waits for its workers."""
     with AdminClient(f"unix:{running.state.control_socket}") as admin:
         admin.create_job(job, workers, **settings)
 
 
-def ask(running: Rack | SpineLeaf, job: str | None = None) -> Diagnosis:
+def ask(running: Fabric, job: str | None = None) -> Diagnosis:
     """What doctor finds."""
     now = state.load(running.state.name)
     assert now is not None
@@ -121,7 +121,7 @@ def text(found: Diagnosis) -> str:
     return "\n".join(line for line, _ in words.lines(found))
 
 
-def until(running: Rack | SpineLeaf, true: Callable[[Diagnosis], bool], job: str | None = None) -> Diagnosis:
+def until(running: Fabric, true: Callable[[Diagnosis], bool], job: str | None = None) -> Diagnosis:
     """Ask until it says so."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
@@ -131,12 +131,12 @@ def until(running: Rack | SpineLeaf, true: Callable[[Diagnosis], bool], job: str
         assert time.monotonic() < deadline, text(found)
 
 
-def until_healthy(running: Rack, job: str | None = None) -> Diagnosis:
+def until_healthy(running: Fabric, job: str | None = None) -> Diagnosis:
     """Until all is well."""
     return until(running, lambda found: found.is_healthy, job)
 
 
-def test_a_job_whose_psns_wrap_is_healthy(running: Rack, train: Streaming) -> None:
+def test_a_job_whose_psns_wrap_is_healthy(running: Fabric, train: Streaming) -> None:
     found = until(running, lambda found: found.is_healthy and found.codes[0] == "runs")
     assert found.verdict.startswith("All is well: job train runs")
     assert train.error is None
@@ -239,7 +239,7 @@ PACKET_FAULTS = [
 
 @pytest.mark.parametrize(("fault", "code", "says"), PACKET_FAULTS)
 def test_packets_that_are_struck(
-    running: Rack, train: Streaming, faults: ClusterFaults, fault: dict[str, Any], code: str, says: str
+    running: Fabric, train: Streaming, faults: ClusterFaults, fault: dict[str, Any], code: str, says: str
 ) -> None:
     faults.add(PacketFault(seed=SEED, **fault))
     found = until(running, lambda found: code in found.codes and says in text(found))
@@ -253,7 +253,7 @@ def test_packets_that_are_struck(
 
 @pytest.mark.parametrize("packets", ["first", "last", "ack", "result"])
 def test_single_packets_that_are_lost_are_repaired(
-    running: Rack, train: Streaming, faults: ClusterFaults, packets: str
+    running: Fabric, train: Streaming, faults: ClusterFaults, packets: str
 ) -> None:
     way = "to-host" if packets == "result" else "to-switch"
     faults.add(PacketFault(link="h1", direction=way, kind="loss", packets=packets, count=1))
@@ -265,7 +265,7 @@ def test_single_packets_that_are_lost_are_repaired(
 
 
 def test_a_host_link_that_is_down_and_up_again(
-    running: Rack, train: Streaming, faults: ClusterFaults
+    running: Fabric, train: Streaming, faults: ClusterFaults
 ) -> None:
     faults.set_link("h3", up=False)
     try:
@@ -278,7 +278,9 @@ def test_a_host_link_that_is_down_and_up_again(
     assert train.error is None
 
 
-def test_a_worker_that_is_paused_and_resumed(running: Rack, train: Streaming, faults: ClusterFaults) -> None:
+def test_a_worker_that_is_paused_and_resumed(
+    running: Fabric, train: Streaming, faults: ClusterFaults
+) -> None:
     faults.pause_worker("train", 2)
     try:
         found = until(running, lambda found: "ranks have contributed" in found.verdict)
@@ -294,7 +296,7 @@ def test_a_worker_that_is_paused_and_resumed(running: Rack, train: Streaming, fa
     assert train.error is None
 
 
-def test_a_controller_that_is_paused(running: Rack, train: Streaming, faults: ClusterFaults) -> None:
+def test_a_controller_that_is_paused(running: Fabric, train: Streaming, faults: ClusterFaults) -> None:
     faults.pause_controller()
     try:
         found = ask(running)
@@ -314,7 +316,7 @@ def test_a_controller_that_is_paused(running: Rack, train: Streaming, faults: Cl
 
 
 def test_a_controller_that_is_killed_and_restarted(
-    running: Rack, train: Streaming, faults: ClusterFaults
+    running: Fabric, train: Streaming, faults: ClusterFaults
 ) -> None:
     faults.fill_disk()
     faults.kill_controller()
@@ -332,7 +334,7 @@ def test_a_controller_that_is_killed_and_restarted(
     assert train.error is None
 
 
-def test_a_full_disk(running: Rack, train: Streaming, faults: ClusterFaults) -> None:
+def test_a_full_disk(running: Fabric, train: Streaming, faults: ClusterFaults) -> None:
     faults.fill_disk()
     try:
         found = until(running, lambda found: "disk-full" in found.codes)
@@ -347,7 +349,7 @@ def test_a_full_disk(running: Rack, train: Streaming, faults: ClusterFaults) -> 
 
 
 def test_a_host_that_does_not_reach_the_controller(
-    running: Rack, train: Streaming, faults: ClusterFaults
+    running: Fabric, train: Streaming, faults: ClusterFaults
 ) -> None:
     host = running.state.host("h2")
     run_inside(host.process.pid, "ip", "link", "set", "h2-mgmt", "down")
@@ -361,7 +363,7 @@ def test_a_host_that_does_not_reach_the_controller(
     assert train.error is None
 
 
-def test_a_switch_that_is_paused(running: Rack, train: Streaming, faults: ClusterFaults) -> None:
+def test_a_switch_that_is_paused(running: Fabric, train: Streaming, faults: ClusterFaults) -> None:
     faults.pause_switch("s1")
     try:
         found = ask(running)
@@ -374,7 +376,7 @@ def test_a_switch_that_is_paused(running: Rack, train: Streaming, faults: Cluste
 
 
 def test_a_switch_that_is_killed_and_restarted(
-    running: Rack, train: Streaming, faults: ClusterFaults
+    running: Fabric, train: Streaming, faults: ClusterFaults
 ) -> None:
     faults.kill_switch("s1")
     found = ask(running)
@@ -388,7 +390,7 @@ def test_a_switch_that_is_killed_and_restarted(
 
 
 def test_a_switch_that_stays_away_and_the_ring_beside_it(
-    running: Rack, train: Streaming, faults: ClusterFaults
+    running: Fabric, train: Streaming, faults: ClusterFaults
 ) -> None:
     """The job goes on over the management network: no link of the fabric is blamed for what happens there."""
     faults.kill_switch("s1")
@@ -462,7 +464,7 @@ def test_a_switch_that_another_controller_has_taken() -> None:
 
 
 @contextmanager
-def taken_from(running: Rack, *, host: str) -> Iterator[None]:
+def taken_from(running: Fabric, *, host: str) -> Iterator[None]:
     """Another controller is primary of the switch, and has deleted the entry of a host's flow."""
     switch = running.state.switches[0]
     # A process of its own: threads of gRPC that this one has already may be in another test's namespace.
@@ -485,13 +487,13 @@ def taken_from(running: Rack, *, host: str) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def pair(running: Rack) -> Iterator[Team]:
+def pair(running: Fabric) -> Iterator[Team]:
     """Two more workers, for jobs that end badly beside the other one."""
     with Team(running.state, 2) as team:
         yield team
 
 
-def test_a_job_that_waits_for_slots(running: Rack, train: Streaming, pair: Team) -> None:
+def test_a_job_that_waits_for_slots(running: Fabric, train: Streaming, pair: Team) -> None:
     create(running, "queued", 2, tenant=TIGHT)
     pair.join("queued")
     found = until(running, lambda found: "waits-for-slots" in found.codes, "queued")
@@ -501,7 +503,7 @@ def test_a_job_that_waits_for_slots(running: Rack, train: Streaming, pair: Team)
     pair.do("leave")
 
 
-def test_traffic_that_is_nobodys(running: Rack, train: Streaming) -> None:
+def test_traffic_that_is_nobodys(running: Fabric, train: Streaming) -> None:
     """Acknowledgements for rank 0 from a host that is not its peer; RoCE under another host's name."""
     with AdminClient(f"unix:{running.state.control_socket}") as admin:
         member = admin.show_job("train").workers[0].worker
@@ -543,7 +545,7 @@ def _forged(host: HostState, source: str, member: pb.Worker, qpn: int) -> bytes:
     ).build()
 
 
-def test_an_elastic_job_that_lost_a_worker(running: Rack, train: Streaming) -> None:
+def test_an_elastic_job_that_lost_a_worker(running: Fabric, train: Streaming) -> None:
     with Team(running.state, 3) as team, ThreadPoolExecutor(1) as pool:
         team.join("shrinks", elastic=True)
         going = pool.submit(team.try_, "all_reduce", ranks=[0, 1], elements=1000, dtype="int32")
@@ -558,7 +560,7 @@ def test_an_elastic_job_that_lost_a_worker(running: Rack, train: Streaming) -> N
         team.try_("leave", ranks=[0, 1])
 
 
-def test_a_rank_that_is_late_or_has_left(running: Rack, train: Streaming, pair: Team) -> None:
+def test_a_rank_that_is_late_or_has_left(running: Fabric, train: Streaming, pair: Team) -> None:
     pair.join("uneven")
     with ThreadPoolExecutor(2) as pool:
         late = pool.submit(pair.try_, "all_reduce", ranks=[1], elements=10, dtype="int32")
@@ -575,7 +577,7 @@ def test_a_rank_that_is_late_or_has_left(running: Rack, train: Streaming, pair: 
     pair.try_("leave")
 
 
-def test_ranks_that_call_with_other_sizes(running: Rack, train: Streaming, pair: Team) -> None:
+def test_ranks_that_call_with_other_sizes(running: Fabric, train: Streaming, pair: Team) -> None:
     pair.join("sizes")
     pair.try_("all_reduce", per_rank=[{"elements": 10}, {"elements": 20}], dtype="int32")
     found = ask(running, "sizes")
@@ -585,7 +587,7 @@ def test_ranks_that_call_with_other_sizes(running: Rack, train: Streaming, pair:
     pair.try_("leave")
 
 
-def test_ranks_that_have_not_joined(running: Rack, train: Streaming, pair: Team) -> None:
+def test_ranks_that_have_not_joined(running: Fabric, train: Streaming, pair: Team) -> None:
     with ThreadPoolExecutor(1) as pool:
         joining = pool.submit(
             pair.try_,
@@ -604,13 +606,13 @@ def test_ranks_that_have_not_joined(running: Rack, train: Streaming, pair: Team)
         joining.result(PATIENCE_S)
 
 
-def _end(running: Rack, job: str) -> None:
+def _end(running: Fabric, job: str) -> None:
     with AdminClient(f"unix:{running.state.control_socket}") as admin:
         admin.delete_job(job)
 
 
 def test_the_command(
-    running: Rack, train: Streaming, faults: ClusterFaults, capsys: pytest.CaptureFixture[str]
+    running: Fabric, train: Streaming, faults: ClusterFaults, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ["doctor", "--cluster", running.state.name]
     deadline = time.monotonic() + PATIENCE_S
@@ -632,7 +634,7 @@ def test_the_command(
 
 
 def test_a_worker_that_is_killed_before_and_after_the_job_has_ended(
-    running: Rack, train: Streaming, faults: ClusterFaults
+    running: Fabric, train: Streaming, faults: ClusterFaults
 ) -> None:
     faults.kill_worker("train", 1)
     found = ask(running, "train")
@@ -646,7 +648,7 @@ def test_a_worker_that_is_killed_before_and_after_the_job_has_ended(
 
 def test_an_uplink_that_is_down_and_where_its_traffic_went() -> None:
     options = SpineLeafOptions(name=f"e2e-{unique()}", leaves=2, spines=2, hosts=4, path_mtu=1024)
-    with SpineLeaf(options) as fabric, Team(fabric.state, 4) as team:
+    with Fabric(options) as fabric, Team(fabric.state, 4) as team:
         team.join("wide")
         team.do("all_reduce", elements=1000, dtype="int32")
         faults = ClusterFaults(fabric.state)
@@ -665,7 +667,7 @@ def troubles(found: Diagnosis) -> list[str]:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_a_rack_in_which_nothing_gets_through(target: SwitchTarget) -> None:
+def test_a_rack_in_which_nothing_gets_through(target: Target) -> None:
     """Two hosts and wires between: no ping elsewhere comes back, the switch's ends of all links stay up."""
     with rack(2, target=target, fault_wires=True) as running:
         faults = ClusterFaults(running.state)

@@ -10,10 +10,10 @@ import pytest
 
 from controller.api.admin import AdminClient
 from tests.e2e.conftest import all_reduce, joined, rack, unique
+from topologies.fabric import Fabric
 from topologies.faults import ClusterFaults, PacketFault
 from topologies.processes import wait_until
-from topologies.rack import Rack
-from topologies.spine_leaf import SpineLeaf, SpineLeafOptions
+from topologies.spine_leaf import SpineLeafOptions
 from workloads.team import Team
 
 pytestmark = [pytest.mark.emulation, pytest.mark.timeout(120)]
@@ -24,19 +24,19 @@ PSN_COUNT = 1 << 24
 
 
 @pytest.fixture(scope="module")
-def four() -> Iterator[Rack]:
+def four() -> Iterator[Fabric]:
     with rack(4) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def team(four: Rack) -> Iterator[Team]:
+def team(four: Fabric) -> Iterator[Team]:
     """One job for all, as workers take their time to start."""
     with joined(four, 4, job="aimed") as made:
         yield made
 
 
-def strike(running: Rack | SpineLeaf, team: Team, *faults: PacketFault, **request: Any) -> list[int]:
+def strike(running: Fabric, team: Team, *faults: PacketFault, **request: Any) -> list[int]:
     """Reduce while there are faults, whose messages count from the job's next; how many each has struck."""
     injected = ClusterFaults(running.state)
     gone = team.do("statistics")[0]["counters"]["messages_received"]
@@ -52,7 +52,7 @@ def strike(running: Rack | SpineLeaf, team: Team, *faults: PacketFault, **reques
     return [struck[number] for number in numbers]
 
 
-def counted(running: Rack, name: str) -> int:
+def counted(running: Fabric, name: str) -> int:
     """How many packets of the running job the switch has counted so."""
     with AdminClient(f"unix:{running.state.control_socket}") as admin:
         return sum(flow.counters[name].packets for flow in admin.counters("aimed"))
@@ -98,13 +98,13 @@ AIMED = {
 
 
 @pytest.mark.parametrize("aimed", AIMED.values(), ids=list(AIMED))
-def test_a_single_packet(four: Rack, team: Team, aimed: Sequence[dict[str, Any]]) -> None:
+def test_a_single_packet(four: Fabric, team: Team, aimed: Sequence[dict[str, Any]]) -> None:
     faults = [PacketFault(**{"kind": "loss", "count": 1, **fields}) for fields in aimed]
     assert strike(four, team, *faults) == [1] * len(faults)
     all_reduce(team, elements=5_003, dtype="float32", seed=2)
 
 
-def test_stale_duplicates_after_a_slot_was_reused(four: Rack, team: Team) -> None:
+def test_stale_duplicates_after_a_slot_was_reused(four: Fabric, team: Team) -> None:
     """All packets of a message again, hundreds of messages later: its slots have other messages' sums."""
     elements, before = 2_000_000, counted(four, "stale")
     for _ in range(5):
@@ -129,7 +129,7 @@ def test_stale_duplicates_after_a_slot_was_reused(four: Rack, team: Team) -> Non
     all_reduce(team, elements=100_003, dtype="float32", seed=2)
 
 
-def test_the_psn_wraps_in_the_middle_of_a_message(four: Rack) -> None:
+def test_the_psn_wraps_in_the_middle_of_a_message(four: Fabric) -> None:
     """The barrier takes one packet; 39 PSNs later, inside of the third message of 16, is PSN 0."""
     with joined(four, 2, job="wrap", first_psn=PSN_COUNT - 40) as team:
         faults = [
@@ -142,7 +142,7 @@ def test_the_psn_wraps_in_the_middle_of_a_message(four: Rack) -> None:
 
 def test_packets_between_switches() -> None:
     options = SpineLeafOptions(name=f"e2e-{unique()}", spines=1, leaves=2, hosts=4, path_mtu=1024)
-    with SpineLeaf(options) as running, joined(running, 4, job="tree") as team:  # type: ignore[arg-type]
+    with Fabric(options) as running, joined(running, 4, job="tree") as team:
         faults = [
             PacketFault(
                 link="l1:s1", direction="a-to-b", kind="loss", packets="partial", message=20, count=2

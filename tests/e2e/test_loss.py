@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from tests.e2e.conftest import all_reduce, rack, unique
+from topologies.fabric import Fabric
 from topologies.faults import ClusterFaults, PacketFault
-from topologies.spine_leaf import SpineLeaf, SpineLeafOptions
+from topologies.spine_leaf import SpineLeafOptions
 from topologies.state import ClusterState
 from workloads.team import Team
 
@@ -56,7 +57,7 @@ def test_eight_workers_are_exact(team: Team, loss: float, strategy: str) -> None
 def two_racks() -> Iterator[Team]:
     """Four workers, two behind each of two leaves, with two spines."""
     options = SpineLeafOptions(name=f"e2e-{unique()}", spines=2, leaves=2, hosts=4)
-    with SpineLeaf(options) as running, Team(running.state, 4) as team:
+    with Fabric(options) as running, Team(running.state, 4) as team:
         assert {answer["mode"] for answer in team.join("lossy")} == {"in_network"}
         yield team
         team.do("leave")

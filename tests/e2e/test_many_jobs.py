@@ -11,7 +11,7 @@ import pytest
 
 from controller.api.admin import AdminClient
 from tests.e2e.conftest import all_reduce, joined, rack
-from topologies.rack import Rack
+from topologies.fabric import Fabric
 from workloads.team import Team
 
 pytestmark = pytest.mark.emulation
@@ -48,7 +48,7 @@ def test_sixteen_jobs_at_once_are_all_exact() -> None:
     assert slots == 0
 
 
-def slots_used(running: Rack) -> int:
+def slots_used(running: Fabric) -> int:
     """Slots that jobs still have, once the controller has had time to take them away."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
@@ -88,7 +88,7 @@ def test_a_job_without_room_runs_by_ring_and_moves_into_the_switch() -> None:
         assert slots_used(running) == 0
 
 
-def until_in_network(running: Rack, job: str) -> None:
+def until_in_network(running: Fabric, job: str) -> None:
     deadline = time.monotonic() + PATIENCE_S
     while True:
         with AdminClient(f"unix:{running.state.control_socket}") as admin:

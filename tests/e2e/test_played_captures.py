@@ -14,7 +14,7 @@ from controller.api.admin import AdminClient
 from host_agent.wire.aggregation import AggregationHeader, Op
 from tests.e2e.conftest import all_reduce, joined, rack
 from tests.workloads.capture.frames import Timed, roce, write_pcap
-from topologies.rack import Rack
+from topologies.fabric import Fabric
 from workloads.capture import CaptureResult, parse_mapping, play
 from workloads.errors import WorkloadError
 from workloads.team import Team
@@ -27,7 +27,7 @@ SECONDS = 2.0
 
 
 @pytest.fixture(scope="module")
-def four() -> Iterator[Rack]:
+def four() -> Iterator[Fabric]:
     with rack(4, path_mtu=1024, rate_mbit=100.0) as running:
         yield running
 
@@ -56,7 +56,7 @@ def summing(team: Team) -> Iterator[list[int]]:
         raise wrong[0]
 
 
-def disguised(running: Rack, *, source: str, destination: str, qp: int) -> list[Timed]:
+def disguised(running: Fabric, *, source: str, destination: str, qp: int) -> list[Timed]:
     """Messages as a worker's, and acknowledgements of others: the job's number, generation and headers."""
     with AdminClient(f"unix:{running.state.control_socket}") as admin:
         job = admin.show_job("e2e")
@@ -79,19 +79,19 @@ def disguised(running: Rack, *, source: str, destination: str, qp: int) -> list[
     return frames
 
 
-def foreign(running: Rack) -> int:
+def foreign(running: Fabric) -> int:
     """Packets for the job's queue pairs that the switch has dropped, because they were not from its peers."""
     with AdminClient(f"unix:{running.state.control_socket}") as admin:
         return sum(flow.counters["foreign"].packets for flow in admin.counters("e2e"))
 
 
-def played(running: Rack, path: Path, frames: list[Timed], **mapping: str) -> CaptureResult:
+def played(running: Fabric, path: Path, frames: list[Timed], **mapping: str) -> CaptureResult:
     write_pcap(path, frames)
     names = {"a": "192.0.2.1", "b": "192.0.2.2"}
     return play(running.state, path, mapping=parse_mapping([f"{names[k]}={v}" for k, v in mapping.items()]))
 
 
-def test_nothing_of_a_capture_gets_into_a_sum(four: Rack, tmp_path: Path) -> None:
+def test_nothing_of_a_capture_gets_into_a_sum(four: Fabric, tmp_path: Path) -> None:
     path = tmp_path / "capture.pcap"
     with joined(four, WORKERS) as team:
         with AdminClient(f"unix:{four.state.control_socket}") as admin:
@@ -126,7 +126,7 @@ def test_nothing_of_a_capture_gets_into_a_sum(four: Rack, tmp_path: Path) -> Non
     assert dropped.notes[0].startswith(f"{5 * MESSAGES} packets are for queue pairs of running jobs")
 
 
-def test_timing_sizes_and_the_links_rate(four: Rack, tmp_path: Path) -> None:
+def test_timing_sizes_and_the_links_rate(four: Fabric, tmp_path: Path) -> None:
     """Each address becomes a host; nothing is sent before its time, and not faster than the link is."""
     frames = [
         (0.01 * number, roce(f"192.0.2.{1 + number % 4}", f"192.0.2.{1 + (number + 1) % 4}", psn=number))

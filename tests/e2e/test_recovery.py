@@ -22,7 +22,6 @@ from controller.api.errors import ControllerError
 from tests.e2e.conftest import rack, spine_leaf
 from topologies.fabric import Fabric
 from topologies.faults import ClusterFaults
-from topologies.rack import Rack
 from workloads.errors import WorkloadError
 from workloads.team import Team
 
@@ -131,12 +130,12 @@ def streaming(
 
 
 @pytest.fixture(scope="module")
-def four() -> Iterator[Rack]:
+def four() -> Iterator[Fabric]:
     with rack(4, controller_options=SOON) as running:
         yield running
 
 
-def test_a_job_outlives_its_switch_its_controller_and_a_pause(four: Rack, tmp_path: Path) -> None:
+def test_a_job_outlives_its_switch_its_controller_and_a_pause(four: Fabric, tmp_path: Path) -> None:
     with streaming(four, 4, tmp_path / "s", job="outlives") as stream:
         faults = stream.faults
         faults.restart_switch("s1")  # where that takes longer than the timeout, by ring meanwhile
@@ -199,7 +198,7 @@ def test_a_job_across_racks_outlives_a_leaf_a_spine_and_both(tmp_path: Path) -> 
             assert [part["mode"] for part in answer["parts"]] == ["in_network", "ring", "in_network"]
 
 
-def test_an_elastic_job_goes_on_without_its_dead_and_another_names_them(four: Rack, tmp_path: Path) -> None:
+def test_an_elastic_job_goes_on_without_its_dead_and_another_names_them(four: Fabric, tmp_path: Path) -> None:
     with streaming(four, 4, tmp_path / "e", job="elastic", elastic=True) as stream:
         stream.kill(1)
         stream.until_renewed(1, pb.IN_NETWORK)
@@ -224,7 +223,7 @@ def test_an_elastic_job_goes_on_without_its_dead_and_another_names_them(four: Ra
             assert "the first message it did not contribute to is" in error["text"]
 
 
-def test_with_a_full_disk_jobs_go_on_and_new_ones_are_told(four: Rack, tmp_path: Path) -> None:
+def test_with_a_full_disk_jobs_go_on_and_new_ones_are_told(four: Fabric, tmp_path: Path) -> None:
     with streaming(four, 2, tmp_path / "d", job="full") as stream:
         stream.faults.fill_disk()
         try:

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from controller.api.admin import AdminClient
+from controller.config import Target
 from tests.e2e.conftest import PATH_MTU, TARGETS, all_reduce, spine_leaf
-from topologies.spine_leaf import SpineLeaf
-from topologies.switches import SwitchTarget
+from topologies.fabric import Fabric
 from workloads.team import Team
 
 pytestmark = pytest.mark.emulation
@@ -24,7 +24,7 @@ FRAME_OVERHEAD = 14 + 20 + 8 + 20 + 4  # Ethernet, IPv4, UDP, tree header, ICRC
 
 
 @contextmanager
-def placed(running: SpineLeaf, names: str, *, job: str, **arguments: Any) -> Iterator[Team]:
+def placed(running: Fabric, names: str, *, job: str, **arguments: Any) -> Iterator[Team]:
     """A team with a worker in each of the named hosts, in order of rank, in a job that the switches sum."""
     hosts = [running.state.host(name) for name in names.split()]
     with Team(running.state, len(hosts), hosts=hosts) as team:
@@ -34,19 +34,19 @@ def placed(running: SpineLeaf, names: str, *, job: str, **arguments: Any) -> Ite
         team.do("leave")
 
 
-def sent_up_and_down(running: SpineLeaf) -> dict[str, tuple[int, int]]:
+def sent_up_and_down(running: Fabric) -> dict[str, tuple[int, int]]:
     """Bytes that each link has carried, leaf to spine and back."""
     with AdminClient(f"unix:{running.state.control_socket}") as admin:
         return {f"{link.a}:{link.b}": (link.a_to_b.bytes, link.b_to_a.bytes) for link in admin.links()}
 
 
-def grown(running: SpineLeaf, before: dict[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
+def grown(running: Fabric, before: dict[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
     after = sent_up_and_down(running)
     return {name: (after[name][0] - up, after[name][1] - down) for name, (up, down) in before.items()}
 
 
 @pytest.fixture(scope="module", params=TARGETS)
-def two_racks(request: pytest.FixtureRequest) -> Iterator[SpineLeaf]:
+def two_racks(request: pytest.FixtureRequest) -> Iterator[Fabric]:
     """Two spines, two leaves with three hosts each: h1 to h3 behind l1, h4 to h6 behind l2."""
     with spine_leaf(spines=2, leaves=2, hosts=6, switch=request.param) as running:
         yield running
@@ -62,7 +62,7 @@ def two_racks(request: pytest.FixtureRequest) -> Iterator[SpineLeaf]:
         pytest.param("h1 h1 h4", id="two-workers-in-a-host"),
     ],
 )
-def test_any_placement_is_exact(two_racks: SpineLeaf, hosts: str) -> None:
+def test_any_placement_is_exact(two_racks: Fabric, hosts: str) -> None:
     with placed(two_racks, hosts, job="placed") as team:
         all_reduce(team, elements=20_011, dtype="int32", seed=1)
         for op in ("avg", "max"):
@@ -71,7 +71,7 @@ def test_any_placement_is_exact(two_racks: SpineLeaf, hosts: str) -> None:
         all_reduce(team, elements=777, dtype="int32", seed=4)
 
 
-def test_a_job_in_one_rack_needs_no_spine(two_racks: SpineLeaf) -> None:
+def test_a_job_in_one_rack_needs_no_spine(two_racks: Fabric) -> None:
     with placed(two_racks, "h1 h2 h3", job="local") as team:
         before = sent_up_and_down(two_racks)
         all_reduce(team, elements=20_011, dtype="int32", seed=1)
@@ -103,7 +103,7 @@ def test_each_uplink_carries_each_byte_once_in_each_direction() -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_a_rack_of_one_and_many_leaves(target: SwitchTarget) -> None:
+def test_a_rack_of_one_and_many_leaves(target: Target) -> None:
     with (
         spine_leaf(spines=2, leaves=4, hosts=(1, 2, 1, 3), switch=target) as running,
         placed(running, "h7 h1 h2 h3 h4 h5 h6", job="uneven") as team,
@@ -138,21 +138,21 @@ def until(what: str, true: Any) -> None:
         time.sleep(0.1)
 
 
-def moved(running: SpineLeaf) -> int:
+def moved(running: Fabric) -> int:
     """Bytes that have gone up so far, over all links."""
     return sum(up for up, _ in sent_up_and_down(running).values())
 
 
-def states(running: SpineLeaf) -> dict[str, bool]:
+def states(running: Fabric) -> dict[str, bool]:
     with AdminClient(f"unix:{running.state.control_socket}") as admin:
         return {f"{link.a}:{link.b}": link.up for link in admin.links()}
 
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("what", ["spine", "uplink"])
-def test_what_fails_is_left_and_used_again(what: str, target: SwitchTarget) -> None:
+def test_what_fails_is_left_and_used_again(what: str, target: Target) -> None:
     """In the middle of all-reduces, for each of two spines in turn: so one of them was in use."""
-    embedded = target is SwitchTarget.EMBEDDED
+    embedded = target is Target.EMBEDDED
     with (
         spine_leaf(spines=2, leaves=2, hosts=4, switch=target) as running,
         placed(running, "h1 h2 h3 h4", job="fails") as team,

@@ -12,8 +12,8 @@ import pytest
 
 from tests.e2e.conftest import rack
 from topologies import launch
+from topologies.fabric import Fabric
 from topologies.faults import ClusterFaults
-from topologies.rack import Rack
 
 pytest.importorskip("torch", reason="PyTorch is not installed: 'make gloo' installs it")
 
@@ -80,7 +80,7 @@ if mode != "undestroyed":
 class Run:
     """The script on each host. `said`: what each printed, errors too; `codes`: how each ended."""
 
-    def __init__(self, running: Rack, directory: Path, mode: str, steps: int) -> None:
+    def __init__(self, running: Fabric, directory: Path, mode: str, steps: int) -> None:
         script = directory / "train.py"
         script.write_text(SCRIPT)
         self.state = running.state
@@ -122,7 +122,7 @@ class Run:
 
 
 @pytest.fixture(scope="module")
-def three() -> Iterator[Rack]:
+def three() -> Iterator[Fabric]:
     with rack(3, controller_options=SOON) as running:
         yield running
 
@@ -131,7 +131,7 @@ def digests(run: Run) -> set[str]:
     return {line for said in run.said for line in said.splitlines() if line.startswith("digest")}
 
 
-def test_who_is_killed_is_named_by_all_others(three: Rack, tmp_path: Path) -> None:
+def test_who_is_killed_is_named_by_all_others(three: Fabric, tmp_path: Path) -> None:
     run = Run(three, tmp_path, "killed", 5)
     codes = run.wait()
     assert codes[1] == -9
@@ -142,7 +142,7 @@ def test_who_is_killed_is_named_by_all_others(three: Rack, tmp_path: Path) -> No
         assert "step 2" not in run.said[rank]
 
 
-def test_who_is_killed_before_its_groups_first_collective_is_named_too(three: Rack, tmp_path: Path) -> None:
+def test_who_is_killed_before_its_groups_first_collective_is_named_too(three: Fabric, tmp_path: Path) -> None:
     """Time-outs of PyTorch's groups are half an hour."""
     run = Run(three, tmp_path, "apart", 1)
     assert run.wait() == [1, -9, 1]
@@ -150,7 +150,7 @@ def test_who_is_killed_before_its_groups_first_collective_is_named_too(three: Ra
         assert "WorkerLostError: rank 1 (h2" in run.said[rank]
 
 
-def test_the_error_of_one_rank_is_told_to_all(three: Rack, tmp_path: Path) -> None:
+def test_the_error_of_one_rank_is_told_to_all(three: Fabric, tmp_path: Path) -> None:
     run = Run(three, tmp_path, "error", 5)
     assert run.wait() == [1, 1, 1]
     for said in run.said:
@@ -159,7 +159,7 @@ def test_the_error_of_one_rank_is_told_to_all(three: Rack, tmp_path: Path) -> No
         assert "rank 1: its process ended with ValueError" in run.said[rank]
 
 
-def test_ctrl_c_ends_a_rank_that_waits_for_others_inside_of_pytorch(three: Rack, tmp_path: Path) -> None:
+def test_ctrl_c_ends_a_rank_that_waits_for_others_inside_of_pytorch(three: Fabric, tmp_path: Path) -> None:
     run = Run(three, tmp_path, "late", 5)
     codes = run.wait()
     assert codes[0] in (-2, 1, 130), run.said[0]
@@ -170,14 +170,14 @@ def test_ctrl_c_ends_a_rank_that_waits_for_others_inside_of_pytorch(three: Rack,
 
 
 @pytest.mark.parametrize("mode", ["undestroyed", "forks"])
-def test_the_interpreter_ends(three: Rack, tmp_path: Path, mode: str) -> None:
+def test_the_interpreter_ends(three: Fabric, tmp_path: Path, mode: str) -> None:
     """Without destroy_process_group(), and with data loaders that have forked."""
     run = Run(three, tmp_path, mode, 4)
     assert run.wait() == [0, 0, 0], run.said
     assert len(digests(run)) == 1
 
 
-def test_training_goes_on_when_the_switch_restarts(three: Rack, tmp_path: Path) -> None:
+def test_training_goes_on_when_the_switch_restarts(three: Fabric, tmp_path: Path) -> None:
     steps = 60
     run = Run(three, tmp_path, "slow", steps)
     until = time.monotonic() + PATIENCE_S

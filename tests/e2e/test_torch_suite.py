@@ -9,7 +9,7 @@ import pytest
 from tests.torch_suite.known import KNOWN
 from tests.torch_suite.rack import missing, rack, run
 from tests.torch_suite.results import Outcome, Result, fails_beside, wrongs
-from topologies.rack import Rack
+from topologies.fabric import Fabric
 
 _ENOUGH = 60  # tests that Gloo passes: far fewer, and most did not run
 
@@ -22,7 +22,7 @@ run_in_a_rack = [
 
 
 @pytest.fixture(scope="module")
-def four() -> Iterator[Rack]:
+def four() -> Iterator[Fabric]:
     with rack() as running:
         yield running
 
@@ -30,12 +30,12 @@ def four() -> Iterator[Rack]:
 class TestInARack:
     pytestmark = run_in_a_rack
 
-    def test_what_gloo_passes(self, four: Rack) -> None:
+    def test_what_gloo_passes(self, four: Fabric) -> None:
         gloo, ours = (run(four, "upstream", backend) for backend in ("gloo", "p4reduce"))
         assert sum(one.result is Result.PASSED for one in gloo) >= _ENOUGH
         assert wrongs(gloo, ours, KNOWN, whole=True) == []
 
-    def test_beside_gloo(self, four: Rack) -> None:
+    def test_beside_gloo(self, four: Fabric) -> None:
         outcomes = run(four, "beside_gloo", "p4reduce")
         assert len(outcomes) >= _ENOUGH
         assert [one for one in outcomes if one.result is not Result.PASSED] == []

@@ -17,7 +17,7 @@ from host_agent.wire.aggregation import AggregationHeader, Op
 from host_agent.wire.headers import Bth, Ethernet, IPv4, Opcode, RocePacket, Udp
 from tests.e2e.conftest import all_reduce, joined, rack
 from topologies import launch
-from topologies.rack import Rack
+from topologies.fabric import Fabric
 from topologies.state import ClusterState, HostState
 from workloads.team import Team
 
@@ -48,13 +48,13 @@ with Communicator.join(controller, job=job, rank=int(rank), world_size=3) as c:
 
 
 @pytest.fixture(scope="module")
-def six() -> Iterator[Rack]:
+def six() -> Iterator[Fabric]:
     with rack(6) as running:
         yield running
 
 
 @contextmanager
-def bystanders(running: Rack) -> Iterator[Team]:
+def bystanders(running: Fabric) -> Iterator[Team]:
     """Another job on the same switch, on the last two hosts, which has to be right before and after."""
     with Team(running.state, 2, hosts=running.state.hosts[4:]) as team:
         team.join("bystanders")
@@ -95,7 +95,7 @@ _USUAL = {"op": "sum", "elements": 1000, "dtype": "int32"}
     ],
 )
 def test_workers_that_call_different_things_all_learn_of_it(
-    six: Rack, what: str, differing: dict[str, object]
+    six: Fabric, what: str, differing: dict[str, object]
 ) -> None:
     with bystanders(six), Team(six.state, 3) as team:
         team.join(f"differ-{what.replace(' ', '-')}")
@@ -135,7 +135,7 @@ def test_workers_that_call_different_things_all_learn_of_it(
     ],
 )
 def test_every_worker_hears_what_each_has_called(
-    six: Rack, what: str, call: str, words: str, other_call: str, other_words: str
+    six: Fabric, what: str, call: str, words: str, other_call: str, other_words: str
 ) -> None:
     cluster = six.state
     with bystanders(six):
@@ -162,7 +162,7 @@ def test_every_worker_hears_what_each_has_called(
         assert f": rank 0, 2: {words}; rank 1{other}. All workers" in said, told
 
 
-def test_two_workers_with_one_rank(six: Rack) -> None:
+def test_two_workers_with_one_rank(six: Fabric) -> None:
     with bystanders(six), Team(six.state, 2) as team:
         answers = team.try_(
             "join",
@@ -176,7 +176,7 @@ def test_two_workers_with_one_rank(six: Rack) -> None:
         assert any("rank 0" in text for text in texts), texts
 
 
-def test_different_world_sizes(six: Rack) -> None:
+def test_different_world_sizes(six: Fabric) -> None:
     with bystanders(six), Team(six.state, 2) as team:
         answers = team.try_(
             "join",
@@ -190,7 +190,7 @@ def test_different_world_sizes(six: Rack) -> None:
         assert "3" in texts
 
 
-def test_a_rank_that_the_job_does_not_have(six: Rack) -> None:
+def test_a_rank_that_the_job_does_not_have(six: Fabric) -> None:
     with Team(six.state, 1) as team:
         answers = team.try_(
             "join", controller=six.state.controller, job="beyond", rank=7, world_size=2, join_timeout_s=3
@@ -198,7 +198,7 @@ def test_a_rank_that_the_job_does_not_have(six: Rack) -> None:
         assert "rank 7" in errors(answers)[0]
 
 
-def test_an_unknown_job(six: Rack) -> None:
+def test_an_unknown_job(six: Fabric) -> None:
     with admin_of(six.state) as admin:
         with pytest.raises(NotFoundError, match="nowhere"):
             admin.show_job("nowhere")
@@ -206,7 +206,7 @@ def test_an_unknown_job(six: Rack) -> None:
             admin.delete_job("nowhere")
 
 
-def test_a_path_mtu_that_the_link_cannot_carry(six: Rack) -> None:
+def test_a_path_mtu_that_the_link_cannot_carry(six: Fabric) -> None:
     with Team(six.state, 2) as team:
         told = errors(
             team.try_(
@@ -222,7 +222,7 @@ def test_a_path_mtu_that_the_link_cannot_carry(six: Rack) -> None:
         assert all("4096" in text and "MTU" in text for text in told), told
 
 
-def test_a_controller_that_is_not_there(six: Rack) -> None:
+def test_a_controller_that_is_not_there(six: Fabric) -> None:
     with Team(six.state, 1) as team:
         told = errors(
             team.try_("join", controller="172.31.255.254:1", job="x", rank=0, world_size=2, join_timeout_s=3)
@@ -230,7 +230,7 @@ def test_a_controller_that_is_not_there(six: Rack) -> None:
         assert "172.31.255.254:1" in told[0]
 
 
-def test_more_slots_than_the_switch_has(six: Rack) -> None:
+def test_more_slots_than_the_switch_has(six: Fabric) -> None:
     """A job that finds no room says so and sums by ring; where there is room again, the switch sums."""
     with bystanders(six), admin_of(six.state) as admin, ExitStack() as holding:
         modes, reasons = [], []
@@ -253,7 +253,7 @@ def test_more_slots_than_the_switch_has(six: Rack) -> None:
         all_reduce(team, elements=1000, dtype="int32")
 
 
-def test_malformed_packets_and_foreign_ones_are_dropped(six: Rack) -> None:
+def test_malformed_packets_and_foreign_ones_are_dropped(six: Fabric) -> None:
     seed = random.Random(5)
     with bystanders(six), joined(six, 3, job="target") as team:
         with admin_of(six.state) as admin:
@@ -285,7 +285,7 @@ def test_malformed_packets_and_foreign_ones_are_dropped(six: Rack) -> None:
         all_reduce(team, elements=10_000, dtype="int32", seed=3)
 
 
-def test_a_dead_worker_ends_the_job_for_the_others_and_is_named(six: Rack) -> None:
+def test_a_dead_worker_ends_the_job_for_the_others_and_is_named(six: Fabric) -> None:
     with bystanders(six), Team(six.state, 3) as team:
         team.join("mortal")
         team.kill(1)
@@ -293,7 +293,7 @@ def test_a_dead_worker_ends_the_job_for_the_others_and_is_named(six: Rack) -> No
         assert all("rank 1" in text for text in told), told
 
 
-def test_a_job_without_a_switch_trains_by_ring(six: Rack) -> None:
+def test_a_job_without_a_switch_trains_by_ring(six: Fabric) -> None:
     with admin_of(six.state) as admin:
         admin.create_job("by-ring", world_size=2, mode="ring")
         with Team(six.state, 2) as team:

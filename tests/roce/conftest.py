@@ -14,7 +14,7 @@ import pytest
 from tests.e2e.captures import captured_in, require_roce_v2
 from tests.e2e.conftest import TARGETS, rack
 from topologies import launch
-from topologies.rack import Rack
+from topologies.fabric import Fabric
 from workloads.team import Team
 
 MACHINES = 4
@@ -22,7 +22,7 @@ EMULATED = 2
 
 
 @pytest.fixture(scope="module", params=TARGETS)
-def mixed_rack(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rack]:
+def mixed_rack(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fabric]:
     """Four machines (h1 to h4) and two emulated hosts behind one switch, on each target.
 
     At the end, every packet that came to a port or left by one has to be right.
@@ -36,7 +36,7 @@ def mixed_rack(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
 
 @contextmanager
 def joined_machines(
-    running: Rack,
+    running: Fabric,
     workers: int,
     *,
     first_host: int = 0,
@@ -63,7 +63,7 @@ def joined_machines(
         team.do("leave")
 
 
-def run_in(running: Rack, host: str, *command: str, timeout_s: float = 60.0) -> str:
+def run_in(running: Fabric, host: str, *command: str, timeout_s: float = 60.0) -> str:
     """What `command` printed in a host; it has to succeed."""
     process = launch.start(
         running.state, running.state.host(host), command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
@@ -76,14 +76,14 @@ def run_in(running: Rack, host: str, *command: str, timeout_s: float = 60.0) -> 
     return output
 
 
-def queue_pairs(running: Rack, host: str) -> int:
+def queue_pairs(running: Fabric, host: str) -> int:
     """How many queue pairs a machine's RDMA device has."""
     return len(
         [line for line in run_in(running, host, "rdma", "resource", "show", "qp").splitlines() if line]
     )
 
 
-def hardware_counters(running: Rack, host: str) -> dict[str, int]:
+def hardware_counters(running: Fabric, host: str) -> dict[str, int]:
     """The RDMA device's own counters: what the NIC did without asking us."""
     lines = run_in(running, host, "sh", "-c", "cd /sys/class/infiniband/rxe0/ports/1/hw_counters && grep . *")
     return {name: int(value) for name, _, value in (line.partition(":") for line in lines.split())}

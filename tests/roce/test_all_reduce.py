@@ -10,7 +10,7 @@ import pytest
 from tests.e2e.conftest import all_reduce
 from tests.roce.conftest import MACHINES, hardware_counters, joined_machines, queue_pairs, total_of
 from tests.roce.needed import machines
-from topologies.rack import Rack
+from topologies.fabric import Fabric
 from workloads.team import Team
 
 pytestmark = [pytest.mark.emulation, pytest.mark.roce, pytest.mark.timeout(900), machines]
@@ -27,7 +27,7 @@ def all_reduce_to_the_bit(team: Team, **request: Any) -> None:
 
 
 @pytest.mark.parametrize("workers", [2, 3, 4])
-def test_machines_all_reduce_exactly(mixed_rack: Rack, workers: int) -> None:
+def test_machines_all_reduce_exactly(mixed_rack: Fabric, workers: int) -> None:
     with joined_machines(mixed_rack, workers) as team:
         for elements in (1, 1000, 60_001):
             (answer, *_) = all_reduce(team, elements=elements, dtype="int32", seed=elements)
@@ -36,7 +36,7 @@ def test_machines_all_reduce_exactly(mixed_rack: Rack, workers: int) -> None:
                 all_reduce_to_the_bit(team, elements=elements, dtype=dtype, seed=elements)
 
 
-def test_machines_beside_emulated_hosts(mixed_rack: Rack) -> None:
+def test_machines_beside_emulated_hosts(mixed_rack: Fabric) -> None:
     with joined_machines(
         mixed_rack, 4, first_host=MACHINES - 2, kinds=("verbs",) * 2 + ("userspace",) * 2
     ) as team:
@@ -49,14 +49,14 @@ def test_machines_beside_emulated_hosts(mixed_rack: Rack) -> None:
         all_reduce(team, elements=5003, dtype="int32", seed=6)
 
 
-def test_psns_wrap_inside_a_message(mixed_rack: Rack) -> None:
+def test_psns_wrap_inside_a_message(mixed_rack: Fabric) -> None:
     first_psns = [_LAST_PSN - 2, _LAST_PSN - 21, _LAST_PSN - 38]
     with joined_machines(mixed_rack, 3, first_psns=first_psns) as team:
         (answer, *_) = all_reduce(team, elements=60_001, dtype="int32", seed=7)
         assert answer["check"]["exact"]
 
 
-def test_each_job_begins_with_fresh_queue_pairs(mixed_rack: Rack) -> None:
+def test_each_job_begins_with_fresh_queue_pairs(mixed_rack: Fabric) -> None:
     hosts = mixed_rack.state.hosts[:2]
     before = [queue_pairs(mixed_rack, host.name) for host in hosts]
     with Team(mixed_rack.state, 2) as team:
@@ -79,7 +79,7 @@ def test_each_job_begins_with_fresh_queue_pairs(mixed_rack: Rack) -> None:
 
 
 @pytest.mark.parametrize("late", [0, 2])
-def test_a_late_worker_breaks_nobodys_queue_pair(mixed_rack: Rack, late: int) -> None:
+def test_a_late_worker_breaks_nobodys_queue_pair(mixed_rack: Fabric, late: int) -> None:
     """Its peers' NICs time out and repeat; the switch answers them with RNR NAKs, and they wait."""
     peers = [host.name for rank, host in enumerate(mixed_rack.state.hosts[:3]) if rank != late]
     before = total_of(hardware_counters(mixed_rack, name) for name in peers)

@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
+from controller.config import Target
 from host_agent.wire.headers import Opcode
 from tests.e2e.captures import captured_in, require_roce_v2
 from tests.e2e.conftest import TARGETS, all_reduce, rack
 from tests.roce.conftest import joined_machines, run_in
 from tests.roce.needed import machines
 from topologies import launch
-from topologies.rack import Rack
-from topologies.switches import SwitchTarget
+from topologies.fabric import Fabric
 from workloads.team import Team
 
 pytestmark = [pytest.mark.emulation, pytest.mark.roce, pytest.mark.timeout(900), machines]
@@ -29,7 +29,7 @@ _PERFTEST = ("-d", "rxe0", "-x", "1", "-n", "100", "-s", "16384", "-F", "-u", "1
 _WRITE_FIRST, _READ_REQUEST, _READ_RESPONSE_FIRST = 0x06, 0x0C, 0x0D
 
 
-def between(running: Rack, server: Sequence[str], client: Sequence[str], *, serves_on: bool = False) -> str:
+def between(running: Fabric, server: Sequence[str], client: Sequence[str], *, serves_on: bool = False) -> str:
     """Run a server in h1 and its client in h2 until both end; what the client printed.
 
     A server that `serves_on` has no end of its own, and is stopped after its client's.
@@ -75,7 +75,7 @@ def sums_meanwhile(team: Team) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_plain_rdma_beside_a_job(target: SwitchTarget, captures: Path) -> None:
+def test_plain_rdma_beside_a_job(target: Target, captures: Path) -> None:
     kinds = ("roce", "roce", "emulated")
     with (
         rack(3, target=target, path_mtu=4096, host_kinds=kinds, pcap=captures) as running,

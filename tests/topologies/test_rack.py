@@ -12,8 +12,9 @@ from tests.topologies.states import cluster_state
 from topologies import namespaces
 from topologies.controlling import controller_config
 from topologies.errors import TopologyError
+from topologies.fabric import Fabric
 from topologies.machines import machine
-from topologies.rack import Rack, RackOptions
+from topologies.rack import RackOptions
 
 
 @pytest.mark.parametrize(
@@ -57,7 +58,7 @@ def test_a_directory_without_a_state_is_no_obstacle(
     left = state_directory / "c1"
     left.mkdir()
     (left / "ssh_key").write_text("old")
-    rack = Rack(RackOptions(name="c1", hosts=2))
+    rack = Fabric(RackOptions(name="c1", hosts=2))
     rack._claim()
     assert sorted(path.name for path in left.iterdir()) == ["cluster.json", "metrics"]
     rack.stop()

@@ -13,14 +13,15 @@ from typing import Any
 
 import pytest
 
+from controller.config import Target
 from tests.e2e.conftest import TARGETS
 from topologies import namespaces, state, wires
 from topologies.errors import TopologyError
 from topologies.fabric import Fabric
 from topologies.namespaces import run, run_inside
 from topologies.processes import wait_until
-from topologies.spine_leaf import SpineLeaf, SpineLeafOptions
-from topologies.switches import BMV2, SwitchTarget
+from topologies.spine_leaf import SpineLeafOptions
+from topologies.switches import BMV2
 
 
 def _options(**changes: Any) -> SpineLeafOptions:
@@ -67,9 +68,9 @@ def _name() -> str:
 @pytest.mark.emulation
 @pytest.mark.usefixtures("_alone")
 @pytest.mark.parametrize("target", TARGETS)
-def test_up_links_switches_and_down(target: SwitchTarget) -> None:
+def test_up_links_switches_and_down(target: Target) -> None:
     options = _options(name=_name(), switch=target, rate_mbit=100.0, uplink_rate_mbit=40.0, path_mtu=4096)
-    with SpineLeaf(options) as fabric:
+    with Fabric(options) as fabric:
         cluster = fabric.state
         assert state.load(cluster.name) == cluster
         assert [switch.name for switch in cluster.switches] == ["l1", "l2", "s1", "s2"]
@@ -110,7 +111,7 @@ def test_up_links_switches_and_down(target: SwitchTarget) -> None:
 @pytest.mark.emulation
 @pytest.mark.usefixtures("_alone")
 def test_a_switch_that_dies_by_itself_is_named() -> None:
-    with SpineLeaf(_options(name=_name(), spines=1, hosts=2)) as fabric:
+    with Fabric(_options(name=_name(), spines=1, hosts=2)) as fabric:
         switch = fabric.state.switch("l2").process
         switch.signal(signal.SIGKILL)
         assert wait_until(lambda: not switch.alive(), timeout_s=10)
@@ -125,7 +126,7 @@ def test_a_switch_that_cannot_start_leaves_nothing(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("topologies.switches.EmbeddedSwitch.program", lambda self: broken)
     with (
         pytest.raises(TopologyError, match=r"switch l[12] \(embedded\) does not start: no such card"),
-        SpineLeaf(_options(name=_name(), spines=1, hosts=2)),
+        Fabric(_options(name=_name(), spines=1, hosts=2)),
     ):
         pytest.fail("it has started")
 
@@ -135,9 +136,9 @@ def test_a_switch_that_cannot_start_leaves_nothing(monkeypatch: pytest.MonkeyPat
 @pytest.mark.emulation
 @pytest.mark.usefixtures("_alone")
 def test_two_bmv2_fabrics_at_once() -> None:
-    one = _options(name=f"{_name()}a", spines=1, hosts=2, switch=SwitchTarget.BMV2)
-    with SpineLeaf(one) as first:
-        with first.outside(), SpineLeaf(replace(one, name=f"{_name()}b")) as second:
+    one = _options(name=f"{_name()}a", spines=1, hosts=2, switch=Target.BMV2)
+    with Fabric(one) as first:
+        with first.outside(), Fabric(replace(one, name=f"{_name()}b")) as second:
             second.check()
         first.check()
         listening = subprocess.run(["ss", "-Hltn"], capture_output=True, text=True, check=True).stdout

@@ -9,10 +9,11 @@ from typing import cast
 
 import pytest
 
+from controller.config import Target
 from topologies import switches
 from topologies.errors import TopologyError, UnsupportedError
 from topologies.rack import RackOptions
-from topologies.switches import Bmv2Switch, EmbeddedSwitch, SwitchSettings, SwitchTarget, start_all
+from topologies.switches import Bmv2Switch, EmbeddedSwitch, SwitchSettings, start_all
 
 
 class _Port:
@@ -53,7 +54,7 @@ def test_bmv2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_bmv2_loses_nothing_on_request() -> None:
     with pytest.raises(UnsupportedError, match="use the embedded switch"):
-        RackOptions(name="c1", hosts=2, switch=SwitchTarget.BMV2, switch_loss=0.1).validate()
+        RackOptions(name="c1", hosts=2, switch=Target.BMV2, switch_loss=0.1).validate()
 
 
 def test_bmv2s_of_one_namespace_share_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,7 +78,7 @@ class _Process:
 
     def __init__(self, name: str, looks: int) -> None:
         self.name, self.looks = name, looks
-        self.target = SwitchTarget.EMBEDDED
+        self.target = Target.EMBEDDED
 
     def launch(self) -> None:
         _Process.starting += 1
@@ -124,4 +125,4 @@ def test_bmv2_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(
         UnsupportedError, match=r"simple_switch_grpc is not on the PATH .* use the embedded switch"
     ):
-        RackOptions(name="c1", hosts=2, switch=SwitchTarget.BMV2).validate()
+        RackOptions(name="c1", hosts=2, switch=Target.BMV2).validate()

@@ -15,7 +15,8 @@ from typing import Any, Final
 from tests.torch_suite.host import LIMIT_S, PROGRESS
 from tests.torch_suite.results import Outcome, Result
 from topologies import launch
-from topologies.rack import Rack, RackOptions
+from topologies.fabric import Fabric
+from topologies.rack import RackOptions
 
 HOSTS: Final = 4
 _ROOT: Final = str(Path(__file__).parents[2])
@@ -34,12 +35,12 @@ def missing() -> str:
     return ""
 
 
-def rack() -> Rack:
+def rack() -> Fabric:
     """Hosts for all: an embedded switch, links without a rate."""
-    return Rack(RackOptions(name=f"torch-suite-{os.getpid()}", hosts=HOSTS, path_mtu=4096, rate_mbit=None))
+    return Fabric(RackOptions(name=f"torch-suite-{os.getpid()}", hosts=HOSTS, path_mtu=4096, rate_mbit=None))
 
 
-def run(running: Rack, suite: str, backend: str, *, only: str = "") -> list[Outcome]:
+def run(running: Fabric, suite: str, backend: str, *, only: str = "") -> list[Outcome]:
     """All outcomes, in order. RuntimeError where the processes end without running anything."""
     outcomes: list[Outcome] = []
     start, starts = 0, 0
@@ -67,7 +68,7 @@ def run(running: Rack, suite: str, backend: str, *, only: str = "") -> list[Outc
             start, starts = last["index"] + 1, starts + 1
 
 
-def _once(running: Rack, directory: Path, words: list[str], *, start: int, only: str, port: int) -> None:
+def _once(running: Fabric, directory: Path, words: list[str], *, start: int, only: str, port: int) -> None:
     """From one start of the processes to their end, which their watchdogs see to."""
     hosts = running.state.hosts
     with ExitStack() as files:

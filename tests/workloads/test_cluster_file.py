@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from controller.config import Target
 from topologies.options import FabricOptions
 from topologies.rack import RackOptions
 from topologies.spine_leaf import SpineLeafOptions
-from topologies.switches import SwitchTarget
 from workloads.cluster_file import ClusterFile, read, with_jobs
 from workloads.cross_checks import hosts_of
 from workloads.torch_runs import script
@@ -106,7 +106,7 @@ def test_a_rack(tmp_path: Path) -> None:
     options = found.fabric_options()
     assert isinstance(options, RackOptions)
     assert (options.name, options.hosts, options.path_mtu, options.rate_mbit) == ("small", 3, 4096, 1000.0)
-    assert (options.switch, options.switch_loss) == (SwitchTarget.EMBEDDED, 0.01)
+    assert (options.switch, options.switch_loss) == (Target.EMBEDDED, 0.01)
     assert options.controller_options == {"window": 4, "heartbeat_timeout_s": 9.0, "check_icrc": False}
     assert found.fabric_options(name="other").name == "other"
 

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from controller.config import Target
 from topologies import namespaces
-from topologies.switches import BMV2, SwitchTarget
+from topologies.switches import BMV2
 from workloads.demo import DemoOptions, run
 
 pytestmark = [pytest.mark.emulation, pytest.mark.slow]
@@ -28,10 +29,10 @@ def _own_state(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.parametrize(
     ("switch", "workers"),
     [
-        (SwitchTarget.EMBEDDED, 2),
-        (SwitchTarget.EMBEDDED, 4),
+        (Target.EMBEDDED, 2),
+        (Target.EMBEDDED, 4),
         pytest.param(
-            SwitchTarget.BMV2,
+            Target.BMV2,
             3,
             marks=[
                 pytest.mark.bmv2,
@@ -40,7 +41,7 @@ def _own_state(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         ),
     ],
 )
-def test_demo(switch: SwitchTarget, workers: int) -> None:
+def test_demo(switch: Target, workers: int) -> None:
     name = f"d{os.getpid()}"
     phases: list[str] = []
     options = DemoOptions(cluster=name, switch=switch, workers=workers, steps=25, race_bytes=2**20, repeat=1)

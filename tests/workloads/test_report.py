@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from topologies.switches import SwitchTarget
+from controller.config import Target
 from workloads.allreduce import Outcome, Timing
 from workloads.demo import DemoOptions, Report, Training
 from workloads.report import allreduce_table, demo_tables, run_tables
@@ -183,5 +183,5 @@ def test_one_all_reduce() -> None:
 
 def test_races_are_as_many_as_time_allows() -> None:
     assert DemoOptions().races == 3
-    assert DemoOptions(switch=SwitchTarget.BMV2).races == 1
-    assert DemoOptions(switch=SwitchTarget.BMV2, repeat=2).races == 2
+    assert DemoOptions(switch=Target.BMV2).races == 1
+    assert DemoOptions(switch=Target.BMV2, repeat=2).races == 2

@@ -17,8 +17,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
+from topologies.fabric import Fabric
 from topologies.faults import ClusterFaults
-from topologies.spine_leaf import SpineLeaf, SpineLeafOptions
+from topologies.spine_leaf import SpineLeafOptions
 from workloads.errors import WorkloadError
 from workloads.machine import machine
 from workloads.soak.board import Board
@@ -105,7 +106,7 @@ def soak(options: SoakOptions, *, progress: Progress = lambda text: None) -> Out
     )
     progress("bringing up the fabric")
     outcome, board = Outcome(options), Board()
-    with _interruptible(board) as up, SpineLeaf(fabric) as running:
+    with _interruptible(board) as up, Fabric(fabric) as running:
         up.set()
         cluster = running.state
         began = time.monotonic()
@@ -148,7 +149,7 @@ def _interruptible(board: Board) -> Iterator[threading.Event]:
 
 @contextlib.contextmanager
 def _at_work(
-    running: SpineLeaf, options: SoakOptions, board: Board
+    running: Fabric, options: SoakOptions, board: Board
 ) -> Iterator[tuple[list[Crew], list[Weather]]]:
     """Crews and storms, each in a thread."""
     cluster, chance = running.state, random.Random(f"{options.seed} places")
@@ -197,7 +198,7 @@ def _at_work(
 
 
 def _watch(
-    running: SpineLeaf,
+    running: Fabric,
     options: SoakOptions,
     board: Board,
     crews: Sequence[Crew],
@@ -233,7 +234,7 @@ def _watch(
         board.resume()
 
 
-def _rested(running: SpineLeaf, crews: Sequence[Crew], board: Board) -> Look:
+def _rested(running: Fabric, crews: Sequence[Crew], board: Board) -> Look:
     """A look when all slots are given back, or have had time to be."""
     workers = {name: process for crew in crews for name, process in crew.processes.items()}
     time.sleep(_SETTLE_S)
@@ -261,7 +262,7 @@ def _line(board: Board, found: Look) -> str:
     )
 
 
-def _kept(running: SpineLeaf) -> str:
+def _kept(running: Fabric) -> str:
     """Logs and database, copied to where they outlive the cluster."""
     folder = Path(tempfile.mkdtemp(prefix=f"p4reduce-{running.state.name}-"))
     for path in running.state.directory.rglob("*"):
@@ -270,7 +271,7 @@ def _kept(running: SpineLeaf) -> str:
     return f"logs and database are in {folder}"
 
 
-def _doctor(running: SpineLeaf) -> list[str]:
+def _doctor(running: Fabric) -> list[str]:
     """What `p4reduce doctor` says about it."""
     command = [sys.executable, "-m", "p4reduce", "doctor", "--cluster", running.state.name]
     try:

@@ -157,7 +157,7 @@ def test_counters_that_something_is_behind_are_faults() -> None:
 
 def test_every_counter_of_the_program_is_a_fault_or_meant() -> None:
     from controller.flows import COUNTERS
-    from controller.inventory import PORT_DROPS
+    from controller.views import PORT_DROPS
 
     meant = {"aggregated", "completed", "partials", "results", "asked", "passed", "acks"}
     assert set(EVENTS) == set(COUNTERS) - meant
