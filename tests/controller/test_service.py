@@ -31,6 +31,7 @@ from controller.config import Config
 from controller.entries import Entry, TableEntry
 from controller.fabric import ManagedSwitch
 from controller.flows import FLOW, MEMBER_QP
+from controller.jobs import Job
 from controller.queries import SlotContent
 from controller.registry import Registry
 from controller.routes import rack_entries
@@ -580,5 +581,5 @@ def test_a_database_that_fails_in_the_middle_ends_no_job(
         monkeypatch.undo()
         raise sqlite3.OperationalError("disk I/O error")
 
-    monkeypatch.setattr("controller.jobs.Job.leave", fail)
+    monkeypatch.setattr(Job, "_leave", fail)
     workers.leave(sessions)
