@@ -20,7 +20,7 @@ from host_agent.transport.events import Failure
 from host_agent.wire.headers import parse_mac
 from simulation.nic import NicEndpoint
 from simulation.switch.slot_rules import SwitchModel
-from simulation.switch.state import Flow, Job, Route, Slot
+from simulation.switch.state import Flow, Job, Route, Slot, SpineJob
 
 LINK_DELAY_NS = 10_000
 GENERATION = 7
@@ -57,11 +57,11 @@ class WatchedSwitch(SwitchModel):
 
     received: Callable[[], list[int]]
 
-    def claim(self, job: Job, slot: Slot, tag: tuple[int, int]) -> None:
+    def claim(self, job: Job | SpineJob, slot: Slot, tag: tuple[int, int]) -> None:
         if slot.tag is not None and slot.tag[0] == tag[0]:
             old = slot.tag[1]
             lacking = [rank for rank, count in enumerate(self.received()) if count <= old]
-            if lacking or len(slot.ranks) < len(job.flows):
+            if lacking or len(slot.ranks) < job.contributors:
                 raise InvariantError(
                     f"message {tag[1]} overwrites the slot of {old}, whose sum ranks {lacking} lack "
                     f"(contributed: {sorted(slot.ranks)})"

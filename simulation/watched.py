@@ -7,11 +7,10 @@ from typing import Protocol
 
 from host_agent.wire import psn as psn_math
 from host_agent.wire.aggregation import CHUNK_BYTES
-from host_agent.wire.headers import RocePacket
 from simulation.rack import InvariantError
 from simulation.switch.from_entries import EntrySwitch
-from simulation.switch.state import Flow, Job, Out, Record, Slot, SpineJob, Tag
-from simulation.switch.tree_packets import Kind, TreePacket
+from simulation.switch.rules import Fragment
+from simulation.switch.state import Job, Out, Slot, SpineJob, Tag
 
 
 class Knowledge(Protocol):
@@ -41,16 +40,16 @@ class WatchedSwitch(EntrySwitch):
         self.world = world
         self.sums = sums  # of the whole fabric
 
-    def claim(self, job: Job, slot: Slot, tag: Tag) -> None:
-        self._check_claim(slot, tag, self.world.is_running)
+    def claim(self, job: Job | SpineJob, slot: Slot, tag: Tag) -> None:
+        if isinstance(job, Job):
+            self._check_claim(slot, tag, self.world.is_running)
+        else:
+            # A renewal takes a job off spines at once, before its workers can have heard of it: what its
+            # leaves still send is of no job then, and dropped. A job that has other slots here than before,
+            # because the controller's database is from a backup, begins with empty ones, as on a spine that
+            # came back.
+            self._check_claim(slot, tag, lambda generation: self._holds(generation, slot))
         super().claim(job, slot, tag)
-
-    def claim_on_spine(self, job: SpineJob, slot: Slot, tag: Tag) -> None:
-        # A renewal takes a job off spines at once, before its workers can have heard of it: what its leaves
-        # still send is of no job then, and dropped. A job that has other slots here than before, because the
-        # controller's database is from a backup, begins with empty ones, as on a spine that came back.
-        self._check_claim(slot, tag, lambda generation: self._holds(generation, slot))
-        super().claim_on_spine(job, slot, tag)
 
     def _holds(self, generation: int, slot: Slot) -> bool:
         job = self.jobs.get(generation)
@@ -70,33 +69,33 @@ class WatchedSwitch(EntrySwitch):
                 f"{self.name}: message {tag[1]} overwrites the slot of {message}, which ranks {lacking} lack"
             )
 
-    def emit_in_rack(self, job: Job, slot: Slot, packet: TreePacket) -> list[Out]:
-        self._check_sum(job.generation, packet, slot)
-        return super().emit_in_rack(job, slot, packet)
+    def emit_sums(self, job: Job, slot: Slot, fragment: Fragment) -> list[Out]:
+        if job.tree is not None:
+            self._check_sum(job.generation, fragment, slot)
+        return super().emit_sums(job, slot, fragment)
 
-    def to_leaf(self, job: SpineJob, slot: Slot, leaf: int, packet: TreePacket, disagrees: bool) -> Out:
-        if packet.kind != Kind.ASK:
-            self._check_sum(job.generation, packet, slot)
-        return super().to_leaf(job, slot, leaf, packet, disagrees)
+    def to_leaf(self, job: SpineJob, slot: Slot, leaf: int, fragment: Fragment, *, asks: bool) -> Out:
+        if not asks:
+            self._check_sum(job.generation, fragment, slot)
+        return super().to_leaf(job, slot, leaf, fragment, asks=asks)
 
-    def _check_sum(self, generation: int, packet: TreePacket, slot: Slot) -> None:
-        lanes = slot.load(packet.index, len(packet.payload))
-        if packet.index == 0:
+    def _check_sum(self, generation: int, fragment: Fragment, slot: Slot) -> None:
+        message, index = fragment.message, fragment.index
+        lanes = slot.load(index, len(fragment.packet.payload))
+        if index == 0:
             lanes = lanes[CHUNK_BYTES:]
-        known = self.sums.setdefault((generation, packet.message, packet.index), lanes)
+        known = self.sums.setdefault((generation, message, index), lanes)
         if lanes != known and not slot.mismatch:
             raise InvariantError(
-                f"{self.name}: another sum of message {packet.message}, index {packet.index} than elsewhere"
+                f"{self.name}: another sum of message {message}, index {index} than elsewhere"
             )
 
-    def not_ready(self, flow: Flow, record: Record, packet: RocePacket) -> Out:
-        generation = next(
-            job.generation for job in self.jobs.values() if isinstance(job, Job) and flow in job.flows
-        )
-        expected = self.world.expected_psn(generation, flow.rank)
-        if psn_math.compare(expected, packet.bth.psn) < 0:
+    def not_ready(self, job: Job, fragment: Fragment) -> Out:
+        rank = job.flows[fragment.sender].rank
+        expected = self.world.expected_psn(job.generation, rank)
+        if psn_math.compare(expected, fragment.psn) < 0:
             raise InvariantError(
-                f"{self.name}: rank {flow.rank} hears that all before {packet.bth.psn:#x} has arrived, and "
+                f"{self.name}: rank {rank} hears that all before {fragment.psn:#x} has arrived, and "
                 f"its receiver waits for {expected:#x}"
             )
-        return super().not_ready(flow, record, packet)
+        return super().not_ready(job, fragment)

@@ -13,13 +13,13 @@ from typing import Any
 
 from host_agent.transport import TransportConfig
 from host_agent.wire.aggregation import CHUNK_BYTES, RANK_OFFSET
-from host_agent.wire.headers import RocePacket
 from simulation.exhaustive.hosts import Host
 from simulation.exhaustive.scopes import Call, Scope
 from simulation.exhaustive.values import configs_of, part, sum_of
 from simulation.rack import job_of, routes_of
+from simulation.switch.rules import Fragment
 from simulation.switch.slot_rules import SwitchModel
-from simulation.switch.state import Flow, Job, Out, Record, Slot, Tag
+from simulation.switch.state import Job, Out, Slot, SpineJob, Tag
 
 RESTART, RENEWAL = -1, -2  # what the switch is given, where it is no frame
 ADAPTERS_RNR = 0x38
@@ -50,14 +50,14 @@ class NotingSwitch(SwitchModel):
     claims: list[Claim]
     told: list[tuple[int, int]]
 
-    def claim(self, job: Job, slot: Slot, tag: Tag) -> None:
+    def claim(self, job: Job | SpineJob, slot: Slot, tag: Tag) -> None:
         if slot.tag is not None:
             self.claims.append(Claim(slot.tag, tag))
         super().claim(job, slot, tag)
 
-    def not_ready(self, flow: Flow, record: Record, packet: RocePacket) -> Out:
-        self.told.append((flow.rank, packet.bth.psn))
-        return super().not_ready(flow, record, packet)
+    def not_ready(self, job: Job, fragment: Fragment) -> Out:
+        self.told.append((job.flows[fragment.sender].rank, fragment.psn))
+        return super().not_ready(job, fragment)
 
 
 def install(workers: list[TransportConfig], adapters: bool, before: Job | None) -> NotingSwitch:

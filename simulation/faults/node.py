@@ -81,13 +81,9 @@ class GhostSwitch(WatchedSwitch):
             )
         known[1].add(rank)
 
-    def claim(self, job: Job, slot: Slot, tag: Tag) -> None:
+    def claim(self, job: Job | SpineJob, slot: Slot, tag: Tag) -> None:
         self._goes_on(slot, tag)
         super().claim(job, slot, tag)
-
-    def claim_on_spine(self, job: SpineJob, slot: Slot, tag: Tag) -> None:
-        self._goes_on(slot, tag)
-        super().claim_on_spine(job, slot, tag)
 
     def _goes_on(self, slot: Slot, tag: Tag) -> None:
         before = self.newest.get(id(slot))

@@ -6,9 +6,10 @@ its addresses, a region of two jobs.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from ipaddress import IPv4Address
 from typing import Any
 
@@ -20,7 +21,7 @@ from simulation.switch.slot_rules import Role, SwitchModel
 from simulation.switch.state import BUCKETS, Flow, Job, LeafTree, Link, Route, Slot, SpineJob
 
 FLOWS_OF_A_JOB = 32
-ELSEWHERE = -1  # the port of who is in another rack
+OF_A_JOB = ("all_ranks", "region", "window_mask", "packets_shift", "group")  # the same in all its entries
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,16 @@ class Row:
     action: str
     params: dict[str, int]
 
+    @cached_property
+    def addresses(self) -> dict[str, Any]:
+        """MAC and IP addresses among its parameters."""
+        macs = {name: n.to_bytes(6, "big") for name, n in self.params.items() if name.endswith("mac")}
+        return macs | {name: IPv4Address(n) for name, n in self.params.items() if name.endswith("ip")}
+
+    def of(self, *names: str) -> dict[str, Any]:
+        """These parameters, and the addresses."""
+        return {**self.addresses, **{name: self.params[name] for name in names}}
+
 
 class EntrySwitch(SwitchModel):
     """A switch that starts empty. `jobs`: by generation, as long as there is a flow or a leaf of theirs."""
@@ -38,8 +49,8 @@ class EntrySwitch(SwitchModel):
     def __init__(self) -> None:
         super().__init__([], {})
         self.entries: dict[Key, Entry] = {}
-        self._rows: dict[str, dict[Key, Row]] = {}  # the same, by table
-        self.registers: dict[int, Slot] = {}
+        self._rows: defaultdict[str, dict[Key, Row]] = defaultdict(dict)  # the same, by table
+        self.registers: defaultdict[int, Slot] = defaultdict(Slot)
         self.jobs: dict[int, Job | SpineJob] = {}
         self.past: Counter[str] = Counter()  # what was counted for jobs that have gone
         self.nobody = Job(0, 0, 1, 1, ())  # whose flows have gone, or are not here
@@ -56,8 +67,7 @@ class EntrySwitch(SwitchModel):
             self.entries[key] = entry
             if isinstance(entry, TableEntry):
                 action = entry.action.rsplit(".", 1)[1]
-                row = Row(dict(entry.match), action, dict(entry.params))
-                self._rows.setdefault(entry.table, {})[key] = row
+                self._rows[entry.table][key] = Row(dict(entry.match), action, dict(entry.params))
         self.rebuild()
 
     def restart(self) -> None:
@@ -67,48 +77,32 @@ class EntrySwitch(SwitchModel):
         self.rebuild()
         self._bury(before)
 
-    def rows(self, table: str) -> list[Row]:
-        return list(self._rows.get(table, {}).values())
-
-    def replicas(self, group: int) -> dict[int, int]:
-        """Ports by instance."""
-        pairs = self.copies(group)
-        ports = {instance: port for port, instance in pairs}
-        assert len(ports) == len(pairs), f"group {group}: {pairs}"
-        return ports
+    def rows(self, table: str, action: str = "") -> list[Row]:
+        """With that action, or with any."""
+        return [row for row in self._rows[table].values() if action in ("", row.action)]
 
     def copies(self, group: int) -> tuple[tuple[int, int], ...]:
-        """Ports and instances."""
+        """A multicast group's ports and instances."""
         entry = self.entries["group", group]
         assert isinstance(entry, Group)
         return entry.replicas
 
+    def replicas(self, group: int) -> dict[int, int]:
+        """Its ports by instance, where these differ."""
+        ports = {instance: port for port, instance in self.copies(group)}
+        assert len(ports) == len(self.copies(group)), f"group {group}: {self.copies(group)}"
+        return ports
+
     def rebuild(self) -> None:
         """Make of the entries what the model works with; slots and records stay."""
-        self.routes = self._routes()
-        edges = {row.match["ingress_port"]: row for row in self.rows(EDGE_PORT)}
-        self.host_ports = {
-            port: IPv4Address(row.params["ip"]) for port, row in edges.items() if row.action == "host_port"
-        }
-        links = {row.match["egress_port"]: _link(row.params) for row in self.rows(TREE_LINK)}
-        self.fabric_ports = frozenset(port for port, row in edges.items() if row.action == "fabric_port")
-        self.links = {port: links[port] for port in self.fabric_ports if port in links}  # one by one
-        self.flood = tuple(
-            port
-            for row in self.rows(MAC)
-            if row.action == "flood"
-            for port, _ in self.copies(row.params["group"])
-        )
-        self.mac_ports = {
-            row.match["dst_mac"].to_bytes(6, "big"): row.params["port"]
-            for row in self.rows(MAC)
-            if row.action == "to_port"
-        }
+        self._ports()
+        self._routes()
         self.members, self.tree_jobs = {}, {}
         before, self.jobs = self.jobs, {}
         self._leaf_jobs(before)
         self._spine_jobs(before)
-        self._owners_are_apart()
+        owned = [id(slot) for job in self.jobs.values() for slot in job.slots]
+        assert len(owned) == len(set(owned)), "two jobs have the same slots"
         self._bury(before)
 
     def counted(self) -> Counter[str]:
@@ -120,193 +114,153 @@ class EntrySwitch(SwitchModel):
             if self.jobs.get(generation) is not job:
                 self.past += job.counters
 
-    def _routes(self) -> dict[bytes, Route | tuple[Route, ...]]:
-        """By packed address."""
-        hops = {
-            (row.match["group"], row.match["index"]): _route(row.params) for row in self.rows(ECMP_MEMBER)
+    def _ports(self) -> None:
+        edges = {row.match["ingress_port"]: row for row in self.rows(EDGE_PORT)}
+        self.host_ports = {
+            port: row.addresses["ip"] for port, row in edges.items() if row.action == "host_port"
         }
-        routes: dict[bytes, Route | tuple[Route, ...]] = {}
+        self.fabric_ports = frozenset(port for port, row in edges.items() if row.action == "fabric_port")
+        links = {row.match["egress_port"]: Link(**row.addresses) for row in self.rows(TREE_LINK)}
+        self.links = {port: links[port] for port in self.fabric_ports if port in links}  # one by one
+
+    def _routes(self) -> None:
+        floods = [row.params["group"] for row in self.rows(MAC, "flood")]
+        self.flood = tuple(port for group in floods for port, _ in self.copies(group))
+        self.mac_ports = {
+            row.match["dst_mac"].to_bytes(6, "big"): row.params["port"] for row in self.rows(MAC, "to_port")
+        }
+        hops = {
+            (row.match["group"], row.match["index"]): Route(**row.of("port"))
+            for row in self.rows(ECMP_MEMBER)
+        }
+        self.routes = {}
         for row in self.rows(ROUTE):
-            ip, prefix = row.match["dst_ip"]
+            (ip, prefix), params = row.match["dst_ip"], row.params
             assert prefix == 32
             if row.action == "ecmp":
-                group = row.params["group"]
-                assert group != 0  # for the program, there is one way only then
-                routes[_packed(ip)] = tuple(hops[group, k] for k in range(row.params["size"]))
+                assert params["group"] != 0  # for the program, there is one way only then
+                self.routes[_packed(ip)] = tuple(hops[params["group"], k] for k in range(params["size"]))
             else:
-                routes[_packed(ip)] = _route(row.params)
-        return routes
+                self.routes[_packed(ip)] = Route(**row.of("port"))
 
     def _leaf_jobs(self, before: dict[int, Job | SpineJob]) -> None:
-        rows = self.rows(FLOW)
-        emits = {(row.match["group"], row.match["rid"]): row for row in self.rows(EMIT)}
-        by_generation: dict[int, list[Row]] = {}
-        for row in rows:
-            if row.action == "data_flow":
-                by_generation.setdefault(row.params["generation"], []).append(row)
+        by_generation: defaultdict[int, list[Row]] = defaultdict(list)
+        for row in self.rows(FLOW, "data_flow"):
+            by_generation[row.params["generation"]].append(row)
+        emits = {(row.match["group"], row.match["rid"]): row for row in self.rows(EMIT, "to_flow")}
         by_number: dict[int, tuple[Job, Flow]] = {}
-        for generation, data in by_generation.items():
-            data.sort(key=lambda row: row.params["rank_bit"])
-            job = self._leaf_job(generation, data, emits, before.get(generation))
-            self.jobs[generation] = job
-            for row, flow in zip(data, job.flows, strict=True):
+        for generation, rows in by_generation.items():
+            rows.sort(key=lambda row: row.params["rank_bit"])
+            flows, tree = self._flows(rows, emits)
+            job = before.get(generation)
+            if not (isinstance(job, Job) and job.flows == flows):
+                job = Job(rows[0].params["job"], generation, *_shape(rows[0]), flows)
+            job.tree = tree
+            self._take(job, rows[0])
+            for row, flow in zip(rows, flows, strict=True):
                 by_number[row.params["flow"]] = (job, flow)
                 self.members[_key(row)] = (job, flow, Role.DATA)
-        for row in rows:
-            if row.action == "ack_flow":
-                job, flow = by_number[row.params["flow"]]
-                assert row.params["track"] == (flow.rnr_syndrome != 0)
-                assert (row.params["generation"], row.params["first_psn"]) == (job.generation, flow.first_psn)
-                self.members[_key(row)] = (job, flow, Role.ACK)
-            elif row.action == "pass_on":
-                self.members[_key(row)] = (self.nobody, NOWHERE, Role.PASSING)
+            for port, row in self._trees(generation, "from_spine"):
+                _agree(row, rows[-1], (*OF_A_JOB, "psn_shift", "flow"))
+                self.tree_jobs[port, generation] = job
+        for row in self.rows(FLOW, "ack_flow"):
+            job, flow = by_number[row.params["flow"]]
+            said = {
+                "track": flow.rnr_syndrome != 0,
+                "generation": job.generation,
+                "first_psn": flow.first_psn,
+            }
+            assert row.params == {"flow": row.params["flow"], **said}
+            self.members[_key(row)] = (job, flow, Role.ACK)
+        for row in self.rows(FLOW, "pass_on"):
+            self.members[_key(row)] = (self.nobody, Flow(), Role.PASSING)
         for row in self.rows(MEMBER_QP):
-            owner = by_number.get(row.params["of_flow"], (self.nobody, NOWHERE))
+            owner = by_number.get(row.params["of_flow"], (self.nobody, Flow()))
             self.members[_packed(row.match["dst_ip"]), row.match["dest_qp"]] = (*owner, Role.GUARD)
 
-    def _leaf_job(
-        self,
-        generation: int,
-        data: Sequence[Row],
-        emits: dict[tuple[int, int], Row],
-        known: Job | SpineJob | None,
-    ) -> Job:
-        first = data[0].params
-        shared = ("job", "all_ranks", "region", "window_mask", "packets_shift", "group", "two_level")
-        for place, row in enumerate(data):
-            assert [row.params[name] for name in shared] == [first[name] for name in shared]
-            assert (row.params["rank_bit"], row.params["psn_shift"]) == (1 << place, 8 * place)
-            assert row.params["flow"] == first["flow"] + place
-            assert row.params["exit_psn_shift"] == 8 * (len(data) - 1) * first["two_level"]
-        assert first["all_ranks"] == (1 << len(data)) - 1
-        assert first["flow"] % FLOWS_OF_A_JOB == 0
+    def _flows(
+        self, rows: list[Row], emits: dict[tuple[int, int], Row]
+    ) -> tuple[tuple[Flow, ...], LeafTree | None]:
+        """Of a job's workers here; where it has others, the last one's receiver is another rack's."""
+        first, last = rows[0].params, len(rows) - 1
         self.check_icrc = bool(first["check_icrc"])
+        assert first["flow"] % FLOWS_OF_A_JOB == 0
+        assert first["all_ranks"] == (2 << last) - 1
         ports = self.replicas(first["group"])
-        emitted = [
-            _emitted(emits[first["group"], place + 1].params, ports[place + 1]) for place in range(len(data))
-        ]
-        assert len(ports) == len(emitted)
-        two_level = bool(first["two_level"])
+        assert len(ports) == len(rows)
         flows = []
-        for place, (row, out) in enumerate(zip(data, emitted, strict=True)):
-            assert emits[first["group"], place + 1].params["psn_shift"] == 8 * place
-            flow = _flow(row, out if not two_level or place < len(data) - 1 else None)
-            flows.append(flow)
-        tree = LeafTree(emitted[-1], self._uplinks(first["group"])) if two_level else None
-        if isinstance(known, Job) and known.flows == tuple(flows):
-            known.tree = tree
-            job = known
-        else:
-            job = Job(
-                first["job"],
-                generation,
-                (first["window_mask"] + 1) // 2,
-                1 << first["packets_shift"],
-                tuple(flows),
-                tree,
-            )
-        self._take(job, first["region"])
-        for port, row in self._trees(generation):
-            assert row.action == "from_spine"
-            same = ("all_ranks", "region", "window_mask", "packets_shift", "group")
-            assert [row.params[name] for name in same] == [first[name] for name in same]
-            assert row.params["psn_shift"] == 8 * (len(data) - 1)
-            assert row.params["flow"] == first["flow"] + len(data) - 1
-            self.tree_jobs[port, generation] = job
-        return job
+        for place, row in enumerate(rows):
+            _agree(row, rows[0], (*OF_A_JOB, "job", "two_level"))
+            _has(row, rank_bit=1 << place, psn_shift=8 * place, flow=first["flow"] + place)
+            _has(row, exit_psn_shift=8 * last * first["two_level"])
+            emit = emits[first["group"], place + 1]
+            _has(emit, psn_shift=8 * place)
+            here, there = _sent(row), _emitted(emit, ports[place + 1])
+            if place < last or not first["two_level"]:
+                assert {**here, **there} == {**there, **here}, "a flow is emitted with other addresses"
+                here |= there
+            flows.append(Flow(**here))
+        return tuple(flows), LeafTree(Flow(**there), self._uplinks(first["group"])) if first[
+            "two_level"
+        ] else None
 
     def _uplinks(self, group: int) -> list[int | None]:
         """By bucket; each with the groups that send up and answer at once, one for each host's port."""
         ports: list[int | None] = [None] * BUCKETS
         for row in self.rows(UPLINK):
-            if row.match["group"] != group:
-                continue
-            port, index = row.params["port"], row.params["index"]
-            assert port in self.links
-            ports[row.match["bucket"]] = port
-            for host_port in self.host_ports:
-                both = self.replicas(AGAIN_GROUP + 4 * host_port + index)
-                assert both == {RID_UP: port, RID_BACK: host_port}
+            if row.match["group"] == group:
+                port = ports[row.match["bucket"]] = row.params["port"]
+                assert port in self.links
+                for host_port in self.host_ports:
+                    both = self.replicas(AGAIN_GROUP + 4 * host_port + row.params["index"])
+                    assert both == {RID_UP: port, RID_BACK: host_port}
         return ports
 
-    def _trees(self, generation: int) -> list[tuple[int, Row]]:
-        return [
-            (row.match["ingress_port"], row)
-            for row in self.rows(TREE_JOB)
-            if row.match["generation"] == generation
-        ]
+    def _trees(self, generation: int, action: str) -> list[tuple[int, Row]]:
+        rows = [row for row in self.rows(TREE_JOB) if row.match["generation"] == generation]
+        assert all(row.action == action for row in rows)
+        return [(row.match["ingress_port"], row) for row in rows]
 
     def _spine_jobs(self, before: dict[int, Job | SpineJob]) -> None:
-        emits = {
-            (row.match["group"], row.match["rid"]): row.params
-            for row in self.rows(EMIT)
-            if row.action == "to_leaf"
-        }
-        generations = {row.match["generation"] for row in self.rows(TREE_JOB) if row.action == "from_leaf"}
-        for generation in sorted(generations):
-            rows = sorted(self._trees(generation), key=lambda item: item[1].params["rank"])
-            first, count = rows[0][1].params, len(rows)
-            ports = self.replicas(first["group"])
-            assert ports == {k + 1: port for k, (port, _) in enumerate(rows)}
-            shared = ("all_ranks", "region", "window_mask", "packets_shift", "group")
-            for k, (_, row) in enumerate(rows):
-                assert [row.params[name] for name in shared] == [first[name] for name in shared]
-                own = ("rank", "rank_bit", "psn_shift", "flow")
-                assert [row.params[name] for name in own] == [k, 1 << k, 8 * k, first["flow"] + k]
-                last = (k - 1) % count
-                assert emits[first["group"], k + 1] == {
-                    "leaf_bit": 1 << k,
-                    "predecessor_bit": 1 << last,
-                    "psn_shift": 8 * last,
-                }
-            assert first["all_ranks"] == (1 << count) - 1
-            leaves = tuple(port for port, _ in rows)
-            known = before.get(generation)
-            if isinstance(known, SpineJob) and known.leaves == leaves:
-                job = known
-            else:
-                window = (first["window_mask"] + 1) // 2
-                job = SpineJob(0, generation, window, 1 << first["packets_shift"], leaves)
-            self._take(job, first["region"])
-            self.jobs[generation] = job
-            for port in leaves:
-                self.tree_jobs[port, generation] = job
+        emits = {(row.match["group"], row.match["rid"]): row.params for row in self.rows(EMIT, "to_leaf")}
+        for generation in sorted({row.match["generation"] for row in self.rows(TREE_JOB, "from_leaf")}):
+            trees = sorted(self._trees(generation, "from_leaf"), key=lambda item: item[1].params["rank"])
+            leaves, first = tuple(port for port, _ in trees), trees[0][1]
+            assert self.replicas(first.params["group"]) == dict(enumerate(leaves, 1))
+            assert first.params["all_ranks"] == (1 << len(leaves)) - 1
+            for k, (_, row) in enumerate(trees):
+                _agree(row, first, OF_A_JOB)
+                _has(row, rank=k, rank_bit=1 << k, psn_shift=8 * k, flow=first.params["flow"] + k)
+                last = (k - 1) % len(leaves)
+                expected = {"leaf_bit": 1 << k, "predecessor_bit": 1 << last, "psn_shift": 8 * last}
+                assert emits[first.params["group"], k + 1] == expected
+            job = before.get(generation)
+            if not (isinstance(job, SpineJob) and job.leaves == leaves):
+                job = SpineJob(0, generation, *_shape(first), leaves)
+            self._take(job, first)
+            self.tree_jobs.update(((port, generation), job) for port in leaves)
 
-    def _take(self, job: Job | SpineJob, base: int) -> None:
-        registers = self.registers
-        for number in range(base, base + len(job.slots)):
-            if number not in registers:
-                registers[number] = Slot()
-        job.slots = [registers[base + n] for n in range(len(job.slots))]
+    def _take(self, job: Job | SpineJob, row: Row) -> None:
+        base = row.params["region"]
+        job.slots = [self.registers[base + n] for n in range(len(job.slots))]
+        self.jobs[job.generation] = job
 
-    def _owners_are_apart(self) -> None:
-        owned = [id(slot) for job in self.jobs.values() for slot in job.slots]
-        assert len(owned) == len(set(owned)), "two jobs have the same slots"
+
+def _agree(row: Row, other: Row, names: Iterable[str]) -> None:
+    _has(row, **{name: other.params[name] for name in names})
+
+
+def _has(row: Row, **params: int) -> None:
+    assert {**row.params, **params} == row.params, f"{row}: not {params}"
+
+
+def _shape(row: Row) -> tuple[int, int]:
+    """Window, packets of a message."""
+    return (row.params["window_mask"] + 1) // 2, 1 << row.params["packets_shift"]
 
 
 def _packed(ip: int) -> bytes:
     return ip.to_bytes(4, "big")
-
-
-def _number_to_mac(number: int) -> bytes:
-    return number.to_bytes(6, "big")
-
-
-def _route(params: dict[str, int]) -> Route:
-    return Route(
-        port=params["port"],
-        src_mac=_number_to_mac(params["src_mac"]),
-        dst_mac=_number_to_mac(params["dst_mac"]),
-    )
-
-
-def _link(params: dict[str, int]) -> Link:
-    return Link(
-        src_mac=_number_to_mac(params["src_mac"]),
-        dst_mac=_number_to_mac(params["dst_mac"]),
-        src_ip=IPv4Address(params["src_ip"]),
-        dst_ip=IPv4Address(params["dst_ip"]),
-    )
 
 
 def _key(row: Row) -> tuple[int, bytes, bytes, int]:
@@ -314,52 +268,13 @@ def _key(row: Row) -> tuple[int, bytes, bytes, int]:
     return match["ingress_port"], _packed(match["src_ip"]), _packed(match["dst_ip"]), match["dest_qp"]
 
 
-def _emitted(params: dict[str, int], port: int) -> Flow:
-    """What is known of a flow where its sums are emitted."""
-    return Flow(
-        rank=params["rank"],
-        port=ELSEWHERE,
-        src_mac=_number_to_mac(params["src_mac"]),
-        src_ip=IPv4Address(params["src_ip"]),
-        src_qp=0,
-        dst_port=port,
-        dst_mac=_number_to_mac(params["dst_mac"]),
-        dst_ip=IPv4Address(params["dst_ip"]),
-        dst_qp=params["dest_qp"],
-        udp_src_port=params["udp_src_port"],
-    )
-
-
-def _flow(row: Row, out: Flow | None) -> Flow:
-    """A flow whose sender is here; `out`: as it is emitted, None where its receiver is in another rack."""
+def _sent(row: Row) -> dict[str, Any]:
+    """What is known of a flow whose sender is here."""
     port, src, dst, dst_qp = _key(row)
-    src_ip, dst_ip = IPv4Address(src), IPv4Address(dst)
-    if out is not None:
-        assert (out.rank, out.src_ip, out.dst_ip, out.dst_qp) == (row.params["rank"], src_ip, dst_ip, dst_qp)
-    return Flow(
-        rank=row.params["rank"],
-        port=port,
-        src_mac=out.src_mac if out else bytes(6),
-        src_ip=src_ip,
-        src_qp=row.params["ack_qp"],
-        dst_port=out.dst_port if out else ELSEWHERE,
-        dst_mac=out.dst_mac if out else bytes(6),
-        dst_ip=dst_ip,
-        dst_qp=dst_qp,
-        udp_src_port=out.udp_src_port if out else 0,
-        first_psn=row.params["first_psn"],
-        rnr_syndrome=row.params["rnr_syndrome"],
-    )
+    ends = {"port": port, "src_ip": IPv4Address(src), "dst_ip": IPv4Address(dst), "dst_qp": dst_qp}
+    return {**ends, "src_qp": row.params["ack_qp"], **row.of("rank", "first_psn", "rnr_syndrome")}
 
 
-NOWHERE = Flow(
-    rank=0,
-    port=ELSEWHERE,
-    src_mac=bytes(6),
-    src_ip=IPv4Address(0),
-    src_qp=0,
-    dst_port=ELSEWHERE,
-    dst_mac=bytes(6),
-    dst_ip=IPv4Address(0),
-    dst_qp=0,
-)
+def _emitted(row: Row, port: int) -> dict[str, Any]:
+    """What is known of a flow where its sums are emitted."""
+    return {**row.of("rank", "udp_src_port"), "dst_port": port, "dst_qp": row.params["dest_qp"]}

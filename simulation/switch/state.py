@@ -9,6 +9,7 @@ from ipaddress import IPv4Address
 import numpy as np
 from numpy.typing import NDArray
 
+from host_agent.wire import psn as psn_math
 from host_agent.wire.aggregation import CHUNK_BYTES, HEADER_BYTES, LANE_BYTES, MAX_CHUNKS, Op
 from host_agent.wire.headers import DEFAULT_UDP_SOURCE_PORT
 from host_agent.wire.values import value_class
@@ -17,56 +18,28 @@ from simulation.switch import half
 Out = tuple[int, bytes]  # port, frame
 Tag = tuple[int, int]  # generation, message
 
+ELSEWHERE = -1  # the port of who is in another rack
 BUCKETS = 16  # that messages are spread over spines by
 MOST_AGGREGATED = 2**31  # messages of a generation: slots compare serial numbers
-
-RACK_COUNTERS = (
-    "aggregated",  # a contribution was added (rules 1 and 2)
-    "completed",  # it was the last one: the sum went out on every flow
-    "duplicate",  # rule 3: dropped; on a leaf also a second result of all racks
-    "not_ready",  # rule 3: answered with an RNR NAK
-    "replayed",  # rule 4
-    "stale",  # rule 5
-    "passed",  # of a PASS message: forwarded
-    "unplaced",  # on a job's flow, but of no known message: dropped
-    "foreign",  # for a job's QP, but from elsewhere: dropped
-    "bad_icrc",  # dropped
-    "mismatch",  # a header or a length differed from the first contributor's
-    "acks",  # forwarded
-)
-TREE_COUNTERS = (
-    "partials",  # a rack's sum went up, again too
-    "results",  # the sum of all racks was stored
-    "late",  # a result or a question for which the slot has nothing, or no more
-    "asked",  # rule 3 on a spine: the leaves that have not contributed are asked
-    "no_uplink",  # there is no spine to send a rack's sum to
-)
-COUNTERS = (*RACK_COUNTERS, *TREE_COUNTERS)
-PORT_COUNTERS = (
-    "unnamed",  # whatever came by a port that the configuration does not name: dropped
-    "spoofed",  # RoCE from a host's port, not with the host's address or marked as a sum: dropped
-    "no_job",  # a tree packet that is no job's, or from no switch: dropped
-    "bad_echo",  # an echo with a wrong ICRC: dropped
-)
 
 
 @value_class(frozen=True, kw_only=True)
 class Flow:
     """Rank `rank`'s connection to its successor: data goes src → dst_qp, ACKs come back to src_qp.
 
-    `first_psn` is src_qp's; `rnr_syndrome`: its NIC wants RNR NAKs with that timer (0: it wants none). The
-    port of an end in another rack is not looked at: its packets come in and leave by any uplink.
+    `first_psn` is src_qp's; `rnr_syndrome`: its NIC wants RNR NAKs with that timer (0: it wants none).
+    What a switch is not told has its default. Packets of an end in another rack come and go by any uplink.
     """
 
-    rank: int
-    port: int
-    src_mac: bytes
-    src_ip: IPv4Address
-    src_qp: int
-    dst_port: int
-    dst_mac: bytes
-    dst_ip: IPv4Address
-    dst_qp: int
+    rank: int = 0
+    port: int = ELSEWHERE
+    src_mac: bytes = bytes(6)
+    src_ip: IPv4Address = IPv4Address(0)
+    src_qp: int = 0
+    dst_port: int = ELSEWHERE
+    dst_mac: bytes = bytes(6)
+    dst_ip: IPv4Address = IPv4Address(0)
+    dst_qp: int = 0
     udp_src_port: int = DEFAULT_UDP_SOURCE_PORT
     first_psn: int = 0
     rnr_syndrome: int = 0
@@ -103,25 +76,22 @@ class Record:
 
 _LANE = np.dtype(">i4")
 _ZEROS = np.zeros(CHUNK_BYTES // LANE_BYTES, np.int32)
+_NEVER_WRITTEN = [_ZEROS] * MAX_CHUNKS
 
 
 @dataclass
 class Slot:
     """The aggregator of one fragment.
 
-    `ranks`: the places of who has contributed, among the rack's workers or, on a spine, the job's leaves.
-    `result`: it holds the sum of all workers. `psns`: on a spine, by leaf, the PSN that the packet has on the
-    flow that leaves the leaf's rack.
+    `ranks`: the places of who has contributed, among the rack's workers or, on a spine, the job's leaves;
+    `psns`: the PSN that each one's packet had. `result`: it holds the sum of all workers. A chunk's lanes are
+    replaced, never written into; `seconds` are their second numbers, while halves are added up.
     """
 
     tag: Tag | None = None
     ranks: set[int] = field(default_factory=set)
-    chunks: list[NDArray[np.int32]] = field(
-        default_factory=lambda: [_ZEROS] * MAX_CHUNKS  # replaced, never written into
-    )
-    seconds: list[NDArray[np.int32]] = field(  # of each lane's second number, while they are added up
-        default_factory=lambda: [_ZEROS] * MAX_CHUNKS
-    )
+    chunks: list[NDArray[np.int32]] = field(default_factory=_NEVER_WRITTEN.copy)
+    seconds: list[NDArray[np.int32]] = field(default_factory=_NEVER_WRITTEN.copy)
     header: bytes = bytes(CHUNK_BYTES)
     count: int = 0  # chunks in the first contributor's packet
     mismatch: bool = False
@@ -136,7 +106,7 @@ class Slot:
         """Forget all but the lanes."""
         self.tag, self.ranks, self.mismatch, self.result, self.psns = tag, set(), False, False, {}
 
-    def store(self, payload: bytes, op: Op = Op.SUM) -> None:
+    def store(self, payload: bytes, op: int = Op.SUM) -> None:
         """In place of what is there; chunks that the payload does not have keep what they hold.
 
         `op` SUM_HALF: more is to be added.
@@ -148,7 +118,7 @@ class Slot:
             if op == Op.SUM_HALF:
                 self.chunks[chunk], self.seconds[chunk] = half.numbers(value, 0), half.numbers(value, 1)
 
-    def add(self, payload: bytes, op: Op, index: int, *, last: bool) -> None:
+    def add(self, payload: bytes, op: int, index: int, *, last: bool) -> None:
         """Lane by lane; behind a header's fields, the larger of each byte. `last`: nothing more comes."""
         if index == 0:
             behind = zip(self.header[HEADER_BYTES:], payload[HEADER_BYTES:], strict=False)
@@ -166,17 +136,20 @@ class Slot:
             else:
                 self.chunks[chunk] = old + value if op == Op.SUM else np.maximum(old, value)
 
+    def disagrees(self, index: int, size: int) -> bool:
+        """Ranks do, or whoever gets this many bytes of it has asked for another number."""
+        return self.mismatch or (index == 0 and size != self.count * CHUNK_BYTES)
+
     def load(self, index: int, size: int) -> bytes:
         """`size` bytes of what is stored; at index 0, the first contributor's header before it.
 
         Where ranks disagree there is nothing to be had but the header: zeros, and none of what an older
         message, of another job even, may have left.
         """
-        first = index == 0
-        if first and (self.mismatch or size != self.count * CHUNK_BYTES):
+        if index == 0 and self.disagrees(index, size):
             return self.header.ljust(size, b"\0")
-        sums = [value.astype(_LANE).tobytes() for value in self.chunks[first : size // CHUNK_BYTES]]
-        return b"".join([self.header, *sums] if first else sums)
+        lanes = np.concatenate(self.chunks[: size // CHUNK_BYTES]).astype(_LANE).tobytes()
+        return self.header + lanes[CHUNK_BYTES:] if index == 0 else lanes
 
 
 @dataclass
@@ -191,19 +164,19 @@ class Owner:
     def __post_init__(self) -> None:
         self.messages = 2 * self.window
         self.slots = [Slot() for _ in range(self.messages * self.packets)]
-        self.counters: Counter[str] = Counter(dict.fromkeys(COUNTERS, 0))
+        self.counters: Counter[str] = Counter()
 
     def slot(self, message: int, index: int) -> Slot:
         return self.slots[message % self.messages * self.packets + index]
 
-    def heard_of_mismatch(self, message: int, index: int) -> bool:
+    def heard_of_mismatch(self, message: int) -> bool:
         """Ranks disagree about the message: nothing of it goes on but its first packet, which says so."""
-        head = self.slot(message, 0)
-        return index > 0 and head.tag == (self.generation, message) and head.mismatch
+        first = self.slot(message, 0)
+        return first.tag == (self.generation, message) and first.mismatch
 
-    def is_over(self, message: int, index: int) -> bool:
+    def is_over(self, message: int) -> bool:
         """Somebody has sent message + 2W: so everybody has all of this one, and its first PSNs are gone."""
-        return index > 0 and self.slot(message, 0).tag != (self.generation, message)
+        return self.slot(message, 0).tag != (self.generation, message)
 
     def drop(self, reason: str) -> list[Out]:
         """Nothing leaves; `reason` is counted."""
@@ -213,14 +186,10 @@ class Owner:
 
 @dataclass
 class LeafTree:
-    """On a leaf, a job that has workers in other racks too.
+    """On a leaf, of a job that has workers in other racks too; the rack's last flow leaves it."""
 
-    `entering`: the flow whose receiver alone is here. The rack's last flow is the one that leaves it.
-    `uplinks`: the port that leads to the spine of each bucket; none: no spine.
-    """
-
-    entering: Flow
-    uplinks: list[int | None]
+    entering: Flow  # whose receiver alone is here
+    uplinks: list[int | None]  # the port that leads to the spine of each bucket
 
 
 @dataclass
@@ -232,14 +201,16 @@ class Job(Owner):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self.contributors = len(self.flows)
         self.places = {flow.rank: place for place, flow in enumerate(self.flows)}
         self.records: list[dict[int, Record]] = [{} for _ in self.flows]
         self.latest: list[Record | None] = [None for _ in self.flows]
         self.awaited: list[int | None] = [None for _ in self.flows]  # all before it is acknowledged
         self.first_psns = [[0] * self.messages for _ in self.flows]
 
-    def first_psn(self, place: int, message: int) -> int:
-        return self.first_psns[place][message % self.messages]
+    def psn(self, place: int, message: int, index: int) -> int:
+        """Of a message's packet on a flow."""
+        return psn_math.add(self.first_psns[place][message % self.messages], index)
 
 
 @dataclass
@@ -247,6 +218,10 @@ class SpineJob(Owner):
     """On a spine: the ports of the job's leaves, in the order of the ring."""
 
     leaves: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.contributors = len(self.leaves)
 
 
 def lanes_of(payload: bytes) -> NDArray[np.int32]:

@@ -14,17 +14,11 @@ import zlib
 from dataclasses import field
 from enum import IntEnum, IntFlag
 from ipaddress import IPv4Network
+from operator import attrgetter
 from typing import Final
 
 from host_agent.wire.aggregation import CHUNK_BYTES, MAX_CHUNKS
-from host_agent.wire.headers import (
-    ETHERTYPE_IPV4,
-    PROTOCOL_UDP,
-    Ethernet,
-    IPv4,
-    MalformedPacket,
-    Udp,
-)
+from host_agent.wire.headers import PROTOCOL_UDP, Bth, Ethernet, IPv4, MalformedPacket, RocePacket, Udp
 from host_agent.wire.icrc import ICRC_SIZE
 from host_agent.wire.values import value_class
 
@@ -34,9 +28,12 @@ LINK_LOCAL: Final = IPv4Network("169.254.0.0/16")
 
 _LINK_LOCAL: Final = LINK_LOCAL.network_address.packed[: LINK_LOCAL.prefixlen // 8]
 _PORT: Final = TREE_PORT.to_bytes(2, "big")
-_HEADER = struct.Struct(">BBBBBBHIII")  # the last: reserved 8, PSN 24
+_FIELDS = ("version", "kind", "opcode", "op", "index", "flags", "reserved", "generation", "message")
+_fields_of = attrgetter(*_FIELDS)
+_HEADER = struct.Struct(">BBBBBBHIII")  # these, and at the end reserved 8, PSN 24
 _MASKED: Final = (1, 8, 10, 11, 26, 27)  # of IP and UDP: TOS, TTL, both checksums
 _NETWORK: Final = IPv4.SIZE + Udp.SIZE
+_START: Final = Ethernet.SIZE + _NETWORK
 _ONES: Final = int.from_bytes(bytes(0xFF * (offset in _MASKED) for offset in range(_NETWORK)), "big")
 
 
@@ -65,35 +62,28 @@ class TreePacket:
     ethernet: Ethernet
     ip: IPv4
     udp: Udp
+    version: int = TREE_VERSION
     kind: int
     opcode: int = 0
     op: int = 0
     index: int = 0
     flags: int = 0
+    reserved: int = 0
     generation: int = 0
     message: int = 0
+    reserved_too: int = 0
     psn: int = 0
     payload: bytes = b""
-    version: int = TREE_VERSION
-    reserved: int = 0
-    reserved_too: int = 0
     is_cut: bool = False
     icrc: bytes = field(default=b"", compare=False)
 
     def header(self) -> bytes:
         """20 bytes."""
-        return _HEADER.pack(
-            self.version,
-            self.kind,
-            self.opcode,
-            self.op,
-            self.index,
-            self.flags,
-            self.reserved,
-            self.generation,
-            self.message,
-            self.reserved_too << 24 | self.psn,
-        )
+        return _HEADER.pack(*_fields_of(self), self.reserved_too << 24 | self.psn)
+
+    def _network(self) -> bytes:
+        length = Udp.SIZE + _HEADER.size + len(self.payload) + ICRC_SIZE
+        return self.ip.pack(IPv4.SIZE + length) + self.udp.pack(length)
 
     def build(self) -> bytes:
         """The frame."""
@@ -101,56 +91,44 @@ class TreePacket:
         check = tree_icrc(network, header, self.payload)
         return self.ethernet.pack() + network + header + self.payload + check
 
-    def _network(self) -> bytes:
-        length = Udp.SIZE + _HEADER.size + len(self.payload) + ICRC_SIZE
-        return self.ip.pack(IPv4.SIZE + length) + self.udp.pack(length)
+    def icrc_ok(self) -> bool:
+        """Whether the ICRC that came with the packet is right."""
+        return not self.is_cut and tree_icrc(self._network(), self.header(), self.payload) == self.icrc
+
+    def as_host_packet(self) -> RocePacket:
+        """What it stands for: the addresses, the QP and the PSN are those of this link, or none."""
+        udp, bth = Udp(length=0, src_port=self.udp.src_port), Bth(opcode=self.opcode, dest_qp=0, psn=0)
+        return RocePacket(self.ethernet, self.ip, udp, bth, self.payload)
 
     @classmethod
     def parse(cls, frame: bytes) -> TreePacket | None:
         """None where it is none; one whose end is missing has no right ICRC."""
-        if frame[36:38] != _PORT:  # most frames
+        if frame[36:38] != _PORT or frame[12:14] != b"\x08\0" or frame[30:32] != _LINK_LOCAL:  # most frames
             return None
         try:
             ethernet, ip, udp = Ethernet.unpack(frame), IPv4.unpack(frame[14:34]), Udp.unpack(frame[34:42])
         except MalformedPacket:
             return None
-        fragment = ip.flags & 0x1 or ip.fragment_offset
-        if ethernet.ether_type != ETHERTYPE_IPV4 or ip.protocol != PROTOCOL_UDP or fragment:
-            return None
-        if udp.dst_port != TREE_PORT or frame[30:32] != _LINK_LOCAL:
-            return None
         size = udp.length - Udp.SIZE - _HEADER.size - ICRC_SIZE
-        if size < 0 or size % CHUNK_BYTES or size > MAX_CHUNKS * CHUNK_BYTES:
+        if ip.protocol != PROTOCOL_UDP or ip.flags & 0x1 or ip.fragment_offset:
             return None
-        if ip.total_length != IPv4.SIZE + udp.length or len(frame) < 42 + _HEADER.size:
+        if size % CHUNK_BYTES or not 0 <= size <= MAX_CHUNKS * CHUNK_BYTES:
             return None
-        body = frame[42 : Ethernet.SIZE + ip.total_length]
-        version, kind, opcode, op, index, flags, reserved, generation, message, last = _HEADER.unpack_from(
-            body
-        )
+        if ip.total_length != IPv4.SIZE + udp.length or len(frame) < _START + _HEADER.size:
+            return None
+        end = Ethernet.SIZE + ip.total_length
+        *fields, last = _HEADER.unpack_from(frame, _START)
         return cls(
             ethernet=ethernet,
             ip=ip,
             udp=udp,
-            version=version,
-            kind=kind,
-            opcode=opcode,
-            op=op,
-            index=index,
-            flags=flags,
-            reserved=reserved,
-            generation=generation,
-            message=message,
             reserved_too=last >> 24,
             psn=last & 0xFFFFFF,
-            payload=bytes(body[_HEADER.size : -ICRC_SIZE]),
-            is_cut=len(frame) < Ethernet.SIZE + ip.total_length,
-            icrc=bytes(body[-ICRC_SIZE:]),
+            payload=bytes(frame[_START + _HEADER.size : end][:-ICRC_SIZE]),
+            is_cut=len(frame) < end,
+            icrc=bytes(frame[_START:end][-ICRC_SIZE:]),
+            **dict(zip(_FIELDS, fields, strict=True)),
         )
-
-    def icrc_ok(self) -> bool:
-        """Whether the ICRC that came with the packet is right."""
-        return not self.is_cut and tree_icrc(self._network(), self.header(), self.payload) == self.icrc
 
 
 def tree_icrc(network: bytes, header: bytes, payload: bytes) -> bytes:

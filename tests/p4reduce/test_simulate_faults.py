@@ -15,8 +15,8 @@ from simulation.exhaustive.explorer import Explorer
 from simulation.faults.drawing import draw
 from simulation.faults.schedule import MAX_SEED, Schedule
 from simulation.faults.targets import Targeted
-from simulation.switch.slot_rules import SwitchModel
-from simulation.switch.state import Job
+from simulation.switch.rules import Writes
+from tests.simulation.switch.planted import change_rule
 
 
 @pytest.mark.slow
@@ -130,12 +130,7 @@ def test_one_seed_says_what_happened(capsys: pytest.CaptureFixture[str]) -> None
 def test_a_failure_is_kept_and_played_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def duplicate(self: SwitchModel, job: Job, flow: Any, slot: Any, record: Any, *rest: Any) -> list[Any]:
-        slot.add(rest[1].payload, record.op, rest[0], last=False)
-        job.counters["aggregated"] += 1
-        return []
-
-    monkeypatch.setattr(SwitchModel, "duplicate", duplicate)
+    change_rule(monkeypatch, "3 duplicate", writes=Writes.ADD, counts=("aggregated",))
     words = ["simulate-faults", "--seeds", "1..20", "--shrink-s", "2", "--save", str(tmp_path)]
     assert run(words) == 1
     said = capsys.readouterr().out
@@ -223,11 +218,7 @@ def test_a_scope_is_explored(capsys: pytest.CaptureFixture[str], tmp_path: Path)
 def test_what_is_wrong_in_a_scope_is_printed_and_can_be_played(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def duplicate(self: SwitchModel, job: Job, flow: Any, slot: Any, record: Any, *rest: Any) -> list[Any]:
-        slot.add(rest[1].payload, record.op, rest[0], last=False)
-        return []
-
-    monkeypatch.setattr(SwitchModel, "duplicate", duplicate)
+    change_rule(monkeypatch, "3 duplicate", writes=Writes.ADD)
     words = ["simulate-faults", "--exhaustive", "pair"]
     assert run([*words, "--json", str(tmp_path / "s.json")]) == 1
     found = json.loads((tmp_path / "s.json").read_text())

@@ -9,15 +9,15 @@ import numpy as np
 import numpy.typing as npt
 
 from controller.entries import Entry
+from host_agent.wire.aggregation import MAGIC
 from simulation.compiled import CompiledSwitch, are_alike
 from simulation.switch.comparing import describe
 from simulation.switch.from_entries import EntrySwitch
-from simulation.switch.state import PORT_COUNTERS, TREE_COUNTERS
 from tests.p4src.rack import COUNTER_NAMES
 
 FLOW_COUNTERS = {
     **COUNTER_NAMES,
-    **{name: f"SwitchIngress.slots.{name}" for name in TREE_COUNTERS if name != "no_uplink"},
+    **{name: f"SwitchIngress.slots.{name}" for name in ("partials", "results", "late", "asked")},
     "no_uplink": "SwitchIngress.up.no_uplink",
 }
 PORT_COUNTER_NAMES = {
@@ -26,7 +26,6 @@ PORT_COUNTER_NAMES = {
     "no_job": "SwitchIngress.tree.no_job",
     "bad_echo": "SwitchIngress.bad_echo",
 }
-assert set(PORT_COUNTER_NAMES) == set(PORT_COUNTERS)
 Left = list[tuple[int, bytes]]
 
 
@@ -70,10 +69,13 @@ class EntryPair:
         return actual
 
     def assert_counters_agree(self) -> None:
-        """Sums over all jobs that are or were here; and by port."""
+        """Sums over all jobs that are or were here; and by port. What slots hold, as well."""
+        self.assert_slots_agree()
         now = self._read()
         counted = {name: int((now[name] - self.before[name])[:, 0].sum()) for name in FLOW_COUNTERS}
         expected: Counter[str] = self.model.counted()
+        assert set(expected) <= set(FLOW_COUNTERS)
+        assert set(self.model.port_counters) <= set(PORT_COUNTER_NAMES)
         wrong = {name: (n, expected[name]) for name, n in counted.items() if n != expected[name]}
         assert not wrong, f"(program, model): {wrong}"
         for name in PORT_COUNTER_NAMES:
@@ -81,6 +83,19 @@ class EntryPair:
             found = {port: int(grown[port]) for port in np.flatnonzero(grown)}
             known = {port: n for port, n in self.model.port_counters[name].items() if n}
             assert found == known, f"{name} by port: the program {found}, the model {known}"
+
+    def assert_slots_agree(self) -> None:
+        """On what each holds: its tag, who is in it, and its chunks; a First's begins with the header."""
+        for number, slot in self.model.registers.items():
+            (generation, message), flags = slot.tag or (0, 0), slot.result | slot.mismatch << 1
+            bitmap = sum(1 << place for place in slot.ranks)
+            expected = generation << 80 | message << 48 | bitmap << 16 | slot.count << 8 | flags
+            assert self.plane.register_read("SwitchIngress.slot_state", number) == expected
+            for chunk in range(slot.count):
+                is_header = chunk == 0 and slot.header.startswith(MAGIC.to_bytes(4, "big"))
+                held = slot.header if is_header else slot.chunks[chunk].astype(">i4").tobytes()
+                sums = self.plane.register_read(f"SwitchIngress.slots.chunk_{chunk}.sums", number)
+                assert sums == int.from_bytes(held, "big"), f"slot {number}, chunk {chunk}"
 
     def _read(self) -> dict[str, npt.NDArray[np.uint64]]:
         names = {**FLOW_COUNTERS, **PORT_COUNTER_NAMES}

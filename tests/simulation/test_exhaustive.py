@@ -17,8 +17,9 @@ from host_agent.transport import native
 from simulation.exhaustive.explorer import Explorer
 from simulation.exhaustive.found import Found
 from simulation.exhaustive.scopes import HALF, SCOPES, Earlier, Scope, UnknownScopeError, scope_of
+from simulation.switch.rules import Sends
 from simulation.switch.slot_rules import SwitchModel
-from simulation.switch.state import Flow, Job, Record, Slot
+from tests.simulation.switch.planted import change_rule
 from tests.simulation.test_faults import (
     duplicates_are_added,
     foreign_packets_are_forwarded,
@@ -104,25 +105,12 @@ def test_an_unknown_scope_is_refused_with_those_that_there_are() -> None:
 
 
 def the_switch_compares_nothing(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(SwitchModel, "compare", lambda self, job, slot, index, payload: None)
+    patch.setattr(SwitchModel, "compare", lambda *_, **__: False)
 
 
 def every_duplicate_is_told_to_wait(patch: pytest.MonkeyPatch) -> None:
     """Though its receiver may lack what was before it."""
-
-    def duplicate(
-        self: SwitchModel,
-        job: Job,
-        flow: Flow,
-        slot: Slot,
-        record: Record,
-        index: int,
-        packet: Any,
-        frame: bytes,
-    ) -> list[Any]:
-        return [self.not_ready(flow, record, packet)]
-
-    patch.setattr(SwitchModel, "duplicate", duplicate)
+    change_rule(patch, "3 duplicate", sends=Sends.NOT_READY)
 
 
 def nothing(patch: pytest.MonkeyPatch) -> None:

@@ -32,9 +32,10 @@ from simulation.faults.shrinking import Shrinker, fewest, kind_of
 from simulation.faults.targets import Targeted, players
 from simulation.faults.worker import Worker
 from simulation.faults.world import BackupNetwork, Outcome, run
-from simulation.switch import emit, slot_rules
-from simulation.switch.slot_rules import SwitchModel
-from simulation.switch.state import Job, Owner, Slot, serial_age
+from simulation.switch import emit, placement
+from simulation.switch.rules import Sends, Writes
+from simulation.switch.state import Owner, Slot, serial_age
+from tests.simulation.switch.planted import change_rule
 
 SEEDS = int(os.environ.get("P4REDUCE_SEEDS", "100"))
 SCHEDULES = Path(__file__).parent / "schedules"
@@ -145,14 +146,7 @@ def one_window_of_slots(patch: pytest.MonkeyPatch) -> None:
 
 
 def duplicates_are_added(patch: pytest.MonkeyPatch) -> None:
-    def duplicate(
-        self: SwitchModel, job: Job, flow: Any, slot: Slot, record: Any, index: int, *rest: Any
-    ) -> list[Any]:
-        slot.add(rest[0].payload, record.op, index, last=False)
-        job.counters["aggregated"] += 1
-        return []
-
-    patch.setattr(SwitchModel, "duplicate", duplicate)
+    change_rule(patch, "3 duplicate", writes=Writes.ADD, counts=("aggregated",))
 
 
 def generations_are_ignored(patch: pytest.MonkeyPatch) -> None:
@@ -163,25 +157,16 @@ def generations_are_ignored(patch: pytest.MonkeyPatch) -> None:
 
 
 def sums_go_out_before_all_are_there(patch: pytest.MonkeyPatch) -> None:
-    before = SwitchModel.aggregate
-
-    def aggregate(self: SwitchModel, job: Job, flow: Any, record: Any, *rest: Any) -> list[Any]:
-        slot = job.slot(record.message, (rest[0].bth.psn - record.psn) & 0xFFFFFF)
-        left = before(self, job, flow, record, *rest)
-        if job.tree is None and not slot.result and len(slot.ranks) == len(job.flows) - 1 and len(slot.ranks):
-            return self.answer_alone(job, flow, slot, (rest[0].bth.psn - record.psn) & 0xFFFFFF, *rest)
-        return left
-
-    patch.setattr(SwitchModel, "aggregate", aggregate)
+    change_rule(patch, "1 claim", sends=Sends.SUM)
 
 
 def damaged_packets_are_added(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(slot_rules, "is_whole", lambda frame: True)
+    patch.setattr(placement, "is_whole", lambda frame: True)
 
 
 def foreign_packets_are_forwarded(patch: pytest.MonkeyPatch) -> None:
     """What is not placed is dropped: a hang."""
-    patch.setattr(slot_rules, "place", lambda job, flow, packet: None)
+    patch.setattr(placement, "place", lambda job, flow, packet: None)
 
 
 def everybody_has_the_same_slots(patch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from simulation.nic import NicEndpoint
 from simulation.rack import configs as configs_of
 from simulation.rack import job_of, routes_of
 from simulation.switch.slot_rules import SwitchModel
-from simulation.switch.state import Job, Slot
+from simulation.switch.state import Job, Slot, SpineJob
 
 LINK_DELAY_NS = 10_000
 TTL_OFFSET = 22  # the switch model trusts it, which a router does only where the IP checksum is right
@@ -53,7 +53,7 @@ class CheckedSwitch(SwitchModel):
     received_messages: Callable[[], Sequence[int]] = staticmethod(lambda: [0])  # of every worker
     reused_slots = 0
 
-    def claim(self, job: Job, slot: Slot, tag: tuple[int, int]) -> None:
+    def claim(self, job: Job | SpineJob, slot: Slot, tag: tuple[int, int]) -> None:
         if slot.tag is not None:
             self.reused_slots += 1
             assert min(self.received_messages()) > slot.tag[1], f"the slot of {slot.tag} is taken by {tag}"

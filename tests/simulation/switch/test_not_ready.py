@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from host_agent.transport import SwitchOp, TransportConfig
 from host_agent.transport.events import FailureCode
 from host_agent.wire import psn as psn_math
-from host_agent.wire.headers import RocePacket
 from simulation.rack import routes_of
-from simulation.switch.state import Flow, Job, Out, Record
+from simulation.switch.rules import Fragment
+from simulation.switch.state import Job, Out
 from tests.host_agent.transport.fabric import (
     CheckedSwitch,
     Fabric,
@@ -43,17 +43,16 @@ class JustSwitch(CheckedSwitch):
     expected_psn: Callable[[int], int]  # of a rank's QP_in
     answered = 0
 
-    def not_ready(self, flow: Flow, record: Record, packet: RocePacket) -> Out:
+    def not_ready(self, job: Job, fragment: Fragment) -> Out:
         self.answered += 1
-        receiver = (flow.rank + 1) % self.world_size
+        rank, psn = job.flows[fragment.sender].rank, fragment.psn
+        receiver = (rank + 1) % len(job.flows)
         expected = self.expected_psn(receiver)
-        assert psn_math.compare(expected, packet.bth.psn) >= 0, (
-            f"rank {flow.rank} hears that everything before {packet.bth.psn:#x} has arrived, and rank "
-            f"{receiver} still waits for {expected:#x}"
+        assert psn_math.compare(expected, psn) >= 0, (
+            f"rank {rank} hears that everything before {psn:#x} has arrived, and rank {receiver} still waits "
+            f"for {expected:#x}"
         )
-        return super().not_ready(flow, record, packet)
-
-    world_size = 0
+        return super().not_ready(job, fragment)
 
 
 def rack(
@@ -86,9 +85,7 @@ def just_switch(configs: list[TransportConfig], rnr_ranks: int) -> JustSwitch:
         for f, c in zip(plain.flows, configs, strict=True)
     )
     job = Job(plain.job, plain.generation, plain.window, plain.packets, flows)
-    switch = JustSwitch([job], routes_of(configs))
-    switch.world_size = len(configs)
-    return switch
+    return JustSwitch([job], routes_of(configs))
 
 
 @settings(deadline=None, max_examples=80)

@@ -3,175 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from ipaddress import IPv4Address
-from typing import Any
 
-import numpy as np
 import pytest
 
-from controller.allocator import Region
-from controller.entries import table_entry
-from controller.flows import UPLINK
-from controller.graph import ALL_UP
-from controller.routes import base_entries, switch_ip
-from host_agent.wire import psn as psn_math
+from controller.routes import switch_ip
 from host_agent.wire.aggregation import AggregationHeader, ElementType, Flags, Op
-from host_agent.wire.headers import Aeth, Bth, Ethernet, IPv4, Opcode, RocePacket, Udp, parse_mac
-from simulation.jobs import JobRun, JobSettings
-from simulation.network import fabric_config
-from simulation.switch.from_entries import EntrySwitch
-from simulation.switch.state import BUCKETS
+from host_agent.wire.headers import Ethernet, IPv4, Opcode, Udp
 from simulation.switch.tree_packets import TREE_PORT, Kind, TreeFlags, TreePacket
-
-LANES = 64
-UP1, UP2 = 101, 102  # a leaf's uplinks
-PSNS = (0xFFFFFC, 100, 200)
-Left = list[tuple[int, bytes]]
-
-
-@dataclass
-class Racks:
-    """Rank 0 and 1 behind l1, rank 2 behind l2; every message has two packets. `adapters` want RNR NAKs."""
-
-    adapters: frozenset[int] = frozenset()
-    window: int = 1
-
-    def __post_init__(self) -> None:
-        config = fabric_config(2, [2, 1])
-        settings = JobSettings(
-            placement=config.hosts,
-            cases=[],
-            window=self.window,
-            packets=2,
-            path_mtu=512,
-            first_psns=PSNS,
-            rnr_ranks=self.adapters,
-        )
-        self.job = JobRun(config, 7, settings)
-        for switch in self.job.switches:
-            self.job.regions[switch] = _region(self.job, switch)
-        self.switches: dict[str, EntrySwitch] = {}
-        for name in ("l1", "l2", "s1", "s2"):
-            self.switches[name] = EntrySwitch()
-            self.switches[name].write(base_entries(config, config.switch(name)))
-            self.switches[name].write(self.job.entries_on(name, ALL_UP))
-        for name in ("l1", "l2"):  # even messages go to s1, odd ones to s2
-            group = self.job.regions[name].group
-            self.switches[name].write(
-                table_entry(
-                    UPLINK,
-                    {"group": group, "bucket": bucket},
-                    "SwitchIngress.up.to_spine",
-                    port=(UP1, UP2)[bucket % 2],
-                    index=bucket % 2,
-                )
-                for bucket in range(BUCKETS)
-            )
-
-    def counted(self, switch: str) -> dict[str, int]:
-        return {name: count for name, count in self.switches[switch].counted().items() if count}
-
-    def psn(self, rank: int, message: int, index: int) -> int:
-        return psn_math.add(PSNS[rank], 2 * message + index)
-
-    def packet(
-        self, rank: int, message: int, index: int, value: int = 1, chunks: int = 0, **header: Any
-    ) -> RocePacket:
-        """Packet `index` (0: First, 1: Last) of a message whose lanes all hold `value`."""
-        me, after = self.job.members[rank], self.job.members[(rank + 1) % 3]
-        payload = np.full((chunks or 2 - index) * LANES, value, ">i4").tobytes()
-        if index == 0:
-            fields: dict[str, Any] = {
-                "job": 7,
-                "generation": 7,
-                "message": message,
-                "rank": rank,
-                "op": Op.SUM,
-                "packets": 2,
-                "element_type": ElementType.INT32,
-            }
-            payload = AggregationHeader(**{**fields, **header}).pack() + payload[4 * LANES :]
-        return RocePacket(
-            ethernet=Ethernet(dst=parse_mac(after.mac), src=parse_mac(me.mac)),
-            ip=IPv4(src=me.ip, dst=after.ip, total_length=0, identification=rank + 1),
-            udp=Udp(length=0),
-            bth=Bth(
-                opcode=(Opcode.SEND_FIRST, Opcode.SEND_LAST)[index],
-                dest_qp=after.qpn_in,
-                psn=self.psn(rank, message, index),
-                ack_req=index == 1,
-            ),
-            payload=payload,
-        )
-
-    def send(self, rank: int, message: int, index: int, value: int = 1, **header: Any) -> Left:
-        """From a worker to its leaf; what leaves there."""
-        leaf, port = (("l1", 1), ("l1", 2), ("l2", 1))[rank]
-        frame = self.packet(rank, message, index, value, **header).build()
-        return self.switches[leaf].process(port, frame)
-
-    def ack(self, rank: int, psn: int) -> Left:
-        """Of rank's packet by its successor, where it comes to rank's leaf."""
-        me, after = self.job.members[rank], self.job.members[(rank + 1) % 3]
-        leaf, port = (("l1", 2), ("l1", UP1), ("l2", UP1))[rank]
-        packet = RocePacket(
-            ethernet=Ethernet(dst=parse_mac(me.mac), src=parse_mac(after.mac)),
-            ip=IPv4(src=after.ip, dst=me.ip, total_length=0),
-            udp=Udp(length=0),
-            bth=Bth(opcode=Opcode.ACKNOWLEDGE, dest_qp=me.qpn_out, psn=psn),
-            aeth=Aeth(syndrome=0x1F, msn=1),
-        )
-        return self.switches[leaf].process(port, packet.build())
-
-    def to_spine(self, leaf: str, left: Left, spine: str = "") -> Left:
-        """What leaves a spine when it gets what left a leaf for it."""
-        ((port, frame),) = left
-        leaf_number = int(leaf[1:])
-        return self.switches[spine or f"s{port - 100}"].process(leaf_number, frame)
-
-    def to_leaf(self, spine: str, left: Left, leaf: str) -> Left:
-        """What leaves a leaf when it gets what left a spine for it."""
-        ((frame),) = [frame for port, frame in left if port == int(leaf[1:])]
-        return self.switches[leaf].process(100 + int(spine[1:]), frame)
-
-    def partials(self, message: int, index: int) -> tuple[Left, Left]:
-        """Of both leaves: 1 + 10 and 100."""
-        assert self.send(0, message, index, 1) == []
-        return self.send(1, message, index, 10), self.send(2, message, index, 100)
-
-    def reduce(self, message: int, index: int) -> Left:
-        """All of it; what leaves the two leaves for hosts."""
-        first, second = self.partials(message, index)
-        spine = f"s{first[0][0] - 100}"
-        assert self.to_spine("l1", first) == []
-        results = self.to_spine("l2", second)
-        return self.to_leaf(spine, results, "l1") + self.to_leaf(spine, results, "l2")
-
-
-def _region(job: JobRun, switch: str) -> Region:
-    return Region({"l1": 0, "l2": 2, "s1": 1, "s2": 3}[switch], job.plan.slots * 3, job.plan.slots)
+from tests.simulation.switch.racks import UP1, UP2, Left, Racks, host, lanes, tree
 
 
 @pytest.fixture
 def racks() -> Racks:
     return Racks()
-
-
-def tree(left: Left) -> list[tuple[int, TreePacket]]:
-    packets = [(port, TreePacket.parse(frame)) for port, frame in left]
-    assert all(packet is not None and packet.icrc_ok() for _, packet in packets)
-    return packets  # type: ignore[return-value]
-
-
-def host(left: Left) -> list[tuple[int, RocePacket]]:
-    packets = [(port, RocePacket.parse(frame)) for port, frame in left]
-    assert all(packet.icrc_ok() for _, packet in packets)
-    return packets
-
-
-def lanes(packet: TreePacket | RocePacket) -> set[int]:
-    return set(np.frombuffer(packet.payload, ">i4")[-LANES:].tolist())
 
 
 def test_the_last_of_a_rack_sends_its_sum_to_the_messages_spine(racks: Racks) -> None:
@@ -209,7 +55,7 @@ def test_a_leaf_emits_the_sum_on_every_flow_whose_receiver_is_there(racks: Racks
     left = host(racks.reduce(0, 0))
     expected = [(2, 0), (1, 2), (1, 1)]  # port, flow: at l1 rank 1 and rank 0 receive, at l2 rank 2
     for (port, packet), (to, rank) in zip(left, expected, strict=True):
-        me, after = racks.job.members[rank], racks.job.members[(rank + 1) % 3]
+        me, after = racks.members[rank], racks.members[(rank + 1) % 3]
         assert (port, packet.ip.src, packet.ip.dst) == (to, me.ip, after.ip)
         assert (packet.bth.dest_qp, packet.bth.psn) == (after.qpn_in, racks.psn(rank, 0, 0))
         assert packet.bth.reserved == 0x40
@@ -224,7 +70,7 @@ def test_a_repeated_packet_of_the_flow_that_leaves_is_answered_by_its_own_leaf(r
     ((port, packet),) = host(racks.send(1, 0, 0))
     assert port in (UP1, UP2)
     assert (packet.ip.dst, packet.bth.psn, lanes(packet)) == (
-        racks.job.members[2].ip,
+        racks.members[2].ip,
         racks.psn(1, 0, 0),
         {111},
     )
@@ -396,7 +242,7 @@ def test_both_ends_of_a_flow_between_racks_pass_through_the_other_leaf(racks: Ra
 
 def test_the_ways_between_racks_are_shared_by_connection(racks: Racks) -> None:
     packet = racks.packet(0, 0, 0)
-    elsewhere = replace(packet, ip=replace(packet.ip, dst=racks.job.members[2].ip))
+    elsewhere = replace(packet, ip=replace(packet.ip, dst=racks.members[2].ip))
     ports = set()
     for source in range(0xC000, 0xC040):
         udp = replace(packet.udp, src_port=source)
@@ -441,7 +287,7 @@ def test_any_duplicate_of_a_whole_rack_goes_up_again(acknowledged: bool) -> None
 def test_without_an_uplink_the_awaited_packet_is_still_answered() -> None:
     racks = Racks(frozenset({2}))
     racks.switches["l2"].write(
-        delete=[e for e in racks.job.entries["l2"] if getattr(e, "table", "") == "SwitchIngress.up.uplink"]
+        delete=[e for e in racks.entries["l2"] if getattr(e, "table", "") == "SwitchIngress.up.uplink"]
     )
     assert racks.send(2, 0, 0, 5) == []
     ((port, answer),) = host(racks.send(2, 0, 0, 5))

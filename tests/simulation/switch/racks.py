@@ -1,0 +1,184 @@
+"""Leaves, two spines and a job, whose packets are written by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from controller.allocator import Region
+from controller.api.messages import Mode
+from controller.entries import table_entry
+from controller.flows import UPLINK
+from controller.graph import ALL_UP
+from controller.routes import base_entries
+from controller.specs import Member, Plan
+from controller.trees import Tree, entries_on
+from host_agent.wire import psn as psn_math
+from host_agent.wire.aggregation import AggregationHeader, ElementType, Op
+from host_agent.wire.headers import Aeth, Bth, Ethernet, IPv4, Opcode, RocePacket, Udp, parse_mac
+from simulation.network import fabric_config
+from simulation.switch.from_entries import EntrySwitch
+from simulation.switch.state import BUCKETS
+from simulation.switch.tree_packets import TreePacket
+
+LANES = 64
+UP1, UP2 = 101, 102  # a leaf's uplinks
+PSNS = (0xFFFFFC, 100, 200, 300)
+Left = list[tuple[int, bytes]]
+
+
+@dataclass
+class Racks:
+    """Every message has two packets. `adapters`: the ranks that want RNR NAKs; `hosts`: behind l1, l2, ...
+
+    `make`: the switch of that name, or what is like one.
+    """
+
+    adapters: frozenset[int] = frozenset()
+    window: int = 1
+    hosts: Sequence[int] = (2, 1)
+    make: Callable[[str], Any] = lambda name: EntrySwitch()
+
+    def __post_init__(self) -> None:
+        self.config = config = fabric_config(2, self.hosts)
+        self.members = [
+            Member(
+                rank=rank,
+                mac=host.mac,
+                ip=host.ip,
+                qpn_out=0x100 + 2 * rank,
+                psn_out=PSNS[rank],
+                qpn_in=0x101 + 2 * rank,
+                host=host.name,
+                rnr_nak=rank in self.adapters,
+            )
+            for rank, host in enumerate(config.hosts)
+        ]
+        plan = Plan(
+            job_id=7, generation=7, window=self.window, message_packets=2, path_mtu=512, mode=Mode.IN_NETWORK
+        )
+        tree = Tree.of(config, self.members)
+        names = [*tree.leaves, *(["s1", "s2"] if tree.two_level else [])]
+        regions = {name: Region(n, plan.slots * 3, plan.slots) for n, name in enumerate(names)}
+        self.entries = {
+            name: entries_on(config, tree, name, plan, region, tree.spines(ALL_UP))
+            for name, region in regions.items()
+        }
+        self.switches: dict[str, Any] = {}
+        for name, entries in self.entries.items():
+            self.switches[name] = self.make(name)
+            self.switches[name].write(base_entries(config, config.switch(name)))
+            self.switches[name].write(entries)
+        for name in tree.leaves if tree.two_level else ():  # even messages go to s1, odd ones to s2
+            group = regions[name].group
+            self.switches[name].write(
+                table_entry(
+                    UPLINK,
+                    {"group": group, "bucket": bucket},
+                    "SwitchIngress.up.to_spine",
+                    port=(UP1, UP2)[bucket % 2],
+                    index=bucket % 2,
+                )
+                for bucket in range(BUCKETS)
+            )
+
+    def counted(self, switch: str) -> dict[str, int]:
+        return {name: count for name, count in self.switches[switch].counted().items() if count}
+
+    def psn(self, rank: int, message: int, index: int) -> int:
+        return psn_math.add(PSNS[rank], 2 * message + index)
+
+    def packet(
+        self, rank: int, message: int, index: int, value: int = 1, chunks: int = 0, **header: Any
+    ) -> RocePacket:
+        """Packet `index` (0: First, 1: Last) of a message whose lanes all hold `value`."""
+        me, after = self.members[rank], self.members[(rank + 1) % len(self.members)]
+        payload = np.full((chunks or 2 - index) * LANES, value, ">i4").tobytes()
+        if index == 0:
+            fields: dict[str, Any] = {
+                "job": 7,
+                "generation": 7,
+                "message": message,
+                "rank": rank,
+                "op": Op.SUM,
+                "packets": 2,
+                "element_type": ElementType.INT32,
+            }
+            payload = AggregationHeader(**{**fields, **header}).pack() + payload[4 * LANES :]
+        return RocePacket(
+            ethernet=Ethernet(dst=parse_mac(after.mac), src=parse_mac(me.mac)),
+            ip=IPv4(src=me.ip, dst=after.ip, total_length=0, identification=rank + 1),
+            udp=Udp(length=0),
+            bth=Bth(
+                opcode=(Opcode.SEND_FIRST, Opcode.SEND_LAST)[index],
+                dest_qp=after.qpn_in,
+                psn=self.psn(rank, message, index),
+                ack_req=index == 1,
+            ),
+            payload=payload,
+        )
+
+    def send(self, rank: int, message: int, index: int, value: int = 1, **header: Any) -> Left:
+        """From a worker to its leaf; what leaves there."""
+        host, frame = self.config.hosts[rank], self.packet(rank, message, index, value, **header).build()
+        left: Left = self.switches[host.switch].process(host.port, frame)
+        return left
+
+    def ack(self, rank: int, psn: int) -> Left:
+        """Of rank's packet by its successor, where it comes to rank's leaf."""
+        me, after = self.members[rank], self.members[(rank + 1) % len(self.members)]
+        leaf, port = (("l1", 2), ("l1", UP1), ("l2", UP1))[rank]
+        packet = RocePacket(
+            ethernet=Ethernet(dst=parse_mac(me.mac), src=parse_mac(after.mac)),
+            ip=IPv4(src=after.ip, dst=me.ip, total_length=0),
+            udp=Udp(length=0),
+            bth=Bth(opcode=Opcode.ACKNOWLEDGE, dest_qp=me.qpn_out, psn=psn),
+            aeth=Aeth(syndrome=0x1F, msn=1),
+        )
+        left: Left = self.switches[leaf].process(port, packet.build())
+        return left
+
+    def to_spine(self, leaf: str, left: Left, spine: str = "") -> Left:
+        """What leaves a spine when it gets what left a leaf for it."""
+        ((port, frame),) = left
+        leaf_number = int(leaf[1:])
+        out: Left = self.switches[spine or f"s{port - 100}"].process(leaf_number, frame)
+        return out
+
+    def to_leaf(self, spine: str, left: Left, leaf: str) -> Left:
+        """What leaves a leaf when it gets what left a spine for it."""
+        ((frame),) = [frame for port, frame in left if port == int(leaf[1:])]
+        out: Left = self.switches[leaf].process(100 + int(spine[1:]), frame)
+        return out
+
+    def partials(self, message: int, index: int) -> tuple[Left, Left]:
+        """Of both leaves: 1 + 10 and 100."""
+        assert self.send(0, message, index, 1) == []
+        return self.send(1, message, index, 10), self.send(2, message, index, 100)
+
+    def reduce(self, message: int, index: int) -> Left:
+        """All of it; what leaves the two leaves for hosts."""
+        first, second = self.partials(message, index)
+        spine = f"s{first[0][0] - 100}"
+        assert self.to_spine("l1", first) == []
+        results = self.to_spine("l2", second)
+        return self.to_leaf(spine, results, "l1") + self.to_leaf(spine, results, "l2")
+
+
+def tree(left: Left) -> list[tuple[int, TreePacket]]:
+    packets = [(port, TreePacket.parse(frame)) for port, frame in left]
+    assert all(packet is not None and packet.icrc_ok() for _, packet in packets)
+    return packets  # type: ignore[return-value]
+
+
+def host(left: Left) -> list[tuple[int, RocePacket]]:
+    packets = [(port, RocePacket.parse(frame)) for port, frame in left]
+    assert all(packet.icrc_ok() for _, packet in packets)
+    return packets
+
+
+def lanes(packet: TreePacket | RocePacket) -> set[int]:
+    return set(np.frombuffer(packet.payload, ">i4")[-LANES:].tolist())
