@@ -23,9 +23,10 @@ from controller.routes import base_entries
 from controller.trees import chosen, moved, uplink_entries
 from host_agent.wire.headers import Opcode
 from p4src import MAX_SLOTS
+from simulation.invariant import InvariantError
 from simulation.jobs import JobRun, Worker
 from simulation.network import End, far_ends
-from simulation.rack import Event, Faults, InvariantError
+from simulation.rack import Event, Faults
 from simulation.switch.placement import SENDS, roce_headers
 from simulation.switch.tree_packets import TreePacket
 from simulation.watched import WatchedSwitch

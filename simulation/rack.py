@@ -18,6 +18,7 @@ from host_agent.collectives.plan import Steps, Wait
 from host_agent.transport import Endpoint, EventType, Predecessor, Successor, TransportConfig
 from host_agent.transport.events import Failure
 from host_agent.wire.headers import parse_mac
+from simulation.invariant import InvariantError
 from simulation.nic import NicEndpoint
 from simulation.switch.slot_rules import SwitchModel
 from simulation.switch.state import Flow, Job, Route, Slot
@@ -46,10 +47,6 @@ class Faults:
         for _ in range(2 if chance.random() < self.duplicate else 1):
             late = chance.randrange(self.late_ns) if chance.random() < self.reorder else 0
             yield LINK_DELAY_NS + late, corrupted(frame, chance) if chance.random() < self.corrupt else frame
-
-
-class InvariantError(AssertionError):
-    """The model or an endpoint did what the design rules out."""
 
 
 class WatchedSwitch(SwitchModel):

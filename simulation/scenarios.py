@@ -13,9 +13,10 @@ import numpy as np
 from controller.config import Config, Spread
 from simulation.cases import DTYPES, REDUCTIONS, Case
 from simulation.fabric import FabricSimulation
+from simulation.invariant import InvariantError
 from simulation.jobs import JobRun, JobSettings
 from simulation.network import fabric_config
-from simulation.rack import Faults, InvariantError
+from simulation.rack import Faults
 
 KINDS = ("all_reduce", "all_reduce", "all_reduce", "broadcast", "all_gather", "reduce_scatter", "barrier")
 REACTION_NS = 100_000_000  # a leaf's controller has moved everything by then

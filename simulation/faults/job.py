@@ -1,34 +1,56 @@
-"""A job of a run: its workers, what they are to compute, and what may never be between them."""
+"""A job of a run: what its workers are to compute, and what may never be between them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
-from controller.api.messages import Ended, Ready
+from controller.api.messages import Ready
 from controller.config import HostConfig
 from controller.serials import ahead
 from host_agent.wire.psn import PSN_MASK
-from simulation.faults.deaths import Death, check_told
+from simulation.faults.endpoints import AnyEndpoint
 from simulation.faults.loop import NS
 from simulation.faults.results import Deliveries, Expected
+from simulation.faults.scene import Scene
 from simulation.faults.schedule import JobPlan
-from simulation.faults.worker import Worker
-from simulation.rack import InvariantError
-
-if TYPE_CHECKING:
-    from simulation.faults.world import World
+from simulation.invariant import InvariantError
 
 _Made = tuple[tuple[int, ...], str]
 
 
-class JobRun:
-    """`number` counts from 1; ranks that workers joined with name them for ever."""
+class Peer(Protocol):
+    """What the checks see of a worker. `joined_as`: its first rank, which names it for ever."""
 
-    def __init__(self, world: World, number: int, plan: JobPlan) -> None:
-        self.world = world
+    joined_as: int
+    rank: int
+    psn_out: int
+    endpoint: AnyEndpoint | None
+
+    @property
+    def ready(self) -> Ready | None:
+        """The job as the controller has set it up last."""
+
+    @property
+    def is_leaving(self) -> bool:
+        """It has nothing more to send."""
+
+
+class JobRun:
+    """`number` counts from 1; `generations`: of all jobs; `began` is told when this one begins to run."""
+
+    def __init__(
+        self,
+        scene: Scene,
+        number: int,
+        plan: JobPlan,
+        generations: Generations,
+        began: Callable[[int], None],
+    ) -> None:
+        self.scene = scene
         self.number = number
         self.name = f"job{number}"
         self.plan = plan
@@ -39,9 +61,11 @@ class JobRun:
         self.created = False
         self.running_ns = 1 << 62  # since when
         self.failures: list[str] = []
-        self.deaths: list[Death] = []
+        self.unfinished = self.plan_size  # workers that have not left, and were not told that it is over
+        self._generations = generations
+        self._began = began
         self._members: dict[int, dict[int, int]] = {}  # by generation: who joined as what, by rank
-        self._by_rank: dict[int, dict[int, Worker]] = {}
+        self._by_rank: dict[int, dict[int, Peer]] = {}
         self._flows: dict[tuple[int, int], tuple[int, int]] = {}  # by generation and rank: to whom, first PSN
         self._stood: dict[tuple[int, int], int] = {}  # what a receiver waited for when it went
         self._stopped_ns: dict[tuple[int, int], int] = {}  # and when
@@ -52,12 +76,17 @@ class JobRun:
         self._finished: dict[int, dict[int, tuple[int, ...]]] = {}  # in their users' hands
         self._deliveries: dict[int, Deliveries] = {}
         self._expected: dict[int, Expected] = {}
-        self.workers = [Worker(world, self, rank) for rank in range(self.plan_size)]
 
     @property
     def over(self) -> bool:
         """Every worker has left, was told that the job is over, or is dead."""
-        return all(worker.over for worker in self.workers)
+        return not self.unfinished
+
+    def worker_over(self) -> None:
+        """One of its workers has come to its end."""
+        self.unfinished -= 1
+        if self.over:
+            self.scene.note(f"{self.name} is over")
 
     def first_message(self, generation: int) -> int:
         """What its messages count from."""
@@ -65,13 +94,13 @@ class JobRun:
 
     def runs(self) -> None:
         """The first of its workers may begin."""
-        if self.running_ns > self.world.clock.now_ns:
-            self.running_ns = self.world.clock.now_ns
-            self.world.job_runs(self.number)
+        if self.running_ns > self.scene.clock.now_ns:
+            self.running_ns = self.scene.clock.now_ns
+            self._began(self.number)
 
     def host_of(self, rank: int) -> HostConfig:
         """Where a rank runs."""
-        return self.world.config.hosts[self.plan.hosts[rank]]
+        return self.scene.config.hosts[self.plan.hosts[rank]]
 
     def inputs(self, collective: int) -> list[NDArray[Any]]:
         """What each rank, as it joined, puts into a collective."""
@@ -97,7 +126,7 @@ class JobRun:
             racks.setdefault(self.host_of(joined_as).switch, []).append(rank)
         return list(racks.values())
 
-    def connected(self, worker: Worker, ready: Ready) -> None:
+    def connected(self, worker: Peer, ready: Ready) -> None:
         """A worker has brought up its queue pairs."""
         generation = ready.generation
         if generation not in self._deliveries:
@@ -105,7 +134,7 @@ class JobRun:
             racks = partial(self._racks, generation)
             self._deliveries[generation] = Deliveries(size, ready.path_mtu, ready.message_packets, racks)
             self._windows[generation] = ready.window
-            self.world.generations[generation] = self
+            self._generations[generation] = self
         known = self._members.setdefault(generation, {})
         if known.setdefault(worker.rank, worker.joined_as) != worker.joined_as:
             raise InvariantError(f"{worker}: rank {worker.rank} of generation {generation} is given twice")
@@ -115,12 +144,12 @@ class JobRun:
         there[worker.rank] = worker
         self._flows[generation, worker.rank] = ready.successor.rank, worker.psn_out
 
-    def closes(self, worker: Worker) -> None:
+    def closes(self, worker: Peer) -> None:
         """A worker's queue pairs go; what it acknowledged stays acknowledged."""
         assert worker.endpoint is not None
         place = worker.endpoint.config.generation, worker.endpoint.config.rank
         self._stood[place] = worker.endpoint.position().expected_psn
-        self._stopped_ns[place] = self.world.clock.now_ns
+        self._stopped_ns[place] = self.scene.clock.now_ns
 
     def stopped_ns(self, generation: int, rank: int) -> int | None:
         """Since when a rank of a generation sends nothing: long ago where it never did; None: it may."""
@@ -137,7 +166,7 @@ class JobRun:
         known = self._members[generation]
         return tuple(known[rank] for rank in range(self.world_size(generation)))
 
-    def of_generation(self, generation: int) -> list[Worker]:
+    def of_generation(self, generation: int) -> list[Peer]:
         """Those whose queue pairs of that generation are up."""
         return [
             worker
@@ -145,7 +174,7 @@ class JobRun:
             if worker.endpoint is not None and worker.endpoint.config.generation == generation
         ]
 
-    def made(self, worker: Worker, collective: int, generation: int, module: str, *, restored: bool) -> None:
+    def made(self, worker: Peer, collective: int, generation: int, module: str, *, restored: bool) -> None:
         """A worker has a collective's result, and gives it to others from now on: its user may get it later.
 
         `restored`: it is another one's that had it.
@@ -161,7 +190,7 @@ class JobRun:
             members, module = alive[0] if alive else next(iter(made.values()))
         made[worker.joined_as] = members, module
 
-    def finished(self, worker: Worker, collective: int, generation: int, out: NDArray[Any]) -> None:
+    def finished(self, worker: Peer, collective: int, generation: int, out: NDArray[Any]) -> None:
         """A worker's user has a collective's result."""
         members, module = self._made[collective][worker.joined_as]
         done = self._finished.setdefault(collective, {})
@@ -199,7 +228,7 @@ class JobRun:
         expected: int = endpoint.position().expected_psn
         return expected
 
-    def check_windows(self, worker: Worker) -> None:
+    def check_windows(self, worker: Peer) -> None:
         """Who is how far ahead of whom, after something happened to a worker."""
         endpoint = worker.endpoint
         if endpoint is None or worker.ready is None:
@@ -230,9 +259,7 @@ class JobRun:
             theirs = before.endpoint.position()
             self._check_flow(before, theirs.first_unacked_psn, worker, expected, theirs.next_psn)
 
-    def _check_flow(
-        self, sender: Worker, unacked: int, receiver: Worker, expected: int, next_psn: int
-    ) -> None:
+    def _check_flow(self, sender: Peer, unacked: int, receiver: Peer, expected: int, next_psn: int) -> None:
         """What is acknowledged has arrived, and nothing arrives that was not sent."""
         if (expected - unacked) & PSN_MASK > (next_psn - unacked) & PSN_MASK:
             raise InvariantError(
@@ -240,27 +267,26 @@ class JobRun:
                 f"and {receiver} expects {expected:#x}"
             )
 
-    def worker_over(self, worker: Worker) -> None:
-        """One of them has come to its end."""
-        self.world.unfinished -= 1
-        if self.over:
-            self.world.note(f"{self.name} is over")
 
-    def check_end(self) -> None:
-        """Everybody left, or was told an error for which there is a reason."""
-        for worker in self.workers:
-            excuse = self.world.excuse(self, worker)
-            if worker.state == "dead":
-                continue
-            if worker.state == "left":
-                if worker.collective < len(self.plan.work):
-                    raise InvariantError(f"{worker} left after {worker.collective} collectives")
-                continue
-            why = worker.end.reason if isinstance(worker.end, Ended) else worker.end
-            if self.failures and not excuse:
-                raise InvariantError(f"a connection failed: {self.failures[0]}")
-            if not excuse:
-                raise InvariantError(f"{worker} was told that its job is over, for no reason: {why}")
-            if not why:
-                raise InvariantError(f"{worker} was not told why its job is over")
-            check_told(self, worker)
+class Generations(dict[int, JobRun]):
+    """Whose each is; what switches ask of them, as `watched.Knowledge`."""
+
+    def is_running(self, generation: int) -> bool:
+        """Whether somebody may still want sums of that generation."""
+        job = self.get(generation)
+        # A worker that was given up may not have heard of it; nothing that it sends is added any more. Who
+        # leaves has all that it will ever want, and may not have heard that all others do so too.
+        return (
+            job is not None
+            and job.newest <= generation
+            and not all(worker.is_leaving for worker in job.of_generation(generation))
+        )
+
+    def lacking(self, generation: int, message: int) -> list[int]:
+        """The ranks that have not received a message."""
+        job = self.get(generation)
+        return [] if job is None else job.lacking(generation, message)
+
+    def expected_psn(self, generation: int, sender: int) -> int:
+        """What the receiver of a rank's flow waits for."""
+        return self[generation].expected_psn(generation, sender)

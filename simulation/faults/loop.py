@@ -19,11 +19,12 @@ NS = 1_000_000_000
 
 
 class Clock:
-    """Events by time; `step` does the next one."""
+    """Events by time; `step` does the next one. `trace`: of what arrived when, alike where runs are."""
 
     def __init__(self) -> None:
         self.now_ns = 0
         self.events = 0
+        self.trace = 0
         self._heap: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
         self._order = 0
 
@@ -57,13 +58,12 @@ def new_loop(clock: Clock) -> ProcessLoop:
 
 
 class ProcessLoop(asyncio.AbstractEventLoop):
-    """The event loop of one simulated process. `defects`: exceptions that nobody has caught."""
+    """The event loop of one simulated process."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self.alive = True
         self.stopped = False
-        self.defects: list[str] = []
         self.tasks: list[asyncio.Task[Any]] = []
         self._ready: deque[asyncio.Handle] = deque()
         self._woken = False
@@ -184,5 +184,4 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         return task
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        error = context.get("exception")
-        self.defects.append(f"{context.get('message')}: {error!r}")
+        """Of a task that was killed on its way; what the controller calls a defect, it logs itself."""

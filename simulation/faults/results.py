@@ -14,7 +14,7 @@ from host_agent.transport import Operation, SwitchOp
 from host_agent.transport.operation import MARKED
 from host_agent.wire.aggregation import ElementType
 from simulation.cases import Case, same_bits
-from simulation.rack import InvariantError
+from simulation.invariant import InvariantError
 
 Array = NDArray[Any]
 

@@ -18,7 +18,8 @@ from controller.api.messages import Mode
 from host_agent.collectives.plan import Call, Restored, Steps
 from host_agent.recovery import Ledger, Window, is_consistent, repair
 from simulation.cases import Case
-from simulation.rack import Faults, InvariantError, Simulation, configs
+from simulation.invariant import InvariantError
+from simulation.rack import Faults, Simulation, configs
 
 Array = NDArray[Any]
 

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from host_agent.collectives import in_network
 from host_agent.collectives.plan import Call
 from host_agent.wire.aggregation import Reduction
-from simulation.rack import Faults, InvariantError, Simulation, configs, routes_of
+from simulation.invariant import InvariantError
+from simulation.rack import Faults, Simulation, configs, routes_of
 from simulation.switch.slot_rules import SwitchModel
 
 
