@@ -63,7 +63,7 @@ class JobRun:
         self.failures: list[str] = []
         self.unfinished = self.plan_size  # workers that have not left, and were not told that it is over
         self._generations = generations
-        self._began = began
+        self.began = began
         self._members: dict[int, dict[int, int]] = {}  # by generation: who joined as what, by rank
         self._by_rank: dict[int, dict[int, Peer]] = {}
         self._flows: dict[tuple[int, int], tuple[int, int]] = {}  # by generation and rank: to whom, first PSN
@@ -96,7 +96,7 @@ class JobRun:
         """The first of its workers may begin."""
         if self.running_ns > self.scene.clock.now_ns:
             self.running_ns = self.scene.clock.now_ns
-            self._began(self.number)
+            self.began(self.number)
 
     def host_of(self, rank: int) -> HostConfig:
         """Where a rank runs."""

@@ -90,11 +90,12 @@ class TreeSwitch:
             self.echoes.append(packet.message)
             return []
         answer = replace(packet, udp=replace(packet.udp, checksum=0), kind=Kind.ECHO_REPLY)
-        if port in self.links:  # its entry comes after the port's
+        link = self.links.get(port)
+        if link is not None:  # its entry comes after the port's
             answer = replace(
                 answer,
-                ethernet=Ethernet(dst=packet.ethernet.src, src=packet.ethernet.dst),
-                ip=replace(packet.ip, src=packet.ip.dst, dst=packet.ip.src),
+                ethernet=Ethernet(dst=link.dst_mac, src=link.src_mac),
+                ip=replace(packet.ip, src=link.src_ip, dst=link.dst_ip),
             )
         return [(port, answer.build())]
 
