@@ -53,6 +53,19 @@ def recorded(schedule: Schedule) -> dict[str, list[Step]]:
     return {name: recorder.steps for name, recorder in recorders.items()}
 
 
+def ends_of(world: World) -> list[int]:
+    """When each worker of the first job comes to its end, as soon as the world has been played."""
+    ended: list[int] = []
+    (job, *_), worker_over = world.jobs, world.jobs[0].worker_over
+
+    def over() -> None:
+        ended.append(world.clock.now_ns)
+        worker_over()
+
+    job.worker_over = over  # type: ignore[method-assign]
+    return ended
+
+
 def frames_of(steps: Sequence[Step]) -> list[tuple[int, bytes]]:
     """What came, by port."""
     return [(step.port, step.frame) for step in steps if isinstance(step, Came)]

@@ -11,14 +11,16 @@ import numpy as np
 import pytest
 
 from controller.allocator import Region
+from controller.api.messages import Mode
 from controller.entries import table_entry
 from controller.flows import UPLINK
 from controller.graph import ALL_UP
 from controller.routes import base_entries, switch_ip
+from controller.specs import Member, Plan
+from controller.trees import Tree, entries_on
 from host_agent.wire import psn as psn_math
 from host_agent.wire.aggregation import AggregationHeader, ElementType, Flags, Op
 from host_agent.wire.headers import Aeth, Bth, Ethernet, IPv4, Opcode, RocePacket, Udp, parse_mac
-from simulation.jobs import JobRun, JobSettings
 from simulation.network import fabric_config
 from simulation.switch.from_entries import EntrySwitch
 from simulation.switch.state import BUCKETS
@@ -39,25 +41,38 @@ class Racks:
 
     def __post_init__(self) -> None:
         config = fabric_config(2, [2, 1])
-        settings = JobSettings(
-            placement=config.hosts,
-            cases=[],
-            window=self.window,
-            packets=2,
-            path_mtu=512,
-            first_psns=PSNS,
-            rnr_ranks=self.adapters,
+        self.members = [
+            Member(
+                rank=rank,
+                mac=host.mac,
+                ip=host.ip,
+                qpn_out=0x100 + 2 * rank,
+                psn_out=PSNS[rank],
+                qpn_in=0x101 + 2 * rank,
+                host=host.name,
+                rnr_nak=rank in self.adapters,
+            )
+            for rank, host in enumerate(config.hosts)
+        ]
+        plan = Plan(
+            job_id=7, generation=7, window=self.window, message_packets=2, path_mtu=512, mode=Mode.IN_NETWORK
         )
-        self.job = JobRun(config, 7, settings)
-        for switch in self.job.switches:
-            self.job.regions[switch] = _region(self.job, switch)
+        tree = Tree.of(config, self.members)
+        regions = {
+            name: Region(group, plan.slots * 3, plan.slots)
+            for name, group in (("l1", 0), ("l2", 2), ("s1", 1), ("s2", 3))
+        }
+        self.entries = {
+            name: entries_on(config, tree, name, plan, region, tree.spines(ALL_UP))
+            for name, region in regions.items()
+        }
         self.switches: dict[str, EntrySwitch] = {}
-        for name in ("l1", "l2", "s1", "s2"):
+        for name, entries in self.entries.items():
             self.switches[name] = EntrySwitch()
             self.switches[name].write(base_entries(config, config.switch(name)))
-            self.switches[name].write(self.job.entries_on(name, ALL_UP))
+            self.switches[name].write(entries)
         for name in ("l1", "l2"):  # even messages go to s1, odd ones to s2
-            group = self.job.regions[name].group
+            group = regions[name].group
             self.switches[name].write(
                 table_entry(
                     UPLINK,
@@ -79,7 +94,7 @@ class Racks:
         self, rank: int, message: int, index: int, value: int = 1, chunks: int = 0, **header: Any
     ) -> RocePacket:
         """Packet `index` (0: First, 1: Last) of a message whose lanes all hold `value`."""
-        me, after = self.job.members[rank], self.job.members[(rank + 1) % 3]
+        me, after = self.members[rank], self.members[(rank + 1) % 3]
         payload = np.full((chunks or 2 - index) * LANES, value, ">i4").tobytes()
         if index == 0:
             fields: dict[str, Any] = {
@@ -113,7 +128,7 @@ class Racks:
 
     def ack(self, rank: int, psn: int) -> Left:
         """Of rank's packet by its successor, where it comes to rank's leaf."""
-        me, after = self.job.members[rank], self.job.members[(rank + 1) % 3]
+        me, after = self.members[rank], self.members[(rank + 1) % 3]
         leaf, port = (("l1", 2), ("l1", UP1), ("l2", UP1))[rank]
         packet = RocePacket(
             ethernet=Ethernet(dst=parse_mac(me.mac), src=parse_mac(after.mac)),
@@ -147,10 +162,6 @@ class Racks:
         assert self.to_spine("l1", first) == []
         results = self.to_spine("l2", second)
         return self.to_leaf(spine, results, "l1") + self.to_leaf(spine, results, "l2")
-
-
-def _region(job: JobRun, switch: str) -> Region:
-    return Region({"l1": 0, "l2": 2, "s1": 1, "s2": 3}[switch], job.plan.slots * 3, job.plan.slots)
 
 
 @pytest.fixture
@@ -209,7 +220,7 @@ def test_a_leaf_emits_the_sum_on_every_flow_whose_receiver_is_there(racks: Racks
     left = host(racks.reduce(0, 0))
     expected = [(2, 0), (1, 2), (1, 1)]  # port, flow: at l1 rank 1 and rank 0 receive, at l2 rank 2
     for (port, packet), (to, rank) in zip(left, expected, strict=True):
-        me, after = racks.job.members[rank], racks.job.members[(rank + 1) % 3]
+        me, after = racks.members[rank], racks.members[(rank + 1) % 3]
         assert (port, packet.ip.src, packet.ip.dst) == (to, me.ip, after.ip)
         assert (packet.bth.dest_qp, packet.bth.psn) == (after.qpn_in, racks.psn(rank, 0, 0))
         assert packet.bth.reserved == 0x40
@@ -224,7 +235,7 @@ def test_a_repeated_packet_of_the_flow_that_leaves_is_answered_by_its_own_leaf(r
     ((port, packet),) = host(racks.send(1, 0, 0))
     assert port in (UP1, UP2)
     assert (packet.ip.dst, packet.bth.psn, lanes(packet)) == (
-        racks.job.members[2].ip,
+        racks.members[2].ip,
         racks.psn(1, 0, 0),
         {111},
     )
@@ -396,7 +407,7 @@ def test_both_ends_of_a_flow_between_racks_pass_through_the_other_leaf(racks: Ra
 
 def test_the_ways_between_racks_are_shared_by_connection(racks: Racks) -> None:
     packet = racks.packet(0, 0, 0)
-    elsewhere = replace(packet, ip=replace(packet.ip, dst=racks.job.members[2].ip))
+    elsewhere = replace(packet, ip=replace(packet.ip, dst=racks.members[2].ip))
     ports = set()
     for source in range(0xC000, 0xC040):
         udp = replace(packet.udp, src_port=source)
@@ -441,7 +452,7 @@ def test_any_duplicate_of_a_whole_rack_goes_up_again(acknowledged: bool) -> None
 def test_without_an_uplink_the_awaited_packet_is_still_answered() -> None:
     racks = Racks(frozenset({2}))
     racks.switches["l2"].write(
-        delete=[e for e in racks.job.entries["l2"] if getattr(e, "table", "") == "SwitchIngress.up.uplink"]
+        delete=[e for e in racks.entries["l2"] if getattr(e, "table", "") == "SwitchIngress.up.uplink"]
     )
     assert racks.send(2, 0, 0, 5) == []
     ((port, answer),) = host(racks.send(2, 0, 0, 5))
