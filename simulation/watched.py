@@ -35,14 +35,14 @@ class WatchedSwitch(EntrySwitch):
     stored, is the same. An RNR NAK says nothing that its peer has not said.
     """
 
-    def __init__(self, name: str, knowledge: Knowledge, sums: dict[tuple[int, int, int], bytes]) -> None:
+    def __init__(self, name: str, world: Knowledge, sums: dict[tuple[int, int, int], bytes]) -> None:
         super().__init__()
         self.name = name
-        self.knowledge = knowledge
+        self.world = world
         self.sums = sums  # of the whole fabric
 
     def claim(self, job: Job, slot: Slot, tag: Tag) -> None:
-        self._check_claim(slot, tag, self.knowledge.is_running)
+        self._check_claim(slot, tag, self.world.is_running)
         super().claim(job, slot, tag)
 
     def claim_on_spine(self, job: SpineJob, slot: Slot, tag: Tag) -> None:
@@ -64,7 +64,7 @@ class WatchedSwitch(EntrySwitch):
             if is_held(generation):
                 raise InvariantError(f"{self.name}: {tag} takes a slot of generation {generation}'s job")
             return
-        lacking = self.knowledge.lacking(generation, message)
+        lacking = self.world.lacking(generation, message)
         if lacking:
             raise InvariantError(
                 f"{self.name}: message {tag[1]} overwrites the slot of {message}, which ranks {lacking} lack"
@@ -93,7 +93,7 @@ class WatchedSwitch(EntrySwitch):
         generation = next(
             job.generation for job in self.jobs.values() if isinstance(job, Job) and flow in job.flows
         )
-        expected = self.knowledge.expected_psn(generation, flow.rank)
+        expected = self.world.expected_psn(generation, flow.rank)
         if psn_math.compare(expected, packet.bth.psn) < 0:
             raise InvariantError(
                 f"{self.name}: rank {flow.rank} hears that all before {packet.bth.psn:#x} has arrived, and "

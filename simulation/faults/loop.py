@@ -33,6 +33,11 @@ class Clock:
         """As asyncio and the controller count."""
         return self.now_ns / NS
 
+    @property
+    def next_ns(self) -> int | None:
+        """When the next event is; None: there is none."""
+        return self._heap[0][0] if self._heap else None
+
     def at(self, time_ns: int, action: Callable[..., None], *args: Any) -> None:
         """Have something done, now or later."""
         self._order += 1

@@ -40,8 +40,8 @@ class GhostSwitch(WatchedSwitch):
     No rank's is in a sum twice, no sum is complete without all of them, tags and generations never go back.
     """
 
-    def __init__(self, name: str, knowledge: Knowledge, sums: dict[tuple[int, int, int], bytes]) -> None:
-        super().__init__(name, knowledge, sums)
+    def __init__(self, name: str, world: Knowledge, sums: dict[tuple[int, int, int], bytes]) -> None:
+        super().__init__(name, world, sums)
         self.is_stale = False
         self.inside: dict[int, tuple[Tag, set[int]]] = {}  # by slot object: whose tag, who is in it
         self.newest: dict[int, Tag] = {}

@@ -15,7 +15,8 @@ from bench.accuracy_models import BUCKET_BYTES, FIRST_BUCKET_BYTES, buckets
 from bench.accuracy_tensors import CONSTRUCTED, WORKERS, as_type, constructed
 from host_agent.quantisation import BFLOAT16
 from simulation.cases import Case, program, same_bits
-from simulation.rack import Simulation, configs
+from simulation.rack import configs
+from tests.host_agent.rack import Simulation
 
 FLOATS = [np.dtype(np.float32), np.dtype(np.float16), BFLOAT16]
 

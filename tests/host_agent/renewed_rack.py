@@ -18,8 +18,10 @@ from controller.api.messages import Mode
 from host_agent.collectives.plan import Call, Restored, Steps
 from host_agent.recovery import Ledger, Window, is_consistent, repair
 from simulation.cases import Case
+from simulation.faults.schedule import Rates
 from simulation.invariant import InvariantError
-from simulation.rack import Faults, Simulation, configs
+from simulation.rack import configs
+from tests.host_agent.rack import Simulation
 
 Array = NDArray[Any]
 
@@ -50,7 +52,7 @@ class RenewedRack:
         window: int = 4,
         packets: int = 4,
         path_mtu: int = 256,
-        faults: Faults | None = None,
+        faults: Rates | None = None,
     ) -> None:
         self.cases, self.seed, self.faults = list(cases), seed, faults
         self.shape = Window(window, packets, path_mtu)

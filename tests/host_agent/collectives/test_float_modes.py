@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from host_agent import kernels
 from host_agent.wire.aggregation import Reduction
 from simulation.cases import DTYPES, REDUCTIONS, Case, program
-from simulation.rack import Simulation, configs
+from simulation.rack import configs
 from tests.host_agent.float_modes import MODES, InMode, float_mode
+from tests.host_agent.rack import Simulation
 
 pytestmark = pytest.mark.skipif(
     platform.machine() not in ("x86_64", "aarch64"), reason="the mode is only known of x86-64 and 64-bit Arm"

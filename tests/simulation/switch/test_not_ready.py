@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import replace
 
 import pytest
@@ -13,15 +13,11 @@ from host_agent.transport import SwitchOp, TransportConfig
 from host_agent.transport.events import FailureCode
 from host_agent.wire import psn as psn_math
 from host_agent.wire.headers import RocePacket
-from simulation.rack import routes_of
+from simulation.faults.schedule import Rates
+from simulation.rack import job_of, routes_of
 from simulation.switch.state import Flow, Job, Out, Record
-from tests.host_agent.transport.fabric import (
-    CheckedSwitch,
-    Fabric,
-    Faults,
-    aggregating_switch,
-    ring_configs,
-)
+from tests.host_agent.rack import CheckedSwitch, Simulation
+from tests.host_agent.transport.fabric import ring_configs
 from tests.host_agent.transport.test_simulation import (
     FAULTS,
     PSNS,
@@ -40,20 +36,17 @@ TIMER_10_US = 0x21
 class JustSwitch(CheckedSwitch):
     """Holds what makes an RNR NAK safe: its PSN is the one that the receiver waits for."""
 
-    expected_psn: Callable[[int], int]  # of a rank's QP_in
     answered = 0
 
     def not_ready(self, flow: Flow, record: Record, packet: RocePacket) -> Out:
         self.answered += 1
-        receiver = (flow.rank + 1) % self.world_size
-        expected = self.expected_psn(receiver)
+        receiver = (flow.rank + 1) % len(self.workers)
+        expected = self.workers[receiver].endpoint.progress().expected_psn
         assert psn_math.compare(expected, packet.bth.psn) >= 0, (
             f"rank {flow.rank} hears that everything before {packet.bth.psn:#x} has arrived, and rank "
             f"{receiver} still waits for {expected:#x}"
         )
         return super().not_ready(flow, record, packet)
-
-    world_size = 0
 
 
 def rack(
@@ -62,33 +55,27 @@ def rack(
     rnr_ranks: int = -1,
     adapters: Collection[int] = (),
     adapters_retry: int = 0,
-    faults: Faults | None = None,
+    faults: Rates | None = None,
     seed: int = 0,
     **options: int | list[int],
-) -> tuple[Fabric, JustSwitch]:
+) -> tuple[Simulation, JustSwitch]:
     """Workers of which those in the set `rnr_ranks` (by bit) get RNR NAKs, and some have an RDMA adapter."""
     configs = [
         replace(config, retry_limit=adapters_retry) if config.rank in adapters else config
         for config in ring_configs(ranks, **options)  # type: ignore[arg-type]
     ]
     switch = just_switch(configs, rnr_ranks)
-    fabric = Fabric(configs, switch.process, faults or Faults(), seed, adapters=adapters)
-    switch.received_messages = lambda: [e.progress().received_messages for e in fabric.endpoints]
-    switch.expected_psn = lambda rank: fabric.endpoints[rank].progress().expected_psn
-    fabric.checked_switch = switch
-    return fabric, switch
+    return Simulation(configs, faults=faults, seed=seed, switch=switch, adapters=adapters), switch
 
 
 def just_switch(configs: list[TransportConfig], rnr_ranks: int) -> JustSwitch:
-    plain, *_ = {id(job): job for job, _, _ in aggregating_switch(configs).members.values()}.values()
+    plain = job_of(configs)
     flows = tuple(
         replace(f, first_psn=c.psn_out, rnr_syndrome=TIMER_10_US * (rnr_ranks >> f.rank & 1))
         for f, c in zip(plain.flows, configs, strict=True)
     )
     job = Job(plain.job, plain.generation, plain.window, plain.packets, flows)
-    switch = JustSwitch([job], routes_of(configs))
-    switch.world_size = len(configs)
-    return switch
+    return JustSwitch([job], routes_of(configs))
 
 
 @settings(deadline=None, max_examples=80)
@@ -111,7 +98,7 @@ def test_jobs_with_stragglers_over_bad_links_are_exact_and_no_nak_says_too_much(
     window: int,
     first_psn: int,
     late_s: float,
-    faults: Faults,
+    faults: Rates,
     seed: int,
 ) -> None:
     fabric, _ = rack(
@@ -160,7 +147,7 @@ def test_adapters_that_retry_seven_times_outlive_stragglers(
         rnr_ranks=sum(1 << rank for rank in adapters),
         adapters=adapters,
         adapters_retry=7,
-        faults=Faults(loss=loss),
+        faults=Rates(loss=loss),
         seed=seed,
         window=window,
         first_psns=[(first_psn + 3 * rank) % 2**24 for rank in range(ranks)],
@@ -189,5 +176,5 @@ def test_a_connection_with_a_retry_limit_outlives_a_straggler_of_ten_seconds(
         assert switch.answered > 10
         run(fabric, programs)
     else:
-        failures = [event.failure for event in fabric.events[0] if event.failure is not None]
+        failures = [event.failure for event in fabric.workers[0].events if event.failure is not None]
         assert [failure.code for failure in failures] == [FailureCode.RETRY_LIMIT]
