@@ -26,9 +26,12 @@ class Peer(Protocol):
     """What the checks see of a worker. `joined_as`: its first rank, which names it for ever."""
 
     joined_as: int
-    rank: int
     psn_out: int
     endpoint: AnyEndpoint | None
+
+    @property
+    def rank(self) -> int:
+        """In its generation."""
 
     @property
     def ready(self) -> Ready | None:

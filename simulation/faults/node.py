@@ -135,7 +135,11 @@ class SwitchNode:
     def arrive(self, port: int, frame: bytes) -> None:
         """A frame comes in by a port."""
         for out_port, out in self.process(port, frame):
-            self.out[out_port].send(out)
+            self.send(out_port, out)
+
+    def send(self, port: int, frame: bytes) -> None:
+        """It leaves by a port."""
+        self.out[port].send(frame)
 
     def process(self, port: int, frame: bytes) -> list[Out]:
         """What leaves."""

@@ -123,7 +123,7 @@ class Connection:
         if metadata["op"] == OP_QUERY_SLOT:
             self._on_packet(self.node.slot(metadata["index"]))
         else:
-            self.node.out[metadata["port"]].send(payload)
+            self.node.send(metadata["port"], payload)
 
     async def read_counters(
         self, cells: Iterable[tuple[str, int | None]]

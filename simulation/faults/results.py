@@ -149,17 +149,11 @@ class Expected:
                 same_bits(out, first)
                 return
             self._first[key] = out.copy()
-            self._checked(module).check_reduction(inputs, out)
+            replace(case, module=module).check_reduction(inputs, out)
             return
         parts = self._parts.setdefault(key, {})  # reduce_scatter
         parts[rank] = out.copy()
         if len(parts) == len(members):
-            self._checked(module).check_reduction(
+            replace(case, module=module).check_reduction(
                 inputs, np.concatenate([parts[k] for k in range(len(members))])
             )
-
-    def _checked(self, module: str) -> Case:
-        case = self.case
-        if case.module == module:
-            return case
-        return replace(case, module=module)

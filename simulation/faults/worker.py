@@ -79,7 +79,6 @@ class Worker:
         self.controller = controller
         self.job = job
         self.joined_as = rank
-        self.rank = rank
         self.host = job.host_of(rank)
         self.wire: Wire | BackupNetwork = network.from_host(self.host)
         self.state = "new"
@@ -286,6 +285,11 @@ class Worker:
         return self.session.ready
 
     @property
+    def rank(self) -> int:
+        """In its generation."""
+        return self.session.rank
+
+    @property
     def is_leaving(self) -> bool:
         """It has nothing more to send."""
         return self.session.is_leaving
@@ -346,7 +350,6 @@ class Worker:
         self.say(Up())
 
     def _connect(self, ready: Ready) -> None:
-        self.rank = ready.rank
         self._received = self._completed = self._last_op = 0
         self._timer_ns = None
         self.job.connected(self, ready)

@@ -5,7 +5,7 @@ What runs on the endpoints is a test's: collectives' programs (`run`), or single
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -13,8 +13,10 @@ from typing import Any
 from host_agent.collectives.plan import Steps, Wait
 from host_agent.transport import Endpoint, Event, EventType, Operation, TransportConfig
 from host_agent.transport.events import Failure
+from simulation.cases import Array, Case
 from simulation.faults.links import StrikesOfLink, Wire
 from simulation.faults.loop import NS, Clock
+from simulation.faults.results import Expected
 from simulation.faults.schedule import Rates
 from simulation.invariant import InvariantError
 from simulation.nic import NicEndpoint
@@ -256,3 +258,28 @@ class Simulation:
     def close(self) -> None:
         for endpoint in self.endpoints:
             endpoint.close()
+
+
+def program(
+    cases: Iterable[Case],
+    inputs: list[list[Array]],
+    outputs: list[list[Array]],
+    ring: tuple[int, ...] = (),
+) -> Program:
+    """Run the cases one after the other."""
+    cases = list(cases)
+
+    def run(rank: int) -> Steps[None]:
+        for number, case in enumerate(cases):
+            world_size = len(inputs[number])
+            call = case.call(rank, world_size, number, ring)
+            yield from case.steps(call, inputs[number][rank], outputs[number][rank])
+
+    return run
+
+
+def check(case: Case, inputs: list[Array], outputs: list[Array]) -> None:
+    """Right on every rank, and the same bits."""
+    expected, ranks = Expected(case, inputs), tuple(range(len(inputs)))
+    for rank in ranks:
+        expected.check(f"rank {rank}", ranks, rank, case.module, outputs[rank])

@@ -21,7 +21,7 @@ from simulation.cases import Case
 from simulation.faults.schedule import Rates
 from simulation.invariant import InvariantError
 from simulation.rack import configs
-from tests.host_agent.rack import Simulation
+from tests.host_agent.rack import Simulation, check
 
 Array = NDArray[Any]
 
@@ -211,7 +211,7 @@ class RenewedRack:
 
     def check(self, number: int) -> None:
         """Collective `number` of a job that lost nobody is right on every rank."""
-        self.cases[number].check(self.given[number], [member.results[number] for member in self.members])
+        check(self.cases[number], self.given[number], [member.results[number] for member in self.members])
 
 
 def _deafen(simulation: Simulation, rank: int) -> None:

@@ -24,11 +24,10 @@ from simulation.faults.node import SwitchNode
 from simulation.faults.playing import play
 from simulation.faults.schedule import DTYPES, Rates, Schedule
 from simulation.faults.world import World
-from simulation.network import far_ends
 from tests.security.attacks import Attacker
 from tests.security.fuzz.__main__ import mutated
 from tests.security.fuzz.targets import with_icrc
-from tests.simulation.worlds import a_gather, a_job, a_schedule, a_sum, ends_of
+from tests.simulation.worlds import a_gather, a_job, a_schedule, a_sum, ends_of, far_ends
 
 SEEDS = int(os.environ.get("P4REDUCE_SEEDS", "2"))
 RTO_NS = 50_000_000  # the agents' retransmission timeout

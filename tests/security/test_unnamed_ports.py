@@ -19,10 +19,9 @@ from host_agent.transport import TransportConfig
 from host_agent.wire.aggregation import SUMMED_BIT, AggregationHeader, Flags, Op
 from host_agent.wire.headers import Aeth, Bth, Ethernet, IPv4, Opcode, RocePacket, Udp
 from p4src import CPU_PORT
-from simulation.network import End, far_ends
 from simulation.switch.tree_packets import TREE_PORT, Kind, TreePacket
 from tests.p4src.entry_pair import EntryPair
-from tests.simulation.worlds import a_job, a_schedule, a_sum, installed
+from tests.simulation.worlds import End, a_job, a_schedule, a_sum, far_ends, installed
 
 UNNAMED = 77
 NOBODYS_QP = 0xABCDE

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from ipaddress import IPv4Address
+from typing import Any, TypeAlias
 
+from controller.config import Config
 from controller.entries import Entry
 from host_agent.transport import TransportConfig
 from simulation.faults.playing import play, run
 from simulation.faults.recording import Came, Recorder, Step, Wrote
 from simulation.faults.schedule import JobPlan, Rates, Schedule, Work
 from simulation.faults.world import World
+
+End: TypeAlias = "tuple[str, int] | IPv4Address"  # a switch and its port, or a host
 
 
 def a_sum(elements: int, dtype: str = "int32", **fields: Any) -> Work:
@@ -51,6 +55,17 @@ def recorded(schedule: Schedule) -> dict[str, list[Step]]:
     outcome = run(schedule, shadow=shadow)
     assert not outcome.error, f"seed {schedule.seed}: {outcome.error}"
     return {name: recorder.steps for name, recorder in recorders.items()}
+
+
+def far_ends(config: Config) -> dict[tuple[str, int], End]:
+    """What each port of each switch leads to."""
+    ends: dict[tuple[str, int], End] = {}
+    for host in config.hosts:
+        ends[host.switch, host.port] = host.ip
+    for link in config.links:
+        ends[link.a, link.a_port] = (link.b, link.b_port)
+        ends[link.b, link.b_port] = (link.a, link.a_port)
+    return ends
 
 
 def ends_of(world: World) -> list[int]:

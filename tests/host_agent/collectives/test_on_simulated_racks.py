@@ -18,10 +18,10 @@ from host_agent.collectives.plan import Call, Steps
 from host_agent.quantisation import Blocks, block_sum
 from host_agent.transport.events import FailureCode
 from host_agent.wire.aggregation import Flags, Reduction
-from simulation.cases import DTYPES, REDUCTIONS, Case, program, same_bits
+from simulation.cases import DTYPES, REDUCTIONS, Case, same_bits
 from simulation.faults.schedule import Rates
 from simulation.rack import configs
-from tests.host_agent.rack import Simulation
+from tests.host_agent.rack import Simulation, check, program
 
 BAD_LINKS = Rates(loss=0.05, duplicate=0.05, reorder=0.1, corrupt=0.02)
 
@@ -59,7 +59,7 @@ def run_and_check(sim: Simulation, cases: list[Case], seed: int, ring: tuple[int
     finally:
         sim.close()
     for number, case in enumerate(cases):
-        case.check(inputs[number], outputs[number])
+        check(case, inputs[number], outputs[number])
     counters = sim.job.counters
     assert counters["aggregated"] == world_size * counters["completed"]
     assert counters["mismatch"] == 0
