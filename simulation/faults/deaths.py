@@ -42,7 +42,7 @@ class Death:
         if endpoint is None:
             return cls(worker, leaf, worker.rank, 0, running, worker.mode)
         generation = endpoint.config.generation
-        peers = [peer.endpoint.position() for peer in job.of_generation(generation) if peer.endpoint]
+        peers = [peer.endpoint.position() for peer in job.generations[generation].up() if peer.endpoint]
         received = furthest([peer.received_messages for peer in peers])
         own = endpoint.position()
         least = furthest([own.acked_messages, received])

@@ -117,7 +117,7 @@ class Network:
         job, before, sender = self._used.get(pair, (None, generation, 0))
         if job is None or before == generation or self.forgot_numbers:
             return
-        stopped_ns = job.stopped_ns(before, sender)
+        stopped_ns = job.generations[before].stopped_ns(sender)
         if stopped_ns is None or self.scene.clock.now_ns < stopped_ns + _STRAGGLERS_NS:
             raise InvariantError(
                 f"{receiver} has QP {int.from_bytes(pair[1], 'big'):#x}, to which rank {sender} of "

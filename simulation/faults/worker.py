@@ -592,7 +592,7 @@ class Worker:
         op_id = self.endpoint.post(operation, self.clock.now_ns)
         self._last_op = op_id
         assert self.ready is not None
-        self.job.deliveries(self.ready.generation).post(self.rank, op_id, operation)
+        self.job.generations[self.ready.generation].deliveries.post(self.rank, op_id, operation)
         return op_id
 
     def _done(self) -> None:
@@ -654,7 +654,7 @@ class Worker:
             if self.endpoint is not endpoint:
                 return
         self._perhaps_settled()
-        self.job.check_windows(self)
+        self.job.generations[endpoint.config.generation].check_windows(self)
         timer = endpoint.next_timeout_ns()
         if timer is not None and (self._timer_ns is None or timer < self._timer_ns):
             self._timer_ns = timer
@@ -663,7 +663,7 @@ class Worker:
     def _delivered(self, kind: EventType, op_id: int) -> None:
         if op_id > self._received:
             assert self.ready is not None
-            deliveries = self.job.deliveries(self.ready.generation)
+            deliveries = self.job.generations[self.ready.generation].deliveries
             for number in range(self._received + 1, op_id + 1):
                 deliveries.deliver(self.rank, number, str(self))
             self._received = op_id
