@@ -533,8 +533,7 @@ class Worker:
         self._out = self._array if in_place else case.output(size)
         self._module = case.module
         call = case.call(seat.rank, size, self.collective, seat.ring)
-        steps = case.steps(call, self._array, self._out) if size > 1 else alone(self._array, self._out)
-        return Attempt(self._array if in_place else None, call, steps)
+        return Attempt(self._array if in_place else None, call, case.steps(call, self._array, self._out))
 
     def _mode_now(self) -> Mode:
         """What a collective of this generation runs in that begins now."""
@@ -685,11 +684,3 @@ class Worker:
         assert self.endpoint is not None
         self.endpoint.halt()
         self._steps = self._waiting = None
-
-
-def alone(array: Any, out: Any) -> Steps[Any]:
-    """What a collective of one worker does."""
-    if out.size == array.size:
-        out[...] = array
-    return
-    yield
