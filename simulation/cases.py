@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,24 +76,6 @@ class Case:
         run: Callable[..., Steps[Any]] = getattr(module, self.name)
         return run(call, array, out)
 
-    def check(self, inputs: list[Array], outputs: list[Array]) -> None:
-        """Right on every rank, and the same bits."""
-        if self.name == "barrier":
-            return
-        if self.name == "broadcast":
-            for out in outputs:
-                same_bits(out, inputs[self.root % len(inputs)])
-            return
-        if self.name == "all_gather":
-            for out in outputs:
-                same_bits(out, np.concatenate(inputs))
-            return
-        result = np.concatenate(outputs) if self.name == "reduce_scatter" else outputs[0]
-        if self.name == "all_reduce":
-            for out in outputs:
-                same_bits(out, result)
-        self.check_reduction(inputs, result)
-
     def check_reduction(self, inputs: list[Array], result: Array) -> None:
         with np.errstate(all="ignore"):
             if self.reduction in (Reduction.MAX, Reduction.MIN):
@@ -139,21 +121,3 @@ def as64(array: Array) -> NDArray[np.float64]:
 
 def same_bits(left: Array, right: Array) -> None:
     assert left.tobytes() == right.tobytes()
-
-
-def program(
-    cases: Iterable[Case],
-    inputs: list[list[Array]],
-    outputs: list[list[Array]],
-    ring: tuple[int, ...] = (),
-) -> Any:
-    """Run the cases one after the other; for `Simulation.run`."""
-    cases = list(cases)
-
-    def run(rank: int) -> Steps[None]:
-        for number, case in enumerate(cases):
-            world_size = len(inputs[number])
-            call = case.call(rank, world_size, number, ring)
-            yield from case.steps(call, inputs[number][rank], outputs[number][rank])
-
-    return run

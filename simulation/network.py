@@ -1,17 +1,14 @@
-"""A spine-leaf fabric as a controller is told about it, and what is at the other end of each port."""
+"""A spine-leaf fabric as a controller is told about it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from ipaddress import IPv4Address
-from typing import TypeAlias
 
 from controller.config import Config, HostConfig, LinkConfig, Spread, SwitchConfig
 
 FIRST_UPLINK = 100  # uplink to spine j: port 100 + j
 FIRST_SPINE_ID = 100
-
-End: TypeAlias = "tuple[str, int] | IPv4Address"  # a switch and its port, or a host
 
 
 def fabric_config(spines: int, hosts: Sequence[int], spread: Spread = Spread.MESSAGES) -> Config:
@@ -39,14 +36,3 @@ def fabric_config(spines: int, hosts: Sequence[int], spread: Spread = Spread.MES
         for spine in range(1, spines + 1)
     ]
     return Config(switches=tuple(switches), hosts=tuple(behind), links=tuple(links), spread=spread)
-
-
-def far_ends(config: Config) -> dict[tuple[str, int], End]:
-    """What each port of each switch leads to."""
-    ends: dict[tuple[str, int], End] = {}
-    for host in config.hosts:
-        ends[host.switch, host.port] = host.ip
-    for link in config.links:
-        ends[link.a, link.a_port] = (link.b, link.b_port)
-        ends[link.b, link.b_port] = (link.a, link.a_port)
-    return ends

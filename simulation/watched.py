@@ -7,7 +7,7 @@ from typing import Protocol
 
 from host_agent.wire import psn as psn_math
 from host_agent.wire.aggregation import CHUNK_BYTES
-from simulation.rack import InvariantError
+from simulation.invariant import InvariantError
 from simulation.switch.from_entries import EntrySwitch
 from simulation.switch.rules import Fragment
 from simulation.switch.state import Job, Out, Slot, SpineJob, Tag

@@ -15,9 +15,9 @@ from p4reduce.failing import EXIT_INTERRUPTED
 from topologies.errors import TopologyError
 
 if TYPE_CHECKING:
+    from simulation.faults.playing import Outcome
     from simulation.faults.running import Tally
     from simulation.faults.schedule import Schedule
-    from simulation.faults.world import Outcome
 
 _SHRUNK = 3  # failures that are made short; of more, only the seed is printed
 _LINES = 200  # of a trace

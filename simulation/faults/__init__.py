@@ -2,11 +2,15 @@
 
     schedule   what happens, as data (JSON): a cluster, its jobs, faults of packets and of machines
     drawing    a seed to a schedule
-    world      one run: clock, links, switches, workers, controller; checks after every event
+    scene      what all parts of a run share: the schedule, the clock, the trace
+    world      all that there is: links, switches, workers, the controller's lives
+    mishaps    what breaks in it
+    playing    one run, and the checks after every event and in the end
     shrinking  a failing schedule to a short one
     running    many seeds, in several processes
 
-Real are the endpoints, the collectives, and the whole controller with its database: it runs on an event loop
-whose clock is simulated. The switches are the model of `simulation.switch`, with the entries that the
-controller writes over a simulated P4Runtime. `lockstep` gives each frame to the compiled program as well.
+Each imports only from those above it (`world` what it is made of, from `links` to `worker`). Real are the
+endpoints, the collectives, a worker's machines, and the whole controller with its database: it runs on an
+event loop whose clock is simulated. The switches are the model of `simulation.switch`, with the entries that
+the controller writes over a simulated P4Runtime. `lockstep` gives each frame to the compiled program as well.
 """

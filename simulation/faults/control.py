@@ -8,27 +8,44 @@ from __future__ import annotations
 import asyncio
 import logging
 import sqlite3
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 from controller.allocator import SwitchAllocator
 from controller.api.errors import ControllerError, QueuePairTakenError
-from controller.api.messages import Ended, FromController, FromWorker, Join, Resume
+from controller.api.messages import Ended, FromController, FromWorker, Join, Ready, Resume
 from controller.fabric import ManagedSwitch
 from controller.registry import Registry
 from controller.routes import base_entries
 from controller.sessions import Session
 from controller.store import Store
 from host_agent.controller_session import OVER
-from simulation.faults.loop import ProcessLoop, new_loop
+from simulation.faults.loop import Clock, ProcessLoop, new_loop
+from simulation.faults.node import SwitchNode
 from simulation.faults.p4runtime import SimulatedSwitch
-from simulation.rack import InvariantError
-
-if TYPE_CHECKING:
-    from simulation.faults.worker import Worker
-    from simulation.faults.world import World
+from simulation.faults.scene import Scene
+from simulation.invariant import InvariantError
 
 _LISTENING_S = 0.05  # from its start until it takes sessions, at least
+
+
+class Caller(Protocol):
+    """A worker's end of a conversation. `management_ns`: how long what is said takes."""
+
+    management_ns: int
+
+    @property
+    def ready(self) -> Ready | None:
+        """The job as it was set up; None: it has not joined."""
+
+    def told(self, conversation: Conversation, event: FromController) -> None:
+        """The controller says something."""
+
+    def hung_up(self, conversation: Conversation, why: str, gone: bool) -> None:
+        """The conversation has ended; `gone`: it may try again."""
+
+    def take_other_queue_pairs(self) -> None:
+        """Others have the numbers of its."""
 
 
 class Conversation:
@@ -37,18 +54,17 @@ class Conversation:
     What one says arrives in order; what is under way when the connection ends is lost.
     """
 
-    def __init__(self, world: World, worker: Worker) -> None:
-        self.world = world
+    def __init__(self, clock: Clock, worker: Caller) -> None:
+        self.clock = clock
         self.worker = worker
         self.session: Session | None = None
         self.open = True
-        self.delay_ns = worker.management_ns
         self.controller: ControllerProcess | None = None
 
     def say(self, what: FromWorker) -> None:
         """From the worker to the controller."""
         if self.open:
-            self.world.clock.after(self.delay_ns, self._hear, what)
+            self.clock.after(self.worker.management_ns, self._hear, what)
 
     def _hear(self, what: FromWorker) -> None:
         controller = self.controller
@@ -66,23 +82,20 @@ class Conversation:
 
     def tell(self, event: FromController) -> None:
         """From the controller to the worker."""
-        self.world.clock.after(self.delay_ns, self._told, event)
-
-    def _told(self, event: FromController) -> None:
-        self.worker.told(self, event)
+        self.clock.after(self.worker.management_ns, self.worker.told, self, event)
 
     def hang_up(self, why: str, *, gone: bool = True) -> None:
         """The controller's side has ended; `gone`: the worker may try again."""
         if self.open:
             self.open = False
-            self.world.clock.after(self.delay_ns, self.worker.hung_up, self, why, gone)
+            self.clock.after(self.worker.management_ns, self.worker.hung_up, self, why, gone)
 
     def closed_by_worker(self, *, told_end: bool = False) -> None:
         """The worker's side has ended: it died, its session timed out, or it heard that the job is over."""
         if not self.open and not told_end:
             return
         self.open = False
-        self.world.clock.after(self.delay_ns, self._worker_gone, told_end)
+        self.clock.after(self.worker.management_ns, self._worker_gone, told_end)
 
     def _worker_gone(self, told_end: bool) -> None:
         controller = self.controller
@@ -113,29 +126,30 @@ class _Running:
 class ControllerProcess:
     """One life of the controller."""
 
-    def __init__(self, world: World, store: Store) -> None:
-        self.world = world
+    def __init__(self, scene: Scene, nodes: Mapping[str, SwitchNode], store: Store) -> None:
+        self.scene = scene
+        self.nodes = nodes
         self.alive = True
         self.listening = self.pushed = False
         self._backlog: list[tuple[Callable[..., None], tuple[Any, ...]]] = []  # while it is stopped
-        self.loop = new_loop(world.clock)
+        self.loop = new_loop(scene.clock)
         self.conversations: list[Conversation] = []
         with self.running():
             self.switches = [
                 SimulatedSwitch(
-                    world.nodes[switch.name],
+                    nodes[switch.name],
                     switch,
-                    base_entries(world.config, switch),
+                    base_entries(scene.config, switch),
                     on_change=lambda changed: self.registry.manager.on_switch_change(changed.config.name),
                 )
-                for switch in world.config.switches
+                for switch in scene.config.switches
             ]
             self.registry = Registry(
-                world.config, store, [ManagedSwitch(s) for s in self.switches], clock=self.loop.time
+                scene.config, store, [ManagedSwitch(s) for s in self.switches], clock=self.loop.time
             )
-            if world.schedule.slots:
+            if scene.schedule.slots:
                 for managed in self.registry.switches.values():
-                    managed.allocator = SwitchAllocator(slots=world.schedule.slots)
+                    managed.allocator = SwitchAllocator(slots=scene.schedule.slots)
             self.registry.load()
             self.loop.create_task(self.registry.run())
             self.loop.create_task(self._start())
@@ -148,7 +162,7 @@ class ControllerProcess:
         for switch in self.switches:
             await switch.start()
         waits = [
-            s.wait_ready(self.world.config.switch_timeout_s / 2) for s in self.registry.switches.values()
+            s.wait_ready(self.scene.config.switch_timeout_s / 2) for s in self.registry.switches.values()
         ]
         await asyncio.gather(*waits)
         await asyncio.sleep(_LISTENING_S)
@@ -190,14 +204,14 @@ class ControllerProcess:
         """SIGSTOP, and SIGCONT then. Its kernel takes connections, and what is said, all the time."""
         if not self.loop.stopped:
             self.loop.stop()
-            self.world.clock.at(until_ns, self._go_on)
+            self.scene.clock.at(until_ns, self._go_on)
 
     def _go_on(self) -> None:
         backlog, self._backlog = self._backlog, []
-        clock_first = self.world.clock.now_ns % 2
+        clock_first = self.scene.clock.now_ns % 2
         if not self.alive:
             return
-        self.world.note("the controller goes on")
+        self.scene.note("the controller goes on")
         if clock_first:
             self.loop.go_on()
         self.loop.stopped = False
@@ -216,7 +230,7 @@ class ControllerProcess:
         try:
             await self.registry.manager.push("", force=True)
         except ControllerError as error:  # a switch is away; the operator does it once more
-            self.world.note(f"pushing: {error}")
+            self.scene.note(f"pushing: {error}")
             await asyncio.sleep(1.0)
             self.pushed = False
 
@@ -233,21 +247,21 @@ class ControllerProcess:
         self.loop.kill()
         for conversation in self.conversations:
             conversation.hang_up("the controller is gone")
-        for switch in self.world.nodes.values():
+        for switch in self.nodes.values():
             switch.connection = None
 
 
 class DefectsHeard(logging.Handler):
     """What the controller logs as a defect of its own is one; everything goes to the trace."""
 
-    def __init__(self, world: World) -> None:
-        super().__init__(logging.INFO if world.tracing else logging.WARNING)
-        self.world = world
+    def __init__(self, scene: Scene) -> None:
+        super().__init__(logging.INFO if scene.tracing else logging.WARNING)
+        self.scene = scene
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.levelno >= logging.ERROR and record.exc_info:
             error: Any = record.exc_info[1]
-            self.world.defect = InvariantError(f"{record.getMessage()}: {error!r}")
-            self.world.defect.__cause__ = error
-        if self.world.tracing:
-            self.world.note(f"controller: {record.getMessage()}")
+            self.scene.defect = InvariantError(f"{record.getMessage()}: {error!r}")
+            self.scene.defect.__cause__ = error
+        if self.scene.tracing:
+            self.scene.note(f"controller: {record.getMessage()}")

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from controller.api.messages import Ended, Mode
 from controller.serials import furthest
 from simulation.faults.loop import NS
-from simulation.rack import InvariantError
-
-if TYPE_CHECKING:
-    from simulation.faults.job import JobRun
-    from simulation.faults.worker import Worker
+from simulation.faults.node import GhostSwitch
+from simulation.faults.worker import Worker
+from simulation.invariant import InvariantError
 
 _HARMLESS = {"worker-kill", "link-down"}  # to the controller, its sessions and what switches hold
 _ELSEWHERE = {"switch-restart", "p4runtime-cut"}  # nobody is told that a job is over for these
@@ -27,6 +25,7 @@ class Death:
     """
 
     worker: Worker
+    leaf: GhostSwitch
     rank: int
     generation: int
     running: bool
@@ -36,35 +35,35 @@ class Death:
     awaited: int | None = None
 
     @classmethod
-    def of(cls, worker: Worker) -> Death:
-        """Of a worker that is about to be killed."""
-        job, endpoint = worker.job, worker.endpoint
-        running = job.running_ns <= worker.world.clock.now_ns
+    def of(cls, worker: Worker, leaf: GhostSwitch) -> Death:
+        """Of a worker behind that leaf that is about to be killed."""
+        job, endpoint, scene = worker.job, worker.endpoint, worker.scene
+        running = job.running_ns <= scene.clock.now_ns
         if endpoint is None:
-            return cls(worker, worker.rank, 0, running, worker.mode)
+            return cls(worker, leaf, worker.rank, 0, running, worker.mode)
         generation = endpoint.config.generation
-        peers = [peer.endpoint.position() for peer in job.of_generation(generation) if peer.endpoint]
+        peers = [peer.endpoint.position() for peer in job.generations[generation].up() if peer.endpoint]
         received = furthest([peer.received_messages for peer in peers])
         own = endpoint.position()
         least = furthest([own.acked_messages, received])
-        death = cls(worker, worker.rank, generation, running, worker.mode, least, own.sent_messages)
-        worker.world.clock.after(round(worker.world.config.lost_timeout_s * NS / 2), death.look)
+        death = cls(worker, leaf, worker.rank, generation, running, worker.mode, least, own.sent_messages)
+        scene.clock.after(round(scene.config.lost_timeout_s * NS / 2), death.look)
         return death
 
     def look(self) -> None:
         """Which messages others of its rack have contributed to, and it had not even sent."""
-        for tag, inside in self.worker.world.nodes[self.worker.host.switch].plane.inside.values():
+        for tag, inside in self.leaf.inside.values():
             generation, message = tag
             if generation == self.generation and message >= self.sent and self.rank not in inside:
                 self.awaited = message if self.awaited is None else min(message, self.awaited)
 
-    def check(self, who: str, ended: Ended) -> None:
+    def check(self, who: str, ended: Ended, happened: Set[str]) -> None:
         """`who` was told that the job is over because of it: which rank, host and first missing message."""
         host, reason = self.worker.host.name, ended.reason
         wrong = ""
         if ended.host != host or f"rank {self.rank}" not in reason or host not in reason:
             wrong = f"it was rank {self.rank} on {host}"
-        elif self._is_known():
+        elif self._is_known(happened):
             message = ended.first_message
             if message is None:
                 if self.awaited is not None:
@@ -83,24 +82,20 @@ class Death:
                 f"first message {ended.first_message}); but {wrong}"
             )
 
-    def _is_known(self) -> bool:
+    def _is_known(self, happened: Set[str]) -> bool:
         """Whether switches had, and could be asked for, what it had contributed."""
-        job = self.worker.job
-        happened = {mishap.kind for _, mishap in job.world.happened}
         in_network = self.running and self.generation != 0 and self.mode is Mode.IN_NETWORK
-        return in_network and job.newest <= self.generation and happened <= _HARMLESS
+        return in_network and self.worker.job.newest <= self.generation and happened <= _HARMLESS
 
 
-def check_told(job: JobRun, worker: Worker) -> None:
-    """What a worker was told, whose job is over, of those that were killed."""
-    deaths = {death.rank: death for death in job.deaths}
-    if not deaths or job.plan.elastic:
+def check_told(worker: Worker, deaths: list[Death]) -> None:
+    """What a worker was told, whose job is over, of those of the job's that were killed."""
+    if not deaths or worker.job.plan.elastic:
         return
-    end = worker.end
-    death = deaths.get(end.rank) if isinstance(end, Ended) and end.rank is not None else None
-    if death is not None and isinstance(end, Ended):
-        death.check(str(worker), end)
-        return
-    happened = {mishap.kind for _, mishap in job.world.happened}
-    if all(death.running for death in job.deaths) and happened <= _HARMLESS | _ELSEWHERE:
+    end, happened = worker.end, {mishap.kind for _, mishap in worker.scene.happened}
+    for death in reversed(deaths):
+        if isinstance(end, Ended) and end.rank is not None and death.rank == end.rank:
+            death.check(str(worker), end, happened)
+            return
+    if all(death.running for death in deaths) and happened <= _HARMLESS | _ELSEWHERE:
         raise InvariantError(f"{worker} was told that its job is over, and not by whose death: {end}")

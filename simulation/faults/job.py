@@ -1,34 +1,35 @@
-"""A job of a run: its workers, what they are to compute, and what may never be between them."""
+"""A job of a run: what its workers are to compute, and what may never be between them."""
 
 from __future__ import annotations
 
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from numpy.typing import NDArray
 
-from controller.api.messages import Ended, Ready
+from controller.api.messages import Ready
 from controller.config import HostConfig
-from controller.serials import ahead
-from host_agent.wire.psn import PSN_MASK
-from simulation.faults.deaths import Death, check_told
-from simulation.faults.loop import NS
-from simulation.faults.results import Deliveries, Expected
+from simulation.faults.generation import Generation, Peer
+from simulation.faults.results import Expected
+from simulation.faults.scene import Scene
 from simulation.faults.schedule import JobPlan
-from simulation.faults.worker import Worker
-from simulation.rack import InvariantError
-
-if TYPE_CHECKING:
-    from simulation.faults.world import World
+from simulation.invariant import InvariantError
 
 _Made = tuple[tuple[int, ...], str]
 
 
 class JobRun:
-    """`number` counts from 1; ranks that workers joined with name them for ever."""
+    """`number` counts from 1; `generations`: of all jobs; `began` is told when this one begins to run."""
 
-    def __init__(self, world: World, number: int, plan: JobPlan) -> None:
-        self.world = world
+    def __init__(
+        self,
+        scene: Scene,
+        number: int,
+        plan: JobPlan,
+        generations: Generations,
+        began: Callable[[int], None],
+    ) -> None:
+        self.scene = scene
         self.number = number
         self.name = f"job{number}"
         self.plan = plan
@@ -39,39 +40,39 @@ class JobRun:
         self.created = False
         self.running_ns = 1 << 62  # since when
         self.failures: list[str] = []
-        self.deaths: list[Death] = []
-        self._members: dict[int, dict[int, int]] = {}  # by generation: who joined as what, by rank
-        self._by_rank: dict[int, dict[int, Worker]] = {}
-        self._flows: dict[tuple[int, int], tuple[int, int]] = {}  # by generation and rank: to whom, first PSN
-        self._stood: dict[tuple[int, int], int] = {}  # what a receiver waited for when it went
-        self._stopped_ns: dict[tuple[int, int], int] = {}  # and when
-        self._sizes: dict[int, int] = {}
-        self._windows: dict[int, int] = {}
+        self.unfinished = self.plan_size  # workers that have not left, and were not told that it is over
+        self._of_all = generations
+        self.began = began
+        self.generations: dict[int, Generation] = {}
         # By collective: which workers have its result, as they joined, and of whom it is; how it was made.
         self._made: dict[int, dict[int, _Made]] = {}  # in their accounts
         self._finished: dict[int, dict[int, tuple[int, ...]]] = {}  # in their users' hands
-        self._deliveries: dict[int, Deliveries] = {}
         self._expected: dict[int, Expected] = {}
-        self.workers = [Worker(world, self, rank) for rank in range(self.plan_size)]
 
     @property
     def over(self) -> bool:
         """Every worker has left, was told that the job is over, or is dead."""
-        return all(worker.over for worker in self.workers)
+        return not self.unfinished
+
+    def worker_over(self) -> None:
+        """One of its workers has come to its end."""
+        self.unfinished -= 1
+        if self.over:
+            self.scene.note(f"{self.name} is over")
 
     def first_message(self, generation: int) -> int:
         """What its messages count from."""
-        return self.plan.first_message if generation == min(self._members) else 0
+        return self.plan.first_message if generation == min(self.generations) else 0
 
     def runs(self) -> None:
         """The first of its workers may begin."""
-        if self.running_ns > self.world.clock.now_ns:
-            self.running_ns = self.world.clock.now_ns
-            self.world.job_runs(self.number)
+        if self.running_ns > self.scene.clock.now_ns:
+            self.running_ns = self.scene.clock.now_ns
+            self.began(self.number)
 
     def host_of(self, rank: int) -> HostConfig:
         """Where a rank runs."""
-        return self.world.config.hosts[self.plan.hosts[rank]]
+        return self.scene.config.hosts[self.plan.hosts[rank]]
 
     def inputs(self, collective: int) -> list[NDArray[Any]]:
         """What each rank, as it joined, puts into a collective."""
@@ -86,72 +87,33 @@ class JobRun:
             )
         return self._expected[collective]
 
-    def deliveries(self, generation: int) -> Deliveries:
-        """The operations of a generation."""
-        return self._deliveries[generation]
-
     def _racks(self, generation: int) -> list[list[int]]:
         """Its ranks, by the leaf that they are behind."""
         racks: dict[str, list[int]] = {}
-        for rank, joined_as in enumerate(self.members(generation)):
+        for rank, joined_as in enumerate(self.generations[generation].members):
             racks.setdefault(self.host_of(joined_as).switch, []).append(rank)
         return list(racks.values())
 
-    def connected(self, worker: Worker, ready: Ready) -> None:
+    def connected(self, worker: Peer, ready: Ready) -> None:
         """A worker has brought up its queue pairs."""
-        generation = ready.generation
-        if generation not in self._deliveries:
-            size = self._sizes[generation] = ready.world_size
-            racks = partial(self._racks, generation)
-            self._deliveries[generation] = Deliveries(size, ready.path_mtu, ready.message_packets, racks)
-            self._windows[generation] = ready.window
-            self.world.generations[generation] = self
-        known = self._members.setdefault(generation, {})
-        if known.setdefault(worker.rank, worker.joined_as) != worker.joined_as:
-            raise InvariantError(f"{worker}: rank {worker.rank} of generation {generation} is given twice")
-        there = self._by_rank.setdefault(generation, {})
-        if worker.rank in there:
-            raise InvariantError(f"{worker} was in generation {generation} before")
-        there[worker.rank] = worker
-        self._flows[generation, worker.rank] = ready.successor.rank, worker.psn_out
+        if ready.generation not in self.generations:
+            self.generations[ready.generation] = Generation(ready, self._racks)
+            self._of_all[ready.generation] = self
+        self.generations[ready.generation].connect(worker, ready)
 
-    def closes(self, worker: Worker) -> None:
-        """A worker's queue pairs go; what it acknowledged stays acknowledged."""
+    def closes(self, worker: Peer) -> None:
+        """A worker's queue pairs go."""
         assert worker.endpoint is not None
-        place = worker.endpoint.config.generation, worker.endpoint.config.rank
-        self._stood[place] = worker.endpoint.position().expected_psn
-        self._stopped_ns[place] = self.world.clock.now_ns
+        config, expected_psn = worker.endpoint.config, worker.endpoint.position().expected_psn
+        self.generations[config.generation].close(config.rank, expected_psn, self.scene.clock.now_ns)
 
-    def stopped_ns(self, generation: int, rank: int) -> int | None:
-        """Since when a rank of a generation sends nothing: long ago where it never did; None: it may."""
-        if rank not in self._by_rank.get(generation, {}):
-            return -1_000 * NS
-        return self._stopped_ns.get((generation, rank))
-
-    def world_size(self, generation: int) -> int:
-        """How many workers a generation has."""
-        return self._sizes.get(generation, self.plan_size)
-
-    def members(self, generation: int) -> tuple[int, ...]:
-        """Its workers, by rank, each by the rank that it joined with."""
-        known = self._members[generation]
-        return tuple(known[rank] for rank in range(self.world_size(generation)))
-
-    def of_generation(self, generation: int) -> list[Worker]:
-        """Those whose queue pairs of that generation are up."""
-        return [
-            worker
-            for worker in self._by_rank.get(generation, {}).values()
-            if worker.endpoint is not None and worker.endpoint.config.generation == generation
-        ]
-
-    def made(self, worker: Worker, collective: int, generation: int, module: str, *, restored: bool) -> None:
+    def made(self, worker: Peer, collective: int, generation: int, module: str, *, restored: bool) -> None:
         """A worker has a collective's result, and gives it to others from now on: its user may get it later.
 
         `restored`: it is another one's that had it.
         """
         made = self._made.setdefault(collective, {})
-        members = self.members(generation)
+        members = self.generations[generation].members
         if restored:
             alive = [how for rank, how in made.items() if rank in members]
             if not made:
@@ -161,11 +123,11 @@ class JobRun:
             members, module = alive[0] if alive else next(iter(made.values()))
         made[worker.joined_as] = members, module
 
-    def finished(self, worker: Worker, collective: int, generation: int, out: NDArray[Any]) -> None:
+    def finished(self, worker: Peer, collective: int, generation: int, out: NDArray[Any]) -> None:
         """A worker's user has a collective's result."""
         members, module = self._made[collective][worker.joined_as]
         done = self._finished.setdefault(collective, {})
-        now = self.members(generation)
+        now = self.generations[generation].members
         for rank, others in done.items():
             if rank in now and others != members:
                 raise InvariantError(
@@ -178,89 +140,26 @@ class JobRun:
             self.expected(collective).check(str(worker), members, place, module, out)
         self.collectives += 1
 
+
+class Generations(dict[int, JobRun]):
+    """Whose each is; what switches ask of them, as `watched.Knowledge`."""
+
+    def is_running(self, generation: int) -> bool:
+        """Whether somebody may still want sums of that generation."""
+        job = self.get(generation)
+        # A worker that was given up may not have heard of it; nothing that it sends is added any more. Who
+        # leaves has all that it will ever want, and may not have heard that all others do so too.
+        return (
+            job is not None
+            and job.newest <= generation
+            and not all(worker.is_leaving for worker in job.generations[generation].up())
+        )
+
     def lacking(self, generation: int, message: int) -> list[int]:
-        """The ranks that have not received a message, and may still want it."""
-        return [
-            worker.rank
-            for worker in self.of_generation(generation)
-            if worker.endpoint is not None
-            and ahead(worker.endpoint.position().received_messages, message) <= 0
-        ]
+        """The ranks that have not received a message."""
+        job = self.get(generation)
+        return [] if job is None else job.generations[generation].lacking(message)
 
     def expected_psn(self, generation: int, sender: int) -> int:
         """What the receiver of a rank's flow waits for."""
-        after, first = self._flows[generation, sender]
-        receiver = self._by_rank[generation].get(after)
-        if receiver is None:
-            return first
-        endpoint = receiver.endpoint
-        if endpoint is None or endpoint.config.generation != generation:
-            return self._stood.get((generation, after), first)
-        expected: int = endpoint.position().expected_psn
-        return expected
-
-    def check_windows(self, worker: Worker) -> None:
-        """Who is how far ahead of whom, after something happened to a worker."""
-        endpoint = worker.endpoint
-        if endpoint is None or worker.ready is None:
-            return
-        generation = endpoint.config.generation
-        own = endpoint.position()
-        if ahead(own.sent_messages, own.received_messages) > self._windows[generation]:
-            raise InvariantError(
-                f"{worker} has sent {own.sent_messages} messages and received {own.received_messages}: more "
-                f"than its window of {self._windows[generation]}"
-            )
-        first, next_psn = own.first_unacked_psn, own.next_psn
-        expected = own.expected_psn
-        peers = self._by_rank[generation]
-        after = peers.get(worker.ready.successor.rank)
-        if (
-            after is not None
-            and after.endpoint is not None
-            and after.endpoint.config.generation == generation
-        ):
-            self._check_flow(worker, first, after, after.endpoint.position().expected_psn, next_psn)
-        before = peers.get(worker.ready.predecessor.rank)
-        if (
-            before is not None
-            and before.endpoint is not None
-            and before.endpoint.config.generation == generation
-        ):
-            theirs = before.endpoint.position()
-            self._check_flow(before, theirs.first_unacked_psn, worker, expected, theirs.next_psn)
-
-    def _check_flow(
-        self, sender: Worker, unacked: int, receiver: Worker, expected: int, next_psn: int
-    ) -> None:
-        """What is acknowledged has arrived, and nothing arrives that was not sent."""
-        if (expected - unacked) & PSN_MASK > (next_psn - unacked) & PSN_MASK:
-            raise InvariantError(
-                f"{sender} has all before PSN {unacked:#x} acknowledged and is to send {next_psn:#x} next, "
-                f"and {receiver} expects {expected:#x}"
-            )
-
-    def worker_over(self, worker: Worker) -> None:
-        """One of them has come to its end."""
-        self.world.unfinished -= 1
-        if self.over:
-            self.world.note(f"{self.name} is over")
-
-    def check_end(self) -> None:
-        """Everybody left, or was told an error for which there is a reason."""
-        for worker in self.workers:
-            excuse = self.world.excuse(self, worker)
-            if worker.state == "dead":
-                continue
-            if worker.state == "left":
-                if worker.collective < len(self.plan.work):
-                    raise InvariantError(f"{worker} left after {worker.collective} collectives")
-                continue
-            why = worker.end.reason if isinstance(worker.end, Ended) else worker.end
-            if self.failures and not excuse:
-                raise InvariantError(f"a connection failed: {self.failures[0]}")
-            if not excuse:
-                raise InvariantError(f"{worker} was told that its job is over, for no reason: {why}")
-            if not why:
-                raise InvariantError(f"{worker} was not told why its job is over")
-            check_told(self, worker)
+        return self[generation].generations[generation].expected_psn(sender)

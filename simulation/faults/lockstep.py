@@ -7,17 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from controller.entries import Entry
 from simulation.compiled import CompiledSwitch, are_alike
 from simulation.faults.node import SwitchNode
-from simulation.rack import InvariantError
+from simulation.faults.world import World
+from simulation.invariant import InvariantError
 from simulation.switch.comparing import describe
 from simulation.switch.state import Out
-
-if TYPE_CHECKING:
-    from simulation.faults.world import World
 
 
 class EmbeddedShadow:

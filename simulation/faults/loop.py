@@ -19,11 +19,12 @@ NS = 1_000_000_000
 
 
 class Clock:
-    """Events by time; `step` does the next one."""
+    """Events by time; `step` does the next one. `trace`: of what arrived when, alike where runs are."""
 
     def __init__(self) -> None:
         self.now_ns = 0
         self.events = 0
+        self.trace = 0
         self._heap: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
         self._order = 0
 
@@ -31,6 +32,11 @@ class Clock:
     def now_s(self) -> float:
         """As asyncio and the controller count."""
         return self.now_ns / NS
+
+    @property
+    def next_ns(self) -> int | None:
+        """When the next event is; None: there is none."""
+        return self._heap[0][0] if self._heap else None
 
     def at(self, time_ns: int, action: Callable[..., None], *args: Any) -> None:
         """Have something done, now or later."""
@@ -57,13 +63,12 @@ def new_loop(clock: Clock) -> ProcessLoop:
 
 
 class ProcessLoop(asyncio.AbstractEventLoop):
-    """The event loop of one simulated process. `defects`: exceptions that nobody has caught."""
+    """The event loop of one simulated process."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self.alive = True
         self.stopped = False
-        self.defects: list[str] = []
         self.tasks: list[asyncio.Task[Any]] = []
         self._ready: deque[asyncio.Handle] = deque()
         self._woken = False
@@ -184,5 +189,4 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         return task
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        error = context.get("exception")
-        self.defects.append(f"{context.get('message')}: {error!r}")
+        """Of a task that was killed on its way; what the controller calls a defect, it logs itself."""

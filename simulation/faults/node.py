@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 from controller.entries import Entry
 from controller.queries import OP_QUERY_SLOT
 from host_agent.wire.headers import RocePacket
-from simulation.rack import InvariantError
+from simulation.faults.links import Wire
+from simulation.invariant import InvariantError
 from simulation.switch.state import Flow, Job, Out, Record, Slot, SpineJob, Tag
 from simulation.watched import Knowledge, WatchedSwitch
 
-if TYPE_CHECKING:
-    from simulation.faults.p4runtime import Connection
+
+class Connection(Protocol):
+    """A controller's, as far as the switch is concerned."""
+
+    def cut(self) -> None:
+        """It ends."""
+
+    def echo(self, nonce: int) -> None:
+        """A probe came back."""
 
 
 class Shadow(Protocol):
@@ -99,14 +107,14 @@ class GhostSwitch(WatchedSwitch):
 
 
 class SwitchNode:
-    """`boots`: how often it was started; another number ends all connections. `up`: it processes frames."""
+    """`out`: what each port leads to; `boots`: how often it was started, another number ends all connections;
+    `up`: it processes frames.
+    """
 
-    def __init__(
-        self, name: str, plane: GhostSwitch, send: Callable[[int, bytes], None], *, request_s: float
-    ) -> None:
+    def __init__(self, name: str, plane: GhostSwitch, *, request_s: float) -> None:
         self.name = name
         self.plane = plane
-        self.send = send
+        self.out: dict[int, Wire] = {}
         self.request_s = request_s
         self.up = True
         self.cut_off = 0  # how many faults keep the controller from it
@@ -119,6 +127,15 @@ class SwitchNode:
     def reachable(self) -> bool:
         """By its controller."""
         return self.up and not self.cut_off
+
+    def arrive(self, port: int, frame: bytes) -> None:
+        """A frame comes in by a port."""
+        for out_port, out in self.process(port, frame):
+            self.send(out_port, out)
+
+    def send(self, port: int, frame: bytes) -> None:
+        """It leaves by a port."""
+        self.out[port].send(frame)
 
     def process(self, port: int, frame: bytes) -> list[Out]:
         """What leaves."""

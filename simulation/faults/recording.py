@@ -8,17 +8,15 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from controller.entries import Entry
 from simulation.bmv2 import Bmv2
 from simulation.compiled import are_alike
 from simulation.faults.lockstep import difference
 from simulation.faults.node import SwitchNode
+from simulation.faults.world import World
 from simulation.switch.state import Out
-
-if TYPE_CHECKING:
-    from simulation.faults.world import World
 
 
 @dataclass(frozen=True)
@@ -78,7 +76,7 @@ class Playback:
 
     def record(self, world: World, node: SwitchNode) -> None:
         """For `World`: a switch of a run that begins."""
-        node.shadow = Recorder(node.name, world.ports(node.name))
+        node.shadow = Recorder(node.name, sorted(node.out))
         self.recorders.append(node.shadow)
 
     def compare(self) -> str:

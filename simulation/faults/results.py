@@ -14,7 +14,7 @@ from host_agent.transport import Operation, SwitchOp
 from host_agent.transport.operation import MARKED
 from host_agent.wire.aggregation import ElementType
 from simulation.cases import Case, same_bits
-from simulation.rack import InvariantError
+from simulation.invariant import InvariantError
 
 Array = NDArray[Any]
 
@@ -149,17 +149,11 @@ class Expected:
                 same_bits(out, first)
                 return
             self._first[key] = out.copy()
-            self._checked(module).check_reduction(inputs, out)
+            replace(case, module=module).check_reduction(inputs, out)
             return
         parts = self._parts.setdefault(key, {})  # reduce_scatter
         parts[rank] = out.copy()
         if len(parts) == len(members):
-            self._checked(module).check_reduction(
+            replace(case, module=module).check_reduction(
                 inputs, np.concatenate([parts[k] for k in range(len(members))])
             )
-
-    def _checked(self, module: str) -> Case:
-        case = self.case
-        if case.module == module:
-            return case
-        return replace(case, module=module)

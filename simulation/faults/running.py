@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from simulation.faults.world import Outcome
+from simulation.faults.playing import Outcome
 
 CHUNK = 10  # seeds that a process is given at a time
 

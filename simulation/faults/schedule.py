@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import random
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -347,40 +345,3 @@ def directions(config: Config) -> list[str]:
     """The links of a cluster, each in both directions."""
     ends = [(host.name, host.switch) for host in config.hosts] + [(link.a, link.b) for link in config.links]
     return [name for a, b in ends for name in (f"{a}>{b}", f"{b}>{a}")]
-
-
-class StrikesOfLink:
-    """What a direction of a link does to its frames, in the order in which they come."""
-
-    def __init__(
-        self, name: str, rates: Rates, seed: int, listed: Mapping[int, list[Strike]] | None, log: list[Strike]
-    ) -> None:
-        self.name = name
-        self._rates = rates
-        self._listed = listed
-        self._log = log
-        self._random = random.Random(f"{seed}/{name}")
-        bounds, total = [], 0.0
-        for kind in STRIKES:
-            total += getattr(rates, kind)
-            bounds.append((total, kind))
-        self._bounds, self._total = bounds, total
-        self.quiet = listed is None and total == 0.0
-
-    def at(self, frame: int) -> list[Strike] | None:
-        """What happens to a frame; None: nothing."""
-        if self._listed is not None:
-            struck = self._listed.get(frame)
-            if struck:
-                self._log.extend(struck)
-            return struck
-        chance = self._random.random()
-        if chance >= self._total:
-            return None
-        kind = next(kind for bound, kind in self._bounds if chance < bound)
-        late = self._rates.stale_ns if kind == "stale" else self._rates.late_ns
-        strike = Strike(
-            self.name, frame, kind, self._random.randrange(1, late), self._random.randrange(1 << 24)
-        )
-        self._log.append(strike)
-        return [strike]

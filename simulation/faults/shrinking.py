@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from simulation.faults.playing import Outcome
 from simulation.faults.schedule import (
     JobPlan,
     Mishap,
@@ -21,7 +22,6 @@ from simulation.faults.schedule import (
     Strike,
     directions,
 )
-from simulation.faults.world import Outcome
 
 T = TypeVar("T")
 Play = Callable[[Schedule], Outcome]

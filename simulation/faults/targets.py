@@ -12,9 +12,10 @@ from functools import cache
 from controller.updates import SwitchError
 from simulation.faults.drawing import draw
 from simulation.faults.node import SwitchNode
+from simulation.faults.playing import Outcome, run
 from simulation.faults.running import Tally
 from simulation.faults.schedule import Schedule
-from simulation.faults.world import Outcome, World
+from simulation.faults.world import World
 
 TARGETS = ("model", "embedded", "bmv2")
 
@@ -40,7 +41,7 @@ class Targeted:
 
     def one(self, schedule: Schedule, *, tracing: bool = False) -> Outcome:
         """One run."""
-        outcome = World(schedule, tracing=tracing, shadow=self.shadow).run()
+        outcome = run(schedule, tracing=tracing, shadow=self.shadow)
         if self.afterwards is not None:
             outcome.error = self.afterwards() or outcome.error
         return outcome

@@ -7,7 +7,7 @@ is held, and what the controller says whenever it comes.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from controller.api.messages import (
     Abort,
@@ -55,15 +55,15 @@ from host_agent.recovery import Attempt, LinkCut, repair, turn
 from host_agent.session import Break, Close, Open, Send, Session
 from host_agent.transport import EventType, Operation
 from simulation.faults.control import Conversation
-from simulation.faults.deaths import Death
 from simulation.faults.endpoints import AnyEndpoint, FastEndpoint, FastNicEndpoint
+from simulation.faults.job import JobRun
+from simulation.faults.links import Wire
+from simulation.faults.lives import Lives
 from simulation.faults.loop import NS
-from simulation.rack import InvariantError
+from simulation.faults.network import BackupNetwork, Network
+from simulation.faults.scene import Scene
+from simulation.invariant import InvariantError
 from simulation.switch.state import MOST_AGGREGATED
-
-if TYPE_CHECKING:
-    from simulation.faults.job import JobRun
-    from simulation.faults.world import BackupNetwork, Wire, World
 
 BACKLOG = 64  # frames that wait for a process that is stopped; more are lost
 JOIN_TIMEOUT_NS = 20 * NS
@@ -72,16 +72,18 @@ JOIN_TIMEOUT_NS = 20 * NS
 class Worker:
     """`state`: "new", "joining", "ready", "running", "leaving", "left", "ended" (with `end`), "dead"."""
 
-    def __init__(self, world: World, job: JobRun, rank: int) -> None:
-        self.world = world
+    def __init__(self, scene: Scene, network: Network, controller: Lives, job: JobRun, rank: int) -> None:
+        self.scene = scene
+        self.clock = scene.clock
+        self.network = network
+        self.controller = controller
         self.job = job
         self.joined_as = rank
-        self.rank = rank
         self.host = job.host_of(rank)
-        self.wire: Wire | BackupNetwork = world.host_wire(self.host.name)
+        self.wire: Wire | BackupNetwork = network.from_host(self.host)
         self.state = "new"
         self.end: Ended | str | None = None
-        self.management_ns = world.latency(f"management/{job.number}/{rank}", 50_000, 400_000)
+        self.management_ns = scene.latency(f"management/{job.number}/{rank}", 50_000, 400_000)
         self.qpn_out, self.qpn_in = job.plan.qpns[rank], job.plan.qpns[rank] + 1
         self.psn_out = job.plan.psns[rank]
         # The session
@@ -125,8 +127,8 @@ class Worker:
         """Join, and again where the controller cannot be reached."""
         if self.state == "new":
             self.state = "joining"
-            self.world.clock.after(JOIN_TIMEOUT_NS, self._give_up_joining)
-            self.session.begin(self.world.clock.now_ns)
+            self.clock.after(JOIN_TIMEOUT_NS, self._give_up_joining)
+            self.session.begin(self.clock.now_ns)
             self._act()
 
     def _give_up_joining(self) -> None:
@@ -139,11 +141,10 @@ class Worker:
         """SIGKILL: the kernel closes its connection with the controller."""
         if self.over:
             return
-        self.world.note(f"{self} is killed")
-        self.job.deaths.append(Death.of(self))
+        self.scene.note(f"{self} is killed")
         self.state = "dead"
         self._close()
-        self.job.worker_over(self)
+        self.job.worker_over()
         if self.conversation is not None:
             self.conversation.closed_by_worker()
 
@@ -151,12 +152,12 @@ class Worker:
         """SIGSTOP, and SIGCONT then."""
         if self.over or self.stopped_until_ns:
             return
-        self.world.note(f"{self} is stopped")
+        self.scene.note(f"{self} is stopped")
         self.stopped_until_ns = until_ns
-        self.world.clock.at(until_ns, self._go_on)
+        self.clock.at(until_ns, self._go_on)
 
     def _go_on(self) -> None:
-        self.world.note(f"{self} goes on")
+        self.scene.note(f"{self} goes on")
         self.stopped_until_ns = 0
         backlog, self._backlog = self._backlog, []
         for kind, what in backlog:
@@ -173,18 +174,23 @@ class Worker:
 
     def _close(self) -> None:
         """Its queue pairs are gone."""
+        self._steps = self._waiting = None
         if self.endpoint is not None:
             self.job.closes(self)
-            self.world.forget_qps(self)
-            self.world.retransmitted += self.endpoint.counters().retransmitted_packets
+            self.network.close(self, self.endpoint.config)
             self.endpoint.close()
             self.endpoint = None
-        self._steps = self._waiting = None
+
+    def free(self) -> None:
+        """The run is over."""
+        if self.endpoint is not None:
+            self.endpoint.close()
+            self.endpoint = None
 
     def _finish(self, state: str, end: Ended | str | None = None) -> None:
         if self.over:
             return
-        self.world.note(f"{self}: {state}{'' if end is None else f', {end}'}")
+        self.scene.note(f"{self}: {state}{'' if end is None else f', {end}'}")
         self.state, self.end = state, end
         self._close()
         if isinstance(end, Ended):
@@ -192,20 +198,20 @@ class Worker:
         else:
             self.session.close()
         self._act()
-        self.job.worker_over(self)
+        self.job.worker_over()
 
     # The session with the controller.
 
     def take_other_queue_pairs(self) -> None:
         """The controller says so: when joining again, as host_agent/joining.py."""
-        self.qpn_out = self.world.fresh_qpn()
+        self.qpn_out = self.network.fresh_qpn()
         self.qpn_in = self.qpn_out + 1
         self.session = Session(self.request())
 
     def request(self) -> Join:
         """With the queue pairs that it has now."""
         plan = self.job.plan
-        mac, ip = self.world.backup_of(self.host)
+        mac, ip = BackupNetwork.interface_of(self.host)
         return Join(
             job=self.job.name,
             world_size=self.job.plan_size,
@@ -232,8 +238,8 @@ class Worker:
         for action in self.session.actions():
             match action:
                 case Open(first):
-                    self.conversation = Conversation(self.world, self)
-                    self.world.clock.after(self.management_ns, self._arrives, self.conversation, first)
+                    self.conversation = Conversation(self.clock, self)
+                    self.clock.after(self.management_ns, self._arrives, self.conversation, first)
                 case Send(message) if self.conversation is not None:
                     self.conversation.say(message)
                 case Break() if self.conversation is not None:
@@ -244,19 +250,18 @@ class Worker:
         due = self.session.next_timeout()
         if due is not None and (self._due_ns is None or due < self._due_ns):
             self._due_ns = due
-            self.world.clock.at(max(due, self.world.clock.now_ns), self._is_due, due)
+            self.clock.at(max(due, self.clock.now_ns), self._is_due, due)
 
     def _is_due(self, due_ns: int) -> None:
         if self._due_ns != due_ns or self.over or self._is_stopped("_is_due", due_ns):
             return
         self._due_ns = None
-        self.session.timeout(self.world.clock.now_ns)
+        self.session.timeout(self.clock.now_ns)
         self._act()
 
     def _arrives(self, conversation: Conversation, first: Join | Resume) -> None:
-        controller = self.world.controller
-        cut = self.world.clock.now_ns < self.cut_until_ns
-        if controller is None or not controller.listening or cut:
+        controller = self.controller.listening
+        if controller is None or self.clock.now_ns < self.cut_until_ns:
             conversation.hang_up("the controller cannot be reached")
         elif conversation.open:
             controller.connect(conversation, first)
@@ -267,7 +272,7 @@ class Worker:
             return
         if self._is_stopped("hung_up", conversation, why, gone):
             return
-        self.session.broken(why, self.world.clock.now_ns, final=not gone)
+        self.session.broken(why, self.clock.now_ns, final=not gone)
         if self.session.refused is not None:
             self._finish("ended", f"not taken in: {why}")
         elif self.session.ended is not None:
@@ -278,6 +283,11 @@ class Worker:
     def ready(self) -> Ready | None:
         """The job as the controller has set it up last."""
         return self.session.ready
+
+    @property
+    def rank(self) -> int:
+        """In its generation."""
+        return self.session.rank
 
     @property
     def is_leaving(self) -> bool:
@@ -303,9 +313,9 @@ class Worker:
             return
         if self._is_stopped("told", conversation, event):
             return
-        if self.world.tracing and not isinstance(event, Heartbeat):
-            self.world.note(f"{self} hears {type(event).__name__}")
-        self.session.heard(event, self.world.clock.now_ns)
+        if self.scene.tracing and not isinstance(event, Heartbeat):
+            self.scene.note(f"{self} hears {type(event).__name__}")
+        self.session.heard(event, self.clock.now_ns)
         self._act()
         if isinstance(event, Heartbeat):
             self._return()
@@ -340,7 +350,6 @@ class Worker:
         self.say(Up())
 
     def _connect(self, ready: Ready) -> None:
-        self.rank = ready.rank
         self._received = self._completed = self._last_op = 0
         self._timer_ns = None
         self.job.connected(self, ready)
@@ -348,16 +357,16 @@ class Worker:
             return
         request = self.session.join
         if ready.backup:
-            mac, ip = self.world.backup_of(self.host)
+            mac, ip = BackupNetwork.interface_of(self.host)
             request = replace(request, worker=replace(request.worker, mac=mac, ip=ip))
-        self.wire = self.world.backup_wire if ready.backup else self.world.host_wire(self.host.name)
+        self.wire = self.network.backup if ready.backup else self.network.from_host(self.host)
         config = replace(
             transport_config(request, ready, retry_limit=0),
             first_message=self.job.first_message(ready.generation),
         )
         nic = self.joined_as in self.job.plan.adapters
         self.endpoint = FastNicEndpoint(config) if nic else FastEndpoint(config)
-        self.world.know_qps(self)
+        self.network.open(self, self.job, config, ready)
 
     def _begin(self) -> None:
         """All are up for the first time."""
@@ -375,7 +384,7 @@ class Worker:
 
     def _act_on_job(self) -> None:
         """What takes time takes some here, too."""
-        member, later = self.member, self.world.clock.after
+        member, later = self.member, self.clock.after
         assert member is not None
         for action in member.actions():
             match action:
@@ -394,8 +403,8 @@ class Worker:
                     self._begin_repair(action)
                 case WentOn(ready=ready):
                     self.job.renewals += 1
-                    if self.world.tracing:
-                        self.world.note(
+                    if self.scene.tracing:
+                        self.scene.note(
                             f"{self} goes on as rank {self.rank} of {ready.world_size}, generation "
                             f"{ready.generation}"
                         )
@@ -409,26 +418,22 @@ class Worker:
                     raise InvariantError(f"{self}: {reason}")
 
     def _latency(self, what: str, renewal: int) -> int:
-        return self.world.latency(f"{what}/{self.job.number}/{self.joined_as}/{renewal}", 0, 3_000_000)
+        return self.scene.latency(f"{what}/{self.job.number}/{self.joined_as}/{renewal}", 0, 3_000_000)
 
     def _cut(self) -> None:
         """Nothing is sent any more."""
         assert self.member is not None
         self._require_held(self.member.renewal)
         self.job.newest = max(self.job.newest, self.member.renewal)
-        self._steps = self._waiting = self._repair = self._settling = None
-        if self.endpoint is not None:
-            self.job.closes(self)
-            self.world.forget_qps(self)
-            self.endpoint.close()
-            self.endpoint = None
+        self._repair = self._settling = None
+        self._close()
         if self.running:
             self.member.parked()
             self._act_on_job()
 
     def _require_held(self, renewal: int) -> None:
         """What was planned cuts nothing."""
-        controller = self.world.controller
+        controller = self.controller.current
         if controller is None or not self.running:
             return
         for running in controller.registry.jobs():
@@ -440,9 +445,9 @@ class Worker:
         assert self.member is not None
         if self.over or not self.member.wants(renewal) or self._is_stopped("_offer", renewal):
             return
-        self.qpn_out = self.world.fresh_qpn()
+        self.qpn_out = self.network.fresh_qpn()
         self.qpn_in = self.qpn_out + 1
-        self.psn_out = self.world.latency(f"psn/{self.qpn_out}", 0, 2**24 - 1)
+        self.psn_out = self.scene.latency(f"psn/{self.qpn_out}", 0, 2**24 - 1)
         if self.joined_as % 2:
             self.psn_out = 2**24 - 1 - self.psn_out % 30
         self.member.offered(renewal, qpn_out=self.qpn_out, psn_out=self.psn_out, qpn_in=self.qpn_in)
@@ -487,8 +492,8 @@ class Worker:
             return
         self._thinking = True
         delay = self.job.plan.work[self.collective].think_ns
-        slow = self.world.latency(f"think/{self.job.number}/{self.joined_as}/{self.collective}", 0, delay)
-        self.world.clock.after(slow, self._thought, self.collective)
+        slow = self.scene.latency(f"think/{self.job.number}/{self.joined_as}/{self.collective}", 0, delay)
+        self.clock.after(slow, self._thought, self.collective)
 
     def _thought(self, collective: int) -> None:
         if self.over or self._is_stopped("_thought", collective):
@@ -528,8 +533,7 @@ class Worker:
         self._out = self._array if in_place else case.output(size)
         self._module = case.module
         call = case.call(seat.rank, size, self.collective, seat.ring)
-        steps = case.steps(call, self._array, self._out) if size > 1 else alone(self._array, self._out)
-        return Attempt(self._array if in_place else None, call, steps)
+        return Attempt(self._array if in_place else None, call, case.steps(call, self._array, self._out))
 
     def _mode_now(self) -> Mode:
         """What a collective of this generation runs in that begins now."""
@@ -584,10 +588,10 @@ class Worker:
 
     def _post(self, operation: Operation) -> int:
         assert self.endpoint is not None
-        op_id = self.endpoint.post(operation, self.world.clock.now_ns)
+        op_id = self.endpoint.post(operation, self.clock.now_ns)
         self._last_op = op_id
         assert self.ready is not None
-        self.job.deliveries(self.ready.generation).post(self.rank, op_id, operation)
+        self.job.generations[self.ready.generation].deliveries.post(self.rank, op_id, operation)
         return op_id
 
     def _done(self) -> None:
@@ -610,7 +614,7 @@ class Worker:
         if self._unreturned is None:
             return True
         assert self.ready is not None
-        if not self.session.confirm(self.world.clock.now_ns):
+        if not self.session.confirm(self.clock.now_ns):
             self._act()
             return False
         (collective, generation, out), self._unreturned = self._unreturned, None
@@ -624,7 +628,7 @@ class Worker:
         """From the wire."""
         if self.endpoint is None or self._is_stopped("receive", frame):
             return
-        self.endpoint.receive(frame, self.world.clock.now_ns)
+        self.endpoint.receive(frame, self.clock.now_ns)
         self.flush()
 
     def flush(self) -> None:
@@ -632,7 +636,7 @@ class Worker:
         endpoint = self.endpoint
         if endpoint is None or self.stopped_until_ns:
             return
-        now = self.world.clock.now_ns
+        now = self.clock.now_ns
         while True:
             while frames := endpoint.poll(now):
                 for frame in frames:
@@ -649,20 +653,19 @@ class Worker:
             if self.endpoint is not endpoint:
                 return
         self._perhaps_settled()
-        self.job.check_windows(self)
+        self.job.generations[endpoint.config.generation].check_windows(self)
         timer = endpoint.next_timeout_ns()
         if timer is not None and (self._timer_ns is None or timer < self._timer_ns):
             self._timer_ns = timer
-            self.world.clock.at(max(timer, now), self._on_timer, endpoint, timer)
+            self.clock.at(max(timer, now), self._on_timer, endpoint, timer)
 
     def _delivered(self, kind: EventType, op_id: int) -> None:
         if op_id > self._received:
             assert self.ready is not None
-            deliveries = self.job.deliveries(self.ready.generation)
+            deliveries = self.job.generations[self.ready.generation].deliveries
             for number in range(self._received + 1, op_id + 1):
                 deliveries.deliver(self.rank, number, str(self))
             self._received = op_id
-            self.world.progress()
         if kind is EventType.COMPLETED:
             self._completed = op_id
 
@@ -674,18 +677,10 @@ class Worker:
 
     def _failed(self, why: str) -> None:
         """The endpoint gave up: the job ends for everybody."""
-        self.world.note(f"{self} fails: {why}")
+        self.scene.note(f"{self} fails: {why}")
         reason = f"rank {self.rank}: {why}"
         self.job.failures.append(f"{self}: {why}")
         self.say(Abort(reason))
         assert self.endpoint is not None
         self.endpoint.halt()
         self._steps = self._waiting = None
-
-
-def alone(array: Any, out: Any) -> Steps[Any]:
-    """What a collective of one worker does."""
-    if out.size == array.size:
-        out[...] = array
-    return
-    yield

@@ -28,10 +28,11 @@ from host_agent.errors import JobEndedError, WorkerLostError
 from host_agent.joining import transport_config
 from host_agent.numbering import IN_NETWORK_LIMIT
 from host_agent.transport import TransportConfig
-from simulation.rack import Faults, Simulation
+from simulation.faults.schedule import Rates
 from tests.controller.fake_switch import FakeSwitch
 from tests.controller.test_service import CONFIG, Served, request_of
 from tests.host_agent.fakes import SimulatedFabric, SimulatedLink
+from tests.host_agent.rack import Simulation
 
 pytestmark = pytest.mark.filterwarnings("ignore::host_agent.communicator.RingFallbackWarning")
 
@@ -59,7 +60,7 @@ class Rack:
     """The workers of one job."""
 
     def __init__(
-        self, served: Served, switch: RackSwitch, *, faults: Faults | None = None, first_message: int = 0
+        self, served: Served, switch: RackSwitch, *, faults: Rates | None = None, first_message: int = 0
     ) -> None:
         self.served = served
         self.sessions = [ControllerSession(served.address) for _ in range(SIZE)]
@@ -239,7 +240,7 @@ def rack(served: Served, switch: RackSwitch) -> Iterator[Callable[..., Rack]]:
     racks: list[Rack] = []
 
     def start(
-        *, quotas: Quotas | None = NO_ROOM, faults: Faults | None = None, first_message: int = 0
+        *, quotas: Quotas | None = NO_ROOM, faults: Rates | None = None, first_message: int = 0
     ) -> Rack:
         set_up = threading.Event()
 
@@ -262,7 +263,7 @@ def rack(served: Served, switch: RackSwitch) -> Iterator[Callable[..., Rack]]:
 def test_a_job_that_begins_by_ring_is_moved_into_the_switch_and_out_again(
     rack: Callable[..., Rack], served: Served, dtype: Any
 ) -> None:
-    job = rack(faults=Faults(loss=0.01, duplicate=0.01, reorder=0.02))
+    job = rack(faults=Rates(loss=0.01, duplicate=0.01, reorder=0.02))
     assert job.communicators[0].mode_reason.startswith(
         "it needs 256 slots, more than the 0 of tenant default"
     )

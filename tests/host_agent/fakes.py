@@ -52,7 +52,9 @@ from host_agent.transport import (
     TransportTimeoutError,
 )
 from host_agent.transport.events import EventType, FailureCode
-from simulation.rack import GENERATION, JOB, Faults, Simulation, configs
+from simulation.faults.schedule import Rates
+from simulation.rack import GENERATION, JOB, configs
+from tests.host_agent.rack import Simulation
 
 _TICK_S = 0.25
 ALL_NAMES_S = 3.0  # how long a worker has to say what it has called
@@ -377,7 +379,7 @@ class FakeRack:
         mode: Mode = Mode.IN_NETWORK,
         reason: str = "",
         timeout_s: float = 20.0,
-        faults: Faults | None = None,
+        faults: Rates | None = None,
         ring: tuple[int, ...] = (),
     ) -> None:
         workers = configs(world_size, path_mtu=1024, ring=ring)

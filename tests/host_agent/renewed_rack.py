@@ -6,19 +6,23 @@ result, as a training step does.
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from controller.api.messages import Mode
-from host_agent.collectives.plan import Call, Restored, Steps
-from host_agent.recovery import Ledger, Window, is_consistent, repair
+from host_agent.collectives.plan import Call, Steps
+from host_agent.recovery import Attempt, Ledger, LinkCut, Window, is_consistent, repair, turn
 from simulation.cases import Case
-from simulation.rack import Faults, InvariantError, Simulation, configs
+from simulation.faults.schedule import Rates
+from simulation.rack import configs
+from tests.host_agent.rack import Simulation, check
 
 Array = NDArray[Any]
 
@@ -31,8 +35,9 @@ class Member:
     ledger: Ledger
     inputs: list[Array]
     results: list[Array] = field(default_factory=list)
-    steps: Steps[Any] | None = None  # of the collective that it is in
-    out: Array | None = None
+    turn: Steps[Any] | None = None  # of the collective that it is in
+    begin: Callable[[], Attempt] = field(init=False)
+    out: Array = field(init=False)
     in_place: bool = False
 
 
@@ -49,7 +54,7 @@ class RenewedRack:
         window: int = 4,
         packets: int = 4,
         path_mtu: int = 256,
-        faults: Faults | None = None,
+        faults: Rates | None = None,
     ) -> None:
         self.cases, self.seed, self.faults = list(cases), seed, faults
         self.shape = Window(window, packets, path_mtu)
@@ -117,17 +122,10 @@ class RenewedRack:
         for rank, worker in enumerate(simulation.workers):
             worker.program = programs[rank]
             simulation.advance(rank)
-        events = 0
-        while not simulation.settled():
-            if until(events):
-                break
-            if not simulation.step() or simulation.now_ns > 3600e9:
-                raise InvariantError(f"nothing will ever happen again: {simulation.state()}")
-            events += 1
-        assert not any(worker.failure for worker in simulation.workers), [
-            w.failure for w in simulation.workers
-        ]
-        self.events += events
+        events = itertools.count()
+        simulation.until(lambda: simulation.settled() or until(next(events)), limit_s=3600)
+        assert not any(worker.failure for worker in simulation.workers)
+        self.events += next(events)
         if simulation.settled():
             return True
         ranks = list(range(len(self.members)))
@@ -157,58 +155,39 @@ class RenewedRack:
             call = Call(rank=rank, world_size=size, collective=collective, ring=ring)
             yield from repair(ledger, call, holder=holder, mode=mode)
         ledger.window = window
-        if member.steps is not None:
-            if ledger.restored:
-                ledger.put_result()
-                try:
-                    member.steps.throw(Restored())
-                except StopIteration:
-                    self._end(member)
-                else:
-                    raise AssertionError("a collective that was restored needs the network again")
-            else:
-                ledger.restore_input()
-                yield from self._attempt(member, rank, mode, ring)
+        member.begin = partial(self._begin, member, rank, size, mode, ring)
         while len(member.results) < len(self.cases):
-            number = len(member.results)
-            source = member.inputs[number]
-            case = self.cases[number]
-            # As the communicator: the output may be the input, of collectives that allow it.
-            same = member.in_place and case.name == "all_reduce"
-            member.out = source if same else case.output(size)
-            ledger.begin(source if same else None)
-            yield from self._attempt(member, rank, mode, ring)
+            try:
+                if member.turn is not None:
+                    step = member.turn.throw(LinkCut())
+                else:
+                    member.turn = turn(ledger, lambda: member.begin())
+                    step = next(member.turn)
+                while True:
+                    step = member.turn.send((yield step))
+            except StopIteration:
+                self._end(member)
 
-    def _attempt(self, member: Member, rank: int, mode: Mode, ring: tuple[int, ...]) -> Steps[None]:
-        number, size = len(member.results), len(self.members)
-        case = self.cases[number]
+    def _begin(self, member: Member, rank: int, size: int, mode: Mode, ring: tuple[int, ...]) -> Attempt:
+        """As the communicator: the output may be the input, of collectives that allow it."""
+        number = len(member.results)
+        case, source = self.cases[number], member.inputs[number]
         if mode is Mode.RING:
             case = replace(case, module="ring")
-        assert member.out is not None
-        if member.out is not member.inputs[number]:
-            member.out = case.output(size)
+        same = member.in_place and case.name == "all_reduce"
+        member.out = source if same else case.output(size)
         call = case.call(rank, size, number, ring)
-        member.ledger.attempt(call)
-        member.steps = case.steps(call, member.inputs[number], member.out)
-        try:
-            step = next(member.steps)
-            while True:
-                reply = yield step
-                step = member.steps.send(reply)
-        except StopIteration:
-            self._end(member)
+        return Attempt(source if same else None, call, case.steps(call, source, member.out))
 
     def _end(self, member: Member) -> None:
-        member.ledger.finish()
-        member.steps = None
-        assert member.out is not None
+        member.turn = None
         member.results.append(member.out.copy())
         for array in (member.out, member.inputs[len(member.results) - 1]):
             array.view(np.uint8)[...] = 0xA5
 
     def check(self, number: int) -> None:
         """Collective `number` of a job that lost nobody is right on every rank."""
-        self.cases[number].check(self.given[number], [member.results[number] for member in self.members])
+        check(self.cases[number], self.given[number], [member.results[number] for member in self.members])
 
 
 def _deafen(simulation: Simulation, rank: int) -> None:

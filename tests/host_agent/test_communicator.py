@@ -28,7 +28,8 @@ from host_agent.errors import (
 from host_agent.quantisation import BFLOAT16, error_bound
 from host_agent.runner import Alone
 from host_agent.transport import Operation
-from simulation.rack import Faults, Simulation, configs
+from simulation.faults.schedule import Rates
+from simulation.rack import configs
 from tests.host_agent.fakes import (
     FakeController,
     FakeMembership,
@@ -37,6 +38,7 @@ from tests.host_agent.fakes import (
     SimulatedLink,
     ready_of,
 )
+from tests.host_agent.rack import Simulation
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -568,7 +570,7 @@ def test_an_exception_in_a_with_block_ends_the_job_for_the_others_instead_of_han
 
 
 def test_bad_links_show_in_the_statistics_and_not_in_the_sums() -> None:
-    rack = FakeRack(3, faults=Faults(loss=0.05, duplicate=0.05))
+    rack = FakeRack(3, faults=Rates(loss=0.05, duplicate=0.05))
     results = rack.run(lambda c: (c.all_reduce(ramp(c.rank, 20000, np.int32)), c.statistics()))
     expected = sum(ramp(rank, 20000, np.int32) for rank in range(3))
     for result, statistics in results:

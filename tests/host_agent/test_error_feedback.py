@@ -15,7 +15,7 @@ from host_agent.communicator import Communicator
 from host_agent.error_feedback import ErrorFeedback
 from host_agent.errors import MismatchError, UsageError
 from host_agent.quantisation import Blocks, block_sum, error_bound
-from simulation.rack import Faults
+from simulation.faults.schedule import Rates
 from tests.host_agent.fakes import FakeRack
 from tests.host_agent.test_renewing import BAD_LINKS, eventually
 
@@ -106,7 +106,7 @@ class Rounds:
 
 @pytest.mark.parametrize("op", ["sum", "avg"])
 @pytest.mark.parametrize("faults", [None, BAD_LINKS], ids=["good links", "bad links"])
-def test_what_is_rounded_away_goes_into_the_next_sum(op: str, faults: Faults | None) -> None:
+def test_what_is_rounded_away_goes_into_the_next_sum(op: str, faults: Rates | None) -> None:
     rack, rounds = FakeRack(3, faults=faults), Rounds(3, op)
 
     def work(c: Communicator) -> None:

@@ -23,11 +23,12 @@ from host_agent.joining import Place
 from host_agent.metrics import AgentMetrics, Statistics
 from host_agent.runner import Alone
 from host_agent.transport.events import Counters
-from simulation.rack import Simulation, configs
+from simulation.rack import configs
 from telemetry.address import STATE_PATH, VARIABLE, Address, MetricsError
 from telemetry.client import fetch
 from telemetry.server import registry
 from tests.host_agent.fakes import FakeController, FakeMembership, SimulatedFabric, SimulatedLink, ready_of
+from tests.host_agent.rack import Simulation
 from topologies.processes import ProcessId
 
 NUMBERED = Counters(**{field.name: number for number, field in enumerate(fields(Counters), 1)})

@@ -16,12 +16,12 @@ import pytest
 from controller.api.messages import HoldAt, Mode, Moved, Pause
 from host_agent.communicator import Communicator
 from host_agent.errors import CommunicatorClosedError, JobEndedError, UsageError, WorkerLostError
-from simulation.rack import Faults
+from simulation.faults.schedule import Rates
 from tests.host_agent.fakes import FakeRack
 
 pytestmark = pytest.mark.filterwarnings("ignore::host_agent.communicator.RingFallbackWarning")
 
-BAD_LINKS = Faults(loss=0.03, duplicate=0.03, reorder=0.05, corrupt=0.01)
+BAD_LINKS = Rates(loss=0.03, duplicate=0.03, reorder=0.05, corrupt=0.01)
 
 
 @pytest.fixture
@@ -47,11 +47,11 @@ def exact(number: int, dtype: Any, world_size: int) -> Any:
     return sum(values(rank, number, np.int64) for rank in range(world_size)).astype(dtype)
 
 
-@pytest.mark.parametrize("faults", [Faults(), BAD_LINKS], ids=["good links", "bad links"])
+@pytest.mark.parametrize("faults", [Rates(), BAD_LINKS], ids=["good links", "bad links"])
 @pytest.mark.parametrize("dtype", [np.int32, np.float32], ids=lambda dtype: dtype.__name__)
 @pytest.mark.parametrize("first", [Mode.RING, Mode.IN_NETWORK], ids=lambda mode: mode.name)
 def test_every_sum_is_exact_while_a_job_moves_there_and_back(
-    pool: ThreadPoolExecutor, first: Mode, dtype: Any, faults: Faults
+    pool: ThreadPoolExecutor, first: Mode, dtype: Any, faults: Rates
 ) -> None:
     rack = FakeRack(3, mode=first, reason="no free slots", faults=faults, ring=(1, 0, 2))
     enough = threading.Event()
@@ -173,7 +173,7 @@ def test_steps_that_are_said_again_are_answered_again() -> None:
 @pytest.mark.slow
 def test_nothing_is_held_before_all_is_acknowledged() -> None:
     """Rank 1's result can be there while rank 0's own packets are not acknowledged: Held waits."""
-    rack = FakeRack(2, mode=Mode.IN_NETWORK, faults=Faults(loss=0.3))
+    rack = FakeRack(2, mode=Mode.IN_NETWORK, faults=Rates(loss=0.3))
     for _ in range(10):
         rack.run(lambda c: c.all_reduce(np.ones(2000, np.int32)))
         rack.controller.say(Pause(1))

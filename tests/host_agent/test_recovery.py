@@ -17,7 +17,7 @@ from host_agent.quantisation import BFLOAT16
 from host_agent.recovery import Ledger, Window, is_consistent
 from host_agent.wire.aggregation import Reduction
 from simulation.cases import DTYPES, REDUCTIONS, Case
-from simulation.rack import Faults
+from simulation.faults.schedule import Rates
 from tests.host_agent.renewed_rack import RenewedRack
 
 MODES = [Mode.IN_NETWORK, Mode.RING]
@@ -113,7 +113,7 @@ ANY = st.builds(
 )
 WINDOWS = st.sampled_from([(1, 2, 256), (2, 4, 256), (4, 2, 512), (8, 2, 256), (4, 4, 1024)])
 FAULTS = st.builds(
-    Faults,
+    Rates,
     loss=st.sampled_from([0, 0.03]),
     duplicate=st.sampled_from([0, 0.1]),
     reorder=st.sampled_from([0, 0.2]),
@@ -138,7 +138,7 @@ def test_any_number_of_cuts_anywhere(
     cases: list[Case],
     cuts: list[tuple[int, int]],
     modes: list[Mode],
-    faults: Faults,
+    faults: Rates,
     in_place: bool,
     seed: int,
 ) -> None:

@@ -28,12 +28,12 @@ from host_agent.errors import (
     WorkerLostError,
 )
 from host_agent.membership import MembershipChange
-from simulation.rack import Faults
+from simulation.faults.schedule import Rates
 from tests.host_agent.fakes import FakeRack
 
 pytestmark = pytest.mark.filterwarnings("ignore::host_agent.errors.RingFallbackWarning")
 
-BAD_LINKS = Faults(loss=0.03, duplicate=0.03, reorder=0.05, corrupt=0.01)
+BAD_LINKS = Rates(loss=0.03, duplicate=0.03, reorder=0.05, corrupt=0.01)
 ONES = np.ones(5, np.int32)
 
 
@@ -65,10 +65,10 @@ def exact(number: int, dtype: Any, ranks: list[int]) -> Any:
     return sum(values(rank, number, np.int64) for rank in ranks).astype(dtype)
 
 
-@pytest.mark.parametrize("faults", [Faults(), BAD_LINKS], ids=["good links", "bad links"])
+@pytest.mark.parametrize("faults", [Rates(), BAD_LINKS], ids=["good links", "bad links"])
 @pytest.mark.parametrize("dtype", [np.int32, np.float32], ids=lambda dtype: dtype.__name__)
 def test_every_sum_is_exact_while_a_job_is_renewed_again_and_again(
-    pool: ThreadPoolExecutor, dtype: Any, faults: Faults
+    pool: ThreadPoolExecutor, dtype: Any, faults: Rates
 ) -> None:
     rack = FakeRack(3, faults=faults)
     enough = threading.Event()
@@ -361,10 +361,10 @@ def test_who_takes_the_warning_for_an_error_gets_it_from_a_call_that_has_done_no
 # ---- Workers that die
 
 
-@pytest.mark.parametrize("faults", [Faults(), BAD_LINKS], ids=["good links", "bad links"])
+@pytest.mark.parametrize("faults", [Rates(), BAD_LINKS], ids=["good links", "bad links"])
 @pytest.mark.parametrize("mode", [Mode.IN_NETWORK, Mode.RING], ids=lambda mode: mode.name)
 def test_an_elastic_job_sums_with_a_dead_worker_for_all_or_without_it_for_all(
-    pool: ThreadPoolExecutor, mode: Mode, faults: Faults
+    pool: ThreadPoolExecutor, mode: Mode, faults: Rates
 ) -> None:
     rack = FakeRack(4, faults=faults)
     enough = threading.Event()

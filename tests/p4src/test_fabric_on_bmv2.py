@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from random import Random
 
-import numpy as np
 import pytest
 
-from controller.entries import TableEntry
-from host_agent.wire.aggregation import Reduction
+from controller.entries import TableEntry, key_of
 from simulation.bmv2 import Bmv2
-from simulation.cases import Case
-from simulation.jobs import JobSettings
-from simulation.network import fabric_config
-from simulation.rack import Faults
-from simulation.scenarios import Scenario
+from simulation.faults.schedule import Rates, Schedule
 from simulation.switch.comparing import normal
 from simulation.switch.from_entries import EntrySwitch
 from tests.p4src.entry_pair import FLOW_COUNTERS
-from tests.p4src.test_fabric_against_model import recorded, something_else
+from tests.p4src.test_fabric_against_model import something_else
+from tests.simulation.worlds import a_gather, a_job, a_schedule, a_sum, frames_of, recorded, written
 from tests.soft_switch.switches import BMV2
 
 pytestmark = [
@@ -32,48 +26,37 @@ pytestmark = [
 FRAMES = 500
 
 
-def scenario() -> Scenario:
+def scenario() -> Schedule:
     """Two jobs in two racks, one of NICs that want RNR NAKs and of a straggler; links lose and repeat."""
-    hosts = fabric_config(2, [3, 2]).hosts
-    int32, float16 = np.dtype(np.int32), np.dtype(np.float16)
-    cases = [
-        Case("in_network", "all_reduce", float16, 700),
-        Case("in_network", "all_reduce", float16, 300, Reduction.MAX),
-        Case("in_network", "all_reduce", int32, 300),
-        Case("ring", "all_gather", int32, 60),
+    work = [
+        a_sum(700, "float16", scaled=True),
+        a_sum(300, "float16", scaled=True, reduction="MAX"),
+        a_sum(300),
+        a_gather(60),
     ]
-    cases = [replace(case, scaled=True) for case in cases]
-    faults = Faults(loss=0.05, duplicate=0.1, reorder=0.1)
-    return Scenario(
-        seed=5,
-        spines=2,
-        hosts=[3, 2],
-        jobs=[
-            JobSettings(placement=[hosts[k] for k in (0, 3, 1, 4)], cases=cases, path_mtu=512),
-            JobSettings(placement=[hosts[k] for k in (2, 4, 0)], cases=cases, adapters=frozenset({0, 1, 2})),
-        ],
-        starts_ns=[0, 0],
-        late_ns=[(), (0, 0, 60_000_000)],
-        host_links=faults,
-        uplinks=faults,
+    return a_schedule(
+        2,
+        [3, 2],
+        a_job([0, 3, 1, 4], work, path_mtu=512),
+        a_job([2, 4, 0], work, number=2, adapters=[0, 1, 2], late_ns=[0, 0, 60_000_000]),
+        links=Rates(loss=0.05, duplicate=0.1, reorder=0.1),
+        spread="messages",
     )
 
 
 @pytest.mark.parametrize("name", ["l1", "s1"])
 def test_bmv2_does_what_the_model_does(name: str) -> None:
     """With strange packets between; the job's entries stay to the end."""
-    steps = recorded(scenario())[name].steps
-    writes = [step for step in steps if step[0] == "write" and not step[2]]
-    entries = [entry for step in writes for entry in step[1]]  # type: ignore[union-attr]
+    steps = recorded(scenario())[name]
+    entries = list({key_of(entry): entry for entry in written(steps)}.values())
     chance = Random(7)
     frames: list[tuple[int, bytes]] = []
     sent: list[tuple[int, bytes]] = []
-    for step in steps:
-        if isinstance(step[1], int) and isinstance(step[2], bytes):
-            sent.append((step[1], step[2]))
-            frames.append(sent[-1])
-            if chance.random() < 0.2:
-                frames.append(something_else(chance, sent))
+    for frame in frames_of(steps):
+        sent.append(frame)
+        frames.append(frame)
+        if chance.random() < 0.2:
+            frames.append(something_else(chance, sent))
     ports = {"l1": [1, 2, 3, 101, 102], "s1": [1, 2]}[name]
     frames = [frame for frame in frames[:FRAMES] if frame[0] in ports]
     model = EntrySwitch()

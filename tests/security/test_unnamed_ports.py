@@ -7,28 +7,21 @@ model.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Address
 from typing import Any
 
-import numpy as np
 import pytest
 
 from controller.routes import switch_ip
-from controller.specs import Member
+from host_agent.transport import TransportConfig
 from host_agent.wire.aggregation import SUMMED_BIT, AggregationHeader, Flags, Op
 from host_agent.wire.headers import Aeth, Bth, Ethernet, IPv4, Opcode, RocePacket, Udp
 from p4src import CPU_PORT
-from simulation.cases import Case
-from simulation.fabric import FabricSimulation
-from simulation.jobs import JobSettings
-from simulation.network import End, fabric_config
-from simulation.rack import Faults
-from simulation.scenarios import Scenario
-from simulation.switch.from_entries import EntrySwitch
 from simulation.switch.tree_packets import TREE_PORT, Kind, TreePacket
 from tests.p4src.entry_pair import EntryPair
+from tests.simulation.worlds import End, a_job, a_schedule, a_sum, far_ends, installed
 
 UNNAMED = 77
 NOBODYS_QP = 0xABCDE
@@ -40,8 +33,7 @@ class Fabric:
 
     switches: dict[str, EntryPair]
     ends: dict[tuple[str, int], End]
-    members: list[Member]
-    ring: Sequence[int]  # ranks in its order
+    members: list[TransportConfig]  # in the order of the ring, which is that of their ranks
     ports: dict[IPv4Address, tuple[str, int]] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -64,10 +56,9 @@ class Fabric:
         return sum(sum(switch.model.port_counters[counter].values()) for switch in self.switches.values())
 
     @property
-    def flows(self) -> list[tuple[Member, Member]]:
+    def flows(self) -> list[tuple[TransportConfig, TransportConfig]]:
         """Who sends to whom around the ring."""
-        order = [self.members[rank] for rank in self.ring]
-        return list(zip(order, [*order[1:], order[0]], strict=True))
+        return list(zip(self.members, [*self.members[1:], self.members[0]], strict=True))
 
 
 @pytest.fixture(scope="module")
@@ -79,38 +70,24 @@ def pairs() -> Iterator[dict[str, EntryPair]]:
 
 
 def fabric(pairs: dict[str, EntryPair], *, racks: bool, in_network: bool) -> Fabric:
-    hosts = [2, 2, 1] if racks else [4]
-    config = fabric_config(1, hosts)
-    job = JobSettings(
-        placement=config.hosts[:4], cases=[Case("in_network", "all_reduce", np.dtype(np.int32), 500)]
-    )
-    built: FabricSimulation = Scenario(
-        seed=1,
-        spines=1,
-        hosts=hosts,
-        jobs=[job],
-        starts_ns=[0 if in_network else 1_000_000_000],  # a ring has no entries
-        late_ns=[()],
-        host_links=Faults(),
-        uplinks=Faults(),
-    ).build()
-    built.run_until(0)
-    (run,) = built.jobs
-    for name, switch in built.switches.items():
+    job = a_job(range(4), [a_sum(500)], mode="IN_NETWORK" if in_network else "RING")
+    schedule = a_schedule(1 if racks else 0, [2, 2, 1] if racks else [4], job)
+    entries, members = installed(schedule)
+    for name in entries:
         if name not in pairs:
             pairs[name] = EntryPair()
-        entries = list(switch.entries.values())
         pairs[name].reset()
-        pairs[name].model = EntrySwitch()
-        pairs[name].write(entries)
-    return Fabric({name: pairs[name] for name in built.switches}, built.ends, run.members, run.tree.ring)
+        pairs[name].write(entries[name])
+    return Fabric({name: pairs[name] for name in entries}, far_ends(schedule.config()), members)
 
 
-def data(sender: Member, receiver: Member, *, marked: bool, op: Op = Op.SUM, **bth: Any) -> bytes:
+def data(
+    sender: TransportConfig, receiver: TransportConfig, *, marked: bool, op: Op = Op.SUM, **bth: Any
+) -> bytes:
     """What a leaf would answer to a packet of the sender's; without the mark, the sender's own packet."""
     head = AggregationHeader(
-        job=1,
-        generation=1,
+        job=sender.job_id,
+        generation=sender.generation,
         message=0,
         rank=sender.rank,
         op=op,
@@ -127,7 +104,7 @@ def data(sender: Member, receiver: Member, *, marked: bool, op: Op = Op.SUM, **b
     ).build()
 
 
-def ack(sender: Member, receiver: Member, **bth: Any) -> bytes:
+def ack(sender: TransportConfig, receiver: TransportConfig, **bth: Any) -> bytes:
     """What the receiver says to the sender."""
     return RocePacket(
         ethernet=Ethernet(dst=bytes(6), src=bytes(6)),

@@ -8,6 +8,7 @@ import pytest
 
 from controller.specs import Timing
 from simulation.faults.loop import NS
+from simulation.faults.playing import play, run
 from simulation.faults.schedule import JobPlan, Mishap, Schedule, Work
 from simulation.faults.world import World
 
@@ -48,8 +49,8 @@ def test_a_job_goes_on_without_a_controller_and_all_its_workers_come_back(kind: 
     done: list[int] = []
     last_ns = (BEGINS_S + AWAY_S - PACE_S) * NS
     for at_ns in (BEGINS_S * NS, last_ns):
-        world.clock.at(at_ns, lambda: done.append(min(w.collective for w in world.jobs[0].workers)))
-    outcome = world.run()
+        world.clock.at(at_ns, lambda: done.append(min(w.collective for w in world.workers[0])))
+    outcome = play(world)
     assert not outcome.error
     assert outcome.jobs == {"left": WORKERS}
     assert outcome.renewals == 0
@@ -77,9 +78,9 @@ def test_who_was_given_up_while_stopped_returns_no_sum_that_the_rest_lacks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It asks first whether it still belongs; without that, some of these moments give two sums."""
-    assert not [error for moment in _MOMENTS if (error := World(given_up(*moment)).run().error)]
+    assert not [error for moment in _MOMENTS if (error := run(given_up(*moment)).error)]
     monkeypatch.setattr(Timing, "lease_s", 0.0)
-    errors = {World(given_up(*moment)).run().error for moment in _MOMENTS}
+    errors = {run(given_up(*moment)).error for moment in _MOMENTS}
     assert any("and rank 1 that of [1]" in error for error in errors)
 
 
@@ -93,7 +94,7 @@ def test_an_elastic_job_waits_for_the_controller_and_then_goes_on(kind: str) -> 
     done: list[int] = []
     for at_s in (BEGINS_S + PACE_S, BEGINS_S + AWAY_S):
         world.clock.at(at_s * NS, lambda: done.append(sum(job.collectives for job in world.jobs)))
-    outcome = world.run()
+    outcome = play(world)
     assert not outcome.error
     assert outcome.jobs == {"left": WORKERS}
     assert done[0] == done[1] < outcome.collectives

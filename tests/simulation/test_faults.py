@@ -26,12 +26,13 @@ from host_agent import numbering
 from host_agent.member import Member, Settle
 from host_agent.recovery import Ledger
 from simulation.faults.drawing import draw
+from simulation.faults.network import BackupNetwork
+from simulation.faults.playing import Outcome, run
 from simulation.faults.running import run_many
 from simulation.faults.schedule import Mishap, Schedule, ScheduleError
 from simulation.faults.shrinking import Shrinker, fewest, kind_of
 from simulation.faults.targets import Targeted, players
 from simulation.faults.worker import Worker
-from simulation.faults.world import BackupNetwork, Outcome, run
 from simulation.switch import emit, placement
 from simulation.switch.rules import Sends, Writes
 from simulation.switch.state import Owner, Slot, serial_age
@@ -61,7 +62,7 @@ def test_a_seed_is_played_alike_every_time() -> None:
 def test_a_seed_is_played_alike_in_every_process() -> None:
     """Whatever order sets of strings have there."""
     code = (
-        "from simulation.faults.world import run; from simulation.faults.drawing import draw\n"
+        "from simulation.faults.playing import run; from simulation.faults.drawing import draw\n"
         "print([run(draw(seed)).trace for seed in (3, 11, 27, 40)])"
     )
     said = {

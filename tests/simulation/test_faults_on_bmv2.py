@@ -17,8 +17,8 @@ from controller.entries import Entry, Group, table_entry
 from controller.routes import FLOOD, MAC
 from simulation.bmv2 import Bmv2
 from simulation.faults.drawing import draw
+from simulation.faults.playing import run
 from simulation.faults.targets import Targeted, players
-from simulation.faults.world import run
 from simulation.switch import emit
 from tests.soft_switch.switches import BMV2
 

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from simulation.faults.drawing import draw
+from simulation.faults.playing import Outcome, run
 from simulation.faults.schedule import Mishap, Schedule, ScheduleError, Strike
 from simulation.faults.shrinking import Shrinker
-from simulation.faults.world import Outcome, run
 
 SCHEDULES = sorted((Path(__file__).parent / "schedules").glob("*.json"))
 FABRIC = json.loads((Path(__file__).parent / "schedules" / "dropped-in-a-pause.json").read_text())

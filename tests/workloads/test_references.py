@@ -11,7 +11,8 @@ from host_agent.collectives import in_network, ring
 from host_agent.collectives.plan import Call, Steps, Strategy
 from host_agent.quantisation import BFLOAT16
 from host_agent.wire.aggregation import Reduction
-from simulation.rack import Simulation, configs
+from simulation.rack import configs
+from tests.host_agent.rack import Simulation
 from workloads.references import Reference, Ringed, Switched
 from workloads.tensors import Array, check, tensor
 

@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from host_agent import kernels
 from host_agent.wire.aggregation import Reduction
-from simulation.cases import DTYPES, REDUCTIONS, Case, program
-from simulation.rack import Simulation, configs
+from simulation.cases import DTYPES, REDUCTIONS, Case
+from simulation.rack import configs
 from tests.host_agent.float_modes import MODES, InMode, float_mode
+from tests.host_agent.rack import Simulation, check, program
 
 pytestmark = pytest.mark.skipif(
     platform.machine() not in ("x86_64", "aarch64"), reason="the mode is only known of x86-64 and 64-bit Arm"
@@ -64,7 +65,7 @@ def results(case: Case, seed: int, mode: str | None) -> list[bytes]:
         assert [worker.failure for worker in sim.workers] == [None] * WORLD
     finally:
         sim.close()
-    case.check(inputs[0], outputs[0])
+    check(case, inputs[0], outputs[0])
     return [out.tobytes() for out in outputs[0]]
 
 

@@ -1,6 +1,6 @@
 """Collectives over the real state machines and the switch's rules, on links that do their worst.
 
-`sim.Simulation` fails a test by itself where a slot is overwritten while a rank lacks its sum, or nothing
+The rack fails a test by itself where a slot is overwritten while a rank lacks its sum, or nothing
 ever ends.
 """
 
@@ -18,10 +18,12 @@ from host_agent.collectives.plan import Call, Steps
 from host_agent.quantisation import Blocks, block_sum
 from host_agent.transport.events import FailureCode
 from host_agent.wire.aggregation import Flags, Reduction
-from simulation.cases import DTYPES, REDUCTIONS, Case, program, same_bits
-from simulation.rack import Faults, Simulation, configs
+from simulation.cases import DTYPES, REDUCTIONS, Case, same_bits
+from simulation.faults.schedule import Rates
+from simulation.rack import configs
+from tests.host_agent.rack import Simulation, check, program
 
-BAD_LINKS = Faults(loss=0.05, duplicate=0.05, reorder=0.1, corrupt=0.02)
+BAD_LINKS = Rates(loss=0.05, duplicate=0.05, reorder=0.1, corrupt=0.02)
 
 CASES = st.builds(
     Case,
@@ -38,7 +40,7 @@ CASES = st.builds(
     scaled=st.booleans(),
 )
 FAULTS = st.builds(
-    Faults,
+    Rates,
     loss=st.sampled_from([0, 0.02, 0.1]),
     duplicate=st.sampled_from([0, 0.1]),
     reorder=st.sampled_from([0, 0.2]),
@@ -57,10 +59,11 @@ def run_and_check(sim: Simulation, cases: list[Case], seed: int, ring: tuple[int
     finally:
         sim.close()
     for number, case in enumerate(cases):
-        case.check(inputs[number], outputs[number])
+        check(case, inputs[number], outputs[number])
     counters = sim.job.counters
     assert counters["aggregated"] == world_size * counters["completed"]
-    assert counters["mismatch"] == counters["foreign"] == 0
+    assert counters["mismatch"] == 0
+    assert counters["foreign"] == 0 or sim.faults.corrupt  # of another opcode
 
 
 @pytest.mark.slow
@@ -77,7 +80,7 @@ def test_any_sequence_of_collectives_is_right_on_any_links_and_ring(
     ring: list[int],
     shape: tuple[int, int, int],
     cases: list[Case],
-    faults: Faults,
+    faults: Rates,
     before_wrap: int,
     seed: int,
 ) -> None:
@@ -152,12 +155,12 @@ def test_large_racks(world_size: int) -> None:
         Case("in_network", "broadcast", np.dtype(np.float32), 100, root=world_size - 1),
     ]
     workers = configs(world_size, path_mtu=1024)
-    run_and_check(Simulation(workers, faults=Faults(loss=0.01), seed=world_size), cases, seed=1)
+    run_and_check(Simulation(workers, faults=Rates(loss=0.01), seed=world_size), cases, seed=1)
 
 
 def test_the_same_input_gives_the_same_bits_whatever_the_links_do() -> None:
     results = set()
-    for seed, faults in enumerate([Faults(), BAD_LINKS, BAD_LINKS]):
+    for seed, faults in enumerate([Rates(), BAD_LINKS, BAD_LINKS]):
         case = Case("in_network", "all_reduce", np.dtype(np.float32), 5000)
         inputs = [case.inputs(4, seed=9)]
         outputs = [[case.output(4) for _ in range(4)]]

@@ -14,8 +14,11 @@ from hypothesis import strategies as st
 from host_agent.collectives import in_network
 from host_agent.collectives.plan import Call
 from host_agent.wire.aggregation import Reduction
-from simulation.rack import Faults, InvariantError, Simulation, configs, routes_of
+from simulation.faults.schedule import Rates
+from simulation.invariant import InvariantError
+from simulation.rack import configs, routes_of
 from simulation.switch.slot_rules import SwitchModel
+from tests.host_agent.rack import Simulation
 
 
 @settings(max_examples=60, deadline=None)
@@ -31,7 +34,7 @@ def test_raw_contributions_are_never_taken_for_the_sum(
     """After `after` packets, what the workers send is routed to their successors as it is."""
     path_mtu, window, packets, size = shape
     rack = configs(workers, window=window, packets=packets, path_mtu=path_mtu)
-    simulation = Simulation(rack, seed=seed, faults=Faults(reorder=0.3))
+    simulation = Simulation(rack, seed=seed, faults=Rates(reorder=0.3))
     switch, router = simulation.switch, SwitchModel([], routes_of(rack))
     aggregating, seen = switch.process, 0
 

@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 
 from host_agent.transport import EventType, FailureCode, SwitchOp
 from host_agent.wire.aggregation import CHUNK_BYTES, AggregationHeader, Flags, Kind, Reduction, Stage
+from simulation.faults.schedule import Rates
 from simulation.nic import DEAD, NOT_READY, TAKEN, MessageEngine, NicEndpoint
-from tests.host_agent.transport.fabric import Fabric, Faults, ring_configs, router
+from tests.host_agent.rack import Simulation
+from tests.host_agent.transport.fabric import ring_configs, router
 from tests.host_agent.transport.peer import Peer, passing, sum_of
 from tests.host_agent.transport.test_simulation import (
     FAULTS,
@@ -47,7 +49,7 @@ def test_adapters_in_a_faulty_rack(
     path_mtu: int,
     window: int,
     first_psn: int,
-    faults: Faults,
+    faults: Rates,
     seed: int,
 ) -> None:
     """Exact, in any order of what happens; the switch model checks that no slot is claimed too early."""
@@ -72,7 +74,7 @@ def test_adapters_in_a_faulty_rack(
     seed=SEEDS,
 )
 def test_adapters_beside_userspace_workers(
-    adapters: list[bool], kinds: list[str], elements: int, faults: Faults, seed: int
+    adapters: list[bool], kinds: list[str], elements: int, faults: Rates, seed: int
 ) -> None:
     ranks = len(adapters)
     fabric = switched(
@@ -89,7 +91,7 @@ def test_adapters_beside_userspace_workers(
 def test_a_worker_that_posts_late_is_waited_for(adapters: range | tuple[int, ...]) -> None:
     """The others' early messages fill its window and its receives; the rest waits at the senders."""
     configs = ring_configs(3, window=2)
-    fabric = Fabric(configs, router(configs), adapters=adapters)
+    fabric = Simulation(configs, switch=router(configs), adapters=adapters)
     size = 768 * 30
     sent = [np.full(size, rank + 1, np.uint8) for rank in range(3)]
     received = [np.zeros(size, np.uint8) for _ in range(3)]
@@ -101,7 +103,7 @@ def test_a_worker_that_posts_late_is_waited_for(adapters: range | tuple[int, ...
     assert fabric.endpoints[1].progress().expected_psn == early
     assert fabric.endpoints[1].counters().early_messages == 2
     fabric.post(1, passing(sent[1], received[1]))
-    fabric.run(until=lambda: fabric.completed(op_id=1), limit_s=10)
+    fabric.until(lambda: fabric.completed(1), limit_s=10)
     assert all(np.array_equal(received[rank], sent[rank - 1]) for rank in range(3))
 
 
@@ -302,6 +304,6 @@ def test_a_failure_of_one_worker_is_seen_on_a_simulated_adapter() -> None:
     fabric.post(0, sum_of(np.zeros(10, np.int32)))
     fabric.post(1, sum_of(np.zeros(10, np.int32), collective=2))
     fabric.run_for(1.0)
-    failures = [e.failure for events in fabric.events for e in events if e.failure is not None]
+    failures = [worker.failure for worker in fabric.workers if worker.failure is not None]
     assert [failure.code for failure in failures] == [FailureCode.MISMATCH] * 2
     assert all(isinstance(endpoint, NicEndpoint) for endpoint in fabric.endpoints)

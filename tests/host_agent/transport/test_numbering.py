@@ -14,7 +14,9 @@ from host_agent.numbering import IN_NETWORK_LIMIT, mode_of
 from host_agent.transport import Endpoint, SwitchOp
 from host_agent.wire.aggregation import AggregationHeader, ElementType, Op, Reduction
 from host_agent.wire.headers import Opcode
-from tests.host_agent.transport.fabric import Fabric, Faults, ring_configs, router
+from simulation.faults.schedule import Rates
+from tests.host_agent.rack import Simulation
+from tests.host_agent.transport.fabric import ring_configs, router
 from tests.host_agent.transport.peer import Peer, passing, sum_of
 from tests.host_agent.transport.test_simulation import FAULTS, SEEDS, Program, aggregate, gather, run
 from tests.host_agent.transport.test_simulation import switched as switched
@@ -90,7 +92,7 @@ def test_a_ring_goes_on_where_numbers_come_round(
     psn_before: int,
     window: int,
     selective: bool,
-    faults: Faults,
+    faults: Rates,
     seed: int,
 ) -> None:
     configs = ring_configs(
@@ -100,7 +102,7 @@ def test_a_ring_goes_on_where_numbers_come_round(
         first_psns=[(2**24 - psn_before + rank) % 2**24 for rank in range(ranks)],
     )
     configs = [replace(config, first_message=(near - before) % 2**32) for config in configs]
-    fabric = Fabric(configs, router(configs), faults, seed)
+    fabric = Simulation(configs, switch=router(configs), faults=faults, seed=seed)
     programs = [Program(rank) for rank in range(ranks)]
     gather(programs, 700, seed)
     gather(programs, 300, seed)
@@ -111,7 +113,7 @@ def test_a_ring_goes_on_where_numbers_come_round(
 @settings(deadline=None, max_examples=30)
 @given(before=st.integers(0, 60), psn_before=st.integers(0, 60), faults=FAULTS, seed=SEEDS)
 def test_sums_and_ring_phases_go_on_to_the_limit(
-    before: int, psn_before: int, faults: Faults, seed: int
+    before: int, psn_before: int, faults: Rates, seed: int
 ) -> None:
     fabric = switched(
         3,

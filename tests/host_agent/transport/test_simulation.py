@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
@@ -16,23 +16,19 @@ from numpy.typing import NDArray
 from host_agent.transport import ElementType, EventType, Operation, SwitchOp
 from host_agent.wire.aggregation import Reduction
 from host_agent.wire.headers import Opcode, RocePacket
-from tests.host_agent.transport.fabric import (
-    Fabric,
-    Faults,
-    aggregating_switch,
-    ring_configs,
-    router,
-)
+from simulation.faults.schedule import Rates
+from tests.host_agent.rack import CheckedSwitch, Simulation
+from tests.host_agent.transport.fabric import ring_configs, router
 from tests.host_agent.transport.peer import passing, sum_of
 
 pytestmark = pytest.mark.slow
 
 FAULTS = st.builds(
-    Faults,
+    Rates,
     loss=st.sampled_from([0.0, 0.01, 0.1, 0.3]),
-    duplication=st.sampled_from([0.0, 0.05, 0.3]),
-    reordering=st.sampled_from([0.0, 0.05, 0.3]),
-    corruption=st.sampled_from([0.0, 0.02]),
+    duplicate=st.sampled_from([0.0, 0.05, 0.3]),
+    reorder=st.sampled_from([0.0, 0.05, 0.3]),
+    corrupt=st.sampled_from([0.0, 0.02]),
 )
 SEEDS = st.integers(0, 2**32)
 PSNS = st.one_of(st.integers(0, 2**24 - 1), st.integers(2**24 - 40, 2**24 - 1))
@@ -41,7 +37,7 @@ PSNS = st.one_of(st.integers(0, 2**24 - 1), st.integers(2**24 - 40, 2**24 - 1))
 def switched(
     ranks: int,
     *,
-    faults: Faults | None = None,
+    faults: Rates | None = None,
     seed: int = 0,
     path_mtu: int = 256,
     window: int = 2,
@@ -51,7 +47,8 @@ def switched(
     selective: bool = False,
     in_flight_bytes: int | None = None,
     first_message: int = 0,
-) -> Fabric:
+    drop: Callable[[int, bool, bytes], bool] = lambda rank, outbound, frame: False,
+) -> Simulation:
     """A rack with the switch model, which checks the slot invariant at every claim."""
     configs = ring_configs(
         ranks,
@@ -63,11 +60,7 @@ def switched(
         in_flight_bytes=in_flight_bytes,
         first_message=first_message,
     )
-    switch = aggregating_switch(configs)
-    fabric = Fabric(configs, switch.process, faults or Faults(), seed, adapters=adapters)
-    switch.received_messages = lambda: [e.progress().received_messages for e in fabric.endpoints]
-    fabric.checked_switch = switch
-    return fabric
+    return Simulation(configs, faults=faults, seed=seed, adapters=adapters, drop=drop)
 
 
 def contributions(ranks: int, elements: int, seed: int = 0) -> list[NDArray[np.int32]]:
@@ -84,9 +77,9 @@ class Program:
     expected: list[tuple[NDArray[np.int32], NDArray[np.int32]]] = field(default_factory=list)
     posted: int = 0
 
-    def advance(self, fabric: Fabric) -> bool:
+    def advance(self, fabric: Simulation) -> bool:
         """Post the next operation if it is time; whether all are received."""
-        received = sum(event.type is EventType.RECEIVED for event in fabric.events[self.rank])
+        received = sum(event.type is EventType.RECEIVED for event in fabric.workers[self.rank].events)
         if received == self.posted < len(self.operations):
             fabric.post(self.rank, self.operations[self.posted])
             self.posted += 1
@@ -156,17 +149,17 @@ def programs_of(ranks: int, kinds: list[str], elements: int) -> list[Program]:
     return programs
 
 
-def run(fabric: Fabric, programs: list[Program], *, limit_s: float = 1000.0) -> None:
+def run(fabric: Simulation, programs: list[Program], *, limit_s: float = 1000.0) -> None:
     """To the end; every result is exact, everything is acknowledged."""
 
     def over() -> bool:
-        fabric.completed(op_id=0)  # raises failures
+        fabric.completed(0)  # raises failures
         over_by_rank = [program.advance(fabric) for program in programs]
         return all(over_by_rank)
 
-    fabric.run(until=over, limit_s=limit_s)
+    fabric.until(over, limit_s=limit_s)
     last = len(programs[0].operations)
-    fabric.run(until=lambda: fabric.completed(op_id=last), limit_s=limit_s)
+    fabric.until(lambda: fabric.completed(last), limit_s=limit_s)
     for program in programs:
         for result, expected in program.expected:
             assert np.array_equal(result, expected)
@@ -192,7 +185,7 @@ def test_passing_around_a_faulty_ring(
     message_packets: int,
     first_psn: int,
     selective: bool,
-    faults: Faults,
+    faults: Rates,
     seed: int,
 ) -> None:
     configs = ring_configs(
@@ -203,7 +196,7 @@ def test_passing_around_a_faulty_ring(
         first_psns=[(first_psn + rank) % 2**24 for rank in range(ranks)],
         selective=selective,
     )
-    fabric = Fabric(configs, router(configs), faults, seed)
+    fabric = Simulation(configs, switch=router(configs), faults=faults, seed=seed)
     programs = [Program(rank) for rank in range(ranks)]
     gather(programs, elements, seed)
     run(fabric, programs)
@@ -231,7 +224,7 @@ def test_sums_through_a_faulty_fabric(
     first_psns: list[int],
     selective: bool,
     in_flight_bytes: int | None,
-    faults: Faults,
+    faults: Rates,
     seed: int,
 ) -> None:
     fabric = switched(
@@ -260,7 +253,7 @@ def test_sums_through_a_faulty_fabric(
     seed=SEEDS,
 )
 def test_mixed_operations(
-    ranks: int, kinds: list[str], elements: int, selective: bool, faults: Faults, seed: int
+    ranks: int, kinds: list[str], elements: int, selective: bool, faults: Rates, seed: int
 ) -> None:
     """Changing between aggregated and passed messages drains, and the slots' invariant holds."""
     fabric = switched(ranks, faults=faults, seed=seed, first_psns=[2**24 - 10] * ranks, selective=selective)
@@ -276,7 +269,7 @@ def test_mixed_operations(
 @settings(deadline=None, max_examples=50)
 @given(ranks=st.integers(2, 4), count=st.integers(2, 8), selective=st.booleans(), faults=FAULTS, seed=SEEDS)
 def test_many_operations_posted_at_once(
-    ranks: int, count: int, selective: bool, faults: Faults, seed: int
+    ranks: int, count: int, selective: bool, faults: Rates, seed: int
 ) -> None:
     fabric = switched(ranks, faults=faults, seed=seed, selective=selective)
     programs = [Program(rank) for rank in range(ranks)]
@@ -317,12 +310,12 @@ def test_single_losses_cost_milliseconds_and_no_timeout(
         seen[port] += 1
         return start < seen[port] <= start + times
 
-    fabric = switched(ranks, faults=Faults(drop=drop), selective=selective)
+    fabric = switched(ranks, drop=drop, selective=selective)
     programs = [Program(rank) for rank in range(ranks)]
     aggregate(programs, SwitchOp.SUM, elements, 1)
-    began = fabric.now
+    began = fabric.now_ns
     run(fabric, programs)
-    assert fabric.now - began < 10_000_000
+    assert fabric.now_ns - began < 10_000_000
 
 
 def test_no_loss_no_retransmission() -> None:
@@ -332,8 +325,8 @@ def test_no_loss_no_retransmission() -> None:
     gather(programs, 20_000, 2)
     aggregate(programs, SwitchOp.MAX, 1, 3)
     run(fabric, programs)
-    assert fabric.checked_switch is not None
-    assert fabric.checked_switch.reused_slots > 100
+    assert isinstance(fabric.switch, CheckedSwitch)
+    assert fabric.switch.reused_slots > 100
     for endpoint in fabric.endpoints:
         counters = endpoint.counters()
         assert counters.retransmitted_packets == counters.naks_sent == counters.duplicates_received == 0
@@ -352,14 +345,14 @@ def test_a_straggler_of_ten_seconds(passed: bool) -> None:
     for program in programs[1:]:
         program.advance(fabric)
     fabric.run_for(10)
-    waited = fabric.frames_on_wire
+    waited = fabric.frames_sent
     for endpoint in fabric.endpoints[1:]:
         assert endpoint.counters().timeouts <= 15
         assert endpoint.counters().retransmitted_packets <= 20 * 4
-    began = fabric.now
+    began = fabric.now_ns
     run(fabric, programs)
-    assert fabric.now - began < 30_000_000
-    assert fabric.frames_on_wire - waited < 1000
+    assert fabric.now_ns - began < 30_000_000
+    assert fabric.frames_sent - waited < 1000
 
 
 def test_a_worker_that_is_paused_in_the_middle() -> None:
@@ -368,17 +361,17 @@ def test_a_worker_that_is_paused_in_the_middle() -> None:
     aggregate(programs, SwitchOp.SUM, 192 * 40, 1)
     for program in programs:
         program.advance(fabric)
-    fabric.run(until=lambda: fabric.endpoints[1].progress().received_messages >= 10)
+    fabric.until(lambda: fabric.endpoints[1].progress().received_messages >= 10)
     fabric.asleep.add(1)
     fabric.run_for(10)
     fabric.asleep.clear()
-    fabric.pump(1)
+    fabric.flush(1)
     run(fabric, programs)
 
 
 def test_a_link_that_is_down_for_a_while() -> None:
     down = True
-    fabric = switched(3, faults=Faults(drop=lambda port, out, frame: down and port == 2))
+    fabric = switched(3, drop=lambda rank, out, frame: down and rank == 2)
     programs = [Program(rank) for rank in range(3)]
     aggregate(programs, SwitchOp.SUM, 192 * 20, 1)
     for program in programs:
@@ -391,12 +384,12 @@ def test_a_link_that_is_down_for_a_while() -> None:
 def test_raw_contributions_are_never_taken_for_sums() -> None:
     """No switch in between: the successor's copy arrives without the RESULT flag."""
     configs = ring_configs(2)
-    fabric = Fabric(configs, router(configs))
+    fabric = Simulation(configs, switch=router(configs))
     values = contributions(2, 10)
     for rank in range(2):
         fabric.post(rank, sum_of(values[rank], np.zeros(10, np.int32)))
     with pytest.raises(AssertionError, match="NOT_A_RESULT"):
-        fabric.run(until=lambda: fabric.completed(op_id=1))
+        fabric.until(lambda: fabric.completed(1))
 
 
 def test_workers_that_disagree_all_learn_of_it() -> None:
@@ -404,21 +397,21 @@ def test_workers_that_disagree_all_learn_of_it() -> None:
     for rank in range(3):
         fabric.post(rank, sum_of(np.zeros(10 + (rank == 1), np.int32)))
     fabric.run_for(1)
-    for events in fabric.events:
-        (failure,) = [event.failure for event in events if event.failure]
-        assert failure.code.name == "MISMATCH"
+    for worker in fabric.workers:
+        assert worker.failure is not None
+        assert worker.failure.code.name == "MISMATCH"
 
 
 def test_a_receiver_that_posts_late_is_waited_for() -> None:
     """PASS: a window of messages is taken in early; then the sender is held by RNR, not by timeouts."""
     configs = ring_configs(2)
-    fabric = Fabric(configs, router(configs))
+    fabric = Simulation(configs, switch=router(configs))
     data = np.arange(768 * 6, dtype=np.uint64).astype(np.uint8)
     received = np.zeros_like(data)
     fabric.post(0, passing(data, None, cut_elements=data.size))
     fabric.run_for(0.02)
     fabric.post(1, passing(None, received, cut_elements=data.size))
-    fabric.run(until=lambda: fabric.completed(op_id=1))
+    fabric.until(lambda: fabric.completed(1))
     assert np.array_equal(received, data)
 
 
@@ -428,11 +421,11 @@ def test_many_seeds(seed: int) -> None:
     """A job of anything under faults of any kind; run one again by its number."""
     random = Random(seed)
     ranks = random.randint(2, 8)
-    faults = Faults(
+    faults = Rates(
         loss=random.choice([0.0, 0.001, 0.01, 0.05, 0.2]),
-        duplication=random.choice([0.0, 0.01, 0.2]),
-        reordering=random.choice([0.0, 0.01, 0.2]),
-        corruption=random.choice([0.0, 0.01]),
+        duplicate=random.choice([0.0, 0.01, 0.2]),
+        reorder=random.choice([0.0, 0.01, 0.2]),
+        corrupt=random.choice([0.0, 0.01]),
     )
     fabric = switched(
         ranks,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import replace
 
 import pytest
@@ -12,16 +12,12 @@ from hypothesis import strategies as st
 from host_agent.transport import SwitchOp, TransportConfig
 from host_agent.transport.events import FailureCode
 from host_agent.wire import psn as psn_math
-from simulation.rack import routes_of
+from simulation.faults.schedule import Rates
+from simulation.rack import job_of, routes_of
 from simulation.switch.rules import Fragment
 from simulation.switch.state import Job, Out
-from tests.host_agent.transport.fabric import (
-    CheckedSwitch,
-    Fabric,
-    Faults,
-    aggregating_switch,
-    ring_configs,
-)
+from tests.host_agent.rack import CheckedSwitch, Simulation
+from tests.host_agent.transport.fabric import ring_configs
 from tests.host_agent.transport.test_simulation import (
     FAULTS,
     PSNS,
@@ -40,14 +36,13 @@ TIMER_10_US = 0x21
 class JustSwitch(CheckedSwitch):
     """Holds what makes an RNR NAK safe: its PSN is the one that the receiver waits for."""
 
-    expected_psn: Callable[[int], int]  # of a rank's QP_in
     answered = 0
 
     def not_ready(self, job: Job, fragment: Fragment) -> Out:
         self.answered += 1
         rank, psn = job.flows[fragment.sender].rank, fragment.psn
-        receiver = (rank + 1) % len(job.flows)
-        expected = self.expected_psn(receiver)
+        receiver = (rank + 1) % len(self.workers)
+        expected = self.workers[receiver].endpoint.progress().expected_psn
         assert psn_math.compare(expected, psn) >= 0, (
             f"rank {rank} hears that everything before {psn:#x} has arrived, and rank {receiver} still waits "
             f"for {expected:#x}"
@@ -61,25 +56,21 @@ def rack(
     rnr_ranks: int = -1,
     adapters: Collection[int] = (),
     adapters_retry: int = 0,
-    faults: Faults | None = None,
+    faults: Rates | None = None,
     seed: int = 0,
     **options: int | list[int],
-) -> tuple[Fabric, JustSwitch]:
+) -> tuple[Simulation, JustSwitch]:
     """Workers of which those in the set `rnr_ranks` (by bit) get RNR NAKs, and some have an RDMA adapter."""
     configs = [
         replace(config, retry_limit=adapters_retry) if config.rank in adapters else config
         for config in ring_configs(ranks, **options)  # type: ignore[arg-type]
     ]
     switch = just_switch(configs, rnr_ranks)
-    fabric = Fabric(configs, switch.process, faults or Faults(), seed, adapters=adapters)
-    switch.received_messages = lambda: [e.progress().received_messages for e in fabric.endpoints]
-    switch.expected_psn = lambda rank: fabric.endpoints[rank].progress().expected_psn
-    fabric.checked_switch = switch
-    return fabric, switch
+    return Simulation(configs, faults=faults, seed=seed, switch=switch, adapters=adapters), switch
 
 
 def just_switch(configs: list[TransportConfig], rnr_ranks: int) -> JustSwitch:
-    plain, *_ = {id(job): job for job, _, _ in aggregating_switch(configs).members.values()}.values()
+    plain = job_of(configs)
     flows = tuple(
         replace(f, first_psn=c.psn_out, rnr_syndrome=TIMER_10_US * (rnr_ranks >> f.rank & 1))
         for f, c in zip(plain.flows, configs, strict=True)
@@ -108,7 +99,7 @@ def test_jobs_with_stragglers_over_bad_links_are_exact_and_no_nak_says_too_much(
     window: int,
     first_psn: int,
     late_s: float,
-    faults: Faults,
+    faults: Rates,
     seed: int,
 ) -> None:
     fabric, _ = rack(
@@ -157,7 +148,7 @@ def test_adapters_that_retry_seven_times_outlive_stragglers(
         rnr_ranks=sum(1 << rank for rank in adapters),
         adapters=adapters,
         adapters_retry=7,
-        faults=Faults(loss=loss),
+        faults=Rates(loss=loss),
         seed=seed,
         window=window,
         first_psns=[(first_psn + 3 * rank) % 2**24 for rank in range(ranks)],
@@ -186,5 +177,5 @@ def test_a_connection_with_a_retry_limit_outlives_a_straggler_of_ten_seconds(
         assert switch.answered > 10
         run(fabric, programs)
     else:
-        failures = [event.failure for event in fabric.events[0] if event.failure is not None]
+        failures = [event.failure for event in fabric.workers[0].events if event.failure is not None]
         assert [failure.code for failure in failures] == [FailureCode.RETRY_LIMIT]

@@ -10,11 +10,13 @@ from pathlib import Path
 
 from controller.entries import Group, key_of
 from p4src import CPU_PORT, JSON_PATH
-from simulation.scenarios import draw
+from simulation.faults.drawing import draw
+from simulation.faults.recording import Step
 from soft_switch.bmv2.reader import read_program
 from soft_switch.compiler import compile_program
 from soft_switch.dataplane import DataPlane, Exact, Lpm
-from tests.p4src.test_fabric_against_model import Script, recorded, something_else
+from tests.p4src.test_fabric_against_model import something_else
+from tests.simulation.worlds import frames_of, recorded, written
 from tests.soft_switch.fuzz.entries import fill
 from tests.soft_switch.fuzz.packets import PacketMaker
 from tests.soft_switch.fuzz.recording import recorded as recorded_calls
@@ -56,44 +58,40 @@ def aggregation(role: str, seed: int) -> Target:
     while a job runs, acknowledgements and tree packets among it, and the controller's own packets and ARP.
     """
     chance = random.Random(seed)
-    script = _script(role, seed)
+    steps = _busiest(role, seed)
     frames: Frames = []
-    for step in script.steps:
-        if isinstance(step[1], int):
-            assert isinstance(step[2], bytes)
-            frames.append((step[1], step[2]))
-            if chance.random() < 0.2:
-                frames.append(something_else(chance, frames))
+    for frame in frames_of(steps):
+        frames.append(frame)
+        if chance.random() < 0.2:
+            frames.append(something_else(chance, frames))
     frames = frames[:6000]
     frames += [(CPU_PORT, bytes([op]) + chance.randbytes(chance.choice([6, 20, 60]))) for op in range(6)]
     frames += [
         (1, bytes.fromhex("ffffffffffff020000000001080600010800060400010200000000010a000001" + "00" * 28))
     ]
-    return _made(f"p4reduce-{role}", JSON_PATH.read_bytes(), lambda plane: _install(plane, script), frames)
+    return _made(f"p4reduce-{role}", JSON_PATH.read_bytes(), lambda plane: _install(plane, steps), frames)
 
 
-def _script(role: str, seed: int) -> Script:
-    """Of the busiest switch of that role in the first scenario from `seed` on that has one."""
-    for number in range(seed, seed + 100):
-        scripts = recorded(draw(number, most_jobs=2, most_workers=5, elements=2000))
-        fitting = [script for name, script in scripts.items() if name.startswith(ROLES[role])]
-        if fitting:
-            return max(fitting, key=lambda script: len(script.steps))
-    raise ValueError(f"no scenario from {seed} on has a {role}")
+def _busiest(role: str, seed: int) -> list[Step]:
+    """What came to the busiest switch of that role, in 100 runs from `seed` on."""
+    found: list[Step] = []
+    for schedule in map(draw, range(seed, seed + 100)):
+        if schedule.spines:
+            scripts = recorded(schedule)
+            fitting = [steps for name, steps in scripts.items() if name.startswith(ROLES[role])]
+            found = max(found, *fitting, key=len)
+    return found
 
 
-def _install(plane: DataPlane, script: Script) -> None:
+def _install(plane: DataPlane, steps: list[Step]) -> None:
     known: dict[object, int] = {}
-    for step in script.steps:
-        if step[0] != "write":
+    for entry in written(steps):
+        if isinstance(entry, Group):
+            plane.multicast_set(entry.group, entry.replicas)
             continue
-        for entry in step[1]:  # type: ignore[union-attr]
-            if isinstance(entry, Group):
-                plane.multicast_set(entry.group, entry.replicas)
-                continue
-            key, params = key_of(entry), [value for _, value in entry.params]
-            if key in known:
-                plane.modify(entry.table, known[key], action=entry.action, params=params)
-                continue
-            match = [Lpm(*value) if isinstance(value, tuple) else Exact(value) for _, value in entry.match]
-            known[key] = plane.insert(entry.table, match, priority=0, action=entry.action, params=params)
+        key, params = key_of(entry), [value for _, value in entry.params]
+        if key in known:
+            plane.modify(entry.table, known[key], action=entry.action, params=params)
+            continue
+        match = [Lpm(*value) if isinstance(value, tuple) else Exact(value) for _, value in entry.match]
+        known[key] = plane.insert(entry.table, match, priority=0, action=entry.action, params=params)
