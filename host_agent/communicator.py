@@ -30,7 +30,7 @@ from host_agent.collectives.plan import Array, Strategy, Wire, cheaper, choose
 from host_agent.error_feedback import ErrorFeedback
 from host_agent.errors import CommunicatorClosedError, CommunicatorError, RingFallbackWarning, UsageError
 from host_agent.execution import Begun, Connections, Execution, Task
-from host_agent.membership import Membership, MembershipChange, Seat
+from host_agent.membership import Membership, MembershipChange, View
 from host_agent.metrics import Statistics
 from host_agent.runner import Link, Runner
 from host_agent.transport.events import Counters
@@ -83,7 +83,7 @@ class Communicator:
         self._left = False
         self._metrics: metrics.Exposed | None = None
         self._execution = Execution(
-            Seat.first(rank, world_size, ready.ring),
+            View.first(rank, world_size, ready.ring),
             ready,
             Runner(link, rank=rank, timeout_s=timeout_s),
             membership,
@@ -195,17 +195,17 @@ class Communicator:
     @property
     def rank(self) -> int:
         """This worker's place among those that the job has now."""
-        return self._execution.member.seat.rank
+        return self._execution.member.view.rank
 
     @property
     def world_size(self) -> int:
         """How many workers the job has now."""
-        return self._execution.member.seat.world_size
+        return self._execution.member.view.world_size
 
     @property
     def members(self) -> tuple[int, ...]:
         """By rank, the rank that each worker joined with."""
-        return self._execution.member.seat.members
+        return self._execution.member.view.members
 
     @property
     def generation(self) -> int:
@@ -456,7 +456,7 @@ class Communicator:
             result,
             result if out is not None and _is_same(result, source) else None,
         )
-        return Task(what, reduction, how, lambda seat: begun)
+        return Task(what, reduction, how, lambda view: begun)
 
     def _reduce(
         self, array: Array, member: int, op: Reduction | str, strategy: Strategy | str | None
@@ -467,8 +467,8 @@ class Communicator:
         how = self._choice(strategy, Kind.REDUCE, source)
         what = f"reduce({reduction.name}) of {source.size} {name_of(source.dtype)} to rank {member}"
 
-        def begin(seat: Seat) -> Begun:
-            now = _rank_of(member, seat, what)
+        def begin(view: View) -> Begun:
+            now = _rank_of(member, view, what)
             return Begun(
                 lambda call, strategy: _of(strategy).reduce(
                     call, source.reshape(-1), result.reshape(-1), root=now
@@ -484,8 +484,8 @@ class Communicator:
         how = self._choice(strategy, Kind.BROADCAST, source)
         what = f"broadcast of {source.size} {source.dtype} from rank {root}"
 
-        def begin(seat: Seat) -> Begun:
-            now = _rank_of(member, seat, what)
+        def begin(view: View) -> Begun:
+            now = _rank_of(member, view, what)
             return Begun(
                 lambda call, strategy: _of(strategy).broadcast(
                     call, source.reshape(-1), result.reshape(-1), root=now
@@ -499,8 +499,8 @@ class Communicator:
         source = contiguous(array)
         how = self._choice(strategy, Kind.ALL_GATHER, source)
 
-        def begin(seat: Seat) -> Begun:
-            result = np.empty((seat.world_size, *source.shape), source.dtype)
+        def begin(view: View) -> Begun:
+            result = np.empty((view.world_size, *source.shape), source.dtype)
             return Begun(
                 lambda call, strategy: _of(strategy).all_gather(call, source.reshape(-1), result.reshape(-1)),
                 result,
@@ -513,20 +513,20 @@ class Communicator:
         require_addable(source)
         how = self._choice(strategy, Kind.REDUCE_SCATTER, source)
 
-        def require_rows_for(seat: Seat) -> None:
-            if source.ndim == 0 or source.shape[0] % seat.world_size:
+        def require_rows_for(view: View) -> None:
+            if source.ndim == 0 or source.shape[0] % view.world_size:
                 raise UsageError(
                     f"reduce_scatter: the first dimension of shape {source.shape} is not a multiple of "
-                    f"{seat.world_size} workers"
+                    f"{view.world_size} workers"
                 )
 
-        seat = self._execution.member.seat
-        if seat.members == tuple(range(seat.world_size)):
-            require_rows_for(seat)  # else in its turn: others may have called it before workers died
+        view = self._execution.member.view
+        if view.members == tuple(range(view.world_size)):
+            require_rows_for(view)  # else in its turn: others may have called it before workers died
 
-        def begin(seat: Seat) -> Begun:
-            require_rows_for(seat)
-            result = np.empty((source.shape[0] // seat.world_size, *source.shape[1:]), source.dtype)
+        def begin(view: View) -> Begun:
+            require_rows_for(view)
+            result = np.empty((source.shape[0] // view.world_size, *source.shape[1:]), source.dtype)
             return Begun(
                 lambda call, strategy: _of(strategy).reduce_scatter(
                     call, source.reshape(-1), result.reshape(-1)
@@ -540,16 +540,16 @@ class Communicator:
     def _barrier(self) -> Task:
         how = self._choice(None, Kind.BARRIER, np.empty(0, np.int32))
         begun = Begun(lambda call, strategy: _of(strategy).barrier(call), np.empty(0))
-        return Task("barrier", Reduction.NONE, how, lambda seat: begun)
+        return Task("barrier", Reduction.NONE, how, lambda view: begun)
 
     def _member(self, root: int) -> int:
         """Who has this rank now, by the rank that it joined with: another one may have it later."""
-        seat = self._execution.member.seat
-        require_root(root, seat.world_size)
-        return seat.members[root]
+        view = self._execution.member.view
+        require_root(root, view.world_size)
+        return view.members[root]
 
     def _is(self, member: int) -> bool:
-        return self._execution.member.seat.member == member
+        return self._execution.member.view.member == member
 
     def _choice(
         self, strategy: Strategy | str | None, kind: Kind, array: Array
@@ -578,11 +578,11 @@ def _is_same(left: Array, right: Array) -> bool:
     return left is right or left.ctypes.data == right.ctypes.data
 
 
-def _rank_of(member: int, seat: Seat, what: str) -> int:
+def _rank_of(member: int, view: View, what: str) -> int:
     """The rank that a worker has now."""
-    if member not in seat.members:
+    if member not in view.members:
         raise UsageError(f"{what}: the worker that was the root has died")
-    return seat.members.index(member)
+    return view.members.index(member)
 
 
 def _as_it_is(result: Array) -> Array:

@@ -149,7 +149,7 @@ class Runner:
     ) -> T:
         """The collective's result. `what` names it in errors: "all_reduce(SUM) of 8 float32".
 
-        `on_cut`: called where the link was closed; when it returns, there is another one (`recovery.turn`).
+        `on_cut`: called where the link was closed; when it returns, there is another one.
         """
         before, self.running = self.running, (what, self._clock())  # a repair runs while that is parked
         try:

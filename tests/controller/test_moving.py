@@ -26,7 +26,7 @@ from host_agent.communicator import Communicator
 from host_agent.controller_session import ControllerSession
 from host_agent.errors import JobEndedError, WorkerLostError
 from host_agent.joining import transport_config
-from host_agent.numbering import IN_NETWORK_LIMIT
+from host_agent.member import IN_NETWORK_LIMIT
 from host_agent.transport import TransportConfig
 from simulation.rack import Faults, Simulation
 from tests.controller.fake_switch import FakeSwitch

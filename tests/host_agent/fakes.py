@@ -36,7 +36,7 @@ from controller.events import Tell
 from controller.jobs import Job
 from controller.specs import Member, Plan, Timing
 from host_agent.communicator import Communicator
-from host_agent.membership import Answer, MoveStep, Request, error_of
+from host_agent.membership import Answer, Request, error_of
 from host_agent.runner import Alone, Link
 from host_agent.transport import (
     Counters,
@@ -127,7 +127,7 @@ class FakeController:
             time.sleep(_TICK_S)
             self.act(lambda job, now: job.tick(now))
 
-    def say(self, step: MoveStep) -> None:
+    def say(self, step: Request) -> None:
         """Tell all ranks a step of a move."""
         for callback in self.listeners.values():
             callback(step)

@@ -35,7 +35,7 @@ from host_agent.member import (
     Stage,
     WentOn,
 )
-from host_agent.membership import Seat
+from host_agent.membership import View
 
 NEIGHBOUR = Worker(rank=0, mac="", ip=IPv4Address("10.0.0.1"), qpn_out=1, psn_out=1, qpn_in=2)
 READY = Ready(
@@ -51,7 +51,7 @@ READY = Ready(
     heartbeat_interval_s=1.0,
     heartbeat_timeout_s=5.0,
 )
-SEAT = Seat.first(1, 3)
+VIEW = View.first(1, 3)
 FRESH = {"qpn_out": 300, "psn_out": 9, "qpn_in": 301}
 
 
@@ -71,13 +71,12 @@ def renewed(number: int, collective: int = 0, holder: int | None = None, **other
 
 
 def member() -> Member:
-    return Member(READY, SEAT)
+    return Member(READY, VIEW)
 
 
 def ran(one: Member, collective: int) -> Mode:
     """It starts, and has its result."""
-    assert one.may_start(collective)
-    one.start(collective)
+    assert one.start(collective)
     mode = one.mode
     one.ledger.finished = (collective + 1) % 2**32
     one.ended()
@@ -107,20 +106,20 @@ def test_a_pause_lets_what_runs_go_on_and_starts_nothing() -> None:
     one.hear(Pause(7))
     assert one.actions() == [Say(Paused(7, 1))]
     one.ended()
-    assert not one.may_start(1)
+    assert not one.start(1)
     assert one.actions() == []  # where it is to be held, it does not know yet
     one.hear(Moved(7, Mode.IN_NETWORK))
-    assert one.may_start(1)
+    assert one.start(1)
     assert one.mode is Mode.IN_NETWORK
 
 
 def test_what_comes_before_the_agreed_collective_runs_in_the_old_mode_and_the_rest_in_the_new() -> None:
     one = member()
     one.hear(Pause(1))
-    assert not one.may_start(0)
+    assert not one.start(0)
     one.hear(HoldAt(1, 2))
     assert [ran(one, 0), ran(one, 1)] == [Mode.RING, Mode.RING]
-    assert not one.may_start(2)
+    assert not one.start(2)
     assert one.actions() == [Say(Paused(1, 0)), Settle(1)]
     assert one.settled(1)
     assert one.actions() == [Say(Held(1))]
@@ -164,10 +163,10 @@ def test_numbers_that_never_start_hold_nobody_up() -> None:
     one = member()
     one.hear(HoldAt(1, 3))
     assert one.actions() == []
-    assert not one.may_start(4)
+    assert not one.start(4)
     assert one.actions() == [Settle(1)]
     one.hear(Moved(1, Mode.IN_NETWORK))
-    assert one.may_start(4)
+    assert one.start(4)
 
 
 def test_numbers_wrap() -> None:
@@ -177,11 +176,11 @@ def test_numbers_wrap() -> None:
     one.hear(Pause(1))
     one.hear(HoldAt(1, 1))
     assert ran(one, 0) is Mode.RING
-    assert not one.may_start(1)
+    assert not one.start(1)
 
 
 def test_moves_by_ring_are_counted_and_have_their_reason() -> None:
-    one = Member(replace(READY, mode=Mode.IN_NETWORK, mode_reason=""), SEAT)
+    one = Member(replace(READY, mode=Mode.IN_NETWORK, mode_reason=""), VIEW)
     moves = ((Mode.RING, "a queue"), (Mode.IN_NETWORK, ""), (Mode.RING, "a fault"), (Mode.RING, "still"))
     for mode, reason in moves:
         one.hear(Moved(1, mode, reason))
@@ -195,17 +194,17 @@ def test_an_idle_worker_is_renewed_step_by_step() -> None:
     one = member()
     one.hear(Renew(1, "a switch restarted"))
     assert one.actions() == [Cut("a switch restarted", planned=False), Offer(1)]
-    assert not one.may_start(0)
+    assert not one.start(0)
     one.offered(1, **FRESH)
     assert one.actions() == [renewing(1)]
     one.hear(renewed(1))
     assert one.actions() == [Connect(1, renewed(1).ready)]
     one.connected(1)
     assert one.actions() == [Say(Up())]
-    assert not one.may_start(0)
+    assert not one.start(0)
     one.hear(Start())
     assert one.actions() == [WentOn(renewed(1).ready, Mode.RING, None)]
-    assert one.may_start(0)
+    assert one.start(0)
     assert (one.generation, one.mode, one.renewals, one.is_renewing) == (78, Mode.IN_NETWORK, 1, False)
 
 
@@ -222,7 +221,7 @@ def test_what_runs_is_parked_and_goes_on_when_all_do() -> None:
     one.hear(Start())
     assert one.actions()[-2:] == [WentOn(renewed(1).ready, Mode.RING, None), Again()]
     one.ended()
-    assert one.may_start(1)
+    assert one.start(1)
 
 
 def test_what_ends_by_itself_is_waited_for() -> None:
@@ -248,8 +247,8 @@ def test_a_result_that_others_lack_is_given_before_anything_goes_on() -> None:
     one.connected(1)
     one.actions()
     one.hear(Start())
-    assert one.actions() == [Repair(1, 0, 2, Mode.IN_NETWORK, SEAT)]
-    assert not one.may_start(1)
+    assert one.actions() == [Repair(1, 0, 2, Mode.IN_NETWORK, VIEW)]
+    assert not one.start(1)
     one.repaired(1)
     assert one.actions() == [WentOn(renewed(1).ready, Mode.RING, None), Again()]
 
@@ -312,7 +311,7 @@ def test_a_renewal_ends_a_move_and_cuts_nothing_where_that_held_all() -> None:
     one.hear(renewed(1))
     one.connected(1)
     one.hear(Start())
-    assert one.may_start(0)
+    assert one.start(0)
 
 
 def test_a_move_that_comes_while_a_result_is_given_settles_after_it() -> None:
@@ -363,7 +362,7 @@ def test_a_repair_is_run_in_the_new_seat() -> None:
     one.hear(Start())
     (wanted,) = one.actions()
     assert isinstance(wanted, Repair)
-    assert (wanted.seat.rank, wanted.seat.world_size, wanted.seat.members) == (0, 2, (1, 2))
+    assert (wanted.view.rank, wanted.view.world_size, wanted.view.members) == (0, 2, (1, 2))
 
 
 def test_start_may_come_before_this_worker_has_its_connection() -> None:
@@ -405,7 +404,7 @@ def test_who_has_died_is_told_by_the_ranks_that_all_had() -> None:
     assert news.change is not None
     assert (news.change.old_rank, news.change.rank, news.change.world_size) == (1, 0, 2)
     assert (news.change.lost, news.change.reason) == ((0,), "a switch restarted")
-    assert (one.seat.rank, one.seat.member) == (0, 1)
+    assert (one.view.rank, one.view.member) == (0, 1)
 
 
 def test_a_job_that_is_over_holds_nobody_and_asks_for_nothing() -> None:
@@ -413,7 +412,7 @@ def test_a_job_that_is_over_holds_nobody_and_asks_for_nothing() -> None:
     up_to(one, Stage.CONNECTING)
     one.stop()
     assert one.actions() == []
-    assert one.may_start(0)  # and learns of it
+    assert one.start(0)  # and learns of it
     assert not one.wants(1)
     one.hear(Renew(2, "again"))
     one.hear(Pause(1))

@@ -28,7 +28,7 @@ from controller.api.messages import (
     Waiting,
     Worker,
 )
-from host_agent.session import FIRST_RETRY_NS, NS, Action, Away, Break, Close, Open, Send, Session
+from host_agent.session import FIRST_RETRY_NS, NS, Action, Away, Break, Close, Open, Send, Session, State
 
 WORKER = Worker(
     rank=1, mac="02:00:00:00:01:02", ip=IPv4Address("10.1.0.2"), qpn_out=257, psn_out=5, qpn_in=513
@@ -118,7 +118,7 @@ def test_what_was_said_for_the_generation_before_is_not_said_again() -> None:
     session.heard(Renew(4, "a switch restarted"), 1)
     session.say(STANDING)
     session.heard(Start(), 2)  # of the generation before
-    assert (session.started, session.renewing) == (False, True)
+    assert session.state is State.RENEWING  # not started
     session.broken("gone", 3, final=False)
     session.actions()
     assert until(session, NS // 2) == [((3 + FIRST_RETRY_NS) / NS, resumed(answered=4))]
@@ -135,7 +135,7 @@ def test_what_was_said_for_the_generation_before_is_not_said_again() -> None:
     session.heard(Resumed(), NS)
     assert session.actions() == []
     session.heard(Start(), NS)
-    assert (session.started, session.renewing) == (True, False)
+    assert [session.state] == [State.RUNNING]
 
 
 def test_it_resumes_in_the_mode_that_the_job_has_now() -> None:
@@ -182,7 +182,7 @@ def test_a_controller_that_knows_better_ends_the_job() -> None:
     session = ready()
     session.broken("job train ended", 1, final=True)
     assert session.ended == Ended(reason="the controller did not take this worker back: job train ended")
-    assert not session.belongs
+    assert not session.is_member
 
 
 def test_the_end_is_taken_once_and_the_controller_hears_when_it_is_acted_upon() -> None:
@@ -192,7 +192,7 @@ def test_the_end_is_taken_once_and_the_controller_hears_when_it_is_acted_upon() 
     session.heard(Ended(reason="another"), 2)
     assert session.ended is first
     assert session.actions() == []  # it may still send to the others
-    session.took_end()
+    session.close()
     assert session.actions() == [Close()]
     assert session.next_timeout() is None
 
@@ -205,7 +205,7 @@ def test_who_is_asked_to_be_sure_asks_until_it_is_answered() -> None:
     assert [at for at, _ in asked] == pytest.approx([0.02, 0.06, 0.14, 0.30], abs=1e-6)
     session.heard(Heartbeat(number=2), NS // 2)  # sent at 0.02 s
     assert session.confirm(3 * NS)
-    assert not session.is_sure(3 * NS + NS // 50 + 100)
+    assert not session.holds_lease(3 * NS + NS // 50 + 100)
     assert until(session, NS * 9 // 10) == []  # nobody asks any more
     assert ready().confirm(10**15)  # where there is no lease
 
