@@ -339,8 +339,7 @@ class Session:
         self._ask_ns = min(2 * self._ask_ns, LONGEST_RETRY_NS)
 
     def _beat(self, now: int) -> None:
-        if self._talking:
-            self._send(replace(self.counted, number=self._lease.next_number(now), running=self.running))
+        self._send(replace(self.counted, number=self._lease.next_number(now), running=self.running))
 
     def _say_again(self) -> None:
         """What the controller may not have taken before the stream broke."""
