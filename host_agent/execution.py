@@ -16,7 +16,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import InitVar, dataclass, field
 from functools import partial
 from queue import SimpleQueue
-from typing import Final, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from controller.api.messages import Ended, Mode, Moved, Ready
 from host_agent.collectives.plan import Array, Call, Steps, Strategy
@@ -99,17 +99,19 @@ class Begun(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Task:
+class Task(Generic[T]):
     """A collective that is ready to run. `what` names it in errors.
 
     `choose`: the strategy in a mode of the job, once it is this collective's turn. `begin`: what depends on
     who is in the job then; called again where a renewal cut it and it is done anew. Both: UsageError.
+    `finish` makes of its result what the user gets.
     """
 
     what: str
     reduction: Reduction
     choose: Callable[[Mode], Strategy]
     begin: Callable[[View], Begun]
+    finish: Callable[[Array], T]
 
     def words(self, mode: Mode) -> str:
         """The call, as it would be now in a job of that mode."""
@@ -199,7 +201,7 @@ class Execution:
         """It runs no collective any more."""
         return self._closed or self.failure is not None or self.ended is not None
 
-    def now(self, task: Task) -> Array:
+    def now(self, task: Task[T]) -> T:
         """Run in this thread, or wait for it where something queued has to go first.
 
         Interrupted (Ctrl-C), it fails: when the exception leaves here, nothing uses the arrays any more.
@@ -207,20 +209,20 @@ class Execution:
         self.require_other_thread(task.what)
         with self._order:
             number = self._admit(task)
-            future = self._enqueue(task, number, lambda result: result) if self._queued else None
+            future = self._enqueue(task, number) if self._queued else None
             if future is None:
                 self._running.acquire()
         if future is not None:
             return self._result(future)
         try:
-            return self._run(task, number)
+            return task.finish(self._run(task, number))
         finally:
             self._running.release()
 
-    def later(self, task: Task, finish: Callable[[Array], T]) -> Future[T]:
-        """Run when everything before it has; `finish` makes the future's result."""
+    def later(self, task: Task[T]) -> Future[T]:
+        """Run when everything before it has."""
         with self._order:
-            return self._enqueue(task, self._admit(task), finish)
+            return self._enqueue(task, self._admit(task))
 
     def fail(self, error: BaseException, reason: str, collective: int | None = None) -> None:
         """No collective runs after this; the job ends for everybody. `collective`: the one that failed."""
@@ -271,7 +273,7 @@ class Execution:
     def _note_thread(self) -> None:
         self._queue_thread = threading.get_ident()
 
-    def _result(self, future: Future[Array]) -> Array:
+    def _result(self, future: Future[T]) -> T:
         try:
             return future.result()
         except BaseException as error:
@@ -285,7 +287,7 @@ class Execution:
         """What the others are told."""
         return f"rank {self.rank}: {error if isinstance(error, CommunicatorError) else repr(error)}"
 
-    def _admit(self, task: Task) -> int:
+    def _admit(self, task: Task[Any]) -> int:
         """The number of a collective."""
         if self._closed:
             raise CommunicatorClosedError(f"{task.what}: this communicator has left its job; join again")
@@ -309,11 +311,11 @@ class Execution:
                 stacklevel=5,  # this, _admit, now or later, the Communicator's method, the user
             )
 
-    def _enqueue(self, task: Task, collective: int, finish: Callable[[Array], T]) -> Future[T]:
+    def _enqueue(self, task: Task[T], collective: int) -> Future[T]:
         def run() -> T:
             try:
                 with self._running:
-                    return finish(self._run(task, collective))
+                    return task.finish(self._run(task, collective))
             finally:
                 with self._order:
                     self._queued -= 1
@@ -330,7 +332,7 @@ class Execution:
         future.add_done_callback(forget)
         return future
 
-    def _run(self, task: Task, collective: int) -> Array:
+    def _run(self, task: Task[Any], collective: int) -> Array:
         self._require_no_failure(task.what)
         what = f"{task.what} (collective {collective})"
         try:
@@ -375,7 +377,7 @@ class Execution:
                 self._changed.wait()
             self._act()
 
-    def _to_its_end(self, task: Task, collective: int, what: str) -> tuple[Array, Strategy, bool | None]:
+    def _to_its_end(self, task: Task[Any], collective: int, what: str) -> tuple[Array, Strategy, bool | None]:
         """Run a collective, through as many renewals as it takes: its result, and what `Tally.add` takes."""
         attempts: list[tuple[Begun, Strategy]] = []
 
