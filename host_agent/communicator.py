@@ -6,7 +6,7 @@ import inspect
 import warnings
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar, cast
@@ -410,11 +410,7 @@ class Communicator:
         """Collectives run, time spent in them, and what went over the wire for it."""
         wire, tally = self.counters(), self._execution.tally
         return Statistics(
-            collectives=tally.collectives,
-            in_network=tally.in_network,
-            ring=tally.ring,
-            non_finite_fallbacks=tally.non_finite_fallbacks,
-            busy_s=tally.busy_s,
+            **asdict(tally),
             bytes_sent=wire.data_bytes_sent,
             packets_sent=wire.data_packets_sent,
             retransmissions=wire.retransmitted_packets,

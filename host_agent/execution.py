@@ -14,14 +14,12 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import InitVar, dataclass, field
-from functools import partial
 from queue import SimpleQueue
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from controller.api.messages import Ended, Mode, Moved, Ready
+from controller.api.messages import Ended, Mode, Moved, Ready, Worker
 from host_agent.collectives.plan import Array, Call, Steps, Strategy
 from host_agent.errors import (
-    CollectiveTimeoutError,
     CommunicatorClosedError,
     CommunicatorError,
     ConnectionFailedError,
@@ -62,13 +60,7 @@ class Offered(Protocol):
     """Fresh queue pairs that neighbours can be told of."""
 
     @property
-    def qpn_out(self) -> int: ...
-
-    @property
-    def psn_out(self) -> int: ...
-
-    @property
-    def qpn_in(self) -> int: ...
+    def worker(self) -> Worker: ...
 
     def connect(self, ready: Ready) -> Link:
         """The connection to the neighbours, started. TransportError, InterfaceError."""
@@ -429,13 +421,10 @@ class Execution:
             if time.monotonic() - asked < patience:
                 self._over.wait(_ALL_NAMES_S)  # which may be on its way here
                 raise self._verdict or CommunicatorClosedError(f"{what}: this communicator has left its job")
-            stall = (
+            self.runner.stalled(
                 f"{what}: rank {self.rank} has its result, but the controller has not said for {patience:g} "
                 "s that this worker is still in its elastic job; it may be stopped or out of reach"
             )
-            if self.runner.timeout_s is not None:
-                raise CollectiveTimeoutError(stall)
-            _LOG.warning("%s; waiting on, as no timeout_s is set", stall)
 
     def _park(self, error: TransportClosedError, what: str) -> None:
         """Wait until the renewal that has cut a collective is over; raises `error` where it was none."""
@@ -448,24 +437,18 @@ class Execution:
             self.member.parked()
             self._act()
             while not self._goes_on and not self._is_stopped:
-                moved = partial(self._has_moved, self.member.marks)
-                if not self._changed.wait_for(moved, timeout=patience):
-                    self._stalled(what, patience)
+                marks = self.member.marks
+                if not self._changed.wait_for(
+                    lambda: self._goes_on or self._is_stopped or self.member.marks != marks,  # noqa: B023
+                    timeout=patience,
+                ):
+                    self.runner.stalled(
+                        f"{what}: rank {self.rank} was cut by a renewal of its job, which has come no "
+                        f"further for {patience:g} s: {self.member.reason}"
+                    )
         self._require_no_failure(what)
         if not self._goes_on:
             raise TransportClosedError("the job has ended") from error
-
-    def _has_moved(self, marks: int) -> bool:
-        return self._goes_on or self._is_stopped or self.member.marks != marks
-
-    def _stalled(self, what: str, patience: float) -> None:
-        stall = (
-            f"{what}: rank {self.rank} was cut by a renewal of its job, which has come no further for "
-            f"{patience:g} s: {self.member.reason}"
-        )
-        if self.runner.timeout_s is not None:
-            raise CollectiveTimeoutError(stall)
-        _LOG.warning("%s; waiting on, as no timeout_s is set", stall)
 
     def _require_no_failure(self, what: str) -> None:
         if self.ended is not None:
@@ -615,7 +598,8 @@ class Execution:
         fresh = self.connections.offer()
         with self._changed:
             self._queue_pairs = fresh
-            self.member.offered(renewal, qpn_out=fresh.qpn_out, psn_out=fresh.psn_out, qpn_in=fresh.qpn_in)
+            at = fresh.worker
+            self.member.offered(renewal, qpn_out=at.qpn_out, psn_out=at.psn_out, qpn_in=at.qpn_in)
             self._act()
 
     def _connect(self, renewal: int, ready: Ready) -> None:

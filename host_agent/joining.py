@@ -11,16 +11,15 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from controller.api.messages import Join, Ready, Worker
-from host_agent.backup import find_backup
 from host_agent.carriers import Carrier, Transport, fresh_carrier, renumber, transport_of
 from host_agent.controller_session import ControllerSession
 from host_agent.errors import InterfaceError, QueuePairTakenError, UsageError
 from host_agent.execution import Connections
 from host_agent.membership import Membership
-from host_agent.netinfo import Interface, find_interface, path_mtu_for, require_path_mtu
+from host_agent.netinfo import Interface, find_backup, find_interface, path_mtu_for, require_path_mtu
 from host_agent.runner import Alone, Link
 from host_agent.transport import Predecessor, RcDriver, Successor, TransportConfig, TransportError
-from host_agent.transport.link import NativeLink
+from host_agent.transport.verbs import VerbsLink
 from host_agent.wire.psn import PSN_MODULUS
 from security.files import TlsFiles
 
@@ -138,16 +137,9 @@ class QueuePairOffer:
     retry_limit: int
 
     @property
-    def qpn_out(self) -> int:
-        return self.request.worker.qpn_out
-
-    @property
-    def psn_out(self) -> int:
-        return self.request.worker.psn_out
-
-    @property
-    def qpn_in(self) -> int:
-        return self.request.worker.qpn_in
+    def worker(self) -> Worker:
+        """Where neighbours reach it."""
+        return self.request.worker
 
     def connect(self, ready: Ready) -> Link:
         """The connection to the neighbours, started. InterfaceError, TransportError."""
@@ -161,7 +153,7 @@ class QueuePairOffer:
             raise
         return link
 
-    def _link(self, ready: Ready) -> NativeLink:
+    def _link(self, ready: Ready) -> RcDriver | VerbsLink:
         if not ready.backup:
             require_path_mtu(ready.path_mtu, self.interface)
             config = transport_config(self.request, ready, retry_limit=self.retry_limit)
@@ -189,13 +181,13 @@ class QueuePairs:
     used: deque[int] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
 
     def __post_init__(self) -> None:
-        self.used.extend({self.first.qpn_out, self.first.qpn_in} - set(self.used))
+        self.used.extend({self.first.worker.qpn_out, self.first.worker.qpn_in} - set(self.used))
 
     def offer(self) -> QueuePairOffer:
         """Fresh ones, with numbers that this worker has not had. InterfaceError."""
         carrier = fresh_carrier(self.first.carrier.transport, self.first.interface, self.used)
         worker = replace(
-            self.first.request.worker,
+            self.first.worker,
             qpn_out=carrier.qpn_out,
             psn_out=secrets.randbelow(PSN_MODULUS),
             qpn_in=carrier.qpn_in,

@@ -516,7 +516,9 @@ class FakeOffer:
 
     def __init__(self, rack: FakeRack) -> None:
         self.rack = rack
-        self.qpn_out, self.psn_out, self.qpn_in = random.sample(range(0x100, 1 << 24), 3)
+        qpn_out, psn_out, qpn_in = random.sample(range(0x100, 1 << 24), 3)
+        ip = IPv4Address("10.0.0.1")
+        self.worker = Worker(rank=0, mac="", ip=ip, qpn_out=qpn_out, psn_out=psn_out, qpn_in=qpn_in)
 
     def connect(self, ready: Ready) -> Link:
         if ready.world_size == 1:
