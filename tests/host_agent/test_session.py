@@ -49,7 +49,9 @@ READY = Ready(
     resume_token=b"secret",
 )
 ANSWER = Renewing(renewal=4, qpn_out=300, psn_out=9, qpn_in=301, collective=12)
-RENEWED = Renewed(renewal=4, ready=replace(READY, generation=78, rank=0, world_size=2), collective=12)
+RENEWED = Renewed(
+    renewal=4, ready=replace(READY, generation=78, rank=0, world_size=2, resume_token=b"newer"), collective=12
+)
 
 
 def resumed(ready: Ready = READY, join: Join = JOIN, answered: int = 0) -> Open:
@@ -58,7 +60,7 @@ def resumed(ready: Ready = READY, join: Join = JOIN, answered: int = 0) -> Open:
             job="train",
             generation=ready.generation,
             rank=ready.rank if ready.world_size else 1,
-            token=b"secret",
+            token=ready.resume_token,
             joined=join,
             ready=ready,
             answered=answered,
