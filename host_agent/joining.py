@@ -127,19 +127,33 @@ def join(
 
 
 @dataclass(frozen=True)
-class QueuePairOffer:
-    """A worker's two queue pairs, with the numbers that its neighbours are told: `request` names them."""
+class QueuePairs:
+    """A worker's two queue pairs, with the numbers that its neighbours are told: `request` names them.
+
+    `used`: numbers that this worker has had, these included.
+    """
 
     request: Join
     carrier: Carrier
     interface: Interface
-    backup: Interface | None
     retry_limit: int
+    backup: Interface | None = None
+    used: deque[int] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
+
+    def __post_init__(self) -> None:
+        self.used.extend({self.worker.qpn_out, self.worker.qpn_in} - set(self.used))
 
     @property
     def worker(self) -> Worker:
         """Where neighbours reach it."""
         return self.request.worker
+
+    def offer(self) -> QueuePairs:
+        """Fresh ones, as these, with numbers that this worker has not had. InterfaceError."""
+        carrier = fresh_carrier(self.carrier.transport, self.interface, self.used)
+        psn_out = secrets.randbelow(PSN_MODULUS)
+        worker = replace(self.worker, qpn_out=carrier.qpn_out, psn_out=psn_out, qpn_in=carrier.qpn_in)
+        return replace(self, request=replace(self.request, worker=worker), carrier=carrier)
 
     def connect(self, ready: Ready) -> Link:
         """The connection to the neighbours, started. InterfaceError, TransportError."""
@@ -173,29 +187,6 @@ class QueuePairOffer:
         self.carrier.close()
 
 
-@dataclass(frozen=True)
-class QueuePairs:
-    """Makes a worker's queue pairs anew, as those that it joined with, `first`; `used`: numbers it had."""
-
-    first: QueuePairOffer
-    used: deque[int] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
-
-    def __post_init__(self) -> None:
-        self.used.extend({self.first.worker.qpn_out, self.first.worker.qpn_in} - set(self.used))
-
-    def offer(self) -> QueuePairOffer:
-        """Fresh ones, with numbers that this worker has not had. InterfaceError."""
-        carrier = fresh_carrier(self.first.carrier.transport, self.first.interface, self.used)
-        worker = replace(
-            self.first.worker,
-            qpn_out=carrier.qpn_out,
-            psn_out=secrets.randbelow(PSN_MODULUS),
-            qpn_in=carrier.qpn_in,
-        )
-        request = replace(self.first.request, worker=worker)
-        return replace(self.first, request=request, carrier=carrier)
-
-
 def take_place(
     membership: Membership,
     request: Join,
@@ -212,11 +203,11 @@ def take_place(
     On an error nothing is left behind but the carrier: it can take other numbers after QueuePairTakenError.
     """
     link: Link = Alone()
-    offer = QueuePairOffer(request, carrier, interface, backup, retry_limit)
-    connections = QueuePairs(offer) if used is None else QueuePairs(offer, used)
+    numbers = deque[int](maxlen=_REMEMBERED) if used is None else used
+    pairs = QueuePairs(request, carrier, interface, retry_limit, backup, numbers)
     try:
         ready = membership.join(request, timeout_s=timeout_s)
-        link = offer.connect(ready)
+        link = pairs.connect(ready)
         membership.up(timeout_s=timeout_s)
     except BaseException as error:
         who = request.worker
@@ -226,7 +217,7 @@ def take_place(
         if isinstance(error, TransportError):
             raise InterfaceError(str(error)) from error
         raise
-    return Place(ready, link, membership, carrier.transport, connections)
+    return Place(ready, link, membership, carrier.transport, pairs)
 
 
 def transport_config(request: Join, ready: Ready, *, retry_limit: int) -> TransportConfig:

@@ -9,9 +9,8 @@ import select
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import Final
 
 from controller.api.messages import RcParameters
 from host_agent.transport import native
@@ -26,34 +25,11 @@ from host_agent.transport.verbs.completions import (
     failure_of,
     read_device_counters,
 )
-from host_agent.transport.verbs.discovery import RoceDevice
-from host_agent.transport.verbs.queue_pairs import RECEIVE, Completion
+from host_agent.transport.verbs.queue_pairs import RECEIVE, Completion, QueuePairs
 
 _LOG = logging.getLogger(__name__)
 _BATCH: Final = 16  # completions between two looks at what there is to send
 _TAKEN, _NOT_READY, _DEAD = range(3)
-
-
-class Device(Protocol):
-    """What is used of `QueuePairs`."""
-
-    device: RoceDevice
-    qpn_out: int
-    qpn_in: int
-    path_mtu: int
-    completion_fd: int
-    event_fd: int
-    send_buffers: Sequence[int]
-    receive_buffers: Sequence[int]
-
-    def connect(self, config: TransportConfig, rc: RcParameters, *, slots: int, slot_bytes: int) -> None: ...
-    def post_receive(self, slot: int) -> None: ...
-    def post_send(self, slot: int, length: int) -> None: ...
-    def poll(self, most: int) -> Sequence[Completion]: ...
-    def take_completion_event(self) -> None: ...
-    def take_device_event(self) -> int: ...
-    def stop(self) -> None: ...
-    def close(self) -> None: ...
 
 
 class VerbsLink(NativeLink):
@@ -69,7 +45,7 @@ class VerbsLink(NativeLink):
 
     _PREFIX = "p4r_messages"
 
-    def __init__(self, config: TransportConfig, queue_pairs: Device, rc: RcParameters) -> None:
+    def __init__(self, config: TransportConfig, queue_pairs: QueuePairs, rc: RcParameters) -> None:
         super().__init__(config)
         self.rc = rc
         self._pairs = queue_pairs
@@ -120,7 +96,7 @@ class _Pump:
     """The thread. It alone uses the queue pairs, from its start to their end; it sleeps while it can."""
 
     def __init__(
-        self, lib: ctypes.CDLL, handle: int, pairs: Device, config: TransportConfig, rc: RcParameters
+        self, lib: ctypes.CDLL, handle: int, pairs: QueuePairs, config: TransportConfig, rc: RcParameters
     ) -> None:
         self._lib = lib
         self._handle = handle
