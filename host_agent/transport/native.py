@@ -20,7 +20,7 @@ from host_agent.transport.events import Counters, Event, EventType, Failure, Fai
 from host_agent.transport.operation import Operation
 from host_agent.wire.headers import parse_mac
 
-ABI_VERSION: Final = 10
+ABI_VERSION: Final = 11
 NEVER: Final = 2**63 - 1
 ERROR_BYTES: Final = 400
 LIBRARY: Final = Path(__file__).parent.parent / "_native.so"
@@ -121,28 +121,20 @@ _PROTOTYPES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "p4r_endpoint_progress": (None, (c_void_p, ctypes.POINTER(NativeProgress))),
     "p4r_driver_new": (c_void_p, (ctypes.POINTER(NativeConfig), c_char_p, c_char_p, c_size_t)),
     "p4r_driver_stop": (None, (c_void_p,)),
-    "p4r_driver_free": (None, (c_void_p,)),
-    "p4r_driver_post": (c_uint64, (c_void_p, ctypes.POINTER(NativeOperation), c_char_p, c_size_t)),
-    "p4r_driver_wait": (c_int, (c_void_p, c_uint64, c_int, c_int64)),
-    "p4r_driver_done": (c_uint64, (c_void_p, c_int)),
-    "p4r_driver_abort": (None, (c_void_p,)),
-    "p4r_driver_failure": (c_int, (c_void_p, ctypes.POINTER(NativeEvent))),
-    "p4r_driver_counters": (None, (c_void_p, ctypes.POINTER(NativeCounters))),
-    "p4r_driver_progress": (None, (c_void_p, ctypes.POINTER(NativeProgress))),
+    "p4r_link_free": (None, (c_void_p,)),
+    "p4r_link_post": (c_uint64, (c_void_p, ctypes.POINTER(NativeOperation), c_char_p, c_size_t)),
+    "p4r_link_wait": (c_int, (c_void_p, c_uint64, c_int, c_int64)),
+    "p4r_link_done": (c_uint64, (c_void_p, c_int)),
+    "p4r_link_abort": (None, (c_void_p,)),
+    "p4r_link_failure": (c_int, (c_void_p, ctypes.POINTER(NativeEvent))),
+    "p4r_link_counters": (None, (c_void_p, ctypes.POINTER(NativeCounters))),
+    "p4r_link_progress": (None, (c_void_p, ctypes.POINTER(NativeProgress))),
     "p4r_messages_new": (c_void_p, (ctypes.POINTER(NativeConfig), c_char_p, c_size_t)),
-    "p4r_messages_free": (None, (c_void_p,)),
-    "p4r_messages_post": (c_uint64, (c_void_p, ctypes.POINTER(NativeOperation), c_char_p, c_size_t)),
     "p4r_messages_bytes": (c_size_t, (c_void_p,)),
     "p4r_messages_next_send": (c_size_t, (c_void_p, c_void_p, c_size_t, c_int64)),
     "p4r_messages_acknowledged": (None, (c_void_p, c_size_t)),
     "p4r_messages_receive": (c_int, (c_void_p, c_void_p, c_size_t, c_int64)),
     "p4r_messages_fail": (None, (c_void_p, c_uint32, c_char_p)),
-    "p4r_messages_wait": (c_int, (c_void_p, c_uint64, c_int, c_int64)),
-    "p4r_messages_done": (c_uint64, (c_void_p, c_int)),
-    "p4r_messages_abort": (None, (c_void_p,)),
-    "p4r_messages_failure": (c_int, (c_void_p, ctypes.POINTER(NativeEvent))),
-    "p4r_messages_counters": (None, (c_void_p, ctypes.POINTER(NativeCounters))),
-    "p4r_messages_progress": (None, (c_void_p, ctypes.POINTER(NativeProgress))),
     "p4r_messages_state": (c_size_t, (c_void_p, c_void_p, c_size_t)),
     "p4r_crc32": (c_uint32, (c_uint32, c_char_p, c_size_t)),
     "p4r_encode_lanes": (None, (c_int, c_int, c_void_p, c_size_t, c_void_p, c_int, c_int)),

@@ -43,8 +43,6 @@ class VerbsLink(NativeLink):
     it does not count. No device tells the packets that it sent again, nor its acknowledgements.
     """
 
-    _PREFIX = "p4r_messages"
-
     def __init__(self, config: TransportConfig, queue_pairs: QueuePairs, rc: RcParameters) -> None:
         super().__init__(config)
         self.rc = rc
@@ -67,7 +65,7 @@ class VerbsLink(NativeLink):
             try:
                 self._pump = _Pump(self._lib, handle, self._pairs, self.config, self.rc)
             except BaseException:
-                self._lib.p4r_messages_free(handle)
+                self._lib.p4r_link_free(handle)
                 raise
             self._attach(handle, self._pump.stop, self._pump.free)
 
@@ -145,7 +143,7 @@ class _Pump:
         Arrays are let go of first: called in the thread itself, by the garbage collector, this is in the
         middle of what the thread does, and it goes on a little.
         """
-        self._lib.p4r_messages_abort(self._handle)
+        self._lib.p4r_link_abort(self._handle)
         self._aborted = True
         self._stopping = True
         self.wake()
@@ -157,7 +155,7 @@ class _Pump:
         if threading.current_thread() is self._thread:
             self._free_at_end = True
         else:
-            self._lib.p4r_messages_free(handle)
+            self._lib.p4r_link_free(handle)
 
     def _run(self) -> None:
         try:
@@ -174,7 +172,7 @@ class _Pump:
         finally:
             self._close()
             if self._free_at_end:
-                self._lib.p4r_messages_free(self._handle)
+                self._lib.p4r_link_free(self._handle)
 
     def _close_wakeup(self) -> None:
         with self._waking:
