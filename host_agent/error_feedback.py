@@ -67,7 +67,7 @@ class ErrorFeedback:
 
     def begin(self, array: Array, result: Array, user: Execution) -> Callable[[View], Begun]:
         """What runs the collective on a flat `array`."""
-        contribution: list[Array] = []  # made in the collective's turn, and once: it may begin anew
+        contribution: list[Array] = []  # made when it starts, and once: it may begin anew
 
         def begin(view: View) -> Begun:
             if not contribution:

@@ -94,7 +94,7 @@ class Begun(NamedTuple):
 class Task(Generic[T]):
     """A collective that is ready to run. `what` names it in errors.
 
-    `choose`: the strategy in a mode of the job, once it is this collective's turn. `begin`: what depends on
+    `choose`: the strategy in a mode of the job, when it starts. `begin`: what depends on
     who is in the job then; called again where a renewal cut it and it is done anew. Both: UsageError.
     `finish` makes of its result what the user gets.
     """
@@ -106,15 +106,15 @@ class Task(Generic[T]):
     finish: Callable[[Array], T]
 
     def words(self, mode: Mode) -> str:
-        """The call, as it would be now in a job of that mode."""
+        """The call, as it would travel now in a job of that mode."""
         try:
-            return self.way(self.choose(mode))
+            return _words(self.what, self.choose(mode))
         except UsageError:  # which is what it will end with
             return self.what
 
-    def way(self, strategy: Strategy) -> str:
-        """The call, as it travels so."""
-        return f"{self.what} {'by ring' if strategy is Strategy.RING else 'in-network'}"
+
+def _words(what: str, strategy: Strategy) -> str:
+    return f"{what} {'by ring' if strategy is Strategy.RING else 'in-network'}"
 
 
 @dataclass
@@ -372,13 +372,14 @@ class Execution:
     def _to_its_end(self, task: Task[Any], collective: int, what: str) -> tuple[Array, Strategy, bool | None]:
         """Run a collective, through as many renewals as it takes: its result, and what `Tally.add` takes."""
         attempts: list[tuple[Begun, Strategy]] = []
+        called = task.what
 
         def begin() -> Attempt:
             numbered = self._numbered()
             with self._changed:
                 view, mode = self.member.view, self.member.mode_of(numbered)
                 strategy = task.choose(mode)
-                self.member.calls.made(collective, lambda: task.way(strategy))
+                self.member.calls.made(collective, lambda: _words(called, strategy))  # lets go of arrays
                 self._act()
             begun = task.begin(view)
             self.membership.runs(collective)
@@ -410,7 +411,7 @@ class Execution:
     def _confirm(self, what: str) -> None:
         """Return no result that an elastic job's other workers may not have, as they go on without us.
 
-        Outside of the collective's turn: a renewal counts it as finished here, and gives it to the others.
+        It has ended by then: a renewal counts it as finished here, and gives it to the others.
         """
         patience = self.runner.patience_s
         while True:
