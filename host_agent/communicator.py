@@ -30,7 +30,7 @@ from host_agent.collectives import in_network, ring
 from host_agent.collectives.plan import Array, Strategy, Wire, cheaper, choose
 from host_agent.error_feedback import ErrorFeedback
 from host_agent.errors import CommunicatorClosedError, CommunicatorError, RingFallbackWarning, UsageError
-from host_agent.execution import Begun, Connections, Execution, Task
+from host_agent.execution import Begun, Execution, QueuePairs, Task
 from host_agent.membership import Membership, MembershipChange, View
 from host_agent.metrics import Statistics
 from host_agent.runner import Link, Runner
@@ -107,7 +107,7 @@ class Communicator:
         timeout_s: float | None = None,
         strategy: Strategy | str = Strategy.AUTO,
         transport: Transport = Transport.USERSPACE,
-        connections: Connections | None = None,
+        queue_pairs: QueuePairs | None = None,
     ) -> None:
         self.ready = ready
         self.transport = transport
@@ -120,7 +120,7 @@ class Communicator:
             ready,
             Runner(link, rank=rank, timeout_s=timeout_s),
             membership,
-            connections,
+            queue_pairs,
         )
         if ready.mode is Mode.RING and world_size > 1:
             try:
@@ -214,8 +214,8 @@ class Communicator:
             membership=place.membership,
             timeout_s=timeout_s,
             strategy=strategy,
-            transport=place.transport,
-            connections=place.connections,
+            transport=place.queue_pairs.carrier.transport,
+            queue_pairs=place.queue_pairs,
         )
         if where is not None:
             try:

@@ -56,26 +56,24 @@ _ALL_NAMES_S: Final = 10.0  # what the controller may take to ask who has called
 _FAREWELL_S: Final = 5.0  # how long closing waits for the thread, which waits for nothing then
 
 
-class Offered(Protocol):
-    """Fresh queue pairs that neighbours can be told of."""
+class QueuePairs(Protocol):
+    """A worker's, of which neighbours can be told. All: TransportError, InterfaceError."""
 
     @property
-    def worker(self) -> Worker: ...
+    def worker(self) -> Worker:
+        """Where neighbours reach it."""
+        ...
+
+    def offer(self) -> QueuePairs:
+        """Fresh ones."""
+        ...
 
     def connect(self, ready: Ready) -> Link:
-        """The connection to the neighbours, started. TransportError, InterfaceError."""
+        """The connection to the neighbours, started."""
         ...
 
     def close(self) -> None:
         """Let go of what got no connection; idempotent."""
-        ...
-
-
-class Connections(Protocol):
-    """Makes a worker's connections anew."""
-
-    def offer(self) -> Offered:
-        """Fresh queue pairs. TransportError, InterfaceError."""
         ...
 
 
@@ -147,7 +145,7 @@ class Execution:
     ready: InitVar[Ready]
     runner: Runner
     membership: Membership
-    connections: Connections | None = None
+    queue_pairs: QueuePairs | None = None
     tally: Tally = field(default_factory=Tally)
     failure: BaseException | None = None  # ours
     ended: CommunicatorError | None = None  # the controller's
@@ -157,7 +155,7 @@ class Execution:
         self._changed = threading.Condition()  # guards the member, and what its actions change:
         self._work: deque[Work] = deque()  # what the thread has to do
         self._thread: threading.Thread | None = None
-        self._queue_pairs: Offered | None = None  # offered, and not connected
+        self._offered: QueuePairs | None = None  # offered, and not connected
         self._goes_on = self._is_stopped = False  # what was parked; all
         self._cut_at = 0.0
         self._changes = _Changes()
@@ -594,11 +592,11 @@ class Execution:
             return
         self._drop_queue_pairs()
         self.runner.retire()
-        if self.connections is None:
+        if self.queue_pairs is None:
             raise InterfaceError("it has no way to make connections anew")
-        fresh = self.connections.offer()
+        fresh = self.queue_pairs.offer()
         with self._changed:
-            self._queue_pairs = fresh
+            self._offered = fresh
             at = fresh.worker
             self.member.offered(renewal, qpn_out=at.qpn_out, psn_out=at.psn_out, qpn_in=at.qpn_in)
             self._act()
@@ -606,10 +604,10 @@ class Execution:
     def _connect(self, renewal: int, ready: Ready) -> None:
         if not self.member.wants(renewal):
             return
-        assert self._queue_pairs is not None
-        link = self._queue_pairs.connect(ready)
+        assert self._offered is not None
+        link = self._offered.connect(ready)
         with self._changed:
-            self._queue_pairs = None
+            self._offered = None
             wanted = self.member.connected(renewal)
             if wanted:
                 self.runner.replace(link)
@@ -632,9 +630,9 @@ class Execution:
 
     def _drop_queue_pairs(self, *, wanted: bool = False) -> None:
         """Those of a renewal that another one has replaced."""
-        if self._queue_pairs is not None and not wanted:
-            self._queue_pairs.close()
-            self._queue_pairs = None
+        if self._offered is not None and not wanted:
+            self._offered.close()
+            self._offered = None
 
     def _work_failed(self, action: Work, error: Exception) -> None:
         if isinstance(action, Settle):

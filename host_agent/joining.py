@@ -14,7 +14,6 @@ from controller.api.messages import Join, Ready, Worker
 from host_agent.carriers import Carrier, Transport, fresh_carrier, renumber, transport_of
 from host_agent.controller_session import ControllerSession
 from host_agent.errors import InterfaceError, QueuePairTakenError, UsageError
-from host_agent.execution import Connections
 from host_agent.membership import Membership
 from host_agent.netinfo import Interface, find_backup, find_interface, path_mtu_for, require_path_mtu
 from host_agent.runner import Alone, Link
@@ -28,17 +27,6 @@ _LOG = logging.getLogger(__name__)
 # ever: two for each worker that was killed there.
 _MOST_OFFERS: Final = 256  # of queue pairs whose numbers the controller does not take
 _REMEMBERED: Final = 1024  # numbers that this worker has had, more than it offers at once
-
-
-@dataclass(frozen=True)
-class Place:
-    """A worker's place in a job: what the controller set up, and the two connections."""
-
-    ready: Ready
-    link: Link
-    membership: Membership
-    transport: Transport = Transport.USERSPACE
-    connections: Connections | None = None
 
 
 def join(
@@ -187,6 +175,16 @@ class QueuePairs:
         self.carrier.close()
 
 
+@dataclass(frozen=True)
+class Place:
+    """A worker's place in a job: what the controller set up, and the two connections."""
+
+    ready: Ready
+    link: Link
+    membership: Membership
+    queue_pairs: QueuePairs
+
+
 def take_place(
     membership: Membership,
     request: Join,
@@ -217,7 +215,7 @@ def take_place(
         if isinstance(error, TransportError):
             raise InterfaceError(str(error)) from error
         raise
-    return Place(ready, link, membership, carrier.transport, pairs)
+    return Place(ready, link, membership, pairs)
 
 
 def transport_config(request: Join, ready: Ready, *, retry_limit: int) -> TransportConfig:

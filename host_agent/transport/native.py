@@ -25,19 +25,7 @@ NEVER: Final = 2**63 - 1
 ERROR_BYTES: Final = 400
 LIBRARY: Final = Path(__file__).parent.parent / "_native.so"
 
-_COUNTERS: Final = (
-    *("data_packets_sent", "data_bytes_sent", "retransmitted_packets", "retransmitted_bytes"),
-    *("timeouts", "go_backs", "acks_sent", "naks_sent", "rnr_naks_sent"),
-    *("acks_received", "naks_received", "rnr_naks_received"),
-    *("data_packets_received", "data_bytes_received", "duplicates_received", "out_of_order_received"),
-    *("icrc_errors", "malformed", "foreign", "stale_acks"),
-    *("messages_sent", "messages_received", "results_received", "implied_acks", "early_messages"),
-    *("tail_probes", "kept_packets"),
-    *("first_sent_ns", "last_sent_ns", "first_received_ns", "last_received_ns"),
-    *("frames_blocked", "send_errors", "ring_drops"),
-)
-
-
+_COUNTERS: Final = tuple(field.name for field in fields(Counters))
 _PROGRESS: Final = tuple(field.name for field in fields(Progress))
 _MACS: Final = ("own_mac", "successor_mac", "predecessor_mac")
 _PARAMETERS: Final = (  # as `TransportConfig` has them

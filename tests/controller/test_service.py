@@ -393,7 +393,7 @@ def test_a_worker_that_closes_without_leaving_ends_the_job(workers: Workers) -> 
 
 def test_a_worker_that_dies_is_missed(workers: Workers) -> None:
     sessions, _ = workers.run(2)
-    sessions[1]._joined._closed = True  # no heartbeats, no second call: as if the process was killed
+    sessions[1]._joined._is_closed = True  # no heartbeats, no second call: as if the process was killed
     sessions[1]._call.cancel()
     with pytest.raises(
         WorkerLostError, match=r"rank 1 \(h2, 10.0.0.2\) has been without a connection .* 1 s"

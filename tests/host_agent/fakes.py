@@ -396,7 +396,7 @@ class FakeRack:
                 link=self.links[config.rank],
                 membership=self.memberships[config.rank],
                 timeout_s=timeout_s,
-                connections=self,
+                queue_pairs=FakeQueuePairs(self),
             )
             for config in workers
         ]
@@ -507,11 +507,8 @@ class FakeRack:
         """A worker is gone: it sends nothing more, and nobody hears of it."""
         self.communicators[rank]._execution._on_ended(Ended(reason="this worker was declared dead"))
 
-    def offer(self) -> FakeOffer:
-        return FakeOffer(self)
 
-
-class FakeOffer:
+class FakeQueuePairs:
     """Queue pairs on the fabric that the rack has when they are connected."""
 
     def __init__(self, rack: FakeRack) -> None:
@@ -519,6 +516,9 @@ class FakeOffer:
         qpn_out, psn_out, qpn_in = random.sample(range(0x100, 1 << 24), 3)
         ip = IPv4Address("10.0.0.1")
         self.worker = Worker(rank=0, mac="", ip=ip, qpn_out=qpn_out, psn_out=psn_out, qpn_in=qpn_in)
+
+    def offer(self) -> FakeQueuePairs:
+        return FakeQueuePairs(self.rack)
 
     def connect(self, ready: Ready) -> Link:
         if ready.world_size == 1:

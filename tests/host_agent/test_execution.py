@@ -405,7 +405,7 @@ def test_a_worker_that_cannot_make_new_connections_says_so_to_all(
     pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rack = FakeRack(2)
-    monkeypatch.setattr(rack.communicators[1]._execution, "connections", None)
+    monkeypatch.setattr(rack.communicators[1]._execution, "queue_pairs", None)
     waiting = pool.submit(rack.communicators[0].all_reduce, ONES)
     rack.begin_renewal("switch l1 has restarted")
     with pytest.raises(

@@ -293,10 +293,9 @@ def test_new_queue_pairs_have_none_of_the_numbers_before(monkeypatch: pytest.Mon
     place = take_place(Scripted(ready_of(CONFIG)), asked, INTERFACE, first, timeout_s=1, retry_limit=0)
     place.link.close()
     first.close()
-    assert place.connections is not None
     had = {first.qpn_out, first.qpn_in}
     for _ in range(40):
-        offer = place.connections.offer()
+        offer = place.queue_pairs.offer()
         assert had.isdisjoint({offer.worker.qpn_out, offer.worker.qpn_in})
         had |= {offer.worker.qpn_out, offer.worker.qpn_in}
         offer.close()
@@ -310,7 +309,7 @@ def test_the_controller_s_parameters_reach_the_device() -> None:
     assert membership.is_up
     assert carrier.rc == carrier.device.rc == rc
     assert carrier.device.calls == ["connect"]
-    assert place.transport is Transport.VERBS
+    assert place.queue_pairs.carrier.transport is Transport.VERBS
     place.link.close()
 
 
