@@ -38,11 +38,16 @@ def contiguous(array: Array) -> Array:
     return np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("=")).reshape(array.shape)
 
 
-def require_addable(array: Array) -> None:
-    """The array's elements have a type that can be reduced."""
+def reducible(array: Array, op: Reduction | str) -> tuple[Array, Reduction]:
+    """`contiguous(array)`, whose elements can be reduced, and the reduction: itself, or its name's."""
+    array = contiguous(array)
+    found = _REDUCTIONS.get(op.lower()) if isinstance(op, str) else op
+    if found is None or found not in _REDUCTIONS.values():
+        raise UsageError(f"{op!r} is no reduction; there are {', '.join(_REDUCTIONS)}")
     if array.dtype not in ELEMENT_TYPES:
         names = ", ".join(str(dtype) for dtype in ELEMENT_TYPES)
         raise UsageError(f"dtype {array.dtype} cannot be reduced; convert to one of {names}")
+    return array, Reduction(found)
 
 
 def result_array(out: Array | None, like: Array) -> Array:
@@ -56,14 +61,6 @@ def result_array(out: Array | None, like: Array) -> Array:
     if out is not like and np.may_share_memory(out, like) and out.ctypes.data != like.ctypes.data:
         raise UsageError("out overlaps the array in part; it has to be the array itself or other memory")
     return out
-
-
-def reduction_of(op: Reduction | str) -> Reduction:
-    """The reduction itself, or by its name in any case."""
-    found = _REDUCTIONS.get(op.lower()) if isinstance(op, str) else op
-    if found is None or found not in _REDUCTIONS.values():
-        raise UsageError(f"{op!r} is no reduction; there are {', '.join(_REDUCTIONS)}")
-    return Reduction(found)
 
 
 def strategy_of(strategy: Strategy | str) -> Strategy:
@@ -102,3 +99,12 @@ def require_root(root: int, world_size: int) -> None:
     """A rank of the job."""
     if not 0 <= root < world_size:
         raise UsageError(f"root {root} is no rank of a job of {world_size} workers (0..{world_size - 1})")
+
+
+def require_rows_for(world_size: int, shape: tuple[int, ...]) -> int:
+    """How many rows each worker gets of an array of that shape."""
+    if not shape or shape[0] % world_size:
+        raise UsageError(
+            f"reduce_scatter: the first dimension of shape {shape} is not a multiple of {world_size} workers"
+        )
+    return shape[0] // world_size

@@ -6,13 +6,12 @@ import logging
 import secrets
 from collections import deque
 from enum import Enum
-from typing import Final, Protocol
+from typing import Final, TypeAlias
 
 from controller.api.messages import RcParameters
 from host_agent.errors import InterfaceError, UsageError
 from host_agent.netinfo import Interface, path_mtu_for
 from host_agent.transport import RcDriver, TransportConfig, TransportError
-from host_agent.transport.link import NativeLink
 from host_agent.transport.verbs import QueuePairs, VerbsLink, find_device, pyverbs_missing
 from host_agent.transport.verbs.discovery import SYSFS
 
@@ -40,42 +39,12 @@ def transport_of(transport: Transport | str) -> Transport:
         raise UsageError(f"transport {transport!r} is none of {names}") from None
 
 
-class Carrier(Protocol):
-    """A worker's two queue pairs before it has joined: they have numbers, but no neighbours yet."""
-
-    transport: Transport  # never AUTO
-
-    @property
-    def qpn_out(self) -> int: ...
-
-    @property
-    def qpn_in(self) -> int: ...
-
-    @property
-    def path_mtu(self) -> int:
-        """The largest that it carries, in bytes."""
-        ...
-
-    @property
-    def rnr_nak(self) -> bool:
-        """Whether the switch shall answer with RNR NAKs what waits for a slow worker."""
-        ...
-
-    def exchange(self) -> None:
-        """Other queue pairs, with numbers that it has not had. InterfaceError."""
-        ...
-
-    def link(self, config: TransportConfig, rc: RcParameters) -> NativeLink:
-        """The connection to the neighbours; not started. It owns the queue pairs from now on."""
-        ...
-
-    def close(self) -> None:
-        """Let go of queue pairs that got no link; idempotent."""
-        ...
-
-
 class UserspaceCarrier:
-    """Queue pairs that are numbers of our own choice."""
+    """Queue pairs that are numbers of our own choice.
+
+    `path_mtu`: the largest that it carries. `rnr_nak`: whether the switch shall answer with RNR NAKs what
+    waits for a slow worker.
+    """
 
     transport = Transport.USERSPACE
     rnr_nak = False
@@ -89,7 +58,7 @@ class UserspaceCarrier:
         """Other numbers, as good as never those from before."""
         self.qpn_out, self.qpn_in = _random_qpns()
 
-    def link(self, config: TransportConfig, rc: RcParameters) -> NativeLink:
+    def link(self, config: TransportConfig, rc: RcParameters) -> RcDriver:
         """A thread on a raw socket. It has no limits to tell it (`rc`): a job's end ends its retries."""
         return RcDriver(config, self._interface.name)
 
@@ -116,13 +85,17 @@ class VerbsCarrier:
             raise InterfaceError(str(error)) from error
         self.qpn_out, self.qpn_in = self._queue_pairs.qpn_out, self._queue_pairs.qpn_in
 
-    def link(self, config: TransportConfig, rc: RcParameters) -> NativeLink:
-        """The device's queue pairs, with a thread of their own."""
+    def link(self, config: TransportConfig, rc: RcParameters) -> VerbsLink:
+        """The device's queue pairs, with a thread of their own; they are its own from now on."""
         return VerbsLink(config, self._queue_pairs, rc)
 
     def close(self) -> None:
-        """Destroy the queue pairs."""
+        """Destroy the queue pairs, where they got no link; idempotent."""
         self._queue_pairs.close()
+
+
+# A worker's two queue pairs before it has joined: they have numbers, but no neighbours yet.
+Carrier: TypeAlias = UserspaceCarrier | VerbsCarrier
 
 
 def choose_carrier(transport: Transport, interface: Interface) -> Carrier:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import ModuleType, TracebackType
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar, cast
 
 import numpy as np
 
@@ -17,9 +18,9 @@ from host_agent import joining, metrics, standing
 from host_agent.arguments import (
     contiguous,
     name_of,
-    reduction_of,
-    require_addable,
+    reducible,
     require_root,
+    require_rows_for,
     result_array,
     strategy_of,
     wire_of,
@@ -29,8 +30,8 @@ from host_agent.collectives import in_network, ring
 from host_agent.collectives.plan import Array, Strategy, Wire, cheaper, choose
 from host_agent.error_feedback import ErrorFeedback
 from host_agent.errors import CommunicatorClosedError, CommunicatorError, RingFallbackWarning, UsageError
-from host_agent.execution import Begun, Connections, Execution, Task
-from host_agent.membership import Membership, MembershipChange, Seat
+from host_agent.execution import Begun, Execution, QueuePairs, Task
+from host_agent.membership import Membership, MembershipChange, View
 from host_agent.metrics import Statistics
 from host_agent.runner import Link, Runner
 from host_agent.transport.events import Counters
@@ -39,6 +40,38 @@ from security import tokens
 from security.files import TlsFiles, tls_files
 
 __all__ = ["Communicator", "RingFallbackWarning"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+M = TypeVar("M")
+Makes: TypeAlias = "Callable[Concatenate[Communicator, P], Task[T]]"
+
+
+def _waiting(makes: Makes[P, T]) -> Callable[Concatenate[Communicator, P], T]:
+    """The method that runs what another one makes, and waits."""
+
+    def method(self: Communicator, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._execution.now(makes(self, *args, **kwargs))
+
+    return _public(method, makes, "{}", makes.__doc__)
+
+
+def _later(makes: Makes[P, T]) -> Callable[Concatenate[Communicator, P], Future[T]]:
+    """The method that puts what another one makes into the queue."""
+
+    def method(self: Communicator, /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        return self._execution.later(makes(self, *args, **kwargs))
+
+    return _public(method, makes, "Future[{}]", f"`{makes.__name__[1:]}` as a future.", "_async")
+
+
+def _public(method: M, makes: Callable[..., object], returns: str, doc: str | None, suffix: str = "") -> M:
+    """With the name and the signature that users see."""
+    signature, named, name = inspect.signature(makes), cast("Any", method), makes.__name__[1:] + suffix
+    named.__name__, named.__qualname__, named.__doc__ = name, f"Communicator.{name}", doc
+    inner = signature.return_annotation.removeprefix("Task[").removesuffix("]")
+    named.__signature__ = signature.replace(return_annotation=returns.format(inner))
+    return method
 
 
 class Communicator:
@@ -74,7 +107,7 @@ class Communicator:
         timeout_s: float | None = None,
         strategy: Strategy | str = Strategy.AUTO,
         transport: Transport = Transport.USERSPACE,
-        connections: Connections | None = None,
+        queue_pairs: QueuePairs | None = None,
     ) -> None:
         self.ready = ready
         self.transport = transport
@@ -83,11 +116,11 @@ class Communicator:
         self._left = False
         self._metrics: metrics.Exposed | None = None
         self._execution = Execution(
-            Seat.first(rank, world_size, ready.ring),
+            View.first(rank, world_size, ready.ring),
             ready,
             Runner(link, rank=rank, timeout_s=timeout_s),
             membership,
-            connections,
+            queue_pairs,
         )
         if ready.mode is Mode.RING and world_size > 1:
             try:
@@ -181,8 +214,8 @@ class Communicator:
             membership=place.membership,
             timeout_s=timeout_s,
             strategy=strategy,
-            transport=place.transport,
-            connections=place.connections,
+            transport=place.queue_pairs.carrier.transport,
+            queue_pairs=place.queue_pairs,
         )
         if where is not None:
             try:
@@ -195,17 +228,17 @@ class Communicator:
     @property
     def rank(self) -> int:
         """This worker's place among those that the job has now."""
-        return self._execution.member.seat.rank
+        return self._execution.member.view.rank
 
     @property
     def world_size(self) -> int:
         """How many workers the job has now."""
-        return self._execution.member.seat.world_size
+        return self._execution.member.view.world_size
 
     @property
     def members(self) -> tuple[int, ...]:
         """By rank, the rank that each worker joined with."""
-        return self._execution.member.seat.members
+        return self._execution.member.view.members
 
     @property
     def generation(self) -> int:
@@ -243,7 +276,7 @@ class Communicator:
         """Why not in the network; empty if they are."""
         return self._execution.member.mode_reason
 
-    def all_reduce(
+    def _all_reduce(
         self,
         array: Array,
         op: Reduction | str = Reduction.SUM,
@@ -252,7 +285,7 @@ class Communicator:
         strategy: Strategy | str | None = None,
         wire: Wire | str = Wire.FULL,
         feedback: ErrorFeedback | None = None,
-    ) -> Array:
+    ) -> Task[Array]:
         """The element-wise SUM, AVG, MAX or MIN over all ranks, of int32, float32, float16 or bfloat16.
 
         All ranks give one shape. `out` (C-contiguous) takes the result; it may be `array` itself, but not
@@ -264,97 +297,110 @@ class Communicator:
         goes into the next call with the same `feedback`. By ring, and where all ranks' tensors together are
         small, floats go as they are.
         """
-        return self._execution.now(self._all_reduce(array, op, out, strategy, wire, feedback))
+        source, reduction = reducible(array, op)
+        width = wire_of(wire, source.dtype, reduction, feedback)
+        result = result_array(out, source)
+        how = self._choice(strategy, Kind.ALL_REDUCE, source)
+        what = f"all_reduce({reduction.name}) of {source.size} {name_of(source.dtype)}"
+        if width is Wire.HALF:
+            what += " over 16 bits"
+        if feedback is not None:
+            feedback.require(source, self._execution)
+            begin = feedback.begin(source.reshape(-1), result, self._execution)
+            return Task(what, reduction, how, begin, _as_it_is)
+        place = result if out is not None and _is_same(result, source) else None
+        flat, into = source.reshape(-1), result.reshape(-1)
 
-    def all_reduce_async(
-        self,
-        array: Array,
-        op: Reduction | str = Reduction.SUM,
-        *,
-        out: Array | None = None,
-        strategy: Strategy | str | None = None,
-        wire: Wire | str = Wire.FULL,
-        feedback: ErrorFeedback | None = None,
-    ) -> Future[Array]:
-        """`all_reduce` as a future."""
-        task = self._all_reduce(array, op, out, strategy, wire, feedback)
-        return self._execution.later(task, _as_it_is)
+        begun = Begun(
+            lambda call, strategy: _of(strategy).all_reduce(
+                call if width is Wire.FULL else replace(call, wire=width), flat, into
+            ),
+            result,
+            place,
+        )
+        return Task(what, reduction, how, lambda view: begun, _as_it_is)
 
-    def reduce(
+    def _reduce(
         self,
         array: Array,
         root: int = 0,
         op: Reduction | str = Reduction.SUM,
         *,
         strategy: Strategy | str | None = None,
-    ) -> Array | None:
+    ) -> Task[Array | None]:
         """As `all_reduce`, but only `root` gets the result; the others get None."""
         member = self._member(root)
-        result = self._execution.now(self._reduce(array, member, op, strategy))
-        return result if self._is(member) else None
+        source, reduction = reducible(array, op)
+        what = f"reduce({reduction.name}) of {source.size} {name_of(source.dtype)} to rank {member}"
+        return Task(
+            what,
+            reduction,
+            self._choice(strategy, Kind.REDUCE, source),
+            _rooted("reduce", source, np.empty_like(source), member, what),
+            lambda result: result if self._execution.member.view.member == member else None,
+        )
 
-    def reduce_async(
-        self,
-        array: Array,
-        root: int = 0,
-        op: Reduction | str = Reduction.SUM,
-        *,
-        strategy: Strategy | str | None = None,
-    ) -> Future[Array | None]:
-        """`reduce` as a future."""
-        member = self._member(root)
-        task = self._reduce(array, member, op, strategy)
-        return self._execution.later(task, lambda result: result if self._is(member) else None)
-
-    def broadcast(
+    def _broadcast(
         self,
         array: Array,
         root: int = 0,
         *,
         out: Array | None = None,
         strategy: Strategy | str | None = None,
-    ) -> Array:
+    ) -> Task[Array]:
         """`root`'s array on every rank, bit for bit; the others' give shape and dtype (any fixed-size)."""
-        return self._execution.now(self._broadcast(array, root, out, strategy))
+        source, member = contiguous(array), self._member(root)
+        what = f"broadcast of {source.size} {source.dtype} from rank {root}"
+        return Task(
+            what,
+            Reduction.NONE,
+            self._choice(strategy, Kind.BROADCAST, source),
+            _rooted("broadcast", source, result_array(out, source), member, what),
+            _as_it_is,
+        )
 
-    def broadcast_async(
-        self,
-        array: Array,
-        root: int = 0,
-        *,
-        out: Array | None = None,
-        strategy: Strategy | str | None = None,
-    ) -> Future[Array]:
-        """`broadcast` as a future."""
-        return self._execution.later(self._broadcast(array, root, out, strategy), _as_it_is)
-
-    def all_gather(self, array: Array, *, strategy: Strategy | str | None = None) -> Array:
+    def _all_gather(self, array: Array, *, strategy: Strategy | str | None = None) -> Task[Array]:
         """All ranks' arrays (one shape, any fixed-size dtype), stacked: (world_size, *array.shape)."""
-        return self._execution.now(self._all_gather(array, strategy))
+        source = contiguous(array)
+        return Task(
+            f"all_gather of {source.size} {source.dtype}",
+            Reduction.NONE,
+            self._choice(strategy, Kind.ALL_GATHER, source),
+            lambda view: _begun(
+                "all_gather", source, np.empty((view.world_size, *source.shape), source.dtype)
+            ),
+            _as_it_is,
+        )
 
-    def all_gather_async(self, array: Array, *, strategy: Strategy | str | None = None) -> Future[Array]:
-        """`all_gather` as a future."""
-        return self._execution.later(self._all_gather(array, strategy), _as_it_is)
-
-    def reduce_scatter(
+    def _reduce_scatter(
         self, array: Array, op: Reduction | str = Reduction.SUM, *, strategy: Strategy | str | None = None
-    ) -> Array:
+    ) -> Task[Array]:
         """This rank's block of the reduction: rows rank·n/N to (rank + 1)·n/N of n; N divides n."""
-        return self._execution.now(self._reduce_scatter(array, op, strategy))
+        source, reduction = reducible(array, op)
 
-    def reduce_scatter_async(
-        self, array: Array, op: Reduction | str = Reduction.SUM, *, strategy: Strategy | str | None = None
-    ) -> Future[Array]:
-        """`reduce_scatter` as a future."""
-        return self._execution.later(self._reduce_scatter(array, op, strategy), _as_it_is)
+        def begin(view: View) -> Begun:
+            rows = require_rows_for(view.world_size, source.shape)
+            return _begun("reduce_scatter", source, np.empty((rows, *source.shape[1:]), source.dtype))
 
-    def barrier(self) -> None:
+        view = self._execution.member.view
+        if view.members == tuple(range(view.world_size)):
+            require_rows_for(view.world_size, source.shape)
+        # Else when it starts: others may have called it before workers died.
+        what = f"reduce_scatter({reduction.name}) of {source.size} {source.dtype}"
+        return Task(what, reduction, self._choice(strategy, Kind.REDUCE_SCATTER, source), begin, _as_it_is)
+
+    def _barrier(self) -> Task[None]:
         """Return when all ranks have called it."""
-        self._execution.now(self._barrier())
+        how = self._choice(None, Kind.BARRIER, np.empty(0, np.int32))
+        begun = Begun(lambda call, strategy: _of(strategy).barrier(call), np.empty(0))
+        return Task("barrier", Reduction.NONE, how, lambda view: begun, lambda result: None)
 
-    def barrier_async(self) -> Future[None]:
-        """`barrier` as a future."""
-        return self._execution.later(self._barrier(), lambda result: None)
+    all_reduce, all_reduce_async = _waiting(_all_reduce), _later(_all_reduce)
+    reduce, reduce_async = _waiting(_reduce), _later(_reduce)
+    broadcast, broadcast_async = _waiting(_broadcast), _later(_broadcast)
+    all_gather, all_gather_async = _waiting(_all_gather), _later(_all_gather)
+    reduce_scatter, reduce_scatter_async = _waiting(_reduce_scatter), _later(_reduce_scatter)
+    barrier, barrier_async = _waiting(_barrier), _later(_barrier)
 
     def counters(self) -> Counters:
         """The connection's own counters; over all generations."""
@@ -364,11 +410,7 @@ class Communicator:
         """Collectives run, time spent in them, and what went over the wire for it."""
         wire, tally = self.counters(), self._execution.tally
         return Statistics(
-            collectives=tally.collectives,
-            in_network=tally.in_network,
-            ring=tally.ring,
-            non_finite_fallbacks=tally.non_finite_fallbacks,
-            busy_s=tally.busy_s,
+            **asdict(tally),
             bytes_sent=wire.data_bytes_sent,
             packets_sent=wire.data_packets_sent,
             retransmissions=wire.retransmitted_packets,
@@ -427,129 +469,11 @@ class Communicator:
         else:
             self.leave()
 
-    def _all_reduce(
-        self,
-        array: Array,
-        op: Reduction | str,
-        out: Array | None,
-        strategy: Strategy | str | None,
-        wire: Wire | str,
-        feedback: ErrorFeedback | None,
-    ) -> Task:
-        source, reduction = contiguous(array), reduction_of(op)
-        require_addable(source)
-        width = wire_of(wire, source.dtype, reduction, feedback)
-        result = result_array(out, source)
-        how = self._choice(strategy, Kind.ALL_REDUCE, source)
-        what = f"all_reduce({reduction.name}) of {source.size} {name_of(source.dtype)}"
-        if width is Wire.HALF:
-            what += " over 16 bits"
-        if feedback is not None:
-            feedback.require(source, self._execution)
-            return Task(what, reduction, how, feedback.begin(source.reshape(-1), result, self._execution))
-        begun = Begun(
-            lambda call, strategy: _of(strategy).all_reduce(
-                call if width is Wire.FULL else replace(call, wire=width),
-                source.reshape(-1),
-                result.reshape(-1),
-            ),
-            result,
-            result if out is not None and _is_same(result, source) else None,
-        )
-        return Task(what, reduction, how, lambda seat: begun)
-
-    def _reduce(
-        self, array: Array, member: int, op: Reduction | str, strategy: Strategy | str | None
-    ) -> Task:
-        source, reduction = contiguous(array), reduction_of(op)
-        require_addable(source)
-        result = np.empty_like(source)
-        how = self._choice(strategy, Kind.REDUCE, source)
-        what = f"reduce({reduction.name}) of {source.size} {name_of(source.dtype)} to rank {member}"
-
-        def begin(seat: Seat) -> Begun:
-            now = _rank_of(member, seat, what)
-            return Begun(
-                lambda call, strategy: _of(strategy).reduce(
-                    call, source.reshape(-1), result.reshape(-1), root=now
-                ),
-                result,
-            )
-
-        return Task(what, reduction, how, begin)
-
-    def _broadcast(self, array: Array, root: int, out: Array | None, strategy: Strategy | str | None) -> Task:
-        source, member = contiguous(array), self._member(root)
-        result = result_array(out, source)
-        how = self._choice(strategy, Kind.BROADCAST, source)
-        what = f"broadcast of {source.size} {source.dtype} from rank {root}"
-
-        def begin(seat: Seat) -> Begun:
-            now = _rank_of(member, seat, what)
-            return Begun(
-                lambda call, strategy: _of(strategy).broadcast(
-                    call, source.reshape(-1), result.reshape(-1), root=now
-                ),
-                result,
-            )
-
-        return Task(what, Reduction.NONE, how, begin)
-
-    def _all_gather(self, array: Array, strategy: Strategy | str | None) -> Task:
-        source = contiguous(array)
-        how = self._choice(strategy, Kind.ALL_GATHER, source)
-
-        def begin(seat: Seat) -> Begun:
-            result = np.empty((seat.world_size, *source.shape), source.dtype)
-            return Begun(
-                lambda call, strategy: _of(strategy).all_gather(call, source.reshape(-1), result.reshape(-1)),
-                result,
-            )
-
-        return Task(f"all_gather of {source.size} {source.dtype}", Reduction.NONE, how, begin)
-
-    def _reduce_scatter(self, array: Array, op: Reduction | str, strategy: Strategy | str | None) -> Task:
-        source, reduction = contiguous(array), reduction_of(op)
-        require_addable(source)
-        how = self._choice(strategy, Kind.REDUCE_SCATTER, source)
-
-        def require_rows_for(seat: Seat) -> None:
-            if source.ndim == 0 or source.shape[0] % seat.world_size:
-                raise UsageError(
-                    f"reduce_scatter: the first dimension of shape {source.shape} is not a multiple of "
-                    f"{seat.world_size} workers"
-                )
-
-        seat = self._execution.member.seat
-        if seat.members == tuple(range(seat.world_size)):
-            require_rows_for(seat)  # else in its turn: others may have called it before workers died
-
-        def begin(seat: Seat) -> Begun:
-            require_rows_for(seat)
-            result = np.empty((source.shape[0] // seat.world_size, *source.shape[1:]), source.dtype)
-            return Begun(
-                lambda call, strategy: _of(strategy).reduce_scatter(
-                    call, source.reshape(-1), result.reshape(-1)
-                ),
-                result,
-            )
-
-        what = f"reduce_scatter({reduction.name}) of {source.size} {source.dtype}"
-        return Task(what, reduction, how, begin)
-
-    def _barrier(self) -> Task:
-        how = self._choice(None, Kind.BARRIER, np.empty(0, np.int32))
-        begun = Begun(lambda call, strategy: _of(strategy).barrier(call), np.empty(0))
-        return Task("barrier", Reduction.NONE, how, lambda seat: begun)
-
     def _member(self, root: int) -> int:
         """Who has this rank now, by the rank that it joined with: another one may have it later."""
-        seat = self._execution.member.seat
-        require_root(root, seat.world_size)
-        return seat.members[root]
-
-    def _is(self, member: int) -> bool:
-        return self._execution.member.seat.member == member
+        view = self._execution.member.view
+        require_root(root, view.world_size)
+        return view.members[root]
 
     def _choice(
         self, strategy: Strategy | str | None, kind: Kind, array: Array
@@ -578,11 +502,21 @@ def _is_same(left: Array, right: Array) -> bool:
     return left is right or left.ctypes.data == right.ctypes.data
 
 
-def _rank_of(member: int, seat: Seat, what: str) -> int:
-    """The rank that a worker has now."""
-    if member not in seat.members:
-        raise UsageError(f"{what}: the worker that was the root has died")
-    return seat.members.index(member)
+def _begun(name: str, source: Array, result: Array, **how: Any) -> Begun:
+    """The collective of that name, from `source` to `result`."""
+    flat, into = source.reshape(-1), result.reshape(-1)
+    return Begun(lambda call, strategy: getattr(_of(strategy), name)(call, flat, into, **how), result)
+
+
+def _rooted(name: str, source: Array, result: Array, member: int, what: str) -> Callable[[View], Begun]:
+    """That, with the worker as its root that joined as `member`, if it lives."""
+
+    def begin(view: View) -> Begun:
+        if member not in view.members:
+            raise UsageError(f"{what}: the worker that was the root has died")
+        return _begun(name, source, result, root=view.members.index(member))
+
+    return begin
 
 
 def _as_it_is(result: Array) -> Array:

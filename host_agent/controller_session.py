@@ -22,19 +22,12 @@ from controller.api.errors import plainly
 from controller.api.messages import (
     Abort,
     Called,
-    Compare,
     Ended,
     FromController,
     Heartbeat,
-    HoldAt,
     Join,
     Leave,
-    Moved,
-    Pause,
     Ready,
-    Renew,
-    Renewed,
-    Start,
     Up,
 )
 from host_agent.errors import (
@@ -44,7 +37,7 @@ from host_agent.errors import (
     QueuePairTakenError,
 )
 from host_agent.membership import Answer, Request, error_of
-from host_agent.session import NS, Away, Break, Close, Open, Send, Session
+from host_agent.session import NS, Away, Break, Close, Open, Send, Session, State
 from security import diagnosis
 from security.channels import open_channel
 from security.files import TlsError, TlsFiles
@@ -147,7 +140,7 @@ class ControllerSession:
         """Say that this worker's QPs are ready, and wait until everybody's are, or the job is renewed."""
         session = self._joined
         self.say(Up())
-        if not self._wait(lambda: session.started or session.renewing, timeout_s):
+        if not self._wait(lambda: session.has_begun, timeout_s):
             raise ControllerUnreachableError(
                 f"not all workers had their connections ready within {timeout_s:g} s, or the controller at "
                 f"{self.controller} is gone"
@@ -178,14 +171,16 @@ class ControllerSession:
     def confirm(self, *, timeout_s: float) -> bool:
         """Whether this worker is in its job now, for sure; see `Membership`."""
         session = self._joined
-        if session.is_sure(_now()):
+        if session.holds_lease(_now()):
             return True
         with self._changed:
             session.confirm(_now())
             self._act()
-            self._changed.wait_for(lambda: not session.belongs or session.is_sure(_now()), timeout=timeout_s)
+            self._changed.wait_for(
+                lambda: not session.is_member or session.holds_lease(_now()), timeout=timeout_s
+            )
             session.ask_no_more()
-            return session.belongs and session.is_sure(_now())
+            return session.is_member and session.holds_lease(_now())
 
     def counted(self, generation: int, messages: int) -> None:
         """So many messages have been numbered in a generation."""
@@ -208,7 +203,7 @@ class ControllerSession:
         with self._changed:
             session.say(Leave(collectives))
             self._act()
-        if not self._wait(lambda: session.left, timeout_s):
+        if not self._wait(lambda: session.state is State.LEFT, timeout_s):
             trouble = session.trouble
             raise ControllerUnreachableError(
                 f"not all workers had left their job within {timeout_s:g} s"
@@ -342,7 +337,7 @@ class ControllerSession:
             self._joined.heard(said, _now())
             self._act()
             callback = self._callback
-        if isinstance(said, (Pause, HoldAt, Moved, Renew, Renewed, Start, Compare)):
+        if isinstance(said, Request):
             with self._asking:
                 if self._listener is not None:
                     self._listener(said)
@@ -352,7 +347,7 @@ class ControllerSession:
             if callback is not None and said is self._joined.ended:  # it may be said twice
                 callback(said)
             with self._changed:
-                self._joined.took_end()
+                self._joined.close()
                 self._act()
 
     # And this in the heartbeat's.

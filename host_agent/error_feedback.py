@@ -14,7 +14,7 @@ from host_agent.collectives import in_network, ring
 from host_agent.collectives.plan import Array, Call, Steps, Strategy, Wire
 from host_agent.errors import UsageError
 from host_agent.execution import Begun, Execution
-from host_agent.membership import Seat
+from host_agent.membership import View
 
 _FLOAT32 = np.dtype(np.float32)
 
@@ -65,11 +65,11 @@ class ErrorFeedback:
                 "this ErrorFeedback is in use by another communicator: give each its own, or call its reset()"
             )
 
-    def begin(self, array: Array, result: Array, user: Execution) -> Callable[[Seat], Begun]:
+    def begin(self, array: Array, result: Array, user: Execution) -> Callable[[View], Begun]:
         """What runs the collective on a flat `array`."""
-        contribution: list[Array] = []  # made in the collective's turn, and once: it may begin anew
+        contribution: list[Array] = []  # made when it starts, and once: it may begin anew
 
-        def begin(seat: Seat) -> Begun:
+        def begin(view: View) -> Begun:
             if not contribution:
                 contribution.append(self._contribution(array, user))
             (given,) = contribution

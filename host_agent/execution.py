@@ -14,15 +14,12 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import InitVar, dataclass, field
-from functools import partial
 from queue import SimpleQueue
-from typing import Final, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from controller.api.messages import Compare, Ended, Mode, Moved, Ready
-from host_agent.calls import Calls
+from controller.api.messages import Ended, Mode, Moved, Ready, Worker
 from host_agent.collectives.plan import Array, Call, Steps, Strategy
 from host_agent.errors import (
-    CollectiveTimeoutError,
     CommunicatorClosedError,
     CommunicatorError,
     ConnectionFailedError,
@@ -33,9 +30,11 @@ from host_agent.errors import (
     UsageError,
 )
 from host_agent.member import (
+    IN_NETWORK_LIMIT,
     Again,
     Connect,
     Cut,
+    Exhausted,
     Inconsistent,
     Member,
     Offer,
@@ -44,46 +43,37 @@ from host_agent.member import (
     Settle,
     WentOn,
 )
-from host_agent.membership import Membership, MembershipChange, Request, Seat, error_of
-from host_agent.numbering import IN_NETWORK_LIMIT, mode_of
-from host_agent.recovery import NUMBERS, Attempt, repair, turn
+from host_agent.membership import Membership, MembershipChange, Request, View, error_of
+from host_agent.recovery import NUMBERS, Attempt, repair, through_renewals
 from host_agent.runner import Link, Runner
 from host_agent.transport.errors import TransportClosedError, TransportError
 from host_agent.wire.aggregation import Reduction
 
 T = TypeVar("T")
-Slow: TypeAlias = Settle | Offer | Connect | Repair | Inconsistent
+Work: TypeAlias = Settle | Offer | Connect | Repair | Inconsistent
 _LOG = logging.getLogger(__name__)
 _ALL_NAMES_S: Final = 10.0  # what the controller may take to ask who has called what, and some more
 _FAREWELL_S: Final = 5.0  # how long closing waits for the thread, which waits for nothing then
 
 
-class Offered(Protocol):
-    """Fresh queue pairs that neighbours can be told of."""
+class QueuePairs(Protocol):
+    """A worker's, of which neighbours can be told. All: TransportError, InterfaceError."""
 
     @property
-    def qpn_out(self) -> int: ...
+    def worker(self) -> Worker:
+        """Where neighbours reach it."""
+        ...
 
-    @property
-    def psn_out(self) -> int: ...
-
-    @property
-    def qpn_in(self) -> int: ...
+    def offer(self) -> QueuePairs:
+        """Fresh ones."""
+        ...
 
     def connect(self, ready: Ready) -> Link:
-        """The connection to the neighbours, started. TransportError, InterfaceError."""
+        """The connection to the neighbours, started."""
         ...
 
     def close(self) -> None:
         """Let go of what got no connection; idempotent."""
-        ...
-
-
-class Connections(Protocol):
-    """Makes a worker's connections anew."""
-
-    def offer(self) -> Offered:
-        """Fresh queue pairs. TransportError, InterfaceError."""
         ...
 
 
@@ -99,17 +89,30 @@ class Begun(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Task:
+class Task(Generic[T]):
     """A collective that is ready to run. `what` names it in errors.
 
-    `choose`: the strategy in a mode of the job, once it is this collective's turn. `begin`: what depends on
+    `choose`: the strategy in a mode of the job, when it starts. `begin`: what depends on
     who is in the job then; called again where a renewal cut it and it is done anew. Both: UsageError.
+    `finish` makes of its result what the user gets.
     """
 
     what: str
     reduction: Reduction
     choose: Callable[[Mode], Strategy]
-    begin: Callable[[Seat], Begun]
+    begin: Callable[[View], Begun]
+    finish: Callable[[Array], T]
+
+    def words(self, mode: Mode) -> str:
+        """The call, as it would travel now in a job of that mode."""
+        try:
+            return _words(self.what, self.choose(mode))
+        except UsageError:  # which is what it will end with
+            return self.what
+
+
+def _words(what: str, strategy: Strategy) -> str:
+    return f"{what} {'by ring' if strategy is Strategy.RING else 'in-network'}"
 
 
 @dataclass
@@ -136,40 +139,38 @@ class Tally:
 
 @dataclass(eq=False)
 class Execution:
-    """Runs tasks in the order in which they are given, from any thread. `seat`: the first one."""
+    """Runs tasks in the order in which they are given, from any thread. `view`: the first one."""
 
-    seat: InitVar[Seat]
+    view: InitVar[View]
     ready: InitVar[Ready]
     runner: Runner
     membership: Membership
-    connections: Connections | None = None
+    queue_pairs: QueuePairs | None = None
     tally: Tally = field(default_factory=Tally)
     failure: BaseException | None = None  # ours
     ended: CommunicatorError | None = None  # the controller's
 
-    def __post_init__(self, seat: Seat, ready: Ready) -> None:
-        self.member = Member(ready, seat)
+    def __post_init__(self, view: View, ready: Ready) -> None:
+        self.member = Member(ready, view)
         self._changed = threading.Condition()  # guards the member, and what its actions change:
-        self._slow: deque[Slow] = deque()  # what the thread has to do
+        self._work: deque[Work] = deque()  # what the thread has to do
         self._thread: threading.Thread | None = None
-        self._queue_pairs: Offered | None = None  # offered, and not connected
+        self._offered: QueuePairs | None = None  # offered, and not connected
         self._goes_on = self._is_stopped = False  # what was parked; all
         self._cut_at = 0.0
         self._changes = _Changes()
-        self._calls = Calls(self.membership.say)
         self._verdict: CommunicatorError | None = None  # the controller's, also where we have failed before
         self._over = threading.Event()  # it is there
         self._order = threading.Lock()  # hands out collective numbers and places in the queue
         self._running = threading.Lock()  # held by the collective that is on the link
         self._queue = ThreadPoolExecutor(
-            max_workers=1, thread_name_prefix=f"p4reduce-rank{seat.rank}", initializer=self._note_thread
+            max_workers=1, thread_name_prefix=f"p4reduce-rank{view.rank}", initializer=self._note_thread
         )
         self._queue_thread: int | None = None
         self._queued = 0
         self._next_collective = 0
         self._finished = 0
         self._ring_moves_told = self.member.ring_moves
-        self._spent: int | None = None  # the generation that has had all messages that a switch sums
         self._closed = False
         self._at_end: list[Callable[[CommunicatorError], None]] = []
         self.membership.on_ended(self._on_ended)
@@ -178,7 +179,7 @@ class Execution:
     @property
     def rank(self) -> int:
         """This worker's, in the present generation."""
-        return self.member.seat.rank
+        return self.member.view.rank
 
     @property
     def collectives(self) -> int:
@@ -190,7 +191,7 @@ class Execution:
         """It runs no collective any more."""
         return self._closed or self.failure is not None or self.ended is not None
 
-    def now(self, task: Task) -> Array:
+    def now(self, task: Task[T]) -> T:
         """Run in this thread, or wait for it where something queued has to go first.
 
         Interrupted (Ctrl-C), it fails: when the exception leaves here, nothing uses the arrays any more.
@@ -198,20 +199,20 @@ class Execution:
         self.require_other_thread(task.what)
         with self._order:
             number = self._admit(task)
-            future = self._enqueue(task, number, lambda result: result) if self._queued else None
+            future = self._enqueue(task, number) if self._queued else None
             if future is None:
                 self._running.acquire()
         if future is not None:
             return self._result(future)
         try:
-            return self._run(task, number)
+            return task.finish(self._run(task, number))
         finally:
             self._running.release()
 
-    def later(self, task: Task, finish: Callable[[Array], T]) -> Future[T]:
-        """Run when everything before it has; `finish` makes the future's result."""
+    def later(self, task: Task[T]) -> Future[T]:
+        """Run when everything before it has."""
         with self._order:
-            return self._enqueue(task, self._admit(task), finish)
+            return self._enqueue(task, self._admit(task))
 
     def fail(self, error: BaseException, reason: str, collective: int | None = None) -> None:
         """No collective runs after this; the job ends for everybody. `collective`: the one that failed."""
@@ -223,7 +224,7 @@ class Execution:
         if news:
             called = None
             if isinstance(error, MismatchError) and collective is not None:
-                called = self._calls.of(collective)
+                called = self.member.calls.of(collective)
             self.membership.abort(reason, called)
 
     def close(self) -> None:
@@ -262,7 +263,7 @@ class Execution:
     def _note_thread(self) -> None:
         self._queue_thread = threading.get_ident()
 
-    def _result(self, future: Future[Array]) -> Array:
+    def _result(self, future: Future[T]) -> T:
         try:
             return future.result()
         except BaseException as error:
@@ -276,7 +277,7 @@ class Execution:
         """What the others are told."""
         return f"rank {self.rank}: {error if isinstance(error, CommunicatorError) else repr(error)}"
 
-    def _admit(self, task: Task) -> int:
+    def _admit(self, task: Task[Any]) -> int:
         """The number of a collective."""
         if self._closed:
             raise CommunicatorClosedError(f"{task.what}: this communicator has left its job; join again")
@@ -284,32 +285,35 @@ class Execution:
         self._warn_of_ring()
         collective = self._next_collective
         self._next_collective = (collective + 1) % NUMBERS
-        self._calls.made(collective, task.what, lambda: task.choose(self.member.mode))
+        with self._changed:
+            self.member.calls.made(collective, lambda: task.words(self.member.mode))
+            self._act()
         return collective
 
     def _warn_of_ring(self) -> None:
         """Where the job has gone over to the ring since the last call: in this one, so that it is named."""
         member, told = self.member, self._ring_moves_told
         self._ring_moves_told = member.ring_moves
-        if member.ring_moves != told and member.mode is Mode.RING and member.seat.world_size > 1:
+        if member.ring_moves != told and member.mode is Mode.RING and member.view.world_size > 1:
             warnings.warn(
                 f"this job is summed by ring all-reduce from now on: {member.mode_reason}",
                 RingFallbackWarning,
                 stacklevel=5,  # this, _admit, now or later, the Communicator's method, the user
             )
 
-    def _enqueue(self, task: Task, collective: int, finish: Callable[[Array], T]) -> Future[T]:
+    def _enqueue(self, task: Task[T], collective: int) -> Future[T]:
         def run() -> T:
             try:
                 with self._running:
-                    return finish(self._run(task, collective))
+                    return task.finish(self._run(task, collective))
             finally:
                 with self._order:
                     self._queued -= 1
 
         def forget(future: Future[T]) -> None:
             if future.cancelled():
-                self._calls.cancelled(collective)
+                with self._changed:
+                    self.member.calls.cancelled(collective)
                 with self._order:
                     self._queued -= 1
 
@@ -318,17 +322,19 @@ class Execution:
         future.add_done_callback(forget)
         return future
 
-    def _run(self, task: Task, collective: int) -> Array:
+    def _run(self, task: Task[Any], collective: int) -> Array:
         self._require_no_failure(task.what)
         what = f"{task.what} (collective {collective})"
         try:
-            self._begin_turn(collective)
+            self._start(collective)
             try:
-                self._require_no_failure(task.what)  # the turn may have been long in coming
+                self._require_no_failure(task.what)  # it may have waited for long
                 started = time.monotonic()
                 result, strategy, switched = self._to_its_end(task, collective, what)
             finally:
-                self._end_turn()
+                with self._changed:
+                    self.member.ended()
+                    self._act()
             self._confirm(what)
         except TransportClosedError as error:
             self._require_no_failure(task.what)
@@ -336,7 +342,6 @@ class Execution:
             self.fail(closed, self._reason(closed))
             raise closed from error
         except UsageError:  # nothing was sent, and the other workers' calls are refused alike
-            self._calls.is_over(collective)
             self.membership.runs(None)
             raise
         except (MismatchError, ConnectionFailedError, NotAggregatedError) as error:
@@ -351,71 +356,60 @@ class Execution:
             raise
         self._finished = (collective + 1) % NUMBERS
         self.membership.runs(None)
-        self._calls.is_over(collective)
         self.tally.add(strategy, switched=switched, seconds=time.monotonic() - started)
         return result
 
-    def _begin_turn(self, collective: int) -> None:
-        """Wait until it is this collective's."""
+    def _start(self, collective: int) -> None:
+        """Wait until it may."""
         with self._changed:
-            while not self.member.may_start(collective):
+            while not self.member.start(collective):
                 self._act()
                 self._changed.wait()
             self._act()
-            self.member.start(collective)
 
-    def _end_turn(self) -> None:
-        with self._changed:
-            self.member.ended()
-            self._act()
-
-    def _to_its_end(self, task: Task, collective: int, what: str) -> tuple[Array, Strategy, bool | None]:
+    def _to_its_end(self, task: Task[Any], collective: int, what: str) -> tuple[Array, Strategy, bool | None]:
         """Run a collective, through as many renewals as it takes: its result, and what `Tally.add` takes."""
         attempts: list[tuple[Begun, Strategy]] = []
+        called = task.what
 
         def begin() -> Attempt:
-            seat = self.member.seat
-            strategy = task.choose(self._mode())
-            begun = task.begin(seat)
-            self._calls.begins(collective, strategy)
+            numbered = self._numbered()
+            with self._changed:
+                view, mode = self.member.view, self.member.mode_of(numbered)
+                strategy = task.choose(mode)
+                self.member.calls.made(collective, lambda: _words(called, strategy))  # lets go of arrays
+                self._act()
+            begun = task.begin(view)
             self.membership.runs(collective)
             call = Call(
-                rank=seat.rank,
-                world_size=seat.world_size,
+                rank=view.rank,
+                world_size=view.world_size,
                 collective=collective,
                 reduction=task.reduction,
-                ring=seat.ring,
+                ring=view.ring,
             )
             attempts.append((begun, strategy))
             return Attempt(begun.place, call, begun.steps(call, strategy))
 
-        steps = turn(self.member.ledger, begin)
+        steps = through_renewals(self.member.ledger, begin)
         switched = self.runner.run(steps, what, on_cut=lambda error: self._park(error, what))
         begun, strategy = attempts[-1]
         return begun.result, strategy, switched
 
-    def _mode(self) -> Mode:
-        """What the next collective of this generation runs in: the same on all ranks."""
-        mode, generation = self.member.mode, self.member.generation
+    def _numbered(self) -> int:
+        """How many messages this generation has had."""
+        generation = self.member.generation
         try:
             numbered = self.runner.link.progress().numbered
         except TransportClosedError:  # by a renewal, or the end: nothing is sent before that is found out
-            return mode
+            return 0
         self.membership.counted(generation, numbered)
-        goes = mode_of(mode, numbered)
-        if goes is not mode and self._spent != generation:
-            self._spent = generation
-            _LOG.warning(
-                "by ring all-reduce until the controller gives the job a new generation: a switch sums no "
-                "message of one after the first %d, and so many have been numbered; is there a controller?",
-                IN_NETWORK_LIMIT,
-            )
-        return goes
+        return numbered
 
     def _confirm(self, what: str) -> None:
         """Return no result that an elastic job's other workers may not have, as they go on without us.
 
-        Outside of the collective's turn: a renewal counts it as finished here, and gives it to the others.
+        It has ended by then: a renewal counts it as finished here, and gives it to the others.
         """
         patience = self.runner.patience_s
         while True:
@@ -426,13 +420,10 @@ class Execution:
             if time.monotonic() - asked < patience:
                 self._over.wait(_ALL_NAMES_S)  # which may be on its way here
                 raise self._verdict or CommunicatorClosedError(f"{what}: this communicator has left its job")
-            stall = (
+            self.runner.stalled(
                 f"{what}: rank {self.rank} has its result, but the controller has not said for {patience:g} "
                 "s that this worker is still in its elastic job; it may be stopped or out of reach"
             )
-            if self.runner.timeout_s is not None:
-                raise CollectiveTimeoutError(stall)
-            _LOG.warning("%s; waiting on, as no timeout_s is set", stall)
 
     def _park(self, error: TransportClosedError, what: str) -> None:
         """Wait until the renewal that has cut a collective is over; raises `error` where it was none."""
@@ -445,24 +436,18 @@ class Execution:
             self.member.parked()
             self._act()
             while not self._goes_on and not self._is_stopped:
-                moved = partial(self._has_moved, self.member.marks)
-                if not self._changed.wait_for(moved, timeout=patience):
-                    self._stalled(what, patience)
+                marks = self.member.marks
+                if not self._changed.wait_for(
+                    lambda: self._goes_on or self._is_stopped or self.member.marks != marks,  # noqa: B023
+                    timeout=patience,
+                ):
+                    self.runner.stalled(
+                        f"{what}: rank {self.rank} was cut by a renewal of its job, which has come no "
+                        f"further for {patience:g} s: {self.member.reason}"
+                    )
         self._require_no_failure(what)
         if not self._goes_on:
             raise TransportClosedError("the job has ended") from error
-
-    def _has_moved(self, marks: int) -> bool:
-        return self._goes_on or self._is_stopped or self.member.marks != marks
-
-    def _stalled(self, what: str, patience: float) -> None:
-        stall = (
-            f"{what}: rank {self.rank} was cut by a renewal of its job, which has come no further for "
-            f"{patience:g} s: {self.member.reason}"
-        )
-        if self.runner.timeout_s is not None:
-            raise CollectiveTimeoutError(stall)
-        _LOG.warning("%s; waiting on, as no timeout_s is set", stall)
 
     def _require_no_failure(self, what: str) -> None:
         if self.ended is not None:
@@ -494,7 +479,7 @@ class Execution:
         with self._changed:
             self._is_stopped = True
             self.member.stop()
-            self._slow.clear()
+            self._work.clear()
             if self._thread is None:
                 self._drop_queue_pairs()
             self._changed.notify_all()
@@ -503,9 +488,6 @@ class Execution:
 
     def _on_request(self, request: Request) -> None:
         """This must not block."""
-        if isinstance(request, Compare):
-            self._calls.asked(request.collective)
-            return
         with self._changed:
             mode, first = self.member.mode, self.member.next_collective
             self.member.hear(request)
@@ -532,10 +514,17 @@ class Execution:
                     self._goes_on = True
                 case WentOn():
                     self._tell_of(action)
+                case Exhausted():
+                    _LOG.warning(
+                        "by ring all-reduce until the controller gives the job a new generation: a switch "
+                        "sums no message of one after the first %d, and so many have been numbered; is there "
+                        "a controller?",
+                        IN_NETWORK_LIMIT,
+                    )
                 case _:
-                    self._slow.append(action)
-        if self._slow and self._thread is None:
-            self._thread = threading.Thread(target=self._do_slowly, name="p4reduce-renewal", daemon=True)
+                    self._work.append(action)
+        if self._work and self._thread is None:
+            self._thread = threading.Thread(target=self._do_work, name="p4reduce-renewal", daemon=True)
             self._thread.start()
         self._changed.notify_all()
 
@@ -569,14 +558,14 @@ class Execution:
 
     # The thread
 
-    def _do_slowly(self) -> None:
+    def _do_work(self) -> None:
         while True:
             with self._changed:
-                if not self._slow:
+                if not self._work:
                     self._thread = None
                     self._drop_queue_pairs(wanted=self.member.is_renewing and not self._is_stopped)
                     return
-                action = self._slow.popleft()
+                action = self._work.popleft()
             try:
                 match action:
                     case Settle(move):
@@ -590,7 +579,7 @@ class Execution:
                     case Inconsistent(reason=reason):
                         raise ConnectionFailedError(reason)
             except Exception as error:  # noqa: BLE001 (whatever it is, the others must not wait for this worker)
-                self._fail_slowly(action, error)
+                self._work_failed(action, error)
 
     def _settle(self, move: int) -> None:
         if self.runner.settle(lambda: self.member.is_settling(move)):
@@ -603,21 +592,22 @@ class Execution:
             return
         self._drop_queue_pairs()
         self.runner.retire()
-        if self.connections is None:
+        if self.queue_pairs is None:
             raise InterfaceError("it has no way to make connections anew")
-        fresh = self.connections.offer()
+        fresh = self.queue_pairs.offer()
         with self._changed:
-            self._queue_pairs = fresh
-            self.member.offered(renewal, qpn_out=fresh.qpn_out, psn_out=fresh.psn_out, qpn_in=fresh.qpn_in)
+            self._offered = fresh
+            at = fresh.worker
+            self.member.offered(renewal, qpn_out=at.qpn_out, psn_out=at.psn_out, qpn_in=at.qpn_in)
             self._act()
 
     def _connect(self, renewal: int, ready: Ready) -> None:
         if not self.member.wants(renewal):
             return
-        assert self._queue_pairs is not None
-        link = self._queue_pairs.connect(ready)
+        assert self._offered is not None
+        link = self._offered.connect(ready)
         with self._changed:
-            self._queue_pairs = None
+            self._offered = None
             wanted = self.member.connected(renewal)
             if wanted:
                 self.runner.replace(link)
@@ -628,8 +618,8 @@ class Execution:
     def _repair(self, wanted: Repair) -> None:
         if not self.member.wants(wanted.renewal):
             return
-        seat = wanted.seat
-        call = Call(rank=seat.rank, world_size=seat.world_size, collective=wanted.collective, ring=seat.ring)
+        view = wanted.view
+        call = Call(rank=view.rank, world_size=view.world_size, collective=wanted.collective, ring=view.ring)
         steps = repair(self.member.ledger, call, holder=wanted.holder, mode=wanted.mode)
         self.runner.run(
             steps, f"the result of collective {wanted.collective}, which rank {wanted.holder} has"
@@ -640,11 +630,11 @@ class Execution:
 
     def _drop_queue_pairs(self, *, wanted: bool = False) -> None:
         """Those of a renewal that another one has replaced."""
-        if self._queue_pairs is not None and not wanted:
-            self._queue_pairs.close()
-            self._queue_pairs = None
+        if self._offered is not None and not wanted:
+            self._offered.close()
+            self._offered = None
 
-    def _fail_slowly(self, action: Slow, error: Exception) -> None:
+    def _work_failed(self, action: Work, error: Exception) -> None:
         if isinstance(action, Settle):
             if self.member.is_settling(action.move):
                 self.fail(error, self._reason(error))

@@ -11,16 +11,14 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from controller.api.messages import Join, Ready, Worker
-from host_agent.backup import find_backup
 from host_agent.carriers import Carrier, Transport, fresh_carrier, renumber, transport_of
 from host_agent.controller_session import ControllerSession
 from host_agent.errors import InterfaceError, QueuePairTakenError, UsageError
-from host_agent.execution import Connections
 from host_agent.membership import Membership
-from host_agent.netinfo import Interface, find_interface, path_mtu_for, require_path_mtu
+from host_agent.netinfo import Interface, find_backup, find_interface, path_mtu_for, require_path_mtu
 from host_agent.runner import Alone, Link
 from host_agent.transport import Predecessor, RcDriver, Successor, TransportConfig, TransportError
-from host_agent.transport.link import NativeLink
+from host_agent.transport.verbs import VerbsLink
 from host_agent.wire.psn import PSN_MODULUS
 from security.files import TlsFiles
 
@@ -29,17 +27,6 @@ _LOG = logging.getLogger(__name__)
 # ever: two for each worker that was killed there.
 _MOST_OFFERS: Final = 256  # of queue pairs whose numbers the controller does not take
 _REMEMBERED: Final = 1024  # numbers that this worker has had, more than it offers at once
-
-
-@dataclass(frozen=True)
-class Place:
-    """A worker's place in a job: what the controller set up, and the two connections."""
-
-    ready: Ready
-    link: Link
-    membership: Membership
-    transport: Transport = Transport.USERSPACE
-    connections: Connections | None = None
 
 
 def join(
@@ -128,26 +115,33 @@ def join(
 
 
 @dataclass(frozen=True)
-class QueuePairOffer:
-    """A worker's two queue pairs, with the numbers that its neighbours are told: `request` names them."""
+class QueuePairs:
+    """A worker's two queue pairs, with the numbers that its neighbours are told: `request` names them.
+
+    `used`: numbers that this worker has had, these included.
+    """
 
     request: Join
     carrier: Carrier
     interface: Interface
-    backup: Interface | None
     retry_limit: int
+    backup: Interface | None = None
+    used: deque[int] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
+
+    def __post_init__(self) -> None:
+        self.used.extend({self.worker.qpn_out, self.worker.qpn_in} - set(self.used))
 
     @property
-    def qpn_out(self) -> int:
-        return self.request.worker.qpn_out
+    def worker(self) -> Worker:
+        """Where neighbours reach it."""
+        return self.request.worker
 
-    @property
-    def psn_out(self) -> int:
-        return self.request.worker.psn_out
-
-    @property
-    def qpn_in(self) -> int:
-        return self.request.worker.qpn_in
+    def offer(self) -> QueuePairs:
+        """Fresh ones, as these, with numbers that this worker has not had. InterfaceError."""
+        carrier = fresh_carrier(self.carrier.transport, self.interface, self.used)
+        psn_out = secrets.randbelow(PSN_MODULUS)
+        worker = replace(self.worker, qpn_out=carrier.qpn_out, psn_out=psn_out, qpn_in=carrier.qpn_in)
+        return replace(self, request=replace(self.request, worker=worker), carrier=carrier)
 
     def connect(self, ready: Ready) -> Link:
         """The connection to the neighbours, started. InterfaceError, TransportError."""
@@ -161,7 +155,7 @@ class QueuePairOffer:
             raise
         return link
 
-    def _link(self, ready: Ready) -> NativeLink:
+    def _link(self, ready: Ready) -> RcDriver | VerbsLink:
         if not ready.backup:
             require_path_mtu(ready.path_mtu, self.interface)
             config = transport_config(self.request, ready, retry_limit=self.retry_limit)
@@ -182,26 +176,13 @@ class QueuePairOffer:
 
 
 @dataclass(frozen=True)
-class QueuePairs:
-    """Makes a worker's queue pairs anew, as those that it joined with, `first`; `used`: numbers it had."""
+class Place:
+    """A worker's place in a job: what the controller set up, and the two connections."""
 
-    first: QueuePairOffer
-    used: deque[int] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
-
-    def __post_init__(self) -> None:
-        self.used.extend({self.first.qpn_out, self.first.qpn_in} - set(self.used))
-
-    def offer(self) -> QueuePairOffer:
-        """Fresh ones, with numbers that this worker has not had. InterfaceError."""
-        carrier = fresh_carrier(self.first.carrier.transport, self.first.interface, self.used)
-        worker = replace(
-            self.first.request.worker,
-            qpn_out=carrier.qpn_out,
-            psn_out=secrets.randbelow(PSN_MODULUS),
-            qpn_in=carrier.qpn_in,
-        )
-        request = replace(self.first.request, worker=worker)
-        return replace(self.first, request=request, carrier=carrier)
+    ready: Ready
+    link: Link
+    membership: Membership
+    queue_pairs: QueuePairs
 
 
 def take_place(
@@ -220,11 +201,11 @@ def take_place(
     On an error nothing is left behind but the carrier: it can take other numbers after QueuePairTakenError.
     """
     link: Link = Alone()
-    offer = QueuePairOffer(request, carrier, interface, backup, retry_limit)
-    connections = QueuePairs(offer) if used is None else QueuePairs(offer, used)
+    numbers = deque[int](maxlen=_REMEMBERED) if used is None else used
+    pairs = QueuePairs(request, carrier, interface, retry_limit, backup, numbers)
     try:
         ready = membership.join(request, timeout_s=timeout_s)
-        link = offer.connect(ready)
+        link = pairs.connect(ready)
         membership.up(timeout_s=timeout_s)
     except BaseException as error:
         who = request.worker
@@ -234,7 +215,7 @@ def take_place(
         if isinstance(error, TransportError):
             raise InterfaceError(str(error)) from error
         raise
-    return Place(ready, link, membership, carrier.transport, connections)
+    return Place(ready, link, membership, pairs)
 
 
 def transport_config(request: Join, ready: Ready, *, retry_limit: int) -> TransportConfig:

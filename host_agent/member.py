@@ -17,16 +17,24 @@ A Renew with a higher number starts it over: what was offered or connected for t
 
 What happens comes in as calls; what is to be done comes out of `actions`, in order. Offer, Connect, Repair
 and Settle take time; their answers say whether they are still wanted. Collectives start in order of number,
-one at a time: `may_start`, `start`, `ended`; a cut one is `parked` until Again.
+one at a time: `start`, `ended`; a cut one is `parked` until Again.
+
+A switch tells an older message of a slot from a newer one by their numbers, 32-bit serial numbers: it can be
+wrong of two that are 2^31 apart. So it sums only those below 2^31 of a generation, and a job gets a new one
+long before: the controller hears of the numbers with the heartbeats. Where it is away for so long that
+`IN_NETWORK_LIMIT` is reached, what begins after that goes by ring, whose messages are compared with their
+neighbours only. All ranks have the same numbers when a collective begins, so they decide alike.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
+from enum import Enum, auto
 from typing import Final
 
 from controller.api.messages import (
+    Called,
+    Compare,
     Held,
     HoldAt,
     Mode,
@@ -40,20 +48,25 @@ from controller.api.messages import (
     Start,
     Up,
 )
-from host_agent.membership import MembershipChange, MoveStep, RenewalStep, Seat
+from host_agent.calls import Calls
+from host_agent.membership import MembershipChange, Request, View
 from host_agent.recovery import NUMBERS, Ledger, Window, is_consistent
+
+# What begins below it may have 2^28 messages. A collective has 2^26 and a few: 2^32 - 1 elements at most, of
+# which a message holds 64 or more.
+IN_NETWORK_LIMIT: Final = 2**31 - 2**28
 
 
 @dataclass(frozen=True)
 class Say:
     """To the controller."""
 
-    message: Paused | Held | Renewing | Up
+    message: Paused | Held | Renewing | Up | Called
 
 
 @dataclass(frozen=True)
 class Cut:
-    """Abort the connection: who waits on it learns of it. `planned`: nothing runs on it."""
+    """Abort the connection: threads that wait on it learn of it. `planned`: nothing runs on it."""
 
     reason: str
     planned: bool
@@ -68,7 +81,7 @@ class Settle:
 
 @dataclass(frozen=True)
 class Offer:
-    """Give up the connection that was cut, and call `offered` with fresh queue pairs."""
+    """Close the connection that was cut, and call `offered` with fresh queue pairs."""
 
     renewal: int
 
@@ -89,12 +102,12 @@ class Repair:
     collective: int
     holder: int
     mode: Mode
-    seat: Seat
+    view: View
 
 
 @dataclass(frozen=True)
 class Again:
-    """The collective that was parked goes on (`recovery.turn` knows how)."""
+    """The collective that was parked goes on (`recovery.through_renewals` knows how)."""
 
 
 @dataclass(frozen=True)
@@ -114,33 +127,39 @@ class Inconsistent:
     reason: str
 
 
-Action = Say | Cut | Settle | Offer | Connect | Repair | Again | WentOn | Inconsistent
+@dataclass(frozen=True)
+class Exhausted:
+    """Tell people that this generation has had all the messages that a switch sums."""
+
+
+Action = Say | Cut | Settle | Offer | Connect | Repair | Again | WentOn | Inconsistent | Exhausted
 
 
 class Stage(Enum):
     """Of a renewal, by what it waits for."""
 
-    NONE = "there is none"
-    QUIET = "nothing runs, or what runs is parked"
-    OFFERING = "fresh queue pairs"
-    AGREEING = "Renewed: all workers say where they stand"
-    CONNECTING = "the connection to the neighbours"
-    STARTING = "Start: all workers are connected"
-    REPAIRING = "the result of the collective that somebody has finished"
+    NONE = auto()  # there is none
+    QUIET = auto()  # nothing runs, or what runs is parked
+    OFFERING = auto()  # fresh queue pairs
+    AGREEING = auto()  # Renewed: all workers say where they stand
+    CONNECTING = auto()  # the connection to the neighbours
+    STARTING = auto()  # Start: all workers are connected
+    REPAIRING = auto()  # the result of the collective that somebody has finished
 
 
 class Member:
-    """`seat`: where the worker sits now; `generation` and `mode` of the next collective, `mode_reason`: why
-    not in the network.
+    """`view`: who is in the job now; `generation` and `mode` of the next collective, `mode_reason`: why
+    not in the network. `calls`: what the user has called.
 
     `ring_reason`, `ring_moves`: why, and how often, the job has gone by ring. `renewals`: those that are
     over; `marks` counts their steps. `next_collective`: the first that has not started.
     """
 
-    def __init__(self, ready: Ready, seat: Seat) -> None:
-        self.seat = seat
+    def __init__(self, ready: Ready, view: View) -> None:
+        self.view = view
         self.generation = ready.generation
         self.ledger = Ledger(_window_of(ready))
+        self.calls = Calls(lambda called: self._actions.append(Say(called)))
         self.ring_reason = ""
         self.ring_moves = self.renewals = self.marks = self.next_collective = 0
         self.mode = ready.mode
@@ -148,12 +167,14 @@ class Member:
         self.stage = Stage.NONE
         self._actions: list[Action] = []
         self._is_over = False
-        self._running = self._parked = False
+        self._running: int | None = None
+        self._parked = False
+        self._exhausted: int | None = None  # the generation of which it has been said
         self._held_from: int | None = None  # this and all later ones wait
         self._move: int | None = None  # which HoldAt holds them
         self._renew: Renew | None = None  # the newest
         self._renewed: Renewed | None = None  # the answer to it
-        self._standing: Renewing | None = None
+        self._answer: Renewing | None = None  # to it, too
         self._started = False
 
     def actions(self) -> list[Action]:
@@ -181,8 +202,10 @@ class Member:
         """The next collective would have to wait."""
         return not self._may_run(self.next_collective)
 
-    def hear(self, said: MoveStep | RenewalStep) -> None:
+    def hear(self, said: Request) -> None:
         """What the controller says. It may say so again, after its session broke, and is answered again."""
+        if isinstance(said, Compare):  # also where the job fails here: the others are to be told why
+            self.calls.asked(said.collective)
         if self._is_over:
             return
         match said:
@@ -213,17 +236,28 @@ class Member:
 
     # Collectives
 
-    def may_start(self, collective: int) -> bool:
-        """Whether it is its turn; also where the job is over, which it learns then."""
-        if _ahead(collective, self.next_collective) > 0:
-            self.next_collective = collective  # those between will never start: they were cancelled
-            self._perhaps_settle()
-        return not self._running and self._may_run(collective)
+    def start(self, collective: int) -> bool:
+        """Whether it runs now; else it waits, and is to be tried again after anything that happens.
 
-    def start(self, collective: int) -> None:
-        """It runs, in `mode`."""
-        self.next_collective = (collective + 1) % NUMBERS
-        self._running = True
+        In its turn, or where the job is over: then it finds out. Those before it will never start, as they
+        were cancelled.
+        """
+        if _ahead(collective, self.next_collective) > 0:
+            self.next_collective = collective
+            self._perhaps_settle()
+        if self._running is not None or not self._may_run(collective):
+            return False
+        self._running, self.next_collective = collective, (collective + 1) % NUMBERS
+        return True
+
+    def mode_of(self, numbered: int) -> Mode:
+        """In which a collective runs before which this generation has had so many messages."""
+        if self.mode is Mode.RING or numbered < IN_NETWORK_LIMIT:
+            return self.mode
+        if self._exhausted != self.generation:
+            self._exhausted = self.generation
+            self._actions.append(Exhausted())
+        return Mode.RING
 
     def parked(self) -> None:
         """What runs has let go of the connection, and waits for Again."""
@@ -232,7 +266,9 @@ class Member:
 
     def ended(self) -> None:
         """What ran does not run any more."""
-        self._running = self._parked = False
+        assert self._running is not None
+        self.calls.is_over(self._running)
+        self._running, self._parked = None, False
         self._perhaps_offer()
         self._perhaps_settle()
 
@@ -254,14 +290,14 @@ class Member:
         if not self._waits_for(Stage.OFFERING, renewal):
             return False
         self.stage = Stage.AGREEING
-        self._standing = Renewing(
+        self._answer = Renewing(
             renewal=renewal,
             qpn_out=qpn_out,
             psn_out=psn_out,
             qpn_in=qpn_in,
             collective=self.ledger.finished,
         )
-        self._actions.append(Say(self._standing))
+        self._actions.append(Say(self._answer))
         return True
 
     def connected(self, renewal: int) -> bool:
@@ -289,11 +325,11 @@ class Member:
     def _hear_renew(self, renew: Renew) -> None:
         if self._renew is not None and renew.renewal <= self._renew.renewal:
             if renew.renewal == self._renew.renewal and self.stage is Stage.AGREEING:
-                assert self._standing is not None
-                self._actions.append(Say(self._standing))
+                assert self._answer is not None
+                self._actions.append(Say(self._answer))
             return
         planned = self._held_from is not None  # and so nothing is cut
-        self._renew, self._renewed, self._standing = renew, None, None
+        self._renew, self._renewed, self._answer = renew, None, None
         self._started = False
         self._move = self._held_from = None
         self.stage = Stage.QUIET
@@ -312,7 +348,7 @@ class Member:
         self._actions.append(Connect(renewed.renewal, renewed.ready))
 
     def _perhaps_offer(self) -> None:
-        if self.stage is Stage.QUIET and (self._parked or not self._running) and not self._is_over:
+        if self.stage is Stage.QUIET and (self._parked or self._running is None) and not self._is_over:
             assert self._renew is not None
             self.stage = Stage.OFFERING
             self._actions.append(Offer(self._renew.renewal))
@@ -325,30 +361,30 @@ class Member:
             self._go_on()
             return
         self.stage = Stage.REPAIRING
-        seat = self.seat.after(renewed)
+        view = self.view.after(renewed)
         self._actions.append(
-            Repair(renewed.renewal, renewed.collective, renewed.holder, renewed.ready.mode, seat)
+            Repair(renewed.renewal, renewed.collective, renewed.holder, renewed.ready.mode, view)
         )
 
     def _go_on(self) -> None:
         renewed, renew = self._renewed, self._renew
         assert renewed is not None
         assert renew is not None
-        ready, before, mode_before = renewed.ready, self.seat, self.mode
-        self.seat = seat = before.after(renewed)
+        ready, before, mode_before = renewed.ready, self.view, self.mode
+        self.view = view = before.after(renewed)
         self.generation = ready.generation
         self.ledger.window = _window_of(ready)
         self._set_mode(ready.mode, ready.mode_reason)
         self.renewals += 1
         self.stage = Stage.NONE
         change = None
-        if seat.members != before.members:
+        if view.members != before.members:
             change = MembershipChange(
                 old_rank=before.rank,
-                rank=seat.rank,
+                rank=view.rank,
                 old_world_size=before.world_size,
-                world_size=seat.world_size,
-                lost=tuple(r for r, member in enumerate(before.members) if member not in seat.members),
+                world_size=view.world_size,
+                lost=tuple(r for r, member in enumerate(before.members) if member not in view.members),
                 generation=ready.generation,
                 reason=renew.reason,
             )
@@ -371,7 +407,7 @@ class Member:
         return self._held_from is None or _ahead(collective, self._held_from) < 0
 
     def _perhaps_settle(self) -> None:
-        if self._move is None or self._held_from is None or self._running or self.is_renewing:
+        if self._move is None or self._held_from is None or self._running is not None or self.is_renewing:
             return
         if _ahead(self.next_collective, self._held_from) >= 0 and not self._is_over:
             self._actions.append(Settle(self._move))

@@ -36,15 +36,13 @@ def error_of(ended: Ended, *, own_rank: int) -> CommunicatorError:
     return kind(ended.reason, rank=ended.rank, host=ended.host, first_message=ended.first_message)
 
 
-MoveStep = Pause | HoldAt | Moved
-RenewalStep = Renew | Renewed | Start
-Request = MoveStep | RenewalStep | Compare
+Request = Pause | HoldAt | Moved | Renew | Renewed | Start | Compare  # what `Member.hear` takes
 Answer = Paused | Held | Renewing | Up | Called
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seat:
-    """Where a worker sits in its job now. `ring`: as in `Ready`.
+class View:
+    """Who is in the job, as a worker of that rank sees it in one generation. `ring`: as in `Ready`.
 
     `members`: by rank, the rank that each worker joined with, by which it is known for as long as it lives.
     """
@@ -55,7 +53,7 @@ class Seat:
     members: tuple[int, ...] = ()
 
     @classmethod
-    def first(cls, rank: int, world_size: int, ring: tuple[int, ...] = ()) -> Seat:
+    def first(cls, rank: int, world_size: int, ring: tuple[int, ...] = ()) -> View:
         """As the job begins."""
         return cls(rank=rank, world_size=world_size, ring=ring, members=tuple(range(world_size)))
 
@@ -64,12 +62,12 @@ class Seat:
         """The rank that this worker joined with."""
         return self.members[self.rank]
 
-    def after(self, renewed: Renewed) -> Seat:
-        """The seat in the new generation."""
+    def after(self, renewed: Renewed) -> View:
+        """That of the new generation."""
         ready = renewed.ready
         if not ready.world_size:
-            return Seat(rank=self.rank, world_size=self.world_size, ring=ready.ring, members=self.members)
-        return Seat(
+            return View(rank=self.rank, world_size=self.world_size, ring=ready.ring, members=self.members)
+        return View(
             rank=ready.rank,
             world_size=ready.world_size,
             ring=ready.ring,

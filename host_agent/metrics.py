@@ -10,6 +10,7 @@ import os
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -233,46 +234,35 @@ class AgentMetrics:
     def _families(self, tally: Statistics, wire: Counters, in_network: bool) -> Iterator[Metric]:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-        mine, names = (self._job, str(self._communicator.rank)), ("job", "rank")
-        collectives = CounterMetricFamily(
-            "p4reduce_agent_collectives",
-            "Collectives that have run, by how their data travelled.",
-            labels=(*names, "strategy"),
+        mine = {"job": self._job, "rank": str(self._communicator.rank)}
+
+        def family(
+            kind: Any, name: str, text: str, *values: tuple[str | float, ...], by: tuple[str, ...] = ()
+        ) -> Metric:
+            """Each of `values` is one, behind its own labels."""
+            made: Metric = kind(f"p4reduce_agent_{name}", text, labels=(*mine, *by))
+            for *labels, value in values:
+                made.add_metric((*mine.values(), *labels), value)  # type: ignore[attr-defined]
+            return made
+
+        counter = partial(family, CounterMetricFamily)
+        ways = ("in_network", tally.in_network), ("ring", tally.ring)
+        yield counter(
+            "collectives", "Collectives that have run, by how their data travelled.", *ways, by=("strategy",)
         )
-        collectives.add_metric((*mine, "in_network"), tally.in_network)
-        collectives.add_metric((*mine, "ring"), tally.ring)
-        yield collectives
-        for name, text, value in (
-            (
-                "non_finite_fallbacks",
-                "Collectives by ring because of an infinity or NaN.",
-                tally.non_finite_fallbacks,
-            ),
-            ("busy_seconds", "Time spent in collectives.", tally.busy_s),
-            ("renewals", "Times that the job went on under a new generation.", tally.renewals),
-        ):
-            counter = CounterMetricFamily(f"p4reduce_agent_{name}", text, labels=names)
-            counter.add_metric(mine, value)
-            yield counter
-        mode = GaugeMetricFamily(
-            "p4reduce_agent_in_network", "Whether the switches make the job's sums now.", labels=names
-        )
-        mode.add_metric(mine, float(in_network))
-        yield mode
+        fallbacks = "Collectives by ring because of an infinity or NaN."
+        yield counter("non_finite_fallbacks", fallbacks, (tally.non_finite_fallbacks,))
+        yield counter("busy_seconds", "Time spent in collectives.", (tally.busy_s,))
+        yield counter("renewals", "Times that the job went on under a new generation.", (tally.renewals,))
+        where = "Whether the switches make the job's sums now."
+        yield family(GaugeMetricFamily, "in_network", where, (float(in_network),))
         for field, (name, text) in _COUNTERS.items():
-            counter = CounterMetricFamily(f"p4reduce_agent_{name}", text, labels=names)
-            counter.add_metric(mine, getattr(wire, field))
-            yield counter
-        answers = CounterMetricFamily(
-            "p4reduce_agent_acknowledgements",
+            yield counter(name, text, (getattr(wire, field),))
+        yield counter(
+            "acknowledgements",
             "Acknowledgements and negative ones; stale: of what was acknowledged already.",
-            labels=(*names, "direction", "kind"),
+            *((direction, kind, getattr(wire, field)) for direction, kind, field in _ACKNOWLEDGEMENTS),
+            by=("direction", "kind"),
         )
-        for direction, kind, field in _ACKNOWLEDGEMENTS:
-            answers.add_metric((*mine, direction, kind), getattr(wire, field))
-        dropped = CounterMetricFamily(
-            "p4reduce_agent_dropped_packets", "Received frames that were not used.", labels=(*names, "reason")
-        )
-        for reason, field in _DROPS:
-            dropped.add_metric((*mine, reason), getattr(wire, field))
-        yield from (answers, dropped)
+        drops = ((reason, getattr(wire, field)) for reason, field in _DROPS)
+        yield counter("dropped_packets", "Received frames that were not used.", *drops, by=("reason",))

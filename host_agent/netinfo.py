@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import logging
 import socket
 import struct
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from host_agent.transport.config import PATH_MTUS
 from host_agent.wire.headers import Bth, IPv4, Udp
 from host_agent.wire.icrc import ICRC_SIZE
 
+_LOG = logging.getLogger(__name__)
 # What a RoCE v2 packet adds to its payload, counted as a link's MTU counts (from the IP header on).
 ROCE_OVERHEAD: Final = IPv4.SIZE + Udp.SIZE + Bth.SIZE + ICRC_SIZE
 
@@ -123,17 +125,31 @@ def _ioctl(probe: socket.socket, request: int, name: str) -> bytes:
     return fcntl.ioctl(probe, request, ifreq)[_IFREQ_NAME_SIZE:]
 
 
-def interface_towards(controller: str) -> Interface | None:
-    """The Ethernet interface that leads to `controller` ("host:port"); None where there is none."""
+def find_backup(controller: str, roce: Interface) -> Interface | None:
+    """The interface that leads to `controller` ("host:port"); None where it cannot stand in for `roce`.
+
+    A rack's only switch carries everything of RoCE. When it is away for long, the job can go on by ring on
+    the management network, over which all workers reach the controller anyway. The interface has to be
+    another one, an Ethernet interface, with room for the smallest path MTU, on which this process may send
+    raw frames.
+    """
     address = local_address_towards(controller)
     if address is None or address.is_loopback:
         return None
     for _, name in socket.if_nameindex():
         try:
             interface = _read(name)
-        except InterfaceError:
-            continue  # down, or without an address
-        if interface.ip == address and _is_ethernet(name):
+            if interface.ip != address or name == roce.name or not _is_ethernet(name):
+                continue
+            path_mtu_for(interface.mtu)
+            with socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as probe:
+                probe.bind((name, 0))
+        except (
+            InterfaceError,
+            OSError,
+        ) as error:  # down, no address, too small, not ours
+            _LOG.debug("%s is no backup for %s: %s", name, roce.name, error)
+        else:
             return interface
     return None
 

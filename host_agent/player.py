@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from ctypes import c_char, c_char_p, c_int, c_int64, c_size_t, c_uint8, c_uint32, c_uint64, c_void_p
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from ipaddress import IPv4Address
 from typing import Any, Final
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from host_agent.errors import CommunicatorError
-from host_agent.transport.native import ERROR_BYTES, library
+from host_agent.transport.native import ERROR_BYTES, declare, library
 from host_agent.wire.headers import parse_mac
 
 NEVER: Final = -1  # the time of what was not sent, or has not come
@@ -55,11 +55,7 @@ class _NativeHost(ctypes.Structure):
 
 class _NativeProgress(ctypes.Structure):
     _fields_ = (
-        ("sent", c_uint64),
-        ("received", c_uint64),
-        ("unexpected", c_uint64),
-        ("blocked", c_uint64),
-        ("ring_drops", c_uint64),
+        *((name, c_uint64) for name in ("sent", "received", "unexpected", "blocked", "ring_drops")),
         ("last_received_ns", c_int64),
         ("senders", c_uint32),
         ("failed", c_uint32),
@@ -161,16 +157,8 @@ class FramePlayer:
             raise PlayerError("the player is closed")
         native = _NativeProgress()
         _library().p4r_player_progress(self._player, ctypes.byref(native))
-        return PlayProgress(
-            sent=native.sent,
-            received=native.received,
-            unexpected=native.unexpected,
-            blocked=native.blocked,
-            ring_drops=native.ring_drops,
-            last_received_ns=native.last_received_ns,
-            senders=native.senders,
-            error=native.error.decode() if native.failed else "",
-        )
+        values = {field.name: getattr(native, field.name) for field in fields(PlayProgress)}
+        return PlayProgress(**{**values, "error": native.error.decode() if native.failed else ""})
 
     def stop(self) -> None:
         """Send and listen no more; within some 50 ms. Idempotent."""
@@ -210,8 +198,4 @@ def _native_hosts(hosts: Sequence[PlayHost]) -> ctypes.Array[_NativeHost]:
 
 @cache
 def _library() -> ctypes.CDLL:
-    lib = library()
-    for name, (result, arguments) in _PROTOTYPES.items():
-        function = getattr(lib, name)
-        function.restype, function.argtypes = result, arguments
-    return lib
+    return declare(library(), _PROTOTYPES)

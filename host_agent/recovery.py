@@ -143,7 +143,7 @@ class Ledger:
 
 
 class LinkCut(Exception):
-    """Thrown into a turn whose connection was cut, when there is another: the job was renewed."""
+    """Thrown into a collective whose connection was cut, when there is another: the job was renewed."""
 
 
 class Attempt(NamedTuple):
@@ -154,8 +154,8 @@ class Attempt(NamedTuple):
     steps: Steps[Any]
 
 
-def turn(ledger: Ledger, begin: Callable[[], Attempt]) -> Steps[Any]:
-    """Runs a collective, through as many renewals as it takes; returns what the last attempt's steps return.
+def through_renewals(ledger: Ledger, begin: Callable[[], Attempt]) -> Steps[Any]:
+    """Runs a collective to its end, anew after each LinkCut; returns what the last attempt's steps return.
 
     `begin` is called for each attempt.
     """
@@ -185,7 +185,10 @@ def turn(ledger: Ledger, begin: Callable[[], Attempt]) -> Steps[Any]:
 
 
 def _apart(steps: Steps[T], first: Exception | None = None) -> Steps[T]:
-    """As `yield from`, but what is thrown into this does not reach the steps, which may get Restored yet."""
+    """As `yield from`, but what is thrown into this does not reach the steps.
+
+    So they stay where they were cut, and can be told Restored later.
+    """
     try:
         step = next(steps) if first is None else steps.throw(first)
         while True:

@@ -124,6 +124,12 @@ class Runner:
         """How long nothing may move before it is said, or an error."""
         return _NOTICE_S if self.timeout_s is None else self.timeout_s
 
+    def stalled(self, stall: str) -> None:
+        """Nothing has moved for `patience_s`: CollectiveTimeoutError, where the user has set a limit."""
+        if self.timeout_s is not None:
+            raise CollectiveTimeoutError(stall) from None
+        _LOG.warning("%s; waiting on, as no timeout_s is set", stall)
+
     def replace(self, link: Link) -> None:
         """Go on with another link; the one before is closed."""
         with self._counting:
@@ -149,7 +155,7 @@ class Runner:
     ) -> T:
         """The collective's result. `what` names it in errors: "all_reduce(SUM) of 8 float32".
 
-        `on_cut`: called where the link was closed; when it returns, there is another one (`recovery.turn`).
+        `on_cut`: called where the link was closed; when it returns, there is another one.
         """
         before, self.running = self.running, (what, self._clock())  # a repair runs while that is parked
         try:
@@ -228,10 +234,7 @@ class Runner:
                 if _position(progress) != seen:
                     seen, deadline = _position(progress), self._clock() + patience
                 elif self._clock() >= deadline:
-                    stall = self._stall(progress, what, patience)
-                    if self.timeout_s is not None:
-                        raise CollectiveTimeoutError(stall) from None
-                    _LOG.warning("%s; waiting on, as no timeout_s is set", stall)
+                    self.stalled(self._stall(progress, what, patience))
                     deadline = self._clock() + patience
 
     def _stall(self, progress: Progress, what: str, patience: float) -> str:

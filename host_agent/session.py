@@ -1,12 +1,21 @@
 """A worker's side of its session with the controller, as a machine: without I/O, threads or a clock.
 
-    Join ──► Waiting… ──► Ready ──► Up ──► Start ──► (heartbeats, moves, renewals) ──► Leave ──► Left
-                            │                                 │
-                            └── the stream breaks: Resume ◄───┘      Ended: at any time
+What becomes of the worker in its job is one of eight states; `_AFTER` has every step but those that lead out:
+
+    JOINING ──Ready──► CONNECTING ──Start──► RUNNING
+                         │      ▲                │
+                       Renew    └─Renewed─┐    Renew
+                         └──────────► RENEWING ◄─┘
+
+    REFUSED: the controller does not let it join.    LEFT: all workers have left.
+    ENDED: the job is over for all.                  CLOSED: this worker has ended the session by itself.
+
+Leave and Abort are only said in a state, and change none: a worker that leaves takes part in renewals until
+all do, and one that aborts is told Ended. Nor does a stream that breaks: the next one begins with Resume, and
+what the controller may not have taken is said again in it: Renewing, or else Up, and Abort, or else Leave.
 
 What happens comes in as calls, with the time in nanoseconds; what is to be done comes out of `actions`, in
-order; `timeout` is due at `next_timeout`. What the controller may not have taken before a stream broke is
-said again in the next one.
+order; `timeout` is due at `next_timeout`.
 
 The job does not depend on the session: the controller may be stopped, dead or out of reach for as long as it
 likes, and training goes on. A stream that breaks is opened again, at least once a second, until the worker is
@@ -16,6 +25,7 @@ told that its job is over.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from enum import Enum, auto
 from typing import Final
 
 from controller.api.messages import (
@@ -84,12 +94,35 @@ class Away:
 Action = Open | Send | Break | Close | Away
 
 
-class Session:
-    """`join`: what the worker joins with; in it, `worker` has the queue pairs of `ready`.
+class State(Enum):
+    """Of a worker in its job; the last four have no way out."""
 
-    `ready`: the newest, in the present mode. `started`: everybody's queue pairs are ready, and no renewal has
-    come since, which `renewing` says. `missing_ranks`: who has not joined. `left`, `ended`, `refused` (why):
-    how it came to its end. `trouble`: why there is no stream now. `is_first`: no stream has ended yet.
+    JOINING = auto()  # it waits for all the others
+    CONNECTING = auto()  # it connects to its neighbours, or waits until all are connected
+    RUNNING = auto()
+    RENEWING = auto()  # its connections are cut, and the workers say where they stand
+    REFUSED = auto()
+    LEFT = auto()
+    ENDED = auto()
+    CLOSED = auto()
+
+
+_AFTER: Final = {
+    (State.JOINING, Ready): State.CONNECTING,
+    (State.CONNECTING, Start): State.RUNNING,
+    (State.CONNECTING, Renew): State.RENEWING,
+    (State.RUNNING, Renew): State.RENEWING,
+    (State.RENEWING, Renewed): State.CONNECTING,
+    (State.RENEWING, Start): State.RUNNING,  # Renew was said again, and Renewed has come
+}
+_OVER: Final = (State.REFUSED, State.LEFT, State.ENDED, State.CLOSED)
+
+
+class Session:
+    """`join`: what the worker joined with, but for `join.worker`, which has the queue pairs that it has now.
+
+    `ready`: the newest, in the present mode. `missing_ranks`: who has not joined. `trouble`: why there is no
+    stream now. `is_first`: no stream has ended yet. `refused`, `ended`: why, in these states.
 
     `counted` and `running` are what the next heartbeat says: so many messages have been numbered in a
     generation; the collective that this worker is in.
@@ -98,7 +131,7 @@ class Session:
     def __init__(self, join: Join) -> None:
         self.join = join
         self.ready: Ready | None = None
-        self.started = self.renewing = self.left = False
+        self.state = State.JOINING
         self.ended: Ended | None = None
         self.refused: str | None = None
         self.missing_ranks: tuple[int, ...] = ()
@@ -106,12 +139,12 @@ class Session:
         self.counted = Heartbeat()
         self.running: int | None = None
         self._actions: list[Action] = []
-        self.is_first = True  # no stream has ended yet
-        self._talking = self._closed = False
+        self.is_first = True
+        self._talking = self._is_closed = False
         self._opened_at = self._heard_at = 0
         # What has been said, to say it again.
         self._up = False
-        self._standing: Renewing | None = None
+        self._answer: Renewing | None = None  # to Renew; until Renewed comes
         self._leaving: Leave | None = None
         self._aborting: Abort | None = None
         # When to act next, by itself.
@@ -136,12 +169,17 @@ class Session:
     @property
     def is_over(self) -> bool:
         """The job has come to its end, or this worker's part in it."""
-        return self._closed or self.left or self.ended is not None or self.refused is not None
+        return self.state in _OVER
 
     @property
-    def belongs(self) -> bool:
-        """It is in its job still, as far as it knows."""
-        return self.ended is None and self._aborting is None and not self._closed
+    def has_begun(self) -> bool:
+        """Collectives may be called: all workers are connected, or are to be connected anew."""
+        return self.state in (State.RUNNING, State.RENEWING)
+
+    @property
+    def is_member(self) -> bool:
+        """It is in its job still, as far as it knows, and has not aborted it."""
+        return not self.is_over and self._aborting is None
 
     @property
     def is_leaving(self) -> bool:
@@ -155,10 +193,10 @@ class Session:
         self._open(now)
 
     def say(self, message: FromWorker) -> None:
-        """An answer to what was asked, Up, Leave or Abort; Renewing and these three again after a break."""
+        """An answer to what was asked, Up, Leave or Abort."""
         match message:
             case Renewing():
-                self._standing = message
+                self._answer = message
             case Up():
                 self._up = True
             case Leave():
@@ -169,14 +207,14 @@ class Session:
 
     def confirm(self, now: int) -> bool:
         """Whether this worker is in its job for sure (see `Ready.lease_s`); else it is asked until it is."""
-        if self.is_sure(now):
+        if self.holds_lease(now):
             return True
         if self._ask_at is None:
             self._ask_at, self._ask_ns = now, FIRST_ASK_NS
             self._ask(now)
         return False
 
-    def is_sure(self, now: int) -> bool:
+    def holds_lease(self, now: int) -> bool:
         """Whether no heartbeat has to be answered before a result is returned."""
         ready = self.ready
         return ready is None or not ready.lease_s or self._lease.holds(round(ready.lease_s * NS), now)
@@ -185,15 +223,12 @@ class Session:
         """Nobody waits any more for what `confirm` asks."""
         self._ask_at = None
 
-    def took_end(self) -> None:
-        """This worker has acted on the job's end. The controller reads Close as: its connections are down."""
-        self._actions.append(Close())
-
     def close(self) -> None:
-        """End the session; idempotent."""
-        if not self._closed:
-            self._closed = True
+        """Say no more; idempotent. After Ended, the controller takes it for: its connections are down."""
+        if not self._is_closed:
+            self._is_closed = True
             self._actions.append(Close())
+            self._go(State.CLOSED)
 
     # What the controller says, or does not
 
@@ -203,7 +238,7 @@ class Session:
         match said:
             case Heartbeat(number=number):
                 self._lease.answered(number)
-                if self.is_sure(now):
+                if self.holds_lease(now):
                     self._ask_at = None
             case Waiting(missing_ranks):
                 self.missing_ranks = missing_ranks
@@ -211,30 +246,34 @@ class Session:
                 self.ready = said
                 self._beat_at = now + round(said.heartbeat_interval_s * NS)
             case Renew():
-                self.renewing, self.started = True, False
                 self._up = False
-            case Renewed() if self._standing is not None and self._standing.renewal == said.renewal:
-                self._use_queue_pairs_of(self._standing)
-                self.ready, self._standing = said.ready, None
-                self._up = False  # it may have been said for the generation before
-            case Start() if self._standing is None:
-                self.started, self.renewing = True, False
+            case Renewed():
+                if self._answer is None or self._answer.renewal != said.renewal:
+                    return  # of one that was given up
+                self._use_queue_pairs_of(self._answer)
+                self.ready, self._answer = said.ready, None
+                self._up = False  # this worker was slow to say it, for the generation before
+            case Start() if self._answer is not None:
+                return  # of the generation before
             case Moved(mode=mode, mode_reason=reason) if self.ready is not None:
                 self.ready = replace(self.ready, mode=mode, mode_reason=reason)
             case Resumed():
                 self._say_again()
             case Left():
-                self.left = True
+                self._go(State.LEFT)
             case Ended():
                 self._end(said)
+        if said is not None and (after := _AFTER.get((self.state, type(said)))):
+            self.state = after
 
     def broken(self, why: str, now: int, *, final: bool) -> None:
         """The stream has ended. `final`: the controller knows this worker, or will take it, no more."""
         self._talking = self.is_first = False
         if self.is_over:
             return
-        if final and self.ready is None:
+        if final and self.state is State.JOINING:
             self.refused = why
+            self._go(State.REFUSED)
         elif final:
             self._end(Ended(reason=f"the controller did not take this worker back: {why}"))
         else:
@@ -280,7 +319,7 @@ class Session:
             token=ready.resume_token,
             joined=self.join,
             ready=ready,
-            answered=0 if self._standing is None else self._standing.renewal,
+            answered=0 if self._answer is None else self._answer.renewal,
         )
         self._actions.append(Open(resume))
 
@@ -300,13 +339,12 @@ class Session:
         self._ask_ns = min(2 * self._ask_ns, LONGEST_RETRY_NS)
 
     def _beat(self, now: int) -> None:
-        if self._talking:
-            self._send(replace(self.counted, number=self._lease.next_number(now), running=self.running))
+        self._send(replace(self.counted, number=self._lease.next_number(now), running=self.running))
 
     def _say_again(self) -> None:
         """What the controller may not have taken before the stream broke."""
-        if self._standing is not None:
-            self._send(self._standing)
+        if self._answer is not None:
+            self._send(self._answer)
         elif self._up:  # also after Start: a controller may not have been able to save that it said so
             self._send(Up())
         if self._aborting is not None:
@@ -321,11 +359,17 @@ class Session:
     def _end(self, ended: Ended) -> None:
         if self.ended is None:
             self.ended = ended
+        self._go(State.ENDED)
 
-    def _use_queue_pairs_of(self, standing: Renewing) -> None:
+    def _go(self, end: State) -> None:
+        """To one of the last states: whichever comes first."""
+        if not self.is_over:
+            self.state = end
+
+    def _use_queue_pairs_of(self, answer: Renewing) -> None:
         """This worker has these from now on."""
         worker = replace(
-            self.join.worker, qpn_out=standing.qpn_out, psn_out=standing.psn_out, qpn_in=standing.qpn_in
+            self.join.worker, qpn_out=answer.qpn_out, psn_out=answer.psn_out, qpn_in=answer.qpn_in
         )
         self.join = replace(self.join, worker=worker)
 

@@ -59,12 +59,12 @@ class MessageEngine:
 
     def __del__(self) -> None:
         if self.handle:
-            self.lib.p4r_messages_free(self.handle)
+            self.lib.p4r_link_free(self.handle)
 
     def post(self, operation: Operation) -> int:
         error = ctypes.create_string_buffer(native.ERROR_BYTES)
         raw = native.native_operation(operation)
-        op_id = int(self.lib.p4r_messages_post(self.handle, raw, error, len(error)))
+        op_id = int(self.lib.p4r_link_post(self.handle, raw, error, len(error)))
         if op_id == 0:
             raise ValueError(error.value.decode())
         self.operations[op_id] = operation
@@ -84,24 +84,24 @@ class MessageEngine:
         self.lib.p4r_messages_acknowledged(self.handle, count)
 
     def done(self, until: EventType) -> int:
-        return int(self.lib.p4r_messages_done(self.handle, until))
+        return int(self.lib.p4r_link_done(self.handle, until))
 
     def fail(self, code: FailureCode, text: str) -> None:
         self.lib.p4r_messages_fail(self.handle, code, text.encode())
 
     def abort(self) -> None:
-        self.lib.p4r_messages_abort(self.handle)
+        self.lib.p4r_link_abort(self.handle)
 
     def failure(self) -> Failure | None:
-        if not self.lib.p4r_messages_failure(self.handle, self._event):
+        if not self.lib.p4r_link_failure(self.handle, self._event):
             return None
         return native.failure_of(self._event, self.config)
 
     def counters(self) -> Counters:
-        return native.read_counters(lambda out: self.lib.p4r_messages_counters(self.handle, out))
+        return native.read_counters(lambda out: self.lib.p4r_link_counters(self.handle, out))
 
     def progress(self) -> Progress:
-        return native.read_progress(lambda out: self.lib.p4r_messages_progress(self.handle, out))
+        return native.read_progress(lambda out: self.lib.p4r_link_progress(self.handle, out))
 
     def state(self) -> bytes:
         return native.read_state(lambda out, room: self.lib.p4r_messages_state(self.handle, out, room))

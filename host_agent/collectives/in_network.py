@@ -3,8 +3,13 @@
 SUM and AVG of floats: as fixed point, or in half precision where the tensor is of 16 bits, with a scale for
 each block of neighbours. The first messages announce scales only, and say in their headers, as all do, which
 call they are of (`signature.py`): workers that disagree learn of it before any data travels. Blocks in which
-some rank has an Inf or NaN go around the ring in floating point, and nothing else does. Small tensors go
-whole instead, in one pass (`together.py`). MAX and MIN are exact.
+some rank has an Inf or NaN go around the ring in floating point, and nothing else does. MAX and MIN are
+exact.
+
+Agreeing on a scale takes as long as a small sum does. So a tensor that is small goes without: in the sum of
+the switch every rank has a place of its own, with zeros from all others. All ranks add in order of rank, in
+64-bit floats, and round once: the result has the same bits everywhere, is closer than fixed point, and Inf
+and NaN come through.
 """
 
 from __future__ import annotations
@@ -12,8 +17,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from host_agent.collectives import ring, together, words
+from host_agent.collectives import ring, words
 from host_agent.collectives.plan import Array, Call, Disagreement, Steps, Wait, Wire, ring_parts, sharing
+from host_agent.kernels import sum_rows
 from host_agent.quantisation import ELEMENT_TYPES
 from host_agent.transport.operation import MARKED, Operation, SwitchOp
 from host_agent.wire.aggregation import Kind, Reduction, Stage
@@ -38,7 +44,7 @@ def all_reduce(call: Call, array: Array, out: Array) -> Steps[bool]:
     if call.reduction not in (Reduction.SUM, Reduction.AVG) or array.dtype == np.int32:
         yield from _aggregate(call, array, out)
         return True
-    if together.fits(call, array):
+    if call.world_size * array.nbytes <= call.small_bytes:
         yield from _all_together(call, array, out)
         if call.residual:
             array[...] = 0
@@ -97,13 +103,14 @@ def barrier(call: Call) -> Steps[None]:
 
 def _all_together(call: Call, array: Array, out: Array) -> Steps[None]:
     """The sum of small floats, whose ranks' rows the switch puts together."""
-    rows = together.pack(call, array)
+    rows = np.zeros((call.world_size, -(-array.nbytes // 4)), np.int32)
+    rows[call.rank].view(np.uint8)[: array.nbytes] = array.view(np.uint8)
     flat = rows.reshape(-1)
     operation = call.operation(
         Stage.TOGETHER, SwitchOp.SUM, flat, flat, element_type=ELEMENT_TYPES[flat.dtype]
     )
     yield from _in_one(call, operation, flat)
-    together.unpack(call, rows, out)
+    sum_rows(rows, out, divisor=call.world_size if call.reduction is Reduction.AVG else 1)
 
 
 def _around_the_ring(call: Call, array: Array, out: Array, where: NDArray[np.bool_]) -> Steps[None]:

@@ -20,7 +20,7 @@ from host_agent.wire.aggregation import Kind, Reduction, Stage
 Array: TypeAlias = NDArray[Any]
 T = TypeVar("T")
 
-# Floats of all ranks together that go whole (`together.py`): two or three packets of the largest path MTU,
+# Floats of all ranks together that go whole (`in_network.py`): two or three packets of the largest path MTU,
 # which no link takes long for.
 SMALL_BYTES: Final = 8192
 

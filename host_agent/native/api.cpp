@@ -9,6 +9,7 @@
 #include "endpoint.h"
 #include "icrc.h"
 #include "keep.h"
+#include "link.h"
 #include "messages.h"
 #include "monitor.h"
 #include "p4r.h"
@@ -19,18 +20,32 @@ struct p4r_endpoint {
     p4r::Endpoint machine;
 };
 
-struct p4r_driver {
-    p4r_driver(const p4r_config &config, const char *interface) : machine(config, interface) {}
-    p4r::Driver machine;
-};
-
-struct p4r_messages {
-    explicit p4r_messages(const p4r_config &config) : machine(config) {}
-    p4r::Messages machine;
-    p4r::Monitor monitor{machine.operations()};
-};
-
 namespace {
+
+struct MessagesLink : p4r_link {
+    explicit MessagesLink(const p4r_config &config) : machine(config) {}
+    p4r::Monitor &monitor() override { return monitor_; }
+    uint64_t post(const p4r_operation &op, const char **wrong) override {
+        const std::lock_guard<std::mutex> lock(monitor_.mutex());
+        if ((*wrong = machine.operations().check(op)) != nullptr) return 0;
+        const uint64_t id = machine.post(op);
+        monitor_.take_events();
+        return id;
+    }
+    p4r_counters counters() override {
+        const std::lock_guard<std::mutex> lock(monitor_.mutex());
+        return machine.counters();
+    }
+    p4r_progress progress() override {
+        const std::lock_guard<std::mutex> lock(monitor_.mutex());
+        return machine.progress();
+    }
+
+    p4r::Messages machine;
+    p4r::Monitor monitor_{machine.operations()};
+};
+
+MessagesLink &messages(p4r_link *link) { return *static_cast<MessagesLink *>(link); }
 
 void explain(char *error, size_t error_size, const char *text) {
     if (error_size != 0) snprintf(error, error_size, "%s", text);
@@ -109,69 +124,58 @@ void p4r_endpoint_progress(const p4r_endpoint *endpoint, p4r_progress *progress)
     *progress = endpoint->machine.progress();
 }
 
-p4r_driver *p4r_driver_new(const p4r_config *config, const char *interface, char *error, size_t error_size) {
-    return make<p4r_driver>(config, error, error_size, interface);
-}
+void p4r_link_free(p4r_link *link) { delete link; }
 
-void p4r_driver_stop(p4r_driver *driver) { driver->machine.stop(); }
-
-void p4r_driver_free(p4r_driver *driver) { delete driver; }
-
-uint64_t p4r_driver_post(p4r_driver *driver, const p4r_operation *op, char *error, size_t error_size) {
+uint64_t p4r_link_post(p4r_link *link, const p4r_operation *op, char *error, size_t error_size) {
     const char *wrong = nullptr;
-    const uint64_t id = driver->machine.post(*op, &wrong);
+    const uint64_t id = link->post(*op, &wrong);
     if (wrong != nullptr) explain(error, error_size, wrong);
     return id;
 }
 
-int p4r_driver_wait(p4r_driver *driver, uint64_t op_id, int until, int64_t timeout_ns) {
-    return driver->machine.monitor().wait(op_id, until == P4R_EVENT_COMPLETED, timeout_ns);
+int p4r_link_wait(p4r_link *link, uint64_t op_id, int until, int64_t timeout_ns) {
+    return link->monitor().wait(op_id, until == P4R_EVENT_COMPLETED, timeout_ns);
 }
 
-uint64_t p4r_driver_done(p4r_driver *driver, int until) { return driver->machine.monitor().done(until == P4R_EVENT_COMPLETED); }
+uint64_t p4r_link_done(p4r_link *link, int until) { return link->monitor().done(until == P4R_EVENT_COMPLETED); }
 
-void p4r_driver_abort(p4r_driver *driver) { driver->machine.monitor().abort(); }
+void p4r_link_abort(p4r_link *link) { link->monitor().abort(); }
 
-int p4r_driver_failure(p4r_driver *driver, p4r_event *event) { return driver->machine.monitor().failure(event) ? 1 : 0; }
+int p4r_link_failure(p4r_link *link, p4r_event *event) { return link->monitor().failure(event) ? 1 : 0; }
 
-void p4r_driver_counters(p4r_driver *driver, p4r_counters *counters) { *counters = driver->machine.counters(); }
+void p4r_link_counters(p4r_link *link, p4r_counters *counters) { *counters = link->counters(); }
 
-void p4r_driver_progress(p4r_driver *driver, p4r_progress *progress) { *progress = driver->machine.progress(); }
+void p4r_link_progress(p4r_link *link, p4r_progress *progress) { *progress = link->progress(); }
 
-p4r_messages *p4r_messages_new(const p4r_config *config, char *error, size_t error_size) {
-    return make<p4r_messages>(config, error, error_size);
+p4r_link *p4r_driver_new(const p4r_config *config, const char *interface, char *error, size_t error_size) {
+    return make<p4r::Driver>(config, error, error_size, interface);
 }
 
-void p4r_messages_free(p4r_messages *messages) { delete messages; }
+void p4r_driver_stop(p4r_link *link) { static_cast<p4r::Driver *>(link)->stop(); }
 
-uint64_t p4r_messages_post(p4r_messages *messages, const p4r_operation *op, char *error, size_t error_size) {
-    const std::lock_guard<std::mutex> lock(messages->monitor.mutex());
-    if (const char *wrong = messages->machine.operations().check(*op)) {
-        explain(error, error_size, wrong);
-        return 0;
-    }
-    const uint64_t id = messages->machine.post(*op);
-    messages->monitor.take_events();
-    return id;
+p4r_link *p4r_messages_new(const p4r_config *config, char *error, size_t error_size) {
+    return make<MessagesLink>(config, error, error_size);
 }
 
-size_t p4r_messages_bytes(const p4r_messages *messages) { return messages->machine.message_bytes(); }
-
-size_t p4r_messages_next_send(p4r_messages *messages, void *buffer, size_t capacity, int64_t now) {
-    const std::lock_guard<std::mutex> lock(messages->monitor.mutex());
-    return messages->machine.next_send(static_cast<uint8_t *>(buffer), capacity, now);
+size_t p4r_messages_bytes(const p4r_link *link) {
+    return static_cast<const MessagesLink *>(link)->machine.message_bytes();
 }
 
-void p4r_messages_acknowledged(p4r_messages *messages, size_t count) {
-    const std::lock_guard<std::mutex> lock(messages->monitor.mutex());
-    for (size_t i = 0; i < count; i++) messages->machine.acknowledged();
-    messages->monitor.take_events();
+size_t p4r_messages_next_send(p4r_link *link, void *buffer, size_t capacity, int64_t now) {
+    const std::lock_guard<std::mutex> lock(link->monitor().mutex());
+    return messages(link).machine.next_send(static_cast<uint8_t *>(buffer), capacity, now);
 }
 
-int p4r_messages_receive(p4r_messages *messages, const void *payload, size_t bytes, int64_t now) {
-    const std::lock_guard<std::mutex> lock(messages->monitor.mutex());
-    const auto taken = messages->machine.receive(static_cast<const uint8_t *>(payload), bytes, now);
-    messages->monitor.take_events();
+void p4r_messages_acknowledged(p4r_link *link, size_t count) {
+    const std::lock_guard<std::mutex> lock(link->monitor().mutex());
+    for (size_t i = 0; i < count; i++) messages(link).machine.acknowledged();
+    link->monitor().take_events();
+}
+
+int p4r_messages_receive(p4r_link *link, const void *payload, size_t bytes, int64_t now) {
+    const std::lock_guard<std::mutex> lock(link->monitor().mutex());
+    const auto taken = messages(link).machine.receive(static_cast<const uint8_t *>(payload), bytes, now);
+    link->monitor().take_events();
     switch (taken) {
         case p4r::Messages::Taken::kYes:
             return P4R_TAKEN;
@@ -183,37 +187,15 @@ int p4r_messages_receive(p4r_messages *messages, const void *payload, size_t byt
     return P4R_DEAD;
 }
 
-void p4r_messages_fail(p4r_messages *messages, uint32_t code, const char *text) {
-    const std::lock_guard<std::mutex> lock(messages->monitor.mutex());
-    messages->machine.fail(code, text);
-    messages->monitor.take_events();
+void p4r_messages_fail(p4r_link *link, uint32_t code, const char *text) {
+    const std::lock_guard<std::mutex> lock(link->monitor().mutex());
+    messages(link).machine.fail(code, text);
+    link->monitor().take_events();
 }
 
-int p4r_messages_wait(p4r_messages *messages, uint64_t op_id, int until, int64_t timeout_ns) {
-    return messages->monitor.wait(op_id, until == P4R_EVENT_COMPLETED, timeout_ns);
-}
-
-uint64_t p4r_messages_done(p4r_messages *messages, int until) {
-    return messages->monitor.done(until == P4R_EVENT_COMPLETED);
-}
-
-void p4r_messages_abort(p4r_messages *messages) { messages->monitor.abort(); }
-
-int p4r_messages_failure(p4r_messages *messages, p4r_event *event) { return messages->monitor.failure(event) ? 1 : 0; }
-
-void p4r_messages_counters(p4r_messages *messages, p4r_counters *counters) {
-    const std::lock_guard<std::mutex> lock(messages->monitor.mutex());
-    *counters = messages->machine.counters();
-}
-
-void p4r_messages_progress(p4r_messages *messages, p4r_progress *progress) {
-    const std::lock_guard<std::mutex> lock(messages->monitor.mutex());
-    *progress = messages->machine.progress();
-}
-
-size_t p4r_messages_state(p4r_messages *messages, uint8_t *buffer, size_t capacity) {
-    const std::lock_guard<std::mutex> lock(messages->monitor.mutex());
-    return describe(messages->machine, 0, buffer, capacity);
+size_t p4r_messages_state(p4r_link *link, uint8_t *buffer, size_t capacity) {
+    const std::lock_guard<std::mutex> lock(link->monitor().mutex());
+    return describe(messages(link).machine, 0, buffer, capacity);
 }
 
 uint32_t p4r_crc32(uint32_t crc, const void *data, size_t length) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "endpoint.h"
+#include "link.h"
 #include "monitor.h"
 #include "p4r.h"
 #include "raw_socket.h"
@@ -18,18 +19,18 @@ namespace p4r {
 
 int64_t monotonic_ns();
 
-class Driver {
+class Driver : public p4r_link {
    public:
     Driver(const p4r_config &config, const std::string &interface);  // throws std::runtime_error
-    ~Driver();
+    ~Driver() override;
     Driver(const Driver &) = delete;
     Driver &operator=(const Driver &) = delete;
 
-    uint64_t post(const p4r_operation &op, const char **wrong);  // 0: refused
+    uint64_t post(const p4r_operation &op, const char **wrong) override;
     void stop();  // aborts, ends the thread, closes the sockets
-    Monitor &monitor() { return monitor_; }
-    p4r_counters counters();
-    p4r_progress progress();
+    Monitor &monitor() override { return monitor_; }
+    p4r_counters counters() override;
+    p4r_progress progress() override;
 
    private:
     void run();

@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define P4R_ABI_VERSION 10
+#define P4R_ABI_VERSION 11
 #define P4R_NEVER INT64_MAX
 #define P4R_EXPORT __attribute__((visibility("default")))
 
@@ -147,46 +147,37 @@ P4R_EXPORT size_t p4r_endpoint_state(const p4r_endpoint *, int64_t now, uint8_t 
 P4R_EXPORT void p4r_endpoint_counters(const p4r_endpoint *, p4r_counters *);
 P4R_EXPORT void p4r_endpoint_progress(const p4r_endpoint *, p4r_progress *);
 
-// An endpoint run by a thread on a network interface. Thread safe.
-typedef struct p4r_driver p4r_driver;
+// What threads post to and wait for: a driver, or whole messages. Thread safe.
+typedef struct p4r_link p4r_link;
 enum { P4R_WAIT_OK = 0, P4R_WAIT_TIMEOUT = 1, P4R_WAIT_FAILED = 2, P4R_WAIT_CLOSED = 3 };
-P4R_EXPORT p4r_driver *p4r_driver_new(const p4r_config *, const char *interface, char *error,
-                                      size_t error_size);
-// Aborts, ends the thread, closes the sockets; waits return CLOSED. Idempotent; other calls are still allowed.
-P4R_EXPORT void p4r_driver_stop(p4r_driver *);
-P4R_EXPORT void p4r_driver_free(p4r_driver *);  // stops it first; no other call may be under way
-P4R_EXPORT uint64_t p4r_driver_post(p4r_driver *, const p4r_operation *, char *error, size_t error_size);
+P4R_EXPORT void p4r_link_free(p4r_link *);  // stops it first; no other call may be under way
+P4R_EXPORT uint64_t p4r_link_post(p4r_link *, const p4r_operation *, char *error, size_t error_size);
 // until: P4R_EVENT_RECEIVED or P4R_EVENT_COMPLETED
-P4R_EXPORT int p4r_driver_wait(p4r_driver *, uint64_t op_id, int until, int64_t timeout_ns);
-P4R_EXPORT uint64_t p4r_driver_done(p4r_driver *, int until);  // id of the last operation that is done
+P4R_EXPORT int p4r_link_wait(p4r_link *, uint64_t op_id, int until, int64_t timeout_ns);
+P4R_EXPORT uint64_t p4r_link_done(p4r_link *, int until);  // id of the last operation that is done
 // All waits return CLOSED from now on, nothing is sent, and no operation's buffer is read or written any more.
-P4R_EXPORT void p4r_driver_abort(p4r_driver *);
-P4R_EXPORT int p4r_driver_failure(p4r_driver *, p4r_event *);  // 1: it failed
-P4R_EXPORT void p4r_driver_counters(p4r_driver *, p4r_counters *);
-P4R_EXPORT void p4r_driver_progress(p4r_driver *, p4r_progress *);
+P4R_EXPORT void p4r_link_abort(p4r_link *);
+P4R_EXPORT int p4r_link_failure(p4r_link *, p4r_event *);  // 1: it failed
+P4R_EXPORT void p4r_link_counters(p4r_link *, p4r_counters *);
+P4R_EXPORT void p4r_link_progress(p4r_link *, p4r_progress *);
 
-// Operations as whole messages, for an RDMA adapter. No I/O, no thread, no clock; thread safe. wait, done, abort,
-// failure, counters, progress: as a driver's.
-typedef struct p4r_messages p4r_messages;
-P4R_EXPORT p4r_messages *p4r_messages_new(const p4r_config *, char *error, size_t error_size);
-P4R_EXPORT void p4r_messages_free(p4r_messages *);  // no other call may be under way
-P4R_EXPORT uint64_t p4r_messages_post(p4r_messages *, const p4r_operation *, char *error, size_t error_size);
-P4R_EXPORT size_t p4r_messages_bytes(const p4r_messages *);  // of the largest message
+// An endpoint run by a thread on a network interface.
+P4R_EXPORT p4r_link *p4r_driver_new(const p4r_config *, const char *interface, char *error, size_t error_size);
+// Aborts, ends the thread, closes the sockets; waits return CLOSED. Idempotent; other calls are still allowed.
+P4R_EXPORT void p4r_driver_stop(p4r_link *);
+
+// Operations as whole messages, for an RDMA adapter. No I/O, no thread, no clock.
+P4R_EXPORT p4r_link *p4r_messages_new(const p4r_config *, char *error, size_t error_size);
+P4R_EXPORT size_t p4r_messages_bytes(const p4r_link *);  // of the largest message
 // Writes the next message to SEND and returns its bytes; 0: there is none now, or `capacity` is less than the largest.
-P4R_EXPORT size_t p4r_messages_next_send(p4r_messages *, void *buffer, size_t capacity, int64_t now);
-P4R_EXPORT void p4r_messages_acknowledged(p4r_messages *, size_t count);  // the oldest `count` that are not
+P4R_EXPORT size_t p4r_messages_next_send(p4r_link *, void *buffer, size_t capacity, int64_t now);
+P4R_EXPORT void p4r_messages_acknowledged(p4r_link *, size_t count);  // the oldest `count` that are not
 enum { P4R_TAKEN = 0, P4R_NOT_READY = 1, P4R_DEAD = 2 };
 // The next message of the predecessor. NOT_READY: nothing was posted for it and enough wait already; give the same one
 // again after the next post. DEAD: failed or aborted, now or before.
-P4R_EXPORT int p4r_messages_receive(p4r_messages *, const void *payload, size_t bytes, int64_t now);
-P4R_EXPORT void p4r_messages_fail(p4r_messages *, uint32_t code, const char *text);  // what the adapter reported
-P4R_EXPORT int p4r_messages_wait(p4r_messages *, uint64_t op_id, int until, int64_t timeout_ns);
-P4R_EXPORT uint64_t p4r_messages_done(p4r_messages *, int until);
-P4R_EXPORT void p4r_messages_abort(p4r_messages *);
-P4R_EXPORT int p4r_messages_failure(p4r_messages *, p4r_event *);
-P4R_EXPORT void p4r_messages_counters(p4r_messages *, p4r_counters *);
-P4R_EXPORT void p4r_messages_progress(p4r_messages *, p4r_progress *);
-P4R_EXPORT size_t p4r_messages_state(p4r_messages *, uint8_t *buffer, size_t capacity);  // as p4r_endpoint_state
+P4R_EXPORT int p4r_messages_receive(p4r_link *, const void *payload, size_t bytes, int64_t now);
+P4R_EXPORT void p4r_messages_fail(p4r_link *, uint32_t code, const char *text);  // what the adapter reported
+P4R_EXPORT size_t p4r_messages_state(p4r_link *, uint8_t *buffer, size_t capacity);  // as p4r_endpoint_state
 
 // Kernels. Lanes are 32-bit big endian, unaligned; element counts, not bytes.
 P4R_EXPORT uint32_t p4r_crc32(uint32_t crc, const void *data, size_t length);  // as zlib's crc32

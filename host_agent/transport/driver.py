@@ -14,8 +14,6 @@ from host_agent.transport.link import NativeLink
 class RcDriver(NativeLink):
     """Runs one endpoint on `interface` (needs CAP_NET_RAW)."""
 
-    _PREFIX = "p4r_driver"
-
     def __init__(self, config: TransportConfig, interface: str) -> None:
         super().__init__(config)
         self.interface = interface
@@ -33,4 +31,4 @@ class RcDriver(NativeLink):
                 raise TransportError(
                     f"cannot start RoCE v2 on interface {self.interface}: {error.value.decode()}"
                 )
-            self._attach(handle, partial(self._lib.p4r_driver_stop, handle), self._lib.p4r_driver_free)
+            self._attach(handle, partial(self._lib.p4r_driver_stop, handle), self._lib.p4r_link_free)

@@ -50,7 +50,7 @@ class Event:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Counters:
+class Counters:  # in the order of `p4r_counters`
     """Counts since the endpoint was made. Times are of the endpoint's clock, nanoseconds, 0 if never.
 
     On an RDMA device (`VerbsLink`), what the device does by itself is what its hw_counters say, or 0.

@@ -1,7 +1,6 @@
 """What the two transports share: operations posted, waited for and let go of, failures raised.
 
-`RcDriver` (userspace) and `VerbsLink` (an RDMA device) have a native object each; its functions for this
-are alike but for the prefix of their names.
+`RcDriver` (userspace) and `VerbsLink` (an RDMA device) have a native object each.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import time
 import weakref
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, ClassVar, Final, TypeVar
+from typing import Final, TypeVar
 
 from host_agent.transport import native
 from host_agent.transport.config import TransportConfig
@@ -68,8 +67,6 @@ class NativeLink:
     close only after the job's Leave barrier. One that is dropped without is closed, at exit as well.
     """
 
-    _PREFIX: ClassVar[str]  # of the native functions
-
     def __init__(self, config: TransportConfig) -> None:
         self.config = config
         self._lib = native.library()
@@ -92,10 +89,6 @@ class NativeLink:
         self._connection = _Connection(handle, stop, free)
         self._ended = ""
 
-    def _call(self, name: str) -> Callable[..., Any]:
-        function: Callable[..., Any] = getattr(self._lib, f"{self._PREFIX}_{name}")
-        return function
-
     def post(self, operation: Operation) -> int:
         """Queue an operation behind those posted before; its id (counts up from 1). Does not block.
 
@@ -107,7 +100,7 @@ class NativeLink:
             connection = self._open()
             if self._ended:
                 raise TransportClosedError(self._ended)
-            op_id = int(self._call("post")(connection.handle, raw, error, len(error)))
+            op_id = int(self._lib.p4r_link_post(connection.handle, raw, error, len(error)))
             if op_id == 0:
                 raise ValueError(error.value.decode())
             connection.operations[op_id] = operation
@@ -129,7 +122,7 @@ class NativeLink:
         while True:
             left = _SLICE_NS if deadline is None else deadline - time.monotonic_ns()
             slice_ns = max(0, min(left, _SLICE_NS))
-            result = self._call("wait")(connection.handle, op_id, until, slice_ns)
+            result = self._lib.p4r_link_wait(connection.handle, op_id, until, slice_ns)
             if result != _TIMEOUT:
                 break
             if timeout_s is not None and left <= _SLICE_NS:
@@ -143,7 +136,7 @@ class NativeLink:
         """The fatal event, if the connection failed."""
         raw = native.NativeEvent()
         with self._lock:
-            if not self._call("failure")(self._open().handle, raw):
+            if not self._lib.p4r_link_failure(self._open().handle, raw):
                 return None
         return native.failure_of(raw, self.config)
 
@@ -155,20 +148,20 @@ class NativeLink:
         with self._lock:
             if self._connection is not None:
                 self._ended = self._ended or reason
-                self._call("abort")(self._connection.handle)
+                self._lib.p4r_link_abort(self._connection.handle)
                 self._on_abort()
 
     def counters(self) -> Counters:
         """Counts since `start`."""
         with self._lock:
             handle = self._open().handle
-            return native.read_counters(lambda out: self._call("counters")(handle, out))
+            return native.read_counters(lambda out: self._lib.p4r_link_counters(handle, out))
 
     def progress(self) -> Progress:
         """Where it stands."""
         with self._lock:
             handle = self._open().handle
-            return native.read_progress(lambda out: self._call("progress")(handle, out))
+            return native.read_progress(lambda out: self._lib.p4r_link_progress(handle, out))
 
     def close(self) -> None:
         """Take the connection down; waits in other threads end. Idempotent."""
@@ -195,7 +188,7 @@ class NativeLink:
 
     def _forget(self, connection: _Connection) -> None:
         """Let go of the arrays of operations that are completed (ids are in order of completion)."""
-        completed = self._call("done")(connection.handle, EventType.COMPLETED)
+        completed = self._lib.p4r_link_done(connection.handle, EventType.COMPLETED)
         for op_id in list(connection.operations):
             if op_id > completed:
                 break

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from ctypes import c_char, c_char_p, c_int, c_int64, c_size_t, c_uint8, c_uint32, c_uint64, c_void_p
+from dataclasses import fields
 from functools import cache
 from ipaddress import IPv4Address
 from pathlib import Path
@@ -19,93 +20,53 @@ from host_agent.transport.events import Counters, Event, EventType, Failure, Fai
 from host_agent.transport.operation import Operation
 from host_agent.wire.headers import parse_mac
 
-ABI_VERSION: Final = 10
+ABI_VERSION: Final = 11
 NEVER: Final = 2**63 - 1
 ERROR_BYTES: Final = 400
 LIBRARY: Final = Path(__file__).parent.parent / "_native.so"
 
-_COUNTERS: Final = (
-    *("data_packets_sent", "data_bytes_sent", "retransmitted_packets", "retransmitted_bytes"),
-    *("timeouts", "go_backs", "acks_sent", "naks_sent", "rnr_naks_sent"),
-    *("acks_received", "naks_received", "rnr_naks_received"),
-    *("data_packets_received", "data_bytes_received", "duplicates_received", "out_of_order_received"),
-    *("icrc_errors", "malformed", "foreign", "stale_acks"),
-    *("messages_sent", "messages_received", "results_received", "implied_acks", "early_messages"),
-    *("tail_probes", "kept_packets"),
-    *("first_sent_ns", "last_sent_ns", "first_received_ns", "last_received_ns"),
-    *("frames_blocked", "send_errors", "ring_drops"),
+_COUNTERS: Final = tuple(field.name for field in fields(Counters))
+_PROGRESS: Final = tuple(field.name for field in fields(Progress))
+_MACS: Final = ("own_mac", "successor_mac", "predecessor_mac")
+_PARAMETERS: Final = (  # as `TransportConfig` has them
+    *("path_mtu", "window", "message_packets", "job_id", "generation", "rank", "predecessor_rank"),
+    *("world_size", "retry_limit", "check_icrc", "max_burst", "selective", "first_message"),
 )
+_TIMEOUTS: Final = ("rto_low", "rto", "rto_max")
+
+
+def _all(kind: Any, *names: str) -> tuple[tuple[str, Any], ...]:
+    """Fields of one kind."""
+    return tuple((name, kind) for name in names)
 
 
 class NativeConfig(ctypes.Structure):
     _fields_ = (
-        ("own_mac", c_uint8 * 6),
-        ("successor_mac", c_uint8 * 6),
-        ("predecessor_mac", c_uint8 * 6),
+        *_all(c_uint8 * 6, *_MACS),
         ("reserved", c_uint8 * 2),
-        ("own_ip", c_uint32),
-        ("successor_ip", c_uint32),
-        ("predecessor_ip", c_uint32),
-        ("qpn_out", c_uint32),
-        ("psn_out", c_uint32),
-        ("qpn_in", c_uint32),
-        ("successor_qpn", c_uint32),
-        ("predecessor_qpn", c_uint32),
-        ("predecessor_psn", c_uint32),
-        ("path_mtu", c_uint32),
-        ("window", c_uint32),
-        ("message_packets", c_uint32),
-        ("job_id", c_uint32),
-        ("generation", c_uint32),
-        ("rank", c_uint32),
-        ("predecessor_rank", c_uint32),
-        ("world_size", c_uint32),
-        ("retry_limit", c_uint32),
-        ("check_icrc", c_uint32),
-        ("max_burst", c_uint32),
-        ("selective", c_uint32),
-        ("first_message", c_uint32),
-        ("in_flight_bytes", c_uint32),
-        ("rto_low_ns", c_int64),
-        ("rto_ns", c_int64),
-        ("rto_max_ns", c_int64),
+        *_all(c_uint32, "own_ip", "successor_ip", "predecessor_ip", "qpn_out", "psn_out", "qpn_in"),
+        *_all(c_uint32, "successor_qpn", "predecessor_qpn", "predecessor_psn"),
+        *_all(c_uint32, *_PARAMETERS, "in_flight_bytes"),
+        *_all(c_int64, *(f"{name}_ns" for name in _TIMEOUTS)),
     )
 
 
 class NativeOperation(ctypes.Structure):
     _fields_ = (
-        ("send", c_void_p),
-        ("receive", c_void_p),
-        ("special", c_void_p),
-        ("send_elements", c_uint64),
-        ("receive_elements", c_uint64),
-        ("cut_elements", c_uint64),
-        ("total_elements", c_uint32),
-        ("collective", c_uint32),
-        ("divisor", c_uint32),
-        ("switch_op", c_uint8),
-        ("element_type", c_uint8),
-        ("reduction", c_uint8),
-        ("arrival", c_uint8),
-        ("element_size", c_uint8),
-        ("invert", c_uint8),
-        ("header_type", c_uint8),
-        ("kind", c_uint8),
-        ("root", c_uint8),
-        ("stage", c_uint8),
-        ("residual", c_uint8),
+        *_all(c_void_p, "send", "receive", "special"),
+        *_all(c_uint64, "send_elements", "receive_elements", "cut_elements"),
+        *_all(c_uint32, "total_elements", "collective", "divisor"),
+        *_all(c_uint8, "switch_op", "element_type", "reduction", "arrival", "element_size", "invert"),
+        *_all(c_uint8, "header_type", "kind", "root", "stage", "residual"),
         ("reserved", c_uint8 * 5),
     )
 
 
 class NativeEvent(ctypes.Structure):
     _fields_ = (
-        ("type", c_uint32),
-        ("code", c_uint32),
+        *_all(c_uint32, "type", "code"),
         ("op_id", c_uint64),
-        ("message", c_uint32),
-        ("psn", c_uint32),
-        ("header_bytes", c_uint32),
+        *_all(c_uint32, "message", "psn", "header_bytes"),
         ("header", c_uint8 * 64),
         ("text", c_char * 320),
         ("reserved", c_uint32),
@@ -118,17 +79,10 @@ class NativeCounters(ctypes.Structure):
 
 class NativeProgress(ctypes.Structure):
     _fields_ = (
-        ("posted_messages", c_uint32),
-        ("sent_messages", c_uint32),
-        ("acked_messages", c_uint32),
-        ("received_messages", c_uint32),
-        ("first_unacked_psn", c_uint32),
-        ("next_psn", c_uint32),
-        ("expected_psn", c_uint32),
-        ("timeouts_in_a_row", c_uint32),
+        *_all(c_uint32, "posted_messages", "sent_messages", "acked_messages", "received_messages"),
+        *_all(c_uint32, "first_unacked_psn", "next_psn", "expected_psn", "timeouts_in_a_row"),
         ("oldest_unacked_since_ns", c_int64),
-        ("operations", c_uint32),
-        ("failed", c_uint32),
+        *_all(c_uint32, "operations", "failed"),
         ("numbered", c_uint64),
     )
 
@@ -155,28 +109,20 @@ _PROTOTYPES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "p4r_endpoint_progress": (None, (c_void_p, ctypes.POINTER(NativeProgress))),
     "p4r_driver_new": (c_void_p, (ctypes.POINTER(NativeConfig), c_char_p, c_char_p, c_size_t)),
     "p4r_driver_stop": (None, (c_void_p,)),
-    "p4r_driver_free": (None, (c_void_p,)),
-    "p4r_driver_post": (c_uint64, (c_void_p, ctypes.POINTER(NativeOperation), c_char_p, c_size_t)),
-    "p4r_driver_wait": (c_int, (c_void_p, c_uint64, c_int, c_int64)),
-    "p4r_driver_done": (c_uint64, (c_void_p, c_int)),
-    "p4r_driver_abort": (None, (c_void_p,)),
-    "p4r_driver_failure": (c_int, (c_void_p, ctypes.POINTER(NativeEvent))),
-    "p4r_driver_counters": (None, (c_void_p, ctypes.POINTER(NativeCounters))),
-    "p4r_driver_progress": (None, (c_void_p, ctypes.POINTER(NativeProgress))),
+    "p4r_link_free": (None, (c_void_p,)),
+    "p4r_link_post": (c_uint64, (c_void_p, ctypes.POINTER(NativeOperation), c_char_p, c_size_t)),
+    "p4r_link_wait": (c_int, (c_void_p, c_uint64, c_int, c_int64)),
+    "p4r_link_done": (c_uint64, (c_void_p, c_int)),
+    "p4r_link_abort": (None, (c_void_p,)),
+    "p4r_link_failure": (c_int, (c_void_p, ctypes.POINTER(NativeEvent))),
+    "p4r_link_counters": (None, (c_void_p, ctypes.POINTER(NativeCounters))),
+    "p4r_link_progress": (None, (c_void_p, ctypes.POINTER(NativeProgress))),
     "p4r_messages_new": (c_void_p, (ctypes.POINTER(NativeConfig), c_char_p, c_size_t)),
-    "p4r_messages_free": (None, (c_void_p,)),
-    "p4r_messages_post": (c_uint64, (c_void_p, ctypes.POINTER(NativeOperation), c_char_p, c_size_t)),
     "p4r_messages_bytes": (c_size_t, (c_void_p,)),
     "p4r_messages_next_send": (c_size_t, (c_void_p, c_void_p, c_size_t, c_int64)),
     "p4r_messages_acknowledged": (None, (c_void_p, c_size_t)),
     "p4r_messages_receive": (c_int, (c_void_p, c_void_p, c_size_t, c_int64)),
     "p4r_messages_fail": (None, (c_void_p, c_uint32, c_char_p)),
-    "p4r_messages_wait": (c_int, (c_void_p, c_uint64, c_int, c_int64)),
-    "p4r_messages_done": (c_uint64, (c_void_p, c_int)),
-    "p4r_messages_abort": (None, (c_void_p,)),
-    "p4r_messages_failure": (c_int, (c_void_p, ctypes.POINTER(NativeEvent))),
-    "p4r_messages_counters": (None, (c_void_p, ctypes.POINTER(NativeCounters))),
-    "p4r_messages_progress": (None, (c_void_p, ctypes.POINTER(NativeProgress))),
     "p4r_messages_state": (c_size_t, (c_void_p, c_void_p, c_size_t)),
     "p4r_crc32": (c_uint32, (c_uint32, c_char_p, c_size_t)),
     "p4r_encode_lanes": (None, (c_int, c_int, c_void_p, c_size_t, c_void_p, c_int, c_int)),
@@ -197,15 +143,20 @@ def library() -> ctypes.CDLL:
     """The native library, loaded once. NativeLibraryError says how to build it."""
     remedy = "build it with 'pip install .' or 'python setup.py build_ext --inplace'"
     try:
-        lib = ctypes.CDLL(str(LIBRARY))
-        for name, (result, arguments) in _PROTOTYPES.items():
-            function = getattr(lib, name)
-            function.restype, function.argtypes = result, arguments
+        lib = declare(ctypes.CDLL(str(LIBRARY)), _PROTOTYPES)
     except (OSError, AttributeError) as error:
         raise NativeLibraryError(f"the native library {LIBRARY} does not load ({error}): {remedy}") from error
     version = lib.p4r_abi_version()
     if version != ABI_VERSION:
         raise NativeLibraryError(f"{LIBRARY} has interface version {version}, not {ABI_VERSION}: {remedy}")
+    return lib
+
+
+def declare(lib: ctypes.CDLL, prototypes: dict[str, tuple[Any, tuple[Any, ...]]]) -> ctypes.CDLL:
+    """Say what the library's functions return and take."""
+    for name, (result, arguments) in prototypes.items():
+        function = getattr(lib, name)
+        function.restype, function.argtypes = result, arguments
     return lib
 
 
@@ -220,30 +171,11 @@ def native_config(config: TransportConfig) -> NativeConfig:
         successor_qpn=config.successor.qpn_in,
         predecessor_qpn=config.predecessor.qpn_out,
         predecessor_psn=config.predecessor.psn_out,
-        path_mtu=config.path_mtu,
-        window=config.window,
-        message_packets=config.message_packets,
-        job_id=config.job_id,
-        generation=config.generation,
-        rank=config.rank,
-        predecessor_rank=config.predecessor_rank,
-        world_size=config.world_size,
-        retry_limit=config.retry_limit,
-        check_icrc=config.check_icrc,
-        max_burst=config.max_burst,
-        selective=config.selective,
-        first_message=config.first_message,
         in_flight_bytes=config.in_flight_bytes or 0,
-        rto_low_ns=round(config.rto_low_s * 1e9),
-        rto_ns=round(config.rto_s * 1e9),
-        rto_max_ns=round(config.rto_max_s * 1e9),
+        **{name: getattr(config, name) for name in _PARAMETERS},
+        **{f"{name}_ns": round(getattr(config, f"{name}_s") * 1e9) for name in _TIMEOUTS},
     )
-    macs = {
-        "own_mac": config.mac,
-        "successor_mac": config.successor.mac,
-        "predecessor_mac": config.predecessor.mac,
-    }
-    for field, mac in macs.items():
+    for field, mac in zip(_MACS, (config.mac, config.successor.mac, config.predecessor.mac), strict=True):
         setattr(native, field, (c_uint8 * 6)(*parse_mac(mac)))
     return native
 
@@ -304,7 +236,7 @@ def read_counters(read: Callable[[Any], object]) -> Counters:
 def read_progress(read: Callable[[Any], object]) -> Progress:
     native = NativeProgress()
     read(ctypes.byref(native))
-    values = {name: int(getattr(native, name)) for name, _ in NativeProgress._fields_}
+    values = {name: int(getattr(native, name)) for name in _PROGRESS}
     return Progress(**{**values, "failed": bool(native.failed)})  # type: ignore[arg-type]
 
 

@@ -167,23 +167,8 @@ class AggregationHeader:
             raise NotAnAggregationHeader(
                 f"{len(chunk)} bytes are too few for an aggregation header of {HEADER_BYTES}"
             )
-        (
-            magic,
-            version,
-            flags,
-            job,
-            generation,
-            message,
-            rank,
-            op,
-            element_type,
-            packets,
-            reduction,
-            kind,
-            root,
-            stage,
-            *counts,
-        ) = _LAYOUT.unpack_from(chunk)
+        magic, version, flags, job, generation, message, rank, *rest = _LAYOUT.unpack_from(chunk)
+        op, element_type, packets, reduction, kind, root, stage, elements, collective, tensor_elements = rest
         if magic != MAGIC:
             raise NotAnAggregationHeader(f"magic is 0x{magic:08x}, not 0x{MAGIC:08x}")
         if version != VERSION:
@@ -192,7 +177,6 @@ class AggregationHeader:
             codes = Op(op), ElementType(element_type), Reduction(reduction), Kind(kind), Stage(stage)
         except ValueError as error:
             raise NotAnAggregationHeader(str(error)) from error
-        elements, collective, tensor_elements = counts
         return cls(
             job=job,
             generation=generation,

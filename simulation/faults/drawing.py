@@ -7,7 +7,7 @@ import random
 from dataclasses import replace
 
 from controller.config import Config, Spread
-from host_agent.numbering import IN_NETWORK_LIMIT
+from host_agent.member import IN_NETWORK_LIMIT
 from simulation.faults.loop import NS
 from simulation.faults.schedule import (
     COLLECTIVES,

@@ -71,7 +71,7 @@ class FastNicEndpoint(NicEndpoint):
 
     def position(self) -> native.NativeProgress:
         """Where it stands; the same object every time."""
-        self.engine.lib.p4r_messages_progress(self.engine.handle, self._progress_of)
+        self.engine.lib.p4r_link_progress(self.engine.handle, self._progress_of)
         self._raw_progress.expected_psn = self.expected
         return self._raw_progress
 

@@ -11,31 +11,22 @@ from typing import Any
 
 from controller.api.messages import (
     Abort,
-    Called,
-    Compare,
     Ended,
     FromController,
     FromWorker,
     Heartbeat,
-    HoldAt,
     Join,
     Leave,
     Left,
     Mode,
-    Moved,
-    Pause,
     Ready,
-    Renew,
-    Renewed,
     Resume,
     Resumed,
-    Start,
     Up,
     Waiting,
 )
 from controller.api.messages import Worker as Addresses
 from controller.renewals import PLANNED
-from host_agent import numbering
 from host_agent.collectives.plan import Call, Disagreement, Steps, Wait
 from host_agent.joining import transport_config
 from host_agent.member import (
@@ -50,8 +41,8 @@ from host_agent.member import (
     Settle,
     WentOn,
 )
-from host_agent.membership import Seat
-from host_agent.recovery import Attempt, LinkCut, repair, turn
+from host_agent.membership import Request, View
+from host_agent.recovery import Attempt, LinkCut, repair, through_renewals
 from host_agent.session import Break, Close, Open, Send, Session
 from host_agent.transport import EventType, Operation
 from simulation.faults.control import Conversation
@@ -91,14 +82,13 @@ class Worker:
         self.conversation: Conversation | None = None
         self.cut_until_ns = 0
         self._due_ns: int | None = None  # when it has something to do
-        self._asked: int | None = None  # what it has called as this collective
         self._unreturned: tuple[Any, ...] | None = None  # a result that waits for that
         # The connection and what runs on it
         self.member: Member | None = None  # from Ready on
         self.endpoint: AnyEndpoint | None = None
         self.collective = 0  # the one that runs, or runs next
         self.running = False
-        self._turn: Steps[Any] | None = None  # of the collective that runs, or is parked
+        self._whole: Steps[Any] | None = None  # of the collective that runs, or is parked
         self._repair: Repair | None = None  # runs in its place
         self._steps: Steps[Any] | None = None  # of these two, what runs on the connection
         self._waiting: Wait | None = None
@@ -193,10 +183,7 @@ class Worker:
         self.scene.note(f"{self}: {state}{'' if end is None else f', {end}'}")
         self.state, self.end = state, end
         self._close()
-        if isinstance(end, Ended):
-            self.session.took_end()
-        else:
-            self.session.close()
+        self.session.close()
         self._act()
         self.job.worker_over()
 
@@ -321,31 +308,24 @@ class Worker:
             self._return()
         elif isinstance(event, Ready):
             self._set_up(event)
-        elif isinstance(event, (Pause, HoldAt, Moved, Renew, Renewed, Start)):
+        elif isinstance(event, Request):
             assert self.member is not None
             self.member.hear(event)
             self._act_on_job()
-            if isinstance(event, Start) and not self.member.is_renewing:
+            if self.session.has_begun:
                 self._begin()
             self._go()
         elif isinstance(event, Left):
             self._finish("left")
         elif isinstance(event, Ended):
             self._finish("ended", event)
-        elif isinstance(event, Compare):
-            self._asked = event.collective
-            self._say_called(event.collective)
         elif not isinstance(event, (Waiting, Resumed)):
             raise InvariantError(f"{self} does not know what {event} is")
-
-    def _say_called(self, number: int) -> None:
-        known = number < self.collective or (self.running and number == self.collective)
-        self.say(Called(number, f"collective {number}" if known else ""))
 
     def _set_up(self, ready: Ready) -> None:
         """Bring the queue pairs up."""
         self.state = "ready"
-        self.member = Member(ready, Seat.first(ready.rank, ready.world_size, ready.ring))
+        self.member = Member(ready, View.first(ready.rank, ready.world_size, ready.ring))
         self._connect(ready)
         self.say(Up())
 
@@ -411,7 +391,7 @@ class Worker:
                     self._begin()
                 case Again():
                     self._restored = member.ledger.restored
-                    self._steps, self._waiting = self._turn, None
+                    self._steps, self._waiting = self._whole, None
                     self._advance(LinkCut())
                     self.flush()
                 case Inconsistent(reason=reason):
@@ -464,10 +444,10 @@ class Worker:
     def _begin_repair(self, wanted: Repair) -> None:
         """All are up: those who lack a result that somebody has get it."""
         assert self.member is not None
-        seat = wanted.seat
-        if seat.world_size == 1:
+        view = wanted.view
+        if view.world_size == 1:
             raise InvariantError(f"{self} is alone, and is told to give its result to others")
-        call = Call(rank=seat.rank, world_size=seat.world_size, collective=wanted.collective, ring=seat.ring)
+        call = Call(rank=view.rank, world_size=view.world_size, collective=wanted.collective, ring=view.ring)
         self._repair = wanted
         self._steps = repair(self.member.ledger, call, holder=wanted.holder, mode=wanted.mode)
         self._waiting = None
@@ -507,17 +487,16 @@ class Worker:
         if self.state != "running" or self._thinking or self.running or self._unreturned is not None:
             return
         assert self.member is not None
-        may_start = self.member.may_start(self.collective)
+        words = f"collective {self.collective}"
+        self.member.calls.made(self.collective, lambda: words)
+        starts = self.member.start(self.collective)
         self._act_on_job()
-        if not may_start:
+        if not starts:
             return
-        self.member.start(self.collective)
         self.running, self._restored = True, False
         self.session.running = self.collective
-        if self.collective == self._asked:
-            self._say_called(self.collective)
         self._array = self.job.inputs(self.collective)[self.joined_as].copy()
-        self._turn = self._steps = turn(self.member.ledger, self._attempt)
+        self._whole = self._steps = through_renewals(self.member.ledger, self._attempt)
         self._waiting = None
         self._advance()
         self.flush()
@@ -525,14 +504,14 @@ class Worker:
     def _attempt(self) -> Attempt:
         """The collective, for the first time or anew."""
         assert self.member is not None
-        work, seat = self.job.plan.work[self.collective], self.member.seat
-        case, size = work.case(), seat.world_size
+        work, view = self.job.plan.work[self.collective], self.member.view
+        case, size = work.case(), view.world_size
         if self._mode_now() is Mode.RING and case.module != "ring":
             case = replace(case, module="ring")
         in_place = work.in_place and case.name == "all_reduce"
         self._out = self._array if in_place else case.output(size)
         self._module = case.module
-        call = case.call(seat.rank, size, self.collective, seat.ring)
+        call = case.call(view.rank, size, self.collective, view.ring)
         return Attempt(self._array if in_place else None, call, case.steps(call, self._array, self._out))
 
     def _mode_now(self) -> Mode:
@@ -540,7 +519,8 @@ class Worker:
         assert self.ready is not None
         numbered = 0 if self.endpoint is None else self.endpoint.position().numbered
         self.session.counted = Heartbeat(generation=self.ready.generation, messages=numbered)
-        mode = numbering.mode_of(self.mode, numbered)
+        assert self.member is not None
+        mode = self.member.mode_of(numbered)
         if mode is Mode.IN_NETWORK and numbered >= MOST_AGGREGATED:
             raise InvariantError(f"{self} has {numbered} messages summed in one generation")
         return mode

@@ -17,7 +17,7 @@ import pytest
 
 from controller.admission import Quotas, TenantQuota
 from controller.api.admin import AdminClient
-from controller.api.messages import Mode, Ready
+from controller.api.messages import Join, Mode, Ready, Worker
 from controller.entries import Entry, TableEntry
 from controller.flows import FLOW
 from controller.routes import rack_entries
@@ -26,7 +26,7 @@ from host_agent.communicator import Communicator
 from host_agent.controller_session import ControllerSession
 from host_agent.errors import JobEndedError, WorkerLostError
 from host_agent.joining import transport_config
-from host_agent.numbering import IN_NETWORK_LIMIT
+from host_agent.member import IN_NETWORK_LIMIT
 from host_agent.transport import TransportConfig
 from simulation.faults.schedule import Rates
 from tests.controller.fake_switch import FakeSwitch
@@ -72,7 +72,7 @@ class Rack:
             replace(transport_config(request, ready, retry_limit=0), first_message=first_message)
             for request, ready in zip(requests, readies, strict=True)
         ]
-        self.faults, self.requests = faults, requests
+        self.faults = faults
         self.first_psns: dict[int, dict[int, int]] = {}  # as the switch has them, by generation and rank
         self.configs: dict[int, dict[int, TransportConfig]] = {}  # by generation and rank
         self.coming_up = threading.Condition()
@@ -91,7 +91,7 @@ class Rack:
                 link=SimulatedLink(self.fabric, rank),
                 membership=self.sessions[rank],
                 timeout_s=30,
-                connections=RackConnections(self, rank),
+                queue_pairs=RackPairs(self, requests[rank]),
             )
             for rank in range(SIZE)
         ]
@@ -182,36 +182,26 @@ class Rack:
 
 
 @dataclass(frozen=True)
-class RackOffer:
+class RackPairs:
     rack: Rack
-    rank: int
-    qpn_out: int
-    psn_out: int
+    request: Join
 
     @property
-    def qpn_in(self) -> int:
-        return self.qpn_out + 1
+    def worker(self) -> Worker:
+        return self.request.worker
+
+    def offer(self) -> RackPairs:
+        progress = self.rack.simulation.workers[self.worker.rank].endpoint.progress()
+        assert progress.operations == 0, "something was in flight"
+        qpn = next(self.rack.qpns)
+        worker = replace(self.worker, qpn_out=qpn, psn_out=(0xFFFFF0 + qpn) % 2**24, qpn_in=qpn + 1)
+        return replace(self, request=replace(self.request, worker=worker))
 
     def connect(self, ready: Ready) -> SimulatedLink:
-        request = self.rack.requests[self.rank]
-        worker = replace(request.worker, qpn_out=self.qpn_out, psn_out=self.psn_out, qpn_in=self.qpn_in)
-        request = replace(request, worker=worker)
-        return self.rack.connect(transport_config(request, ready, retry_limit=0), ready.mode)
+        return self.rack.connect(transport_config(self.request, ready, retry_limit=0), ready.mode)
 
     def close(self) -> None:
         pass
-
-
-@dataclass(frozen=True)
-class RackConnections:
-    rack: Rack
-    rank: int
-
-    def offer(self) -> RackOffer:
-        progress = self.rack.simulation.workers[self.rank].endpoint.progress()
-        assert progress.operations == 0, "something was in flight"
-        qpn = next(self.rack.qpns)
-        return RackOffer(self.rack, self.rank, qpn, (0xFFFFF0 + qpn) % 2**24)
 
 
 def data_flows(entries: Iterable[Entry]) -> list[dict[str, int]]:

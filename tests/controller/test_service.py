@@ -40,6 +40,7 @@ from controller.store import Store
 from host_agent.controller_session import ControllerSession
 from host_agent.errors import JobEndedError, JobRefusedError, MismatchError, WorkerLostError
 from host_agent.membership import Request
+from host_agent.session import State
 from security.files import TlsFiles
 from tests.controller.fake_switch import FakeSwitch
 from tests.controller.test_registry import CONFIG as SLOW
@@ -394,7 +395,7 @@ def test_a_worker_that_closes_without_leaving_ends_the_job(workers: Workers) -> 
 
 def test_a_worker_that_dies_is_missed(workers: Workers) -> None:
     sessions, _ = workers.run(2)
-    sessions[1]._joined._closed = True  # no heartbeats, no second call: as if the process was killed
+    sessions[1]._joined.state = State.CLOSED  # no heartbeats, no second call: as if the process was killed
     sessions[1]._call.cancel()
     with pytest.raises(
         WorkerLostError, match=r"rank 1 \(h2, 10.0.0.2\) has been without a connection .* 1 s"

@@ -39,7 +39,7 @@ from controller.effects import Tell
 from controller.jobs import Job
 from controller.specs import Member, Plan, Timing
 from host_agent.communicator import Communicator
-from host_agent.membership import Answer, MoveStep, Request, error_of
+from host_agent.membership import Answer, Request, error_of
 from host_agent.runner import Alone, Link
 from host_agent.transport import (
     Counters,
@@ -132,7 +132,7 @@ class FakeController:
             time.sleep(_TICK_S)
             self.act(lambda job, now: job.tick(now))
 
-    def say(self, step: MoveStep) -> None:
+    def say(self, step: Request) -> None:
         """Tell all ranks a step of a move."""
         for callback in self.listeners.values():
             callback(step)
@@ -401,7 +401,7 @@ class FakeRack:
                 link=self.links[config.rank],
                 membership=self.memberships[config.rank],
                 timeout_s=timeout_s,
-                connections=self,
+                queue_pairs=FakeQueuePairs(self),
             )
             for config in workers
         ]
@@ -512,16 +512,18 @@ class FakeRack:
         """A worker is gone: it sends nothing more, and nobody hears of it."""
         self.communicators[rank]._execution._on_ended(Ended(reason="this worker was declared dead"))
 
-    def offer(self) -> FakeOffer:
-        return FakeOffer(self)
 
-
-class FakeOffer:
+class FakeQueuePairs:
     """Queue pairs on the fabric that the rack has when they are connected."""
 
     def __init__(self, rack: FakeRack) -> None:
         self.rack = rack
-        self.qpn_out, self.psn_out, self.qpn_in = random.sample(range(0x100, 1 << 24), 3)
+        qpn_out, psn_out, qpn_in = random.sample(range(0x100, 1 << 24), 3)
+        ip = IPv4Address("10.0.0.1")
+        self.worker = Worker(rank=0, mac="", ip=ip, qpn_out=qpn_out, psn_out=psn_out, qpn_in=qpn_in)
+
+    def offer(self) -> FakeQueuePairs:
+        return FakeQueuePairs(self.rack)
 
     def connect(self, ready: Ready) -> Link:
         if ready.world_size == 1:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from controller.api.messages import Mode
 from host_agent.collectives.plan import Call, Steps
-from host_agent.recovery import Attempt, Ledger, LinkCut, Window, is_consistent, repair, turn
+from host_agent.recovery import Attempt, Ledger, LinkCut, Window, is_consistent, repair
 from simulation.cases import Case
 from simulation.faults.schedule import Rates
 from simulation.rack import configs
@@ -161,7 +161,7 @@ class RenewedRack:
                 if member.turn is not None:
                     step = member.turn.throw(LinkCut())
                 else:
-                    member.turn = turn(ledger, lambda: member.begin())
+                    member.turn = through_renewals(ledger, lambda: member.begin())
                     step = next(member.turn)
                 while True:
                     step = member.turn.send((yield step))

@@ -473,6 +473,16 @@ def test_a_worker_that_was_given_up_hears_it_while_it_waits_for_that(
         futures[0].result(20)
 
 
+def test_what_has_run_lets_go_of_its_array() -> None:
+    rack = FakeRack(2)
+    arrays = [np.ones(5, np.int32) for _ in range(2)]
+    alive = [weakref.ref(array) for array in arrays]
+    rack.run(lambda c: c.all_reduce(arrays[c.rank]))
+    arrays.clear()
+    gc.collect()
+    assert [one() for one in alive] == [None, None]
+
+
 def test_what_is_cancelled_lets_go_of_its_array() -> None:
     rack = FakeRack(2)
     c = rack.communicators[0]

@@ -162,6 +162,14 @@ def ready(talk: Conversation) -> Iterator[pb.ControllerMessage]:
     yield pb.ControllerMessage(start=pb.Start())
 
 
+def running(play: Any, *scripts: Script) -> ControllerSession:
+    """A session that has heard Start."""
+    session: ControllerSession = play(*scripts)
+    session.join(REQUEST, timeout_s=10)
+    session.up(timeout_s=10)
+    return session
+
+
 def test_joining_tells_the_controller_everything_and_brings_back_the_neighbours(play: Any) -> None:
     joins: list[pb.Join] = []
 
@@ -234,9 +242,7 @@ def test_a_move_is_heard_and_answered_whenever_somebody_listens(play: Any) -> No
     said, over = threading.Event(), threading.Event()
     answers: list[Any] = []
     steps: list[Request] = []
-    session = play(moves, resumes)
-    session.join(REQUEST, timeout_s=10)
-    session.up(timeout_s=10)
+    session = running(play, moves, resumes)
     assert said.wait(10)
     session.listen(on_move)
     assert over.wait(10)
@@ -347,9 +353,7 @@ def test_heartbeats_go_out_as_often_as_the_controller_asked(play: Any) -> None:
         talk.expect("leave")
         yield pb.ControllerMessage(left=pb.Left())
 
-    session = play(script)
-    session.join(REQUEST, timeout_s=10)
-    session.up(timeout_s=10)
+    session = running(play, script)
     assert beaten.wait(10)
     session.leave(timeout_s=10)
 
@@ -363,9 +367,7 @@ def test_the_end_of_the_job_is_told_once_whenever_one_asks(play: Any, early: boo
         go.wait(10)
         yield pb.ControllerMessage(ended=pb.Ended(reason="rank 2 (h3) died", rank=2))
 
-    session = play(script)
-    session.join(REQUEST, timeout_s=10)
-    session.up(timeout_s=10)
+    session = running(play, script)
     told: queue.Queue[Ended] = queue.Queue()
     if early:
         go.set()
@@ -398,9 +400,7 @@ def test_an_abort_reaches_the_controller_even_if_the_session_is_closed_right_aft
         reasons.put(talk.expect("abort").reason)
         yield pb.ControllerMessage(ended=pb.Ended(reason="rank 1: no", rank=1))
 
-    session = play(script)
-    session.join(REQUEST, timeout_s=10)
-    session.up(timeout_s=10)
+    session = running(play, script)
     session.abort("rank 1: no")
     session.close()
     assert reasons.get(timeout=10) == "rank 1: no"
@@ -431,9 +431,7 @@ def test_a_broken_session_is_taken_up_again_and_what_was_said_is_said_again(play
         talk.expect("leave")
         yield pb.ControllerMessage(left=pb.Left())
 
-    session = play(breaks_before_start, breaks_on_leave, ends_well)
-    session.join(REQUEST, timeout_s=10)
-    session.up(timeout_s=10)
+    session = running(play, breaks_before_start, breaks_on_leave, ends_well)
     session.leave(timeout_s=10)
     for said in resumed:
         assert (said.job, said.generation, said.rank, said.token) == ("train", 77, 1, b"secret")
@@ -521,33 +519,6 @@ def test_a_silent_controller_is_given_up_and_called_again(play: Any) -> None:
     done.set()
 
 
-@pytest.mark.slow
-def test_a_call_that_takes_the_session_up_again_is_given_time(play: Any) -> None:
-    """What the last call did not bring says nothing about the next one."""
-
-    def silent(talk: Conversation) -> Iterator[pb.ControllerMessage]:
-        talk.expect("join")
-        short = pb.Ready()
-        short.CopyFrom(READY)
-        short.heartbeat_timeout_s = 1.0
-        yield pb.ControllerMessage(ready=short)
-        done.wait(20)
-
-    def slow(talk: Conversation) -> Iterator[pb.ControllerMessage]:
-        talk.expect("resume")
-        for _ in range(5):  # several times the interval, much less than the timeout
-            talk.expect("heartbeat")
-        yield pb.ControllerMessage(resumed=pb.Resumed())
-        talk.expect("leave")
-        yield pb.ControllerMessage(left=pb.Left())
-
-    done = threading.Event()
-    session = play(silent, slow)
-    session.join(REQUEST, timeout_s=10)
-    session.leave(timeout_s=10)
-    done.set()
-
-
 def test_who_heard_that_its_job_ended_ends_its_side(play: Any) -> None:
     """The controller takes that for the word that this worker sends nothing more to the others."""
     told = threading.Event()
@@ -581,9 +552,7 @@ def test_a_controller_that_is_away_is_tried_about_every_second(
         gone.wait(20)
 
     gone = threading.Event()
-    session = play(script)
-    session.join(REQUEST, timeout_s=10)
-    session.up(timeout_s=10)
+    running(play, script)
     ((controller, _),) = started
     port = int(controller.address.rpartition(":")[2])
     gone.set()
@@ -604,71 +573,6 @@ def renewed(number: int, **fields: Any) -> pb.ControllerMessage:
     return pb.ControllerMessage(
         renewed=pb.Renewed(renewal=number, ready=later, collective=12, members=[1, 2], **fields)
     )
-
-
-def test_a_renewal_is_heard_and_answered_across_breaks(play: Any) -> None:
-    """Whatever may not have arrived is said again; the session is taken up with the newest token."""
-
-    def renews(talk: Conversation) -> Iterator[pb.ControllerMessage]:
-        yield from ready(talk)
-        yield pb.ControllerMessage(renew=pb.Renew(renewal=3, reason="switch l1 has restarted"))
-        answers.append(talk.expect("renewing"))
-        talk.drop()
-
-    def goes_on(talk: Conversation) -> Iterator[pb.ControllerMessage]:
-        answers.append(talk.expect("resume"))
-        yield pb.ControllerMessage(resumed=pb.Resumed())
-        answers.append(talk.expect("renewing"))
-        yield renewed(3, holder=1)
-        talk.expect("up")
-        talk.drop()
-
-    def starts(talk: Conversation) -> Iterator[pb.ControllerMessage]:
-        answers.append(talk.expect("resume"))
-        yield pb.ControllerMessage(resumed=pb.Resumed())
-        talk.expect("up")
-        yield pb.ControllerMessage(start=pb.Start())
-        talk.expect("leave")
-        yield pb.ControllerMessage(left=pb.Left())
-
-    def on_renewal(step: Request) -> None:
-        steps.append(step)
-        if isinstance(step, Renew):
-            session.say(standing)
-        elif isinstance(step, Renewed):
-            session.say(Up())
-        elif len(steps) > 1:  # the first Start was before anybody asked
-            over.set()
-
-    standing = Renewing(renewal=3, qpn_out=0x300, psn_out=5, qpn_in=0x301, collective=13)
-    over = threading.Event()
-    answers: list[Any] = []
-    steps: list[Request] = []
-    session = play(renews, goes_on, starts)
-    session.join(REQUEST, timeout_s=10)
-    session.up(timeout_s=10)
-    session.listen(on_renewal)
-    assert over.wait(20)
-    session.leave(timeout_s=10)
-    said = pb.Renewing(renewal=3, qpn_out=0x300, psn_out=5, qpn_in=0x301, collective=13)
-    resumed = [answer for answer in answers if isinstance(answer, pb.Resume)]
-    assert [answer.joined.worker.qpn_out for answer in resumed] == [0x101, 0x300]
-    for answer in resumed:
-        answer.ClearField("joined")
-        answer.ClearField("ready")
-    assert answers == [
-        said,
-        pb.Resume(job="train", generation=77, rank=1, token=b"secret", answered=3),
-        said,
-        pb.Resume(job="train", generation=80, rank=0, token=b"secret\x03"),
-    ]
-    kinds = [step for step in steps if not isinstance(step, Start)]
-    assert kinds[0] == Renew(3, "switch l1 has restarted")
-    (found,) = (step for step in kinds if isinstance(step, Renewed))
-    assert (found.renewal, found.collective, found.holder, found.members) == (3, 12, 1, (1, 2))
-    assert (found.ready.generation, found.ready.rank, found.ready.world_size) == (80, 0, 2)
-    assert found.ready.backup
-    assert isinstance(steps[-1], Start)
 
 
 def test_a_job_that_is_renewed_before_it_starts_is_up_for_its_worker(play: Any) -> None:
@@ -699,9 +603,7 @@ def test_a_job_that_is_renewed_before_it_starts_is_up_for_its_worker(play: Any) 
         else:
             over.set()
 
-    session = play(script)
-    session.join(REQUEST, timeout_s=10)
-    session.up(timeout_s=10)
+    session = running(play, script)
     session.listen(on_renewal)
     assert over.wait(10)
     session.leave(timeout_s=10)
@@ -715,9 +617,7 @@ def test_who_died_is_named_with_its_host_and_what_it_lacks(play: Any) -> None:
             ended=pb.Ended(reason="rank 2 (h3) died", rank=2, host="h3", first_message=17)
         )
 
-    session = play(script)
-    session.join(REQUEST, timeout_s=10)
-    session.up(timeout_s=10)
+    session = running(play, script)
     with pytest.raises(WorkerLostError, match="rank 2") as caught:
         session.leave(timeout_s=10)
     assert (caught.value.rank, caught.value.host, caught.value.first_message) == (2, "h3", 17)
@@ -740,47 +640,9 @@ def test_a_controller_that_says_what_cannot_be_ends_the_session_with_its_words(p
         for _ in talk.requests:  # until the worker has ended its side
             pass
 
-    session = play(script)
-    session.join(REQUEST, timeout_s=10)
-    session.up(timeout_s=10)
+    session = running(play, script)
     with pytest.raises(JobEndedError, match="there is no mode 0"):
         session.leave(timeout_s=10)
-
-
-def test_a_worker_is_not_said_to_be_up_for_what_came_before(play: Any) -> None:
-    """A renewal came just before it said so, and then the session broke."""
-
-    def renews(talk: Conversation) -> Iterator[pb.ControllerMessage]:
-        yield from ready(talk)
-        yield pb.ControllerMessage(renew=pb.Renew(renewal=3, reason="switch l1 has restarted"))
-        talk.expect("up")
-        talk.expect("renewing")
-        yield renewed(3)
-        talk.drop()
-
-    def goes_on(talk: Conversation) -> Iterator[pb.ControllerMessage]:
-        talk.expect("resume")
-        yield pb.ControllerMessage(resumed=pb.Resumed())
-        yield pb.ControllerMessage(pause=pb.Pause(move=5))
-        talk.expect("paused")
-        over.set()
-        talk.expect("leave")
-        yield pb.ControllerMessage(left=pb.Left())
-
-    def on_renewal(step: Request) -> None:
-        if isinstance(step, Renew):
-            session.say(Up())  # in the generation before
-            session.say(Renewing(renewal=3, qpn_out=1, psn_out=2, qpn_in=3, collective=0))
-        elif isinstance(step, Pause):
-            session.say(Paused(5, 0))
-
-    over = threading.Event()
-    session = play(renews, goes_on)
-    session.join(REQUEST, timeout_s=10)
-    session.up(timeout_s=10)
-    session.listen(on_renewal)
-    assert over.wait(20)
-    session.leave(timeout_s=10)
 
 
 # The lease of an elastic job
@@ -815,27 +677,6 @@ def test_a_worker_asks_whether_it_belongs_to_its_elastic_job_and_knows_for_a_whi
     assert session.confirm(timeout_s=0.0), "for as long as the lease lasts"
 
 
-def test_an_answer_counts_from_when_its_heartbeat_was_sent(play: Any) -> None:
-    """The controller may have been stopped between: what it answers now it may have given up since."""
-
-    def script(talk: Conversation) -> Iterator[pb.ControllerMessage]:
-        talk.expect("join")
-        yield pb.ControllerMessage(ready=leased(0.2))
-        number = talk.expect("heartbeat").number
-        time.sleep(0.5)
-        yield pb.ControllerMessage(heartbeat=pb.Heartbeat(number=number))
-        answered.set()
-        done.wait(20)
-
-    answered, done = threading.Event(), threading.Event()
-    session = play(script)
-    session.join(REQUEST, timeout_s=10)
-    assert not session.confirm(timeout_s=0.01)
-    assert answered.wait(20)
-    assert not session.confirm(timeout_s=0.1)
-    done.set()
-
-
 def test_a_lease_runs_out_while_the_machine_is_suspended(play: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """All other clocks stand still then, and the others go on without this worker."""
 
@@ -867,17 +708,6 @@ def test_a_worker_whose_job_went_on_without_it_does_not_belong_to_it(play: Any) 
     session = play(script)
     session.join(REQUEST, timeout_s=10)
     assert not session.confirm(timeout_s=20)
-
-
-def test_a_job_that_is_not_elastic_asks_nobody(play: Any) -> None:
-    def script(talk: Conversation) -> Iterator[pb.ControllerMessage]:
-        yield from ready(talk)
-        talk.drop()
-
-    session = play(script)
-    session.join(REQUEST, timeout_s=10)
-    session.up(timeout_s=10)
-    assert session.confirm(timeout_s=0.0)
 
 
 @pytest.mark.slow

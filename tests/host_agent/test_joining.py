@@ -9,7 +9,7 @@ import pytest
 
 from controller.api.messages import Join, RcParameters, Ready, Worker
 from host_agent import carriers, joining
-from host_agent.carriers import Transport, UserspaceCarrier
+from host_agent.carriers import Transport, UserspaceCarrier, VerbsCarrier
 from host_agent.communicator import Communicator
 from host_agent.errors import (
     InterfaceError,
@@ -158,13 +158,11 @@ def test_a_transport_of_another_name_is_refused() -> None:
         Communicator.join("c:1", job="train", rank=1, world_size=4, transport="tcp")
 
 
-class FakeCarrier:
+class FakeCarrier(VerbsCarrier):
     """Queue pairs of a device that does not exist."""
 
-    transport = Transport.VERBS
-    path_mtu, rnr_nak = 512, True
-
     def __init__(self, wire: FakeWire) -> None:
+        self.path_mtu = 512
         self.qpn_out, self.qpn_in = 0x21, 0x22
         self.device = FakeQueuePairs(wire, len(wire.devices))
         self.links: list[VerbsLink] = []
@@ -295,12 +293,11 @@ def test_new_queue_pairs_have_none_of_the_numbers_before(monkeypatch: pytest.Mon
     place = take_place(Scripted(ready_of(CONFIG)), asked, INTERFACE, first, timeout_s=1, retry_limit=0)
     place.link.close()
     first.close()
-    assert place.connections is not None
     had = {first.qpn_out, first.qpn_in}
     for _ in range(40):
-        offer = place.connections.offer()
-        assert had.isdisjoint({offer.qpn_out, offer.qpn_in})
-        had |= {offer.qpn_out, offer.qpn_in}
+        offer = place.queue_pairs.offer()
+        assert had.isdisjoint({offer.worker.qpn_out, offer.worker.qpn_in})
+        had |= {offer.worker.qpn_out, offer.worker.qpn_in}
         offer.close()
     assert device.open == set()
 
@@ -312,7 +309,7 @@ def test_the_controller_s_parameters_reach_the_device() -> None:
     assert membership.is_up
     assert carrier.rc == carrier.device.rc == rc
     assert carrier.device.calls == ["connect"]
-    assert place.transport is Transport.VERBS
+    assert place.queue_pairs.carrier.transport is Transport.VERBS
     place.link.close()
 
 

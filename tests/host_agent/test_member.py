@@ -1,13 +1,21 @@
-"""A worker in a running job as a machine: who starts, in which mode, and what becomes of what is cut."""
+"""A worker in a running job as a machine: who starts, in which mode, and what becomes of what is cut.
+
+Each script is rows of what happens, and all that is to be done for it. A word is a call ("not start 1": it
+says no; "run 0": start, result, end), a dict what the machine says of itself then.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from ipaddress import IPv4Address
+from typing import Any, TypeAlias
 
 import pytest
 
 from controller.api.messages import (
+    Called,
+    Compare,
     Held,
     HoldAt,
     Mode,
@@ -23,9 +31,12 @@ from controller.api.messages import (
     Worker,
 )
 from host_agent.member import (
+    IN_NETWORK_LIMIT,
+    Action,
     Again,
     Connect,
     Cut,
+    Exhausted,
     Inconsistent,
     Member,
     Offer,
@@ -35,7 +46,11 @@ from host_agent.member import (
     Stage,
     WentOn,
 )
-from host_agent.membership import Seat
+from host_agent.membership import MembershipChange, Request, View
+from host_agent.recovery import Window
+
+Event: TypeAlias = "Request | str | dict[str, Any]"
+Row: TypeAlias = "Event | tuple[Event | Action, ...]"
 
 NEIGHBOUR = Worker(rank=0, mac="", ip=IPv4Address("10.0.0.1"), qpn_out=1, psn_out=1, qpn_in=2)
 READY = Ready(
@@ -51,371 +66,315 @@ READY = Ready(
     heartbeat_interval_s=1.0,
     heartbeat_timeout_s=5.0,
 )
-SEAT = Seat.first(1, 3)
 FRESH = {"qpn_out": 300, "psn_out": 9, "qpn_in": 301}
+RENEW, AGAIN = Renew(1, "a switch restarted"), Renew(2, "another one did")
+CUT, CUT_AGAIN = Cut(RENEW.reason, planned=False), Cut(AGAIN.reason, planned=False)
 
 
 def renewing(number: int, collective: int = 0) -> Say:
     return Say(Renewing(renewal=number, collective=collective, **FRESH))
 
 
-def renewed(number: int, collective: int = 0, holder: int | None = None, **other: object) -> Renewed:
-    ready = replace(READY, generation=77 + number, rank=1, world_size=3, mode=Mode.IN_NETWORK, mode_reason="")
-    return Renewed(
-        renewal=number,
-        ready=replace(ready, **other),  # type: ignore[arg-type]
-        collective=collective,
-        holder=holder,
-        members=(0, 1, 2),
+def renewed(number: int, collective: int = 0, *, holder: int | None = None, dead: bool = False) -> Renewed:
+    """`dead`: without rank 0."""
+    ready = replace(
+        READY,
+        generation=77 + number,
+        window=2,
+        rank=0 if dead else 1,
+        world_size=2 if dead else 3,
+        mode=Mode.IN_NETWORK,
+        mode_reason="",
     )
+    members = (1, 2) if dead else (0, 1, 2)
+    return Renewed(renewal=number, ready=ready, collective=collective, holder=holder, members=members)
 
 
-def member() -> Member:
-    return Member(READY, SEAT)
+def connect(number: int) -> Connect:
+    return Connect(number, renewed(number).ready)
 
 
-def ran(one: Member, collective: int) -> Mode:
-    """It starts, and has its result."""
-    assert one.may_start(collective)
-    one.start(collective)
-    mode = one.mode
-    one.ledger.finished = (collective + 1) % 2**32
-    one.ended()
-    return mode
+def went_on(number: int, before: Mode = Mode.IN_NETWORK) -> WentOn:
+    return WentOn(renewed(number).ready, before, None)
 
 
-def up_to(one: Member, stage: Stage, number: int = 1) -> None:
-    """A renewal of an idle worker, as far as that."""
-    one.hear(Renew(number, "a switch restarted"))
-    if stage is Stage.OFFERING:
-        return
-    assert one.offered(number, **FRESH)
-    if stage is Stage.AGREEING:
-        return
-    one.hear(renewed(number, one.ledger.finished))
-    if stage is Stage.CONNECTING:
-        return
-    assert one.connected(number)
+def do(one: Member, event: Event) -> None:
+    if isinstance(event, dict):
+        assert {name: getattr(one, name) for name in event} == event
+    elif not isinstance(event, str):
+        one.hear(event)
+    elif event.startswith("run "):
+        number = int(event[4:])
+        assert one.start(number)
+        one.ledger.finished = (number + 1) % 2**32
+        one.ended()
+    else:
+        name, *numbers = event.removeprefix("not ").split()
+        says = getattr(one, name)(*map(int, numbers), **(FRESH if name == "offered" else {}))
+        assert (says is False) == event.startswith("not "), event
 
 
-# Moves
+def play(rows: Sequence[Row], ready: Ready = READY) -> Member:
+    """All that happens in a row comes before what is to be done in it."""
+    one = Member(ready, View.first(1, 3))
+    for row in rows:
+        both = row if isinstance(row, tuple) else (row,)
+        events = [it for it in both if not isinstance(it, Action)]
+        for event in events:
+            do(one, event)
+        assert one.actions() == [it for it in both if isinstance(it, Action)], row
+    return one
 
 
-def test_a_pause_lets_what_runs_go_on_and_starts_nothing() -> None:
-    one = member()
-    one.start(0)
-    one.hear(Pause(7))
-    assert one.actions() == [Say(Paused(7, 1))]
-    one.ended()
-    assert not one.may_start(1)
-    assert one.actions() == []  # where it is to be held, it does not know yet
-    one.hear(Moved(7, Mode.IN_NETWORK))
-    assert one.may_start(1)
-    assert one.mode is Mode.IN_NETWORK
+IDLE: list[Row] = [  # as far as to the last of a renewal's steps, of a worker that runs nothing
+    (RENEW, CUT, Offer(1)),
+    ("offered 1", renewing(1)),
+    (renewed(1), connect(1)),
+    ("connected 1", Say(Up())),
+]
+PARKED: list[Row] = ["start 0", (RENEW, CUT), ("parked", Offer(1)), *IDLE[1:]]
+HELD: list[Row] = [*PARKED[:3], ("offered 1", renewing(1)), (renewed(1, holder=2), connect(1)), IDLE[3]]
+REPAIR = Repair(1, 0, 2, Mode.IN_NETWORK, View.first(1, 3))
+
+SCRIPTS: dict[str, list[Row]] = {
+    "a pause lets what runs go on and starts nothing": [
+        "start 0",
+        "not start 1",
+        (Pause(7), Say(Paused(7, 1))),
+        "ended",  # where it is to be held, it does not know yet
+        ("not start 1", {"is_holding": True}),
+        Moved(7, Mode.IN_NETWORK),
+        ("start 1", {"mode": Mode.IN_NETWORK, "is_holding": False, "marks": 0}),
+    ],
+    "what comes before the agreed one runs in the old mode, the rest in the new": [
+        (Pause(1), Say(Paused(1, 0))),
+        "not start 0",
+        HoldAt(1, 2),
+        ("run 0", {"mode": Mode.RING}),
+        ("run 1", {"mode": Mode.RING}, "not start 2", Settle(1)),
+        ("settled 1", Say(Held(1))),
+        Moved(1, Mode.IN_NETWORK),
+        ("run 2", {"mode": Mode.IN_NETWORK}, "not settled 1"),
+    ],
+    "a step that is said again, as the session broke, is answered again": [
+        (Pause(4), Say(Paused(4, 0))),
+        (HoldAt(4, 0), Settle(4)),
+        ("settled 4", Say(Held(4))),
+        (Pause(4), "not settled 4", Say(Paused(4, 0))),
+        (HoldAt(4, 0), Settle(4)),
+        ("settled 4", Say(Held(4))),
+    ],
+    "a busy worker settles when it is done": ["start 0", HoldAt(4, 1), ("ended", Settle(4))],
+    "a move that is over settles nothing": [
+        (HoldAt(1, 0), Settle(1)),
+        (Moved(1, Mode.RING, "full"), "not is_settling 1", "not settled 1", {"mode_reason": "full"}),
+    ],
+    "numbers that never start, of cancelled futures, hold nobody up": [
+        HoldAt(1, 3),
+        ("not start 4", Settle(1)),
+        (Moved(1, Mode.IN_NETWORK), "start 4"),
+    ],
+    "numbers wrap": [
+        (f"run {2**32 - 3}", HoldAt(9, 0)),
+        ("not start 1", Settle(9)),
+        Moved(9, Mode.RING),
+        f"run {2**32 - 1}",
+        (Pause(1), Say(Paused(1, 0))),
+        HoldAt(1, 1),
+        ("run 0", Settle(1)),
+        "not start 1",
+    ],
+    "moves by ring are counted and have their reason": [
+        Moved(1, Mode.IN_NETWORK, "room"),
+        {"ring_moves": 0, "ring_reason": "no room", "mode_reason": "room"},
+        (Moved(1, Mode.RING, "a fault"), {"ring_moves": 1, "ring_reason": "a fault"}),
+        (Moved(1, Mode.RING, "still"), {"ring_moves": 1, "ring_reason": "still"}),
+    ],
+    "an idle worker is renewed step by step": [
+        *IDLE,
+        ("not start 0", {"marks": 2}),
+        (Start(), went_on(1, Mode.RING)),
+        {"generation": 78, "mode": Mode.IN_NETWORK, "renewals": 1, "is_renewing": False, "marks": 3},
+        "start 0",
+    ],
+    "what runs is parked and goes on when all do": [
+        *PARKED,
+        (Start(), went_on(1, Mode.RING), Again()),
+        ("ended", "start 1"),
+    ],
+    "what is parked and given up does not go on": [
+        *PARKED[:3],
+        "ended",
+        *IDLE[1:],
+        (Start(), went_on(1, Mode.RING)),
+    ],
+    "what has its result before it meets the cut ends by itself": [
+        "start 0",
+        (RENEW, CUT),
+        ("ended", Offer(1)),
+    ],
+    "a result that others lack is given before anything goes on": [
+        *HELD,
+        (Start(), REPAIR),
+        "not start 1",
+        ("repaired 1", WentOn(renewed(1, holder=2).ready, Mode.RING, None), Again()),
+    ],
+    "a repair is run by those who are left": [
+        *IDLE[:2],
+        (renewed(1, holder=1, dead=True), Connect(1, renewed(1, dead=True).ready)),
+        IDLE[3],
+        (Start(), Repair(1, 0, 1, Mode.IN_NETWORK, View(rank=0, world_size=2, members=(1, 2)))),
+    ],
+    "each renewal waits for its own Start": [
+        *PARKED,
+        (Start(), went_on(1, Mode.RING), Again()),
+        (AGAIN, CUT_AGAIN),  # it runs again, and is not parked
+        ("parked", Offer(2)),
+        ("offered 2", renewing(2)),
+        (renewed(2), connect(2)),
+        ("connected 2", Say(Up())),
+        (Start(), went_on(2), Again()),
+    ],
+    "a Start of the generation before starts nothing": [
+        *IDLE,
+        (AGAIN, CUT_AGAIN, Offer(2)),
+        ("offered 2", Start(), renewing(2)),
+        (renewed(2), connect(2)),
+        ("connected 2", Say(Up())),
+        (Start(), went_on(2, Mode.RING)),
+    ],
+    "a Start may come before the connection is there, as Up was said in a session that broke": [
+        *IDLE[:3],
+        Start(),
+        ("connected 1", Say(Up()), went_on(1, Mode.RING)),
+    ],
+    "an older renewal is not heard, and the same is answered again": [
+        (AGAIN, CUT_AGAIN, Offer(2)),
+        ("offered 2", renewing(2)),
+        (RENEW, renewed(1)),
+        (AGAIN, renewing(2)),
+        (renewed(2), connect(2)),
+        renewed(2),
+        AGAIN,
+    ],
+    "a renewal that ends a held move settles nothing": [
+        (HoldAt(1, 0), Settle(1)),
+        (RENEW, "not settled 1", replace(CUT, planned=True), Offer(1)),
+    ],
+    "a renewal ends a move, and cuts nothing where that held all": [
+        (Pause(1), Say(Paused(1, 0))),
+        (RENEW, "not settled 1", replace(CUT, planned=True), Offer(1)),
+        *IDLE[1:],
+        (Start(), "start 0", went_on(1, Mode.RING)),
+    ],
+    "a move that comes while a result is given settles after it": [
+        "run 0",
+        (RENEW, CUT, Offer(1)),
+        ("offered 1", renewing(1, 1)),
+        (renewed(1, holder=1), connect(1)),
+        ("connected 1", Say(Up())),
+        (Start(), replace(REPAIR, holder=1)),
+        (HoldAt(6, 1),),
+        ("repaired 1", went_on(1, Mode.RING), Settle(6)),
+    ],
+    "what cannot be ends it": [
+        *IDLE[:2],
+        (renewed(1, 7), Inconsistent(1, "the job goes on with collective 7, but 0 are finished here")),
+    ],
+    "who has died is told by the ranks that all had": [
+        *IDLE[:2],
+        (renewed(1, dead=True), Connect(1, renewed(1, dead=True).ready)),
+        IDLE[3],
+        (
+            Start(),
+            {"view": View(rank=0, world_size=2, members=(1, 2))},
+            WentOn(
+                renewed(1, dead=True).ready,
+                Mode.RING,
+                MembershipChange(
+                    old_rank=1,
+                    rank=0,
+                    old_world_size=3,
+                    world_size=2,
+                    lost=(0,),
+                    generation=78,
+                    reason=RENEW.reason,
+                ),
+            ),
+        ),
+    ],
+    "a job that is over holds nobody": [*IDLE[:2], "stop", "start 0", "not wants 1"],
+    "a job that is over hears nothing": [*IDLE[:2], "stop", (AGAIN, Pause(1), renewed(1))],
+    "a job that is over connects nobody": [*IDLE[:3], ("stop", "not connected 1")],
+    "a job that is over settles nothing": [
+        "start 0",
+        (HoldAt(1, 1), "stop", "ended"),
+        "not settled 1",
+    ],
+    "a job that is over asks for nothing": ["start 0", (RENEW, "stop"), "ended"],
+    "behind 2^31 messages a generation goes by ring, which is told once": [
+        f"mode_of {IN_NETWORK_LIMIT}",  # as it does
+        Moved(1, Mode.IN_NETWORK),
+        f"mode_of {IN_NETWORK_LIMIT - 1}",
+        (f"mode_of {IN_NETWORK_LIMIT}", Exhausted()),
+        f"mode_of {2**33}",
+        (RENEW, CUT, Offer(1)),
+        *IDLE[1:],
+        (Start(), went_on(1)),
+        (f"mode_of {IN_NETWORK_LIMIT}", Exhausted()),
+        f"mode_of {2**33}",
+    ],
+}
 
 
-def test_what_comes_before_the_agreed_collective_runs_in_the_old_mode_and_the_rest_in_the_new() -> None:
-    one = member()
-    one.hear(Pause(1))
-    assert not one.may_start(0)
-    one.hear(HoldAt(1, 2))
-    assert [ran(one, 0), ran(one, 1)] == [Mode.RING, Mode.RING]
-    assert not one.may_start(2)
-    assert one.actions() == [Say(Paused(1, 0)), Settle(1)]
-    assert one.settled(1)
-    assert one.actions() == [Say(Held(1))]
-    one.hear(Moved(1, Mode.IN_NETWORK))
-    assert ran(one, 2) is Mode.IN_NETWORK
-    assert not one.settled(1)
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_script(name: str) -> None:
+    play(SCRIPTS[name])
 
 
-def test_a_step_that_is_said_again_is_answered_again() -> None:
-    """The session broke, and the controller does not know what was said in it."""
-    one = member()
-    for _ in range(2):
-        one.hear(Pause(4))
-        one.hear(HoldAt(4, 0))
-        one.settled(4)
-        assert one.actions() == [Say(Paused(4, 0)), Settle(4), Say(Held(4))]
-
-
-def test_a_busy_worker_settles_when_it_is_done() -> None:
-    one = member()
-    one.start(0)
-    one.hear(HoldAt(4, 1))
-    assert one.actions() == []
-    one.ended()
-    assert one.actions() == [Settle(4)]
-
-
-def test_a_move_that_is_over_settles_nothing() -> None:
-    one = member()
-    one.hear(HoldAt(1, 0))
-    one.hear(Moved(1, Mode.RING, "no room after all"))
-    one.actions()
-    assert not one.is_settling(1)
-    assert not one.settled(1)
-    assert one.actions() == []
-    assert one.mode_reason == "no room after all"
-
-
-def test_numbers_that_never_start_hold_nobody_up() -> None:
-    """A queued future that is cancelled leaves a gap; what comes after it says that all before has run."""
-    one = member()
-    one.hear(HoldAt(1, 3))
-    assert one.actions() == []
-    assert not one.may_start(4)
-    assert one.actions() == [Settle(1)]
-    one.hear(Moved(1, Mode.IN_NETWORK))
-    assert one.may_start(4)
-
-
-def test_numbers_wrap() -> None:
-    one, last = member(), 2**32 - 1
-    one.next_collective = last
-    assert ran(one, last) is Mode.RING
-    one.hear(Pause(1))
-    one.hear(HoldAt(1, 1))
-    assert ran(one, 0) is Mode.RING
-    assert not one.may_start(1)
-
-
-def test_moves_by_ring_are_counted_and_have_their_reason() -> None:
-    one = Member(replace(READY, mode=Mode.IN_NETWORK, mode_reason=""), SEAT)
-    moves = ((Mode.RING, "a queue"), (Mode.IN_NETWORK, ""), (Mode.RING, "a fault"), (Mode.RING, "still"))
-    for mode, reason in moves:
-        one.hear(Moved(1, mode, reason))
-    assert (one.ring_moves, one.ring_reason) == (2, "still")
-
-
-# Renewals
-
-
-def test_an_idle_worker_is_renewed_step_by_step() -> None:
-    one = member()
-    one.hear(Renew(1, "a switch restarted"))
-    assert one.actions() == [Cut("a switch restarted", planned=False), Offer(1)]
-    assert not one.may_start(0)
-    one.offered(1, **FRESH)
-    assert one.actions() == [renewing(1)]
-    one.hear(renewed(1))
-    assert one.actions() == [Connect(1, renewed(1).ready)]
-    one.connected(1)
-    assert one.actions() == [Say(Up())]
-    assert not one.may_start(0)
-    one.hear(Start())
-    assert one.actions() == [WentOn(renewed(1).ready, Mode.RING, None)]
-    assert one.may_start(0)
-    assert (one.generation, one.mode, one.renewals, one.is_renewing) == (78, Mode.IN_NETWORK, 1, False)
-
-
-def test_what_runs_is_parked_and_goes_on_when_all_do() -> None:
-    one = member()
-    one.start(0)
-    one.hear(Renew(1, "a switch restarted"))
-    assert one.actions() == [Cut("a switch restarted", planned=False)]
-    one.parked()
-    assert one.actions() == [Offer(1)]
-    one.offered(1, **FRESH)
-    one.hear(renewed(1))
-    one.connected(1)
-    one.hear(Start())
-    assert one.actions()[-2:] == [WentOn(renewed(1).ready, Mode.RING, None), Again()]
-    one.ended()
-    assert one.may_start(1)
-
-
-def test_what_ends_by_itself_is_waited_for() -> None:
-    """It had its result before it met the cut."""
-    one = member()
-    one.start(0)
-    one.hear(Renew(1, "a switch restarted"))
-    one.actions()
-    one.ledger.finished = 1
-    one.ended()
-    assert one.actions() == [Offer(1)]
-    one.offered(1, **FRESH)
-    assert one.actions() == [renewing(1, 1)]
-
-
-def test_a_result_that_others_lack_is_given_before_anything_goes_on() -> None:
-    one = member()
-    one.start(0)
-    one.hear(Renew(1, "a switch restarted"))
-    one.parked()
-    one.offered(1, **FRESH)
-    one.hear(renewed(1, 0, holder=2))
-    one.connected(1)
-    one.actions()
-    one.hear(Start())
-    assert one.actions() == [Repair(1, 0, 2, Mode.IN_NETWORK, SEAT)]
-    assert not one.may_start(1)
-    one.repaired(1)
-    assert one.actions() == [WentOn(renewed(1).ready, Mode.RING, None), Again()]
-
-
-@pytest.mark.parametrize(
-    "stage", [Stage.OFFERING, Stage.AGREEING, Stage.CONNECTING, Stage.STARTING, Stage.REPAIRING]
-)
+@pytest.mark.parametrize("stage", [stage for stage in Stage if stage not in (Stage.NONE, Stage.QUIET)])
 def test_a_newer_renewal_starts_it_over_at_any_moment(stage: Stage) -> None:
-    one = member()
-    one.start(0)
-    one.hear(Renew(1, "a switch restarted"))
-    one.parked()
-    if stage is not Stage.OFFERING:
-        one.offered(1, **FRESH)
-    if stage not in (Stage.OFFERING, Stage.AGREEING):
-        one.hear(renewed(1, 0, holder=2))
-    if stage in (Stage.STARTING, Stage.REPAIRING):
-        one.connected(1)
-    if stage is Stage.REPAIRING:
-        one.hear(Start())
-    assert one.stage is stage
-    one.actions()
-    one.hear(Renew(2, "another one did"))
-    assert one.actions() == [Cut("another one did", planned=False), Offer(2)]
-    # What was under way for the first one comes late.
-    assert not one.wants(1)
-    assert not one.offered(1, **FRESH)
-    one.hear(renewed(1))
-    assert not one.connected(1)
-    assert not one.repaired(1)
-    one.hear(Start())
-    assert one.actions() == []
-    assert one.stage is Stage.OFFERING
+    """And what was under way for the first one comes late."""
+    rows = [*HELD, (Start(), REPAIR)][: list(Stage).index(stage) + 1]
+    late: list[Row] = [
+        {"stage": stage},
+        (AGAIN, CUT_AGAIN, Offer(2)),
+        ("not wants 1", "not offered 1", renewed(1), "not connected 1", "not repaired 1", Start()),
+        {"stage": Stage.OFFERING},
+    ]
+    play([*rows, *late])
 
 
-def test_an_older_renewal_is_not_heard_and_the_same_one_is_answered_again() -> None:
-    one = member()
-    up_to(one, Stage.AGREEING, number=5)
-    one.actions()
-    one.hear(Renew(4, "long ago"))
-    assert one.actions() == []
-    one.hear(Renew(5, "a switch restarted"))
-    assert one.actions() == [renewing(5)]
-    one.hear(renewed(5))
-    one.hear(renewed(5))
-    assert one.actions() == [Connect(5, renewed(5).ready)]
-    one.hear(Renew(5, "a switch restarted"))
-    assert one.actions() == []
+def test_the_mode_behind_the_last_message_and_what_a_generation_allows() -> None:
+    one = play([*IDLE, (Start(), went_on(1, Mode.RING))])
+    assert one.ledger.window == Window(2, 16, 1024)
+    modes = [one.mode_of(numbered) for numbered in (0, IN_NETWORK_LIMIT - 1, IN_NETWORK_LIMIT, 2**32)]
+    assert modes == [Mode.IN_NETWORK, Mode.IN_NETWORK, Mode.RING, Mode.RING]
 
 
-def test_a_renewal_ends_a_move_and_cuts_nothing_where_that_held_all() -> None:
-    one = member()
-    one.hear(Pause(1))
-    one.hear(HoldAt(1, 0))
-    one.actions()
-    one.hear(Renew(1, "the job moves into the switch"))
-    assert one.actions() == [Cut("the job moves into the switch", planned=True), Offer(1)]
-    assert not one.settled(1)
-    one.offered(1, **FRESH)
-    one.hear(renewed(1))
-    one.connected(1)
-    one.hear(Start())
-    assert one.may_start(0)
+def test_the_others_are_told_what_was_called_as_a_collective() -> None:
+    one = play([])
+    one.calls.made(0, lambda: "all_reduce")
+    do(one, "run 0")
+    one.hear(Compare(1))
+    one.calls.made(1, lambda: "barrier")
+    one.calls.made(1, lambda: "barrier by ring")  # it has begun
+    one.calls.made(2, lambda: "broadcast")
+    one.stop()  # it fails, too, and whoever asks wants to know why
+    one.hear(Compare(0))
+    one.calls.cancelled(2)
+    one.hear(Compare(2))
+    # Said before it stopped: nothing, as all that waits is dropped then.
+    assert one.actions() == [Say(Called(0, "all_reduce")), Say(Called(2, ""))]
 
 
-def test_a_move_that_comes_while_a_result_is_given_settles_after_it() -> None:
-    """The controller goes on when all are up; who gives the result has nothing to run itself."""
-    one = member()
-    ran(one, 0)
-    up_to(one, Stage.AGREEING)
-    one.hear(renewed(1, 0, holder=1))
-    one.connected(1)
-    one.hear(Start())
-    one.hear(Pause(6))
-    one.hear(HoldAt(6, 1))
-    assert Settle(6) not in one.actions()
-    one.repaired(1)
-    assert one.actions() == [WentOn(renewed(1).ready, Mode.RING, None), Settle(6)]
-
-
-def test_each_renewal_waits_for_its_own_start() -> None:
-    one = member()
-    up_to(one, Stage.STARTING, number=1)
-    one.hear(Start())
-    up_to(one, Stage.STARTING, number=2)
-    assert one.is_renewing
-    one.hear(Start())
-    assert (one.is_renewing, one.renewals, one.generation) == (False, 2, 79)
-
-
-def test_what_was_parked_once_is_not_taken_for_parked_the_next_time() -> None:
-    one = member()
-    one.start(0)
-    one.hear(Renew(1, "a switch restarted"))
-    one.parked()
-    one.offered(1, **FRESH)
-    one.hear(renewed(1))
-    one.connected(1)
-    one.hear(Start())
-    one.actions()
-    one.hear(Renew(2, "another one did"))  # it runs again
-    assert one.actions() == [Cut("another one did", planned=False)]
-
-
-def test_a_repair_is_run_in_the_new_seat() -> None:
-    one = member()
-    up_to(one, Stage.AGREEING)
-    one.hear(replace(renewed(1, holder=1, rank=0, world_size=2), members=(1, 2)))
-    one.connected(1)
-    one.actions()
-    one.hear(Start())
-    (wanted,) = one.actions()
-    assert isinstance(wanted, Repair)
-    assert (wanted.seat.rank, wanted.seat.world_size, wanted.seat.members) == (0, 2, (1, 2))
-
-
-def test_start_may_come_before_this_worker_has_its_connection() -> None:
-    """It said Up, and its session broke: the controller has heard it, and this worker is asked anew."""
-    one = member()
-    up_to(one, Stage.CONNECTING)
-    one.hear(Start())
-    assert one.is_renewing
-    one.connected(1)
-    assert not one.is_renewing
-
-
-def test_a_start_of_the_generation_before_starts_nothing() -> None:
-    one = member()
-    up_to(one, Stage.AGREEING)
-    one.hear(Start())
-    one.hear(renewed(1))
-    one.connected(1)
-    assert one.is_renewing
-
-
-def test_what_cannot_be_ends_it() -> None:
-    one = member()
-    up_to(one, Stage.AGREEING)
-    one.actions()
-    one.hear(renewed(1, 7))
-    assert one.actions() == [Inconsistent(1, "the job goes on with collective 7, but 0 are finished here")]
-
-
-def test_who_has_died_is_told_by_the_ranks_that_all_had() -> None:
-    one = member()
-    up_to(one, Stage.AGREEING)
-    one.hear(replace(renewed(1, rank=0, world_size=2), members=(1, 2)))
-    one.connected(1)
-    one.actions()
-    one.hear(Start())
-    (news,) = one.actions()
-    assert isinstance(news, WentOn)
-    assert news.change is not None
-    assert (news.change.old_rank, news.change.rank, news.change.world_size) == (1, 0, 2)
-    assert (news.change.lost, news.change.reason) == ((0,), "a switch restarted")
-    assert (one.seat.rank, one.seat.member) == (0, 1)
-
-
-def test_a_job_that_is_over_holds_nobody_and_asks_for_nothing() -> None:
-    one = member()
-    up_to(one, Stage.CONNECTING)
-    one.stop()
-    assert one.actions() == []
-    assert one.may_start(0)  # and learns of it
-    assert not one.wants(1)
-    one.hear(Renew(2, "again"))
-    one.hear(Pause(1))
-    assert not one.connected(1)
-    assert one.actions() == []
+def test_calls_are_told_when_they_are_made_and_for_a_while() -> None:
+    one = play([])
+    one.hear(Compare(0))
+    one.calls.made(0, lambda: "barrier")
+    one.calls.made(1, lambda: "another")
+    assert one.actions() == [Say(Called(0, "")), Say(Called(0, "barrier"))]
+    for number in range(17):
+        one.calls.made(number, lambda: "barrier")
+        do(one, f"run {number}")
+    assert [one.calls.of(number).what for number in (0, 1)] == ["", "barrier"]

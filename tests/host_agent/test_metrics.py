@@ -17,9 +17,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from controller.api.messages import Mode
 from host_agent import joining, metrics
+from host_agent.carriers import UserspaceCarrier
 from host_agent.communicator import Communicator
 from host_agent.errors import UsageError
-from host_agent.joining import Place
+from host_agent.joining import Place, QueuePairs
 from host_agent.metrics import AgentMetrics, Statistics
 from host_agent.runner import Alone
 from host_agent.transport.events import Counters
@@ -29,6 +30,7 @@ from telemetry.client import fetch
 from telemetry.server import registry
 from tests.host_agent.fakes import FakeController, FakeMembership, SimulatedFabric, SimulatedLink, ready_of
 from tests.host_agent.rack import Simulation
+from tests.host_agent.test_joining import INTERFACE, request
 from topologies.processes import ProcessId
 
 NUMBERED = Counters(**{field.name: number for number, field in enumerate(fields(Counters), 1)})
@@ -138,7 +140,8 @@ def test_a_worker_that_is_refused_leaves_nothing_behind(
     workers = configs(2, path_mtu=1024)
     fabric, controller = SimulatedFabric(Simulation(workers, seed=1)), FakeController(2)
     membership = FakeMembership(controller, 0)
-    place = Place(ready_of(workers[0]), SimulatedLink(fabric, 0), membership)
+    pairs = QueuePairs(request(), UserspaceCarrier(INTERFACE), INTERFACE, retry_limit=0)
+    place = Place(ready_of(workers[0]), SimulatedLink(fabric, 0), membership, pairs)
     monkeypatch.setattr(joining, "join", lambda *arguments, **named: place)
     with pytest.raises(UsageError, match="cannot serve metrics on unix:"):
         Communicator.join("c", job="j", rank=0, world_size=2, metrics_address=f"unix:{tmp_path}/none/m.sock")

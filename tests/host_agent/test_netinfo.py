@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import socket
+from contextlib import nullcontext
+from dataclasses import replace
 from ipaddress import IPv4Address
+from types import SimpleNamespace
 
 import pytest
 
 from host_agent import netinfo
 from host_agent.errors import InterfaceError
-from host_agent.netinfo import Interface, find_interface, path_mtu_for, require_path_mtu
+from host_agent.netinfo import Interface, find_backup, find_interface, path_mtu_for, require_path_mtu
 
 
 def interface(name: str, ip: str = "10.1.0.1", mtu: int = 1500) -> Interface:
@@ -91,3 +94,33 @@ def test_no_candidate_is_an_error_that_says_what_does_not_count(monkeypatch: pyt
     pretend(monkeypatch, interface("lo", "127.0.0.1"), down=("h1-eth0",))
     with pytest.raises(InterfaceError, match="the one that leads to the controller do not count"):
         find_interface()
+
+
+def test_a_backup_is_another_ethernet_interface_that_leads_to_the_controller(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    roce = Interface(name="h1-eth0", mac="02:00:00:00:01:01", ip=IPv4Address("10.1.0.1"), mtu=4200)
+    there = Interface(name="h1-mgmt", mac="02:00:00:00:02:01", ip=IPv4Address("172.31.0.1"), mtu=1500)
+    found = {"lo": there, "gone": None, "h1-mgmt": there}
+
+    def read(name: str) -> Interface:
+        interface = found[name]
+        if interface is None:
+            raise InterfaceError("network interface gone is down")
+        return interface
+
+    probed: list[tuple[str, int]] = []
+    monkeypatch.setattr(netinfo, "local_address_towards", lambda controller: there.ip)
+    monkeypatch.setattr("socket.if_nameindex", lambda: list(enumerate(found)))
+    monkeypatch.setattr(netinfo, "_read", read)
+    monkeypatch.setattr(netinfo, "_is_ethernet", lambda name: name != "lo")
+    assert find_backup("c:1", roce) is None  # it is not there, so that no raw frames can be sent
+    monkeypatch.setattr("socket.socket", lambda *_: nullcontext(SimpleNamespace(bind=probed.append)))
+    assert find_backup("c:1", roce) == there
+    assert probed == [("h1-mgmt", 0)]
+    for other in (replace(there, mtu=280), roce, None):
+        found["h1-mgmt"] = other
+        assert find_backup("c:1", roce) is None
+    assert find_backup("c:1", there) is None
+    monkeypatch.setattr(netinfo, "local_address_towards", lambda controller: IPv4Address("127.0.0.1"))
+    assert find_backup("127.0.0.1:50051", roce) is None

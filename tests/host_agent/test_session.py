@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from ipaddress import IPv4Address
 from itertools import pairwise
@@ -28,7 +29,7 @@ from controller.api.messages import (
     Waiting,
     Worker,
 )
-from host_agent.session import FIRST_RETRY_NS, NS, Action, Away, Break, Close, Open, Send, Session
+from host_agent.session import FIRST_RETRY_NS, NS, Action, Away, Break, Close, Open, Send, Session, State
 
 WORKER = Worker(
     rank=1, mac="02:00:00:00:01:02", ip=IPv4Address("10.1.0.2"), qpn_out=257, psn_out=5, qpn_in=513
@@ -47,8 +48,10 @@ READY = Ready(
     heartbeat_timeout_s=5.0,
     resume_token=b"secret",
 )
-STANDING = Renewing(renewal=4, qpn_out=300, psn_out=9, qpn_in=301, collective=12)
-RENEWED = Renewed(renewal=4, ready=replace(READY, generation=78, rank=0, world_size=2), collective=12)
+ANSWER = Renewing(renewal=4, qpn_out=300, psn_out=9, qpn_in=301, collective=12)
+RENEWED = Renewed(
+    renewal=4, ready=replace(READY, generation=78, rank=0, world_size=2, resume_token=b"newer"), collective=12
+)
 
 
 def resumed(ready: Ready = READY, join: Join = JOIN, answered: int = 0) -> Open:
@@ -57,7 +60,7 @@ def resumed(ready: Ready = READY, join: Join = JOIN, answered: int = 0) -> Open:
             job="train",
             generation=ready.generation,
             rank=ready.rank if ready.world_size else 1,
-            token=b"secret",
+            token=ready.resume_token,
             joined=join,
             ready=ready,
             answered=answered,
@@ -83,17 +86,96 @@ def until(session: Session, end: int) -> list[tuple[float, Action]]:
     return done
 
 
+# What is said to one in each state, and where that leads; anything else leads nowhere.
+STEPS = {
+    (State.JOINING, "ready"): State.CONNECTING,
+    (State.JOINING, "no"): State.REFUSED,
+    (State.CONNECTING, "start"): State.RUNNING,
+    (State.CONNECTING, "renew"): State.RENEWING,
+    (State.RUNNING, "renew"): State.RENEWING,
+    (State.RENEWING, "renewed"): State.CONNECTING,
+    (State.RENEWING, "start"): State.RUNNING,  # this worker has nothing to answer
+}
+ON_THE_WAY = {
+    State.JOINING: [],
+    State.CONNECTING: ["ready"],
+    State.RUNNING: ["ready", "start"],
+    State.RENEWING: ["ready", "start", "renew"],
+    State.REFUSED: ["no"],
+    State.LEFT: ["ready", "left"],
+    State.ENDED: ["ready", "ended"],
+    State.CLOSED: ["ready", "close"],
+}
+ENDS = {"left": State.LEFT, "ended": State.ENDED, "close": State.CLOSED}
+
+
+def do(session: Session, event: str) -> None:
+    if event == "no":
+        session.broken("no", 0, final=True)
+    elif event == "close":
+        session.close()
+    elif event == "renewed":
+        session.say(ANSWER)
+        session.heard(RENEWED, 0)
+    else:
+        given = {
+            "ready": READY,
+            "start": Start(),
+            "renew": Renew(4, "why"),
+            "left": Left(),
+            "ended": Ended(reason="over"),
+            "moved": Moved(1, Mode.RING, "no room"),
+            "heartbeat": Heartbeat(),
+        }
+        session.heard(given[event], 0)  # type: ignore[arg-type]
+
+
+EVENTS = ["ready", "start", "renew", "renewed", "moved", "heartbeat", *ENDS]
+
+
+@pytest.mark.parametrize(
+    ("state", "event"), [*itertools.product(ON_THE_WAY, EVENTS), (State.JOINING, "no")], ids=str
+)
+def test_what_leads_where(state: State, event: str) -> None:
+    session = Session(JOIN)
+    session.begin(0)
+    for one in ON_THE_WAY[state]:
+        do(session, one)
+    assert session.state is state
+    over = state in (State.REFUSED, State.LEFT, State.ENDED, State.CLOSED)
+    assert (session.is_over, session.is_member) == (over, not over)
+    assert session.has_begun == (state in (State.RUNNING, State.RENEWING))
+    do(session, event)
+    expected = state if over else STEPS.get((state, event), ENDS.get(event, state))
+    assert session.state is expected
+    if over:
+        session.actions()
+        why = session.refused, session.ended
+        session.broken("the stream has ended", 2, final=True)
+        assert (session.refused, session.ended) == why
+        session.close()
+        session.close()
+        assert session.state is state
+        assert session.next_timeout() is None
+        assert session.actions() == ([] if "close" in (event, *ON_THE_WAY[state]) else [Close()])
+
+
 def test_who_joins_tries_again_until_it_is_let_in_or_not() -> None:
     session = Session(JOIN)
     session.begin(0)
     assert session.actions() == [Open(JOIN)]
+    assert session.is_first
     session.heard(Waiting((0, 2)), 1)
     assert session.missing_ranks == (0, 2)
     session.broken("gone", 2, final=False)
     assert session.trouble == "gone"
     assert not session.missing_ranks
+    assert [session.is_first] == [False]
     assert until(session, 10 * NS) == [((2 + FIRST_RETRY_NS) / NS, Open(JOIN))]
-    session.broken("there is no such thing", 10 * NS, final=True)
+    for second in range(10, 100):  # people are not told: the caller waits, and gets an error
+        session.broken("gone", second * NS, final=False)
+        assert [action for _, action in until(session, (second + 1) * NS)] == [Open(JOIN)]
+    session.broken("there is no such thing", 100 * NS, final=True)
     assert session.refused == "there is no such thing"
     assert session.next_timeout() is None
 
@@ -107,7 +189,9 @@ def test_what_may_not_have_been_heard_is_said_again_first_of_all_in_the_next_str
     assert until(session, NS * 6 // 10) == [(0.6, resumed())]
     session.heard(Resumed(), NS * 7 // 10)
     assert session.actions() == [Send(Up()), Send(Leave(7))]
+    assert session.is_member
     session.say(Abort("enough"))
+    assert not session.is_member
     session.heard(Resumed(), NS * 8 // 10)
     assert session.actions() == [Send(Abort("enough")), Send(Up()), Send(Abort("enough"))]
 
@@ -116,14 +200,18 @@ def test_what_was_said_for_the_generation_before_is_not_said_again() -> None:
     session = ready()
     session.say(Up())
     session.heard(Renew(4, "a switch restarted"), 1)
-    session.say(STANDING)
-    session.heard(Start(), 2)  # of the generation before
-    assert (session.started, session.renewing) == (False, True)
+    session.actions()
+    session.heard(Resumed(), 1)
+    assert session.actions() == []
+    session.say(ANSWER)
+    session.say(Up())  # this worker was slow to say it
+    session.heard(Start(), 2)
+    assert session.state is State.RENEWING
     session.broken("gone", 3, final=False)
     session.actions()
     assert until(session, NS // 2) == [((3 + FIRST_RETRY_NS) / NS, resumed(answered=4))]
     session.heard(Resumed(), NS // 2)
-    assert session.actions() == [Send(STANDING)]
+    assert session.actions() == [Send(ANSWER)]
     session.heard(replace(RENEWED, renewal=3), NS // 2)  # of one that was given up
     assert session.ready == READY
     session.heard(RENEWED, NS // 2)
@@ -134,8 +222,6 @@ def test_what_was_said_for_the_generation_before_is_not_said_again() -> None:
     assert opened == resumed(RENEWED.ready, replace(JOIN, worker=worker))
     session.heard(Resumed(), NS)
     assert session.actions() == []
-    session.heard(Start(), NS)
-    assert (session.started, session.renewing) == (True, False)
 
 
 def test_it_resumes_in_the_mode_that_the_job_has_now() -> None:
@@ -165,24 +251,34 @@ def test_heartbeats_say_what_is_known_and_a_silent_stream_is_broken() -> None:
 
 def test_while_the_controller_is_away_it_is_tried_each_second_and_people_are_told() -> None:
     session = ready()
-    opened: list[float] = []
-    told: list[Away] = []
-    now = NS
-    while now < 100 * NS:
-        session.broken("nobody is there", now, final=False)
-        told += [action for action in session.actions() if isinstance(action, Away)]
-        opened += [at for at, action in until(session, now + NS) if isinstance(action, Open)]
-        now = round(opened[-1] * NS) + 1
+
+    def away(now: int, end: int) -> tuple[list[float], list[Away]]:
+        """When it tries again, and what people are told."""
+        opened: list[float] = []
+        told: list[Away] = []
+        while now < end:
+            session.broken("nobody is there", now, final=False)
+            told += [action for action in session.actions() if isinstance(action, Away)]
+            opened += [at for at, action in until(session, now + NS) if isinstance(action, Open)]
+            now = round(opened[-1] * NS) + 1
+        return opened, told
+
+    opened, told = away(NS, 100 * NS)
     assert max(later - earlier for earlier, later in pairwise(opened)) < 1.01
     assert [one.for_ns // NS for one in told] == [10, 70]
     assert {one.why for one in told} == {"nobody is there"}
+    session.heard(Heartbeat(), 200 * NS)  # it is back, and goes again
+    assert session.trouble == ""
+    opened, told = away(201 * NS, 212 * NS)
+    assert opened[:3] == pytest.approx([201.1, 201.3, 201.7], abs=1e-6)
+    assert [one.for_ns // NS for one in told] == [10]
 
 
 def test_a_controller_that_knows_better_ends_the_job() -> None:
     session = ready()
     session.broken("job train ended", 1, final=True)
     assert session.ended == Ended(reason="the controller did not take this worker back: job train ended")
-    assert not session.belongs
+    assert session.state is State.ENDED
 
 
 def test_the_end_is_taken_once_and_the_controller_hears_when_it_is_acted_upon() -> None:
@@ -192,22 +288,32 @@ def test_the_end_is_taken_once_and_the_controller_hears_when_it_is_acted_upon() 
     session.heard(Ended(reason="another"), 2)
     assert session.ended is first
     assert session.actions() == []  # it may still send to the others
-    session.took_end()
+    session.close()
     assert session.actions() == [Close()]
-    assert session.next_timeout() is None
 
 
 def test_who_is_asked_to_be_sure_asks_until_it_is_answered() -> None:
     session = ready(replace(READY, lease_s=3.0))
     assert not session.confirm(100)
+    assert not session.confirm(200)  # another thread waits, too
     assert [type(action) for action in session.actions()] == [Send]
     asked = until(session, NS // 2)
     assert [at for at, _ in asked] == pytest.approx([0.02, 0.06, 0.14, 0.30], abs=1e-6)
     session.heard(Heartbeat(number=2), NS // 2)  # sent at 0.02 s
+    session.heard(Heartbeat(number=1), NS // 2)  # it took another way
     assert session.confirm(3 * NS)
-    assert not session.is_sure(3 * NS + NS // 50 + 100)
+    assert not session.holds_lease(3 * NS + NS // 50 + 100)
     assert until(session, NS * 9 // 10) == []  # nobody asks any more
     assert ready().confirm(10**15)  # where there is no lease
+
+
+def test_it_is_asked_for_once_a_second_at_least_and_answers_to_what_was_long_ago_are_none() -> None:
+    session = ready(replace(READY, lease_s=1e6, heartbeat_interval_s=1e6, heartbeat_timeout_s=1e6))
+    session.confirm(0)
+    times = [at for at, _ in until(session, 100 * NS)]
+    assert max(later - earlier for earlier, later in pairwise(times)) == pytest.approx(1.0)
+    session.heard(Heartbeat(number=1), 100 * NS)
+    assert not session.holds_lease(100 * NS)
 
 
 def test_nothing_is_asked_for_when_nobody_waits_any_more() -> None:
@@ -216,16 +322,3 @@ def test_nothing_is_asked_for_when_nobody_waits_any_more() -> None:
     session.actions()
     session.ask_no_more()
     assert until(session, NS - 1) == []
-
-
-@pytest.mark.parametrize("last", [Left(), Ended(reason="over")])
-def test_after_its_end_it_does_nothing(last: Left | Ended) -> None:
-    session = ready()
-    session.heard(last, 1)
-    session.broken("the stream has ended", 2, final=False)
-    assert session.is_over
-    assert session.actions() == []
-    assert session.next_timeout() is None
-    session.close()
-    session.close()
-    assert session.actions() == [Close()]

@@ -9,7 +9,7 @@ from typing import Any
 from controller.api.messages import Mode
 from host_agent.collectives.plan import Steps, Wait
 from host_agent.member import Member
-from host_agent.membership import Seat
+from host_agent.membership import View
 from host_agent.runner import Alone, Runner
 from host_agent.standing import standing, threads
 from host_agent.transport.errors import TransportClosedError
@@ -56,7 +56,7 @@ def said(runner: Runner, member: Member, **changes: Any) -> dict[str, Any]:
 
 
 def in_mode(mode: Mode) -> Member:
-    return Member(ready_of(configs(2)[0], mode=mode), Seat.first(2, 4))
+    return Member(ready_of(configs(2)[0], mode=mode), View.first(2, 4))
 
 
 def steps() -> Steps[None]:

@@ -15,7 +15,7 @@ from controller.api.messages import Mode
 from controller.routes import base_entries
 from controller.specs import Plan
 from controller.trees import Tree, entries_on
-from host_agent.numbering import IN_NETWORK_LIMIT
+from host_agent.member import IN_NETWORK_LIMIT
 from host_agent.wire.aggregation import Op
 from host_agent.wire.headers import Ethernet, IPv4, RocePacket, Udp
 from simulation.switch.state import MOST_AGGREGATED

@@ -22,7 +22,6 @@ from controller.record import Record
 from controller.renewals import Cause
 from controller.renewer import Renewer
 from controller.retired import RetiredQueuePairs
-from host_agent import numbering
 from host_agent.member import Member, Settle
 from host_agent.recovery import Ledger
 from simulation.faults.drawing import draw
@@ -260,7 +259,7 @@ def the_dead_have_no_host(patch: pytest.MonkeyPatch) -> None:
 
 
 def no_number_of_messages_is_too_many(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(numbering, "mode_of", lambda mode, numbered: mode)
+    patch.setattr(Member, "mode_of", lambda self, numbered: self.mode)
 
 
 def jobs_move_in_as_they_are(patch: pytest.MonkeyPatch) -> None:

@@ -9,9 +9,8 @@ import select
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import Final
 
 from controller.api.messages import RcParameters
 from host_agent.transport import native
@@ -26,34 +25,11 @@ from host_agent.transport.verbs.completions import (
     failure_of,
     read_device_counters,
 )
-from host_agent.transport.verbs.discovery import RoceDevice
-from host_agent.transport.verbs.queue_pairs import RECEIVE, Completion
+from host_agent.transport.verbs.queue_pairs import RECEIVE, Completion, QueuePairs
 
 _LOG = logging.getLogger(__name__)
 _BATCH: Final = 16  # completions between two looks at what there is to send
 _TAKEN, _NOT_READY, _DEAD = range(3)
-
-
-class Device(Protocol):
-    """What is used of `QueuePairs`."""
-
-    device: RoceDevice
-    qpn_out: int
-    qpn_in: int
-    path_mtu: int
-    completion_fd: int
-    event_fd: int
-    send_buffers: Sequence[int]
-    receive_buffers: Sequence[int]
-
-    def connect(self, config: TransportConfig, rc: RcParameters, *, slots: int, slot_bytes: int) -> None: ...
-    def post_receive(self, slot: int) -> None: ...
-    def post_send(self, slot: int, length: int) -> None: ...
-    def poll(self, most: int) -> Sequence[Completion]: ...
-    def take_completion_event(self) -> None: ...
-    def take_device_event(self) -> int: ...
-    def stop(self) -> None: ...
-    def close(self) -> None: ...
 
 
 class VerbsLink(NativeLink):
@@ -67,9 +43,7 @@ class VerbsLink(NativeLink):
     it does not count. No device tells the packets that it sent again, nor its acknowledgements.
     """
 
-    _PREFIX = "p4r_messages"
-
-    def __init__(self, config: TransportConfig, queue_pairs: Device, rc: RcParameters) -> None:
+    def __init__(self, config: TransportConfig, queue_pairs: QueuePairs, rc: RcParameters) -> None:
         super().__init__(config)
         self.rc = rc
         self._pairs = queue_pairs
@@ -91,7 +65,7 @@ class VerbsLink(NativeLink):
             try:
                 self._pump = _Pump(self._lib, handle, self._pairs, self.config, self.rc)
             except BaseException:
-                self._lib.p4r_messages_free(handle)
+                self._lib.p4r_link_free(handle)
                 raise
             self._attach(handle, self._pump.stop, self._pump.free)
 
@@ -120,7 +94,7 @@ class _Pump:
     """The thread. It alone uses the queue pairs, from its start to their end; it sleeps while it can."""
 
     def __init__(
-        self, lib: ctypes.CDLL, handle: int, pairs: Device, config: TransportConfig, rc: RcParameters
+        self, lib: ctypes.CDLL, handle: int, pairs: QueuePairs, config: TransportConfig, rc: RcParameters
     ) -> None:
         self._lib = lib
         self._handle = handle
@@ -169,7 +143,7 @@ class _Pump:
         Arrays are let go of first: called in the thread itself, by the garbage collector, this is in the
         middle of what the thread does, and it goes on a little.
         """
-        self._lib.p4r_messages_abort(self._handle)
+        self._lib.p4r_link_abort(self._handle)
         self._aborted = True
         self._stopping = True
         self.wake()
@@ -181,7 +155,7 @@ class _Pump:
         if threading.current_thread() is self._thread:
             self._free_at_end = True
         else:
-            self._lib.p4r_messages_free(handle)
+            self._lib.p4r_link_free(handle)
 
     def _run(self) -> None:
         try:
@@ -198,7 +172,7 @@ class _Pump:
         finally:
             self._close()
             if self._free_at_end:
-                self._lib.p4r_messages_free(self._handle)
+                self._lib.p4r_link_free(self._handle)
 
     def _close_wakeup(self) -> None:
         with self._waking:

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.api.messages import Mode
-from host_agent.numbering import IN_NETWORK_LIMIT, mode_of
+from host_agent.member import IN_NETWORK_LIMIT
 from host_agent.transport import Endpoint, SwitchOp
 from host_agent.wire.aggregation import AggregationHeader, ElementType, Op, Reduction
 from host_agent.wire.headers import Opcode
@@ -63,14 +62,6 @@ def test_no_aggregated_message_is_posted_behind_2_to_the_31() -> None:
     with pytest.raises(ValueError, match=r"sums no message of a generation after the first 2\^31"):
         endpoint.post(sum_of(np.zeros(0, np.int32)), 0)
     endpoint.post(passing(None, None, cut_elements=5), 0)  # around the ring it goes on
-
-
-@given(near=st.sampled_from(BOUNDARIES), by=st.integers(-(2**20), 2**20))
-def test_what_begins_behind_the_limit_goes_by_ring(near: int, by: int) -> None:
-    numbered = near + by
-    expected = Mode.RING if numbered >= IN_NETWORK_LIMIT else Mode.IN_NETWORK
-    assert mode_of(Mode.IN_NETWORK, numbered) is expected
-    assert mode_of(Mode.RING, numbered) is Mode.RING
 
 
 @pytest.mark.slow

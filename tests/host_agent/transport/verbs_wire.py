@@ -15,7 +15,7 @@ from controller.api.messages import RcParameters
 from host_agent.transport import SwitchOp, TransportConfig, TransportError
 from host_agent.transport.verbs import RoceDevice
 from host_agent.transport.verbs.completions import Status
-from host_agent.transport.verbs.queue_pairs import RECEIVE
+from host_agent.transport.verbs.queue_pairs import RECEIVE, Completion, QueuePairs
 from host_agent.wire.aggregation import CHUNK_BYTES, AggregationHeader, Flags
 
 
@@ -80,7 +80,7 @@ class FakeWire:
         return replace(header, flags=Flags.RESULT).pack() + self.sums[header.message]
 
 
-class FakeQueuePairs:
+class FakeQueuePairs(QueuePairs):
     """One worker's device."""
 
     def __init__(self, wire: FakeWire, rank: int) -> None:
@@ -141,7 +141,7 @@ class FakeQueuePairs:
                     return send.read()
         return b""
 
-    def poll(self, most: int) -> list[FakeCompletion]:
+    def poll(self, most: int) -> list[Completion]:
         with self.wire.lock:
             self.polls += 1
             if self.refusal is not None:

@@ -1,4 +1,4 @@
-"""A running job goes on under new generations: every sum is exact, whatever the workers are doing."""
+"""A running job moves between ring and switch, and goes on under new generations: every sum is exact."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
 
-from controller.api.messages import HoldAt, Mode, Moved, Pause, Renew
+from controller.api.messages import HoldAt, Mode, Moved, Pause
 from host_agent.communicator import Communicator
 from host_agent.errors import (
     CollectiveTimeoutError,
@@ -35,6 +35,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::host_agent.errors.RingFallbackW
 
 BAD_LINKS = Rates(loss=0.03, duplicate=0.03, reorder=0.05, corrupt=0.01)
 ONES = np.ones(5, np.int32)
+Stop: TypeAlias = Callable[[FakeRack], None]
 
 
 @pytest.fixture
@@ -63,6 +64,226 @@ def values(rank: int, number: int, dtype: Any) -> Any:
 
 def exact(number: int, dtype: Any, ranks: list[int]) -> Any:
     return sum(values(rank, number, np.int64) for rank in ranks).astype(dtype)
+
+
+# ---- Both
+
+
+def held(rack: FakeRack) -> None:
+    """All workers, in the middle of a move."""
+    rack.controller.say(Pause(1))
+    rack.controller.gather("paused", 1)
+
+
+def cut(rack: FakeRack) -> None:
+    """All connections, in the middle of a renewal."""
+    rack.begin_renewal("switch l1 has restarted")
+    rack.gather_standings()
+
+
+stopped = pytest.mark.parametrize("stop", [held, cut], ids=["held", "cut"])
+
+
+@stopped
+def test_a_job_that_ends_meanwhile_ends_for_all(pool: ThreadPoolExecutor, stop: Stop) -> None:
+    rack = FakeRack(2)
+    waiting = pool.submit(rack.communicators[0].all_reduce, ONES)
+    queued = rack.communicators[0].barrier_async()
+    stop(rack)
+    later = pool.submit(rack.communicators[1].all_reduce, ONES)
+    rack.controller.end("rank 1 died", 1)
+    for future in (waiting, queued):
+        with pytest.raises(WorkerLostError, match="rank 1 died"):
+            future.result(30)
+    with pytest.raises(JobEndedError, match="rank 1 died"):
+        later.result(30)
+    for c in rack.communicators:
+        c.leave()
+        assert c._execution._thread is None or not c._execution._thread.is_alive()
+
+
+@stopped
+def test_a_worker_that_aborts_meanwhile_ends_the_job(pool: ThreadPoolExecutor, stop: Stop) -> None:
+    rack = FakeRack(2)
+    stop(rack)
+    waiting = [pool.submit(c.all_reduce, ONES) for c in rack.communicators]
+    rack.communicators[0].abort("no more")
+    with pytest.raises(CommunicatorClosedError, match="no more"):
+        waiting[0].result(30)
+    with pytest.raises(WorkerLostError, match="no more"):
+        waiting[1].result(30)
+
+
+@stopped
+@pytest.mark.parametrize("runs", [False, True], ids=["waiting", "running"])
+def test_ctrl_c_interrupts_a_collective(stop: Stop, runs: bool) -> None:
+    rack = FakeRack(2)
+    if not runs:
+        stop(rack)
+    begun = threading.Timer(0.05 if runs else 0.0, stop if runs else int, (rack,) if runs else ())
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    timer = threading.Timer(0.3, signal.pthread_kill, (threading.get_ident(), signal.SIGINT))
+    begun.start()
+    timer.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            rack.communicators[0].all_reduce(np.ones(5, np.int32))
+    finally:
+        timer.join()
+        begun.join()
+        signal.signal(signal.SIGINT, before)
+    assert rack.controller.ended is not None
+    assert "KeyboardInterrupt" in rack.controller.ended.reason
+    with pytest.raises(WorkerLostError):
+        rack.communicators[1].all_reduce(ONES)
+    for c in rack.communicators:
+        c.leave()
+
+
+def test_workers_that_do_nothing_take_part_and_so_do_those_that_leave(pool: ThreadPoolExecutor) -> None:
+    rack = FakeRack(3)
+    rack.run(lambda c: c.all_reduce(ONES))
+    leaving = pool.submit(rack.communicators[1].leave)
+    assert rack.move(Mode.RING, "moved out") == 1
+    assert rack.move(Mode.IN_NETWORK) == 1
+    assert rack.renew() == 1
+    assert rack.renew(Mode.RING) == 1
+    others = [pool.submit(rack.communicators[rank].leave) for rank in (0, 2)]
+    for future in (leaving, *others):
+        future.result(30)
+
+
+# ---- Moves
+
+
+@pytest.mark.parametrize("faults", [Rates(), BAD_LINKS], ids=["good links", "bad links"])
+@pytest.mark.parametrize("dtype", [np.int32, np.float32], ids=lambda dtype: dtype.__name__)
+@pytest.mark.parametrize("first", [Mode.RING, Mode.IN_NETWORK], ids=lambda mode: mode.name)
+def test_every_sum_is_exact_while_a_job_moves_there_and_back(
+    pool: ThreadPoolExecutor, first: Mode, dtype: Any, faults: Rates
+) -> None:
+    rack = FakeRack(3, mode=first, reason="no free slots", faults=faults, ring=(1, 0, 2))
+    enough = threading.Event()
+
+    def work(c: Communicator) -> int:
+        number, last = 0, 0
+        while not last:
+            futures = [c.all_reduce_async(values(c.rank, number + i, dtype)) for i in range(3)]
+            for i, future in enumerate(futures):
+                np.testing.assert_array_equal(future.result(30), exact(number + i, dtype, [0, 1, 2]))
+            number += 3
+            gathered = c.all_gather(np.full(2, c.rank, dtype))
+            np.testing.assert_array_equal(gathered[:, 0], np.arange(3))
+            last = int(c.all_reduce(np.full(1, enough.is_set(), np.int32), "max")[0])
+            number += 2
+        return number
+
+    running = pool.submit(rack.run, work)
+    second = Mode.RING if first is Mode.IN_NETWORK else Mode.IN_NETWORK
+    until_collective(rack, 8)
+    there = rack.move(second, "moved out")
+    until_collective(rack, there + 8)
+    assert {c.mode for c in rack.communicators} == {second}
+    back = rack.move(first, "moved back")
+    assert there < back
+    until_collective(rack, back + 8)
+    enough.set()
+    numbers = running.result(60)
+    assert numbers == [numbers[0]] * 3, numbers
+    for c in rack.communicators:
+        statistics = c.statistics()
+        switched = statistics.in_network
+        assert 0 < switched < statistics.collectives
+        assert c.mode is first
+    counters = rack.simulation.job.counters
+    assert counters["aggregated"] == 3 * counters["completed"]
+
+
+def test_after_the_move_the_switch_adds_up_and_before_it_does_not(
+    pool: ThreadPoolExecutor, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    rack = FakeRack(2, mode=Mode.RING, reason="8192 of 8192 slots are in use")
+    assert rack.run(lambda c: int(c.all_reduce(np.ones(4, np.int32))[0])) == [2, 2]
+    assert rack.communicators[0].mode_reason == "8192 of 8192 slots are in use"
+    assert rack.simulation.job.counters["aggregated"] == 0
+    assert rack.move(Mode.IN_NETWORK) == 1
+    assert rack.run(lambda c: int(c.all_reduce(np.ones(4, np.int32))[0])) == [2, 2]
+    assert rack.simulation.job.counters["completed"] == 1
+    assert [(c.mode, c.mode_reason) for c in rack.communicators] == [(Mode.IN_NETWORK, "")] * 2
+    assert [c.statistics().in_network for c in rack.communicators] == [1, 1]
+    assert "from collective 1 on summed by the switch" in caplog.text
+    rack.move(Mode.RING, "moved out for job b")
+    assert "from collective 2 on by ring all-reduce: moved out for job b" in caplog.text
+
+
+def test_a_collective_that_was_called_before_the_move_travels_as_it_is_when_it_starts(
+    pool: ThreadPoolExecutor,
+) -> None:
+    """Its strategy is that of its number on all workers, however early one of them called it."""
+    rack = FakeRack(2, mode=Mode.RING, reason="no room")
+    first = rack.communicators[0]
+    early: list[Future[Any]] = [first.all_reduce_async(np.full(9, i, np.int32)) for i in range(4)]
+    moved = pool.submit(rack.move, Mode.IN_NETWORK)  # rank 1 has started nothing
+
+    def late() -> list[int]:
+        c = rack.communicators[1]
+        return [int(c.all_reduce(np.full(9, i, np.int32))[0]) for i in range(4)]
+
+    assert pool.submit(late).result(30) == [0, 2, 4, 6]
+    assert [int(f.result(30)[0]) for f in early[:4]] == [0, 2, 4, 6]
+    begun = moved.result(30)  # 1, or 0 where rank 0 had not started either
+    assert [c.statistics().ring for c in rack.communicators] == [begun, begun]
+
+
+def test_what_is_queued_when_a_worker_leaves_waits_for_the_move(pool: ThreadPoolExecutor) -> None:
+    rack = FakeRack(2, mode=Mode.RING, reason="no room")
+    rack.controller.say(Pause(1))
+    assert rack.controller.gather("paused", 1) == {0: 0, 1: 0}
+    futures = [c.all_reduce_async(np.ones(3, np.int32)) for c in rack.communicators]
+    leaving = [pool.submit(c.leave) for c in rack.communicators]
+    rack.controller.say(HoldAt(1, 0))
+    rack.controller.gather("held", 1)
+    rack.simulation.install()
+    assert not any(future.done() for future in futures)
+    assert not any(future.done() for future in leaving)
+    rack.controller.say(Moved(1, Mode.IN_NETWORK, ""))
+    assert [f.result(30).tolist() for f in futures] == [[2, 2, 2]] * 2
+    for future in leaving:
+        future.result(30)
+
+
+@pytest.mark.slow
+def test_nothing_is_held_before_all_is_acknowledged() -> None:
+    """Rank 1's result can be there while rank 0's own packets are not acknowledged: Held waits."""
+    rack = FakeRack(2, mode=Mode.IN_NETWORK, faults=Rates(loss=0.3))
+    for _ in range(10):
+        rack.run(lambda c: c.all_reduce(np.ones(2000, np.int32)))
+        rack.controller.say(Pause(1))
+        rack.controller.gather("paused", 1)
+        rack.controller.say(HoldAt(1, rack.communicators[0].statistics().collectives))
+        rack.controller.gather("held", 1)
+        for worker in rack.simulation.workers:
+            progress = worker.endpoint.progress()
+            assert progress.operations == 0
+            assert progress.acked_messages == progress.posted_messages == progress.received_messages
+        rack.controller.say(Moved(1, Mode.IN_NETWORK, ""))
+
+
+def test_asking_for_the_switch_is_refused_on_all_workers_alike_and_taken_after_the_move() -> None:
+    rack = FakeRack(2, mode=Mode.RING, reason="no room")
+
+    def ask(c: Communicator) -> Any:
+        return c.all_reduce(ONES, strategy="in-network").tolist()
+
+    for error in rack.run(ask):
+        assert isinstance(error, UsageError)
+        assert "no switch aggregates for this job: no room" in str(error)
+    rack.move(Mode.IN_NETWORK)
+    assert rack.run(ask) == [[2] * 5] * 2
+
+
+# ---- Renewals
 
 
 @pytest.mark.parametrize("faults", [Rates(), BAD_LINKS], ids=["good links", "bad links"])
@@ -113,17 +334,6 @@ def test_every_sum_is_exact_while_a_job_is_renewed_again_and_again(
     assert rack.communicators[0].counters().messages_sent > rack.links[0].counters().messages_sent > 0
 
 
-def test_workers_that_do_nothing_are_renewed_and_so_are_those_that_leave(pool: ThreadPoolExecutor) -> None:
-    rack = FakeRack(3)
-    rack.run(lambda c: c.all_reduce(ONES))
-    leaving = pool.submit(rack.communicators[1].leave)
-    assert rack.renew() == 1
-    assert rack.renew(Mode.RING) == 1
-    others = [pool.submit(rack.communicators[rank].leave) for rank in (0, 2)]
-    for future in (leaving, *others):
-        future.result(30)
-
-
 def test_what_is_called_and_queued_during_a_renewal_waits_for_it(pool: ThreadPoolExecutor) -> None:
     rack = FakeRack(2)
     rack.begin_renewal("switch l1 has restarted")
@@ -169,64 +379,6 @@ def test_a_renewal_in_the_middle_of_the_repair(pool: ThreadPoolExecutor) -> None
             np.testing.assert_array_equal(future.result(30), exact(0, np.int32, [0, 1, 2]))
 
 
-def test_a_renewal_that_is_asked_for_again_is_answered_again_with_the_same_numbers() -> None:
-    rack = FakeRack(2)
-    rack.begin_renewal("switch l1 has restarted")
-    first = rack.gather_standings()
-    for member in rack.members:
-        rack.controller.listeners[member](Renew(rack.renewals, "switch l1 has restarted"))
-    assert rack.gather_standings() == first
-    rack.say_renewed(first, Mode.IN_NETWORK)
-    rack.start_again()
-    for member in rack.members:
-        rack.controller.listeners[member](Renew(rack.renewals, "switch l1 has restarted"))  # it is over
-    assert rack.run(lambda c: int(c.all_reduce(ONES)[0])) == [2, 2]
-
-
-def test_a_renewal_ends_a_move(pool: ThreadPoolExecutor) -> None:
-    rack = FakeRack(2, mode=Mode.RING, reason="no room")
-    for step in (Pause(1), HoldAt(1, 0)):
-        rack.controller.say(step)
-    waiting = [pool.submit(c.all_reduce, ONES) for c in rack.communicators]
-    rack.renew(Mode.RING, "no room")
-    assert [f.result(30).tolist() for f in waiting] == [[2] * 5] * 2
-    while not rack.controller.answers.empty():
-        rack.controller.answers.get()
-    assert rack.move(Mode.IN_NETWORK) == 1
-    assert rack.run(lambda c: int(c.all_reduce(ONES)[0])) == [2, 2]
-    rack.controller.say(Moved(9, Mode.IN_NETWORK, ""))
-
-
-def test_a_job_that_ends_in_the_middle_of_a_renewal_ends_for_all(pool: ThreadPoolExecutor) -> None:
-    rack = FakeRack(2)
-    waiting = [pool.submit(rack.communicators[0].all_reduce, ONES)]
-    queued = rack.communicators[0].barrier_async()
-    rack.begin_renewal("switch l1 has restarted")
-    rack.gather_standings()
-    rack.controller.end("rank 1 died", 1)
-    with pytest.raises(WorkerLostError, match="rank 1 died"):
-        waiting[0].result(30)
-    with pytest.raises(WorkerLostError):
-        queued.result(30)
-    for c in rack.communicators:
-        c.leave()
-        assert c._execution._thread is None or not c._execution._thread.is_alive()
-
-
-def test_a_worker_that_aborts_in_the_middle_of_a_renewal_ends_the_job(pool: ThreadPoolExecutor) -> None:
-    rack = FakeRack(2)
-    waiting = [pool.submit(c.all_reduce, ONES) for c in rack.communicators[:1]]
-    rack.begin_renewal("switch l1 has restarted")
-    rack.gather_standings()
-    rack.communicators[0].abort("no more")
-    with pytest.raises(CommunicatorClosedError, match="no more"):
-        waiting[0].result(30)
-    with pytest.raises(WorkerLostError, match="no more"):
-        rack.communicators[1].all_reduce(ONES)
-    for c in rack.communicators:
-        c.leave()
-
-
 def test_leaving_lets_go_of_a_collective_that_was_cut(pool: ThreadPoolExecutor) -> None:
     rack = FakeRack(2)
     waiting = pool.submit(rack.communicators[0].all_reduce, ONES)
@@ -237,29 +389,6 @@ def test_leaving_lets_go_of_a_collective_that_was_cut(pool: ThreadPoolExecutor) 
     with pytest.raises(CommunicatorClosedError):
         waiting.result(30)
     rack.controller.end("it is over", None)
-
-
-def test_ctrl_c_interrupts_a_collective_that_was_cut() -> None:
-    rack = FakeRack(2)
-    array = np.ones(5, np.int32)
-    begun = threading.Timer(0.05, rack.begin_renewal, ("switch l1 has restarted",))
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    timer = threading.Timer(0.3, signal.pthread_kill, (threading.get_ident(), signal.SIGINT))
-    begun.start()
-    timer.start()
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            rack.communicators[0].all_reduce(array, out=array)
-    finally:
-        timer.join()
-        begun.join()
-        signal.signal(signal.SIGINT, before)
-    assert rack.controller.ended is not None
-    assert "KeyboardInterrupt" in rack.controller.ended.reason
-    with pytest.raises(WorkerLostError):
-        rack.communicators[1].all_reduce(ONES)
-    for c in rack.communicators:
-        c.leave()
 
 
 def test_with_a_time_limit_a_renewal_that_comes_no_further_is_given_up(pool: ThreadPoolExecutor) -> None:
@@ -276,7 +405,7 @@ def test_a_worker_that_cannot_make_new_connections_says_so_to_all(
     pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rack = FakeRack(2)
-    monkeypatch.setattr(rack.communicators[1]._execution, "connections", None)
+    monkeypatch.setattr(rack.communicators[1]._execution, "queue_pairs", None)
     waiting = pool.submit(rack.communicators[0].all_reduce, ONES)
     rack.begin_renewal("switch l1 has restarted")
     with pytest.raises(
