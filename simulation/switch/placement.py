@@ -5,7 +5,7 @@ from __future__ import annotations
 from host_agent.wire import aggregation, headers
 from host_agent.wire import psn as psn_math
 from host_agent.wire.aggregation import CHUNK_BYTES, CODES, MAX_CHUNKS, AggregationHeader, Op
-from host_agent.wire.headers import Bth, IPv4, MalformedPacket, Opcode, RocePacket
+from host_agent.wire.headers import MalformedPacket, Opcode, RocePacket
 from host_agent.wire.icrc import ICRC_SIZE, icrc
 from simulation.switch.state import MOST_AGGREGATED, Flow, Job, Record, SpineJob, serial_age
 from simulation.switch.tree_packets import Kind, TreePacket
@@ -27,11 +27,6 @@ def is_roce(frame: bytes) -> bool:
         and len(frame) >= 54
         and not (frame[20] & 0x3F or frame[21])
     )
-
-
-def roce_headers(frame: bytes) -> tuple[IPv4, Bth] | None:
-    """IP and BTH of a RoCE v2 packet; None for all others."""
-    return (IPv4.unpack(frame[14:]), Bth.unpack(frame[42:])) if is_roce(frame) else None
 
 
 def is_disguised(frame: bytes) -> bool:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from controller.api.messages import Mode
 from host_agent.collectives.plan import Call, Steps
-from host_agent.recovery import Attempt, Ledger, LinkCut, Window, is_consistent, repair
+from host_agent.recovery import Attempt, Ledger, LinkCut, Window, is_consistent, repair, through_renewals
 from simulation.cases import Case
 from simulation.faults.schedule import Rates
 from simulation.rack import configs
@@ -35,7 +35,7 @@ class Member:
     ledger: Ledger
     inputs: list[Array]
     results: list[Array] = field(default_factory=list)
-    turn: Steps[Any] | None = None  # of the collective that it is in
+    steps: Steps[Any] | None = None  # of the collective that it is in
     begin: Callable[[], Attempt] = field(init=False)
     out: Array = field(init=False)
     in_place: bool = False
@@ -158,13 +158,13 @@ class RenewedRack:
         member.begin = partial(self._begin, member, rank, size, mode, ring)
         while len(member.results) < len(self.cases):
             try:
-                if member.turn is not None:
-                    step = member.turn.throw(LinkCut())
+                if member.steps is not None:
+                    step = member.steps.throw(LinkCut())
                 else:
-                    member.turn = through_renewals(ledger, lambda: member.begin())
-                    step = next(member.turn)
+                    member.steps = through_renewals(ledger, lambda: member.begin())
+                    step = next(member.steps)
                 while True:
-                    step = member.turn.send((yield step))
+                    step = member.steps.send((yield step))
             except StopIteration:
                 self._end(member)
 
@@ -180,7 +180,7 @@ class RenewedRack:
         return Attempt(source if same else None, call, case.steps(call, source, member.out))
 
     def _end(self, member: Member) -> None:
-        member.turn = None
+        member.steps = None
         member.results.append(member.out.copy())
         for array in (member.out, member.inputs[len(member.results) - 1]):
             array.view(np.uint8)[...] = 0xA5
