@@ -57,11 +57,6 @@ class Book:
             )
         return record
 
-    def runs(self, record: Record) -> None:
-        """A job runs in its generation, as far as its workers know."""
-        assert record.generation is not None
-        self.by_generation[record.generation] = record
-
     def ended(self, record: Record) -> None:
         """A job has: what ended long ago is forgotten, and not what began then."""
         generation, name = record.generation, record.job.spec.name

@@ -53,8 +53,11 @@ class Engine:
                 whose, effect = self._queue.popleft()
                 try:
                     self.handlers[type(effect)](whose, effect)
-                except Exception as error:  # noqa: BLE001 - raised below; others have nothing to do with it
-                    wrong = wrong or error
+                except Exception as error:
+                    if wrong is None:
+                        wrong = error
+                    else:
+                        logger.exception("a defect in the controller")
         finally:
             self._at_it = False
         if wrong is not None:

@@ -1,8 +1,8 @@
 """One job as a state machine: who has joined, who may start, who is missing, when all may leave.
 
-`controller/states.py` has its states, and the table of what leads from one to another: nothing but `_happens`
-changes a job's state. `hear` takes what a worker says; other calls are the controller's. What is to be done,
-and whom to tell what, comes out of `take_effects`, in the order in which it came up.
+`controller/states.py` has its states, and the table of which follows which: nothing but `_becomes` changes
+the state of a job once it is made. `hear` takes what a worker says; other calls are the controller's. What is
+to be done, and whom to tell what, comes out of `take_effects`, in the order in which it came up.
 
 Nothing here does I/O or reads a clock: times come in as seconds of any clock that does not go back. A session
 that breaks before Ready frees its rank; later, the worker may resume until its heartbeats have been missing
@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from controller import effects
-from controller.api.errors import InvalidRequestError, NotPossibleError
+from controller.api.errors import ConflictError, InvalidRequestError, NotPossibleError
 from controller.api.messages import (
     Abort,
     Called,
@@ -46,7 +46,7 @@ from controller.moves import Move
 from controller.renewals import Cause, Renewal
 from controller.seats import Seat, Seats, require_alike
 from controller.specs import Member, Phase, Plan, Timing
-from controller.states import MOVING, RENEWING, Event, State, after
+from controller.states import MOVING, RENEWING, State, require
 
 
 class Job:
@@ -100,7 +100,7 @@ class Job:
             for rank, seat in sorted(job.seats.items()):
                 if dropped and seat.token in dropped:
                     job.seats.drop(rank, dropped[seat.token])
-            job._happens(Event.END)
+            job._becomes(State.ENDED)
             job.outcome = outcome
         return job
 
@@ -193,9 +193,9 @@ class Job:
         taken, self._effects = self._effects, []
         return taken
 
-    def _happens(self, event: Event) -> None:
+    def _becomes(self, state: State) -> None:
         """The one place where a job's state changes."""
-        self._state = after(self._state, event)
+        self._state = require(self._state, state)
         if self._state not in MOVING:
             self.move = None
         if self._state not in RENEWING:
@@ -203,18 +203,27 @@ class Job:
 
     # Joining.
 
+    def check(self, member: Member, world_size: int, tenant: str = "", *, elastic: bool = False) -> None:
+        """Raise what speaks against taking this worker in: InvalidRequestError, ConflictError."""
+        require_alike(self.spec, self.seats, member, world_size, tenant, elastic=elastic, free=self.explicit)
+        if self._state not in (State.CREATED, State.JOINING):
+            raise ConflictError(
+                f"job {self.spec.name} is {self.phase.name.lower()} and takes nobody in, {member} neither: "
+                "start it when the job has ended, or under another name"
+            )
+
     def join(
         self, member: Member, world_size: int, now: float, tenant: str = "", *, elastic: bool = False
     ) -> None:
-        """Take a worker in; what is raised says `require_alike`."""
-        require_alike(self.spec, self.seats, member, world_size, tenant, elastic=elastic, free=self.explicit)
+        """Take a worker in; `check` says what is raised."""
+        self.check(member, world_size, tenant, elastic=elastic)
+        complete = set(self.missing) == {member.rank}
+        self._becomes(State.INSTALLING if complete else State.JOINING)
         self.seats[member.rank] = Seat(member, now, self.timing.heartbeat_timeout_s)
-        if self.missing:
-            self._happens(Event.JOINED)
-            self._tell_all(Waiting(self.missing))
-        else:
-            self._happens(Event.ALL_JOINED)
+        if complete:
             self._effects.append(effects.Install())
+        else:
+            self._tell_all(Waiting(self.missing))
 
     def has_not_heard(self, member: Member) -> bool:
         """Whether a worker that joins has been taken in already, as nobody else has these QPs and PSN."""
@@ -231,7 +240,7 @@ class Job:
         """The switch is written. The tokens, by rank, let workers resume."""
         if self._state is not State.INSTALLING:
             raise NotPossibleError(f"job {self.spec.name} is {self.phase.name}, nobody waits for its plan")
-        self._happens(Event.INSTALLED)
+        self._becomes(State.READY)
         self.plan, self._beaten_at = plan, now
         for rank in plan.ring or sorted(self.seats):
             self.seats[rank].token, self.seats[rank].generation = tokens[rank], plan.generation
@@ -256,12 +265,12 @@ class Job:
             case Paused(number, next_collective):
                 move = self._moving(State.PAUSING, number)
                 if move is not None and move.paused(rank, next_collective, now):
-                    self._happens(Event.ALL_PAUSED)
+                    self._becomes(State.HOLDING)
                     self._tell_all(move.saying)
             case Held(number):
                 move = self._moving(State.HOLDING, number)
                 if move is not None and move.held(rank):
-                    self._happens(Event.ALL_HOLD)
+                    self._becomes(State.RELOCATING)
                     self._effects.append(effects.Relocate(move.mode))
             case Renewing():
                 self._renewing(rank, said)
@@ -296,11 +305,11 @@ class Job:
             assert self.renewal is not None
             cause = self.renewal.cause
             if self.renewal.is_up(rank):
-                self._happens(Event.ALL_UP)
+                self._becomes(State.RUNNING)
                 self._effects.append(effects.WentOn(cause))
                 self._tell_all(Start())
         elif self._state is State.READY and all(seat.up for seat in self.seats.values()):
-            self._begin_to_run(Event.ALL_UP)
+            self._begin_to_run()
             self._tell_all(Start())
         elif self.phase is Phase.RUNNING and self.renewal is None:  # it lost its session before it heard
             self._tell(rank, Start())
@@ -389,7 +398,7 @@ class Job:
         elif self.is_set_up and self.plan is not None:
             if generation not in (None, self.plan.generation):
                 if not renewed:
-                    self._interrupted(Cause.INTERRUPTED, _RESTARTED)
+                    self._interrupted(Cause.INTERRUPTED, RESTARTED)
             elif self.phase is Phase.RUNNING:  # it may not have heard how a move ended
                 self._tell(rank, Moved(0, self.plan.mode, self.plan.mode_reason))
 
@@ -420,7 +429,7 @@ class Job:
         """Begin to move; `number` tells one move from another. NotPossibleError: `why_not_move`."""
         if why := self.why_not_move():
             raise NotPossibleError(f"job {self.spec.name} cannot be moved: {why}")
-        self._happens(Event.MOVE)
+        self._becomes(State.PAUSING)
         self.move = Move(number, mode, frozenset(self.seats), now)
         self._tell_all(self.move.saying)
 
@@ -431,19 +440,19 @@ class Job:
     def moved(self, mode: Mode, reason: str) -> None:
         """The switches are written, or could not be: all go on, in this mode. Nothing after the job's end."""
         if self._state is State.RELOCATING:
-            self._move_ends(Event.MOVED, mode, reason)
+            self._move_ends(mode, reason)
 
     def call_off(self, reason: str) -> None:
         """Move no more, unless the switches are being written already."""
         if self._state in (State.PAUSING, State.HOLDING) and self.plan is not None:
             self._effects.append(effects.Stayed(reason))
-            self._move_ends(Event.CALLED_OFF, self.plan.mode, self.plan.mode_reason)
+            self._move_ends(self.plan.mode, self.plan.mode_reason)
 
-    def _move_ends(self, event: Event, mode: Mode, reason: str) -> None:
+    def _move_ends(self, mode: Mode, reason: str) -> None:
         assert self.move is not None
         assert self.plan is not None
         number = self.move.number
-        self._happens(event)
+        self._becomes(State.RUNNING)
         self.plan = replace(self.plan, mode=mode, mode_reason=reason)
         self._tell_all(Moved(number, mode, reason))
 
@@ -460,7 +469,7 @@ class Job:
             self._effects.append(effects.Started())
         if self._state in (State.PAUSING, State.HOLDING):
             self._effects.append(effects.Stayed(f"it is renewed: {reason}"))
-        self._happens(Event.RENEW)
+        self._becomes(State.ASKING)
         self.renewal = Renewal(number, cause, reason, frozenset(self.seats), now)
         self._effects.append(effects.Detach())
         self._tell_all(Renew(number, reason))
@@ -482,13 +491,13 @@ class Job:
             if asked and self.renewal.stands(rank, standing):
                 self._all_stand()
         elif self.is_set_up and self.plan is not None and standing.renewal >= self.plan.generation:
-            self._interrupted(Cause.INTERRUPTED, _RESTARTED)
+            self._interrupted(Cause.INTERRUPTED, RESTARTED)
 
     def _all_stand(self) -> None:
         renewal = self.renewal
         assert renewal is not None
         if (apart := renewal.apart) is None:
-            self._happens(Event.ALL_STAND)
+            self._becomes(State.REBUILDING)
             self._effects.append(effects.Rebuild(renewal.number))
             return
         (rear, front), answers = apart, renewal.answers
@@ -508,7 +517,7 @@ class Job:
         renewal = self.renewal
         if renewal is None or not self.is_rebuilding(plan.generation):
             raise NotPossibleError(f"job {self.spec.name}: nobody waits for generation {plan.generation}")
-        self._happens(Event.REBUILT)
+        self._becomes(State.RAISING)
         new_ranks = self.seats.renumber(renewal.members(self.seats), plan.generation)
         self.plan, self.numbered = plan, 0
         renewal.written(new_ranks, now)
@@ -590,14 +599,14 @@ class Job:
         seat = self.seats[rank]
         if seat.lost:
             return
-        if self.phase is not Phase.RUNNING:
-            self.end(reason, EndCause.WORKER_LOST, rank=rank)
-            return
-        seat.lost = True
         if self.comparison is not None:  # that is why the job ends, for this worker as for all
+            seat.lost = True
             self.comparison.gone(rank, reason)
-        else:
+        elif self.phase is Phase.RUNNING:
+            seat.lost = True
             self._effects.append(effects.Lost(rank, seat.token, reason))
+        else:
+            self.end(reason, EndCause.WORKER_LOST, rank=rank)
 
     def go_on_without(self, token: bytes, reason: str, first_message: int | None = None) -> None:
         """A worker that is lost has no part in the job any more; one that is not elastic ends."""
@@ -632,7 +641,7 @@ class Job:
         for rank in behind:
             if self.live:
                 if self._state is State.READY:
-                    self._begin_to_run(Event.HAD_RUN)
+                    self._begin_to_run()
                 text = f"{self.seats[rank].member} was given up before the controller was restarted"
                 self._drop(rank, f"{text}: the others have gone on without it")
         return bool(behind)
@@ -661,7 +670,7 @@ class Job:
         for rank, seat in sorted(self.seats.items()):
             if now - seat.heard_at > seat.patience_s:
                 self._lose(rank, seat.silence)
-        if self.comparison is not None:
+        if self.comparison is not None and self.live:
             self._compared(now)
         if not self.live:
             return
@@ -717,11 +726,11 @@ class Job:
 
     def discard(self) -> None:
         """A draft that nobody has heard of comes to nothing."""
-        self._happens(Event.END)
+        self._becomes(State.ENDED)
         self.outcome = effects.Superseded()
 
     def _finish(self, outcome: Left | Ended) -> None:
-        self._happens(Event.END)
+        self._becomes(State.ENDED)
         self.outcome = outcome
         self._effects.append(effects.Over())
         self._tell_all(outcome)
@@ -731,8 +740,8 @@ class Job:
     def _heard(self, rank: int, now: float) -> None:
         self.seats[rank].heard(now, self.timing.heartbeat_timeout_s)
 
-    def _begin_to_run(self, event: Event) -> None:
-        self._happens(event)
+    def _begin_to_run(self) -> None:
+        self._becomes(State.RUNNING)
         self._effects.append(effects.Started())
 
     def _interrupted(self, cause: Cause, reason: str) -> None:
@@ -743,7 +752,7 @@ class Job:
         if self.seats:
             self._tell_all(Waiting(self.missing))
         else:
-            self._happens(Event.ALL_WITHDREW)
+            self._becomes(State.CREATED)
             self._effects.append(effects.Vacated())
 
     def _ready(self, rank: int) -> Ready:
@@ -761,4 +770,4 @@ class Job:
             self._effects.append(effects.Tell(rank, event))
 
 
-_RESTARTED = "the controller was restarted while the job was renewed"
+RESTARTED = "the controller was restarted while the job was renewed"

@@ -9,7 +9,7 @@ from dataclasses import replace
 from controller.api.messages import EndCause, Left, Mode
 from controller.book import Book
 from controller.effects import Superseded
-from controller.jobs import Job
+from controller.jobs import RESTARTED, Job
 from controller.record import Record
 from controller.renewals import Cause
 from controller.renewer import Renewer
@@ -42,10 +42,9 @@ def load(manager: SwitchManager, book: Book, renewer: Renewer, timing: Timing) -
             _drop_again(manager, record, known)
     for record in list(book.by_name.values()):
         job = record.job
-        running = job.phase is Phase.RUNNING and job.renewal is None and job.plan is not None
-        if running and job.plan is not None and job.plan.mode is Mode.IN_NETWORK and not record.places:
-            why = "the controller was restarted while the job was renewed"
-            renewer.begin(record, Cause.INTERRUPTED, why)
+        runs = job.phase is Phase.RUNNING and job.renewal is None
+        if runs and job.plan is not None and job.plan.mode is Mode.IN_NETWORK and not record.places:
+            renewer.begin(record, Cause.INTERRUPTED, RESTARTED)
 
 
 def _drop_again(manager: SwitchManager, record: Record, known: StoredJob) -> None:

@@ -1,5 +1,9 @@
 """What jobs hold on the switches: given all or none, taken away where and when their workers allow it.
 
+Slots are given in `put` and `extend`. They are free again in `freed`, when a switch holds nothing of the job
+any more (`clean`, as its workers allow; `settle`, where another job is found in its place), in `take_off`,
+when a running job goes on by ring, and in `_give_back`, where `put` came to nothing.
+
 Several switches are locked in the order of the configuration only, so that nobody waits for each other. What
 is in the database is written there before a switch is, and deleted after it: nothing is on a switch that
 nobody knows of.

@@ -85,15 +85,13 @@ class Registry:
             effects.Install: self._install,
             effects.Started: self._started,
             effects.Relocate: lambda record, effect: spawn(waitlist.relocate(record, effect)),
-            effects.Stayed: lambda record, effect: waitlist.stayed(record, effect.reason),
-            effects.Interrupted: lambda record, effect: renewer.interrupted(
-                record, effect.cause, effect.reason
-            ),
-            effects.Forgotten: lambda record, effect: renewer.forgotten(record, effect.reason),
+            effects.Stayed: waitlist.stayed,
+            effects.Interrupted: renewer.interrupted,
+            effects.Forgotten: renewer.forgotten,
             effects.Detach: self._detach,
             effects.Rebuild: lambda record, effect: spawn(renewer.rebuild(record, effect.renewal)),
             effects.Renumbered: self.sessions.renumbered,
-            effects.WentOn: lambda record, effect: waitlist.went_on(record, effect.cause),
+            effects.WentOn: waitlist.went_on,
             effects.Lost: lambda record, effect: spawn(renewer.go_on_without(record, effect)),
             effects.Over: self._over,
         }

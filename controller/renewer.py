@@ -19,7 +19,7 @@ from dataclasses import replace
 from controller.api.errors import ControllerError, NotPossibleError
 from controller.api.messages import EndCause, Mode
 from controller.book import Book
-from controller.effects import Lost
+from controller.effects import Forgotten, Interrupted, Lost
 from controller.jobs import Job
 from controller.lost import what_it_lacks
 from controller.record import Record, Trouble, stored
@@ -84,17 +84,17 @@ class Renewer:
             except sqlite3.Error as error:
                 logger.debug("job %s: who was dropped is not saved: %s", job.spec.name, error)
 
-    def interrupted(self, record: Record, cause: Cause, reason: str) -> None:
-        """A job can go on under a new generation only. It may have ended, or been moved on, meanwhile."""
+    def interrupted(self, record: Record, effect: Interrupted) -> None:
+        """A job can go on under a new generation only. It may have ended meanwhile."""
         if record.job.is_set_up:
-            self.begin(record, cause, reason)
+            self.begin(record, effect.cause, effect.reason)
 
-    def forgotten(self, record: Record, reason: str) -> None:
+    def forgotten(self, record: Record, effect: Forgotten) -> None:
         """A leaf has lost sums of a job that nobody else has."""
         if record.job.is_set_up:
-            self.begin(record, Cause.SWITCH_RESTARTED, reason)
+            self.begin(record, Cause.SWITCH_RESTARTED, effect.reason)
         else:
-            self._engine.act(record, lambda job, now: job.end(reason, EndCause.CANNOT_GO_ON))
+            self._engine.act(record, lambda job, now: job.end(effect.reason, EndCause.CANNOT_GO_ON))
 
     def detach(self, record: Record) -> None:
         """Nothing of the generation so far may be added up any more; its guards stay like an ended job's."""
@@ -168,7 +168,7 @@ class Renewer:
                 return replace(plan, renewals=before.renewals, renewal_reason=before.renewal_reason)
             return replace(plan, renewals=before.renewals + 1, renewal_reason=reason)
 
-        away = self._why_away(draft)
+        away = self._manager.why_away(draft.job.members, usable=False)
         if away and _has_backup(draft.job):
             return counted(installer.by_ring(draft.job, away, generation=number, backup=True))
         try:
@@ -219,7 +219,7 @@ class Renewer:
                     return
                 plan = replace(plan, mode=Mode.RING, mode_reason=why)
             record.unsaved = True
-        record.trouble, record.waits_for = Trouble(), ""
+        record.trouble, record.waits_for, record.stuck = Trouble(), "", False
         if record.unsaved:
             record.trouble.save_at = self._engine.clock() + _RETRY_S
         if draft.places:
@@ -259,7 +259,7 @@ class Renewer:
     def _discard(self, draft: Record) -> None:
         """Take away what was written for a generation that nobody has heard of."""
         draft.installing, draft.unheard = False, True
-        if draft.places:
+        if draft.places and draft.job.live:
             draft.job.discard()
             draft.free_at = self._engine.awake()
             self._engine.spawn(self._places.clean(draft))
@@ -269,19 +269,6 @@ class Renewer:
             record.trouble.retry = number, self._engine.clock() + _RETRY_S
 
     # Switches that are away
-
-    def _why_away(self, record: Record) -> str:
-        """Which switch that a job's workers cannot reach each other without is away; empty if none."""
-        manager = self._manager
-        tree = Tree.of(manager.config, record.job.members)
-        for leaf in tree.leaves:
-            switch = manager.switches[leaf]
-            if not switch.switch.connected:
-                return f"switch {leaf} is away: {switch.switch.state}"
-        state = manager.links.state.draining(())
-        if tree.two_level and manager.config.links and not tree.spines(state):
-            return tree.graph.why_apart(tree.leaves, state)
-        return ""
 
     def tick(self) -> None:
         """Time has passed."""
@@ -305,7 +292,7 @@ class Renewer:
         job, trouble, manager = record.job, record.trouble, self._manager
         if job.plan is None or job.world_size == 1:
             return
-        away = self._why_away(record)
+        away = manager.why_away(job.members, usable=False)
         if not away:
             record.waits_for, trouble.away_since, trouble.said_at = "", None, None
             tree = Tree.of(manager.config, job.members)

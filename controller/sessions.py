@@ -28,7 +28,6 @@ from controller.jobs import Job
 from controller.record import Mailbox, Record
 from controller.renewals import Cause
 from controller.renewer import Renewer
-from controller.seats import require_alike
 from controller.specs import Member, Timing
 from controller.states import State
 from controller.switch_manager import SwitchManager
@@ -143,7 +142,7 @@ class Sessions:
             before.broken()  # this worker's own, of which nobody has noticed that it is gone
         if job.has_not_heard(member):
             return self._told_again(record, member.rank)
-        require_alike(job.spec, job.seats, member, world_size, tenant, elastic=elastic, free=job.explicit)
+        job.check(member, world_size, tenant, elastic=elastic)
         if why := self._why_not_qps(member):
             raise QueuePairTakenError(f"{why}: use another QP number")
         self._book.by_name[name] = record

@@ -63,63 +63,33 @@ class State(Enum):
         return Phase.RUNNING if self in (*MOVING, *RENEWING) else Phase[self.name]
 
 
-class Event(Enum):
-    """What changes that."""
-
-    JOINED = auto()
-    ALL_JOINED = auto()
-    ALL_WITHDREW = auto()  # nobody who joined is left
-    INSTALLED = auto()
-    ALL_UP = auto()
-    HAD_RUN = auto()  # a worker comes back from a generation that this controller had not seen run
-    MOVE = auto()
-    ALL_PAUSED = auto()
-    ALL_HOLD = auto()
-    MOVED = auto()
-    CALLED_OFF = auto()
-    RENEW = auto()
-    ALL_STAND = auto()
-    REBUILT = auto()
-    END = auto()
-
-
 MOVING: Final = (State.PAUSING, State.HOLDING, State.RELOCATING)
 RENEWING: Final = (State.ASKING, State.REBUILDING, State.RAISING)
 
-_GOES_ON: Final = {Event.RENEW: State.ASKING, Event.END: State.ENDED}
+_GOES_ON: Final = (State.ASKING, State.ENDED)
 
-TRANSITIONS: Final[Mapping[State, Mapping[Event, State]]] = {
-    State.CREATED: {
-        Event.JOINED: State.JOINING,
-        Event.ALL_JOINED: State.INSTALLING,
-        Event.END: State.ENDED,
-    },
-    State.JOINING: {
-        Event.JOINED: State.JOINING,
-        Event.ALL_JOINED: State.INSTALLING,
-        Event.ALL_WITHDREW: State.CREATED,
-        Event.END: State.ENDED,
-    },
-    State.INSTALLING: {Event.INSTALLED: State.READY, Event.END: State.ENDED},
-    State.READY: {Event.ALL_UP: State.RUNNING, Event.HAD_RUN: State.RUNNING, **_GOES_ON},
-    State.RUNNING: {Event.MOVE: State.PAUSING, **_GOES_ON},
-    State.PAUSING: {Event.ALL_PAUSED: State.HOLDING, Event.CALLED_OFF: State.RUNNING, **_GOES_ON},
-    State.HOLDING: {Event.ALL_HOLD: State.RELOCATING, Event.CALLED_OFF: State.RUNNING, **_GOES_ON},
-    State.RELOCATING: {Event.MOVED: State.RUNNING, **_GOES_ON},
-    State.ASKING: {Event.ALL_STAND: State.REBUILDING, **_GOES_ON},
-    State.REBUILDING: {Event.REBUILT: State.RAISING, **_GOES_ON},
-    State.RAISING: {Event.ALL_UP: State.RUNNING, **_GOES_ON},
-    State.ENDED: {},
+TRANSITIONS: Final[Mapping[State, tuple[State, ...]]] = {
+    State.CREATED: (State.JOINING, State.INSTALLING, State.ENDED),
+    State.JOINING: (State.JOINING, State.INSTALLING, State.CREATED, State.ENDED),  # CREATED: all withdrew
+    State.INSTALLING: (State.READY, State.ENDED),
+    State.READY: (State.RUNNING, *_GOES_ON),
+    State.RUNNING: (State.PAUSING, *_GOES_ON),
+    State.PAUSING: (State.HOLDING, State.RUNNING, *_GOES_ON),  # RUNNING: called off
+    State.HOLDING: (State.RELOCATING, State.RUNNING, *_GOES_ON),
+    State.RELOCATING: (State.RUNNING, *_GOES_ON),
+    State.ASKING: (State.REBUILDING, *_GOES_ON),  # ASKING: once more, under another number
+    State.REBUILDING: (State.RAISING, *_GOES_ON),
+    State.RAISING: (State.RUNNING, *_GOES_ON),
+    State.ENDED: (),
 }
 
 
 class TransitionError(Exception):
-    """A defect of the controller: what cannot happen in a state was to happen."""
+    """A defect of the controller: a job was to come to a state that does not follow from its own."""
 
 
-def after(state: State, event: Event) -> State:
-    """The state that follows. TransitionError."""
-    try:
-        return TRANSITIONS[state][event]
-    except KeyError:
-        raise TransitionError(f"{event.name} cannot happen to a job that is {state.name}") from None
+def require(before: State, after: State) -> State:
+    """The state after. TransitionError."""
+    if after not in TRANSITIONS[before]:
+        raise TransitionError(f"a job that is {before.name} cannot be {after.name} next")
+    return after

@@ -18,7 +18,9 @@ from controller.marks import mark_in
 from controller.places import Places
 from controller.retired import STRAGGLERS_S
 from controller.setup import Installer
+from controller.specs import Member
 from controller.store import Store
+from controller.trees import Tree
 from controller.updates import SwitchError
 from controller.upkeep import Upkeep
 
@@ -108,6 +110,21 @@ class SwitchManager:
         return chosen
 
     # What comes and goes.
+
+    def why_away(self, members: Sequence[Member], *, usable: bool) -> str:
+        """Which switch that workers cannot reach each other without is away; empty if none.
+
+        With `usable`, which they cannot have slots on: it has not been looked over, or is drained.
+        """
+        tree = Tree.of(self.config, members)
+        for leaf in tree.leaves:
+            switch = self.switches[leaf]
+            if not (switch.ready if usable else switch.switch.connected):
+                return f"switch {leaf} is away: {switch.switch.state}"
+        state = self.links.state if usable else self.links.state.draining(())
+        if tree.two_level and (usable or self.config.links) and not tree.spines(state):
+            return tree.graph.why_apart(tree.leaves, state)
+        return ""
 
     def on_switch_change(self, name: str) -> None:
         """A switch came or went."""

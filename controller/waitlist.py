@@ -33,7 +33,7 @@ from controller.admission import (
 from controller.api.errors import ControllerError, NoResourcesError, NotPossibleError
 from controller.api.messages import Mode
 from controller.book import Book
-from controller.effects import Over, Relocate
+from controller.effects import Forgotten, Over, Relocate, Stayed, WentOn
 from controller.jobs import Job
 from controller.places import HalfOffError
 from controller.record import Queueing, Record
@@ -203,7 +203,7 @@ class Waitlist:
                 await self._manager.places.take_off(record, plan)
             except HalfOffError as error:
                 why = str(error)
-                self._renewer.forgotten(record, why)
+                self._engine.post(record, Forgotten(why))
             except (ControllerError, StoreError, sqlite3.Error) as error:
                 why = str(error)
             finally:
@@ -252,15 +252,16 @@ class Waitlist:
                 record.renumbered_at = now
                 self._move(record, Mode.IN_NETWORK)
 
-    def went_on(self, record: Record, cause: Cause) -> None:
+    def went_on(self, record: Record, effect: WentOn) -> None:
         """A renewal is over."""
-        plan = record.job.plan
-        if cause is Cause.MOVED_IN and plan is not None and plan.mode is Mode.RING:
+        plan, record.renumbered_at = record.job.plan, None
+        if effect.cause is Cause.MOVED_IN and plan is not None and plan.mode is Mode.RING:
             self._failed(record, Mode.IN_NETWORK, plan.mode_reason)
         self.started(record)
 
-    def stayed(self, record: Record, reason: str) -> None:
+    def stayed(self, record: Record, effect: Stayed) -> None:
         """A move was called off."""
+        reason = effect.reason
         logger.warning("job %s stays where it is: %s", record.job.spec.name, reason)
         mode = Mode.IN_NETWORK if record.moving_out is None else Mode.RING
         record.moving_out = None
@@ -389,15 +390,7 @@ class Waitlist:
         )
 
     def _why_away(self, record: Record) -> str:
-        """What a job needs that cannot be used."""
-        manager = self._manager
-        tree = Tree.of(manager.config, record.job.members)
-        for leaf in tree.leaves:
-            if not manager.switches[leaf].ready:
-                return f"switch {leaf} is away: {manager.switches[leaf].switch.state}"
-        if tree.two_level and not tree.spines(manager.links.state):
-            return tree.graph.why_apart(tree.leaves, manager.links.state)
-        return ""
+        return self._manager.why_away(record.job.members, usable=True)
 
     def _counted(self) -> list[Demand]:
         """What counts for tenants: what has a place, is getting one, or is on its way in."""

@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from controller.api.errors import ConflictError, InvalidRequestError, NotPossibleError
 from controller.api.messages import (
     Abort,
+    Called,
     EndCause,
     Ended,
     FromController,
@@ -751,3 +752,26 @@ def test_who_is_being_given_up_or_keeps_a_renewal_waiting_is_not_told_that_it_be
     assert any(isinstance(effect, Lost) and effect.rank == 2 for effect in job.take_effects())
     job.hear(2, Heartbeat(number=9), 9.0)
     assert job.take_effects() == []
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_a_job_that_runs_takes_nobody_in_even_if_it_has_lost_that_rank(size: int) -> None:
+    """As where a process that died is started once more."""
+    job = elastic(size)
+    job.closed(size - 1)
+    (lost,) = [effect for effect in job.take_effects() if isinstance(effect, Lost)]
+    job.go_on_without(lost.token, lost.reason)
+    job.renew(80, Cause.WORKER_LOST, lost.reason, 1.0)
+    with pytest.raises(ConflictError, match="is running and takes nobody in, rank .* under another name"):
+        job.join(member(size - 1), size, 1.0, elastic=True)
+    assert len(job.seats) == size - 1
+
+
+def test_a_mismatch_and_a_silence_that_end_a_job_at_once_end_it_once() -> None:
+    """Of a job that is only ready, as a controller that was restarted with a full disk may know it."""
+    job = ready(2)
+    job.hear(0, Abort("sizes differ", Called(4, "all_reduce")), 10.0)
+    job.tick(10.0 + 2 * TIMING.lost_timeout_s)
+    assert isinstance(job.outcome, Ended)
+    assert job.outcome.cause is EndCause.MISMATCH
+    assert [type(effect) for effect in job.take_effects()].count(Over) == 1
