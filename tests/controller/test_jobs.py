@@ -762,7 +762,7 @@ def test_a_job_that_runs_takes_nobody_in_even_if_it_has_lost_that_rank(size: int
     (lost,) = [effect for effect in job.take_effects() if isinstance(effect, Lost)]
     job.go_on_without(lost.token, lost.reason)
     job.renew(80, Cause.WORKER_LOST, lost.reason, 1.0)
-    with pytest.raises(ConflictError, match="is running and takes nobody in, rank .* under another name"):
+    with pytest.raises(ConflictError, match=r"is running and takes nobody in, rank .* under another name"):
         job.join(member(size - 1), size, 1.0, elastic=True)
     assert len(job.seats) == size - 1
 
