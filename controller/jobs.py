@@ -124,9 +124,10 @@ class Job(RenewableJob):
         return self.phase is Phase.READY and seat is not None and seat.member == member and not seat.up
 
     def join_again(self, rank: int, now: float) -> None:
-        """It is told so once more."""
+        """It is told so once more, and belongs to this generation: it has never heard of another."""
+        assert self.plan is not None
         seat = self.seats[rank]
-        seat.connected = True
+        seat.connected, seat.generation = True, self.plan.generation
         self.heard(rank, now)
         self._tell(rank, self._ready(rank))
 
