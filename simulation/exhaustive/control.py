@@ -204,13 +204,11 @@ class ControlExplorer(Search[State]):
         return found
 
     def _in_time(self, state: State, controller: ControllerFacts) -> Iterator[Choice]:
-        asks = False
         for rank in self.ranks:
             facts = self.facts(state, rank)
             if facts is not None and facts.timer == "ask" and state.stalled != rank:
-                asks = True
                 yield Choice("ask", rank)
-        if controller.up and controller.switch_up and not asks:
+        if controller.up and controller.switch_up:
             yield Choice("time")
 
     def _to_worker(self, state: State, rank: int) -> Iterator[Choice]:

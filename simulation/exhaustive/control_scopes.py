@@ -72,6 +72,13 @@ CONTROL_SCOPES = {
         ControlScope(name="control-stall", about="a worker is given up, and wakes", elastic=True, stalls=1),
         ControlScope(name="control-break", about="a stream breaks, and is resumed", breaks=1),
         ControlScope(name="control-crash", about="the controller starts on its database", crashes=1),
+        ControlScope(
+            name="control-crash-elastic",
+            about="the same, and leases are asked for",
+            elastic=True,
+            collectives=1,
+            crashes=1,
+        ),
         ControlScope(name="control-away", about="the switch comes back empty: a renewal", aways=1),
         ControlScope(name="control-move", about="out of the switch by a move, back by a renewal", moves=1),
         ControlScope(name="control-renumber", about="a planned renewal", renumbers=1),

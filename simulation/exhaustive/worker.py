@@ -223,6 +223,10 @@ class WorkerPart:
 
     def _timer(self) -> None:
         """Open a stream again, or ask for the lease again."""
+        if self.talks:  # nobody will answer what was asked before, as nothing is under way
+            lease = self.session._lease
+            lease._number -= len(lease._sent)
+            lease._sent.clear()
         while (due := self.session.next_timeout()) is not None:
             self.now = max(self.now, due)
             self.session.timeout(self.now)

@@ -10,6 +10,7 @@ import pytest
 
 from controller.allocator import SwitchAllocator
 from controller.api.messages import Renewing
+from controller.jobs import Job
 from controller.moves import Move
 from controller.places import Places
 from controller.renewals import Renewal
@@ -237,6 +238,18 @@ def phases_are_not_saved(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("controller.store.Store.save_phase", lambda self, *what, **how: None)
 
 
+def nobody_knows_who_joins_again(patch: pytest.MonkeyPatch) -> None:
+    """A controller that was restarted has heard no generation of it, and answers nobody's heartbeats."""
+    join_again = Job.join_again
+
+    def forgets(self: Job, rank: int, now: float) -> None:
+        known = self.seats[rank].generation
+        join_again(self, rank, now)
+        self.seats[rank].generation = known
+
+    patch.setattr(Job, "join_again", forgets)
+
+
 AWAY = scope_of("control-away", collectives=1)
 NEVER = "nothing will ever happen again"
 IMPATIENT = "nobody failed, and patience was over"
@@ -255,6 +268,12 @@ SLOWLY = [
     Planted("Renewed early", renewed_before_all_have_said_where_they_stand, AWAY, "are not connected"),
     Planted("Start early", started_before_all_are_up, scope_of("control-renumber"), "are not connected"),
     Planted("Moved early", moved_when_one_holds, scope_of("control-move"), NEVER),
+    Planted(
+        "nobody knows who joins again",
+        nobody_knows_who_joins_again,
+        scope_of("control-crash-elastic"),
+        "from here no end can be reached",
+    ),
     Planted("phase not saved", phases_are_not_saved, scope_of("control-crash"), "generations that run"),
 ]
 
@@ -278,5 +297,5 @@ def require_found(planted: Planted, monkeypatch: pytest.MonkeyPatch) -> None:
     assert planted.says in found.wrong
     said = list(ControlExplorer(planted.scope).play(found.choices))
     assert len(said) == len(found.choices) + 1
-    at_an_end = found.wrong.startswith((NEVER, "all workers are over"))
+    at_an_end = found.wrong.startswith((NEVER, "from here", "all workers are over"))
     assert at_an_end or said[-1].strip() == found.wrong
