@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 class Engine:
     """`handlers`: what is done for each kind of effect, which may call `act` again: what comes out of that is
-    carried out behind all that has come up before. `acts`: how many calls there were.
+    carried out behind all that has come up before. `on_act`: called at each `act`.
 
     `stood_still`: called with the seconds that the process itself was stopped for, and the time now.
     `stopping`: nothing new is to be begun. Not thread-safe: one event loop.
@@ -27,7 +27,7 @@ class Engine:
         self.clock = clock
         self.handlers: dict[type, Callable[[Record, Any], None]] = {}
         self.stood_still: list[Callable[[float, float], None]] = []
-        self.acts = 0
+        self.on_act: list[Callable[[], None]] = []
         self.stopping = False
         self._interval_s = interval_s
         self._looked_at: float | None = None
@@ -37,7 +37,8 @@ class Engine:
 
     def act(self, record: Record, call: Callable[[Job, float], None]) -> None:
         """Call a job's state machine, and do what it asks for. Raises what the call does."""
-        self.acts += 1
+        for tell in self.on_act:
+            tell()
         call(record.job, self.clock())
         self.post(record, *record.job.take_effects())
 

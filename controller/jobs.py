@@ -231,8 +231,10 @@ class Job:
         return self._state is State.READY and seat is not None and seat.member == member and not seat.up
 
     def join_again(self, rank: int, now: float) -> None:
-        """It is told so once more."""
-        self.seats[rank].connected = True
+        """It is told so once more, and belongs to this generation: it has never heard of another."""
+        assert self.plan is not None
+        seat = self.seats[rank]
+        seat.connected, seat.generation = True, self.plan.generation
         self._heard(rank, now)
         self._tell(rank, self._ready(rank))
 

@@ -75,11 +75,11 @@ class Waitlist:
         self._made_room_for: Record | None = None
         self._due = self._scheduled = False
         self._looked_at = self._preempting_from = 0.0
-        # What waits and what can be had; until something changes, as the engine's number of acts tells.
-        self._standing: tuple[int, dict[Record, Demand], Decision] | None = None
+        self._standing: tuple[dict[Record, Demand], Decision] | None = None  # until something changes
         manager.installer.shape = self.shape
         manager.installer.admit = self.admit
         manager.on_room.append(self.changed)
+        manager.engine.on_act.append(self._look_anew)
 
     def set_quotas(self, quotas: Quotas | None) -> None:
         """Other quotas (None: the configuration's). Jobs that have slots keep them."""
@@ -128,6 +128,10 @@ class Waitlist:
         if not self._scheduled:
             self._scheduled = True
             loop.call_soon(self._look_now)
+
+    def _look_anew(self) -> None:
+        """Something has happened to a job; what `waitlisted` said may be old."""
+        self._standing = None
 
     def tick(self) -> None:
         """Time has passed."""
@@ -250,7 +254,11 @@ class Waitlist:
             tried = record.renumbered_at is not None and now < record.renumbered_at + _RENUMBER_AGAIN_S
             if due and not tried and not record.job.why_not_move():
                 record.renumbered_at = now
-                self._move(record, Mode.IN_NETWORK)
+                self.renumber(record)
+
+    def renumber(self, record: Record) -> None:
+        """Let a job that runs in the network go on there under a new generation, as it can be moved now."""
+        self._move(record, Mode.IN_NETWORK)
 
     def went_on(self, record: Record, effect: WentOn) -> None:
         """A renewal is over."""
@@ -316,12 +324,12 @@ class Waitlist:
 
     def waitlisted(self, record: Record) -> Queued | None:
         """What a job waits for; None where it does not."""
-        if self._standing is None or self._standing[0] != self._engine.acts:
+        if self._standing is None:
             demands = self._demands(ready_only=False)
             still = [demand for record, demand in demands.items() if not _moves_in(record.job)]
             decision = decide(self.quotas, self._rooms(), self._counted(), still)
-            self._standing = (self._engine.acts, demands, decision)
-        _, demands, decision = self._standing
+            self._standing = (demands, decision)
+        demands, decision = self._standing
         demand = demands.get(record)
         if demand is None or record.queueing is None:
             return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import typer
 
@@ -13,8 +13,8 @@ from p4reduce.failing import EXIT_INTERRUPTED
 from topologies.errors import TopologyError
 
 if TYPE_CHECKING:
-    from simulation.exhaustive.found import Found
-    from simulation.exhaustive.scopes import Scope
+    from simulation.exhaustive.found import Explored, Found
+    from simulation.exhaustive.search import Search
 
 _LIST = "list"
 
@@ -27,37 +27,35 @@ class Tell(Protocol):
 
 def explore(name: str, choices: str | None, json_file: Path | None, tell: Tell) -> None:
     """Explore the scope of that name, list all, or play one order of it."""
-    from simulation.exhaustive.scopes import SCOPES, UnknownScopeError, scope_of
+    from simulation.exhaustive.catalogue import ALL, any_scope, explorer_of
+    from simulation.exhaustive.scopes import UnknownScopeError
 
     if name == _LIST:
-        for scope in SCOPES.values():
-            tell(f"{scope.name:20} {scope.about}: {scope.in_words()}")
+        for scope in ALL.values():
+            tell(f"{scope.name:24} {scope.about}: {scope.in_words()}")
         if json_file is not None:
-            output.write_json(json_file, {"scopes": [scope.as_json() for scope in SCOPES.values()]})
+            output.write_json(json_file, {"scopes": [scope.as_json() for scope in ALL.values()]})
         return
     try:
-        scope = scope_of(name)
+        explorer = explorer_of(any_scope(name))
     except UnknownScopeError as error:
         raise TopologyError(f"--exhaustive: {error}") from error
     if choices is not None:
-        _play(scope, choices.split(), tell)
+        _play(explorer, choices.split(), tell)
     else:
-        _explore(scope, json_file, tell)
+        _explore(explorer, json_file, tell)
 
 
-def _play(scope: Scope, choices: list[str], tell: Tell) -> None:
-    from simulation.exhaustive.explorer import Explorer
-
+def _play(explorer: Search[Any], choices: list[str], tell: Tell) -> None:
     try:
-        for line in Explorer(scope).play(choices):
+        for line in explorer.play(choices):
             tell(line)
     except ValueError as error:
         raise TopologyError(f"--choices: {error}") from error
 
 
-def _explore(scope: Scope, json_file: Path | None, tell: Tell) -> None:
-    from simulation.exhaustive.explorer import Explorer
-
+def _explore(explorer: Search[Any], json_file: Path | None, tell: Tell) -> None:
+    scope = explorer.searched
     tell(f"{scope.name}: {scope.in_words()}")
     said = time.monotonic()
 
@@ -67,7 +65,7 @@ def _explore(scope: Scope, json_file: Path | None, tell: Tell) -> None:
             said = time.monotonic()
             output.note(f"{found.states:,} states, depth {found.depth}, {found.seconds:.0f} s")
 
-    found = Explorer(scope).explore(say=say)
+    found = explorer.explore(say=say)
     if json_file is not None:
         output.write_json(json_file, found.as_json())
     tell(
@@ -76,7 +74,7 @@ def _explore(scope: Scope, json_file: Path | None, tell: Tell) -> None:
     )
     tell("checked: " + ", ".join(f"{n:,} {what}" for what, n in sorted(found.checks.items())))
     if found.wrong:
-        _tell_failure(scope, found, tell)
+        _tell_failure(explorer, scope, found, tell)
         raise typer.Exit(1)
     if found.interrupted:
         output.complain(
@@ -86,11 +84,9 @@ def _explore(scope: Scope, json_file: Path | None, tell: Tell) -> None:
     tell("nothing is wrong in any of them")
 
 
-def _tell_failure(scope: Scope, found: Found, tell: Tell) -> None:
-    from simulation.exhaustive.explorer import Explorer
-
+def _tell_failure(explorer: Search[Any], scope: Explored, found: Found, tell: Tell) -> None:
     tell(f"after {len(found.choices)} choices, the fewest: {found.wrong}", style="red")
-    for line in Explorer(scope).play(found.choices):
+    for line in explorer.play(found.choices):
         tell(f"  {line}")
     tell(
         f"  play it again: p4reduce simulate-faults --exhaustive {scope.name} --choices "

@@ -28,9 +28,7 @@ nothing more can happen, all calls are complete; and from every state such an en
 from __future__ import annotations
 
 import marshal
-import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
@@ -39,17 +37,17 @@ from host_agent.transport import FailureCode
 from host_agent.wire import psn as psn_math
 from simulation.exhaustive import hosts as of_hosts
 from simulation.exhaustive import rack as of_rack
-from simulation.exhaustive.found import Choice, Found, Graph, spell
+from simulation.exhaustive.found import Choice
 from simulation.exhaustive.hosts import Hosts
 from simulation.exhaustive.rack import Rack
 from simulation.exhaustive.scopes import Scope
+from simulation.exhaustive.search import Broken, Search
 from simulation.exhaustive.values import Meanings, in_words
 from simulation.switch.state import serial_age
 
 Queues = tuple[tuple[int, ...], ...]
 LOST, DOUBLED, OVERTAKEN, HASTY, RESTARTS, RENEWALS, TOGETHER = range(7)
 VERBS = {"arrive": None, "lose": LOST, "double": DOUBLED, "overtake": OVERTAKEN}
-SAY_EVERY = 5000  # states
 
 
 @dataclass(frozen=True)
@@ -63,19 +61,15 @@ class State:
     budget: tuple[int, ...]
 
 
-class Broken(AssertionError):
-    """An invariant is."""
-
-
-class Explorer:
+class Explorer(Search[State]):
     """One scope."""
 
     def __init__(self, scope: Scope) -> None:
+        super().__init__(scope)
         self.scope = scope
         self.ranks = scope.ranks
         self.hosts = Hosts(scope, Meanings(scope))
         self.rack = Rack(scope)
-        self.checks: Counter[str] = Counter()
 
     def first(self) -> State:
         """Everybody has posted and sent what may be sent; nothing has arrived."""
@@ -226,11 +220,13 @@ class Explorer:
             if text:
                 raise Broken(text)
 
-    # All of it.
+    # Ends, and states that are the same.
 
-    def is_good_end(self, state: State) -> bool:
-        """All is complete; or somebody has heard that ranks disagree."""
-        return self.is_told(state) or all(self.hosts.facts[host].complete for host in state.hosts)
+    def why_bad_end(self, state: State) -> str:
+        """All is complete, or somebody has heard that ranks disagree."""
+        if self.is_told(state) or all(self.hosts.facts[host].complete for host in state.hosts):
+            return ""
+        return f"nothing will ever happen again: {self.in_words(state)}"
 
     def is_told(self, state: State) -> bool:
         """Who hears it from the switch ends the job, and the controller tells those that have not."""
@@ -256,98 +252,22 @@ class Explorer:
         n = self.ranks
         return links[k:n] + links[:k] + links[n + k :] + links[n : n + k]
 
-    def explore(
-        self, *, most_states: int | None = None, say: Callable[[Found], None] = lambda found: None
-    ) -> Found:
-        """All states, or until an invariant is broken, or Ctrl-C. `most_states`: a limit for tests."""
-        found = Found(self.scope, checks=self.checks)
-        started = time.monotonic()
-        try:
-            self._explore(found, most_states, say, started)
-        except KeyboardInterrupt:
-            found.interrupted = True
-        found.seconds = time.monotonic() - started
-        return found
-
-    def _explore(
-        self, found: Found, most_states: int | None, say: Callable[[Found], None], started: float
-    ) -> None:
-        graph = Graph()
-        try:
-            first = self.first()
-        except Broken as broken:
-            found.wrong = str(broken)
-            return
-        seen = {self.key(first): 0}
-        graph.add(0, Choice("begin"))
-        level = [(0, first)]
-        while level:
-            following = []
-            for number, state in level:
-                found.states += 1
-                if found.states % SAY_EVERY == 0:
-                    found.seconds = time.monotonic() - started
-                    say(found)
-                end = True
-                for choice in self.choices(state):
-                    end = False
-                    found.transitions += 1
-                    try:
-                        after = self.after(state, choice)
-                    except Broken as broken:
-                        found.wrong, found.choices = str(broken), graph.way(number, choice)
-                        return
-                    key = self.key(after)
-                    reached = seen.get(key)
-                    if reached is None:
-                        reached = seen[key] = len(seen)
-                        graph.add(number, choice)
-                        following.append((reached, after))
-                    graph.edge(number, reached)
-                if self.is_told(state):
-                    graph.end(number)
-                if end:
-                    found.ends += 1
-                    graph.end(number)
-                    self.checks["ends"] += 1
-                    if not self.is_good_end(state):
-                        found.wrong = f"nothing will ever happen again: {self._in_words(state)}"
-                        found.choices = graph.way(number)
-                        return
-                if most_states is not None and found.states >= most_states:
-                    return
-            level = following
-            found.depth += bool(level)
-        stuck = graph.stuck()
-        self.checks["ways to an end"] += found.states
-        if stuck is not None:
-            found.wrong, found.choices = "from here no end can be reached", graph.way(stuck)
-
-    def _in_words(self, state: State) -> str:
+    def in_words(self, state: State) -> str:
         return "; ".join(
             f"rank {rank}: sent {f.sent}, received {f.received}, acknowledged {f.acked}"
             + (f", failed ({f.failed.name})" if f.failed else "")
             for rank, f in enumerate(self.hosts.facts[host] for host in state.hosts)
         )
 
-    # One again.
+    def spell(self, choice: Choice) -> str:
+        """As `--choices` has it: links up to the switch, then down to a rank."""
+        if choice.verb in ("restart", "renew"):
+            return choice.verb
+        if choice.verb == "timer":
+            return f"timer{choice.number}"
+        return f"{choice.verb}:{choice.link}" + (f".{choice.number}" if choice.verb == "late" else "")
 
-    def play(self, choices: Sequence[str]) -> Iterator[str]:
-        """What each choice does, in words; ends with what is broken."""
-        state = self.first()
-        for text in choices:
-            possible = {spell(choice): choice for choice in self.choices(state)}
-            if text not in possible:
-                raise ValueError(f"{text!r} is not possible here: {' '.join(possible) or 'nothing is'}")
-            yield f"{text:14} {self._explain(state, possible[text])}"
-            try:
-                state = self.after(state, possible[text])
-            except Broken as broken:
-                yield f"{'':14} {broken}"
-                return
-        yield f"{'':14} {self._in_words(state)}"
-
-    def _explain(self, state: State, choice: Choice) -> str:
+    def explain(self, state: State, choice: Choice) -> str:
         if choice.verb in ("timer", "restart", "renew"):
             words = {"timer": f"a timer of rank {choice.number} is due", "restart": "the switch restarts"}
             return words.get(choice.verb, "the job is renewed")

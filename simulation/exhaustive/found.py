@@ -4,35 +4,39 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
-from simulation.exhaustive.scopes import Scope
+
+class Explored(Protocol):
+    """A scope."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def about(self) -> str: ...
+
+    def as_json(self) -> dict[str, Any]: ...
+
+    def in_words(self) -> str: ...
 
 
 @dataclass(frozen=True)
 class Choice:
-    """`link`: of a frame; `number`: of those that are late, or a rank."""
+    """`link`: of a frame, or a worker; `number`: of those that are late, or a rank."""
 
     verb: str
     link: int = 0
     number: int = 0
 
 
-def spell(choice: Choice) -> str:
-    """As `--choices` has it: up to the switch, down to a rank."""
-    if choice.verb in ("restart", "renew"):
-        return choice.verb
-    if choice.verb == "timer":
-        return f"timer{choice.number}"
-    return f"{choice.verb}:{choice.link}" + (f".{choice.number}" if choice.verb == "late" else "")
-
-
 @dataclass
 class Found:
     """How far an exploration came, and what it found. `choices`: to the state that is wrong."""
 
-    scope: Scope
+    scope: Explored
     states: int = 0
     transitions: int = 0
     ends: int = 0
@@ -61,7 +65,8 @@ class Found:
 class Graph:
     """How states were reached first, and all ways between them."""
 
-    def __init__(self) -> None:
+    def __init__(self, spell: Callable[[Choice], str]) -> None:
+        self.spell = spell
         self.parents = array("L")
         self.by: list[Choice] = []
         self.known: dict[Choice, Choice] = {}  # each is kept once
@@ -86,7 +91,7 @@ class Graph:
         while number:
             choices.append(self.by[number])
             number = self.parents[number]
-        return [spell(choice) for choice in reversed(choices)]
+        return [self.spell(choice) for choice in reversed(choices)]
 
     def stuck(self) -> int | None:
         """The first state from which no end can be reached."""

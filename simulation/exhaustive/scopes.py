@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 HALF, WHOLE, LAST_PSN = 2**31, 2**32, 2**24 - 1
+ScopeT = TypeVar("ScopeT")
 
 
 class UnknownScopeError(ValueError):
@@ -270,6 +272,11 @@ SCOPES = {
 
 def scope_of(name: str) -> Scope:
     """UnknownScopeError names those that there are."""
-    if name not in SCOPES:
-        raise UnknownScopeError(f"there is no scope {name!r}: known are {', '.join(SCOPES)}")
-    return SCOPES[name]
+    return named(name, SCOPES)
+
+
+def named(name: str, scopes: Mapping[str, ScopeT]) -> ScopeT:
+    """One of `scopes`; UnknownScopeError names them."""
+    if name not in scopes:
+        raise UnknownScopeError(f"there is no scope {name!r}: known are {', '.join(scopes)}")
+    return scopes[name]

@@ -10,12 +10,14 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import heapq
+import logging
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 NS = 1_000_000_000
+_logger = logging.getLogger("controller.loop")
 
 
 class Clock:
@@ -189,4 +191,6 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         return task
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """Of a task that was killed on its way; what the controller calls a defect, it logs itself."""
+        """A defect is logged, as the controller logs its own; nothing of a task that was killed."""
+        if (error := context.get("exception")) is not None:
+            _logger.error("%s", context.get("message"), exc_info=error)

@@ -48,12 +48,15 @@ def test_an_effect_that_cannot_be_carried_out_keeps_no_other_from_it(engine: Eng
 
 
 def test_a_call_that_is_refused_leaves_the_queue_as_it_is(engine: Engine) -> None:
+    acted: list[None] = []
+    engine.on_act.append(lambda: acted.append(None))
+
     def refuse(job: Job, now: float) -> None:
         raise ValueError(now)
 
     with pytest.raises(ValueError, match="7"):
         engine.act(Record(running(1)), refuse)
-    assert engine.acts == 1
+    assert acted == [None]
 
 
 def test_who_stood_still_holds_it_against_nobody() -> None:

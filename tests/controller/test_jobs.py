@@ -268,6 +268,24 @@ def test_after_a_restart_all_workers_have_to_come_back() -> None:
     assert "rank 1 (h2, 10.0.0.2) has not come back within 30 s" in lost.reason
 
 
+def test_an_elastic_job_trusts_a_worker_that_hears_ready_after_a_restart() -> None:
+    """It has been in no other generation, so nobody's results wait for it to say so."""
+    workers = [(member(rank), token(rank)) for rank in range(2)]
+    spec = JobSpec(name="train", world_size=2, elastic=True)
+    job = Job.recovered(spec, TIMING, PLAN, workers, explicit=False, running=False, now=0.0)
+    job.resume(0, token(0), 1.0, PLAN.generation)
+    assert job.is_doubtful
+    assert job.has_not_heard(member(1))
+    job.join_again(1, 1.0)
+    assert not job.is_doubtful
+    for rank in range(2):
+        job.up(rank, 2.0)
+    told(job)
+    for rank in range(2):
+        job.heartbeat(rank, 1, 3.0)
+        assert told(job, quiet=False) == [(rank, Heartbeat(number=1))]
+
+
 def test_a_worker_that_was_away_when_everybody_left_hears_it_when_it_is_back() -> None:
     job = running(2)
     job.hear(0, Leave(), 1.0)
