@@ -48,7 +48,7 @@ from bench.switch_rig import (
     p4_switch,
     subject,
 )
-from controller.push import Program
+from controller.switches.pipeline import Program
 from topologies.switches import BMV2
 
 ROUTER: Final = Path(__file__).parents[1] / "tests" / "soft_switch" / "programs"

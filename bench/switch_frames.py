@@ -10,12 +10,12 @@ from typing import Final
 
 import numpy as np
 
-from controller.allocator import Region
 from controller.api.messages import Mode
 from controller.entries import Entry, table_entry
-from controller.flows import Ring, leaf_entries, source_port
-from controller.routes import EDGE_PORT, mac_number, switch_mac
-from controller.specs import Member, Plan
+from controller.fabric.flows import Ring, leaf_entries, source_port
+from controller.fabric.routes import EDGE_PORT, mac_number, switch_mac
+from controller.jobs.specs import Member, Plan
+from controller.slots.allocator import Region
 from host_agent.wire.aggregation import (
     CHUNK_LANES,
     SUMMED_BIT,

@@ -18,9 +18,9 @@ from typing import Any, Final
 
 from bench.switch_frames import DEVICE_ID
 from controller.entries import Entry
-from controller.p4rt import P4RuntimeClient
-from controller.push import Program
-from controller.updates import SwitchUnreachableError, Update, UpdateKind
+from controller.switches.p4rt import P4RuntimeClient
+from controller.switches.pipeline import Program
+from controller.switches.updates import SwitchUnreachableError, Update, UpdateKind
 from p4src import CPU_PORT
 from soft_switch.optimiser import VARIABLE as OPTIMISER
 from topologies.namespaces import run

@@ -15,15 +15,15 @@ from typing import Any
 import grpc
 
 from controller.config import Config, ConfigError, read_config
-from controller.configuration import Configuration
-from controller.fabric import ManagedSwitch
-from controller.metrics import ControllerMetrics
-from controller.registry import Registry
-from controller.revisions import Revisions
-from controller.routes import base_entries
-from controller.service import AddressError, ControllerService, make_server
-from controller.store import Store, StoreError
-from controller.switch import Switch
+from controller.configuration.configuration import Configuration
+from controller.database.revisions import Revisions
+from controller.database.store import Store, StoreError
+from controller.fabric.routes import base_entries
+from controller.orchestration.registry import Registry
+from controller.service.metrics import ControllerMetrics
+from controller.service.service import AddressError, ControllerService, make_server
+from controller.switches.managed_switch import ManagedSwitch
+from controller.switches.switch import Switch
 from security.files import TlsError
 from telemetry.address import MetricsError
 from telemetry.server import MetricsServer

@@ -121,7 +121,7 @@ class Config:
     Switches that links lead to from others are spines, all others leaves. A probe goes over each link every
     `probe_interval_s` (0: none); the link is down after `probe_lost` in a row without an answer, and up again
     after `probe_found` in a row with one. `spread`: what is shared out among the spines. `quotas` is what
-    controller/admission.py reads.
+    slots/admission.py reads.
 
     After `renumber_messages` in the network a job goes on under a new generation (docs/protocol.md, "How many
     messages").

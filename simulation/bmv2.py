@@ -20,11 +20,11 @@ from typing import Any, TypeVar
 from finsy.proto import p4r
 
 from controller.entries import Entry, Key, key_of, table_entry
-from controller.p4rt import P4RuntimeClient
-from controller.push import load, shipped_program
-from controller.queries import OP_ECHO
-from controller.routes import EDGE_PORT, ROUTE
-from controller.updates import SwitchError, Update, UpdateKind
+from controller.fabric.routes import EDGE_PORT, ROUTE
+from controller.switches.p4rt import P4RuntimeClient
+from controller.switches.pipeline import load, shipped_program
+from controller.switches.queries import OP_ECHO
+from controller.switches.updates import SwitchError, Update, UpdateKind
 from p4src import CPU_PORT
 from simulation.wires import Bench, Fence, SilentSwitchError, Wire
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from controller.entries import Entry, Group, Key, TableEntry, key_of
-from controller.queries import OP_ECHO
+from controller.switches.queries import OP_ECHO
 from p4src import CPU_PORT, HISTORY_MESSAGES, JSON_PATH, MAX_CHUNKS
 from simulation.switch.comparing import normal
 from simulation.switch.state import Out

@@ -60,7 +60,7 @@ def _phases(strategy: str, leaves: Sequence[str]) -> list[Phase]:
 
 
 def _by_rack(leaves: Sequence[str]) -> list[int]:
-    """The order of the job's own ring: one rack after the other (controller/trees.py). Gloo's is by rank."""
+    """The order of the job's own ring: one rack after the other (fabric/trees.py). Gloo's is by rank."""
     racks = list(dict.fromkeys(leaves))
     return sorted(range(len(leaves)), key=lambda rank: racks.index(leaves[rank]))
 

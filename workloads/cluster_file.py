@@ -30,9 +30,9 @@ from pydantic import (
     model_validator,
 )
 
-from controller.admission import tenant_of
 from controller.api.errors import InvalidRequestError
 from controller.config import MAX_LEAVES, MAX_SPINES, Config, Target, check_window
+from controller.slots.admission import tenant_of
 from p4src import PATH_MTUS
 from topologies import layout
 from topologies.errors import TopologyError

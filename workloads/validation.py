@@ -11,7 +11,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 
-from controller.marked import DocumentError, Marked, read
+from controller.configuration.marked import DocumentError, Marked, read
 from workloads.errors import WorkloadError
 
 Location = Sequence[int | str]

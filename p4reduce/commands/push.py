@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from controller.config import read_config
-from controller.push import push_to
+from controller.switches.pipeline import push_to
 from p4reduce import output
 from p4reduce.commands.job import client
 from p4reduce.options import ClusterOption, JsonFlag

@@ -91,7 +91,7 @@ def controller(facts: Facts) -> Iterator[Finding]:
         )
 
 
-# What the controller says of a switch that it cannot use (controller/switch.py), and what that means.
+# What the controller says of a switch that it cannot use (switches/switch.py), and what that means.
 _STATES = (
     (
         "another controller is primary",

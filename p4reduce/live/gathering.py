@@ -20,7 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 from controller.config import Target
-from controller.metrics import TIMEOUT_S as CONTROLLER_S
+from controller.service.metrics import TIMEOUT_S as CONTROLLER_S
 from host_agent.metrics import SOCKETS
 from p4reduce.live import reading
 from telemetry import client

@@ -20,14 +20,14 @@ from typing import Any, Final
 from controller.api.errors import ControllerError, QueuePairTakenError
 from controller.api.messages import Ended, FromController, FromWorker, Heartbeat, Mode
 from controller.config import Config, SwitchConfig
+from controller.database.store import Store
 from controller.entries import Entry, TableEntry, key_of
-from controller.fabric import ManagedSwitch
-from controller.flows import FLOW, of_jobs
-from controller.registry import Registry
-from controller.routes import base_entries
-from controller.sessions import Session
-from controller.specs import Phase
-from controller.store import Store
+from controller.fabric.flows import FLOW, of_jobs
+from controller.fabric.routes import base_entries
+from controller.jobs.specs import Phase
+from controller.orchestration.registry import Registry
+from controller.orchestration.sessions import Session
+from controller.switches.managed_switch import ManagedSwitch
 from host_agent.controller_session import OVER
 from simulation.exhaustive.canonical import Canon, Moments
 from simulation.exhaustive.control_scopes import ControlScope
@@ -45,7 +45,7 @@ _GENERATIONS: Final = 1000
 _REQUEST_S: Final = 0.01
 _TICK_S: Final = BEAT_S / 4
 
-# What a job's phase may become (controller/jobs.py).
+# What a job's phase may become (jobs/job.py).
 _NEXT: Final = {
     Phase.CREATED: {Phase.JOINING, Phase.INSTALLING},
     Phase.JOINING: {Phase.CREATED, Phase.INSTALLING},

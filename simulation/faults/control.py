@@ -11,14 +11,14 @@ import sqlite3
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from controller.allocator import SwitchAllocator
 from controller.api.errors import ControllerError, QueuePairTakenError
 from controller.api.messages import Ended, FromController, FromWorker, Join, Ready, Resume
-from controller.fabric import ManagedSwitch
-from controller.registry import Registry
-from controller.routes import base_entries
-from controller.sessions import Session
-from controller.store import Store
+from controller.database.store import Store
+from controller.fabric.routes import base_entries
+from controller.orchestration.registry import Registry
+from controller.orchestration.sessions import Session
+from controller.slots.allocator import SwitchAllocator
+from controller.switches.managed_switch import ManagedSwitch
 from host_agent.controller_session import OVER
 from simulation.faults.loop import Clock, ProcessLoop, new_loop
 from simulation.faults.node import SwitchNode

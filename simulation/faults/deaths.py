@@ -6,7 +6,7 @@ from collections.abc import Set
 from dataclasses import dataclass
 
 from controller.api.messages import Ended, Mode
-from controller.serials import furthest
+from controller.jobs.serials import furthest
 from simulation.faults.loop import NS
 from simulation.faults.node import GhostSwitch
 from simulation.faults.worker import Worker

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from controller.api.messages import Ready
-from controller.serials import ahead
+from controller.jobs.serials import ahead
 from host_agent.transport import native
 from host_agent.wire.psn import PSN_MASK
 from simulation.faults.endpoints import AnyEndpoint

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from controller.store import Store
+from controller.database.store import Store
 from simulation.faults.control import ControllerProcess
 from simulation.faults.node import SwitchNode
 from simulation.faults.scene import Scene

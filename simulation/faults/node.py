@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from controller.entries import Entry
-from controller.queries import OP_QUERY_SLOT
+from controller.switches.queries import OP_QUERY_SLOT
 from host_agent.wire.headers import RocePacket
 from simulation.faults.links import Wire
 from simulation.invariant import InvariantError

@@ -15,10 +15,10 @@ import grpc
 
 from controller.config import SwitchConfig
 from controller.entries import Entry, key_of
-from controller.p4rt import P4RuntimeClient, Role
-from controller.queries import OP_ECHO, OP_QUERY_SLOT
-from controller.switch import Switch
-from controller.updates import Failure, SwitchUnreachableError, Update, UpdateKind, WriteError
+from controller.switches.p4rt import P4RuntimeClient, Role
+from controller.switches.queries import OP_ECHO, OP_QUERY_SLOT
+from controller.switches.switch import Switch
+from controller.switches.updates import Failure, SwitchUnreachableError, Update, UpdateKind, WriteError
 from simulation.faults.node import SwitchNode
 
 _PIPELINE = object()

@@ -17,7 +17,7 @@ import numpy as np
 from controller.api.errors import InvalidRequestError
 from controller.api.messages import JobSpec, Mode
 from controller.config import MAX_LEAVES, MAX_SPINES, Config, ConfigError, Spread
-from controller.planning import check_qps, check_spec
+from controller.orchestration.planning import check_qps, check_spec
 from host_agent.quantisation import BFLOAT16
 from host_agent.wire.aggregation import Reduction
 from host_agent.wire.psn import PSN_MASK

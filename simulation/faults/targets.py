@@ -9,7 +9,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import cache
 
-from controller.updates import SwitchError
+from controller.switches.updates import SwitchError
 from simulation.faults.drawing import draw
 from simulation.faults.node import SwitchNode
 from simulation.faults.playing import Outcome, run

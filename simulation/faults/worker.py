@@ -26,7 +26,7 @@ from controller.api.messages import (
     Waiting,
 )
 from controller.api.messages import Worker as Addresses
-from controller.renewals import PLANNED
+from controller.jobs.renewals import PLANNED
 from host_agent.collectives.plan import Call, Disagreement, Steps, Wait
 from host_agent.joining import transport_config
 from host_agent.member import (

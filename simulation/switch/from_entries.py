@@ -14,8 +14,8 @@ from ipaddress import IPv4Address
 from typing import Any
 
 from controller.entries import Entry, Group, Key, TableEntry, key_of
-from controller.flows import EMIT, FLOW, MEMBER_QP, TREE_JOB, UPLINK
-from controller.routes import ECMP_MEMBER, EDGE_PORT, MAC, ROUTE, TREE_LINK
+from controller.fabric.flows import EMIT, FLOW, MEMBER_QP, TREE_JOB, UPLINK
+from controller.fabric.routes import ECMP_MEMBER, EDGE_PORT, MAC, ROUTE, TREE_LINK
 from p4src import AGAIN_GROUP, RID_BACK, RID_UP
 from simulation.switch.slot_rules import Role, SwitchModel
 from simulation.switch.state import BUCKETS, Flow, Job, LeafTree, Link, Route, Slot, SpineJob

@@ -9,10 +9,10 @@ from typing import TypeVar
 
 from controller.api.messages import Heartbeat
 from controller.config import Config
-from controller.fabric import ManagedSwitch
-from controller.registry import Registry
-from controller.sessions import Session
-from controller.store import Store
+from controller.database.store import Store
+from controller.orchestration.registry import Registry
+from controller.orchestration.sessions import Session
+from controller.switches.managed_switch import ManagedSwitch
 from tests.controller.fake_switch import FakeSwitch
 
 

@@ -12,13 +12,13 @@ from itertools import chain
 import grpc
 
 from controller.config import SwitchConfig
-from controller.difference import deleting_stages, flatten, writing_stages
 from controller.entries import Entry, Key, key_of
-from controller.flows import COUNTERS
-from controller.queries import SlotContent
-from controller.routes import ROUTE
-from controller.switch import PORT_COUNTERS, CounterCell, Switch
-from controller.updates import Failure, SwitchUnreachableError, Update, UpdateKind
+from controller.fabric.flows import COUNTERS
+from controller.fabric.routes import ROUTE
+from controller.switches.difference import deleting_stages, flatten, writing_stages
+from controller.switches.queries import SlotContent
+from controller.switches.switch import PORT_COUNTERS, CounterCell, Switch
+from controller.switches.updates import Failure, SwitchUnreachableError, Update, UpdateKind
 
 
 class FakeSwitch(Switch):

@@ -15,13 +15,13 @@ from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any, TypeVar
 
-from controller.allocator import Region
 from controller.api.messages import Mode
 from controller.config import HostConfig, SwitchConfig, Target
 from controller.entries import Entry
-from controller.flows import Ring, leaf_entries
-from controller.routes import rack_entries
-from controller.specs import Member, Plan
+from controller.fabric.flows import Ring, leaf_entries
+from controller.fabric.routes import rack_entries
+from controller.jobs.specs import Member, Plan
+from controller.slots.allocator import Region
 from p4src import CPU_PORT
 
 DEVICE_ID = 1

@@ -10,10 +10,10 @@ from pathlib import Path
 from controller.api.messages import FromController, Moved, Up
 from controller.config import Config, HostConfig, LinkConfig, SwitchConfig
 from controller.entries import Entry, TableEntry
-from controller.flows import UPLINK
-from controller.routes import ECMP_MEMBER, base_entries
-from controller.sessions import Session
-from controller.specs import Member
+from controller.fabric.flows import UPLINK
+from controller.fabric.routes import ECMP_MEMBER, base_entries
+from controller.jobs.specs import Member
+from controller.orchestration.sessions import Session
 from tests.controller import told
 from tests.controller.bench import ControllerBench
 from tests.controller.fake_switch import FakeSwitch

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from controller.adoption import Account
 from controller.api.errors import UnreachableError
 from controller.api.messages import JobSpec, Mode
+from controller.orchestration.adoption import Account
 from tests.controller.spine_leaf import fabric, member
 from tests.controller.test_renewing import ACROSS, ONE_RACK, RenewalBench, Worker, bench
 from tests.controller.told import plan_of

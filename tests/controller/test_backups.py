@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from controller.adoption import Account
-from controller.allocator import Region
 from controller.api.errors import ConflictError, UnreachableError
 from controller.api.messages import Abort, Join, Leave, Mode, Renew, Resume, Resumed
+from controller.orchestration.adoption import Account
+from controller.slots.allocator import Region
 from tests.controller.bench import ControllerBench
+from tests.controller.orchestration.test_adoption import all_leave, all_resume, resume, run_job
+from tests.controller.orchestration.test_registry import PATIENCE_S, Bench, bench, guards
 from tests.controller.spine_leaf import member as member_on
-from tests.controller.test_adoption import all_leave, all_resume, resume, run_job
-from tests.controller.test_registry import PATIENCE_S, Bench, bench, guards
 from tests.controller.test_renewing import ACROSS, ONE_RACK, RenewalBench, Worker
 from tests.controller.test_renewing import bench as renewal_bench
 from tests.controller.told import heard, ready_of

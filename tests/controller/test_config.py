@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from controller.config import ConfigError, Spread, parse_config
-from controller.specs import Timing
+from controller.jobs.specs import Timing
+from tests.controller.orchestration.test_registry import CONFIG
 from tests.controller.spine_leaf import fabric
-from tests.controller.test_registry import CONFIG
 
 DOCUMENT: dict[str, Any] = {
     "switches": [{"name": "s1", "device_id": 1, "address": "127.0.0.1:1"}],

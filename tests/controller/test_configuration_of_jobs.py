@@ -11,16 +11,16 @@ import pytest
 
 from controller.api.messages import Abort, Leave, Up
 from controller.config import Spread, SwitchConfig
-from controller.configuration import Configuration, Report
-from controller.difference import Change
+from controller.configuration.configuration import Configuration, Report
+from controller.database.revisions import Revisions
 from controller.entries import Entry, TableEntry, table_entry
-from controller.fabric import ManagedSwitch
-from controller.flows import MEMBER_QP, UPLINK
-from controller.registry import Registry
-from controller.revisions import Revisions
-from controller.routes import ECMP_MEMBER, ROUTE, base_entries
-from controller.sessions import Session
-from controller.updates import Failure, Update
+from controller.fabric.flows import MEMBER_QP, UPLINK
+from controller.fabric.routes import ECMP_MEMBER, ROUTE, base_entries
+from controller.orchestration.registry import Registry
+from controller.orchestration.sessions import Session
+from controller.switches.difference import Change
+from controller.switches.managed_switch import ManagedSwitch
+from controller.switches.updates import Failure, Update
 from tests.controller.bench import run
 from tests.controller.fake_switch import FakeSwitch
 from tests.controller.spine_leaf import FabricBench, fabric

@@ -14,15 +14,15 @@ from controller.api import controller_pb2 as pb
 from controller.api.admin import AdminClient
 from controller.api.errors import InvalidRequestError
 from controller.api.messages import Mode
+from controller.configuration.vocabulary import Vocabulary
 from controller.entries import Entry, TableEntry, table_entry
-from controller.p4rt import P4RuntimeClient
-from controller.push import Program, shipped_program
-from controller.routes import ROUTE
-from controller.updates import Update, UpdateKind
-from controller.vocabulary import Vocabulary
+from controller.fabric.routes import ROUTE
+from controller.switches.p4rt import P4RuntimeClient
+from controller.switches.pipeline import Program, shipped_program
+from controller.switches.updates import Update, UpdateKind
 from tests.controller.running_switch import DEVICE_ID, RunningSwitch, run_async
+from tests.controller.service.test_service import Workers
 from tests.controller.test_main import Process, config_of
-from tests.controller.test_service import Workers
 
 pytestmark = pytest.mark.slow  # switch processes come and go
 

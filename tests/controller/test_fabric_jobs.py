@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from controller.__main__ import patience
-from controller.allocator import Region
 from controller.api.errors import NotPossibleError, UnreachableError
 from controller.api.messages import (
     Abort,
@@ -29,14 +28,15 @@ from controller.api.messages import (
     Up,
 )
 from controller.config import Spread
+from controller.database.store import Store, StoredJob
 from controller.entries import TableEntry
-from controller.flows import FLOW, TREE_JOB, UPLINK, removal_order
-from controller.marks import MARK_GROUP
-from controller.routes import ECMP_MEMBER
-from controller.sessions import Session
-from controller.store import Store, StoredJob
-from controller.updates import SwitchError, UpdateKind
-from controller.views import job_info
+from controller.fabric.flows import FLOW, TREE_JOB, UPLINK, removal_order
+from controller.fabric.marks import MARK_GROUP
+from controller.fabric.routes import ECMP_MEMBER
+from controller.orchestration.sessions import Session
+from controller.service.views import job_info
+from controller.slots.allocator import Region
+from controller.switches.updates import SwitchError, UpdateKind
 from p4src import MAX_JOBS
 from tests.controller.bench import run
 from tests.controller.spine_leaf import FabricBench, fabric, heard, member

@@ -7,18 +7,18 @@ from dataclasses import replace
 
 import pytest
 
-from controller.allocator import Region
 from controller.api.messages import Mode
 from controller.config import Spread
-from controller.difference import difference
 from controller.entries import Entry
-from controller.flows import UPLINK
-from controller.graph import LinkState
-from controller.routes import base_entries
-from controller.specs import Plan
-from controller.switch import Switch
-from controller.trees import Tree, entries_on, moved
-from controller.updates import Update, UpdateKind
+from controller.fabric.flows import UPLINK
+from controller.fabric.graph import LinkState
+from controller.fabric.routes import base_entries
+from controller.fabric.trees import Tree, entries_on, moved
+from controller.jobs.specs import Plan
+from controller.slots.allocator import Region
+from controller.switches.difference import difference
+from controller.switches.switch import Switch
+from controller.switches.updates import Update, UpdateKind
 from tests.controller.running_switch import DEVICE_ID, RunningSwitch, run_async
 from tests.controller.spine_leaf import fabric, member
 

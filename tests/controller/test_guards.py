@@ -10,12 +10,12 @@ import pytest
 
 from controller.config import Config, HostConfig, SwitchConfig
 from controller.entries import Entry, Group, Key, TableEntry, key_of
-from controller.flows import removal_order
-from controller.p4rt import P4RuntimeClient, Pipeline, Role
-from controller.push import Program, push_to, shipped_program
-from controller.routes import ROUTE, rack_entries
-from controller.switch import Switch
-from controller.updates import Update, UpdateKind
+from controller.fabric.flows import removal_order
+from controller.fabric.routes import ROUTE, rack_entries
+from controller.switches.p4rt import P4RuntimeClient, Pipeline, Role
+from controller.switches.pipeline import Program, push_to, shipped_program
+from controller.switches.switch import Switch
+from controller.switches.updates import Update, UpdateKind
 from tests.controller.running_switch import job
 
 CONFIG = SwitchConfig(name="s1", device_id=1, address="127.0.0.1:1")
@@ -109,7 +109,7 @@ def test_guards_that_were_lost_alone_come_back_too() -> None:
 
 def test_a_push_from_elsewhere_keeps_the_guards_it_finds(monkeypatch: pytest.MonkeyPatch) -> None:
     client = MemoryClient([*BASE, *job()], program=shipped_program())
-    monkeypatch.setattr("controller.push.P4RuntimeClient", lambda *_, **__: client)
+    monkeypatch.setattr("controller.switches.pipeline.P4RuntimeClient", lambda *_, **__: client)
     config = Config(switches=(CONFIG,), hosts=tuple(HOSTS))
     result = asyncio.run(push_to(CONFIG.address, config=config, force=True))
     assert not client.exposed

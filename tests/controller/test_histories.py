@@ -41,8 +41,8 @@ from controller.api.messages import (
     Up,
 )
 from controller.entries import Entry
-from controller.sessions import Session
-from controller.specs import Backup, Phase
+from controller.jobs.specs import Backup, Phase
+from controller.orchestration.sessions import Session
 from tests.controller.fake_switch import FakeSwitch
 from tests.controller.spine_leaf import FabricBench, fabric, member
 from tests.controller.told import heard
@@ -420,7 +420,7 @@ def test_whatever_happens(
 ) -> None:
     """The error names the seed. $P4REDUCE_SEEDS says how many, for a longer run."""
     monkeypatch.setattr("tests.controller.spine_leaf.FakeSwitch", SlowSwitch)
-    monkeypatch.setattr("controller.places._SWITCH_PATIENCE_S", 0.001)
+    monkeypatch.setattr("controller.orchestration.places._SWITCH_PATIENCE_S", 0.001)
     for seed in range(start, min(start + AT_ONCE, SEEDS)):
         (tmp_path / str(seed)).mkdir()
         asyncio.run(play(tmp_path / str(seed) / "c.db", seed))

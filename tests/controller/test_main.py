@@ -20,7 +20,7 @@ from controller.api.admin import AdminClient
 from controller.api.errors import UnreachableError
 from controller.api.messages import Mode
 from tests.controller.running_switch import HOSTS, RunningSwitch, free_port
-from tests.controller.test_service import Workers
+from tests.controller.service.test_service import Workers
 
 pytestmark = pytest.mark.slow  # switch processes come and go
 

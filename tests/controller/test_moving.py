@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from controller.admission import Quotas, TenantQuota
 from controller.api.admin import AdminClient
 from controller.api.messages import Join, Mode, Ready, Worker
 from controller.entries import Entry, TableEntry
-from controller.flows import FLOW
-from controller.routes import rack_entries
-from controller.updates import SwitchError
+from controller.fabric.flows import FLOW
+from controller.fabric.routes import rack_entries
+from controller.slots.admission import Quotas, TenantQuota
+from controller.switches.updates import SwitchError
 from host_agent.communicator import Communicator
 from host_agent.controller_session import ControllerSession
 from host_agent.errors import JobEndedError, WorkerLostError
@@ -30,7 +30,7 @@ from host_agent.member import IN_NETWORK_LIMIT
 from host_agent.transport import TransportConfig
 from simulation.faults.schedule import Rates
 from tests.controller.fake_switch import FakeSwitch
-from tests.controller.test_service import CONFIG, Served, request_of
+from tests.controller.service.test_service import CONFIG, Served, request_of
 from tests.host_agent.fakes import SimulatedFabric, SimulatedLink
 from tests.host_agent.rack import Simulation
 

@@ -14,9 +14,6 @@ from typing import Any
 
 import pytest
 
-from controller import sessions
-from controller.admission import Quotas, TenantQuota
-from controller.allocator import SwitchAllocator
 from controller.api.errors import (
     ConflictError,
     InvalidRequestError,
@@ -44,19 +41,22 @@ from controller.api.messages import (
     Start,
     Up,
 )
+from controller.database.store import StoredJob
 from controller.entries import Entry, TableEntry, key_of
-from controller.flows import FLOW, MEMBER_QP
-from controller.jobs import Job
-from controller.marks import mark_of
-from controller.queries import SlotContent
-from controller.record import stored
-from controller.renewals import Cause
-from controller.sessions import Session
-from controller.specs import Backup, Phase
-from controller.states import State
-from controller.store import StoredJob
-from controller.updates import SwitchError
-from controller.views import job_info
+from controller.fabric.flows import FLOW, MEMBER_QP
+from controller.fabric.marks import mark_of
+from controller.jobs.job import Job
+from controller.jobs.renewals import Cause
+from controller.jobs.specs import Backup, Phase
+from controller.jobs.states import State
+from controller.orchestration import sessions
+from controller.orchestration.record import stored
+from controller.orchestration.sessions import Session
+from controller.service.views import job_info
+from controller.slots.admission import Quotas, TenantQuota
+from controller.slots.allocator import SwitchAllocator
+from controller.switches.queries import SlotContent
+from controller.switches.updates import SwitchError
 from tests.controller.bench import run
 from tests.controller.spine_leaf import FabricBench, fabric, member
 from tests.controller.told import everything, heard
@@ -1050,7 +1050,8 @@ def test_a_worker_that_dies_while_its_switch_is_away(bench: Run) -> None:
 def test_a_job_that_must_run_in_the_network_waits_for_its_switch(
     bench: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("controller.places._SWITCH_PATIENCE_S", 0.05)  # real time, unlike the bench's
+    # Real time, unlike the bench's.
+    monkeypatch.setattr("controller.orchestration.places._SWITCH_PATIENCE_S", 0.05)
 
     async def test(b: RenewalBench) -> None:
         spec = JobSpec(name="train", world_size=3, mode=Mode.IN_NETWORK, elastic=True)

@@ -8,8 +8,8 @@ from ipaddress import IPv4Address
 import pytest
 
 from controller.api.messages import JobSpec
-from controller.planning import selective
-from controller.specs import Member
+from controller.jobs.specs import Member
+from controller.orchestration.planning import selective
 
 SPEC = JobSpec(name="j", world_size=3)
 

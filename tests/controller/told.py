@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import fields
 
 from controller.api.messages import Ended, FromController, Heartbeat, Ready, Waiting
-from controller.sessions import Session
-from controller.specs import Plan
+from controller.jobs.specs import Plan
+from controller.orchestration.sessions import Session
 
 
 def everything(session: Session) -> list[FromController | None]:

@@ -414,10 +414,10 @@ TAKE_OVER = """
 import asyncio, sys
 from ipaddress import IPv4Address
 from controller.entries import TableEntry
-from controller.flows import FLOW
-from controller.p4rt import P4RuntimeClient
-from controller.updates import Update, UpdateKind
-from controller.push import shipped_program
+from controller.fabric.flows import FLOW
+from controller.switches.p4rt import P4RuntimeClient
+from controller.switches.updates import Update, UpdateKind
+from controller.switches.pipeline import shipped_program
 
 async def main(address, device_id, host):
     schema = shipped_program().schema

@@ -35,9 +35,9 @@ from controller.api.messages import (
     Up,
     Worker,
 )
-from controller.effects import Tell
-from controller.jobs import Job
-from controller.specs import Member, Plan, Timing
+from controller.jobs.effects import Tell
+from controller.jobs.job import Job
+from controller.jobs.specs import Member, Plan, Timing
 from host_agent.communicator import Communicator
 from host_agent.membership import Answer, Request, error_of
 from host_agent.runner import Alone, Link

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from controller.planning import MAX_WORLD_SIZE
+from controller.orchestration.planning import MAX_WORLD_SIZE
 from host_agent import kernels
 from host_agent.quantisation import (
     BFLOAT16,

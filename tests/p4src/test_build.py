@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 import p4src
-from controller import probes
-from controller.flows import RNR_NAK
-from controller.graph import Link
-from controller.routes import switch_ip
+from controller.fabric import probes
+from controller.fabric.flows import RNR_NAK
+from controller.fabric.graph import Link
+from controller.fabric.routes import switch_ip
 from host_agent.wire import aggregation, headers
 from host_agent.wire.aggregation import AggregationHeader, ElementType, Flags, Op, Reduction
 from host_agent.wire.headers import Ethernet, IPv4, Udp

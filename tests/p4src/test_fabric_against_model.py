@@ -18,7 +18,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
-from controller.routes import base_entries, switch_ip, switch_mac
+from controller.fabric.routes import base_entries, switch_ip, switch_mac
 from host_agent.wire.headers import Ethernet, IPv4, RocePacket, Udp
 from simulation.faults.drawing import draw
 from simulation.faults.recording import Came, Restarted, Step

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from controller.allocator import Region
 from controller.api.messages import Mode
-from controller.routes import base_entries
-from controller.specs import Plan
-from controller.trees import Tree, entries_on
+from controller.fabric.routes import base_entries
+from controller.fabric.trees import Tree, entries_on
+from controller.jobs.specs import Plan
+from controller.slots.allocator import Region
 from host_agent.member import IN_NETWORK_LIMIT
 from host_agent.wire.aggregation import Op
 from host_agent.wire.headers import Ethernet, IPv4, RocePacket, Udp

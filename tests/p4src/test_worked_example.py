@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
-from controller.allocator import Region
 from controller.api.messages import Mode
-from controller.routes import base_entries
-from controller.specs import Plan
-from controller.trees import Tree, entries_on
+from controller.fabric.routes import base_entries
+from controller.fabric.trees import Tree, entries_on
+from controller.jobs.specs import Plan
+from controller.slots.allocator import Region
 from host_agent.wire.aggregation import CHUNK_BYTES, HEADER_BYTES, AggregationHeader, Op
 from host_agent.wire.headers import Bth, Ethernet, IPv4, Opcode, RocePacket, Udp
 from simulation.switch.tree_packets import TreePacket

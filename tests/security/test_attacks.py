@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from controller.entries import TableEntry
-from controller.flows import FLOW, MEMBER_QP
-from controller.routes import EDGE_PORT, base_entries
+from controller.fabric.flows import FLOW, MEMBER_QP
+from controller.fabric.routes import EDGE_PORT, base_entries
 from host_agent.wire.headers import Opcode, RocePacket
 from simulation.faults.recording import Came, Restarted, Step, Wrote
 from simulation.faults.schedule import Rates, Schedule

@@ -24,7 +24,7 @@ from host_agent.controller_session import ControllerSession
 from host_agent.errors import JobRefusedError
 from security import tokens
 from security.limits import Bucket, Limits, Peers, TooMuchError, host_of
-from tests.controller.test_service import CONFIG, request_of
+from tests.controller.service.test_service import CONFIG, request_of
 from tests.security.test_tls import Service
 
 TOKEN = "correct horse battery staple"

@@ -19,10 +19,10 @@ from controller.api.admin import AdminClient
 from controller.api.controller_pb2_grpc import ControllerStub
 from controller.api.errors import ControllerError, UnreachableError
 from controller.config import Config, ConfigError, parse_config
-from controller.p4rt import P4RuntimeClient
-from controller.push import shipped_program
-from controller.routes import rack_entries
-from controller.updates import SwitchUnreachableError
+from controller.fabric.routes import rack_entries
+from controller.switches.p4rt import P4RuntimeClient
+from controller.switches.pipeline import shipped_program
+from controller.switches.updates import SwitchUnreachableError
 from host_agent.controller_session import ControllerSession
 from host_agent.errors import ControllerUnreachableError, JobRefusedError
 from security import diagnosis
@@ -32,7 +32,7 @@ from security.files import TlsFiles
 from security.places import operator_directory, switch_directory, worker_directory
 from tests.controller.fake_switch import FakeSwitch
 from tests.controller.running_switch import free_port, run_async
-from tests.controller.test_service import CONFIG, Served, request_of
+from tests.controller.service.test_service import CONFIG, Served, request_of
 from topologies.switches import tls_options
 
 EVERYBODY = Wanted(

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from controller.specs import Timing
+from controller.jobs.specs import Timing
 from simulation.faults.loop import NS
 from simulation.faults.playing import play, run
 from simulation.faults.schedule import JobPlan, Mishap, Schedule, Work

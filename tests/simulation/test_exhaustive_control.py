@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from controller.allocator import SwitchAllocator
 from controller.api.messages import Renewing
-from controller.jobs import Job
-from controller.moves import Move
-from controller.places import Places
-from controller.renewals import Renewal
+from controller.jobs.job import Job
+from controller.jobs.moves import Move
+from controller.jobs.renewals import Renewal
+from controller.orchestration.places import Places
+from controller.slots.allocator import SwitchAllocator
 from host_agent.member import Member, Stage
 from host_agent.recovery import Ledger
 from host_agent.session import Session
@@ -208,7 +208,7 @@ def moved_when_one_holds(patch: pytest.MonkeyPatch) -> None:
 
 def held_at_the_rearmost(patch: pytest.MonkeyPatch) -> None:
     """Where one has begun what another is held before."""
-    patch.setattr("controller.moves.furthest", min)
+    patch.setattr("controller.jobs.moves.furthest", min)
 
 
 def slots_are_not_freed(patch: pytest.MonkeyPatch) -> None:
@@ -228,7 +228,7 @@ def slots_are_not_freed(patch: pytest.MonkeyPatch) -> None:
 
 def phases_are_not_saved(patch: pytest.MonkeyPatch) -> None:
     """So that a controller that is started knows nothing of it."""
-    patch.setattr("controller.store.Store.save_phase", lambda self, *what, **how: None)
+    patch.setattr("controller.database.store.Store.save_phase", lambda self, *what, **how: None)
 
 
 def nobody_knows_who_joins_again(patch: pytest.MonkeyPatch) -> None:

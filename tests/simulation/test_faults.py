@@ -15,13 +15,14 @@ from typing import Any
 
 import pytest
 
-from controller import jobs, lost
-from controller.allocator import Region, SwitchAllocator
 from controller.api.messages import Ended
-from controller.record import Record
-from controller.renewals import Cause
-from controller.renewer import Renewer
-from controller.retired import RetiredQueuePairs
+from controller.jobs import job as jobs
+from controller.jobs.renewals import Cause
+from controller.orchestration import lost
+from controller.orchestration.record import Record
+from controller.orchestration.renewer import Renewer
+from controller.orchestration.retired import RetiredQueuePairs
+from controller.slots.allocator import Region, SwitchAllocator
 from host_agent.member import Member, Settle
 from host_agent.recovery import Ledger
 from simulation.faults.drawing import draw

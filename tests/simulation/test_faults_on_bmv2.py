@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from controller.entries import Entry, Group, table_entry
-from controller.routes import FLOOD, MAC
+from controller.fabric.routes import FLOOD, MAC
 from simulation.bmv2 import Bmv2
 from simulation.faults.drawing import draw
 from simulation.faults.playing import run

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from controller.graph import Graph
-from controller.trees import uplink_entries
+from controller.fabric.graph import Graph
+from controller.fabric.trees import uplink_entries
 from host_agent.wire.headers import RocePacket
 from simulation.faults.drawing import draw
 from simulation.faults.playing import Outcome, play

@@ -11,7 +11,7 @@ from prometheus_client import generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from controller.metrics import families as of_controller
+from controller.service.metrics import families as of_controller
 from host_agent.metrics import AgentMetrics
 from p4reduce.live.gathering import ClusterMetrics
 from soft_switch.dataplane import GlobalStats, PortStats
@@ -19,7 +19,7 @@ from soft_switch.faults import FaultKind
 from soft_switch.metrics import SwitchMetrics
 from telemetry.address import MetricsError
 from telemetry.server import registry
-from tests.controller.test_metrics import FLOWS, job
+from tests.controller.service.test_metrics import FLOWS, job
 from tests.host_agent.test_metrics import Worker
 from tests.p4reduce.live import clusters
 from topologies.errors import TopologyError
@@ -46,7 +46,7 @@ def text_of(collected: Iterator[Metric]) -> str:
 
 
 def fetch(path: Path) -> str:
-    from controller.metrics import Snapshot
+    from controller.service.metrics import Snapshot
 
     if path.name == "controller.sock":
         return text_of(of_controller(Snapshot(flows=FLOWS, jobs=[job("a")]), unread=0))

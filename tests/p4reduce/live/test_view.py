@@ -156,8 +156,8 @@ def test_counters_that_something_is_behind_are_faults() -> None:
 
 
 def test_every_counter_of_the_program_is_a_fault_or_meant() -> None:
-    from controller.flows import COUNTERS
-    from controller.views import PORT_DROPS
+    from controller.fabric.flows import COUNTERS
+    from controller.service.views import PORT_DROPS
 
     meant = {"aggregated", "completed", "partials", "results", "asked", "passed", "acks"}
     assert set(EVENTS) == set(COUNTERS) - meant

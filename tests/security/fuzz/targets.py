@@ -21,15 +21,15 @@ from controller.api.codec import from_worker
 from controller.api.errors import ControllerError
 from controller.api.messages import Abort, Called, Heartbeat, Join, Resume
 from controller.config import ConfigError, parse_config
-from controller.configuration import Configuration
-from controller.fabric import ManagedSwitch
-from controller.guarding import in_one_line
-from controller.marked import DocumentError
-from controller.planning import member_from, spec_from
-from controller.registry import Registry
-from controller.revisions import Revisions
-from controller.routes import base_entries
-from controller.store import Store
+from controller.configuration.configuration import Configuration
+from controller.configuration.marked import DocumentError
+from controller.database.revisions import Revisions
+from controller.database.store import Store
+from controller.fabric.routes import base_entries
+from controller.orchestration.guarding import in_one_line
+from controller.orchestration.planning import member_from, spec_from
+from controller.orchestration.registry import Registry
+from controller.switches.managed_switch import ManagedSwitch
 from host_agent.quantisation import (
     BIAS,
     block_exponent,

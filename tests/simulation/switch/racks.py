@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from controller.allocator import Region
 from controller.api.messages import Mode
 from controller.entries import table_entry
-from controller.flows import UPLINK
-from controller.graph import ALL_UP
-from controller.routes import base_entries
-from controller.specs import Member, Plan
-from controller.trees import Tree, entries_on
+from controller.fabric.flows import UPLINK
+from controller.fabric.graph import ALL_UP
+from controller.fabric.routes import base_entries
+from controller.fabric.trees import Tree, entries_on
+from controller.jobs.specs import Member, Plan
+from controller.slots.allocator import Region
 from host_agent.wire import psn as psn_math
 from host_agent.wire.aggregation import AggregationHeader, ElementType, Op
 from host_agent.wire.headers import Aeth, Bth, Ethernet, IPv4, Opcode, RocePacket, Udp, parse_mac

@@ -8,7 +8,7 @@ from ipaddress import IPv4Address
 
 import pytest
 
-from controller.routes import switch_ip
+from controller.fabric.routes import switch_ip
 from host_agent.wire.aggregation import AggregationHeader, ElementType, Flags, Op
 from host_agent.wire.headers import Ethernet, IPv4, Opcode, Udp
 from simulation.switch.tree_packets import TREE_PORT, Kind, TreeFlags, TreePacket

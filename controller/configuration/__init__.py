@@ -1,0 +1,1 @@
+"""An operator's document: parsed, compared with what switches hold, applied, taken back."""

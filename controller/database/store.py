@@ -1,0 +1,485 @@
+"""What must survive a restart of the controller: one SQLite file (WAL), one process at a time.
+
+A generation is never given out twice: the counter goes up in a transaction of its own before the number is
+used. It is kept a reserve ahead of that, so that jobs which run can be given new generations while the disk
+is full; a restart leaves out what is left of the reserve. A new file starts it at the time in seconds, so
+that a lost file does not bring back generations that slots of a switch may still hold (more than one job a
+second for the file's whole life would).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import sqlite3
+import time
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import astuple, dataclass, field, fields, is_dataclass
+from enum import IntEnum
+from ipaddress import IPv4Address
+from pathlib import Path
+from typing import Any
+
+from controller.api.messages import Ended, JobSpec, Left
+from controller.database.revisions import SCHEMA as _REVISIONS
+from controller.entries import Entry, from_json, to_json
+from controller.jobs.effects import Superseded
+from controller.jobs.specs import Member, Phase, Plan
+from controller.slots.allocator import Region
+from controller.slots.place import Place
+
+_VERSION = 3
+_OLDER = (1, 2)  # differ in the parameters of flow entries; one switch a job
+_GENERATIONS = 1 << 32
+_KEPT = 100  # ended jobs that are remembered, and as many generations that jobs went on after
+_RESERVE = 256
+_SUPERSEDED = '{"superseded": true}'
+_DELETED = "deleted"
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS counters (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS specs (name TEXT PRIMARY KEY, spec TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS broken (name TEXT PRIMARY KEY) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS jobs (
+    generation INTEGER PRIMARY KEY,
+    name TEXT NOT NULL, explicit INTEGER NOT NULL, spec TEXT NOT NULL, plan TEXT NOT NULL,
+    workers TEXT NOT NULL, phase INTEGER NOT NULL, outcome TEXT
+);
+CREATE TABLE IF NOT EXISTS regions (
+    generation INTEGER NOT NULL REFERENCES jobs (generation) ON DELETE CASCADE,
+    switch TEXT NOT NULL, role TEXT NOT NULL,
+    number INTEGER NOT NULL, base INTEGER NOT NULL, slots INTEGER NOT NULL,
+    PRIMARY KEY (generation, switch),
+    UNIQUE (switch, number)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS entries (
+    generation INTEGER NOT NULL, switch TEXT NOT NULL, position INTEGER NOT NULL, entry TEXT NOT NULL,
+    PRIMARY KEY (generation, switch, position),
+    FOREIGN KEY (generation, switch) REFERENCES regions (generation, switch) ON DELETE CASCADE
+) WITHOUT ROWID;
+"""
+# What each process gave out, from the first number that it could to the last that a job was saved with.
+# A file that has no such table has said the same in two counters, or nothing: then all were its own.
+_GIVEN = """
+CREATE TABLE given (first INTEGER PRIMARY KEY, last INTEGER NOT NULL) WITHOUT ROWID;
+INSERT INTO given SELECT first, last FROM (
+    SELECT coalesce((SELECT value FROM counters WHERE name = 'first'), 0) + 1 AS first,
+        coalesce((SELECT value FROM counters WHERE name = 'used'), value) AS last
+    FROM counters WHERE name = 'generation'
+) WHERE first <= last;
+DELETE FROM counters WHERE name IN ('first', 'used');
+"""
+# In which order jobs came to their end, or went on under another generation.
+_ENDED = f"""
+CREATE TABLE ended (
+    serial INTEGER PRIMARY KEY AUTOINCREMENT,
+    generation INTEGER NOT NULL UNIQUE REFERENCES jobs (generation) ON DELETE CASCADE
+);
+INSERT INTO ended (generation)
+    SELECT generation FROM jobs WHERE phase = {int(Phase.ENDED)} ORDER BY generation;
+"""
+_ENDS = "INSERT OR IGNORE INTO ended (generation) SELECT generation FROM jobs WHERE"
+_DROP_OLDER = "DROP TABLE entries; DROP TABLE regions;"
+
+Outcome = Left | Ended | Superseded | None
+
+
+class StoreError(Exception):
+    """The database cannot be used; the message says why."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredJob:
+    """A job that has a plan. `places`: on each switch that holds something of it; none by ring.
+
+    `deleted`: only its places and its queue pairs' numbers are of interest. `dropped` says, by token, why the
+    job goes on without some of `workers`: it was not under its next generation yet.
+    """
+
+    spec: JobSpec
+    explicit: bool
+    plan: Plan
+    workers: tuple[tuple[Member, bytes], ...]
+    phase: Phase
+    outcome: Outcome = None
+    places: tuple[Place, ...] = ()
+    deleted: bool = False
+    dropped: dict[bytes, str] = field(default_factory=dict)
+
+    @property
+    def is_draft(self) -> bool:
+        """Whether it is what a job was to become: its workers have tokens, and have not heard of it."""
+        return self.phase is Phase.INSTALLING and any(token for _, token in self.workers)
+
+
+class Store(contextlib.AbstractContextManager["Store"]):
+    """The open database. Every method is one transaction."""
+
+    def __init__(self, path: Path | str, *, wall_clock: Callable[[], float] = time.time) -> None:
+        self.path = str(path)
+        self._db = _open(self.path, int(wall_clock()))
+        (given,) = self._db.execute("SELECT value FROM counters WHERE name = 'generation'").fetchone()
+        self._given: int = given
+        self._since = given + 1  # what this process gives out begins there
+        self._doubtful: list[range] = []
+        self._reserved = self._given  # none of the numbers up to this one is given out after a restart
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def connection(self) -> sqlite3.Connection:
+        """For other tables of the same file."""
+        return self._db
+
+    def close(self) -> None:
+        """Close the file; idempotent."""
+        self._db.close()
+
+    def trouble(self, error: Exception) -> str:
+        """What went wrong; of the database, where it is and what to do, too."""
+        if not isinstance(error, sqlite3.Error):
+            return str(error)
+        return (
+            f"the controller's database {self.path} cannot be written: {error}. Jobs that run go on, new "
+            "ones are taken when it can be written again: look for free space there (df), the controller "
+            "need not be restarted"
+        )
+
+    def next_generation(self, *, spare_reserve: bool = False) -> int:
+        """A number from 1 to 2**32-1 that no job of this database has ever had.
+
+        StoreError at the end; what the database raises where it cannot be written and the reserve is used up,
+        or is to be spared.
+        """
+        generation = self._given + 1
+        if not 0 < generation < _GENERATIONS:
+            raise StoreError(
+                f"{self.path}: all generations are used up; restart the switches and begin a new database"
+            )
+        reserved = min(generation + _RESERVE, _GENERATIONS - 1)
+        try:
+            self._write("UPDATE counters SET value = ? WHERE name = 'generation'", reserved)
+            self._reserved = reserved
+        except sqlite3.Error:
+            if spare_reserve or generation > self._reserved:
+                raise
+        self._given = generation
+        return generation
+
+    def is_ours(self, generation: int, name: str = "") -> bool:
+        """Whether a job of this database has had that number; `name`: the one of that name, as far as known.
+
+        Not what was reserved and left out by a restart: where this is a backup, a job may have got that
+        afterwards, however many are given out behind it.
+        """
+        row = self._db.execute(
+            "SELECT (SELECT name FROM jobs WHERE generation = ?) FROM given WHERE ? BETWEEN first AND last",
+            (generation, generation),
+        ).fetchone()
+        return row is not None and (not name or row[0] in (None, name))
+
+    def outlive(self, generation: int) -> None:
+        """Another database has given out that number: none up to it is given out here, nor is surely ours."""
+        if generation <= self._given:
+            return
+        self._doubtful.append(range(self._since, self._given + 1))
+        with self._db:
+            self._db.execute("UPDATE counters SET value = ? WHERE name = 'generation'", (generation,))
+            self._db.execute("DELETE FROM given")
+        self._given = self._reserved = generation
+        self._since = generation + 1
+
+    def is_doubtful(self, generation: int) -> bool:
+        """Whether that number was given out here before it was known what others had given out."""
+        return any(generation in numbers for numbers in self._doubtful)
+
+    @property
+    def newest_generation(self) -> int:
+        """The one given out last."""
+        return self._given
+
+    def _write(self, statement: str, *values: object) -> None:
+        """A transaction of one statement."""
+        with self._db:
+            self._db.execute(statement, values)
+
+    # The fabric.
+
+    def save_broken(self, names: Iterable[str]) -> None:
+        """Links and spines that cannot be used, by name: all of them."""
+        with self._db:
+            self._db.execute("DELETE FROM broken")
+            self._db.executemany("INSERT INTO broken VALUES (?)", [(name,) for name in sorted(names)])
+
+    def broken(self) -> frozenset[str]:
+        """What was saved last."""
+        return frozenset(name for (name,) in self._db.execute("SELECT name FROM broken"))
+
+    # Jobs that were asked for by name.
+
+    def save_spec(self, spec: JobSpec) -> None:
+        """Remember a job that was created explicitly."""
+        self._write("INSERT OR REPLACE INTO specs VALUES (?, ?)", spec.name, _text(spec))
+
+    def forget_spec(self, name: str) -> None:
+        """Forget it; nothing where there is none."""
+        self._write("DELETE FROM specs WHERE name = ?", name)
+
+    def specs(self) -> list[JobSpec]:
+        """All of them."""
+        rows = self._db.execute("SELECT spec FROM specs ORDER BY name")
+        return [_read(JobSpec, json.loads(text)) for (text,) in rows]
+
+    # Jobs that have a plan.
+
+    def save_job(self, job: StoredJob) -> None:
+        """Remember a job and its places, in one transaction: before switches are written."""
+        with self._db:
+            self._save_job(job)
+
+    def _save_job(self, job: StoredJob) -> None:
+        generation = job.plan.generation
+        self._db.execute("DELETE FROM jobs WHERE generation = ?", (generation,))
+        whys = {token: [why] for token, why in job.dropped.items()}
+        self._insert(
+            "jobs",
+            generation,
+            job.spec.name,
+            job.explicit,
+            _text(job.spec),
+            _text(job.plan),
+            _text([[member, token, *whys.get(token, [])] for member, token in job.workers]),
+            job.phase,
+            _outcome_text(job.outcome, deleted=job.deleted),
+        )
+        if generation >= self._since:
+            self._db.execute(
+                "INSERT INTO given VALUES (?, ?) ON CONFLICT (first) DO UPDATE SET last = max(last, ?)",
+                (self._since, generation, generation),
+            )
+        for place in job.places:
+            self._insert_place(generation, place)
+        if job.phase is Phase.ENDED:
+            self._db.execute(f"{_ENDS} generation = ?", (generation,))
+
+    def _insert(self, table: str, *values: object) -> None:
+        self._db.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(values))})", values)
+
+    def supersede(self, job: StoredJob) -> None:
+        """A job goes on under a new generation: it is remembered, and those before it are over.
+
+        Those stay known for the numbers of their queue pairs (orchestration/retired.py).
+        """
+        older = "name = ? AND generation < ? AND phase != ?"
+        which = (job.spec.name, job.plan.generation, Phase.ENDED)
+        with self._db:
+            self._save_job(job)
+            self._db.execute(f"{_ENDS} {older} ORDER BY generation", which)
+            over = (Phase.ENDED, _SUPERSEDED, *which)
+            self._db.execute(f"UPDATE jobs SET phase = ?, outcome = ? WHERE {older}", over)
+            self._forget_old()
+
+    def save_places(self, places: Iterable[tuple[int, Place]]) -> None:
+        """Jobs, by generation, have more places, or other entries there."""
+        with self._db:
+            for generation, place in places:
+                self._delete_place(generation, place.switch)
+                self._insert_place(generation, place)
+
+    def _insert_place(self, generation: int, place: Place) -> None:
+        self._insert("regions", generation, place.switch, place.role, *astuple(place.region))
+        for position, entry in enumerate(place.entries):
+            self._insert("entries", generation, place.switch, position, _text(to_json(entry)))
+
+    def _delete_place(self, generation: int, switch: str) -> None:
+        self._db.execute("DELETE FROM regions WHERE generation = ? AND switch = ?", (generation, switch))
+
+    def save_phase(
+        self, generation: int, phase: Phase, outcome: Outcome = None, *, deleted: bool = False
+    ) -> None:
+        """A job went on. `deleted`: it has ended, and only its places and numbers are of interest."""
+        with self._db:
+            self._db.execute(
+                "UPDATE jobs SET phase = ?, outcome = ? WHERE generation = ?",
+                (phase, _outcome_text(outcome, deleted=deleted), generation),
+            )
+            if phase is Phase.ENDED:
+                self._db.execute(f"{_ENDS} generation = ?", (generation,))
+                self._forget_old()
+
+    def save_dropped(self, generation: int, dropped: Mapping[bytes, str]) -> None:
+        """Workers of a job, by token, that it goes on without, and why."""
+        reasons = {token.hex(): [why] for token, why in dropped.items()}
+        with self._db:
+            row = self._db.execute("SELECT workers FROM jobs WHERE generation = ?", (generation,)).fetchone()
+            if row is None:  # the disk was full
+                return
+            workers = [[fields, token, *reasons.get(token, [])] for fields, token, *_ in json.loads(row[0])]
+            self._db.execute("UPDATE jobs SET workers = ? WHERE generation = ?", (_text(workers), generation))
+
+    def release(self, generation: int, *switches: str) -> None:
+        """These switches hold nothing of the job any more. Old ended jobs are forgotten on the way."""
+        with self._db:
+            for switch in switches:
+                self._delete_place(generation, switch)
+            self._forget_old()
+
+    def _forget_old(self) -> None:
+        newest = (
+            "NOT IN (SELECT generation FROM ended JOIN jobs USING (generation) WHERE outcome {} ? "
+            "ORDER BY serial DESC LIMIT ?)"
+        )
+        self._db.execute(
+            "DELETE FROM jobs WHERE phase = ? AND generation NOT IN (SELECT generation FROM regions) "
+            f"AND generation {newest.format('=')} AND generation {newest.format('IS NOT')}",
+            (Phase.ENDED, _SUPERSEDED, _KEPT, _SUPERSEDED, _KEPT),
+        )
+
+    def hide(self, name: str) -> None:
+        """Nobody asks any more for a job that has ended, nor for its runs before: they are `deleted`."""
+        self._write(
+            "UPDATE jobs SET outcome = json_set(coalesce(outcome, '{}'), ?, json('true')) "
+            "WHERE name = ? AND phase = ? AND outcome IS NOT ?",
+            *(f"$.{_DELETED}", name, Phase.ENDED, _SUPERSEDED),
+        )
+
+    def forget_job(self, generation: int) -> None:
+        """Forget a job; StoreError where the switch still holds something of it."""
+        with self._db:
+            held = self._db.execute(
+                "SELECT switch FROM regions WHERE generation = ? ORDER BY switch", (generation,)
+            ).fetchone()
+            if held is not None:
+                raise StoreError(f"generation {generation} still has a region on {held[0]}")
+            self._db.execute("DELETE FROM jobs WHERE generation = ?", (generation,))
+
+    def jobs(self) -> list[StoredJob]:
+        """All of them, oldest first."""
+        rows = self._db.execute(
+            "SELECT generation, explicit, phase, spec, plan, workers, outcome FROM jobs ORDER BY generation"
+        ).fetchall()
+        return [
+            StoredJob(
+                spec=_read(JobSpec, spec),
+                explicit=bool(explicit),
+                plan=_read(Plan, plan),
+                workers=tuple((_read(Member, member), bytes.fromhex(token)) for member, token, *_ in workers),
+                dropped={bytes.fromhex(token): why[0] for _, token, *why in workers if why},
+                phase=Phase(phase),
+                outcome=_outcome(outcome),
+                places=self._places(generation),
+                deleted=_DELETED in (outcome or ()),
+            )
+            for generation, explicit, phase, *texts in rows
+            for spec, plan, workers, outcome in [[json.loads(text or "null") for text in texts]]
+        ]
+
+    def running(self) -> list[int]:
+        """The generations of those that are not over, oldest first."""
+        rows = self._db.execute("SELECT generation FROM jobs WHERE outcome IS NULL ORDER BY generation")
+        return [generation for (generation,) in rows]
+
+    def _places(self, generation: int) -> tuple[Place, ...]:
+        rows = self._db.execute(
+            "SELECT switch, role, number, base, slots FROM regions WHERE generation = ? ORDER BY switch",
+            (generation,),
+        ).fetchall()
+        entries: dict[str, list[Entry]] = {row[0]: [] for row in rows}
+        for switch, text in self._db.execute(
+            "SELECT switch, entry FROM entries WHERE generation = ? ORDER BY switch, position", (generation,)
+        ):
+            entries[switch].append(from_json(json.loads(text)))
+        return tuple(
+            Place(switch=switch, role=role, region=Region(*numbers), entries=tuple(entries[switch]))
+            for switch, role, *numbers in rows
+        )
+
+
+def _open(path: str, first_generation: int) -> sqlite3.Connection:
+    try:
+        db = sqlite3.connect(path, timeout=1.0)
+    except sqlite3.Error as error:
+        raise StoreError(f"cannot open the database {path}: {error}") from error
+    try:
+        db.execute("PRAGMA foreign_keys = ON")
+        db.execute("PRAGMA locking_mode = EXCLUSIVE")  # a second controller would give out the same slots
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("PRAGMA synchronous = FULL")
+        version = db.execute("PRAGMA user_version").fetchone()[0]
+        if version in _OLDER and not db.execute("SELECT 1 FROM entries LIMIT 1").fetchone():
+            db.executescript(f"BEGIN IMMEDIATE; {_DROP_OLDER} PRAGMA user_version = 0; COMMIT;")
+            version = 0
+        if version not in (0, _VERSION):
+            holds = " and holds jobs' entries on switches" if version in _OLDER else ""
+            raise StoreError(
+                f"the database {path} has format {version}{holds}, this controller knows {_VERSION}: use "
+                "another"
+            )
+        if version != _VERSION:  # else nothing is written: a controller may start while the disk is full
+            db.executescript(
+                f"BEGIN IMMEDIATE; {_SCHEMA} {_REVISIONS} PRAGMA user_version = {_VERSION}; COMMIT;"
+            )
+        for name, script in (("given", _GIVEN), ("ended", _ENDED)):
+            if not db.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (name,)).fetchone():
+                db.executescript(f"BEGIN IMMEDIATE; {script} COMMIT;")
+        with db:
+            db.execute("INSERT OR IGNORE INTO counters VALUES ('generation', ?)", (first_generation,))
+    except sqlite3.OperationalError as error:
+        db.close()
+        if "locked" in str(error):
+            raise StoreError(f"the database {path} is in use by another controller: stop that one") from error
+        raise StoreError(f"cannot use the database {path}: {error}") from error
+    except sqlite3.DatabaseError as error:
+        db.close()
+        raise StoreError(f"{path} is not a database of this controller: {error}") from error
+    except StoreError:
+        db.close()
+        raise
+    return db
+
+
+# Values as JSON: a dataclass by the names of its fields, bytes in hexadecimal, addresses as text.
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, default=_plain)
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value):
+        return {f.name: getattr(value, f.name) for f in fields(value)}
+    return value.hex() if isinstance(value, bytes) else str(value)
+
+
+_hints: Callable[[Any], dict[str, Any]] = functools.cache(typing.get_type_hints)
+
+
+def _read(hint: Any, value: Any) -> Any:
+    """A value of that type; fields that are not there have their defaults."""
+    if isinstance(hint, types.UnionType):
+        hint = next(part for part in typing.get_args(hint) if part is not types.NoneType)
+    if value is None:
+        return None
+    if typing.get_origin(hint) is tuple:
+        return tuple(_read(typing.get_args(hint)[0], item) for item in value)
+    if is_dataclass(hint):
+        made: Any = hint
+        return made(**{name: _read(_hints(hint)[name], given) for name, given in value.items()})
+    return hint(value) if issubclass(hint, IntEnum | IPv4Address) else value
+
+
+def _outcome_text(outcome: Outcome, *, deleted: bool = False) -> str | None:
+    if outcome is None or isinstance(outcome, Superseded):
+        return None if outcome is None else _SUPERSEDED
+    return _text(_plain(outcome) | ({_DELETED: True} if deleted else {}))
+
+
+def _outcome(said: dict[str, Any] | None) -> Outcome:
+    if said is None or "superseded" in said:
+        return None if said is None else Superseded()
+    fields = {name: value for name, value in said.items() if name != _DELETED}
+    return Ended(**fields) if fields else Left()

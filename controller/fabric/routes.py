@@ -1,0 +1,158 @@
+"""A switch's own entries: how hosts reach each other, whatever jobs there are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from ipaddress import IPv4Address
+
+from controller.config import Config, HostConfig, SwitchConfig
+from controller.entries import Entry, Group, TableEntry, table_entry
+from controller.fabric.graph import ALL_UP, Graph, Link, LinkState, spread
+from controller.slots.allocator import FLOOD_GROUP
+from p4src import AGAIN_GROUP, RID_BACK, RID_UP
+
+ROUTE = "SwitchIngress.forward.route"
+ECMP_MEMBER = "SwitchIngress.forward.ecmp_member"
+MAC = "SwitchIngress.forward.mac"
+EDGE_PORT = "SwitchIngress.edges.port"
+TREE_LINK = "SwitchEgress.tree_out.link"
+FLOOD = "SwitchIngress.forward.flood"
+_NEXT_HOP = "SwitchIngress.forward.next_hop"
+_BROADCAST = 0xFFFF_FFFF_FFFF
+_LINK_LOCAL = int(IPv4Address("169.254.0.0"))
+
+
+def mac_number(mac: str) -> int:
+    """02:00:00:00:00:01 as a number."""
+    return int(mac.replace(":", ""), 16)
+
+
+def switch_mac(device_id: int, port: int) -> int:
+    """A locally administered MAC for a switch's side of a link: 02:70:dd:dd:pp:pp."""
+    return 0x0270 << 32 | (device_id & 0xFFFF) << 16 | port
+
+
+def switch_ip(device_id: int) -> int:
+    """The address of a switch in tree packets: 169.254.dd.dd."""
+    return _LINK_LOCAL | device_id & 0xFFFF
+
+
+def rack_entries(switch: SwitchConfig, hosts: Iterable[HostConfig]) -> list[Entry]:
+    """Routes, MACs and addresses of the hosts behind one switch; broadcasts go to all of these."""
+    hosts = sorted(hosts, key=lambda host: host.port)
+    entries: list[Entry] = [Group(FLOOD_GROUP, tuple((host.port, 1) for host in hosts))]
+    for host in hosts:
+        port, mac = host.port, mac_number(host.mac)
+        entries += [
+            _route(host, _NEXT_HOP, port=port, src_mac=switch_mac(switch.device_id, port), dst_mac=mac),
+            table_entry(MAC, {"dst_mac": mac}, "SwitchIngress.forward.to_port", port=port),
+            table_entry(EDGE_PORT, {"ingress_port": port}, "SwitchIngress.edges.host_port", ip=int(host.ip)),
+        ]
+    entries.append(table_entry(MAC, {"dst_mac": _BROADCAST}, FLOOD, group=FLOOD_GROUP))
+    return entries
+
+
+def base_entries(config: Config, switch: SwitchConfig, state: LinkState = ALL_UP) -> list[Entry]:
+    """All that a switch holds whatever jobs there are; `state` makes a difference to `ecmp_member` alone."""
+    graph = Graph.of(config)
+    if switch.name in graph.spines:
+        return _spine(config, graph, switch)
+    entries = rack_entries(switch, config.hosts_of(switch.name))
+    uplinks = graph.uplinks(switch.name)
+    if uplinks:
+        entries += _edges(config, switch, uplinks)
+        entries += _remote(config, graph, switch, state)
+    return entries
+
+
+def _spine(config: Config, graph: Graph, switch: SwitchConfig) -> list[Entry]:
+    entries: list[Entry] = []
+    for link in graph.downlinks(switch.name):
+        leaf = config.switch(link.leaf)
+        entries.append(_fabric_port(link.spine_port))
+        entries.append(_over(switch, link.spine_port, leaf, link.leaf_port))
+        hop = _hop(switch, link.spine_port, leaf, link.leaf_port)
+        entries += [_route(host, _NEXT_HOP, **hop) for host in _by_port(config, link.leaf)]
+    return entries
+
+
+def _edges(config: Config, leaf: SwitchConfig, uplinks: Iterable[Link]) -> list[Entry]:
+    """What is behind each uplink of a leaf, and for each host's port and uplink a group that sends both ways.
+
+    With such a group a partial sum goes up again and its sender is answered with an RNR NAK.
+    """
+    entries: list[Entry] = []
+    hosts = _by_port(config, leaf.name)
+    for link in uplinks:
+        entries.append(_fabric_port(link.leaf_port))
+        entries.append(_over(leaf, link.leaf_port, config.switch(link.spine), link.spine_port))
+        for host in hosts:
+            replicas = sorted(((link.leaf_port, RID_UP), (host.port, RID_BACK)))
+            entries.append(Group(AGAIN_GROUP + 4 * host.port + link.index, tuple(replicas)))
+    return entries
+
+
+def _remote(config: Config, graph: Graph, leaf: SwitchConfig, state: LinkState) -> list[Entry]:
+    """The hosts of other racks, over the spines that both leaves can use.
+
+    A group has as many members as spread evenly over any number of spines that there are, so that a link that
+    fails changes members and nothing else. Where no spine can be used, all that are not drained stay in use.
+    """
+    entries: list[Entry] = []
+    for number, remote in enumerate(graph.leaves, 1):
+        spines = graph.common_spines((leaf.name, remote))
+        if remote == leaf.name or not spines:
+            continue
+        usable = (
+            graph.common_spines((leaf.name, remote), state)
+            or graph.common_spines((leaf.name, remote), LinkState(drained=state.drained))
+            or spines
+        )
+        members = spread(math.lcm(*range(1, len(spines) + 1)), spines, usable)
+        for index, spine in enumerate(members):
+            link = graph.link(leaf.name, spine)
+            assert link is not None
+            entries.append(
+                table_entry(
+                    ECMP_MEMBER,
+                    {"group": number, "index": index},
+                    _NEXT_HOP,
+                    **_hop(leaf, link.leaf_port, config.switch(spine), link.spine_port),
+                )
+            )
+        ways = {"group": number, "size": len(members)}
+        entries += [_route(host, "SwitchIngress.forward.ecmp", **ways) for host in _by_port(config, remote)]
+    return entries
+
+
+def _by_port(config: Config, switch: str) -> list[HostConfig]:
+    return sorted(config.hosts_of(switch), key=lambda host: host.port)
+
+
+def _route(host: HostConfig, action: str, **params: int) -> TableEntry:
+    return table_entry(ROUTE, {"dst_ip": (int(host.ip), 32)}, action, **params)
+
+
+def _fabric_port(port: int) -> TableEntry:
+    return table_entry(EDGE_PORT, {"ingress_port": port}, "SwitchIngress.edges.fabric_port")
+
+
+def _over(near: SwitchConfig, port: int, far: SwitchConfig, far_port: int) -> TableEntry:
+    return table_entry(
+        TREE_LINK,
+        {"egress_port": port},
+        "SwitchEgress.tree_out.over",
+        src_mac=switch_mac(near.device_id, port),
+        dst_mac=switch_mac(far.device_id, far_port),
+        src_ip=switch_ip(near.device_id),
+        dst_ip=switch_ip(far.device_id),
+    )
+
+
+def _hop(near: SwitchConfig, port: int, far: SwitchConfig, far_port: int) -> dict[str, int]:
+    return {
+        "port": port,
+        "src_mac": switch_mac(near.device_id, port),
+        "dst_mac": switch_mac(far.device_id, far_port),
+    }

@@ -1,0 +1,99 @@
+"""Workers have called different things: what each of them has called, for an error that names it. No I/O.
+
+The first worker that meets a mismatch says so, and what it has called as that collective. All others are
+asked, and answer at once: that they have called nothing so far, too, and again as soon as they have. The job
+ends for all when each has named its call, or is known not to come; or after a short time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from controller.api.messages import Called
+from controller.jobs.seats import Seat
+from controller.jobs.serials import ahead
+
+LONGEST_CALL = 200  # characters
+_LONGEST_S = 5.0
+
+
+@dataclass
+class Comparison:
+    """Of collective `collective`, from `since` on. `ranks`: the job's. `reason`: what gave rise to it."""
+
+    collective: int
+    ranks: frozenset[int]
+    reason: str
+    since: float
+    answers: dict[int, str] = field(default_factory=dict)  # in words, as a sentence goes on behind a rank
+
+    def called(self, rank: int, called: Called) -> None:
+        """What a worker says. Of what it says, the first call counts."""
+        if not called.what:
+            return
+        what = called.what[:LONGEST_CALL]
+        if called.collective != self.collective:
+            what += f", as its collective {called.collective}"
+        self.answers.setdefault(rank, f": {what}")
+
+    def gone(self, rank: int, why: str) -> None:
+        """A worker will not say anything more."""
+        self.answers.setdefault(rank, f" has not said what it has called: {why}")
+
+    def look(self, seats: Mapping[int, Seat]) -> None:
+        """Who has left after its first so many collectives, or is lost, calls nothing more."""
+        for rank, seat in seats.items():
+            if seat.lost:
+                self.gone(rank, "it is lost")
+            if seat.left_after is not None and ahead(self.collective, seat.left_after) >= 0:
+                self.answers.setdefault(rank, f" has left after {_counted(seat.left_after)}")
+
+    @property
+    def is_complete(self) -> bool:
+        """Nobody is waited for."""
+        return self.ranks <= self.answers.keys()
+
+    def is_late(self, now: float, limit_s: float) -> bool:
+        """Nobody is waited for any more."""
+        return now - self.since > min(limit_s, _LONGEST_S)
+
+    @property
+    def outcome(self) -> str:
+        """Who has called what, for all."""
+        ranks: dict[str, list[int]] = {}  # by what they have said
+        for rank in sorted(self.ranks):
+            ranks.setdefault(self.answers.get(rank, " has not called it"), []).append(rank)
+        lines = [f"{_named(same)}{what}" for what, same in ranks.items()]
+        return (
+            f"the workers disagree about collective {self.collective}: {'; '.join(lines)}. All workers have "
+            "to call the same collectives in the same order, with the same roots, sizes, element types, "
+            f"reductions and strategies ({self.reason})"
+        )
+
+
+def in_vain(seats: Mapping[int, Seat]) -> tuple[int, str] | None:
+    """A collective that one worker is in and another has left before, and that in words: it has no result."""
+    for seat in seats.values():
+        for away in seats.values():
+            if seat.in_collective is None or away.left_after is None:
+                continue
+            if ahead(seat.in_collective, away.left_after) >= 0:
+                return seat.in_collective, f"{seat.member} waits for {away.member}, which has left"
+    return None
+
+
+def _counted(collectives: int) -> str:
+    return f"{collectives} collective{'' if collectives == 1 else 's'}"
+
+
+def _named(ranks: Iterable[int]) -> str:
+    """In order: "rank 3", or "rank 0-2, 5", whose verbs then suit both."""
+    runs: list[list[int]] = []
+    for rank in ranks:
+        if runs and runs[-1][-1] == rank - 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    words = ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+    return f"rank {words}"

@@ -1,0 +1,775 @@
+"""One job as a state machine: who has joined, who may start, who is missing, when all may leave.
+
+`jobs/states.py` has its states, and the table of which follows which: nothing but `_becomes` changes
+the state of a job once it is made. `hear` takes what a worker says; other calls are the controller's. What is
+to be done, and whom to tell what, comes out of `take_effects`, in the order in which it came up.
+
+Nothing here does I/O or reads a clock: times come in as seconds of any clock that does not go back. A session
+that breaks before Ready frees its rank; later, the worker may resume until its heartbeats have been missing
+for too long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from controller.api.errors import ConflictError, InvalidRequestError, NotPossibleError
+from controller.api.messages import (
+    Abort,
+    Called,
+    Compare,
+    EndCause,
+    Ended,
+    FromController,
+    FromWorker,
+    Heartbeat,
+    Held,
+    JobSpec,
+    Leave,
+    Left,
+    Mode,
+    Moved,
+    Paused,
+    Ready,
+    Renew,
+    Renewed,
+    Renewing,
+    Resumed,
+    Start,
+    Up,
+    Waiting,
+)
+from controller.jobs import effects
+from controller.jobs.comparing import Comparison, in_vain
+from controller.jobs.moves import Move
+from controller.jobs.renewals import Cause, Renewal
+from controller.jobs.seats import Seat, Seats, require_alike
+from controller.jobs.specs import Member, Phase, Plan, Timing
+from controller.jobs.states import MOVING, RENEWING, State, require
+
+
+class Job:
+    """See the top of the file. `explicit`: it was created, and not by the first worker that joined.
+
+    `move` and `renewal`: that which is under way; `comparison`: of what workers have called, before it ends.
+    `numbered`: how many messages its generation has had. `newest`: the newest generation that a worker has
+    come back from; the database may be older.
+    """
+
+    def __init__(self, spec: JobSpec, timing: Timing, *, explicit: bool = False) -> None:
+        self.spec = spec
+        self.timing = timing
+        self.explicit = explicit
+        self.seats = Seats()
+        self.plan: Plan | None = None
+        self.outcome: Left | Ended | effects.Superseded | None = None
+        self.move: Move | None = None
+        self.renewal: Renewal | None = None
+        self.comparison: Comparison | None = None
+        self.numbered = self.newest = 0
+        self._state = State.CREATED
+        self._effects: list[effects.Effect] = []
+        self._beaten_at = 0.0
+
+    @classmethod
+    def recovered(
+        cls,
+        spec: JobSpec,
+        timing: Timing,
+        plan: Plan,
+        workers: Sequence[tuple[Member, bytes]],
+        *,
+        explicit: bool,
+        phase: Phase,
+        now: float,
+        outcome: Left | Ended | effects.Superseded | None = None,
+        dropped: Mapping[bytes, str] | None = None,
+    ) -> Job:
+        """A job from before a restart of the controller: it lives if all workers resume in time.
+
+        With an `outcome` it is over, and had gone on without those `dropped` before.
+        """
+        job = cls(spec, timing, explicit=explicit)
+        for member, token in workers:
+            job.seats[member.rank] = Seat(
+                member, now, timing.resume_timeout_s, token, connected=False, recovered=True
+            )
+        job.plan, job._state = plan, State.RUNNING if phase is Phase.RUNNING else State.READY
+        if outcome is not None:
+            for rank, seat in sorted(job.seats.items()):
+                if dropped and seat.token in dropped:
+                    job.seats.drop(rank, dropped[seat.token])
+            job._becomes(State.ENDED)
+            job.outcome = outcome
+        return job
+
+    def generation_so_far(self) -> Job:
+        """Its generation as a job that is over: what it leaves on switches when it goes on under another."""
+        job = Job(self.spec, self.timing, explicit=self.explicit)
+        for rank, seat in self.seats.everybody.items():
+            job.seats[rank] = replace(seat, knows_end=False)
+        job.plan, job.outcome, job._state = self.plan, effects.Superseded(), State.ENDED
+        return job
+
+    def draft(self) -> Job:
+        """The job as it will be when it is renewed: new QPs, ranks without gaps."""
+        assert self.renewal is not None
+        job = Job(self.spec, self.timing, explicit=self.explicit)
+        job._state = State.INSTALLING
+        for member, rank in zip(self.renewal.members(self.seats), sorted(self.seats), strict=True):
+            job.seats[member.rank] = replace(self.seats[rank], member=member)
+        return job
+
+    # What it is.
+
+    @property
+    def state(self) -> State:
+        """Where it is in jobs/states.py."""
+        return self._state
+
+    @property
+    def phase(self) -> Phase:
+        """The same as people see it."""
+        return self._state.phase
+
+    @property
+    def live(self) -> bool:
+        """Not over."""
+        return self._state is not State.ENDED
+
+    @property
+    def is_set_up(self) -> bool:
+        """It runs, or shall run as soon as all workers are up."""
+        return self.phase in (Phase.READY, Phase.RUNNING)
+
+    @property
+    def members(self) -> list[Member]:
+        """Those who have joined, by rank."""
+        return self.seats.members
+
+    @property
+    def missing(self) -> tuple[int, ...]:
+        """The ranks that have not joined."""
+        return tuple(rank for rank in range(self.spec.world_size) if rank not in self.seats)
+
+    @property
+    def world_size(self) -> int:
+        """How many workers it has; in an elastic job fewer and fewer."""
+        return self.spec.world_size if self.plan is None else len(self.seats)
+
+    @property
+    def awaited(self) -> tuple[int, ...]:
+        """The ranks that a renewal or a move waits for."""
+        if self.renewal is not None:
+            return self.renewal.missing
+        return tuple(sorted(self.move.missing)) if self.move is not None else ()
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether the job may have gone on without some of the workers that have a seat.
+
+        A database that is from a backup, or on a disk that was full, does not know that; the workers do.
+        """
+        return any(seat.generation is None or seat.generation < self.newest for seat in self.seats.values())
+
+    @property
+    def offered(self) -> list[Member]:
+        """Workers as they shall be, as far as they have said which QPs they have for that."""
+        if self.renewal is None or self._state is State.RAISING:
+            return []
+        return self.renewal.members(self.seats)
+
+    def rank_of(self, rank: int, token: bytes, generation: int | None = None) -> int:
+        """The rank now of the worker with that token, which had `rank` in that generation (None: this one).
+
+        InvalidRequestError where the token is another's; NotPossibleError where its worker was given up.
+        """
+        this = generation is None or (self.plan is not None and generation == self.plan.generation)
+        return self.seats.rank_of(self.spec.name, rank, token, has_been_renumbered=not this)
+
+    def take_effects(self) -> list[effects.Effect]:
+        """What has to be done, in order; each once."""
+        taken, self._effects = self._effects, []
+        return taken
+
+    def _becomes(self, state: State) -> None:
+        """The one place where a job's state changes."""
+        self._state = require(self._state, state)
+        if self._state not in MOVING:
+            self.move = None
+        if self._state not in RENEWING:
+            self.renewal = None
+
+    # Joining.
+
+    def check(self, member: Member, world_size: int, tenant: str = "", *, elastic: bool = False) -> None:
+        """Raise what speaks against taking this worker in: InvalidRequestError, ConflictError."""
+        require_alike(self.spec, self.seats, member, world_size, tenant, elastic=elastic, free=self.explicit)
+        if self._state not in (State.CREATED, State.JOINING):
+            raise ConflictError(
+                f"job {self.spec.name} is {self.phase.name.lower()} and takes nobody in, {member} neither: "
+                "start it when the job has ended, or under another name"
+            )
+
+    def join(
+        self, member: Member, world_size: int, now: float, tenant: str = "", *, elastic: bool = False
+    ) -> None:
+        """Take a worker in; `check` says what is raised."""
+        self.check(member, world_size, tenant, elastic=elastic)
+        complete = set(self.missing) == {member.rank}
+        self._becomes(State.INSTALLING if complete else State.JOINING)
+        self.seats[member.rank] = Seat(member, now, self.timing.heartbeat_timeout_s)
+        if complete:
+            self._effects.append(effects.Install())
+        else:
+            self._tell_all(Waiting(self.missing))
+
+    def has_not_heard(self, member: Member) -> bool:
+        """Whether a worker that joins has been taken in already, as nobody else has these QPs and PSN."""
+        seat = self.seats.get(member.rank)
+        return self._state is State.READY and seat is not None and seat.member == member and not seat.up
+
+    def join_again(self, rank: int, now: float) -> None:
+        """It is told so once more, and belongs to this generation: it has never heard of another."""
+        assert self.plan is not None
+        seat = self.seats[rank]
+        seat.connected, seat.generation = True, self.plan.generation
+        self._heard(rank, now)
+        self._tell(rank, self._ready(rank))
+
+    def planned(self, plan: Plan, tokens: Mapping[int, bytes], now: float) -> None:
+        """The switch is written. The tokens, by rank, let workers resume."""
+        if self._state is not State.INSTALLING:
+            raise NotPossibleError(f"job {self.spec.name} is {self.phase.name}, nobody waits for its plan")
+        self._becomes(State.READY)
+        self.plan, self._beaten_at = plan, now
+        for rank in plan.ring or sorted(self.seats):
+            self.seats[rank].token, self.seats[rank].generation = tokens[rank], plan.generation
+            self._heard(rank, now)
+            self._tell(rank, self._ready(rank))
+
+    # What workers say.
+
+    def hear(self, rank: int, said: FromWorker, now: float) -> None:
+        """A worker says something. NotPossibleError, InvalidRequestError where it says what it must not."""
+        if isinstance(said, (Up, Leave)) and self.plan is None and self.live:
+            what = "ready to start" if isinstance(said, Up) else "leaving"
+            raise NotPossibleError(f"{self.seats[rank].member} is {what}, but has not heard Ready")
+        self._heard(rank, now)
+        match said:
+            case Heartbeat():
+                self._heartbeat(rank, said, now)
+            case Up():
+                self._up(rank)
+            case Leave():
+                self._leave(rank, said.collectives, now)
+            case Paused(number, next_collective):
+                move = self._moving(State.PAUSING, number)
+                if move is not None and move.paused(rank, next_collective, now):
+                    self._becomes(State.HOLDING)
+                    self._tell_all(move.saying)
+            case Held(number):
+                move = self._moving(State.HOLDING, number)
+                if move is not None and move.held(rank):
+                    self._becomes(State.RELOCATING)
+                    self._effects.append(effects.Relocate(move.mode))
+            case Renewing():
+                self._renewing(rank, said)
+            case Abort(reason, None):
+                self._abort(rank, reason)
+            case Abort(reason, Called() as called):
+                self._disagrees(rank, called, reason, now)
+            case Called():
+                self._called(rank, said, now)
+            case _:
+                raise InvalidRequestError(f"{type(said).__name__.lower()} in the middle of a session")
+
+    def _heartbeat(self, rank: int, beat: Heartbeat, now: float) -> None:
+        """A worker lives. In an elastic job it may return results for a while after it hears that this came.
+
+        Not so whoever is being given up, or keeps a renewal waiting and may be given up for that; nor anybody
+        before all have come back after a restart, as this one may have been given up before it.
+        """
+        if self.plan is not None and beat.generation == self.plan.generation:
+            self.numbered = max(self.numbered, beat.messages)
+        self.seats[rank].in_collective = beat.running
+        self._find_who_waits_in_vain(now)
+        late = self.renewal is not None and rank in self.renewal.waiting
+        unsure = late or self.seats[rank].lost or self.is_doubtful
+        if self.spec.elastic and self.is_set_up and beat.number and not unsure:
+            self._tell(rank, Heartbeat(number=beat.number))
+
+    def _up(self, rank: int) -> None:
+        """A worker's QPs are ready."""
+        self.seats[rank].up = True
+        if self._state is State.RAISING:
+            assert self.renewal is not None
+            cause = self.renewal.cause
+            if self.renewal.is_up(rank):
+                self._becomes(State.RUNNING)
+                self._effects.append(effects.WentOn(cause))
+                self._tell_all(Start())
+        elif self._state is State.READY and all(seat.up for seat in self.seats.values()):
+            self._begin_to_run()
+            self._tell_all(Start())
+        elif self.phase is Phase.RUNNING and self.renewal is None:  # it lost its session before it heard
+            self._tell(rank, Start())
+
+    def _leave(self, rank: int, collectives: int | None, now: float) -> None:
+        """A worker is done, has called so many collectives, and stays only for its peers' sake."""
+        seat = self.seats[rank]
+        seat.leaving, seat.left_after, seat.in_collective = True, collectives, None
+        if not self.live:
+            return
+        if all(seat.leaving for seat in self.seats.values()):
+            self._finish(Left())
+        elif self.comparison is not None:
+            self._compared(now)
+        else:
+            self._find_who_waits_in_vain(now)
+
+    def _abort(self, rank: int, reason: str) -> None:
+        """A worker wants the job to end; an elastic one goes on without it."""
+        reason = reason or f"{self.seats[rank].member} gave up without saying why"
+        if self.comparison is not None:  # it ends; this one may have failed as another has stopped for that
+            return
+        if self._can_lose_workers:
+            self._drop(rank, reason, EndCause.WORKER_ABORTED)
+        else:
+            self.end(reason, EndCause.WORKER_ABORTED, rank=rank)
+
+    # Sessions that end, and begin again.
+
+    def closed(self, rank: int) -> None:
+        """A worker ended its session on purpose, without having left."""
+        seat = self.seats[rank]
+        seat.connected = False
+        reason = f"{seat.member} closed its session before everybody had left"
+        if self._state is State.JOINING:
+            self._withdraw(rank)
+        else:
+            self._lose(rank, reason)
+
+    def broken(self, rank: int) -> None:
+        """A worker's session broke; before Ready there is no way back for it."""
+        seat = self.seats[rank]
+        seat.connected = False
+        if not seat.recovered:  # else this is about the time when the controller was away
+            seat.patience_s = min(seat.patience_s, self.timing.lost_timeout_s)
+        if self._state is State.JOINING:
+            self._withdraw(rank)
+        elif self._state is State.INSTALLING:
+            reason = f"{seat.member} lost its connection with the controller during set-up"
+            self.end(reason, EndCause.WORKER_LOST, rank=rank)
+
+    def heard_end(self, rank: int) -> None:
+        """A worker ended its session after it was told that the job is over."""
+        if not self.live and rank in self.seats:
+            self.seats[rank].knows_end = True
+
+    def resume(
+        self, rank: int, token: bytes, now: float, generation: int | None = None, answered: int = 0
+    ) -> None:
+        """A worker is back, and knows of that generation; what is raised says `rank_of`.
+
+        `answered`: the renewal that it has answered last, where it has not heard how that ended.
+        """
+        rank = self.rank_of(rank, token, generation)
+        seat = self.seats[rank]
+        seat.connected = True
+        self._heard(rank, now)
+        if self.plan is not None:
+            known = self.plan.generation if generation is None else generation
+            self.newest = max(self.newest, known)
+            seat.generation = max(seat.generation or 0, known, answered)
+        if isinstance(self.outcome, (Left, Ended)):
+            self._tell(rank, self.outcome)
+        if not self.live:
+            return
+        renewed = self._drop_left_behind()
+        if not self.live or rank not in self.seats:
+            return
+        self._tell(rank, Resumed())
+        if self.comparison is not None:
+            self._tell(rank, Compare(self.comparison.collective))
+        if self.renewal is not None and not self._is_ahead(generation or 0):
+            self._tell_renewal(rank, now)
+        elif self.move is not None:
+            self._tell(rank, self.move.saying)
+        elif self.is_set_up and self.plan is not None:
+            if generation not in (None, self.plan.generation):
+                if not renewed:
+                    self._interrupted(Cause.INTERRUPTED, RESTARTED)
+            elif self.phase is Phase.RUNNING:  # it may not have heard how a move ended
+                self._tell(rank, Moved(0, self.plan.mode, self.plan.mode_reason))
+
+    def _is_ahead(self, generation: int) -> bool:
+        """Whether a worker that knows of that generation takes no part: the database was an older one."""
+        assert self.renewal is not None
+        number = self.renewal.number
+        return generation > number or (generation == number and self._state is State.ASKING)
+
+    # Moving.
+
+    def why_not_move(self) -> str:
+        """Why the job cannot be moved now; empty if it can."""
+        if self.phase is not Phase.RUNNING:
+            return f"it is {self.phase.name.lower()}"
+        if self.renewal is not None:
+            return f"it is being renewed: {self.renewal.reason}"
+        if self.move is not None:
+            return "it is being moved already"
+        for rank, seat in sorted(self.seats.items()):
+            if seat.leaving:
+                return f"rank {rank} is leaving"
+            if not seat.connected:
+                return f"rank {rank} is without a connection to the controller"
+        return ""
+
+    def move_to(self, mode: Mode, number: int, now: float) -> None:
+        """Begin to move; `number` tells one move from another. NotPossibleError: `why_not_move`."""
+        if why := self.why_not_move():
+            raise NotPossibleError(f"job {self.spec.name} cannot be moved: {why}")
+        self._becomes(State.PAUSING)
+        self.move = Move(number, mode, frozenset(self.seats), now)
+        self._tell_all(self.move.saying)
+
+    def _moving(self, state: State, number: int) -> Move | None:
+        """The move, where a worker's answer is to this step of it; others are old."""
+        return self.move if self._state is state and self.move and self.move.number == number else None
+
+    def moved(self, mode: Mode, reason: str) -> None:
+        """The switches are written, or could not be: all go on, in this mode. Nothing after the job's end."""
+        if self._state is State.RELOCATING:
+            self._move_ends(mode, reason)
+
+    def call_off(self, reason: str) -> None:
+        """Move no more, unless the switches are being written already."""
+        if self._state in (State.PAUSING, State.HOLDING) and self.plan is not None:
+            self._effects.append(effects.Stayed(reason))
+            self._move_ends(self.plan.mode, self.plan.mode_reason)
+
+    def _move_ends(self, mode: Mode, reason: str) -> None:
+        assert self.move is not None
+        assert self.plan is not None
+        number = self.move.number
+        self._becomes(State.RUNNING)
+        self.plan = replace(self.plan, mode=mode, mode_reason=reason)
+        self._tell_all(Moved(number, mode, reason))
+
+    # Renewing.
+
+    def renew(self, number: int, cause: Cause, reason: str, now: float) -> None:
+        """Begin to go on as generation `number`, instead of a renewal under way. NotPossibleError.
+
+        A job that is only ready runs from here on: its workers, up or not, wait for what comes next.
+        """
+        if not self.is_set_up:
+            raise NotPossibleError(f"job {self.spec.name} cannot be renewed: it is {self.phase.name.lower()}")
+        if self._state is State.READY:
+            self._effects.append(effects.Started())
+        if self._state in (State.PAUSING, State.HOLDING):
+            self._effects.append(effects.Stayed(f"it is renewed: {reason}"))
+        self._becomes(State.ASKING)
+        self.renewal = Renewal(number, cause, reason, frozenset(self.seats), now)
+        self._effects.append(effects.Detach())
+        self._tell_all(Renew(number, reason))
+
+    def awaits(self, rank: int, number: int) -> bool:
+        """Whether that renewal is waiting to hear where a worker stands."""
+        renewal = self.renewal
+        return (
+            renewal is not None
+            and self._state is State.ASKING
+            and number == renewal.number
+            and rank in renewal.waiting
+        )
+
+    def _renewing(self, rank: int, standing: Renewing) -> None:
+        """A worker sends nothing any more in the old generation, and says where it stands."""
+        if self.renewal is not None and standing.renewal <= self.renewal.number:
+            asked = self._state is State.ASKING and standing.renewal == self.renewal.number
+            if asked and self.renewal.stands(rank, standing):
+                self._all_stand()
+        elif self.is_set_up and self.plan is not None and standing.renewal >= self.plan.generation:
+            self._interrupted(Cause.INTERRUPTED, RESTARTED)
+
+    def _all_stand(self) -> None:
+        renewal = self.renewal
+        assert renewal is not None
+        if (apart := renewal.apart) is None:
+            self._becomes(State.REBUILDING)
+            self._effects.append(effects.Rebuild(renewal.number))
+            return
+        (rear, front), answers = apart, renewal.answers
+        self.end(
+            f"job {self.spec.name} cannot go on: {self.seats[rear].member} has not finished collective "
+            f"{answers[rear].collective}, but {self.seats[front].member} stands at "
+            f"{answers[front].collective}",
+            EndCause.CANNOT_GO_ON,
+        )
+
+    def is_rebuilding(self, number: int) -> bool:
+        """Whether `renewed` is what that renewal waits for."""
+        return self._state is State.REBUILDING and self.renewal is not None and self.renewal.number == number
+
+    def renewed(self, plan: Plan, now: float) -> None:
+        """The switches are written: everybody comes up in the generation of the plan."""
+        renewal = self.renewal
+        if renewal is None or not self.is_rebuilding(plan.generation):
+            raise NotPossibleError(f"job {self.spec.name}: nobody waits for generation {plan.generation}")
+        self._becomes(State.RAISING)
+        new_ranks = self.seats.renumber(renewal.members(self.seats), plan.generation)
+        self.plan, self.numbered = plan, 0
+        renewal.written(new_ranks, now)
+        self._effects.append(effects.Renumbered(new_ranks))
+        for rank in sorted(self.seats):
+            self._tell_renewal(rank, now)
+
+    def has_stopped(self, token: bytes) -> bool:
+        """Whether a worker has taken down its connections for a renewal, and waits."""
+        renewal = self.renewal
+        return renewal is not None and any(
+            seat.token == token and (self._state is not State.ASKING or rank not in renewal.waiting)
+            for rank, seat in self.seats.items()
+        )
+
+    def _tell_renewal(self, rank: int, now: float) -> None:
+        """What a worker has to know of the renewal now."""
+        renewal = self.renewal
+        assert renewal is not None
+        if self._state is State.RAISING:
+            event = Renewed(
+                renewal=renewal.number,
+                ready=self._ready(rank),
+                collective=renewal.goes_on_with,
+                holder=renewal.holder,
+                members=tuple(member.original_rank for member in self.members),
+            )
+            self._tell(rank, event)
+        elif rank in renewal.waiting:
+            self._tell(rank, Renew(renewal.number, renewal.reason))
+        renewal.asked_at[rank] = now
+
+    # Calls that do not match.
+
+    def _disagrees(self, rank: int, called: Called, reason: str, now: float) -> None:
+        """A worker has met another call than its own: the job ends, elastic or not, when all are known."""
+        if not self.is_set_up:
+            self._abort(rank, reason)
+        elif self.comparison is None:
+            self._compare(called.collective, reason, now)
+        self._called(rank, called, now)
+
+    def _called(self, rank: int, called: Called, now: float) -> None:
+        """What a worker has called, as it was asked."""
+        if self.is_set_up and self.comparison is not None:
+            self.comparison.called(rank, called)
+            self._compared(now)
+
+    def _find_who_waits_in_vain(self, now: float) -> None:
+        """A collective that one has left before will never have a result."""
+        if not self.is_set_up or self.comparison is not None or self.renewal is not None:
+            return
+        if found := in_vain(self.seats):
+            collective, reason = found
+            self._compare(collective, reason, now)
+            self._compared(now)
+
+    def _compare(self, collective: int, reason: str, now: float) -> None:
+        self.comparison = Comparison(collective, frozenset(self.seats), reason, now)
+        for rank, seat in sorted(self.seats.items()):
+            if not seat.leaving:
+                self._tell(rank, Compare(collective))
+
+    def _compared(self, now: float) -> None:
+        """End the job where it is known who has called what, or nobody is waited for any more."""
+        comparison = self.comparison
+        assert comparison is not None
+        comparison.look(self.seats)
+        if comparison.is_complete or comparison.is_late(now, self.timing.lost_timeout_s):
+            self._finish(Ended(reason=comparison.outcome, cause=EndCause.MISMATCH))
+
+    # Workers that are lost.
+
+    @property
+    def _can_lose_workers(self) -> bool:
+        return self.spec.elastic and self.phase is Phase.RUNNING
+
+    def _lose(self, rank: int, reason: str) -> None:
+        seat = self.seats[rank]
+        if seat.lost:
+            return
+        if self.comparison is not None:  # that is why the job ends, for this worker as for all
+            seat.lost = True
+            self.comparison.gone(rank, reason)
+        elif self.phase is Phase.RUNNING:
+            seat.lost = True
+            self._effects.append(effects.Lost(rank, seat.token, reason))
+        else:
+            self.end(reason, EndCause.WORKER_LOST, rank=rank)
+
+    def go_on_without(self, token: bytes, reason: str, first_message: int | None = None) -> None:
+        """A worker that is lost has no part in the job any more; one that is not elastic ends."""
+        rank = next((r for r, seat in self.seats.items() if seat.token == token and seat.lost), None)
+        if rank is None or not self.live or self.comparison is not None:
+            return
+        if self._can_lose_workers:
+            self._drop(rank, reason)
+        else:
+            self.end(reason, EndCause.WORKER_LOST, rank=rank, first_message=first_message)
+
+    def drop_again(self, dropped: Mapping[bytes, str]) -> None:
+        """Workers, by token, that the job was to go on without when the controller was restarted."""
+        for rank, seat in sorted(self.seats.items()):
+            if seat.token in dropped and self._can_lose_workers:
+                self._drop(rank, dropped[seat.token])
+
+    def _drop_left_behind(self) -> bool:
+        """A later generation than some workers know of has run: without them, as it waits for all of its own.
+
+        The database had not got it. They may hold a sum in which they have a part, and which the others have
+        done anew without them, so there is no way back. Only elastic jobs leave anybody behind. Whether
+        there was one.
+        """
+        if not self.spec.elastic or self.comparison is not None:
+            return False
+        behind = [
+            rank
+            for rank, seat in sorted(self.seats.items())
+            if (seat.generation or self.newest) < self.newest
+        ]
+        for rank in behind:
+            if self.live:
+                if self._state is State.READY:
+                    self._begin_to_run()
+                text = f"{self.seats[rank].member} was given up before the controller was restarted"
+                self._drop(rank, f"{text}: the others have gone on without it")
+        return bool(behind)
+
+    def _drop(self, rank: int, reason: str, cause: EndCause = EndCause.WORKER_LOST) -> None:
+        """Go on without a worker."""
+        who = self.seats[rank].member
+        self._tell(rank, Ended(reason=reason, cause=cause, rank=rank, host=who.host or who.hostname))
+        self.seats.drop(rank, reason)
+        least = max(1, self.spec.min_workers)
+        if len(self.seats) < least:
+            left = len(self.seats)
+            needed = f"{left} {'worker is' if left == 1 else 'workers are'} left, and the job needs {least}"
+            self.end(reason if not self.seats else f"{reason}; {needed}", cause, rank=rank)
+        elif all(seat.leaving for seat in self.seats.values()):
+            self._finish(Left())
+        else:
+            self._interrupted(Cause.WORKER_LOST, reason)
+
+    # Time.
+
+    def tick(self, now: float) -> None:
+        """Time has passed: heartbeats are due, or overdue."""
+        if not self.is_set_up:
+            return
+        for rank, seat in sorted(self.seats.items()):
+            if now - seat.heard_at > seat.patience_s:
+                self._lose(rank, seat.silence)
+        if self.comparison is not None and self.live:
+            self._compared(now)
+        if not self.live:
+            return
+        if self.renewal is not None:
+            self._lose_late(self.renewal, now)
+        if self.move is not None and self.move.is_late(self._state, now, self.timing.lost_timeout_s):
+            seat = self.seats[min(self.move.missing)]
+            self.call_off(f"{seat.member} kept the others waiting for {now - self.move.since:.0f} s")
+        if now - self._beaten_at >= self.timing.heartbeat_interval_s:
+            self._beaten_at = now
+            self._tell_all(Heartbeat())
+
+    def _lose_late(self, renewal: Renewal, now: float) -> None:
+        """Workers that are there and do not answer keep all others waiting."""
+        connected = [rank for rank, seat in self.seats.items() if seat.connected]
+        limit_s, why = self.timing.heartbeat_timeout_s, renewal.reason
+        for rank in renewal.late(connected, now, limit_s):
+            who = self.seats[rank].member
+            self._lose(rank, f"{who} did not take part for {limit_s:g} s when the job was renewed ({why})")
+
+    def forgive(self, seconds: float, now: float) -> None:
+        """The controller itself was stopped for so long, until now: nobody could be heard."""
+        for seat in self.seats.values():
+            seat.heard_at = min(now, seat.heard_at + seconds)
+        if self.renewal is not None:
+            self.renewal.forgive(seconds, now)
+        if self.move is not None:
+            self.move.since = min(now, self.move.since + seconds)
+        if self.comparison is not None:
+            self.comparison.since = min(now, self.comparison.since + seconds)
+        if seconds > self.timing.lost_timeout_s:  # sessions may have been given up meanwhile
+            self.expect_back(now, again=False)
+
+    def expect_back(self, now: float, *, again: bool = True) -> None:
+        """The controller was away, and can hear workers from now on: they have as long as after a restart.
+
+        Without `again`, who has not come back since the last time has what is left of that.
+        """
+        for seat in self.seats.values():
+            if self.is_set_up and not seat.lost and (again or not seat.recovered):
+                seat.heard_at, seat.patience_s, seat.recovered = now, self.timing.resume_timeout_s, True
+
+    # Ends.
+
+    def end(
+        self, reason: str, cause: EndCause, *, rank: int | None = None, first_message: int | None = None
+    ) -> None:
+        """End the job early, for all workers; nothing where it has ended."""
+        if self.live:
+            seat = None if rank is None else self.seats.everybody.get(rank)
+            host = "" if seat is None else seat.member.host or seat.member.hostname
+            self._finish(Ended(reason=reason, cause=cause, rank=rank, host=host, first_message=first_message))
+
+    def discard(self) -> None:
+        """A draft that nobody has heard of comes to nothing."""
+        self._becomes(State.ENDED)
+        self.outcome = effects.Superseded()
+
+    def _finish(self, outcome: Left | Ended) -> None:
+        self._becomes(State.ENDED)
+        self.outcome = outcome
+        self._effects.append(effects.Over())
+        self._tell_all(outcome)
+
+    # Small things that several of these do.
+
+    def _heard(self, rank: int, now: float) -> None:
+        self.seats[rank].heard(now, self.timing.heartbeat_timeout_s)
+
+    def _begin_to_run(self) -> None:
+        self._becomes(State.RUNNING)
+        self._effects.append(effects.Started())
+
+    def _interrupted(self, cause: Cause, reason: str) -> None:
+        self._effects.append(effects.Interrupted(cause, reason))
+
+    def _withdraw(self, rank: int) -> None:
+        del self.seats[rank]
+        if self.seats:
+            self._tell_all(Waiting(self.missing))
+        else:
+            self._becomes(State.CREATED)
+            self._effects.append(effects.Vacated())
+
+    def _ready(self, rank: int) -> Ready:
+        assert self.plan is not None
+        created = self.spec if self.explicit else None
+        lease_s = self.timing.lease_s if self.spec.elastic else 0.0
+        return self.seats.ready(rank, self.plan, self.timing, lease_s=lease_s, created=created)
+
+    def _tell_all(self, event: FromController) -> None:
+        for rank in sorted(self.seats):
+            self._tell(rank, event)
+
+    def _tell(self, rank: int, event: FromController) -> None:
+        if self.seats[rank].connected:
+            self._effects.append(effects.Tell(rank, event))
+
+
+RESTARTED = "the controller was restarted while the job was renewed"

@@ -1,0 +1,124 @@
+"""One renewal of a running job, as its workers answer (jobs/states.py). No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+from controller.api.messages import Renewing
+from controller.jobs.seats import Seat
+from controller.jobs.serials import SERIALS, rearmost
+from controller.jobs.specs import Member
+
+
+class Cause(str, Enum):
+    """Why a job is renewed."""
+
+    SWITCH_RESTARTED = "switch_restarted"
+    SWITCH_AWAY = "switch_away"
+    SWITCH_BACK = "switch_back"
+    WORKER_LOST = "worker_lost"
+    INTERRUPTED = "interrupted"  # a renewal of which a controller that was restarted knows nothing
+    MOVED_IN = "moved_in"  # a job that ran by ring moves into the switch
+    RENUMBERED = "renumbered"  # before it has too many messages for one generation
+
+
+PLANNED = (Cause.MOVED_IN, Cause.RENUMBERED)  # a move first: nothing is cut, and no user need know
+
+
+@dataclass
+class Renewal:
+    """`number` tells one from another, and is the generation that it makes. `ranks`: who takes part.
+
+    `waiting`: who has not answered the present step; nobody while switches are written. `asked_at`, by rank:
+    since when a worker that is connected has had something to answer. When the switches are written, ranks
+    are the new ones, the job goes on with the collective `goes_on_with`, and `holder` has its result.
+    """
+
+    number: int
+    cause: Cause
+    reason: str
+    ranks: Collection[int]
+    since: float
+    waiting: set[int] = field(default_factory=set)
+    answers: dict[int, Renewing] = field(default_factory=dict)
+    asked_at: dict[int, float] = field(default_factory=dict)
+    goes_on_with: int = 0
+    holder: int | None = None
+
+    def __post_init__(self) -> None:
+        self.waiting = set(self.ranks)
+
+    @property
+    def missing(self) -> tuple[int, ...]:
+        """Who is waited for, in order."""
+        return tuple(sorted(self.waiting))
+
+    def stands(self, rank: int, standing: Renewing) -> bool:
+        """A worker has said where it stands; whether that was the last one."""
+        self.answers[rank] = standing
+        self.waiting.discard(rank)
+        return not self.waiting
+
+    def members(self, seats: Mapping[int, Seat]) -> list[Member]:
+        """The workers as they will be, as far as they have answered: new QPs, ranks without gaps."""
+        return [
+            replace(
+                seat.member,
+                rank=new,
+                qpn_out=self.answers[old].qpn_out,
+                psn_out=self.answers[old].psn_out,
+                qpn_in=self.answers[old].qpn_in,
+                joined_as=seat.member.original_rank,
+            )
+            for new, (old, seat) in enumerate(sorted(seats.items()))
+            if old in self.answers
+        ]
+
+    @property
+    def collective(self) -> int:
+        """The one to go on with: the first that some worker has not finished."""
+        return rearmost([standing.collective for standing in self.answers.values()])
+
+    @property
+    def holders(self) -> tuple[int, ...]:
+        """Those who have finished that one."""
+        first = self.collective
+        return tuple(rank for rank in sorted(self.answers) if self.answers[rank].collective != first)
+
+    @property
+    def apart(self) -> tuple[int, int] | None:
+        """Two ranks that are further apart than workers can be, the rear one first; None if all is well."""
+        first = self.collective
+        rear = min(rank for rank, s in self.answers.items() if s.collective == first)
+        for rank, standing in sorted(self.answers.items()):
+            if (standing.collective - first) % SERIALS > 1:
+                return rear, rank
+        return None
+
+    def written(self, new_ranks: Mapping[int, int], now: float) -> None:
+        """The switches are written; who shall be up, by its rank before."""
+        holders = self.holders
+        self.holder = new_ranks[holders[0]] if holders else None
+        self.goes_on_with = self.collective
+        self.waiting = set(new_ranks.values())
+        self.asked_at = dict.fromkeys(self.waiting, now)
+
+    def is_up(self, rank: int) -> bool:
+        """A worker is up; whether that was the last one."""
+        self.waiting.discard(rank)
+        return not self.waiting
+
+    def late(self, connected: Collection[int], now: float, limit_s: float) -> tuple[int, ...]:
+        """Who is connected, and has not answered for too long."""
+        return tuple(
+            rank
+            for rank in self.missing
+            if rank in connected and now - self.asked_at.get(rank, self.since) > limit_s
+        )
+
+    def forgive(self, seconds: float, now: float) -> None:
+        """The controller itself was stopped for so long, until now."""
+        self.since = min(now, self.since + seconds)
+        self.asked_at = {rank: min(now, at + seconds) for rank, at in self.asked_at.items()}

@@ -1,0 +1,197 @@
+"""Who is in a job, who is not any more, and by which token each is known. No I/O."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from controller.api.errors import ConflictError, InvalidRequestError, NotPossibleError
+from controller.api.messages import JobSpec, Ready
+from controller.jobs.specs import Member, Plan, Timing
+
+
+@dataclass
+class Seat:
+    """A worker's standing in its job: last heard of at `heard_at`, lost after `patience_s` of silence.
+
+    `recovered`: it has to come back, as the controller was away. `lost`: it is, and never comes back.
+    `generation`: the newest that its worker is known to belong to; None: it has not come back since the
+    controller was started. `knows_end`: it has acted on the job's end, and sends nothing more.
+    `in_collective`: the one that it is in, as it said. `left_after`: so many collectives, and calls no more.
+    """
+
+    member: Member
+    heard_at: float
+    patience_s: float
+    token: bytes = b""
+    generation: int | None = None
+    connected: bool = True
+    up: bool = False
+    leaving: bool = False
+    recovered: bool = False
+    lost: bool = False
+    knows_end: bool = False
+    in_collective: int | None = None
+    left_after: int | None = None
+
+    def heard(self, now: float, patience_s: float) -> None:
+        """Anything came from the worker, so it lives."""
+        self.heard_at, self.patience_s, self.recovered = now, patience_s, False
+
+    @property
+    def silence(self) -> str:
+        """That nothing came from it, in words."""
+        if self.recovered:
+            return (
+                f"{self.member} has not come back within {self.patience_s:g} s after the controller was back"
+                ": it has died, or cannot reach the controller"
+            )
+        how = "sent no heartbeat" if self.connected else "has been without a connection to the controller"
+        return f"{self.member} {how} for {self.patience_s:g} s: it has died or hangs"
+
+
+class Seats(dict[int, Seat]):
+    """By rank. `dropped` says, by token, why a worker has no seat any more, of this generation or before.
+
+    `departed`, by rank: those of this generation among them.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dropped: dict[bytes, str] = {}
+        self.departed: dict[int, Seat] = {}
+
+    @property
+    def members(self) -> list[Member]:
+        """Those who have joined, by rank."""
+        return [self[rank].member for rank in sorted(self)]
+
+    @property
+    def everybody(self) -> dict[int, Seat]:
+        """Those of this generation, also who has no seat any more."""
+        return {**self, **self.departed}
+
+    @property
+    def departures(self) -> dict[bytes, str]:
+        """Why, by token, workers of this generation have no part in the job any more."""
+        return {seat.token: self.dropped[seat.token] for seat in self.departed.values()}
+
+    def drop(self, rank: int, reason: str) -> None:
+        """The job goes on without a worker, or had done so when it ended."""
+        seat = self.departed[rank] = self.pop(rank)
+        self.dropped[seat.token] = reason
+
+    def knows(self, token: bytes) -> bool:
+        """Whether a worker with that token has or had a part in the job."""
+        tokens = [*(seat.token for seat in self.values() if seat.token), *self.dropped]
+        return any(hmac.compare_digest(known, token) for known in tokens)
+
+    def rank_of(self, job: str, rank: int, token: bytes, *, has_been_renumbered: bool) -> int:
+        """The rank now of the worker with that token, which has or (`has_been_renumbered`) had this one.
+
+        InvalidRequestError where the token is another's; NotPossibleError where its worker was given up.
+        """
+        for known, seat in self.items():
+            right = has_been_renumbered or known == rank
+            if seat.token and hmac.compare_digest(seat.token, token) and right:
+                return known
+        for dropped, why in self.dropped.items():
+            if hmac.compare_digest(dropped, token):
+                raise NotPossibleError(f"job {job} goes on without this worker: {why}")
+        raise InvalidRequestError(
+            f"job {job}: rank {rank} cannot be resumed, the token is not the one it was given"
+        )
+
+    def renumber(self, members: list[Member], generation: int) -> dict[int, int]:
+        """A new generation, in which members are these, in the order of their ranks so far.
+
+        Returns their new ranks by those before.
+        """
+        old = sorted(self)
+        seats = [self[rank] for rank in old]
+        self.clear()
+        for member, seat in zip(members, seats, strict=True):
+            seat.member, seat.generation, seat.up = member, generation, False
+            self[member.rank] = seat
+        self.departed = {}
+        return {rank: member.rank for rank, member in zip(old, members, strict=True)}
+
+    def ready(
+        self, rank: int, plan: Plan, timing: Timing, *, lease_s: float, created: JobSpec | None
+    ) -> Ready:
+        """What a worker is told to begin with in the generation of the plan."""
+        ring = plan.ring or tuple(sorted(self))
+        place = ring.index(rank)
+        successor, predecessor = self[ring[(place + 1) % len(ring)]], self[ring[place - 1]]
+        return Ready(
+            job_id=plan.job_id,
+            generation=plan.generation,
+            window=plan.window,
+            message_packets=plan.message_packets,
+            path_mtu=plan.path_mtu,
+            mode=plan.mode,
+            mode_reason=plan.mode_reason,
+            successor=successor.member.worker(backup=plan.backup),
+            predecessor=predecessor.member.worker(backup=plan.backup),
+            heartbeat_interval_s=timing.heartbeat_interval_s,
+            heartbeat_timeout_s=timing.heartbeat_timeout_s,
+            resume_token=self[rank].token,
+            rc=timing.rc,
+            ring=plan.ring,
+            rank=rank,
+            world_size=len(ring),
+            selective=plan.selective,
+            backup=plan.backup,
+            lease_s=lease_s,
+            created=created,
+        )
+
+
+def require_alike(
+    spec: JobSpec,
+    seats: Mapping[int, Seat],
+    member: Member,
+    world_size: int,
+    tenant: str = "",
+    *,
+    elastic: bool = False,
+    free: bool = False,
+) -> None:
+    """Raise what speaks against taking a worker into a job: InvalidRequestError, ConflictError.
+
+    `free`: workers need not say again what was said when the job was created.
+    """
+    name = spec.name
+    if world_size != spec.world_size:
+        raise InvalidRequestError(
+            f"job {name} has a world size of {spec.world_size}, but {member} says {world_size}: "
+            "start all workers with the same"
+        )
+    if tenant != spec.tenant and (tenant or not free):
+        raise InvalidRequestError(
+            f"job {name} is of tenant {spec.tenant or 'default'}, but {member} says "
+            f"{tenant or 'default'}: start all workers with the same"
+        )
+    if elastic != spec.elastic and (elastic or not free):
+        ways = ("goes on without workers that die", "ends when a worker dies")
+        raise InvalidRequestError(
+            f"job {name} {ways[not spec.elastic]}, but {member} wants one that {ways[not elastic]}: "
+            "start all workers alike"
+        )
+    if not 0 <= member.rank < spec.world_size:
+        raise InvalidRequestError(
+            f"rank {member.rank} is no rank of job {name} with {spec.world_size} workers "
+            f"(0..{spec.world_size - 1})"
+        )
+    if spec.path_mtu is not None and member.path_mtu_max < spec.path_mtu:
+        raise InvalidRequestError(
+            f"job {name} was created with path MTU {spec.path_mtu}, but the link of {member} carries at "
+            f"most {member.path_mtu_max}: raise the link's MTU, or create the job with a smaller path MTU"
+        )
+    if taken := seats.get(member.rank):
+        raise ConflictError(
+            f"job {name}: rank {member.rank} is taken by {taken.member.host or taken.member.hostname} "
+            f"({taken.member.ip}), and {member.host or member.hostname} ({member.ip}) asks for it too: "
+            "each worker needs a rank of its own"
+        )

@@ -1,0 +1,126 @@
+"""What a job is: who has joined, how it runs, how long its workers may be silent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+from ipaddress import IPv4Address
+
+from controller.api.messages import Mode, RcParameters, Worker
+
+
+class Phase(IntEnum):
+    """As in controller.proto."""
+
+    CREATED = 1
+    JOINING = 2
+    INSTALLING = 3
+    READY = 4
+    RUNNING = 5
+    ENDED = 6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Backup:
+    """The interface on which a worker can be reached without the switches; `path_mtu` in bytes."""
+
+    mac: str
+    ip: IPv4Address
+    path_mtu: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Member(Worker):
+    """A worker as it joined. `host` is its name in the configuration; `path_mtu_max` in bytes.
+
+    `rnr_nak`: its NIC repeats by itself, and wants RNR NAKs for what it sends too early. `selective`: it asks
+    for selective retransmission. `backup`: None where there is no such interface. `joined_as`: the
+    rank that it joined with, where it may have another since.
+    """
+
+    host: str = ""
+    path_mtu_max: int = 4096
+    rnr_nak: bool = False
+    selective: bool = False
+    backup: Backup | None = None
+    joined_as: int | None = None
+
+    def worker(self, *, backup: bool = False) -> Worker:
+        """As others are told of it; with `backup`, where it is reached without the switches."""
+        at = self.backup if backup and self.backup is not None else self
+        return Worker(
+            rank=self.rank,
+            mac=at.mac,
+            ip=at.ip,
+            qpn_out=self.qpn_out,
+            psn_out=self.psn_out,
+            qpn_in=self.qpn_in,
+            hostname=self.hostname,
+        )
+
+    @property
+    def original_rank(self) -> int:
+        """The rank that it joined with."""
+        return self.rank if self.joined_as is None else self.joined_as
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} ({self.host or self.hostname}, {self.ip})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """How a job runs, on all workers and on the switches. `window` in messages, `path_mtu` in bytes.
+
+    `ring`: all ranks, each followed by its successor; empty: in ascending order. `backup`: by ring over the
+    backup interfaces. `selective`: selective retransmission. `renewals`: how often the job went on under a
+    new generation, and why it did last.
+    """
+
+    job_id: int
+    generation: int
+    window: int
+    message_packets: int
+    path_mtu: int
+    mode: Mode
+    mode_reason: str = ""
+    ring: tuple[int, ...] = ()
+    backup: bool = False
+    selective: bool = False
+    renewals: int = 0
+    renewal_reason: str = ""
+
+    @property
+    def slots(self) -> int:
+        """The size of the job's region: of two windows, for the reason in docs/architecture.md."""
+        return 2 * self.window * self.message_packets
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timing:
+    """How long a worker may be silent: between heartbeats, after a restart of the controller, and without a
+    connection; and what its RDMA device's queue pairs wait for.
+    """
+
+    heartbeat_interval_s: float
+    heartbeat_timeout_s: float
+    resume_timeout_s: float
+    lost_timeout_s: float = 5.0
+    rc: RcParameters = field(default_factory=RcParameters)
+
+    @property
+    def lease_s(self) -> float:
+        """How long after its last word that was answered a worker of an elastic job is sure to be in it.
+
+        It is given up no earlier than this and a margin, for clocks that do not run alike.
+        """
+        return 0.8 * min(self.lost_timeout_s, self.heartbeat_timeout_s)
+
+    @property
+    def patience_s(self) -> float:
+        """How long guards stay for a worker that is not known to have stopped.
+
+        It notices after a heartbeat's timeout that it hears nothing, comes back, which may take the resume's
+        timeout and another heartbeat's, and is told. One that is away for longer meets no later job's QPs:
+        orchestration/retired.py.
+        """
+        return self.resume_timeout_s + 2 * (self.heartbeat_timeout_s + self.heartbeat_interval_s)

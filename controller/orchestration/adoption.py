@@ -1,0 +1,260 @@
+"""Jobs that a controller on a new database takes over from their workers: they say what they are in.
+
+A worker that resumes brings what it joined with and was told. When all of a job's workers have done so, and
+the switches hold that generation (orchestration/orphans.py), the job is there again and their sessions go on.
+Until then they are asked to come again, and their sums go on. Where one has not come for as long as after a
+restart, the others are told who it is.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field, replace
+
+from controller.api.errors import ConflictError, InvalidRequestError, NotFoundError, UnreachableError
+from controller.api.messages import JobSpec, Mode, Resume
+from controller.config import Config
+from controller.fabric.trees import Tree
+from controller.jobs.job import Job
+from controller.jobs.renewals import Cause
+from controller.jobs.specs import Member, Phase, Plan, Timing
+from controller.orchestration import planning
+from controller.orchestration.book import Book
+from controller.orchestration.guarding import token_hash
+from controller.orchestration.orphans import Orphan
+from controller.orchestration.record import Record, stored
+from controller.orchestration.renewer import Renewer
+from controller.orchestration.switch_manager import SwitchManager
+from controller.slots.admission import tenant_of
+
+logger = logging.getLogger(__name__)
+
+_MOST = 256  # jobs that are waited for at a time
+_MOST_AHEAD = 1 << 20  # generations, of all workers that tell of one
+_Told = tuple[JobSpec, Plan, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Account:
+    """What a worker knows of its job: who it is there now, with which token, and the job's plan.
+
+    `explicit`: the job was created, as `spec` has it. `join_token`: what it joined with.
+    """
+
+    spec: JobSpec
+    plan: Plan
+    member: Member
+    token: bytes = field(repr=False)
+    explicit: bool = False
+    join_token: str = field(default="", repr=False)
+
+    @classmethod
+    def of(cls, config: Config, resume: Resume) -> Account | None:
+        """As the message has it; None where it has none. InvalidRequestError where it cannot be."""
+        join, ready = resume.joined, resume.ready
+        if join is None or ready is None:
+            return None
+        spec = JobSpec(
+            name=resume.job,
+            world_size=join.world_size,
+            tenant=tenant_of(join.tenant),
+            elastic=join.elastic or ready.lease_s > 0,  # it waits for that, whatever it has said
+        )
+        if ready.created is not None:
+            spec = replace(ready.created, tenant=tenant_of(ready.created.tenant))
+            if (spec.name, spec.world_size) != (resume.job, join.world_size):
+                raise InvalidRequestError(f"job {resume.job}: its workers were told of {spec.name}")
+        spec = replace(spec, token_hash=token_hash(join.join_token))
+        planning.check_spec(config, replace(spec, window=ready.window, message_packets=ready.message_packets))
+        size = ready.world_size or join.world_size
+        ring = ready.ring or tuple(range(size))
+        if sorted(ring) != list(range(size)):
+            raise InvalidRequestError(f"job {resume.job}: this is no Ready of a controller")
+        member = planning.member_from(config, join)
+        if not 0 <= resume.rank < size:
+            raise InvalidRequestError(
+                f"rank {resume.rank} is no rank of job {resume.job} with {size} workers"
+            )
+        plan = Plan(
+            job_id=ready.job_id,
+            generation=resume.generation,
+            window=ready.window,
+            message_packets=ready.message_packets,
+            path_mtu=ready.path_mtu,
+            mode=ready.mode,
+            mode_reason=ready.mode_reason,
+            ring=ring,
+            backup=ready.backup,
+            selective=ready.selective,
+        )
+        return cls(
+            spec=spec,
+            plan=plan,
+            member=replace(member, rank=resume.rank, joined_as=member.rank),
+            token=resume.token,
+            explicit=ready.created is not None,
+            join_token=join.join_token,
+        )
+
+
+@dataclass
+class _Waiting:
+    """`over`: what somebody was told, and everybody is to hear."""
+
+    since: float
+    accounts: dict[int, Account] = field(default_factory=dict)
+    over: str = ""
+
+
+class Adoption:
+    """Who tells something else of a job than the others tells of another one."""
+
+    def __init__(self, manager: SwitchManager, book: Book, renewer: Renewer, timing: Timing) -> None:
+        self._config = manager.config
+        self._store = manager.store
+        self._switches = manager.switches
+        self._places_of_jobs = manager.places
+        self._upkeep = manager.upkeep
+        self._engine = manager.engine
+        self._book = book
+        self._renewer = renewer
+        self._timing = timing
+        self._left_out = 0  # generations, because workers say that they were given out
+        self._waiting: dict[_Told, _Waiting] = {}
+
+    def hear(self, account: Account) -> None:
+        """A worker of a job that nobody knows tells of it. Returns when the job is there.
+
+        UnreachableError: the worker shall come again; ConflictError likewise. NotFoundError: it is over.
+        """
+        spec, plan, now = account.spec, account.plan, self._engine.awake()
+        if self._store.is_ours(plan.generation, spec.name):
+            raise NotFoundError(
+                f"there is no job {spec.name!r} with generation {plan.generation}: it ended long ago"
+            )
+        key = _told(account)
+        while key not in self._waiting and len(self._waiting) >= _MOST:
+            del self._waiting[next(iter(self._waiting))]
+        waiting = self._waiting.setdefault(key, _Waiting(now))
+        if waiting.over:
+            raise NotFoundError(waiting.over)
+        waiting.accounts[account.member.rank] = account
+        members = [waiting.accounts[rank].member for rank in sorted(waiting.accounts)]
+        who = f"job {spec.name} is not in the controller's database, which is new"
+        if missing := [rank for rank in plan.ring if rank not in waiting.accounts]:
+            ranks = f"rank{'s' if len(missing) > 1 else ''} {', '.join(map(str, sorted(missing)))}"
+            patience_s = self._config.resume_timeout_s
+            if now - waiting.since <= patience_s:
+                raise UnreachableError(f"{who}: it waits for {ranks} to tell of it")
+            if any(other.name == spec.name for other, *_ in self._waiting.keys() - {key}):
+                raise ConflictError(f"{who}, and its workers tell different things of it")
+            waiting.over = f"{who}, and {ranks} did not come back within {patience_s:g} s to tell of it"
+            logger.warning("%s: it is over", waiting.over)
+            raise NotFoundError(waiting.over)
+        known = self._book.by_name.get(spec.name)
+        if known is not None and known.job.live and known.job.phase is not Phase.CREATED:
+            raise ConflictError(f"{who}, and another job has that name now")
+        if plan.generation in self._book.by_generation:
+            raise ConflictError(f"{who}, and another job has its generation {plan.generation}")
+        tenants = {known.spec.tenant for known in waiting.accounts.values()} - {""}
+        if len(tenants) > 1:
+            raise ConflictError(f"{who}, and its workers say that it is of tenants {' and '.join(tenants)}")
+        late = now - waiting.since > self._config.resume_timeout_s
+        self._take_over(waiting, members, next(iter(tenants), ""), late=late)
+        del self._waiting[key]
+
+    def forgive(self, seconds: float, now: float) -> None:
+        """The controller itself was stopped for so long, until now: nobody could tell anything."""
+        for waiting in self._waiting.values():
+            waiting.since = min(now, waiting.since + seconds)
+
+    def count_behind(self, name: str, generation: int) -> None:
+        """A worker of that job knows of a generation: of a later one than the database, where that is old.
+
+        ConflictError, and the worker goes on as it is, where that would leave out too many of them, by itself
+        or with what others have said: no worker can make the numbers run out.
+        """
+        newest = self._store.newest_generation
+        ahead = max(0, generation - newest)
+        if self._left_out + ahead > _MOST_AHEAD:
+            raise ConflictError(
+                f"job {name}: no controller can have given out generation {generation}, the newest is "
+                f"{newest}; if one has, this machine's clock was wrong when the database was made: set it, "
+                "and begin another database"
+            )
+        self._store.outlive(generation)
+        self._left_out += ahead
+
+    def _take_over(self, waiting: _Waiting, members: list[Member], tenant: str, *, late: bool) -> None:
+        first = next(iter(waiting.accounts.values()))
+        modes = {account.plan.mode for account in waiting.accounts.values()}
+        spec, plan = replace(first.spec, tenant=tenant), replace(first.plan, mode=min(modes))
+        now = self._engine.clock()
+        places, lost = self._places(members, plan, late=late)
+        lost = lost or next((why for member in members if (why := self._book.who_has_qps(member, now))), "")
+        if not lost and (len(modes) > 1 or (places and plan.mode is Mode.RING)):
+            lost = "the controller lost its database while the job was moved"
+        workers = [(member, waiting.accounts[member.rank].token) for member in members]
+        job = Job.recovered(
+            *(spec, self._timing, plan, workers),
+            explicit=first.explicit,
+            phase=Phase.RUNNING,
+            now=now,
+        )
+        self.count_behind(spec.name, plan.generation)
+        self._store.save_job(stored(job, plan, [orphan.place for orphan in places], Phase.RUNNING))
+        record = Record(job, places={orphan.place.switch: orphan.place for orphan in places})
+        self._places_of_jobs.adopted(record, places)
+        self._book.by_name[spec.name] = self._book.by_generation[plan.generation] = record
+        self._upkeep.placed(record)
+        qps = frozenset((int(m.ip), qpn) for m in members for qpn in (m.qpn_in, m.qpn_out))
+        self._engine.spawn(self._places_of_jobs.take_qps_back(plan.generation, qps))
+        logger.warning("job %s: taken over from its workers, generation %d", spec.name, plan.generation)
+        if lost:
+            self._renewer.begin(record, Cause.SWITCH_RESTARTED, lost)
+
+    def _places(self, members: list[Member], plan: Plan, *, late: bool) -> tuple[list[Orphan], str]:
+        """What switches hold of it, and why its sums there are lost (empty: they are not).
+
+        `late`: it waits for no spine any more, which has no guards, and no sums that leaves lack. What that
+        one may hold is of a generation that is over then.
+        """
+        in_network = plan.mode is Mode.IN_NETWORK
+        tree, lost, places = Tree.of(self._config, members), "", []
+        theirs = {(int(m.ip), qpn) for m in members for qpn in (m.qpn_in, m.qpn_out)}
+        for name, switch in self._switches.items():
+            spine = tree.two_level and name in tree.graph.spines
+            if in_network and not switch.ready and (name in tree.leaves or spine):
+                why = f"switch {name}, which may have sums of the job, is not ready"
+                if not (spine and late):
+                    raise UnreachableError(why)
+                lost = why
+            orphan = self._places_of_jobs.orphan(name, plan.generation)
+            if orphan is not None:
+                if not orphan.qps <= theirs:
+                    raise ConflictError(
+                        f"switch {name} has other workers' entries of generation {plan.generation} than "
+                        "those who tell of it"
+                    )
+                places.append(orphan)
+            if (
+                in_network
+                and name in tree.leaves
+                and (orphan is None or orphan.lost or not _is_of(orphan, tree, name))
+            ):
+                lost = f"switch {name} was restarted, and has forgotten the job's sums"
+        return places, lost
+
+
+def _told(account: Account) -> _Told:
+    """What all workers of a job tell alike. Not all need say whose it is, or may have heard of a move; and a
+    token has another hash each time.
+    """
+    spec = replace(account.spec, tenant="", token_hash="")
+    return spec, replace(account.plan, mode=Mode.RING, mode_reason=""), account.join_token
+
+
+def _is_of(orphan: Orphan, tree: Tree, leaf: str) -> bool:
+    """Whether the guards on a leaf are those of these workers."""
+    mine = {(int(m.ip), qpn) for m in tree.rack(leaf).members for qpn in (m.qpn_in, m.qpn_out)}
+    return mine <= orphan.qps

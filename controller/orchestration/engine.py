@@ -1,0 +1,100 @@
+"""What jobs' state machines ask for, carried out: one effect after the other, in their order."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from controller.jobs.effects import Effect
+from controller.jobs.job import Job
+from controller.orchestration.record import Record
+
+logger = logging.getLogger(__name__)
+
+
+class Engine:
+    """`handlers`: what is done for each kind of effect, which may call `act` again: what comes out of that is
+    carried out behind all that has come up before. `on_act`: called at each `act`.
+
+    `stood_still`: called with the seconds that the process itself was stopped for, and the time now.
+    `stopping`: nothing new is to be begun. Not thread-safe: one event loop.
+    """
+
+    def __init__(self, clock: Callable[[], float], *, interval_s: float) -> None:
+        self.clock = clock
+        self.handlers: dict[type, Callable[[Record, Any], None]] = {}
+        self.stood_still: list[Callable[[float, float], None]] = []
+        self.on_act: list[Callable[[], None]] = []
+        self.stopping = False
+        self._interval_s = interval_s
+        self._looked_at: float | None = None
+        self._queue: deque[tuple[Record, Effect]] = deque()
+        self._at_it = False
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def act(self, record: Record, call: Callable[[Job, float], None]) -> None:
+        """Call a job's state machine, and do what it asks for. Raises what the call does."""
+        for tell in self.on_act:
+            tell()
+        call(record.job, self.clock())
+        self.post(record, *record.job.take_effects())
+
+    def post(self, record: Record, *effects: Effect) -> None:
+        """Have effects carried out."""
+        self._queue.extend((record, effect) for effect in effects)
+        if self._at_it:
+            return
+        self._at_it = True
+        wrong: Exception | None = None
+        try:
+            while self._queue:
+                whose, effect = self._queue.popleft()
+                try:
+                    self.handlers[type(effect)](whose, effect)
+                except Exception as error:
+                    if wrong is None:
+                        wrong = error
+                    else:
+                        logger.exception("a defect in the controller")
+        finally:
+            self._at_it = False
+        if wrong is not None:
+            raise wrong
+
+    # Time.
+
+    def awake(self) -> float:
+        """The time. Where this process itself stood still until now, that is held against nobody."""
+        now = self.clock()
+        late = 0.0 if self._looked_at is None else now - self._looked_at - self._interval_s
+        self._looked_at = now
+        if late > 0:
+            for tell in self.stood_still:
+                tell(late, now)
+        return now
+
+    def begin_anew(self) -> float:
+        """The time; what was before does not count."""
+        self._looked_at = self.clock()
+        return self._looked_at
+
+    # Tasks.
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do that beside everything else; its defects are logged, and `drain` waits for it."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("a defect in the controller", exc_info=error)
+
+    async def drain(self) -> None:
+        """Wait until nothing is under way."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)

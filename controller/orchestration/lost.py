@@ -1,0 +1,117 @@
+"""The first message that a lost worker did not contribute to, as its switches have it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from controller.api.errors import ControllerError
+from controller.config import Config
+from controller.fabric.trees import Tree
+from controller.jobs.serials import rearmost
+from controller.orchestration.record import Record
+from controller.slots.place import Place
+from controller.switches.managed_switch import ManagedSwitch
+from controller.switches.queries import RESULT, SlotContent
+
+_ASKING_S = 2.0
+
+
+@dataclass
+class Found:
+    """Slots that have been read, their indexes counted from the region's first. `whole`: all of them."""
+
+    at_leaf: list[SlotContent] = field(default_factory=list)
+    at_spines: list[SlotContent] = field(default_factory=list)
+    whole: bool = False
+
+
+async def what_it_lacks(
+    config: Config, switches: Mapping[str, ManagedSwitch], record: Record, token: bytes
+) -> tuple[int | None, str]:
+    """The first message that the worker with that token had not sent, of those that others wait for, and that
+    in words; None where there is none, or it is not known. A job's slots are read for it.
+    """
+    job = record.job
+    rank = next((rank for rank, seat in job.seats.items() if seat.token == token), None)
+    if rank is None or job.plan is None:
+        return None, "what it had sent is not known"
+    tree = Tree.of(config, job.members)
+    leaf = config.by_ip[job.seats[rank].member.ip].switch
+    found = Found()
+    asking = asyncio.ensure_future(_read(switches, record, leaf, job.plan.message_packets, found))
+    asking.add_done_callback(lambda task: task.cancelled() or task.exception())
+    await asyncio.wait({asking}, timeout=_ASKING_S)  # what is late ends by itself
+    if asking.done() and not isinstance(asking.exception(), ControllerError):
+        asking.result()
+    place = [ranks[0] for ranks in tree.ranks_by_bit(leaf)].index(rank)
+    everybody = (1 << len(tree.ranks_by_bit(leaf))) - 1
+    rack_bit = 1 << tree.leaves.index(leaf)
+    message = first_missing(
+        job.plan.generation, found.at_leaf, 1 << place, everybody, found.at_spines, rack_bit
+    )
+    if message is not None:
+        return message, f"the first message it did not contribute to is {message}"
+    if not found.whole:
+        return None, (
+            "the first message it did not contribute to is not known, as switch "
+            f"{leaf} does not say: {switches[leaf].switch.state}"
+        )
+    if not any(slot.generation == job.plan.generation for slot in (*found.at_leaf, *found.at_spines)):
+        # Nobody has sent anything, or the switch was restarted since.
+        return None, f"what it had sent is not known, as switch {leaf} has no sums of the job"
+    return None, "it had contributed to all sums that the others have begun"
+
+
+async def _read(
+    switches: Mapping[str, ManagedSwitch], record: Record, leaf: str, message_packets: int, found: Found
+) -> None:
+    """The slots of a leaf and of the spines that can be asked: first those of messages' first packets."""
+    places = [record.places[leaf]] if leaf in record.places else []
+    places += [
+        place
+        for place in record.leaves_first
+        if place.role == "spine" and switches[place.switch].switch.connected
+    ]
+    for step in (message_packets, 1):
+        for place in places:
+            slots = await _slots(switches, place, step)
+            (found.at_leaf if place.role == "leaf" else found.at_spines).extend(slots)
+    found.whole = True
+
+
+async def _slots(switches: Mapping[str, ManagedSwitch], place: Place, step: int) -> list[SlotContent]:
+    region = place.region
+    slots = await switches[place.switch].switch.slots(region.base, region.slots, step=step)
+    return [replace(slot, index=slot.index - region.base) for slot in slots]
+
+
+def first_missing(
+    generation: int,
+    at_leaf: Iterable[SlotContent],
+    own_bit: int,
+    everybody: int,
+    at_spines: Iterable[SlotContent],
+    rack_bit: int,
+) -> int | None:
+    """The oldest message that others have contributed to and this worker has not; None if there is none.
+
+    On the leaf `own_bit` of `everybody` is the worker's, on spines `rack_bit` its rack's: what a spine lacks
+    of a rack, and its leaf has not from the worker, the worker has not sent either. Indexes count from the
+    region's first slot.
+    """
+    sent: set[tuple[int, int]] = set()
+    missing: set[int] = set()
+    for slot in at_leaf:
+        if slot.generation != generation:
+            continue
+        if slot.bitmap & own_bit or slot.flags & RESULT or slot.bitmap == everybody:
+            sent.add((slot.message, slot.index))
+        else:
+            missing.add(slot.message)
+    for slot in at_spines:
+        waits = slot.generation == generation and not slot.flags & RESULT and not slot.bitmap & rack_bit
+        if waits and (slot.message, slot.index) not in sent:
+            missing.add(slot.message)
+    return rearmost(missing) if missing else None

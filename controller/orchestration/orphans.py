@@ -1,0 +1,151 @@
+"""Entries of jobs that the database does not know: it is new, or another's, and they may still run. No I/O.
+
+Their sums go on, so their entries stay as they are, and what they own (slots, flow indexes, groups, QPs) is
+given to nobody, until their workers come back and say what the job is (orchestration/adoption.py), or an
+operator loads the program anew (`p4reduce push --force`). An entry's group or flow index tells which of a
+switch's 32 jobs it is of, its flows tell generation and slots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+from controller.entries import Entry, Group, TableEntry, key_of
+from controller.fabric.flows import EMIT, FLOW, JOB_GROUPS, MEMBER_QP, TREE_JOB, UPLINK, of_jobs
+from controller.slots.allocator import Region
+from controller.slots.place import Place
+from controller.switches.managed_switch import collide
+from p4src import MAX_RANKS
+
+
+@dataclass
+class Orphan:
+    """What is on a switch of a job that nobody knows. `generation` None: only guards are left of it.
+
+    `lost`: the switch has been restarted since, and has forgotten its sums: nothing but guards can come back.
+    """
+
+    place: Place
+    generation: int | None
+    lost: bool = False
+
+    @property
+    def qps(self) -> frozenset[tuple[int, int]]:
+        """Its workers' QPs as far as they are guarded here: address and number."""
+        return frozenset(_qp(entry) for entry in self.place.entries if _table(entry) == MEMBER_QP)
+
+    def is_for(self, qps: frozenset[tuple[int, int]]) -> bool:
+        """Whether packets to any of these QPs meet it; guards are the first of its entries to go."""
+        return any(_table(entry) in (FLOW, MEMBER_QP) and _qp(entry) in qps for entry in self.place.entries)
+
+    def give_up(self, qps: frozenset[tuple[int, int]]) -> list[Entry]:
+        """Keep nothing but guards, and none of these QPs, which others have now; what is to be removed."""
+        self.lost = True
+        staying = [
+            entry for entry in self.place.entries if _table(entry) == MEMBER_QP and _qp(entry) not in qps
+        ]
+        going = [entry for entry in self.place.entries if entry not in staying]
+        region = Region(self.place.region.number, 0, 0)
+        self.place = replace(self.place, entries=tuple(staying), region=region)
+        return going
+
+    def collides(self, place: Place) -> bool:
+        """Whether it cannot be on the switch together with a job in that place."""
+        return self.place.region.collides(place.region) or collide(self.place, place.entries)
+
+    def is_whole(self, found: Iterable[Entry]) -> bool:
+        """Whether all of it is on the switch, but for the choice of spines, which changes while it runs."""
+        fixed = {entry for entry in self.place.entries if _table(entry) != UPLINK}
+        return fixed <= set(found)
+
+
+def orphans(
+    switch: str,
+    role: str,
+    found: Iterable[Entry],
+    known: Iterable[Place],
+    is_ours: Callable[[int], bool],
+) -> list[Orphan]:
+    """The jobs on a switch that are neither in a `known` place there nor of a generation that is ours.
+
+    A number of the switch may be that of a known place as well: then one of the two is from before the
+    other, and the entries that the switch has are of the generation that its flows tell.
+    """
+    places = list(known)
+    entries_known = {entry for place in places for entry in place.entries}
+    keys_known = {key_of(entry) for entry in entries_known}
+    generations = {generation_in(place.entries) for place in places}
+    entries = sorted((entry for entry in found if of_jobs(key_of(entry))), key=str)
+    guarded = {_qp(entry): _number(entry, {}) for entry in entries if _table(entry) == MEMBER_QP}
+    by_number: dict[int, list[Entry]] = {}
+    for entry in entries:
+        number = _number(entry, guarded)
+        if number is not None:
+            by_number.setdefault(number, []).append(entry)
+    unknown = []
+    for number, of_number in sorted(by_number.items()):
+        generation = generation_in(of_number)
+        if generation is None:  # without flows only guards do anything, and are in the database if ours
+            theirs = [e for e in of_number if _table(e) == MEMBER_QP and key_of(e) not in keys_known]
+        elif generation in generations or is_ours(generation):
+            continue
+        else:
+            qps = {_qp(entry) for entry in of_number if _table(entry) == FLOW}
+            theirs = [  # without the guards that were written here for a known job before this was looked at
+                e for e in of_number if _table(e) != MEMBER_QP or _qp(e) in qps or e not in entries_known
+            ]
+        if theirs:
+            place = Place(switch=switch, region=_region(number, theirs), entries=tuple(theirs), role=role)
+            unknown.append(Orphan(place, generation))
+    return unknown
+
+
+def generation_in(entries: Iterable[Entry]) -> int | None:
+    """The generation that a job's flows tell; None where there are none."""
+    return max((g for entry in entries if (g := _generation(entry)) is not None), default=None)
+
+
+def _number(entry: Entry, guarded: dict[tuple[int, int], int | None]) -> int | None:
+    """Which of the switch's jobs an entry is of; of one that only passes on, by the guards of its QP."""
+    if isinstance(entry, Group):
+        return entry.group - JOB_GROUPS.start
+    match, params = dict(entry.match), dict(entry.params)
+    if entry.table in (EMIT, UPLINK):
+        return _int(match["group"]) - JOB_GROUPS.start
+    for name in ("flow", "of_flow"):
+        if name in params:
+            return params[name] // MAX_RANKS
+    return guarded.get(_qp(entry))
+
+
+def _generation(entry: Entry) -> int | None:
+    if not isinstance(entry, TableEntry) or entry.table not in (FLOW, TREE_JOB):
+        return None
+    generation = dict(entry.params).get("generation", dict(entry.match).get("generation"))
+    return None if generation is None else _int(generation)
+
+
+def _region(number: int, entries: Iterable[Entry]) -> Region:
+    """Its slots; none where no flow says which."""
+    for entry in entries:
+        params = {} if isinstance(entry, Group) else dict(entry.params)
+        if "window_mask" in params:
+            slots = (params["window_mask"] + 1) << params["packets_shift"]
+            return Region(number, params["region"], slots)
+    return Region(number, 0, 0)
+
+
+def _qp(entry: Entry) -> tuple[int, int]:
+    assert isinstance(entry, TableEntry)
+    match = dict(entry.match)
+    return _int(match["dst_ip"]), _int(match["dest_qp"])
+
+
+def _int(value: object) -> int:
+    assert isinstance(value, int)
+    return value
+
+
+def _table(entry: Entry) -> str:
+    return entry.table if isinstance(entry, TableEntry) else ""

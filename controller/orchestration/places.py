@@ -1,0 +1,520 @@
+"""What jobs hold on the switches: given all or none, taken away where and when their workers allow it.
+
+Slots are given in `put` and `extend`. They are free again in `freed`, when a switch holds nothing of the job
+any more (`clean`, as its workers allow; `settle`, where another job is found in its place), in `take_off`,
+when a running job goes on by ring, and in `_give_back`, where `put` came to nothing.
+
+Several switches are locked in the order of the configuration only, so that nobody waits for each other. What
+is in the database is written there before a switch is, and deleted after it: nothing is on a switch that
+nobody knows of.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from controller.api.errors import ControllerError, NoResourcesError, UnreachableError
+from controller.config import Config
+from controller.database.store import Store
+from controller.entries import Entry
+from controller.fabric.trees import Tree, entries_on, is_uplink
+from controller.jobs.effects import Forgotten
+from controller.jobs.specs import Phase, Plan
+from controller.orchestration.engine import Engine
+from controller.orchestration.orphans import Orphan, orphans
+from controller.orchestration.record import Record, stored
+from controller.slots.place import Place
+from controller.switches.links import LinkWatch
+from controller.switches.managed_switch import ManagedSwitch, collide, guards_of
+from controller.switches.updates import SwitchError
+
+logger = logging.getLogger(__name__)
+
+_SWITCH_PATIENCE_S = 2.0  # how long a job waits for a switch that is not connected
+
+
+class HalfOffError(ControllerError):
+    """Entries of a job that runs are missing on a switch, and could not be written again: it can go on under
+    a new generation only.
+    """
+
+
+class Places:
+    """`holding`: the jobs that have a place anywhere. `on_room` is called when slots became free."""
+
+    def __init__(
+        self,
+        config: Config,
+        store: Store,
+        switches: Mapping[str, ManagedSwitch],
+        links: LinkWatch,
+        engine: Engine,
+        *,
+        on_room: Callable[[], None],
+    ) -> None:
+        self.config = config
+        self.store = store
+        self.switches = switches
+        self.links = links
+        self.holding: list[Record] = []
+        # By generation, what the database did not take: forgotten when it can be written again.
+        self._owed: dict[int, tuple[Record, tuple[Place, ...]]] = {}
+        self.orphans: dict[str, list[Orphan]] = {name: [] for name in switches}
+        # What switches may hold that could not be removed, and the database has no more.
+        self._left_behind: dict[str, set[Entry]] = {name: set() for name in switches}
+        self._engine = engine
+        self._on_room = on_room
+
+    # Who has what
+
+    @property
+    def remains(self) -> list[Record]:
+        """The jobs that have ended, and are not off their switches."""
+        return [record for record in self.holding if not record.job.live and not record.installing]
+
+    def on(self, switch: str) -> list[Record]:
+        """All jobs with a place on a switch."""
+        return [record for record in self.holding if switch in record.places]
+
+    def held(self, switch: str) -> list[tuple[Place, bool]]:
+        """What jobs have on a switch, and which of them are live."""
+        known = [(record.places[switch], record.job.live) for record in self.on(switch)]
+        return known + [(orphan.place, not orphan.lost) for orphan in self.orphans[switch]]
+
+    def guards(self, switch: str) -> list[Entry]:
+        """What a switch must hold before it has routes, so that no sum's parts reach a worker."""
+        return guards_of(self.held(switch))
+
+    def take_over(self, record: Record, places: Iterable[Place]) -> None:
+        """A job from before a restart of the controller. ValueError where its regions are another's."""
+        for place in places:
+            self.switches[place.switch].allocator.take(place.region)
+            record.places[place.switch] = place
+        if record.places:
+            self.holding.append(record)
+
+    # Jobs that the database does not know
+
+    def orphan(self, switch: str, generation: int) -> Orphan | None:
+        """What a switch holds of a generation that nobody here has set up."""
+        return next((orphan for orphan in self.orphans[switch] if orphan.generation == generation), None)
+
+    def adopted(self, record: Record, orphans: Iterable[Orphan]) -> None:
+        """A job is known again that has these places; their slots are taken already."""
+        for orphan in orphans:
+            self.orphans[orphan.place.switch].remove(orphan)
+        if record.places:
+            self.holding.append(record)
+
+    async def take_qps_back(self, generation: int, qps: frozenset[tuple[int, int]]) -> None:
+        """Workers of a generation have these QPs: what older jobs that nobody knows had there is over.
+
+        Of such a job only guards of other QPs stay.
+        """
+        for name, mine in self.orphans.items():
+            for orphan in [o for o in mine if (o.generation or 0) < generation and o.is_for(qps)]:
+                switch = self.switches[name]
+                await self._give_up(switch, orphan, qps)
+
+    async def outgrown(
+        self, generations: frozenset[int], qps: frozenset[tuple[int, int]], away: frozenset[int]
+    ) -> None:
+        """All workers of a job have left these generations, which nobody here has set up, for a later one.
+
+        `qps`: what they had there; `away`: addresses of workers that the job went on without, which may still
+        send. Whose entries are others' as well by that is not believed.
+        """
+        mine = [
+            (self.switches[name], orphan)
+            for name, on_switch in self.orphans.items()
+            for orphan in on_switch
+            if orphan.generation in generations
+        ]
+        theirs = {qp for _, orphan in mine for qp in orphan.qps}
+        if not theirs & qps or any(ip not in away for ip, _ in theirs - qps):
+            return
+        for switch, orphan in mine:
+            await self._give_up(switch, orphan, qps)
+        self._on_room()
+
+    async def _give_up(self, switch: ManagedSwitch, orphan: Orphan, qps: frozenset[tuple[int, int]]) -> None:
+        """Only guards stay of a job that nobody knows, and none of these QPs; its slots are free."""
+        async with switch.lock:
+            mine = self.orphans[switch.name]
+            if orphan not in mine:
+                return
+            switch.allocator.release(orphan.place.region)
+            going = orphan.give_up(qps)
+            if orphan.place.entries:
+                switch.allocator.take(orphan.place.region)
+            else:
+                mine.remove(orphan)
+            try:
+                await switch.switch.remove(going)
+            except ControllerError as error:
+                self._left_behind[switch.name].update(going)
+                logger.warning(
+                    "switch %s: what is left of a job goes when it is back: %s", switch.name, error
+                )
+
+    def _look_for_orphans(self, switch: ManagedSwitch, found: set[Entry]) -> None:
+        """What the switch holds of jobs that nobody knows is kept, and given to nobody."""
+        name, mine = switch.name, self.orphans[switch.name]
+        for orphan in mine:
+            orphan.lost |= not orphan.is_whole(found)
+        found = found - self._left_behind[name]
+        known = [place for place, _ in self.held(name)]
+        new = orphans(name, self.config.role(name), found, known, self.store.is_ours)
+        before = list(mine)
+        for orphan in new:
+            self._evict(switch, orphan)
+            for older in [older for older in before if older in mine and orphan.collides(older.place)]:
+                mine.remove(older)
+                switch.allocator.release(older.place.region)
+            try:
+                switch.allocator.take(orphan.place.region)
+            except ValueError as error:  # no controller writes that: two such jobs in the same slots
+                logger.error(
+                    "switch %s: of generation %s only guards are kept: %s", name, orphan.generation, error
+                )
+                orphan.give_up(frozenset())
+                switch.allocator.take(orphan.place.region)
+            mine.append(orphan)
+            logger.warning(
+                "switch %s holds generation %s of a job that this database does not know: it stays until its "
+                "workers tell of it, or 'p4reduce push %s --force' takes everything away",
+                *(name, "(unknown)" if orphan.generation is None else orphan.generation, name),
+            )
+        self.store.outlive(max((orphan.generation or 0 for orphan in new), default=0))
+
+    def _evict(self, switch: ManagedSwitch, orphan: Orphan) -> None:
+        """Known jobs give up what the switch has for another one.
+
+        The database is from before that: whoever gave their places to the other job had seen that nobody
+        needs them, nor their guards.
+        """
+        for record in self.on(switch.name):
+            place = record.places[switch.name]
+            if not orphan.collides(place):
+                continue
+            if record.generation is None:
+                raise UnreachableError(
+                    f"job {record.job.spec.name} is being set up where generation {orphan.generation} is"
+                )
+            logger.warning(
+                "switch %s has generation %s where the database %s has job %s, whose place there is given up",
+                *(switch.name, orphan.generation or "(unknown)", self.store.path, record.job.spec.name),
+            )
+            self.freed(record, switch.name)
+            if place.role == "leaf" and record.job.live and not record.installing:
+                self._forgot(
+                    record,
+                    f"switch {switch.name} has another job in its slots, which is younger than the "
+                    "controller's database: that is from a backup",
+                )
+
+    def _forgot(self, record: Record, reason: str) -> None:
+        """A leaf has lost sums of a job that nobody else has."""
+        self._engine.post(record, Forgotten(reason))
+
+    # Giving
+
+    @contextlib.asynccontextmanager
+    async def locked(self, names: Iterable[str]) -> AsyncIterator[None]:
+        """The locks of these switches, in the one order."""
+        wanted = set(names)
+        async with contextlib.AsyncExitStack() as stack:
+            for name, switch in self.switches.items():
+                if name in wanted:
+                    await stack.enter_async_context(switch.lock)
+            yield
+
+    async def put(
+        self, record: Record, tree: Tree, plan: Plan, *, admit: Callable[[], None] = lambda: None
+    ) -> None:
+        """Slots and entries on all leaves of a job, and on the spines that join them: all or none.
+
+        `admit` may object with a ControllerError when all switches are locked. Raises that, NoResourcesError,
+        UnreachableError, SwitchError or what the database raises, and the job has no place anywhere then.
+        """
+        await asyncio.gather(*(self.switches[leaf].require_ready(_SWITCH_PATIENCE_S) for leaf in tree.leaves))
+        spines = tree.spines(self.links.state)
+        async with self.locked((*tree.leaves, *spines)):
+            for leaf in tree.leaves:
+                await self.switches[leaf].require_ready(0.0)
+            spines = tuple(
+                spine
+                for spine in tree.spines(self.links.state)
+                if spine in spines and self.switches[spine].ready
+            )
+            if tree.two_level and not spines:
+                raise UnreachableError(tree.graph.why_apart(tree.leaves, self.links.state))
+            self.require_new(plan.generation, (*tree.leaves, *spines))
+            admit()
+            self.settle_owed()
+            if plan.generation in self._owed:
+                raise UnreachableError(f"the controller's database {self.store.path} cannot be written")
+            places = self._allocate(tree, plan, spines)
+            try:
+                self.store.save_job(stored(record.job, plan, places, Phase.INSTALLING))
+            except BaseException:
+                self._free(places)
+                raise
+            record.places = {place.switch: place for place in places}
+            self.holding.append(record)
+            try:
+                for place in reversed(places):  # spines first
+                    switch = self.switches[place.switch]
+                    await self._make_room(switch, place.entries)
+                    await switch.install(place, tree.flows_on(place.switch), plan.generation)
+            except BaseException:
+                await self._take_back(record, plan, places)
+                raise
+
+    def require_new(self, generation: int, names: Iterable[str]) -> None:
+        """UnreachableError where a switch may have had the generation, in another database's time."""
+        for name in names:
+            if generation <= self.switches[name].repeated_to and self.store.is_doubtful(generation):
+                raise UnreachableError(
+                    f"switch {name} may have sums of an earlier generation {generation}, as the controller's "
+                    f"database {self.store.path} is older than they are; the job can have its slots there "
+                    "under another generation"
+                )
+
+    def _allocate(self, tree: Tree, plan: Plan, spines: Sequence[str], *, leaves: bool = True) -> list[Place]:
+        """Regions and entries, leaves before spines."""
+        places: list[Place] = []
+        try:
+            for name in (*(tree.leaves if leaves else ()), *spines):
+                try:
+                    region = self.switches[name].allocator.allocate(plan.slots)
+                except NoResourcesError as error:
+                    raise NoResourcesError(f"{name}: {error}") from error
+                place = Place(
+                    switch=name, region=region, entries=(), role="leaf" if name in tree.leaves else "spine"
+                )
+                places.append(place)
+                entries = entries_on(self.config, tree, name, plan, region, spines)
+                places[-1] = replace(place, entries=tuple(entries))
+        except BaseException:
+            self._free(places)
+            raise
+        return places
+
+    def _free(self, places: Iterable[Place]) -> None:
+        for place in places:
+            self.switches[place.switch].allocator.release(place.region)
+
+    async def _take_back(self, record: Record, plan: Plan, places: Sequence[Place]) -> None:
+        """Undo `put` after a switch has refused: each is as before, or is made so when it is back.
+
+        If the database fails here, the regions stay taken, as they are there, until it can be written again.
+        """
+        record.places = {}
+        self.holding.remove(record)
+        for place in places:
+            try:
+                await self.switches[place.switch].remove(place)
+            except SwitchError as error:
+                logger.warning("switch %s holds too much until it is back: %s", place.switch, error)
+                self._left_behind[place.switch].update(place.entries)
+        self._give_back(record, plan.generation, places)
+
+    def _give_back(self, record: Record, generation: int, places: Sequence[Place]) -> None:
+        """A job has these places no more, in the database too; owed where that cannot be written."""
+        job = record.job
+        try:
+            self.store.release(generation, *(place.switch for place in places))
+            if job.plan is None or record.unheard:
+                self.store.forget_job(generation)
+            else:
+                self.store.save_job(replace(stored(job, job.plan, (), job.phase), deleted=record.deleted))
+        except sqlite3.Error as error:
+            if generation not in self._owed:
+                logger.error("%s: job %s is not forgotten yet: %s", self.store.path, job.spec.name, error)
+            self._owed[generation] = (record, tuple(places))
+            raise
+        self._owed.pop(generation, None)
+        self._free(places)
+
+    def settle_owed(self) -> None:
+        """Write what the database did not take before."""
+        for generation, (record, places) in list(self._owed.items()):
+            with contextlib.suppress(sqlite3.Error):
+                self._give_back(record, generation, places)
+                self._on_room()
+
+    async def extend(self, record: Record, spine: str) -> None:
+        """A place on one more spine, which was not there when the job was set up. As `put`."""
+        switch = self.switches[spine]
+        async with switch.lock:
+            plan, generation = record.job.plan, record.generation
+            wanted = record.job.live and record.places and not record.installing
+            if not (switch.ready and wanted) or spine in record.places:
+                return
+            assert plan is not None
+            assert generation is not None
+            self.require_new(plan.generation, [spine])
+            tree = Tree.of(self.config, record.job.members)
+            (place,) = self._allocate(tree, plan, [spine], leaves=False)
+            try:
+                self.store.save_places([(generation, place)])
+            except BaseException:
+                self._free([place])
+                raise
+            record.places[spine] = place
+            try:
+                await switch.install(place, tree.flows_on(place.switch), plan.generation)
+            except BaseException:
+                self._left_behind[spine].update(place.entries)
+                del record.places[spine]
+                self.store.release(generation, spine)
+                self._free([place])
+                raise
+
+    # Taking away
+
+    async def take_off(self, record: Record, plan: Plan) -> None:
+        """A running job whose workers all hold goes on by this plan, without any place; all or none.
+
+        Raises UnreachableError, SwitchError or what the database raises, and nothing has changed then; or
+        HalfOffError. A restart before the one write that says so finds leaves that have forgotten the job,
+        and renews it.
+        """
+        job, names = record.job, list(record.places)
+        async with self.locked(names):
+            for leaf in record.leaves:
+                await self.switches[leaf].require_ready(0.0)
+            places = list(record.places.values())
+            try:
+                for place in places:
+                    if self.switches[place.switch].ready:
+                        await self.switches[place.switch].remove(place)
+                    else:  # a spine that is away is made to forget when it is back
+                        self._left_behind[place.switch].update(place.entries)
+                self.store.save_job(stored(job, plan, (), job.phase))
+            except BaseException as error:
+                await self._restore(names, error)
+                raise
+            job.plan, record.places = plan, {}
+            self.holding.remove(record)
+            self._free(places)
+        self._on_room()
+
+    async def _restore(self, names: Iterable[str], why: BaseException) -> None:
+        try:
+            for name in names:
+                if self.switches[name].ready:
+                    await self.switches[name].adopt(self.held(name))
+        except SwitchError as error:
+            raise HalfOffError(f"its entries were half removed: {why}, and then {error}") from error
+
+    def needs_cleaning(self, record: Record, now: float) -> bool:
+        """Whether an ended job has something that can go now."""
+        return any(
+            self.switches[name].ready
+            and (place.role == "spine" or now >= record.free_at or name not in record.flows_removed)
+            for name, place in record.places.items()
+        )
+
+    async def clean(self, record: Record) -> None:
+        """Take an ended job off its switches as far as its workers allow."""
+        if record.cleaning:
+            return
+        record.cleaning = True
+        try:
+            for name in list(record.places):
+                await self._clean(record, self.switches[name])
+        finally:
+            record.cleaning = False
+
+    async def _clean(self, record: Record, switch: ManagedSwitch) -> None:
+        try:
+            async with switch.lock:
+                place = record.places.get(switch.name)
+                if not switch.ready or place is None:
+                    return
+                if place.role == "spine" or self._engine.awake() >= record.free_at:
+                    await self._remove(record, switch)
+                elif switch.name not in record.flows_removed:
+                    await switch.remove_flows(place)
+                    record.flows_removed.add(switch.name)
+        except (ControllerError, sqlite3.Error) as error:
+            logger.warning("job %s is not off switch %s yet: %s", record.job.spec.name, switch.name, error)
+
+    async def _make_room(self, switch: ManagedSwitch, entries: Sequence[Entry]) -> None:
+        """Take ended jobs away whose guards are in the way; the switch is locked."""
+        for record in self.remains:
+            place = record.places.get(switch.name)
+            if place is not None and collide(place, entries):
+                await self._remove(record, switch)
+
+    async def _remove(self, record: Record, switch: ManagedSwitch) -> None:
+        """Take all of an ended job off a switch, which is locked."""
+        await switch.remove(record.places[switch.name])
+        self.freed(record, switch.name)
+
+    def freed(self, record: Record, name: str) -> None:
+        """A switch holds nothing of the job any more."""
+        assert record.generation is not None
+        # First the database: what it still has must not be given to another job.
+        self.store.release(record.generation, name)
+        if record.unheard and len(record.places) == 1:
+            self.store.forget_job(record.generation)
+        self._free([record.places.pop(name)])
+        if not record.places:
+            self.holding.remove(record)
+        self._on_room()
+
+    # Switches that come back
+
+    async def settle(self, switch: ManagedSwitch) -> None:
+        """Hold a switch that is connected against what it should have.
+
+        A leaf that has forgotten a job has lost sums that nobody else has: `forgot` is told. A spine is
+        filled again, for it can have lost nothing that leaves cannot send once more.
+        """
+        if switch.ready or switch.settling:
+            return
+        switch.settling = True
+        try:
+            async with switch.lock:
+                found = await switch.switch.read_entries()
+                self._look_for_orphans(switch, found)
+                for record in self.on(switch.name):
+                    place = record.places[switch.name]
+                    fixed = {entry for entry in place.entries if not is_uplink(entry)}
+                    lost = place.role == "leaf" and not found.issuperset(fixed)
+                    if lost and record.job.live and not record.installing:
+                        self._forgot(
+                            record, f"switch {switch.name} was restarted, and has forgotten the job's sums"
+                        )
+                await switch.adopt(self.held(switch.name))
+                self._left_behind[switch.name].clear()
+        except (ControllerError, sqlite3.Error) as error:
+            logger.warning("switch %s: %s", switch.name, error)
+        finally:
+            switch.settling = False
+        if switch.ready:
+            self._on_room()
+
+    async def push(self, switch: ManagedSwitch) -> None:
+        """The program anew; a leaf forgets its jobs by that."""
+        async with switch.lock:
+            for record in self.on(switch.name):
+                if record.places[switch.name].role == "leaf" and record.job.live:
+                    self._forgot(record, f"switch {switch.name} was loaded with its program anew")
+            for orphan in self.orphans[switch.name]:
+                switch.allocator.release(orphan.place.region)
+            self.orphans[switch.name].clear()
+            await switch.switch.push()
+            self._left_behind[switch.name].clear()
+            await switch.adopt(self.held(switch.name))  # guards stay until no worker can send any more
+            for record in self.remains:
+                if switch.name in record.places:
+                    record.flows_removed.add(switch.name)

@@ -1,0 +1,135 @@
+"""All that the controller knows of a job: its state machine, workers' sessions, what it has on switches."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from controller.api.messages import Ended, FromController, Left
+from controller.database.store import StoredJob
+from controller.jobs.job import Job
+from controller.jobs.specs import Phase, Plan
+from controller.slots.place import Place
+
+
+class Mailbox:
+    """What a worker is to be told. `events` ends with None; then its session is over for the controller.
+
+    `told`: how the job ended, once that is among the events. `token`: the worker's, once it has one.
+    """
+
+    def __init__(self, rank: int, token: bytes = b"") -> None:
+        self.events: asyncio.Queue[FromController | None] = asyncio.Queue()
+        self.rank = rank
+        self.token = token
+        self.told: Left | Ended | None = None
+
+
+@dataclass
+class Queueing:
+    """A job in the queue for slots. `why`: what its last move failed of."""
+
+    since: float
+    tries: int = 0
+    not_before: float = 0.0
+    why: str = ""
+
+
+@dataclass
+class Trouble:
+    """What keeps a renewal, or the database, from having the job's generation written.
+
+    `since`: it could not be written; `retry`: the generation that is tried again, and when. `save_at`: when
+    the database is to be told of the generation once more. `away_since`: a switch that it needs is away;
+    `said_at`: when people were told.
+    """
+
+    since: float | None = None
+    retry: tuple[int, float] | None = None
+    save_at: float | None = None
+    away_since: float | None = None
+    said_at: float | None = None
+
+
+@dataclass(eq=False)
+class Record:
+    """A job, its workers' sessions by rank, and its places by switch (empty: it has none anywhere).
+
+    What is being done for it: `installing`: switches are being written; `rebuilding`: which generation is;
+    `cleaning`: it is being taken away; `when_written`: what waits until switches are not being written.
+
+    What it waits for: `waits_for`, in words; `trouble`; `queueing`: its place in the queue, where it has one;
+    `moving_out`: why, where it is; `placed_at`: when it got its slots; `renumbered_at`: when that was last
+    tried; `refused`: how often in this renewal workers offered queue pairs whose numbers they cannot have;
+    `stuck`: no spine can be used, which has been said; `without`: spines that had no room for it, likewise.
+
+    What is left of it: `before`: what generations before this one have left on switches; `free_at`: when the
+    guards of an ended job may go; `flows_removed`: the switches where it has only those left; `ended_at`:
+    None also where that was before a restart; `deleted`: nobody asks for it any more; `unheard`: no worker
+    has heard of its generation, and the database forgets it when no switch has anything of it.
+
+    What the database does not know: `unsaved`: its generation, and those `behind`. `later`, by token: the
+    generation behind the database's that a worker came back with, and the numbers of its QPs there, where
+    the database is from a backup.
+    """
+
+    job: Job
+    places: dict[str, Place] = field(default_factory=dict)
+    sessions: dict[int, Mailbox] = field(default_factory=dict)
+    installing: bool = False
+    rebuilding: int | None = None
+    cleaning: bool = False
+    when_written: list[Callable[[], None]] = field(default_factory=list)
+    waits_for: str = ""
+    trouble: Trouble = field(default_factory=Trouble)
+    queueing: Queueing | None = None
+    moving_out: str | None = None
+    placed_at: float = 0.0
+    renumbered_at: float | None = None
+    refused: int = 0
+    stuck: bool = False
+    without: set[str] = field(default_factory=set)
+    before: list[Record] = field(default_factory=list)
+    free_at: float = 0.0
+    flows_removed: set[str] = field(default_factory=set)
+    ended_at: float | None = None
+    deleted: bool = False
+    unheard: bool = False
+    unsaved: bool = False
+    behind: list[StoredJob] = field(default_factory=list)
+    later: dict[bytes, tuple[int, frozenset[int]]] = field(default_factory=dict)
+
+    @property
+    def generation(self) -> int | None:
+        """None before there is a plan."""
+        return self.job.plan.generation if self.job.plan is not None else None
+
+    @property
+    def leaves(self) -> tuple[str, ...]:
+        """The leaves that it has a place on."""
+        return tuple(name for name, place in self.places.items() if place.role == "leaf")
+
+    @property
+    def leaves_first(self) -> list[Place]:
+        """Its places, those on leaves before those on spines, by switch."""
+        return sorted(self.places.values(), key=lambda place: (place.role, place.switch))
+
+
+def stored(
+    job: Job, plan: Plan, places: Iterable[Place], phase: Phase, tokens: Mapping[int, bytes] | None = None
+) -> StoredJob:
+    """The job as the database keeps it; `tokens` by rank where seats do not have theirs yet."""
+    return StoredJob(
+        spec=job.spec,
+        explicit=job.explicit,
+        plan=plan,
+        workers=tuple(
+            (seat.member, tokens[rank] if tokens else seat.token)
+            for rank, seat in sorted(job.seats.everybody.items())
+        ),
+        dropped=job.seats.departures,
+        phase=phase if job.outcome is None else Phase.ENDED,
+        outcome=job.outcome,
+        places=tuple(sorted(places, key=lambda place: place.switch)),
+    )

@@ -1,0 +1,367 @@
+"""Jobs that run go on under a new generation: a switch lost their sums or is out of reach, or workers died.
+
+`jobs/states.py` has the steps. This module begins them and does what they ask for: takes the old
+generation off the switches but for its guards, makes the plan of the new one, and writes that.
+
+- A number that has once been given out is never given out again, so a generation is new even if nothing else
+  can be saved: with a full disk a job goes on by ring, which needs nothing that a restart would have to find.
+- The job in the database is the one before until all of the new one is written. A controller that dies in
+  between finds that, its workers tell it of a renewal that it knows nothing of, and it begins another.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections import Counter
+from dataclasses import replace
+
+from controller.api.errors import ControllerError, NotPossibleError
+from controller.api.messages import EndCause, Mode
+from controller.database.store import StoredJob, StoreError
+from controller.fabric.trees import Tree
+from controller.jobs.effects import Forgotten, Interrupted, Lost
+from controller.jobs.job import Job
+from controller.jobs.renewals import PLANNED, Cause
+from controller.jobs.specs import Phase, Plan, Timing
+from controller.orchestration.book import Book
+from controller.orchestration.lost import what_it_lacks
+from controller.orchestration.record import Record, Trouble, stored
+from controller.orchestration.retired import STRAGGLERS_S
+from controller.orchestration.switch_manager import SwitchManager
+
+logger = logging.getLogger(__name__)
+
+_RETRY_S = 1.0
+_OLD_SLOTS_S = 5.0  # how long a renumbered job waits for the slots that it had, where there are no others
+
+
+class Renewer:
+    """`begun`: how many renewals, by cause."""
+
+    def __init__(self, manager: SwitchManager, book: Book, timing: Timing) -> None:
+        self.begun: Counter[Cause] = Counter()
+        self._manager = manager
+        self._store = manager.store
+        self._places = manager.places
+        self._engine = manager.engine
+        self._book = book
+        # How long an ended job has guards where not all workers are known to know.
+        self.guarding_s = timing.patience_s + STRAGGLERS_S
+
+    # Beginning
+
+    def begin(self, record: Record, cause: Cause, reason: str) -> None:
+        """Let a job go on under a new generation. It ends where there is none."""
+        try:
+            number = self._store.next_generation()
+        except (StoreError, sqlite3.Error) as error:
+            self._end(record, f"{reason}; and {self._store.trouble(error)}")
+            return
+        self._save_dropped(record.job)
+        self._begin(record, number, cause, reason)
+
+    def begin_planned(self, record: Record, cause: Cause, reason: str) -> None:
+        """The same, of a job that could stay as it is. StoreError, or what the database raises."""
+        number = self._store.next_generation(spare_reserve=True)
+        self._begin(record, number, cause, reason)
+
+    def _begin(self, record: Record, number: int, cause: Cause, reason: str) -> None:
+        self.begun[cause] += 1
+        level = logging.INFO if cause in PLANNED else logging.WARNING
+        logger.log(level, "job %s goes on as generation %d: %s", record.job.spec.name, number, reason)
+        self._engine.act(record, lambda job, now: job.renew(number, cause, reason, now))
+
+    def _end(self, record: Record, why: str) -> None:
+        text = f"job {record.job.spec.name} cannot go on: {why}"
+        self._engine.act(record, lambda job, now: job.end(text, EndCause.CANNOT_GO_ON))
+
+    def _save_dropped(self, job: Job) -> None:
+        """So that a controller that is restarted meanwhile need not wait for the dead again."""
+        if job.seats.departed and job.plan is not None:
+            try:
+                self._store.save_dropped(job.plan.generation, job.seats.departures)
+            except sqlite3.Error as error:
+                logger.debug("job %s: who was dropped is not saved: %s", job.spec.name, error)
+
+    def interrupted(self, record: Record, effect: Interrupted) -> None:
+        """A job can go on under a new generation only. It may have ended meanwhile."""
+        if record.job.is_set_up:
+            self.begin(record, effect.cause, effect.reason)
+
+    def forgotten(self, record: Record, effect: Forgotten) -> None:
+        """A leaf has lost sums of a job that nobody else has."""
+        if record.job.is_set_up:
+            self.begin(record, Cause.SWITCH_RESTARTED, effect.reason)
+        else:
+            self._engine.act(record, lambda job, now: job.end(effect.reason, EndCause.CANNOT_GO_ON))
+
+    def detach(self, record: Record) -> None:
+        """Nothing of the generation so far may be added up any more; its guards stay like an ended job's."""
+        if record.installing:
+            record.when_written.append(lambda: self.detach(record))
+            return
+        if not record.places:
+            return
+        before = Record(record.job.generation_so_far())
+        before.places, record.places = record.places, {}
+        before.free_at = self._engine.awake() + self.guarding_s
+        self._places.holding.remove(record)
+        self._places.holding.append(before)
+        record.before.append(before)
+        self._engine.spawn(self._places.clean(before))
+
+    def stopped(self, record: Record, token: bytes) -> None:
+        """A worker has closed its connections: it sends nothing more in the generations before."""
+        record.before = [before for before in record.before if before.places]
+        for before in record.before:
+            for seat in before.job.seats.values():
+                seat.knows_end |= seat.token == token
+
+    # Writing
+
+    async def rebuild(self, record: Record, number: int) -> None:
+        """All workers stand still: a plan and places for the new generation."""
+        if record.installing:  # a move, which finds out that it is over
+            record.when_written.append(lambda: self._engine.spawn(self.rebuild(record, number)))
+            return
+        job = record.job
+        if not job.is_rebuilding(number) or record.rebuilding == number:
+            return
+        record.rebuilding = number
+        draft = Record(job.draft(), installing=True)  # only this module and the switches know it
+        try:
+            plan = await self._plan(record, draft, number)
+            if plan is None:
+                self._try_again(record, number)
+            elif not job.is_rebuilding(number):
+                self._discard(draft)
+            else:
+                self._commit(record, draft, plan)
+        except Exception as error:  # the workers stand still until they hear how it went
+            logger.exception("job %s: a defect in the controller", job.spec.name)
+            self._discard(draft)
+            self._despite(record, number, f"a defect in the controller, its log says more: {error!r}")
+        finally:
+            if record.rebuilding == number:
+                record.rebuilding = None
+
+    def _despite(self, record: Record, number: int, why: str) -> None:
+        """What could stay as it was goes on by ring; all else has no way to go on."""
+        job = record.job
+        planned = job.renewal is not None and job.renewal.cause in PLANNED
+        if planned and job.is_rebuilding(number) and job.spec.mode is not Mode.IN_NETWORK:
+            draft = Record(job.draft(), installing=True)
+            self._commit(record, draft, self._manager.installer.by_ring(draft.job, why, generation=number))
+        else:
+            self._end(record, why)
+
+    async def _plan(self, record: Record, draft: Record, number: int) -> Plan | None:
+        """None where the job can only wait."""
+        job, installer, trouble = record.job, self._manager.installer, record.trouble
+        assert job.plan is not None
+        assert job.renewal is not None
+        before, cause, reason = job.plan, job.renewal.cause, job.renewal.reason
+
+        def counted(plan: Plan) -> Plan:
+            if cause in PLANNED:  # nothing had failed
+                return replace(plan, renewals=before.renewals, renewal_reason=before.renewal_reason)
+            return replace(plan, renewals=before.renewals + 1, renewal_reason=reason)
+
+        away = self._manager.why_away(draft.job.members, usable=False)
+        if away and _has_backup(draft.job):
+            return counted(installer.by_ring(draft.job, away, generation=number, backup=True))
+        try:
+            draft.job.plan = plan = counted(await installer.set_up(draft, generation=number))
+            if cause is Cause.RENUMBERED and plan.mode is Mode.RING and self._may_get_room(record):
+                return None
+            return plan  # from here on there may be something to take away
+        except NotPossibleError as error:  # it must run in the network
+            why = str(error)
+            if self._store.is_doubtful(number):  # a switch may have had it, and then refuses it for ever
+                if job.is_rebuilding(number):
+                    self.begin(record, cause, reason)
+                return None
+        except (ControllerError, StoreError, sqlite3.Error) as error:
+            why = self._store.trouble(error)
+            if job.spec.mode is not Mode.IN_NETWORK:
+                return counted(installer.by_ring(draft.job, why, generation=number))
+        now = self._engine.clock()
+        trouble.since = now if trouble.since is None else trouble.since
+        if not away and now - trouble.since > self.guarding_s:
+            self._end(record, why)
+        elif trouble.retry is None:
+            logger.warning("job %s waits: %s", job.spec.name, why)
+        return None
+
+    def _may_get_room(self, record: Record) -> bool:
+        """Whether the slots that a job had a moment ago are still on their way back."""
+        now, trouble = self._engine.clock(), record.trouble
+        trouble.since = now if trouble.since is None else trouble.since
+        return now - trouble.since <= _OLD_SLOTS_S and any(before.places for before in record.before)
+
+    def _commit(self, record: Record, draft: Record, plan: Plan) -> None:
+        job = record.job
+        if record.unsaved and job.plan is not None:  # who was dropped from it may still send in it
+            record.behind.append(stored(job, job.plan, (), job.phase))
+        record.unsaved, record.trouble.save_at = False, None
+        try:
+            self._supersede(record, stored(draft.job, plan, draft.places.values(), Phase.RUNNING))
+        except sqlite3.Error as error:
+            why = self._store.trouble(error)
+            logger.error("job %s: generation %d is not saved: %s", job.spec.name, plan.generation, why)
+            if draft.places:  # a restart must find what is on switches
+                self._discard(draft)
+                draft.unheard = False  # the job keeps the generation, and its row
+                draft = Record(draft.job)
+                if job.spec.mode is Mode.IN_NETWORK:
+                    self._try_again(record, plan.generation)
+                    return
+                plan = replace(plan, mode=Mode.RING, mode_reason=why)
+            record.unsaved = True
+        record.trouble, record.waits_for, record.stuck = Trouble(), "", False
+        if record.unsaved:
+            record.trouble.save_at = self._engine.clock() + _RETRY_S
+        if draft.places:
+            record.places = draft.places
+            self._places.holding[self._places.holding.index(draft)] = record
+        self._renewed(record, plan)
+        self._manager.upkeep.placed(record)
+
+    def _renewed(self, record: Record, plan: Plan) -> None:
+        """A job has its places in a new generation."""
+        record.refused = 0
+        self._book.by_generation[plan.generation] = record
+        self._leave_later(record)
+        logger.info(
+            "job %s: generation %d, %d workers, %s%s%s",
+            *(record.job.spec.name, plan.generation, record.job.world_size, plan.mode.name),
+            " over the backup interfaces" if plan.backup else "",
+            f" ({plan.mode_reason})" if plan.mode_reason else "",
+        )
+        self._engine.act(record, lambda job, now: job.renewed(plan, now))
+
+    def _leave_later(self, record: Record) -> None:
+        """All workers of a job have answered a Renew: generations that only they knew of are over."""
+        later, record.later = record.later, {}
+        seats = {seat.token: seat for seat in record.job.seats.values()}
+        qps = frozenset(
+            (int(seats[token].member.ip), qpn)
+            for token, (_, qpns) in later.items()
+            for qpn in qpns
+            if token in seats
+        )
+        generations = frozenset(generation for generation, _ in later.values())
+        away = frozenset(int(seat.member.ip) for seat in record.job.seats.departed.values())
+        if qps:
+            self._engine.spawn(self._places.outgrown(generations, qps, away))
+
+    def _discard(self, draft: Record) -> None:
+        """Take away what was written for a generation that nobody has heard of."""
+        draft.installing, draft.unheard = False, True
+        if draft.places and draft.job.live:
+            draft.job.discard()
+            draft.free_at = self._engine.awake()
+            self._engine.spawn(self._places.clean(draft))
+
+    def _try_again(self, record: Record, number: int) -> None:
+        if record.job.is_rebuilding(number):
+            record.trouble.retry = number, self._engine.clock() + _RETRY_S
+
+    # Switches that are away
+
+    def tick(self) -> None:
+        """Time has passed."""
+        now = self._engine.clock()
+        for record in self._book:
+            if not record.job.is_set_up:
+                record.trouble = Trouble()
+                continue
+            self._look(record, now)
+            if record.trouble.retry is not None:
+                number, at = record.trouble.retry
+                if not record.job.is_rebuilding(number):
+                    record.trouble.retry = None
+                elif now >= at:
+                    self._engine.spawn(self.rebuild(record, number))
+            save_at = record.trouble.save_at
+            if save_at is not None and now >= save_at and record.job.renewal is None:
+                self._save(record, now)
+
+    def _look(self, record: Record, now: float) -> None:
+        job, trouble, manager = record.job, record.trouble, self._manager
+        if job.plan is None or job.world_size == 1:
+            return
+        away = manager.why_away(job.members, usable=False)
+        if not away:
+            record.waits_for, trouble.away_since, trouble.said_at = "", None, None
+            tree = Tree.of(manager.config, job.members)
+            if (
+                job.plan.backup
+                and job.renewal is None
+                and all(manager.switches[leaf].ready for leaf in tree.leaves)
+            ):
+                names = f"{'switches' if tree.two_level else 'switch'} {', '.join(tree.leaves)}"
+                self.begin(record, Cause.SWITCH_BACK, f"{names} can be used again")
+            return
+        since = trouble.away_since = now if trouble.away_since is None else trouble.away_since
+        limit_s = manager.config.switch_timeout_s
+        if job.plan.backup or now - since <= limit_s:
+            return
+        if job.renewal is None and _has_backup(job):
+            self.begin(record, Cause.SWITCH_AWAY, f"{away}, for more than {limit_s:g} s")
+        elif trouble.said_at is None or now - trouble.said_at > limit_s:
+            trouble.said_at = now
+            why = (
+                "it must run in the network"
+                if job.spec.mode is Mode.IN_NETWORK
+                else "not all of its workers have a backup interface"
+            )
+            logger.warning("job %s waits for %d s: %s; %s", job.spec.name, now - since, away, why)
+            record.waits_for = f"waits: {away}; {why}"
+
+    # The database
+
+    def save_generation(self, record: Record) -> None:
+        """A generation that the database does not know yet, and where the one before runs."""
+        plan = record.job.plan
+        assert plan is not None
+        self._supersede(record, stored(record.job, plan, record.places.values(), record.job.phase))
+        record.unsaved = False
+
+    def _save(self, record: Record, now: float) -> None:
+        try:
+            self.save_generation(record)
+        except sqlite3.Error:
+            record.trouble.save_at = now + _RETRY_S
+        else:
+            record.trouble.save_at = None
+            logger.info("job %s: generation %d is saved now", record.job.spec.name, record.generation)
+
+    def _supersede(self, record: Record, job: StoredJob) -> None:
+        """Save a generation; first what the database owes, as that may be to forget a try at the same one."""
+        self._places.settle_owed()
+        for generation in (*record.behind, job):
+            self._store.supersede(generation)
+        record.behind.clear()
+
+    # Workers that are lost
+
+    async def go_on_without(self, record: Record, lost: Lost) -> None:
+        """Find out what a lost worker had sent, then let its job end, or go on without it."""
+        manager = self._manager
+        holding = record if record.places else next((b for b in reversed(record.before) if b.places), None)
+        message, text = None, lost.reason
+        if record.job.has_stopped(lost.token):
+            text += "; it sent nothing any more, as the job was being renewed"
+        elif holding is not None and holding.job.plan is not None:
+            try:
+                message, words = await what_it_lacks(manager.config, manager.switches, holding, lost.token)
+                text += f"; {words}"
+            except Exception:  # the others wait to hear that it is lost
+                logger.exception("job %s: a defect in the controller", record.job.spec.name)
+        self._engine.act(record, lambda job, now: job.go_on_without(lost.token, text, message))
+
+
+def _has_backup(job: Job) -> bool:
+    return job.spec.mode is not Mode.IN_NETWORK and all(member.backup for member in job.members)

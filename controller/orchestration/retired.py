@@ -1,0 +1,93 @@
+"""Queue pair numbers that somebody may still send to, of jobs and generations that are over. No I/O.
+
+A packet in the middle of a message has no job or generation in it: where two hosts and a queue pair number
+are the same, it is taken for a later job's if only its PSN fits. So nobody gets a number on a host again
+before its one sender, the neighbour in the ring, is known to have stopped, and what that had sent is gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from ipaddress import IPv4Address
+
+from controller.jobs.job import Job
+from controller.jobs.specs import Member
+
+STRAGGLERS_S = 2.0  # how long packets of workers that have stopped may still be under way
+
+
+@dataclass
+class _Retired:
+    """`member` had it, the worker with the token `sender` sent to it; `free_at`: None while that may."""
+
+    member: Member
+    number: int
+    job: str
+    generation: int
+    sender: bytes
+    free_at: float | None = None
+
+
+class RetiredQueuePairs:
+    """Numbers on hosts. A worker that never says that it has stopped keeps two of them retired for ever."""
+
+    def __init__(self) -> None:
+        # After a restart several generations that are over may have had the same one: all must be done with.
+        self._known: dict[tuple[IPv4Address, int, int], _Retired] = {}
+
+    def retire(self, job: Job, free_at: float | None = None) -> None:
+        """A job's queue pairs of its generation are over.
+
+        `free_at`: all its workers have finished, but for those that it has dropped.
+        """
+        if job.plan is None:
+            return
+        seats = job.seats.everybody
+        ring = job.plan.ring or tuple(sorted(seats))
+        for place, rank in enumerate(ring):
+            seat, after = seats.get(rank), seats.get(ring[(place + 1) % len(ring)])
+            if seat is None or after is None or seat is after:
+                continue
+            for owner, number, sender in (
+                (after.member, after.member.qpn_in, seat.token),  # data
+                (seat.member, seat.member.qpn_out, after.token),  # and what acknowledges it
+            ):
+                if not sender:  # it has never heard of the other
+                    continue
+                key = (owner.ip, number, job.plan.generation)
+                fresh = _Retired(owner, number, job.spec.name, job.plan.generation, sender)
+                known = self._known.setdefault(key, fresh)
+                if known.free_at is None and sender not in job.seats.dropped:
+                    known.free_at = free_at
+
+    def stopped(self, token: bytes, before: int, now: float) -> None:
+        """A worker sends nothing more of generations before that one."""
+        self.all_stopped({token: before}, now)
+
+    def all_stopped(self, before: Mapping[bytes, int], now: float) -> None:
+        """The same of several, by token."""
+        for known in self._known.values():
+            if known.free_at is None and known.generation < before.get(known.sender, 0):
+                known.free_at = now + STRAGGLERS_S
+
+    def tick(self, now: float) -> None:
+        """Time has passed."""
+        free = [
+            key for key, known in self._known.items() if known.free_at is not None and now >= known.free_at
+        ]
+        for key in free:
+            del self._known[key]
+
+    def why_not(self, ip: IPv4Address, numbers: set[int], now: float) -> str:
+        """Why a worker on that host cannot have these numbers; empty if it can."""
+        self.tick(now)
+        return next(self._reasons(ip, numbers), "")
+
+    def _reasons(self, ip: IPv4Address, numbers: set[int]) -> Iterator[str]:
+        for known in self._known.values():
+            if known.member.ip == ip and known.number in numbers:
+                yield (
+                    f"QP {known.number:#x} of host {known.member.host} ({ip}) was that of {known.member} of "
+                    f"job {known.job}, and may still be sent to"
+                )

@@ -1,0 +1,307 @@
+"""Workers' sessions: how they begin, what is said in them, how they end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from controller.api.errors import InvalidRequestError, NotFoundError, QueuePairTakenError
+from controller.api.messages import (
+    Abort,
+    Called,
+    Ended,
+    FromWorker,
+    JobSpec,
+    Join,
+    Left,
+    Ready,
+    Renewing,
+    Resume,
+)
+from controller.jobs.effects import Renumbered, Tell
+from controller.jobs.job import Job
+from controller.jobs.renewals import Cause
+from controller.jobs.specs import Member, Timing
+from controller.jobs.states import State
+from controller.orchestration import planning
+from controller.orchestration.adoption import Account, Adoption
+from controller.orchestration.book import Book
+from controller.orchestration.guarding import in_one_line, require_token, token_hash
+from controller.orchestration.record import Mailbox, Record
+from controller.orchestration.renewer import Renewer
+from controller.orchestration.switch_manager import SwitchManager
+from controller.slots.admission import tenant_of
+
+_ALL_GENERATIONS = 1 << 32
+_MOST_OFFERS = 256  # in one renewal, of workers that cannot have the numbers of their new queue pairs
+
+
+class Session(Mailbox):
+    """One connection of one worker: call `hear` for each message, and one of the others at the end."""
+
+    def __init__(self, sessions: Sessions, record: Record, rank: int, token: bytes = b"") -> None:
+        super().__init__(rank, token)
+        self.record = record
+        self._sessions = sessions
+
+    @property
+    def is_current(self) -> bool:
+        """Whether no other session of the worker has replaced it, and it was not told the end."""
+        return self.record.sessions.get(self.rank) is self
+
+    def is_of(self, member: Member) -> bool:
+        """Whether the worker is this one, with these QPs and PSN."""
+        return self.record.job.seats[self.rank].member == member
+
+    def hear(self, said: FromWorker) -> None:
+        """What the worker says. ControllerError where it says what it must not."""
+        self._sessions.hear(self, said)
+
+    def closed(self) -> None:
+        """The worker ended the session on purpose."""
+        self._end(lambda job, now: job.closed(self.rank))
+
+    def broken(self) -> None:
+        """The connection is gone."""
+        self._end(lambda job, now: job.broken(self.rank))
+
+    def took_end(self) -> None:
+        """The worker ended the session after it was told that the job is over: it sends nothing more."""
+        self._sessions.took_end(self)
+
+    def _end(self, call: Callable[[Job, float], None]) -> None:
+        """A session that another one has replaced, or that was told the end, ends without effect."""
+        if self.is_current:
+            del self.record.sessions[self.rank]
+            self._sessions.act(self.record, call)
+        self.events.put_nowait(None)
+
+
+class Sessions:
+    """How sessions of workers begin, and what is said in them."""
+
+    def __init__(
+        self, manager: SwitchManager, book: Book, renewer: Renewer, adoption: Adoption, timing: Timing
+    ) -> None:
+        self._config = manager.config
+        self._places = manager.places
+        self._engine = manager.engine
+        self.act = manager.engine.act
+        self._book = book
+        self._renewer = renewer
+        self._adoption = adoption
+        self._timing = timing
+
+    # How they begin
+
+    def begin(self, first: FromWorker, require_host: Callable[[str], None] = lambda host: None) -> Session:
+        """The session that a worker's first message asks for. ControllerError says why not.
+
+        `require_host` raises something where the caller may not speak for a host.
+        """
+        match first:
+            case Join():
+                member = planning.member_from(self._config, first)
+                require_host(member.host)
+                how = (first.job, first.world_size, member, first.tenant)
+                return self.join(*how, elastic=first.elastic, token=first.join_token)
+            case Resume():
+                who = (first.job, first.generation, first.rank, first.token)
+                record = self._known(first.job, first.generation, first.token)
+                account = None
+                if record is None or first.generation > (record.generation or 0):
+                    account = Account.of(self._config, first)
+                if record is not None:
+                    rank = record.job.rank_of(first.rank, first.token, first.generation)
+                    require_host(record.job.seats[rank].member.host)
+                elif account is not None:
+                    require_host(account.member.host)
+                return self.resume(*who, account, answered=first.answered)
+        raise InvalidRequestError(
+            f"a session begins with join or resume, not with {type(first).__name__.lower()}"
+        )
+
+    def join(
+        self,
+        name: str,
+        world_size: int,
+        member: Member,
+        tenant: str = "",
+        *,
+        elastic: bool = False,
+        token: str = "",
+    ) -> Session:
+        """Take a worker in. ControllerError says why not; nobody else notices then."""
+        record = self._book.by_name.get(name)
+        if record is None or not record.job.live:
+            record = Record(self._new_job(name, world_size, tenant, elastic=elastic, token=token))
+        job, tenant = record.job, tenant_of(tenant)
+        require_token(job.spec, token)
+        before = record.sessions.get(member.rank)
+        if isinstance(before, Session) and job.state is State.JOINING and before.is_of(member):
+            before.broken()  # this worker's own, of which nobody has noticed that it is gone
+        if job.has_not_heard(member):
+            return self._told_again(record, member.rank)
+        job.check(member, world_size, tenant, elastic=elastic)
+        if why := self._why_not_qps(member):
+            raise QueuePairTakenError(f"{why}: use another QP number")
+        self._book.by_name[name] = record
+        session = record.sessions[member.rank] = Session(self, record, member.rank)
+        self.act(record, lambda job, now: job.join(member, world_size, now, tenant, elastic=elastic))
+        return session
+
+    def _told_again(self, record: Record, rank: int) -> Session:
+        """A worker was taken in, and its session broke before it could hear so."""
+        session, before = Session(self, record, rank), record.sessions.get(rank)
+        record.sessions[rank] = session
+        self.act(record, lambda job, now: job.join_again(rank, now))
+        if before is not None:
+            before.events.put_nowait(None)
+        return session
+
+    def _new_job(self, name: str, world_size: int, tenant: str, *, elastic: bool, token: str) -> Job:
+        spec = self._book.specs.get(name)
+        if spec is not None:
+            return Job(spec, self._timing, explicit=True)
+        if not self._config.auto_create:
+            raise NotFoundError(
+                f"there is no job {name!r}: create it first (p4reduce job create), this controller makes "
+                "none by itself"
+            )
+        spec = JobSpec(
+            name=name,
+            world_size=world_size,
+            tenant=tenant_of(tenant),
+            elastic=elastic,
+            token_hash=token_hash(token),
+        )
+        planning.check_spec(self._config, spec)
+        return Job(spec, self._timing)
+
+    def resume(
+        self,
+        name: str,
+        generation: int,
+        rank: int,
+        token: bytes,
+        account: Account | None = None,
+        *,
+        answered: int = 0,
+    ) -> Session:
+        """Take a worker back, which knows of that generation. NotFoundError, InvalidRequestError,
+        NotPossibleError, ConflictError.
+
+        `account`: what it knows, where the job or that generation is not known here. As `Adoption.hear`.
+        `answered`: as `Job.resume`.
+        """
+        if account is not None and self._known(name, generation, token) is None:
+            self._adoption.hear(account)
+        record = self._book.of_worker(name, generation, token)
+        known = record.job.rank_of(rank, token, generation)
+        self._adoption.count_behind(name, max(generation, answered))
+        session, before = Session(self, record, known, token), record.sessions.get(known)
+
+        def take_back(job: Job, now: float) -> None:
+            record.sessions[known] = session
+            job.resume(rank, token, now, generation, answered)
+
+        self.act(record, take_back)
+        if before is not None:
+            before.events.put_nowait(None)
+        if account is not None and generation > (record.generation or 0):
+            record.later[token] = generation, frozenset((account.member.qpn_in, account.member.qpn_out))
+        return session
+
+    def _known(self, name: str, generation: int, token: bytes) -> Record | None:
+        """The job of a worker that wants to resume; None where nobody has heard of it. NotPossibleError."""
+        try:
+            return self._book.of_worker(name, generation, token)
+        except NotFoundError:
+            return None
+
+    # What is said
+
+    def hear(self, session: Session, said: FromWorker) -> None:
+        """As `Session.hear`."""
+        if not session.is_current:
+            return
+        if isinstance(said, Renewing) and not self._may_renew(session, said):
+            return
+        said = _in_one_line(said)
+        self.act(session.record, lambda job, now: job.hear(session.rank, said, now))
+
+    def _may_renew(self, session: Session, standing: Renewing) -> bool:
+        """A worker answers a renewal; all are asked again where it cannot have its new QPs' numbers.
+
+        InvalidRequestError, QueuePairTakenError.
+        """
+        record, seat = session.record, session.record.job.seats[session.rank]
+        member = seat.member
+        planning.check_qps(
+            str(member), qpn_out=standing.qpn_out, psn_out=standing.psn_out, qpn_in=standing.qpn_in
+        )
+        self._renewer.stopped(record, seat.token)
+        self._book.retired.stopped(seat.token, standing.renewal, self._engine.clock())
+        if not record.job.awaits(session.rank, standing.renewal):
+            return True
+        why = self._why_not_qps(replace(member, qpn_out=standing.qpn_out, qpn_in=standing.qpn_in))
+        if not why:
+            return True
+        record.refused += 1
+        if record.refused > _MOST_OFFERS:
+            raise QueuePairTakenError(f"{why}: new ones were asked for {_MOST_OFFERS} times")
+        self._renewer.begin(record, Cause.INTERRUPTED, f"{why}: {member} needs other queue pairs")
+        return False
+
+    def _why_not_qps(self, member: Member) -> str:
+        """Why a worker cannot have these numbers, also where it has them now; empty if it can."""
+        wanted = {member.qpn_in, member.qpn_out}
+        for name, orphans in self._places.orphans.items():
+            for orphan in orphans:
+                if taken := {qpn for qpn in wanted if (int(member.ip), qpn) in orphan.qps}:
+                    return (
+                        f"QP {min(taken):#x} of host {member.host} ({member.ip}) belongs to a job on switch "
+                        f"{name} that the controller's database does not know"
+                    )
+        return self._book.who_has_qps(member, self._engine.clock())
+
+    # What is told
+
+    def tell(self, record: Record, effect: Tell) -> None:
+        """Say something to a worker, which may have no session just now."""
+        session = record.sessions.get(effect.rank)
+        if session is None:
+            return
+        session.events.put_nowait(effect.event)
+        if isinstance(effect.event, Ready):
+            session.token = effect.event.resume_token
+        elif isinstance(effect.event, (Left, Ended)):
+            session.told = effect.event
+            session.events.put_nowait(None)
+            del record.sessions[effect.rank]
+
+    def renumbered(self, record: Record, effect: Renumbered) -> None:
+        """Workers have other ranks; a session of who has none any more is over."""
+        sessions, record.sessions = record.sessions, {}
+        for before, session in sessions.items():
+            if before in effect.ranks:
+                session.rank = effect.ranks[before]
+                record.sessions[session.rank] = session
+
+    def took_end(self, session: Session) -> None:
+        """As `Session.took_end`."""
+        record = session.record
+        self._book.retired.stopped(session.token, _ALL_GENERATIONS, self._engine.clock())
+        if session.told is record.job.outcome:  # else the job went on, and the rank may be another's
+            self.act(record, lambda job, now: job.heard_end(session.rank))
+
+
+def _in_one_line(said: FromWorker) -> FromWorker:
+    """What people are to read of it must not look like something else."""
+    match said:
+        case Abort(reason, mismatch):
+            called = None if mismatch is None else replace(mismatch, what=in_one_line(mismatch.what))
+            return Abort(in_one_line(reason), called)
+        case Called():
+            return replace(said, what=in_one_line(said.what))
+    return said

@@ -1,0 +1,83 @@
+"""From workers that have all joined to a plan: in the network where there is room for it, else by ring."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from controller.api.errors import NoResourcesError, NotPossibleError, UnreachableError
+from controller.api.messages import Mode
+from controller.config import Config
+from controller.database.store import Store
+from controller.fabric.trees import Tree
+from controller.jobs.job import Job
+from controller.jobs.specs import Plan
+from controller.orchestration import planning
+from controller.orchestration.places import Places
+from controller.orchestration.record import Record
+from controller.switches.updates import SwitchError
+
+logger = logging.getLogger(__name__)
+Shape = Callable[[Job, int, int], tuple[int, int]]
+Admit = Callable[[Job, Plan], None]
+
+
+class Installer:
+    """`shape` has the last word on window and packets; `admit` raises NoResourcesError over a quota."""
+
+    def __init__(self, config: Config, store: Store, places: Places) -> None:
+        self.shape: Shape = lambda job, window, packets: (window, packets)
+        self.admit: Admit = lambda job, plan: None
+        self._config = config
+        self._store = store
+        self._places = places
+
+    async def set_up(self, record: Record, *, generation: int | None = None) -> Plan:
+        """A plan, and the job's places. NotPossibleError where it must have some but cannot.
+
+        Without a `generation`, the next one is taken.
+        """
+        job = record.job
+        reason = planning.why_ring(self._config, job.spec, job.members)
+        if not reason:
+            plan = self._plan(job, Mode.IN_NETWORK, generation=generation)
+            try:
+                await self._places.put(
+                    record,
+                    Tree.of(self._config, job.members),
+                    plan,
+                    admit=lambda: self.admit(job, plan),
+                )
+                return plan
+            except (NoResourcesError, UnreachableError, SwitchError) as error:
+                reason = str(error)
+        if job.spec.mode is Mode.IN_NETWORK and len(job.members) > 1:
+            raise NotPossibleError(f"it must run in the network, but {reason}")
+        return self._plan(job, Mode.RING, reason, generation=generation)
+
+    def by_ring(self, job: Job, reason: str, *, generation: int, backup: bool = False) -> Plan:
+        """A plan that needs nothing of the switches; with `backup`, over the workers' backup interfaces."""
+        return self._plan(job, Mode.RING, reason, generation=generation, backup=backup)
+
+    def _plan(
+        self, job: Job, mode: Mode, reason: str = "", *, generation: int | None, backup: bool = False
+    ) -> Plan:
+        tree = Tree.of(self._config, job.members)
+        sizes = planning.sizes(self._config, job.spec, planning.switches_of(tree))
+        window, packets = self.shape(job, *sizes)
+        generation = self._store.next_generation() if generation is None else generation
+        selective, why_not = planning.selective(job.spec, job.members)
+        if why_not:
+            logger.warning("job %s: no selective retransmission: %s", job.spec.name, why_not)
+        return Plan(
+            job_id=generation & 0xFFFF,
+            generation=generation,
+            window=window,
+            message_packets=packets,
+            path_mtu=planning.path_mtu(self._config, job.spec, job.members, backup=backup),
+            mode=mode,
+            mode_reason=reason,
+            ring=tree.ring,
+            backup=backup,
+            selective=selective,
+        )

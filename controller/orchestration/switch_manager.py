@@ -1,0 +1,171 @@
+"""The switches together: looked over when they come, written when jobs, links or wishes change."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import sqlite3
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from controller.api.errors import NotFoundError, NotPossibleError
+from controller.config import Config
+from controller.database.store import Store
+from controller.entries import Entry
+from controller.fabric.marks import mark_in
+from controller.fabric.trees import Tree
+from controller.jobs.specs import Member
+from controller.orchestration.engine import Engine
+from controller.orchestration.places import Places
+from controller.orchestration.retired import STRAGGLERS_S
+from controller.orchestration.setup import Installer
+from controller.orchestration.upkeep import Upkeep
+from controller.switches.links import LinkWatch
+from controller.switches.managed_switch import ManagedSwitch
+from controller.switches.updates import SwitchError
+
+logger = logging.getLogger(__name__)
+
+
+class SwitchManager:
+    """`on_room`: called when slots became free, or a switch or link came back. Whoever writes to a switch has
+    its lock; those of several are taken in the order of the configuration (`writing`).
+    """
+
+    def __init__(
+        self, config: Config, store: Store, switches: Sequence[ManagedSwitch], engine: Engine
+    ) -> None:
+        self.config = config
+        self.store = store
+        self.engine = engine
+        self.switches = {switch.name: switch for switch in switches}
+        self.on_room: list[Callable[[], None]] = []
+        self.links = LinkWatch(
+            config,
+            self.switches,
+            clock=engine.clock,
+            on_change=self._links_changed,
+            broken=store.broken() if config.links else (),
+        )
+        self.places = Places(config, store, self.switches, self.links, engine, on_room=self._room)
+        self.upkeep = Upkeep(config, self.switches, self.places, self.links, engine)
+        self.installer = Installer(config, store, self.places)
+        for switch in switches:
+            switch.switch.guards = functools.partial(self.places.guards, switch.name)
+            switch.switch.on_found = functools.partial(self._found, switch)
+            switch.switch.base = functools.partial(self.upkeep.base, switch.name)
+
+    def _found(self, switch: ManagedSwitch, entries: Iterable[Entry]) -> None:
+        """What a switch holds when it is connected: generations that it has had are given out no more."""
+        newest = mark_in(entries)
+        if newest > self.store.newest_generation:
+            logger.warning(
+                "switch %s has had generations up to %d, the database %s only up to %d (is it from a backup, "
+                "or was the clock set back?): new ones begin behind what the switch has had",
+                *(switch.name, newest, self.store.path, self.store.newest_generation),
+            )
+            try:
+                self.store.outlive(newest)
+            except sqlite3.Error as error:
+                raise SwitchError(f"switch {switch.name}: {self.store.trouble(error)}") from error
+        if newest > switch.mark:
+            switch.mark = switch.repeated_to = newest
+
+    # What an operator wants.
+
+    def set_configuration(self, *, drained: frozenset[str], extra: Mapping[str, Sequence[Entry]]) -> None:
+        """What is drained, and extra entries. The caller has written the switches, and has their locks."""
+        self.links.drained = drained
+        self.upkeep.extra = {name: tuple(entries) for name, entries in extra.items()}
+        self.upkeep.decide()
+        self.links.look()
+
+    def writing(self) -> contextlib.AbstractAsyncContextManager[None]:
+        """The locks of all switches."""
+        return self.places.locked(self.switches)
+
+    async def push(self, name: str, *, force: bool) -> list[ManagedSwitch]:
+        """The program anew, into one switch or (empty name) all. NotFoundError, NotPossibleError."""
+        if name and name not in self.switches:
+            raise NotFoundError(f"there is no switch {name!r}, known are {', '.join(self.switches)}")
+        chosen = [switch for switch in self.switches.values() if name in ("", switch.name)]
+        for switch in [] if force else chosen:
+            jobs = sorted(
+                record.job.spec.name
+                for record in self.places.on(switch.name)
+                if record.job.live and switch.name in record.leaves
+            )
+            if jobs:
+                raise NotPossibleError(
+                    f"switch {switch.name} serves {', '.join(jobs)}: a new program would interrupt that; "
+                    "wait, or force it"
+                )
+            if any(not orphan.lost for orphan in self.places.orphans[switch.name]):
+                raise NotPossibleError(
+                    f"switch {switch.name} serves a job that the controller's database does not know: a new "
+                    "program would interrupt that; wait until its workers have told of it, or force it"
+                )
+        for switch in chosen:
+            await self.places.push(switch)
+        return chosen
+
+    # What comes and goes.
+
+    def why_away(self, members: Sequence[Member], *, usable: bool) -> str:
+        """Which switch that workers cannot reach each other without is away; empty if none.
+
+        With `usable`, which they cannot have slots on: it has not been looked over, or is drained.
+        """
+        tree = Tree.of(self.config, members)
+        for leaf in tree.leaves:
+            switch = self.switches[leaf]
+            if not (switch.ready if usable else switch.switch.connected):
+                return f"switch {leaf} is away: {switch.switch.state}"
+        state = self.links.state if usable else self.links.state.draining(())
+        if tree.two_level and (usable or self.config.links) and not tree.spines(state):
+            return tree.graph.why_apart(tree.leaves, state)
+        return ""
+
+    def on_switch_change(self, name: str) -> None:
+        """A switch came or went."""
+        switch = self.switches[name]
+        switch.changed()
+        if switch.switch.connected:
+            self.engine.spawn(self.settle(switch))
+        self.links.look()
+
+    async def settle(self, switch: ManagedSwitch) -> None:
+        """Hold a switch that is connected against what it should have; jobs that it forgot are renewed."""
+        await self.places.settle(switch)
+        self.links.look()
+        if switch.ready:
+            self.upkeep.changed()  # what was decided while it was written
+
+    def tick(self) -> None:
+        """Time has passed."""
+        now = self.engine.clock()
+        self.places.settle_owed()
+        for switch in self.switches.values():
+            if switch.switch.connected and not switch.ready:
+                self.engine.spawn(self.settle(switch))
+        for record in self.places.remains:
+            if all(seat.knows_end for seat in record.job.seats.values()):
+                record.free_at = min(record.free_at, now + STRAGGLERS_S)
+            if self.places.needs_cleaning(record, now):
+                self.engine.spawn(self.places.clean(record))
+        if probes := self.links.probe():
+            self.engine.spawn(self.links.send(probes))
+        self.upkeep.retry()
+
+    def _links_changed(self) -> None:
+        try:
+            self.store.save_broken(self.links.broken)
+        except sqlite3.Error as error:  # after a restart it is found out anew
+            logger.error("%s: which links are down is not saved: %s", self.store.path, error)
+        self.upkeep.changed()
+        self._room()
+
+    def _room(self) -> None:
+        self.upkeep.room()
+        for hook in self.on_room:
+            hook()

@@ -1,0 +1,450 @@
+"""The queue of the jobs that run by ring until there are slots for them, and the moves in and out.
+
+Who waits is not kept anywhere: it is the jobs that run by ring and need not. So a restart of the controller
+forgets nothing but for how long they have waited. `slots/admission.py` decides, this module asks it
+whenever something has changed, and moves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import sqlite3
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from controller.api.errors import ControllerError, NoResourcesError, NotPossibleError
+from controller.api.messages import Mode
+from controller.database.store import StoreError
+from controller.fabric.trees import Tree
+from controller.jobs.effects import Forgotten, Over, Relocate, Stayed, WentOn
+from controller.jobs.job import Job
+from controller.jobs.renewals import PLANNED, Cause
+from controller.jobs.specs import Plan
+from controller.jobs.states import State
+from controller.orchestration import planning
+from controller.orchestration.book import Book
+from controller.orchestration.places import HalfOffError
+from controller.orchestration.record import Queueing, Record
+from controller.orchestration.renewer import Renewer
+from controller.orchestration.switch_manager import SwitchManager
+from controller.slots.admission import (
+    DEFAULT_TENANT,
+    Decision,
+    Demand,
+    Holder,
+    Quotas,
+    Rooms,
+    decide,
+    parse_quotas,
+    preempt,
+    shrink,
+    used_by_tenant,
+    why_never,
+    why_over,
+)
+
+logger = logging.getLogger(__name__)
+
+_LOOK_S = 1.0  # how often to look without a reason
+_FIRST_RETRY_S, _LONGEST_RETRY_S = 1.0, 60.0
+_FORBEARANCE_S = 10.0  # from a pre-emption that failed to the next
+_RENUMBER_AGAIN_S = 5.0  # from a try that came to nothing to the next
+_MOVES = 1 << 31
+
+
+@dataclass(frozen=True, kw_only=True)
+class Queued:
+    """A job's position in the queue, from 1, and why and for how long it has waited."""
+
+    position: int
+    reason: str
+    waiting_s: float
+
+
+class Waitlist:
+    """`quotas` are in force."""
+
+    def __init__(self, manager: SwitchManager, book: Book, renewer: Renewer) -> None:
+        self.quotas = parse_quotas(manager.config.quotas)
+        self._manager = manager
+        self._engine = manager.engine
+        self._book = book
+        self._renewer = renewer
+        self._made_room_for: Record | None = None
+        self._due = self._scheduled = False
+        self._looked_at = self._preempting_from = 0.0
+        self._standing: tuple[dict[Record, Demand], Decision] | None = None  # until something changes
+        manager.installer.shape = self.shape
+        manager.installer.admit = self.admit
+        manager.on_room.append(self.changed)
+        manager.engine.on_act.append(self._look_anew)
+
+    def set_quotas(self, quotas: Quotas | None) -> None:
+        """Other quotas (None: the configuration's). Jobs that have slots keep them."""
+        self.quotas = parse_quotas(self._manager.config.quotas) if quotas is None else quotas
+        self.changed()
+
+    # Jobs that are set up
+
+    def shape(self, job: Job, window: int, packets: int) -> tuple[int, int]:
+        """Window and packets a message within the job's quota, where that is possible."""
+        limit = self.quotas.job_limit(_tenant(job))
+        fixed = (job.spec.window is not None, job.spec.message_packets is not None)
+        return shrink(window, packets, limit, fixed=fixed)
+
+    def admit(self, job: Job, plan: Plan) -> None:
+        """NoResourcesError where a new job may not have slots now, or others come before it."""
+        renewal = self._book.job(job.spec.name).job.renewal
+        if renewal is not None and renewal.cause in PLANNED:
+            return  # that was decided when the move began
+        demand = self._demand(job, plan, self._engine.clock())
+        used = used_by_tenant(self._counted())
+        if why := why_never(self.quotas, demand) or why_over(self.quotas, demand, used):
+            raise NoResourcesError(why)
+        if job.spec.mode is Mode.IN_NETWORK:
+            return  # it runs there or not at all: there is no place in the queue for it
+        waiting = [d for d in self._demands().values() if d.key != demand.key]
+        decision = decide(self.quotas, self._rooms(), self._counted(), [*waiting, demand])
+        if demand not in decision.admitted:
+            raise NoResourcesError(decision.reasons[demand.key])
+
+    def started(self, record: Record) -> None:
+        """A job runs."""
+        if record.places:
+            record.placed_at = self._engine.clock()
+        self.changed()
+
+    # Moving
+
+    def changed(self) -> None:
+        """Something may have become possible: look soon, once, however much has changed."""
+        self._due, self._standing = True, None
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:  # the controller has not begun
+            return
+        if not self._scheduled:
+            self._scheduled = True
+            loop.call_soon(self._look_now)
+
+    def _look_anew(self) -> None:
+        """Something has happened to a job; what `waitlisted` said may be old."""
+        self._standing = None
+
+    def tick(self) -> None:
+        """Time has passed."""
+        now = self._engine.clock()
+        if self._due or now - self._looked_at >= _LOOK_S:
+            self.look()
+        self._renumber(now)
+
+    def _look_now(self) -> None:
+        self._scheduled = False
+        if self._due:
+            self.look()
+
+    def look(self) -> None:
+        """Move in whoever can; with pre-emption, move out who has to give way."""
+        self._due, self._looked_at = False, self._engine.clock()
+        if self._engine.stopping:
+            return
+        for record in self._book:
+            if record.job.move is None:
+                record.moving_out = None
+        demands = self._demands()
+        if not demands:
+            return
+        by_key = {demand.key: record for record, demand in demands.items()}
+        counted, rooms = self._counted(), self._rooms()
+        decision = decide(self.quotas, rooms, counted, demands.values())
+        for demand in decision.admitted:
+            record = by_key[demand.key]
+            if not record.job.why_not_move():
+                self._move(record, Mode.IN_NETWORK)
+        moving_out = any(record.moving_out is not None for record in self._book)
+        if not decision.admitted and not moving_out and self._looked_at >= self._preempting_from:
+            self._preempt(rooms, by_key, list(demands.values()))
+
+    def move_out(self, record: Record, reason: str) -> None:
+        """Let a job that runs in the network go on by ring. NotPossibleError."""
+        if why := self._why_stays(record):
+            raise NotPossibleError(f"job {record.job.spec.name} cannot be moved out: {why}")
+        record.moving_out = reason
+        self._move(record, Mode.RING)
+
+    async def relocate(self, record: Record, effect: Relocate) -> None:
+        """All workers of a job hold: renew it, or take it off the switches."""
+        if effect.mode is Mode.IN_NETWORK:
+            self._renew(record)
+            return
+        name = record.job.spec.name
+        try:
+            mode, reason = await self.take_off(record, record.moving_out or "moved out")
+        except Exception as error:  # the workers hold until they hear how it went
+            logger.exception("job %s: a defect in the controller", name)
+            mode = record.job.plan.mode if record.job.plan is not None else Mode.RING
+            reason = f"a defect in the controller, its log says more: {error!r}"
+        record.moving_out = None
+        if mode is not effect.mode:
+            self._failed(record, effect.mode, reason)
+        logger.info("job %s goes on %s%s", name, _WHERE[mode], f": {reason}" if reason else "")
+        shown = reason if mode is Mode.RING else ""
+        self._engine.act(record, lambda job, now: job.moved(mode, shown))
+        self.changed()
+
+    async def take_off(self, record: Record, reason: str) -> tuple[Mode, str]:
+        """All entries of a job go, while all its workers hold, and its slots are free.
+
+        Returns the mode it has then, and why it is no other; raises nothing that is not a defect.
+        """
+        job, why = record.job, ""
+        if job.plan is not None and job.live and not (record.installing or job.renewal) and record.places:
+            record.installing = True
+            try:
+                plan = replace(job.plan, mode=Mode.RING, mode_reason=reason)
+                await self._manager.places.take_off(record, plan)
+            except HalfOffError as error:
+                why = str(error)
+                self._engine.post(record, Forgotten(why))
+            except (ControllerError, StoreError, sqlite3.Error) as error:
+                why = str(error)
+            finally:
+                self._written(record)
+        if why:
+            return Mode.IN_NETWORK, why
+        return (Mode.RING, "") if job.plan is None else (job.plan.mode, job.plan.mode_reason)
+
+    def _written(self, record: Record) -> None:
+        """The switches have been written for a job that may have ended meanwhile."""
+        record.installing = False
+        self._manager.upkeep.placed(record)
+        waiting, record.when_written = record.when_written, []
+        if not record.job.live:
+            self._engine.post(record, Over())
+            return
+        for call in waiting:
+            call()
+
+    def _renew(self, record: Record) -> None:
+        """Nothing of an earlier stay may be believed, so what moves in has a generation of its own."""
+        job = record.job
+        if not job.live or job.plan is None or job.renewal is not None:
+            return
+        cause, reason = Cause.MOVED_IN, "there are slots for it"
+        if record.places:
+            cause, reason = Cause.RENUMBERED, f"{job.numbered} messages are enough for one generation"
+        try:
+            self._renewer.begin_planned(record, cause, reason)
+        except (StoreError, sqlite3.Error) as error:
+            mode, before, why = job.plan.mode, job.plan.mode_reason, self._manager.store.trouble(error)
+            logger.warning("job %s stays where it is: %s", job.spec.name, why)
+            self._failed(record, Mode.IN_NETWORK, why)
+            self._engine.act(record, lambda job, now: job.moved(mode, before))
+
+    def _renumber(self, now: float) -> None:
+        """Jobs that have numbered many messages go on under a new generation, long before they must.
+
+        A switch tells a slot's messages apart by 32-bit serial numbers, and sums the first 2^31 of a
+        generation (docs/protocol.md, "How many messages"). Workers say with heartbeats how far they are.
+        """
+        for record in self._book:
+            due = record.places and record.job.numbered >= self._manager.config.renumber_messages
+            tried = record.renumbered_at is not None and now < record.renumbered_at + _RENUMBER_AGAIN_S
+            if due and not tried and not record.job.why_not_move():
+                record.renumbered_at = now
+                self.renumber(record)
+
+    def renumber(self, record: Record) -> None:
+        """Let a job that runs in the network go on there under a new generation, as it can be moved now."""
+        self._move(record, Mode.IN_NETWORK)
+
+    def went_on(self, record: Record, effect: WentOn) -> None:
+        """A renewal is over."""
+        plan, record.renumbered_at = record.job.plan, None
+        if effect.cause is Cause.MOVED_IN and plan is not None and plan.mode is Mode.RING:
+            self._failed(record, Mode.IN_NETWORK, plan.mode_reason)
+        self.started(record)
+
+    def stayed(self, record: Record, effect: Stayed) -> None:
+        """A move was called off."""
+        reason = effect.reason
+        logger.warning("job %s stays where it is: %s", record.job.spec.name, reason)
+        mode = Mode.IN_NETWORK if record.moving_out is None else Mode.RING
+        record.moving_out = None
+        self._failed(record, mode, reason)
+        self.changed()
+
+    def _move(self, record: Record, mode: Mode) -> None:
+        number = 1 + secrets.randbelow(_MOVES - 1)  # a controller that was restarted must not repeat one
+        self._engine.act(record, lambda job, now: job.move_to(mode, number, now))
+
+    def _failed(self, record: Record, mode: Mode, why: str) -> None:
+        """Try again later, and later still."""
+        now = self._engine.clock()
+        if mode is Mode.RING:
+            self._preempting_from = now + _FORBEARANCE_S
+            return
+        waiting = record.queueing = record.queueing or Queueing(now)
+        waiting.not_before = now + min(_FIRST_RETRY_S * 2**waiting.tries, _LONGEST_RETRY_S)
+        waiting.tries, waiting.why = waiting.tries + 1, why
+
+    def _preempt(self, rooms: Rooms, by_key: Mapping[int, Record], waiting: Sequence[Demand]) -> None:
+        holders = [
+            Holder(
+                demand=self._demand(record.job, record.job.plan, record.placed_at),
+                regions={name: place.region for name, place in record.places.items()},
+                movable=not self._why_stays(record),
+            )
+            for record in self._book
+            if record.job.live and record.places and record.job.plan is not None
+        ]
+        found = preempt(self.quotas, rooms, holders, waiting)
+        if found is None:
+            return
+        self._made_room_for = by_key[found.demand.key]
+        reason = (
+            f"moved out for job {found.demand.name} of tenant {found.demand.tenant}, which is below its share"
+        )
+        victims = {demand.key for demand in found.victims}
+        for record in self._book:
+            if record.generation in victims:
+                self.move_out(record, reason)
+
+    def _why_stays(self, record: Record) -> str:
+        job = record.job
+        if job.plan is None or job.plan.mode is not Mode.IN_NETWORK:
+            return "it has no slots"
+        if job.spec.mode is Mode.IN_NETWORK:
+            return "it was created to run in the network only"
+        return job.why_not_move()
+
+    # What there is
+
+    def waitlisted(self, record: Record) -> Queued | None:
+        """What a job waits for; None where it does not."""
+        if self._standing is None:
+            demands = self._demands(ready_only=False)
+            still = [demand for record, demand in demands.items() if not _moves_in(record.job)]
+            decision = decide(self.quotas, self._rooms(), self._counted(), still)
+            self._standing = (demands, decision)
+        demands, decision = self._standing
+        demand = demands.get(record)
+        if demand is None or record.queueing is None:
+            return None
+        now, waiting = self._engine.clock(), record.queueing
+        if demand.key in decision.never:
+            return None  # it does not wait: `mode_reason` says why
+        order = [d.key for moving, d in demands.items() if _moves_in(moving.job)]
+        order += [*(d.key for d in decision.admitted), *decision.reasons]
+        return Queued(
+            position=1 + order.index(demand.key),
+            reason=self._why_waits(record, waiting, demand, decision, now),
+            waiting_s=max(0.0, now - waiting.since),
+        )
+
+    def _why_waits(
+        self, record: Record, waiting: Queueing, demand: Demand, decision: Decision, now: float
+    ) -> str:
+        if _moves_in(record.job):
+            return "is being moved in"
+        if (away := self._why_away(record)) or demand.key in decision.reasons:
+            return away or decision.reasons[demand.key]
+        if now < waiting.not_before:
+            return f"{waiting.why}; tried again in {waiting.not_before - now:.0f} s"
+        return f"can be moved in, but {record.job.why_not_move() or 'has not been yet'}"
+
+    def _demands(self, *, ready_only: bool = True) -> dict[Record, Demand]:
+        """The jobs that wait; with `ready_only`, those that could be moved now or soon."""
+        now, found = self._engine.clock(), {}
+        for record in self._book:
+            record.queueing = (record.queueing or Queueing(now)) if self._could_move_in(record.job) else None
+        if self._made_room_for is not None and self._made_room_for.queueing is None:
+            self._made_room_for = None
+        for record in self._book:
+            job, waiting = record.job, record.queueing
+            if waiting is None:
+                continue
+            moving = job.move is not None or job.renewal is not None or record.installing or record.unsaved
+            if ready_only and (moving or now < waiting.not_before or self._why_away(record)):
+                continue
+            assert record.job.plan is not None
+            first = record is self._made_room_for
+            found[record] = self._demand(record.job, record.job.plan, waiting.since, first=first)
+        return found
+
+    def _could_move_in(self, job: Job) -> bool:
+        return (
+            job.is_set_up
+            and job.plan is not None
+            and job.plan.mode is Mode.RING
+            and not job.plan.backup
+            and job.spec.mode is None
+            and not planning.why_ring(self._manager.config, job.spec, job.members)
+        )
+
+    def _demand(self, job: Job, plan: Plan | None, since: float, *, first: bool = False) -> Demand:
+        assert plan is not None
+        tree = Tree.of(self._manager.config, job.members)
+        return Demand(
+            key=plan.generation,
+            name=job.spec.name,
+            tenant=_tenant(job),
+            slots=plan.slots,
+            switches=(*tree.leaves, *tree.spines(self._manager.links.state)),
+            since=since,
+            first=first,
+        )
+
+    def _why_away(self, record: Record) -> str:
+        return self._manager.why_away(record.job.members, usable=True)
+
+    def _counted(self) -> list[Demand]:
+        """What counts for tenants: what has a place, is getting one, or is on its way in."""
+        counted = []
+        for record in {*self._book, *self._manager.places.holding}:
+            job = record.job
+            if job.live and record.places:
+                slots = max(place.region.slots for place in record.places.values())
+                counted.append(
+                    Demand(
+                        key=record.generation or 0,
+                        name=job.spec.name,
+                        tenant=_tenant(job),
+                        slots=slots,
+                        switches=tuple(record.places),
+                        since=0.0,
+                    )
+                )
+            elif _moves_in(job):
+                counted.append(self._demand(job, job.plan, 0.0))
+        return counted
+
+    def _rooms(self) -> Rooms:
+        """What is free, but for what jobs on their way in will take."""
+        manager = self._manager
+        rooms = Rooms(
+            {name: switch.allocator for name, switch in manager.switches.items()},
+            {name: manager.config.role(name) for name in manager.switches} if manager.config.links else {},
+        )
+        for record in self._book:
+            if _moves_in(record.job) and not record.places:
+                demand = self._demand(record.job, record.job.plan, 0.0)
+                if not rooms.lacking(demand):
+                    rooms.take(demand)
+        return rooms
+
+
+_WHERE = {Mode.IN_NETWORK: "in the network", Mode.RING: "by ring"}
+
+
+def _tenant(job: Job) -> str:
+    return job.spec.tenant or DEFAULT_TENANT
+
+
+def _moves_in(job: Job) -> bool:
+    renewal = job.renewal
+    if renewal is not None:
+        return renewal.cause is Cause.MOVED_IN and job.state is State.ASKING
+    return job.live and job.move is not None and job.move.mode is Mode.IN_NETWORK

@@ -1,0 +1,390 @@
+"""Who gets slots: quotas, the queue and its order, who has to give way. No I/O, no clock.
+
+Slots are counted as a job asks for them, 2 * window * packets a message, once for each job on however many
+switches. A job that may run in the network but finds no room, or is over a quota, runs by ring and waits:
+
+- Those of the tenant that uses the least for its weight come first, then those that have waited longest.
+- One that lacks room keeps what it needs from those behind it: the switches that lack it as a whole, its
+  part of the others. So many small jobs do not keep a large one out for ever. One that only its tenant's
+  quota keeps waiting is in nobody's way.
+- With pre-emption, a job of a tenant below its fair share of a switch moves out the newest job of the tenant
+  furthest above its own. Then it goes first, so that nobody else takes the room.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from controller.api.errors import InvalidRequestError, NoResourcesError
+from controller.config import ConfigError
+from controller.slots.allocator import Region, SwitchAllocator
+
+DEFAULT_TENANT = "default"
+_TENANT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+-]{0,63}")
+_LEAST_WINDOW, _LEAST_PACKETS = 1, 2
+
+
+class QuotaError(ConfigError, ValueError):
+    """Quotas that cannot be; the message says where."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TenantQuota:
+    """A tenant's part of the switches for its `weight`, and how many slots it may have (None: any number)."""
+
+    weight: float = 1.0
+    slots: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quotas:
+    """`job_slots`: how many a job may have (None: any number). Tenants that are not named have weight 1."""
+
+    job_slots: int | None = None
+    tenants: Mapping[str, TenantQuota] = field(default_factory=dict)
+    preemption: bool = False
+
+    def tenant(self, name: str) -> TenantQuota:
+        """What a tenant has a right to."""
+        return self.tenants.get(name or DEFAULT_TENANT, TenantQuota())
+
+    def job_limit(self, tenant: str) -> int | None:
+        """How many slots a job of that tenant may ever have; None: any number."""
+        limits = [limit for limit in (self.job_slots, self.tenant(tenant).slots) if limit is not None]
+        return min(limits, default=None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Demand:
+    """A job and what it needs: `slots` on each of `switches`. `key` tells it from all others.
+
+    `tenant` is DEFAULT_TENANT where none was named.
+    `since`: for how long it has waited, or has had its place; of any clock. `first`: room was made for it.
+    """
+
+    key: int
+    name: str
+    tenant: str
+    slots: int
+    switches: tuple[str, ...]
+    since: float
+    first: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Holder:
+    """A job and its regions by switch. `movable`: it may be moved to the ring."""
+
+    demand: Demand
+    regions: Mapping[str, Region]
+    movable: bool = True
+
+
+@dataclass(frozen=True)
+class Decision:
+    """`admitted`: who gets in now. `reasons`: by key, why the others wait, in the order in which they do.
+
+    `never`: by key, why a job cannot get in with these quotas, whatever becomes free.
+    """
+
+    admitted: tuple[Demand, ...]
+    reasons: Mapping[int, str]
+    never: Mapping[int, str]
+
+
+@dataclass(frozen=True)
+class Preemption:
+    """`victims` have to move to the ring, then there is room for `demand`."""
+
+    demand: Demand
+    victims: tuple[Demand, ...]
+
+
+def tenant_of(name: str) -> str:
+    """A tenant's name as jobs have it: empty for the default one. InvalidRequestError."""
+    if name and _TENANT.fullmatch(name) is None:
+        raise InvalidRequestError(
+            f"{name!r} is no tenant's name: 1 to 64 letters, digits and . _ @ + -, beginning with a letter, "
+            "digit or _"
+        )
+    return "" if name == DEFAULT_TENANT else name
+
+
+# Quotas as they are written
+
+
+def parse_quotas(value: Any) -> Quotas:
+    """Quotas from JSON's objects; QuotaError."""
+    top = _fields(value, "quotas", ("job_slots", "tenants", "preemption"))
+    tenants = top.get("tenants", {})
+    if not isinstance(tenants, Mapping):
+        raise QuotaError(f"quotas.tenants is {tenants!r}, not an object of tenants by name")
+    preemption = top.get("preemption", False)
+    if not isinstance(preemption, bool):
+        raise QuotaError(f"quotas.preemption is {preemption!r}, neither true nor false")
+    return Quotas(
+        job_slots=_slots(top.get("job_slots"), "quotas.job_slots"),
+        tenants={_name(name): _tenant(item, f"quotas.tenants.{name}") for name, item in tenants.items()},
+        preemption=preemption,
+    )
+
+
+def _tenant(value: Any, where: str) -> TenantQuota:
+    fields = _fields(value, where, ("weight", "slots"))
+    weight = fields.get("weight", 1.0)
+    if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not 0 < weight < float("inf"):
+        raise QuotaError(f"{where}.weight is {weight!r}, not a number above 0")
+    return TenantQuota(weight=float(weight), slots=_slots(fields.get("slots"), f"{where}.slots"))
+
+
+def _fields(value: Any, where: str, known: Sequence[str]) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise QuotaError(f"{where} is {value!r}, not an object with {', '.join(known)}")
+    unknown = sorted(str(key) for key in value if key not in known)
+    if unknown:
+        raise QuotaError(f"{where} has a field {unknown[0]!r}; known are {', '.join(known)}")
+    return value
+
+
+def _slots(value: Any, where: str) -> int | None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
+        raise QuotaError(f"{where} is {value!r}, not a number of slots from 0 on, or null for any number")
+    return value
+
+
+def _name(value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise QuotaError(f"quotas.tenants has the name {value!r}: a name is text, and not empty")
+    try:
+        tenant_of(value)
+    except InvalidRequestError as error:
+        raise QuotaError(f"quotas.tenants: {error}") from error
+    return value
+
+
+# One job's size
+
+
+def shrink(window: int, packets: int, limit: int | None, *, fixed: tuple[bool, bool]) -> tuple[int, int]:
+    """Window and packets a message that keep 2 * window * packets slots within the limit, if any do.
+
+    `fixed`: whether window and packets were asked for, and so stay as they are.
+    """
+    smaller = (window, packets)
+    while limit is not None and 2 * smaller[0] * smaller[1] > limit:
+        w, p = smaller
+        if p > max(_LEAST_PACKETS, w) and not fixed[1]:
+            smaller = (w, p // 2)
+        elif w > _LEAST_WINDOW and not fixed[0]:
+            smaller = (w // 2, p)
+        elif p > _LEAST_PACKETS and not fixed[1]:
+            smaller = (w, p // 2)
+        else:
+            return window, packets
+    return smaller
+
+
+def why_never(quotas: Quotas, demand: Demand) -> str:
+    """Why a job can never have slots with these quotas; empty if it can."""
+    own, per_job = quotas.tenant(demand.tenant).slots, quotas.job_slots
+    if per_job is not None and demand.slots > per_job:
+        return (
+            f"it needs {demand.slots} slots, over the quota of {per_job} a job: it stays on the ring (with a "
+            "smaller window or fewer packets a message it needs fewer)"
+        )
+    if own is not None and demand.slots > own:
+        return (
+            f"it needs {demand.slots} slots, more than the {own} of tenant {demand.tenant} altogether: it "
+            "stays on the ring (with a smaller window or fewer packets a message it needs fewer)"
+        )
+    return ""
+
+
+def why_over(quotas: Quotas, demand: Demand, used: Mapping[str, int]) -> str:
+    """Why its tenant's quota keeps a job waiting; empty if it does not. `used`: slots by tenant."""
+    tenant = demand.tenant
+    own, taken = quotas.tenant(tenant).slots, used.get(tenant, 0)
+    if own is None or taken + demand.slots <= own:
+        return ""
+    needs = "" if taken >= own else f", the job needs {demand.slots}"
+    return f"tenant {tenant} has {taken} of its {own} slots{needs}"
+
+
+# All jobs
+
+
+class Rooms:
+    """The switches' slots, to try things out on. `roles`: what a switch is called, "leaf" or "spine"."""
+
+    def __init__(
+        self, allocators: Mapping[str, SwitchAllocator], roles: Mapping[str, str] | None = None
+    ) -> None:
+        self._roles = dict(roles or {})
+        self._switches: dict[str, SwitchAllocator] = {}
+        for name, allocator in allocators.items():
+            copy = self._switches[name] = SwitchAllocator(slots=allocator.slots, jobs=allocator.jobs)
+            for region in allocator.regions:
+                copy.take(region)
+
+    def copy(self) -> Rooms:
+        """For a try of its own."""
+        return Rooms(self._switches, self._roles)
+
+    def lacking(self, demand: Demand) -> tuple[str, ...]:
+        """The switches that have no room for a job."""
+        return tuple(name for name in demand.switches if not self._fits(name, demand.slots))
+
+    def take(self, demand: Demand) -> None:
+        """Take room that there is."""
+        for name in demand.switches:
+            self._switches[name].allocate(demand.slots)
+
+    def take_where_it_fits(self, demand: Demand) -> tuple[str, ...]:
+        """Take the room that there is of what a job needs; on which switches."""
+        fitting = tuple(name for name in demand.switches if self._fits(name, demand.slots))
+        for name in fitting:
+            self._switches[name].allocate(demand.slots)
+        return fitting
+
+    def release(self, regions: Mapping[str, Region]) -> None:
+        """Give room back."""
+        for name, region in regions.items():
+            self._switches[name].release(region)
+
+    def why(self, name: str, slots: int) -> str:
+        """In words, why a switch has no room."""
+        switch = self._switches[name]
+        where, jobs = f"{self._roles.get(name, 'switch')} {name}", len(switch.regions)
+        enough = switch.used + slots <= switch.slots
+        if enough and jobs >= switch.jobs:
+            return f"needs a place on {where}; it serves {jobs} jobs, all it can"
+        adjacent = " adjacent" if enough else ""
+        return (
+            f"needs {slots}{adjacent} slots on {where}; {switch.used} of {switch.slots} in use by {jobs} "
+            f"{'job' if jobs == 1 else 'jobs'}"
+        )
+
+    def load(self, name: str, slots: int) -> float:
+        """What part of a switch a job takes, of its slots or of its places for jobs, whichever is more."""
+        switch = self._switches[name]
+        return max(slots / switch.slots, 1 / switch.jobs)
+
+    def _fits(self, name: str, slots: int) -> bool:
+        switch = self._switches[name]
+        try:
+            switch.release(switch.allocate(slots))
+        except NoResourcesError:
+            return False
+        return True
+
+
+def used_by_tenant(demands: Iterable[Demand]) -> dict[str, int]:
+    """Slots by tenant."""
+    used: dict[str, int] = {}
+    for demand in demands:
+        tenant = demand.tenant
+        used[tenant] = used.get(tenant, 0) + demand.slots
+    return used
+
+
+def in_order(quotas: Quotas, waiting: Iterable[Demand], used: Mapping[str, int]) -> list[Demand]:
+    """The order in which jobs get in: each counts for its tenant before the next is chosen."""
+    counted, left, order = dict(used), list(waiting), []
+    while left:
+        chosen = min(left, key=lambda d: _turn(quotas, d, counted))
+        left.remove(chosen)
+        order.append(chosen)
+        tenant = chosen.tenant
+        counted[tenant] = counted.get(tenant, 0) + chosen.slots
+    return order
+
+
+def _turn(quotas: Quotas, demand: Demand, used: Mapping[str, int]) -> tuple[bool, float, float, int]:
+    tenant = demand.tenant
+    return (not demand.first, used.get(tenant, 0) / quotas.tenant(tenant).weight, demand.since, demand.key)
+
+
+def decide(quotas: Quotas, rooms: Rooms, holding: Iterable[Demand], waiting: Iterable[Demand]) -> Decision:
+    """Who gets in. `holding`: who counts for its tenant already; `rooms` has what they own taken."""
+    free, left, used = rooms.copy(), rooms.copy(), used_by_tenant(holding)  # left: by those further ahead
+    never = {d.key: why for d in waiting if (why := why_never(quotas, d))}
+    admitted: list[Demand] = []
+    reasons: dict[int, str] = {}
+    kept: dict[str, str] = {}  # switches that a job further ahead lacks room on, and its name
+    first: dict[str, str] = {}  # who keeps a part of a switch
+    for demand in in_order(quotas, (d for d in waiting if d.key not in never), used):
+        behind = {name: kept[name] for name in demand.switches if name in kept}
+        if over := why_over(quotas, demand, used):
+            reasons[demand.key] = over
+        elif behind or (lacking := left.lacking(demand)):
+            really = [] if behind else [name for name in free.lacking(demand) if name in lacking]
+            behind = behind or {name: first[name] for name in lacking if name in first}
+            if really:
+                reasons[demand.key] = free.why(really[0], demand.slots)
+            else:
+                name, job = next(iter(behind.items()))
+                reasons[demand.key] = f"waits behind job {job} for slots on {name}"
+            for name in left.lacking(demand):
+                kept.setdefault(name, demand.name)
+            for name in left.take_where_it_fits(demand):
+                first.setdefault(name, demand.name)
+        else:
+            free.take(demand)
+            left.take(demand)
+            admitted.append(demand)
+            tenant = demand.tenant
+            used[tenant] = used.get(tenant, 0) + demand.slots
+    return Decision(tuple(admitted), reasons, never)
+
+
+def preempt(
+    quotas: Quotas, rooms: Rooms, holders: Sequence[Holder], waiting: Sequence[Demand]
+) -> Preemption | None:
+    """Who has to give way to whom, if anybody: for the first in the queue that has a right to more."""
+    if not quotas.preemption:
+        return None
+    used = used_by_tenant(holder.demand for holder in holders)
+    for demand in in_order(quotas, (d for d in waiting if not why_never(quotas, d)), used):
+        if why_over(quotas, demand, used) or not rooms.lacking(demand):
+            continue
+        victims = _victims(quotas, rooms.copy(), list(holders), demand, waiting)
+        if victims:
+            return Preemption(demand, victims)
+    return None
+
+
+def _victims(
+    quotas: Quotas, rooms: Rooms, holders: list[Holder], demand: Demand, waiting: Sequence[Demand]
+) -> tuple[Demand, ...]:
+    """Whose leaving makes room for a job; empty where not enough may be asked to."""
+    victims: list[Demand] = []
+    tenant = demand.tenant
+    while lacking := rooms.lacking(demand):
+        switch = lacking[0]
+        there = [holder for holder in holders if switch in holder.regions]
+        loads: dict[str, float] = {}
+        for holder in there:
+            owner = holder.demand.tenant
+            loads[owner] = loads.get(owner, 0.0) + rooms.load(switch, holder.demand.slots)
+        wanting = {d.tenant for d in waiting if switch in d.switches}
+        everybody = {*loads, *wanting, *(v.tenant for v in victims)}
+        whole = sum(quotas.tenant(name).weight for name in everybody)
+        above = {name: load - quotas.tenant(name).weight / whole for name, load in loads.items()}
+        own = loads.get(tenant, 0.0) + rooms.load(switch, demand.slots)
+        if own > quotas.tenant(tenant).weight / whole + 1e-9:
+            return ()
+        choices = [
+            holder
+            for holder in there
+            if holder.movable and above[owner := holder.demand.tenant] > 1e-9 and owner != tenant
+        ]
+        if not choices:
+            return ()
+        victim = max(choices, key=lambda h: (above[h.demand.tenant], h.demand.since, h.demand.key))
+        rooms.release(victim.regions)
+        holders.remove(victim)
+        victims.append(victim.demand)
+    return tuple(victims)

@@ -1,0 +1,135 @@
+"""What a switch holds against what it shall hold, and the order in which entries come and go. No I/O.
+
+A change is drift where the switch differs from what the controller last wrote there: somebody changed it by
+hand. Otherwise the controller itself wants something else now.
+
+Updates of one batch may be applied in any order (P4Runtime specification, "Batching and Ordering of
+Updates"), so an order between tables means a batch for each: a stage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from controller.entries import Entry, Group, Key, key_of
+from controller.fabric.flows import EMIT, FLOW, MEMBER_QP, TREE_JOB, UPLINK
+from controller.fabric.routes import ECMP_MEMBER, EDGE_PORT
+from controller.switches.updates import Update, UpdateKind
+
+Stage = tuple[Entry, ...]
+
+# When the entries of a table are written, and deleted.
+_WRITTEN = {
+    Group.table: 0,
+    EMIT: 1,
+    UPLINK: 1,
+    FLOW: 2,
+    TREE_JOB: 2,
+    MEMBER_QP: 3,
+    EDGE_PORT: 3,
+    ECMP_MEMBER: 4,
+}
+_DELETED = {FLOW: 0, TREE_JOB: 0, Group.table: 2, ECMP_MEMBER: 2, MEMBER_QP: 3, EDGE_PORT: 3}
+
+
+@dataclass(frozen=True)
+class Change:
+    """One entry before and after; None where there is none."""
+
+    before: Entry | None
+    after: Entry | None
+    drift: bool
+
+    @property
+    def kind(self) -> UpdateKind:
+        """Which of the three."""
+        if self.before is None:
+            return UpdateKind.INSERT
+        return UpdateKind.DELETE if self.after is None else UpdateKind.MODIFY
+
+    @property
+    def entry(self) -> Entry:
+        """What is written; what is there, where that is deleted."""
+        entry = self.after if self.after is not None else self.before
+        assert entry is not None
+        return entry
+
+    @property
+    def update(self) -> Update:
+        """The update that makes it so."""
+        return Update(self.kind, self.entry)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What is to change on a switch, and how many entries are right already."""
+
+    changes: tuple[Change, ...] = ()
+    unchanged: int = 0
+
+    def of(self, kind: UpdateKind) -> list[Entry]:
+        """The entries of one kind of change."""
+        return [change.entry for change in self.changes if change.kind is kind]
+
+    def stages(self, kind: UpdateKind) -> tuple[Stage, ...]:
+        """The same in the order in which they come or go."""
+        return deleting_stages(self.of(kind)) if kind is UpdateKind.DELETE else writing_stages(self.of(kind))
+
+
+NO_DIFFERENCE = Difference()
+
+
+def difference(
+    found: Iterable[Entry], wanted: Iterable[Entry], written: Mapping[Key, Entry] | None = None
+) -> Difference:
+    """What turns `found` into `wanted`; `written` is what the controller last wrote (None: `found`)."""
+    there = {key_of(entry): entry for entry in found}
+    want = {key_of(entry): entry for entry in wanted}
+    ours = there if written is None else written
+    changes = [
+        Change(there.get(key), want.get(key), drift=there.get(key) != ours.get(key))
+        for key in {**want, **there}
+        if there.get(key) != want.get(key)
+    ]
+    return Difference(tuple(changes), unchanged=sum(there.get(key) == want[key] for key in want))
+
+
+def batch(changes: Sequence[Change]) -> list[Update]:
+    """The updates in an order in which no packet can go wrong: new before old, guards before routes.
+
+    P4Runtime lets a switch apply a batch in any order, but both targets keep it.
+    """
+    written = {key_of(change.entry): change.update for change in changes if change.after is not None}
+    stages = writing_stages(update.entry for update in written.values())
+    deleted = Difference(tuple(changes)).stages(UpdateKind.DELETE)
+    return [
+        *(written[key_of(entry)] for entry in flatten(stages)),
+        *(Update(UpdateKind.DELETE, entry) for entry in flatten(deleted)),
+    ]
+
+
+def writing_stages(entries: Iterable[Entry]) -> tuple[Stage, ...]:
+    """Groups, what their replicas look up, the flows that use them, the guards of their QPs, routes last.
+
+    A switch that lost everything forwards nothing without routes: so no packet gets past a guard that is not
+    there yet.
+    """
+    return _stages(entries, _WRITTEN, others=5)
+
+
+def deleting_stages(entries: Iterable[Entry]) -> tuple[Stage, ...]:
+    """Flows first, groups after what names them; guards last, as they drop what is still under way."""
+    return _stages(entries, _DELETED, others=1)
+
+
+def _stages(entries: Iterable[Entry], order: Mapping[str, int], *, others: int) -> tuple[Stage, ...]:
+    stages: dict[int, list[Entry]] = {}
+    for entry in entries:
+        stages.setdefault(order.get(entry.table, others), []).append(entry)
+    return tuple(tuple(stages[number]) for number in sorted(stages))
+
+
+def flatten(stages: Sequence[Stage]) -> tuple[Entry, ...]:
+    """The entries of all stages, in order."""
+    return tuple(entry for stage in stages for entry in stage)

@@ -1,0 +1,120 @@
+"""A switch and what the controller knows of it: whose slots are whose, whether it has been looked over."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+from controller.api.errors import UnreachableError
+from controller.entries import Entry, key_of
+from controller.fabric.flows import removal_order
+from controller.fabric.marks import mark_of
+from controller.slots.allocator import SwitchAllocator
+from controller.slots.place import Place
+from controller.switches.switch import Switch
+from controller.switches.updates import Update, UpdateKind, WriteError
+
+
+class ManagedSwitch:
+    """A switch, its slots, and a lock for whoever writes to it.
+
+    It is ready once it is connected and `adopt` has made it hold what it should; a break in the connection
+    ends that. `settling`: somebody is at it. `mark`: the newest generation that it has had; `repeated_to`:
+    the newest that others than this process have given it.
+    """
+
+    def __init__(self, switch: Switch) -> None:
+        self.switch = switch
+        self.allocator = SwitchAllocator()
+        self.lock = asyncio.Lock()
+        self.settling = False
+        self.mark = self.repeated_to = 0
+        self._ready = asyncio.Event()
+
+    @property
+    def name(self) -> str:
+        """Its name in the configuration."""
+        return self.switch.config.name
+
+    @property
+    def ready(self) -> bool:
+        """Whether it can take jobs."""
+        return self._ready.is_set()
+
+    def changed(self) -> None:
+        """It came or went."""
+        self._ready.clear()
+
+    async def wait_ready(self, timeout_s: float) -> bool:
+        """Whether it is ready within that time."""
+        if self.ready:
+            return True
+        try:
+            await asyncio.wait_for(self._ready.wait(), timeout_s)
+        except asyncio.TimeoutError:
+            return False
+        return True
+
+    async def require_ready(self, patience_s: float) -> None:
+        """Wait until it is ready; UnreachableError after so many seconds."""
+        if not await self.wait_ready(patience_s):
+            raise UnreachableError(
+                f"switch {self.name} at {self.switch.config.address} cannot be used: {self.switch.state}"
+            )
+
+    # The caller holds the lock. Errors are SwitchErrors.
+
+    async def adopt(self, places: Iterable[tuple[Place, bool]]) -> None:
+        """Make it hold its base entries, these jobs and nothing else; jobs as `held` says."""
+        await self.switch.adopt(held(places))
+        if self.switch.connected:
+            self._ready.set()
+
+    async def install(self, place: Place, flows: int, generation: int) -> None:
+        """Write a job's entries, all or none; the counters of so many flows begin at zero."""
+        await self.note(generation)
+        await self.switch.reset_flow_counters(place.region.flow(0), flows)
+        await self.switch.install(place.entries)
+
+    async def note(self, generation: int) -> None:
+        """Before its registers can have anything of a generation, the switch itself says so."""
+        if generation <= self.mark:
+            return
+        mark = mark_of(generation)
+        kind = UpdateKind.MODIFY if key_of(mark) in self.switch.written else UpdateKind.INSERT
+        # Also where the connection breaks: it may have been written.
+        before, self.mark = self.mark, generation
+        if failures := await self.switch.write_batch([Update(kind, mark)]):
+            self.mark = before
+            raise WriteError(f"switch {self.name}", failures, updates=1)
+
+    async def remove_flows(self, place: Place) -> None:
+        """Remove all of a job but the guards, which drop what its workers still send."""
+        await self.switch.remove(removal_order(place.entries)[0])
+
+    async def remove(self, place: Place) -> None:
+        """Remove all of a job."""
+        flows, guards = removal_order(place.entries)
+        await self.switch.remove([*flows, *guards])
+
+
+def held(places: Iterable[tuple[Place, bool]]) -> list[Entry]:
+    """What a switch holds of jobs, each with whether it is live: all of the live ones, others' guards.
+
+    Of two guards for the same QP, the live one's.
+    """
+    wanted: dict[object, Entry] = {}
+    for place, live in sorted(places, key=lambda item: item[1]):
+        entries = place.entries if live else removal_order(place.entries)[1]
+        wanted.update({key_of(entry): entry for entry in entries})
+    return list(wanted.values())
+
+
+def guards_of(places: Iterable[tuple[Place, bool]]) -> list[Entry]:
+    """The guards of jobs, each with whether it is live: of two for the same QP, the live one's."""
+    return removal_order(held(places))[1]
+
+
+def collide(place: Place, entries: Iterable[Entry]) -> bool:
+    """Whether a job's entries and others cannot be on the switch together."""
+    return not {key_of(entry) for entry in place.entries}.isdisjoint(key_of(entry) for entry in entries)

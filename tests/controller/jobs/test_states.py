@@ -1,0 +1,48 @@
+"""The table of a job's states."""
+
+from __future__ import annotations
+
+import re
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from controller.jobs import job as jobs
+from controller.jobs.specs import Phase
+from controller.jobs.states import MOVING, RENEWING, TRANSITIONS, State, TransitionError, require
+
+
+def test_every_state_can_be_reached_and_every_live_one_can_end() -> None:
+    reached, looking = {State.CREATED}, [State.CREATED]
+    while looking:
+        found = set(TRANSITIONS[looking.pop()]) - reached
+        reached |= found
+        looking += found
+    assert reached == set(State) == set(TRANSITIONS)
+    assert [state for state in State if State.ENDED not in TRANSITIONS[state]] == [State.ENDED]
+
+
+def test_what_the_table_does_not_have_cannot_happen() -> None:
+    for before, after in product(State, State):
+        if after in TRANSITIONS[before]:
+            assert require(before, after) is after
+        else:
+            with pytest.raises(TransitionError, match=f"is {before.name} cannot be {after.name}"):
+                require(before, after)
+
+
+def test_what_runs_is_moved_from_there_alone_and_renewed_from_everywhere() -> None:
+    set_up = [state for state in State if state.phase in (Phase.READY, Phase.RUNNING)]
+    assert [state for state in State if State.ASKING in TRANSITIONS[state]] == set_up
+    assert [state for state in State if State.PAUSING in TRANSITIONS[state]] == [State.RUNNING]
+    for state in (*MOVING, *RENEWING):
+        assert state.phase is Phase.RUNNING
+        assert {*TRANSITIONS[state]} <= {*MOVING, *RENEWING, State.RUNNING, State.ENDED}
+
+
+def test_a_job_changes_its_state_in_one_place() -> None:
+    """Beside it, jobs are only made, in one state or another."""
+    source = Path(jobs.__file__).read_text()
+    changes = [line.strip() for line in source.splitlines() if re.search(r"\bself\._state = ", line)]
+    assert changes == ["self._state = State.CREATED", "self._state = require(self._state, state)"]
