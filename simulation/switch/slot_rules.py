@@ -213,7 +213,7 @@ class SwitchModel:
         else:
             if rule.writes is Writes.CLAIM:
                 self.claim(job, slot, (job.generation, fragment.message))
-            slot.store(payload, op if more else Op.SUM)
+            slot.store(payload, fragment.index, op if more else Op.SUM)
         slot.ranks.add(fragment.sender)
         slot.psns[fragment.sender] = fragment.psn
         slot.mismatch |= fragment.flags & emit.MISMATCH != 0

@@ -84,15 +84,15 @@ class Slot:
     """The aggregator of one fragment.
 
     `ranks`: the places of who has contributed, among the rack's workers or, on a spine, the job's leaves;
-    `psns`: the PSN that each one's packet had. `result`: it holds the sum of all workers. A chunk's lanes are
-    replaced, never written into; `seconds` are their second numbers, while halves are added up.
+    `psns`: the PSN that each one's packet had. `result`: it holds the sum of all workers. `chunks` and
+    `seconds` are what the registers hold, the first contributor's header included: `seconds` are the second
+    numbers of lanes, while halves are added up. A chunk's lanes are replaced, never written into.
     """
 
     tag: Tag | None = None
     ranks: set[int] = field(default_factory=set)
     chunks: list[NDArray[np.int32]] = field(default_factory=_NEVER_WRITTEN.copy)
     seconds: list[NDArray[np.int32]] = field(default_factory=_NEVER_WRITTEN.copy)
-    header: bytes = bytes(CHUNK_BYTES)
     count: int = 0  # chunks in the first contributor's packet
     mismatch: bool = False
     result: bool = False
@@ -102,30 +102,34 @@ class Slot:
         """It may be claimed for `tag`: what it holds is older, or another generation's."""
         return self.tag is None or self.tag[0] != tag[0] or serial_age(self.tag[1], tag[1]) > 0
 
+    @property
+    def header(self) -> bytes:
+        """Where the index is 0: the first chunk."""
+        return self.chunks[0].astype(_LANE).tobytes()
+
     def claim(self, tag: Tag) -> None:
         """Forget all but the lanes."""
         self.tag, self.ranks, self.mismatch, self.result, self.psns = tag, set(), False, False, {}
 
-    def store(self, payload: bytes, op: int = Op.SUM) -> None:
+    def store(self, payload: bytes, index: int, op: int = Op.SUM) -> None:
         """In place of what is there; chunks that the payload does not have keep what they hold.
 
         `op` SUM_HALF: more is to be added.
         """
         values = lanes_of(payload)
-        self.header, self.count = payload[:CHUNK_BYTES], len(values)
+        self.count = len(values)
         for chunk, value in enumerate(values):
             self.chunks[chunk] = value
-            if op == Op.SUM_HALF:
+            if op == Op.SUM_HALF and (index or chunk):
                 self.chunks[chunk], self.seconds[chunk] = half.numbers(value, 0), half.numbers(value, 1)
 
     def add(self, payload: bytes, op: int, index: int, *, last: bool) -> None:
         """Lane by lane; behind a header's fields, the larger of each byte. `last`: nothing more comes."""
-        if index == 0:
-            behind = zip(self.header[HEADER_BYTES:], payload[HEADER_BYTES:], strict=False)
-            self.header = self.header[:HEADER_BYTES] + bytes(map(max, behind))
         for chunk, value in enumerate(lanes_of(payload)):
             old = self.chunks[chunk]
-            if op == Op.SUM_HALF:
+            if index == chunk == 0:
+                self.chunks[0] = header_of(old, value)
+            elif op == Op.SUM_HALF:
                 first, second = old + half.numbers(value, 0), self.seconds[chunk] + half.numbers(value, 1)
                 if last:
                     self.chunks[chunk] = half.rounded(first, second)
@@ -141,15 +145,14 @@ class Slot:
         return self.mismatch or (index == 0 and size != self.count * CHUNK_BYTES)
 
     def load(self, index: int, size: int) -> bytes:
-        """`size` bytes of what is stored; at index 0, the first contributor's header before it.
+        """`size` bytes of what is stored.
 
         Where ranks disagree there is nothing to be had but the header: zeros, and none of what an older
         message, of another job even, may have left.
         """
         if index == 0 and self.disagrees(index, size):
             return self.header.ljust(size, b"\0")
-        lanes = np.concatenate(self.chunks[: size // CHUNK_BYTES]).astype(_LANE).tobytes()
-        return self.header + lanes[CHUNK_BYTES:] if index == 0 else lanes
+        return np.concatenate(self.chunks[: size // CHUNK_BYTES]).astype(_LANE).tobytes()
 
 
 @dataclass
@@ -222,6 +225,13 @@ class SpineJob(Owner):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.contributors = len(self.leaves)
+
+
+def header_of(first: NDArray[np.int32], other: NDArray[np.int32]) -> NDArray[np.int32]:
+    """The first one's fields; behind them, the larger of each byte."""
+    found, bytes_of_other = (lanes.astype(_LANE).view(np.uint8) for lanes in (first, other))
+    np.maximum(found[HEADER_BYTES:], bytes_of_other[HEADER_BYTES:], out=found[HEADER_BYTES:])
+    return found.view(_LANE).astype(np.int32)
 
 
 def lanes_of(payload: bytes) -> NDArray[np.int32]:

@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 
 from controller.entries import Entry
-from host_agent.wire.aggregation import MAGIC
 from simulation.compiled import CompiledSwitch, are_alike
 from simulation.switch.comparing import describe
 from simulation.switch.from_entries import EntrySwitch
@@ -85,17 +84,17 @@ class EntryPair:
             assert found == known, f"{name} by port: the program {found}, the model {known}"
 
     def assert_slots_agree(self) -> None:
-        """On what each holds: its tag, who is in it, and its chunks; a First's begins with the header."""
+        """On all that each holds: its tag, who is in it, and both numbers of every chunk, written or not."""
         for number, slot in self.model.registers.items():
             (generation, message), flags = slot.tag or (0, 0), slot.result | slot.mismatch << 1
             bitmap = sum(1 << place for place in slot.ranks)
             expected = generation << 80 | message << 48 | bitmap << 16 | slot.count << 8 | flags
             assert self.plane.register_read("SwitchIngress.slot_state", number) == expected
-            for chunk in range(slot.count):
-                is_header = chunk == 0 and slot.header.startswith(MAGIC.to_bytes(4, "big"))
-                held = slot.header if is_header else slot.chunks[chunk].astype(">i4").tobytes()
-                sums = self.plane.register_read(f"SwitchIngress.slots.chunk_{chunk}.sums", number)
-                assert sums == int.from_bytes(held, "big"), f"slot {number}, chunk {chunk}"
+            for chunk, held in enumerate(zip(slot.chunks, slot.seconds, strict=True)):
+                for register, lanes in zip(("sums", "second_sums"), held, strict=True):
+                    name = f"SwitchIngress.slots.chunk_{chunk}.{register}"
+                    known = int.from_bytes(lanes.astype(">i4").tobytes(), "big")
+                    assert self.plane.register_read(name, number) == known, f"slot {number}: {name}"
 
     def _read(self) -> dict[str, npt.NDArray[np.uint64]]:
         names = {**FLOW_COUNTERS, **PORT_COUNTER_NAMES}

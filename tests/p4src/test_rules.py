@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from host_agent.wire.aggregation import ElementType
+from host_agent.wire.aggregation import ElementType, Op
 from simulation.switch import rules, slot_rules
 from simulation.switch.rules import RULES, At, Rule
 from simulation.switch.tree_packets import Kind, TreeFlags, TreePacket
@@ -135,6 +135,16 @@ def pairs() -> Iterator[dict[str, EntryPair]]:
         pair.plane.close()
 
 
+def started(pairs: dict[str, EntryPair]) -> Callable[[str], EntryPair]:
+    """Each with nothing in it."""
+
+    def make(switch: str) -> EntryPair:
+        pairs[switch].reset()
+        return pairs[switch]
+
+    return make
+
+
 def test_every_rule_is_played_wherever_it_is_for() -> None:
     for at, played in PLAYED.items():
         assert set(played) == {rule.name for rule in RULES if at in rule.at}
@@ -151,13 +161,23 @@ def test_the_program_does_what_a_rule_says(
         used.append((at, rule.name))
         return rule
 
-    def make(switch: str) -> EntryPair:
-        pairs[switch].reset()
-        return pairs[switch]
-
     monkeypatch.setattr(slot_rules, "rule_of", rule_of)
-    world = World(frozenset({0}), hosts=MORE.get((name, at), HOSTS[at]), make=make)
+    world = World(frozenset({0}), hosts=MORE.get((name, at), HOSTS[at]), make=started(pairs))
     PLAYED[at][name](world)
     assert used[-1] == (at, name)
     for switch in world.switches.values():
         switch.assert_counters_agree()
+
+
+@pytest.mark.parametrize("op", [Op.SUM, Op.MAX, Op.SUM_HALF, Op.MAX_HALF])
+@pytest.mark.parametrize("index", [0, 1])
+def test_a_header_is_what_has_index_0(pairs: dict[str, EntryPair], index: int, op: Op) -> None:
+    """Leaves may send another first chunk than a header, and later ones that look like one."""
+    world = World(hosts=MORE["2 add", At.SPINE], make=started(pairs))
+    headers = [world.partial(rank, index=index, op=op) for rank in range(3)]
+    for leaf, partial in enumerate(headers, 1):
+        world.spine(partial, leaf)
+        world.switches["s1"].assert_counters_agree()
+    for leaf, byte in enumerate((b"\x12\xfe", b"\x9a\x43", b"\x07\x70"), 1):
+        world.spine(replace(headers[leaf - 1], message=2, payload=byte * 256), leaf)
+        world.switches["s1"].assert_counters_agree()
