@@ -10,7 +10,6 @@ import pytest
 
 from controller.api.messages import Renewing
 from controller.jobs.job import Job
-from controller.jobs.moves import Move
 from controller.jobs.renewals import Renewal
 from controller.orchestration.places import Places
 from controller.slots.allocator import SwitchAllocator
@@ -202,10 +201,6 @@ def started_before_all_are_up(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Renewal, "is_up", lambda self, rank: True)
 
 
-def moved_when_one_holds(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Move, "held", lambda self, rank: True)
-
-
 def held_at_the_rearmost(patch: pytest.MonkeyPatch) -> None:
     """Where one has begun what another is held before."""
     patch.setattr("controller.jobs.moves.furthest", min)
@@ -260,7 +255,6 @@ SLOWLY = [
     Planted("holder forgotten", the_holder_is_forgotten, AWAY, "but 1 are finished here"),
     Planted("Renewed early", renewed_before_all_have_said_where_they_stand, AWAY, "are not connected"),
     Planted("Start early", started_before_all_are_up, scope_of("control-renumber"), "are not connected"),
-    Planted("Moved early", moved_when_one_holds, scope_of("control-move"), NEVER),
     Planted(
         "nobody knows who joins again",
         nobody_knows_who_joins_again,
