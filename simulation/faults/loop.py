@@ -191,6 +191,9 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         return task
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """A defect is logged, as the controller logs its own; nothing of a task that was killed."""
-        if (error := context.get("exception")) is not None:
-            _logger.error("%s", context.get("message"), exc_info=error)
+        """What a callback raises is logged, as the controller logs its tasks' defects.
+
+        Nothing is said of futures and tasks that were killed while somebody waited for them.
+        """
+        if "handle" in context:
+            _logger.error("%s", context["message"], exc_info=context.get("exception"))

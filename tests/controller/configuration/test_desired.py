@@ -112,7 +112,7 @@ class TestMeaning:
         assert found.on("l2") == ()
 
     def test_of_the_documentations_example(self) -> None:
-        page = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text()
+        page = (Path(__file__).parents[3] / "docs" / "configuration.md").read_text()
         (example,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
         found = desired(example, Graph.of(fabric((1, 1), spines=3)))
         assert found.drain == {"s2", "l1:s3"}
