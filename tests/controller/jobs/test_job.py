@@ -642,7 +642,7 @@ class JobMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.lost)
     @rule()
-    def bury(self) -> None:
+    def go_on_without_the_lost(self) -> None:
         lost = self.lost.pop()
         self.job.go_on_without(lost.token, lost.reason)
         self.settle()

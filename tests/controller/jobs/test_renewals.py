@@ -355,7 +355,7 @@ class RenewalMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.lost)
     @rule()
-    def bury(self) -> None:
+    def go_on_without_the_lost(self) -> None:
         lost = self.lost.pop(0)
         self.job.go_on_without(lost.token, lost.reason)
         self.settle()
@@ -415,7 +415,7 @@ class RenewalMachine(RuleBasedStateMachine):
                     self.come_back(worker)
             self.all_talk()
             while self.lost:
-                self.bury()
+                self.go_on_without_the_lost()
             if self.rebuilding is not None:
                 self.write()
             self.wait(1.0)
@@ -504,7 +504,7 @@ class RestoredMachine(RenewalMachine):
         self.cut_off(stopped)
         self.wait(5.5)
         while self.lost:
-            self.bury()
+            self.go_on_without_the_lost()
         self.all_talk()
         if data.draw(st.booleans()):
             self.cut_off(deaf)
