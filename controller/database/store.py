@@ -16,7 +16,7 @@ import sqlite3
 import time
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, fields, is_dataclass
 from enum import IntEnum
 from ipaddress import IPv4Address
@@ -245,17 +245,12 @@ class Store(contextlib.AbstractContextManager["Store"]):
         generation = job.plan.generation
         self._db.execute("DELETE FROM jobs WHERE generation = ?", (generation,))
         whys = {token: [why] for token, why in job.dropped.items()}
-        self._insert(
-            "jobs",
-            generation,
-            job.spec.name,
-            job.explicit,
-            _text(job.spec),
-            _text(job.plan),
+        row = (
+            *(generation, job.spec.name, job.explicit, _text(job.spec), _text(job.plan)),
             _text([[member, token, *whys.get(token, [])] for member, token in job.workers]),
-            job.phase,
-            _outcome_text(job.outcome, deleted=job.deleted),
+            *(job.phase, _outcome_text(job.outcome, deleted=job.deleted)),
         )
+        self._insert("jobs", row)
         if generation >= self._since:
             self._db.execute(
                 "INSERT INTO given VALUES (?, ?) ON CONFLICT (first) DO UPDATE SET last = max(last, ?)",
@@ -266,8 +261,9 @@ class Store(contextlib.AbstractContextManager["Store"]):
         if job.phase is Phase.ENDED:
             self._db.execute(f"{_ENDS} generation = ?", (generation,))
 
-    def _insert(self, table: str, *values: object) -> None:
-        self._db.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(values))})", values)
+    def _insert(self, table: str, *rows: Sequence[object]) -> None:
+        for width in {len(row) for row in rows}:
+            self._db.executemany(f"INSERT INTO {table} VALUES ({', '.join('?' * width)})", rows)
 
     def supersede(self, job: StoredJob) -> None:
         """A job goes on under a new generation: it is remembered, and those before it are over.
@@ -291,9 +287,10 @@ class Store(contextlib.AbstractContextManager["Store"]):
                 self._insert_place(generation, place)
 
     def _insert_place(self, generation: int, place: Place) -> None:
-        self._insert("regions", generation, place.switch, place.role, *astuple(place.region))
-        for position, entry in enumerate(place.entries):
-            self._insert("entries", generation, place.switch, position, _text(to_json(entry)))
+        where = (generation, place.switch)
+        self._insert("regions", (*where, place.role, *astuple(place.region)))
+        entries = [_text(to_json(entry)) for entry in place.entries]
+        self._insert("entries", *((*where, position, text) for position, text in enumerate(entries)))
 
     def _delete_place(self, generation: int, switch: str) -> None:
         self._db.execute("DELETE FROM regions WHERE generation = ? AND switch = ?", (generation, switch))

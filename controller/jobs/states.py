@@ -35,32 +35,30 @@ what they see, and what the database keeps.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import Enum, auto
+from enum import Enum
 from typing import Final
 
 from controller.jobs.specs import Phase
 
 
 class State(Enum):
-    """Where a job is."""
+    """Where a job is. `phase`: as people see it."""
 
-    CREATED = auto()  # without workers
-    JOINING = auto()  # some workers have joined
-    INSTALLING = auto()  # all have; the switches are being written
-    READY = auto()  # workers bring up their queue pairs
-    RUNNING = auto()  # all are up
-    PAUSING = auto()
-    HOLDING = auto()
-    RELOCATING = auto()
-    ASKING = auto()
-    REBUILDING = auto()
-    RAISING = auto()
-    ENDED = auto()
+    CREATED = 1, Phase.CREATED  # without workers
+    JOINING = 2, Phase.JOINING  # some workers have joined
+    INSTALLING = 3, Phase.INSTALLING  # all have; the switches are being written
+    READY = 4, Phase.READY  # workers bring up their queue pairs
+    RUNNING = 5, Phase.RUNNING  # all are up
+    PAUSING = 6, Phase.RUNNING
+    HOLDING = 7, Phase.RUNNING
+    RELOCATING = 8, Phase.RUNNING
+    ASKING = 9, Phase.RUNNING
+    REBUILDING = 10, Phase.RUNNING
+    RAISING = 11, Phase.RUNNING
+    ENDED = 12, Phase.ENDED
 
-    @property
-    def phase(self) -> Phase:
-        """As people see it."""
-        return Phase.RUNNING if self in (*MOVING, *RENEWING) else Phase[self.name]
+    def __init__(self, number: int, phase: Phase) -> None:
+        self.phase = phase
 
 
 MOVING: Final = (State.PAUSING, State.HOLDING, State.RELOCATING)
