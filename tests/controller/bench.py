@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TypeVar
 
 from controller.api.messages import Heartbeat
 from controller.config import Config
@@ -37,6 +35,15 @@ class ControllerBench:
         registry.load()
         return registry
 
+    async def __aenter__(self) -> ControllerBench:
+        await self.settled()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            await self.registry.drain()
+        self.store.close()
+
     async def settled(self) -> None:
         """The controller has looked over the switches that are there, and done what was to be done."""
         for name, switch in self.registry.switches.items():
@@ -67,19 +74,3 @@ class ControllerBench:
                 session.hear(Heartbeat())
             self.registry.tick()
             await self.registry.drain()
-
-
-B = TypeVar("B", bound=ControllerBench)
-
-
-def run(make: Callable[[], B], test: Callable[[B], Awaitable[None]]) -> None:
-    """A test's coroutine, with a bench of its own."""
-
-    async def body() -> None:
-        bench = make()
-        await bench.settled()
-        await test(bench)
-        await bench.registry.drain()
-        bench.store.close()
-
-    asyncio.run(body())
