@@ -257,13 +257,7 @@ def test_mixed_operations(
 ) -> None:
     """Changing between aggregated and passed messages drains, and the slots' invariant holds."""
     fabric = switched(ranks, faults=faults, seed=seed, first_psns=[2**24 - 10] * ranks, selective=selective)
-    programs = [Program(rank) for rank in range(ranks)]
-    for number, kind in enumerate(kinds):
-        if kind == "gather":
-            gather(programs, elements, number)
-        else:
-            aggregate(programs, SwitchOp.SUM if kind == "sum" else SwitchOp.MAX, elements, number)
-    run(fabric, programs)
+    run(fabric, programs_of(ranks, kinds, elements))
 
 
 @settings(deadline=None, max_examples=50)
