@@ -152,12 +152,7 @@ def told(b: RenewalBench, worker: Worker, hosts: Sequence[int]) -> Account:
             generation=ready.generation,
             rank=worker.rank,
             token=worker.ready.resume_token,
-            joined=Join(
-                job="train",
-                world_size=len(hosts),
-                worker=who.worker(),
-                path_mtu_max=1024,
-            ),
+            joined=Join(job="train", world_size=len(hosts), worker=who.worker(), path_mtu_max=1024),
             ready=ready,
         ),
     )

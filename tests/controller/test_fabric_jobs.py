@@ -97,10 +97,7 @@ async def test_bigger_than_a_switch_adds_up_for_but_not_than_the_fabric(b: Fabri
 async def test_all_switches_or_none(b: FabricBench, refusing: str) -> None:
     b.switches[refusing].fails = SwitchError(f"switch {refusing} refused 1 of 5 updates: full")
     plan = ready_of((await b.join("train", ACROSS))[0])
-    assert (plan.mode, plan.mode_reason) == (
-        Mode.RING,
-        f"switch {refusing} refused 1 of 5 updates: full",
-    )
+    assert (plan.mode, plan.mode_reason) == (Mode.RING, f"switch {refusing} refused 1 of 5 updates: full")
     assert plan.ring == (0, 2, 1, 3), "by ring it crosses racks as little"
     assert b.used() == {}
     assert b.is_as_wanted()
@@ -279,10 +276,7 @@ async def test_without_any_spine_jobs_wait_and_new_ones_run_by_ring_with_the_rea
     assert b.uses("l1") == {"s2"}, "as it was when the last one went"
     assert "job train waits: no spine joins l1, l2 (s1 is away; s2 is away)" in caplog.text
     plan = ready_of((await b.join("late", ACROSS))[0])
-    assert (plan.mode, plan.mode_reason) == (
-        Mode.RING,
-        "no spine joins l1, l2 (s1 is away; s2 is away)",
-    )
+    assert (plan.mode, plan.mode_reason) == (Mode.RING, "no spine joins l1, l2 (s1 is away; s2 is away)")
     b.registry.create_job(JobSpec(name="must", world_size=4, mode=Mode.IN_NETWORK))
     refused = ended_of((await b.join("must", ACROSS))[0]).reason
     assert "it must run in the network, but no spine joins l1, l2" in refused
@@ -479,10 +473,7 @@ async def test_a_job_is_not_half_taken_off(b: FabricBench) -> None:
         raise SwitchError("switch l2 refuses")
 
     l2.remove = refuse  # type: ignore[method-assign]
-    assert await b.registry.waitlist.take_off(running, "why not") == (
-        Mode.IN_NETWORK,
-        "switch l2 refuses",
-    )
+    assert await b.registry.waitlist.take_off(running, "why not") == (Mode.IN_NETWORK, "switch l2 refuses")
     assert {name: set(switch.entries.values()) for name, switch in b.switches.items()} == before
     assert b.used() == {"l1": 256, "l2": 256, "s1": 256, "s2": 256}
     assert running.job.live

@@ -34,10 +34,7 @@ REGION = Region(2, 64, 32)
 async def test_entries_of_a_fabric_come_and_go(switch_process: RunningSwitch, name: str) -> None:
     tree = Tree.of(CONFIG, [member(CONFIG, rank, rank) for rank in range(3)])
     config = replace(
-        CONFIG.switch(name),
-        address=switch_process.address,
-        device_id=DEVICE_ID,
-        target=switch_process.target,
+        CONFIG.switch(name), address=switch_process.address, device_id=DEVICE_ID, target=switch_process.target
     )
     base = base_entries(CONFIG, CONFIG.switch(name))
     after = base_entries(CONFIG, CONFIG.switch(name), LinkState(lost=frozenset({"s1"})))

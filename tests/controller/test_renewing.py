@@ -14,12 +14,7 @@ from typing import Any
 
 import pytest
 
-from controller.api.errors import (
-    ConflictError,
-    InvalidRequestError,
-    NotPossibleError,
-    QueuePairTakenError,
-)
+from controller.api.errors import ConflictError, InvalidRequestError, NotPossibleError, QueuePairTakenError
 from controller.api.messages import (
     Abort,
     EndCause,
@@ -110,11 +105,7 @@ class Worker:
         assert self.renew is not None
         self.answered = self.renew.renewal if number is None else number
         standing = Renewing(
-            renewal=self.answered,
-            qpn_out=self.qp,
-            psn_out=7,
-            qpn_in=self.qp + 1,
-            collective=self.collective,
+            renewal=self.answered, qpn_out=self.qp, psn_out=7, qpn_in=self.qp + 1, collective=self.collective
         )
         self.session.hear(standing)
 

@@ -78,10 +78,7 @@ EXAMPLES: dict[str, tuple[Work, Work]] = {
     ),
     "dates": (lambda c: c.broadcast(zeros(4, "M8[s]")), lambda c: c.broadcast(zeros(4, "M8[ms]"))),
     "type": (lambda c: c.all_reduce(zeros(9)), lambda c: c.all_reduce(zeros(9, np.float32))),
-    "small types": (
-        lambda c: c.all_reduce(zeros(9, np.float16)),
-        lambda c: c.all_reduce(zeros(9, BFLOAT16)),
-    ),
+    "small types": (lambda c: c.all_reduce(zeros(9, np.float16)), lambda c: c.all_reduce(zeros(9, BFLOAT16))),
     "size": (lambda c: c.all_reduce(zeros(9)), lambda c: c.all_reduce(zeros(8))),
     "small and large": (
         lambda c: c.all_reduce(zeros(9, np.float32)),

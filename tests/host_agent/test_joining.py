@@ -13,13 +13,7 @@ from controller.api.messages import Join, RcParameters, Ready, Worker
 from host_agent import carriers, joining
 from host_agent.carriers import Transport, UserspaceCarrier, VerbsCarrier
 from host_agent.communicator import Communicator
-from host_agent.errors import (
-    InterfaceError,
-    JobEndedError,
-    JobRefusedError,
-    QueuePairTakenError,
-    UsageError,
-)
+from host_agent.errors import InterfaceError, JobEndedError, JobRefusedError, QueuePairTakenError, UsageError
 from host_agent.joining import take_place, transport_config
 from host_agent.netinfo import Interface
 from host_agent.transport import TransportConfig

@@ -115,11 +115,7 @@ class JobsOfNobody:
         self.switches = {switch.name: ManagedSwitch(switches[switch.name]) for switch in config.switches}
 
     def wanted_entries(
-        self,
-        name: str,
-        *,
-        drained: frozenset[str] | None = None,
-        extra: Sequence[Entry] | None = None,
+        self, name: str, *, drained: frozenset[str] | None = None, extra: Sequence[Entry] | None = None
     ) -> list[Entry]:
         state = LinkState(drained=self.drained if drained is None else drained)
         base = base_entries(self.config, self.config.switch(name), state)
@@ -354,11 +350,7 @@ class TestRefused:
             f"{ROUTE}[dst_ip=10.9.0.0/16]": (True, ""),
         }
         (group,) = message.switches[1].changes
-        assert (group.what, group.key, group.after) == (
-            "group",
-            "multicast group 5000",
-            "port 1 instance 1",
-        )
+        assert (group.what, group.key, group.after) == ("group", "multicast group 5000", "port 1 instance 1")
         assert not group.applied
 
 
@@ -412,10 +404,7 @@ async def test_drain_moves_routes_and_comes_back(bench: Bench) -> None:
 async def test_quotas_are_settings(bench: Bench) -> None:
     text = "quotas: {job_slots: 64, tenants: {a: {weight: 2}}}"
     configured = Setting("quota", "all", "as in the controller's configuration", "")
-    weight, slots = (
-        Setting("quota", "tenants.a.weight", "", "2.0"),
-        Setting("quota", "job_slots", "", "64"),
-    )
+    weight, slots = (Setting("quota", "tenants.a.weight", "", "2.0"), Setting("quota", "job_slots", "", "64"))
     assert set((await bench.configuration.plan(text)).settings) == {configured, weight, slots}
     assert (await bench.configuration.apply(text)).revision == 1
     assert bench.registry.quotas == Quotas(job_slots=64, tenants={"a": TenantQuota(weight=2.0)})

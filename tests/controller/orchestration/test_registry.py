@@ -50,11 +50,7 @@ CONFIG = Config(
     switches=(SwitchConfig(name="s1", device_id=1, address="127.0.0.1:1"),),
     hosts=tuple(
         HostConfig(
-            name=f"h{i}",
-            ip=IPv4Address(f"10.0.0.{i}"),
-            mac=f"02:00:00:00:00:{i:02x}",
-            switch="s1",
-            port=i,
+            name=f"h{i}", ip=IPv4Address(f"10.0.0.{i}"), mac=f"02:00:00:00:00:{i:02x}", switch="s1", port=i
         )
         for i in range(1, 41)
     ),
@@ -217,10 +213,7 @@ async def test_a_job_that_ended_while_it_waited_for_its_switch_is_over_after_a_r
 async def test_a_switch_that_refuses_leaves_the_job_to_the_ring(b: Bench) -> None:
     b.switch.fails = SwitchError("switch s1 refused 1 of 5 updates: the table is full")
     plan = ready_of((await b.join("train", 2))[0])
-    assert (plan.mode, plan.mode_reason) == (
-        Mode.RING,
-        "switch s1 refused 1 of 5 updates: the table is full",
-    )
+    assert (plan.mode, plan.mode_reason) == (Mode.RING, "switch s1 refused 1 of 5 updates: the table is full")
     assert b.used == 0
 
 

@@ -82,11 +82,7 @@ class Agents:
                     qpn = next(FRESH_QPNS)
                     psn = self.psn + rank
                     self.stands[rank] = Renewing(
-                        renewal=event.renewal,
-                        qpn_out=qpn,
-                        psn_out=psn,
-                        qpn_in=qpn + 1,
-                        collective=self.next,
+                        renewal=event.renewal, qpn_out=qpn, psn_out=psn, qpn_in=qpn + 1, collective=self.next
                     )
                     session.hear(self.stands[rank])
                 elif isinstance(event, Renewed):

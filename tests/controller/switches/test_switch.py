@@ -265,11 +265,7 @@ async def test_what_another_primary_changed_stays_but_for_what_sums_depend_on(
     assert await switch.read_entries() == by_hand
     assert switch.written == written
     failures = await switch.write_batch(
-        [
-            Update(UpdateKind.DELETE, mine),
-            Update(UpdateKind.MODIFY, before),
-            Update(UpdateKind.INSERT, gone),
-        ]
+        [Update(UpdateKind.DELETE, mine), Update(UpdateKind.MODIFY, before), Update(UpdateKind.INSERT, gone)]
     )
     assert not failures
     assert await switch.read_entries() == {*switch_process.base, *job()}
@@ -518,9 +514,7 @@ async def test_what_came_by_an_unnamed_port_is_told_without_asking_for_it(
 ) -> None:
     counter = switch._program.schema.counters["SwitchIngress.edges.unnamed"]
     cell = p4r.CounterEntry(
-        counter_id=counter,
-        index=p4r.Index(index=500),
-        data=p4r.CounterData(packet_count=4, byte_count=400),
+        counter_id=counter, index=p4r.Index(index=500), data=p4r.CounterData(packet_count=4, byte_count=400)
     )
     await set_cell(switch_process, p4r.Entity(counter_entry=cell))
     await switch.until(lambda: switch.changes == [True, False, True])
