@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from controller.api.messages import Heartbeat
+from controller.api.messages import Heartbeat, Leave
 from controller.config import Config
 from controller.database.store import Store
 from controller.orchestration.registry import Registry
@@ -64,6 +64,12 @@ class ControllerBench:
     async def restart_on_a_new_database(self) -> None:
         """What switches hold of jobs stays, and nobody knows of it."""
         await self.restart(Path(f"{self.path}.new"))
+
+    async def leave(self, sessions: Iterable[Session]) -> None:
+        """All say that they leave, and what is to be done for it is done."""
+        for session in sessions:
+            session.hear(Leave())
+        await self.registry.drain()
 
     async def pass_time(self, seconds: float, *alive: Session, step: float | None = None) -> None:
         """Time goes by in steps; these workers send heartbeats meanwhile."""

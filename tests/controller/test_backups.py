@@ -47,9 +47,7 @@ async def restore(b: ControllerBench, backup: Path, *, settle: bool = True) -> N
 
 
 async def a_job_that_ended(b: Bench, name: str = "first") -> None:
-    for session in await b.run_job(name, 2):
-        session.hear(Leave())
-    await b.registry.drain()
+    await b.leave(await b.run_job(name, 2))
 
 
 @pytest.mark.parametrize("same_qps", [False, True])

@@ -17,7 +17,6 @@ from controller.api.messages import (
     Abort,
     EndCause,
     JobSpec,
-    Leave,
     Left,
     Mode,
     Moved,
@@ -71,9 +70,7 @@ async def test_a_job_across_racks_from_join_to_left(b: FabricBench) -> None:
     for session in sessions:
         session.hear(Up())
     assert [heard(session) for session in sessions] == [[Start()]] * 4
-    for session in sessions:
-        session.hear(Leave())
-    await b.registry.drain()
+    await b.leave(sessions)
     assert [heard(session) for session in sessions] == [[Left(), None]] * 4
     assert b.used() == {}
     assert [b.of_jobs(name) for name in b.switches] == [set()] * 4
@@ -158,9 +155,7 @@ async def test_a_job_across_racks_survives_a_restart_of_the_controller(b: Fabric
     ]
     assert [heard(session) for session in back] == [[Resumed()]] * 4
     assert b.used() == {"l1": 256, "l2": 256, "s1": 256, "s2": 256}
-    for session in back:
-        session.hear(Leave())
-    await b.registry.drain()
+    await b.leave(back)
     assert b.used() == {}
     assert b.is_as_wanted()
 
@@ -575,9 +570,7 @@ async def test_a_spine_without_room_takes_its_part_when_it_has_some(
     assert "job train stays on s1: no place on s2" in caplog.text
     neighbour = await b.run_job("neighbour", (0, 1))
     b.registry.switches["s2"].allocator.release(Region(0, 0, 8))
-    for session in neighbour:
-        session.hear(Leave())
-    await b.registry.drain()
+    await b.leave(neighbour)
     assert b.uses("l1") == b.uses("l2") == {"s2"}
     assert caplog.text.count("job train does without spine s2") == 1
     assert b.is_as_wanted()
@@ -636,9 +629,7 @@ async def test_a_database_that_is_older_than_the_sums_on_switches_repeats_no_gen
     for name in ("one", "two", "three"):
         sessions = await b.run_job(name, ACROSS)
         had.add(b.registry.job(name).generation)
-        for session in sessions:
-            session.hear(Leave())
-        await b.registry.drain()
+        await b.leave(sessions)
     b.registry.stop()
     await b.registry.drain()
     b.store.close()
@@ -663,9 +654,7 @@ async def test_a_database_that_is_older_than_the_sums_on_switches_repeats_no_gen
 async def test_a_generation_that_a_switch_may_have_had_is_not_used_there(b: FabricBench) -> None:
     """The number was given out while the switch that has had it was away."""
     for name in ("one", "two"):
-        for session in await b.run_job(name, ACROSS):
-            session.hear(Leave())
-        await b.registry.drain()
+        await b.leave(await b.run_job(name, ACROSS))
     for name in b.switches:
         await b.lose(name)
     b.registry.stop()

@@ -19,6 +19,7 @@ from controller.api.messages import (
     Abort,
     EndCause,
     Ended,
+    FromWorker,
     Heartbeat,
     Held,
     HoldAt,
@@ -121,13 +122,17 @@ class Worker:
         return self.ready.generation, self.ready.mode, self.ready.world_size
 
 
+def say(workers: Iterable[Worker], event: FromWorker) -> None:
+    for worker in workers:
+        worker.session.hear(event)
+
+
 class RenewalBench(FabricBench):
     """Workers on top."""
 
     async def start(self, name: str = "train", hosts: Sequence[int] = ONE_RACK, **how: Any) -> list[Worker]:
         workers = await self.join_only(name, hosts, **how)
-        for worker in workers:
-            worker.session.hear(Up())
+        say(workers, Up())
         await self.go(workers)
         assert all(worker.started == 1 for worker in workers)
         return workers
@@ -174,12 +179,19 @@ class RenewalBench(FabricBench):
             for worker in workers:
                 worker.listen()
 
-    async def resume(self, worker: Worker) -> None:
-        assert worker.ready is not None
-        plan, token = worker.ready, worker.ready.resume_token
-        worker.session = self.registry.sessions.resume(
-            "train", plan.generation, worker.rank, token, answered=worker.answered
-        )
+    async def resume(self, *workers: Worker) -> None:
+        for worker in workers:
+            assert worker.ready is not None
+            plan, token = worker.ready, worker.ready.resume_token
+            worker.session = self.registry.sessions.resume(
+                "train", plan.generation, worker.rank, token, answered=worker.answered
+            )
+
+    def all_hold(self, workers: Sequence[Worker]) -> None:
+        """They have nothing under way any more, and wait for the move."""
+        number = self.job.move.number if self.job.move is not None else 0
+        say(workers, Paused(number, 10))
+        say(workers, Held(number))
 
     async def restore(self, copy: Path) -> None:
         """The controller is stopped, and is back on a database from a backup."""
@@ -245,8 +257,7 @@ async def test_a_leaf_that_restarted_gives_its_jobs_a_new_generation(b: RenewalB
     assert b.used() == {"l1": 256}
     assert len(b.of_jobs("l1")) == 1 + 5 * 3
     assert b.is_as_wanted()
-    for worker in workers:
-        worker.session.hear(Leave())
+    say(workers, Leave())
     await b.go(workers)
     assert [worker.end for worker in workers] == [Left()] * 3
     assert b.used() == {}
@@ -261,8 +272,7 @@ async def test_a_job_whose_workers_are_not_all_up_is_renewed_as_one_that_runs(
     """Some wait for Start, the others still bring their connections up."""
     workers = await b.join_only(elastic=elastic)
     first = workers[0].plan[0]
-    for worker in workers[:up]:
-        worker.session.hear(Up())
+    say(workers[:up], Up())
     assert b.job.phase is Phase.READY
     await b.restart_switch()
     for worker in workers[up:]:
@@ -298,8 +308,7 @@ async def test_a_controller_that_restarts_with_a_switch_renews_jobs_that_are_not
     workers[0].session.hear(Up())
     await b.lose("l1", forget=True)
     await b.restart()
-    for worker in workers:
-        await b.resume(worker)
+    await b.resume(*workers)
     workers[0].session.hear(Up())
     await b.find("l1")
     workers[1].session.hear(Up())
@@ -363,8 +372,7 @@ async def test_an_elastic_job_goes_on_without_the_worker_that_died(b: RenewalBen
     assert renewed is not None
     assert renewed.members == (2, 3)
     assert rest[1].started == 3
-    for worker in rest[1:]:
-        worker.session.hear(Leave())
+    say(rest[1:], Leave())
     await b.go(rest[1:])
     assert rest[2].end == Left()
 
@@ -394,8 +402,7 @@ async def test_a_dropped_worker_that_took_its_end_keeps_no_queue_pairs_retired(b
             workers[2].session.took_end()
             b.now += 2.0
         assert b.retired(first) == set()
-        for worker in workers[:2]:
-            worker.session.hear(Leave())
+        say(workers[:2], Leave())
         await b.go(workers[:2])
 
 
@@ -446,8 +453,7 @@ async def test_a_dropped_worker_may_still_send_when_all_others_have_left(
 ) -> None:
     workers = await b.start(elastic=True)
     first = b.qp
-    for worker in workers[:2]:
-        worker.session.hear(Leave())
+    say(workers[:2], Leave())
     workers[2].session.broken()  # stopped, for an hour
     await b.go(workers[:2], 8.0)
     assert [worker.end for worker in workers[:2]] == [Left()] * 2
@@ -470,12 +476,10 @@ async def test_a_restart_knows_who_may_send_in_a_generation_before_the_last(
     stopped = {(0, first + 1), (1, first)}
     assert b.retired(first) == stopped
     await b.restart()
-    for worker in rest:
-        await b.resume(worker)
+    await b.resume(*rest)
     await b.go(rest, 3.0)
     assert b.retired(first) == stopped
-    for worker in rest:
-        worker.session.hear(Leave())
+    say(rest, Leave())
     await b.go(rest)
     await b.restart()
     b.now += 3600.0
@@ -548,8 +552,7 @@ async def test_a_job_whose_database_is_from_a_backup_is_renewed_behind_what_its_
     b.registry = b._start()
     await b.settled()
     assert b.store.newest_generation < generation
-    for worker in rest:
-        await b.resume(worker)
+    await b.resume(*rest)
     await b.go(rest, 40.0)  # rank 2, which the backup still has, does not come
     for worker in rest:
         assert worker.end is None
@@ -601,8 +604,7 @@ async def test_after_a_restart_no_worker_of_an_elastic_job_is_in_it_for_sure_bef
     assert [worker.asks(51) for worker in workers] == [True] * 3
     await b.restart()
     b.registry.listens()
-    for worker in workers[:2]:
-        await b.resume(worker)
+    await b.resume(*workers[:2])
     await b.go(workers[:2], b.config.resume_timeout_s - 1.0)
     assert not any(worker.asks(52) for worker in workers[:2])
     await b.go(workers[:2], 3.0)
@@ -620,8 +622,7 @@ async def test_who_had_not_heard_how_a_renewal_ended_is_no_worker_that_was_given
     deaf.ready, deaf.answered, deaf.deaf = before, rest[0].plan[0], False
     assert [worker.plan[2] for worker in rest] == [2, 3]
     await b.restore(copy)
-    for worker in (workers[2], rest[0], deaf):
-        await b.resume(worker)
+    await b.resume(workers[2], rest[0], deaf)
     deaf.answer(deaf.answered)
     await b.go(rest, 2.0)
     assert {worker.plan[2] for worker in rest} == {2}
@@ -779,8 +780,7 @@ async def test_a_worker_that_is_leaving_takes_part(b: RenewalBench) -> None:
     await b.go(workers)
     assert workers[0].renewed is not None
     assert workers[0].renewed.holder == 2
-    for worker in workers[:2]:
-        worker.session.hear(Leave())
+    say(workers[:2], Leave())
     await b.go(workers)
     assert [worker.end for worker in workers] == [Left()] * 3
 
@@ -788,8 +788,7 @@ async def test_a_worker_that_is_leaving_takes_part(b: RenewalBench) -> None:
 async def test_all_may_leave_in_the_middle_of_a_renewal(b: RenewalBench) -> None:
     workers = await b.start(elastic=True)
     workers[0].silent = True
-    for worker in workers[:2]:
-        worker.session.hear(Leave())
+    say(workers[:2], Leave())
     workers[2].session.closed()
     await b.go(workers[:2])
     assert [worker.end for worker in workers[:2]] == [Left()] * 2
@@ -991,11 +990,7 @@ async def test_a_renewal_waits_for_switches_that_are_being_written(b: RenewalBen
     workers = await b.start(elastic=True)
     running = b.registry.job("train")
     b.registry.waitlist.move_out(running, "drained")
-    number = b.job.move.number if b.job.move is not None else 0
-    for worker in workers:
-        worker.session.hear(Paused(number, 10))
-    for worker in workers:
-        worker.session.hear(Held(number))
+    b.all_hold(workers)
     async with b.registry.switches["l1"].lock:
         await asyncio.sleep(0)
         assert running.installing
@@ -1024,11 +1019,7 @@ async def test_a_job_that_comes_half_off_its_switch_is_renewed(
     for name in ("remove", "adopt"):
         monkeypatch.setattr(switch, name, fail)
     b.registry.waitlist.move_out(running, "drained")
-    number = b.job.move.number if b.job.move is not None else 0
-    for worker in workers:
-        worker.session.hear(Paused(number, 10))
-    for worker in workers:
-        worker.session.hear(Held(number))
+    b.all_hold(workers)
     await b.registry.drain()
     monkeypatch.undo()
     await b.go(workers, 3.0)
@@ -1102,8 +1093,7 @@ async def test_a_controller_that_is_restarted_in_the_middle_begins_anew(b: Renew
     await b.go(workers, 80.0)  # who has not answered since the restart may not know of the old generation
     assert b.used() == {"l1": 256}
     assert b.is_as_wanted()
-    for worker in workers:
-        worker.session.hear(Leave())
+    say(workers, Leave())
     await b.go(workers)
     assert b.used() == {}
 
@@ -1115,8 +1105,7 @@ async def test_what_is_left_of_old_generations_is_known_after_a_restart(b: Renew
     await b.go(workers[:2], 1.0)
     await b.restart()
     assert old < b.of_jobs("l1")
-    for worker in workers[:2]:
-        await b.resume(worker)
+    await b.resume(*workers[:2])
     assert job_info(b.registry, b.registry.job("train")).renewals == 1
     await b.go(workers[:2], 80.0)
     assert not old & b.of_jobs("l1")
@@ -1142,8 +1131,7 @@ async def test_who_is_dead_is_known_after_a_restart_in_the_middle_of_a_renewal(b
     with pytest.raises(NotPossibleError, match="goes on without this worker: no more"):
         await b.resume(workers[2])
     workers[0].silent = False
-    for worker in workers[:2]:
-        await b.resume(worker)
+    await b.resume(*workers[:2])
     await b.go(workers[:2], 2.0)
     assert {worker.plan[1:] for worker in workers[:2]} == {(Mode.IN_NETWORK, 2)}
     assert b.job.renewal is None
@@ -1199,8 +1187,7 @@ async def test_a_job_that_moves_into_the_switches_has_a_new_generation_there_eve
         await move(b, workers, NO_ROOM)
         assert b.used() == {}
         await b.restart()
-        for worker in workers:
-            await b.resume(worker)
+        await b.resume(*workers)
         b.registry.waitlist.set_quotas(NO_ROOM)
         await b.go(workers)
     assert regions == [regions[0]] * 3
@@ -1521,8 +1508,7 @@ async def test_what_dead_workers_of_an_old_generation_had_does_not_keep_a_contro
     await b.registry.drain()
     b.path = died
     await b.restart()
-    for worker in workers[:2]:
-        await b.resume(worker)
+    await b.resume(*workers[:2])
     await b.go(workers[:2], 3.0)
     assert b.job.phase is Phase.RUNNING
     assert len(b.job.seats) == 2
@@ -1535,8 +1521,7 @@ async def test_a_job_that_ended_while_the_disk_was_full_stays_so(b: RenewalBench
     fill(b)
     workers[2].session.hear(Abort("no more"))
     await b.go(workers[:2], 2.0)
-    for worker in workers[:2]:
-        worker.session.hear(Leave())
+    say(workers[:2], Leave())
     await b.go(workers[:2], 1.0)
     assert [worker.end for worker in workers[:2]] == [Left(), Left()]
     if deleted:
@@ -1555,8 +1540,7 @@ async def test_who_had_been_told_to_start_starts_a_job_that_was_not_saved_as_run
     """And it goes on by ring when its switch stays away."""
     workers = await b.join_only(backup=True)
     fill(b)
-    for worker in workers:
-        worker.session.hear(Up())
+    say(workers, Up())
     await b.go(workers)
     assert [worker.started for worker in workers] == [1, 1, 1]
     await b.restart()
@@ -1587,8 +1571,7 @@ async def test_a_controller_that_dies_with_a_full_disk_takes_its_workers_back(b:
     await b.go(workers, 1.0)
     (unsaved,) = {worker.plan for worker in workers}
     await b.restart()
-    for worker in workers:
-        await b.resume(worker)
+    await b.resume(*workers)
     await b.go(workers, 3.0)
     (plan,) = {worker.plan for worker in workers}
     assert plan[0] > unsaved[0]
@@ -1609,8 +1592,7 @@ async def test_who_was_given_up_while_the_disk_was_full_is_not_taken_in_again(b:
     b.registry.listens()
     await b.resume(workers[2])
     assert not workers[2].asks(50)
-    for worker in rest:
-        await b.resume(worker)
+    await b.resume(*rest)
     assert not workers[2].asks(51)
     await b.go(rest, 2.0)
     assert {worker.plan[2] for worker in rest} == {2}

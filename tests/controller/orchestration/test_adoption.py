@@ -77,9 +77,7 @@ def all_resume(b: Bench, known: Sequence[Account]) -> list[Session]:
 
 async def all_leave(b: Bench, back: Sequence[Session]) -> None:
     """The job is over, and nothing of it is left."""
-    for session in back:
-        session.hear(Leave())
-    await b.registry.drain()
+    await b.leave(back)
     assert [heard(session)[-2:] for session in back] == [[Left(), None]] * len(back)
     assert (b.switch.of_jobs, b.used) == ({}, 0)
 
@@ -446,9 +444,7 @@ async def test_a_program_is_not_loaded_anew_beneath_a_job_that_is_to_come_back_u
 
 async def test_a_database_from_a_backup_takes_over_what_was_set_up_after_it(b: Bench, tmp_path: Path) -> None:
     first = await b.run_job("first", 2)
-    for session in first:
-        session.hear(Leave())
-    await b.registry.drain()
+    await b.leave(first)
     copy = tmp_path / "backup.db"
     with sqlite3.connect(copy) as target:
         b.store.connection.backup(target)

@@ -146,9 +146,7 @@ async def test_generations_go_up_and_survive_restarts(b: Bench) -> None:
     for i in range(4):
         sessions = await b.run_job("train", 2)
         seen.append(ready_of(sessions[0]).generation)
-        for session in sessions:
-            session.hear(Leave())
-        await b.registry.drain()
+        await b.leave(sessions)
         if i % 2:
             await b.restart()
     assert seen == sorted(set(seen))
@@ -371,9 +369,7 @@ async def test_running_jobs_carry_on_after_a_restart_of_the_controller(b: Bench)
     await b.pass_time(40.0, *back)
     other = await b.run_job("other", 2)
     assert ready_of(other[0]).mode is Mode.IN_NETWORK
-    for session in back:
-        session.hear(Leave())
-    await b.registry.drain()
+    await b.leave(back)
     assert [heard(session) for session in back] == [[Left(), None]] * 3
 
 
@@ -450,9 +446,7 @@ async def test_jobs_that_were_created_may_run_more_than_once_and_have_their_own_
         plan = ready_of(sessions[0])
         assert (plan.window, plan.message_packets, plan.path_mtu) == (2, 4, 256)
         assert b.used == 16
-        for session in sessions:
-            session.hear(Leave())
-        await b.registry.drain()
+        await b.leave(sessions)
     b.registry.delete_job("mine")
     await b.restart()
     with pytest.raises(NotFoundError):
@@ -646,9 +640,7 @@ async def test_what_the_database_could_not_release_is_released_later_and_given_t
     failing: set[str], b: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     failing.add("release")
-    for session in await b.run_job("train", 2):
-        session.hear(Leave())
-    await b.registry.drain()
+    await b.leave(await b.run_job("train", 2))
     assert b.used == 256
     assert "job train is not off switch s1 yet: disk I/O error" in caplog.text
     others = [ready_of((await b.run_job(f"other{i}", 2))[0]).mode for i in range(2)]
