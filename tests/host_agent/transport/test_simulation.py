@@ -241,8 +241,7 @@ def test_single_losses_cost_milliseconds_and_no_timeout(
         return start < seen[port] <= start + times
 
     fabric = switched(ranks, drop=drop, selective=selective)
-    programs = [Program(rank) for rank in range(ranks)]
-    aggregate(programs, SwitchOp.SUM, elements, 1)
+    programs = programs_of(ranks, ["sum"], elements)
     began = fabric.now_ns
     run(fabric, programs)
     assert fabric.now_ns - began < 10_000_000
@@ -287,8 +286,7 @@ def test_a_straggler_of_ten_seconds(passed: bool) -> None:
 
 def test_a_worker_that_is_paused_in_the_middle() -> None:
     fabric = switched(3)
-    programs = [Program(rank) for rank in range(3)]
-    aggregate(programs, SwitchOp.SUM, 192 * 40, 1)
+    programs = programs_of(3, ["sum"], 192 * 40)
     for program in programs:
         program.advance(fabric)
     fabric.until(lambda: fabric.endpoints[1].progress().received_messages >= 10)
@@ -302,8 +300,7 @@ def test_a_worker_that_is_paused_in_the_middle() -> None:
 def test_a_link_that_is_down_for_a_while() -> None:
     down = True
     fabric = switched(3, drop=lambda rank, out, frame: down and rank == 2)
-    programs = [Program(rank) for rank in range(3)]
-    aggregate(programs, SwitchOp.SUM, 192 * 20, 1)
+    programs = programs_of(3, ["sum"], 192 * 20)
     for program in programs:
         program.advance(fabric)
     fabric.run_for(3)
