@@ -371,27 +371,11 @@ def test_no_result_is_returned_before_the_worker_is_known_to_belong(monkeypatch:
     rack.run(lambda c: c.leave())
 
 
-def test_a_worker_that_was_given_up_returns_an_error_and_not_the_result(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    rack = FakeRack(2)
-
-    def confirm(membership: FakeMembership, *, timeout_s: float) -> bool:
-        if membership.rank == 0:
-            rack.controller.end("job train goes on without this worker", rank=0)
-        return membership.rank == 1
-
-    monkeypatch.setattr(FakeMembership, "confirm", confirm)
-    futures = [c.all_reduce_async(ramp(c.rank)) for c in rack.communicators]
-    with pytest.raises(JobEndedError, match="goes on without this worker"):
-        futures[0].result(20)
-
-
-@pytest.mark.parametrize("how", ["leaving", "not yet told"])
+@pytest.mark.parametrize("how", ["leaving", "not yet told", "told at once"])
 def test_a_worker_that_was_given_up_hears_it_while_it_waits_for_that(
     how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """leave() waited for ever for a result that asked again and again."""
+    """It returns no result. leave() waited for ever for one that asked again and again."""
     asked, rack = threading.Event(), FakeRack(2)
     ended = threading.Event()
 
@@ -403,7 +387,7 @@ def test_a_worker_that_was_given_up_hears_it_while_it_waits_for_that(
         if membership.rank == 0 and how == "leaving":
             assert ended.wait(20)
         elif membership.rank == 0:
-            threading.Timer(0.05, end).start()
+            threading.Timer(0.05, end).start() if how == "not yet told" else end()
         return membership.rank == 1
 
     monkeypatch.setattr(FakeMembership, "confirm", confirm)
