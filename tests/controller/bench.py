@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TypeVar
 
-from controller.api.messages import Heartbeat
+from controller.api.messages import Heartbeat, Leave
 from controller.config import Config
 from controller.database.store import Store
 from controller.orchestration.registry import Registry
@@ -37,6 +35,15 @@ class ControllerBench:
         registry.load()
         return registry
 
+    async def __aenter__(self) -> ControllerBench:
+        await self.settled()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            await self.registry.drain()
+        self.store.close()
+
     async def settled(self) -> None:
         """The controller has looked over the switches that are there, and done what was to be done."""
         for name, switch in self.registry.switches.items():
@@ -58,6 +65,12 @@ class ControllerBench:
         """What switches hold of jobs stays, and nobody knows of it."""
         await self.restart(Path(f"{self.path}.new"))
 
+    async def leave(self, sessions: Iterable[Session]) -> None:
+        """All say that they leave, and what is to be done for it is done."""
+        for session in sessions:
+            session.hear(Leave())
+        await self.registry.drain()
+
     async def pass_time(self, seconds: float, *alive: Session, step: float | None = None) -> None:
         """Time goes by in steps; these workers send heartbeats meanwhile."""
         step = step or self.STEP_S
@@ -67,19 +80,3 @@ class ControllerBench:
                 session.hear(Heartbeat())
             self.registry.tick()
             await self.registry.drain()
-
-
-B = TypeVar("B", bound=ControllerBench)
-
-
-def run(make: Callable[[], B], test: Callable[[B], Awaitable[None]]) -> None:
-    """A test's coroutine, with a bench of its own."""
-
-    async def body() -> None:
-        bench = make()
-        await bench.settled()
-        await test(bench)
-        await bench.registry.drain()
-        bench.store.close()
-
-    asyncio.run(body())

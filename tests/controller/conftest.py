@@ -2,17 +2,37 @@
 
 from __future__ import annotations
 
+import inspect
 import shutil
 from collections.abc import Iterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 
 import pytest
 
 from controller.config import Target
-from tests.controller.running_switch import RunningSwitch
+from tests.controller.running_switch import RunningSwitch, run_async
 
 _NO_BMV2 = pytest.mark.skipif(
     shutil.which("simple_switch_grpc") is None, reason="no simple_switch_grpc on the PATH"
 )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """A test that is a coroutine has an event loop, and what is entered there of the contexts it takes."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    given = {name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters}
+
+    async def test() -> None:
+        async with AsyncExitStack() as stack:
+            for name, value in given.items():
+                if isinstance(value, AbstractAsyncContextManager):
+                    given[name] = await stack.enter_async_context(value)
+            await pyfuncitem.obj(**given)
+
+    run_async(test())
+    return True
 
 
 @pytest.fixture(

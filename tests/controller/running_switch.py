@@ -30,11 +30,7 @@ _LOOP = asyncio.new_event_loop()
 _T = TypeVar("_T")
 HOSTS = tuple(
     HostConfig(
-        name=f"h{n}",
-        ip=IPv4Address(f"10.0.0.{n}"),
-        mac=f"02:00:00:00:00:{n:02x}",
-        switch="s1",
-        port=n,
+        name=f"h{n}", ip=IPv4Address(f"10.0.0.{n}"), mac=f"02:00:00:00:00:{n:02x}", switch="s1", port=n
     )
     for n in range(1, 5)
 )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -11,12 +12,15 @@ from controller.api.errors import UnreachableError
 from controller.api.messages import JobSpec, Mode
 from controller.orchestration.adoption import Account
 from tests.controller.spine_leaf import fabric, member
-from tests.controller.test_renewing import ACROSS, ONE_RACK, RenewalBench, Worker, bench
+from tests.controller.test_renewing import ACROSS, ONE_RACK, RenewalBench, Worker
 from tests.controller.told import plan_of
 
-__all__ = ["bench"]
-Run = Callable[..., None]
 CONFIG = fabric((3, 2), spines=2)
+
+
+@pytest.fixture(name="b")
+def bench(tmp_path: Path) -> RenewalBench:
+    return RenewalBench(tmp_path / "c.db", CONFIG)
 
 
 async def on_a_new_database(b: RenewalBench) -> None:
@@ -45,59 +49,51 @@ def tell(b: RenewalBench, workers: Sequence[Worker], hosts: Sequence[int]) -> se
     return set(waits[len(hosts) :])
 
 
-def test_a_dead_spine_does_not_keep_a_job_of_one_rack_from_its_controller(bench: Run) -> None:
-    async def test(b: RenewalBench) -> None:
-        workers = await b.start(elastic=True)
-        before = b.of_jobs("l1")
-        await b.lose("s1")
-        await on_a_new_database(b)
-        assert tell(b, workers, ONE_RACK) == set()
-        assert [worker.asks(50) for worker in workers] == [True] * 3
-        await b.go(workers, 3.0)
-        assert (b.of_jobs("l1"), [worker.renew for worker in workers]) == (before, [None] * 3)
-
-    bench(test, CONFIG)
+async def test_a_dead_spine_does_not_keep_a_job_of_one_rack_from_its_controller(b: RenewalBench) -> None:
+    workers = await b.start(elastic=True)
+    before = b.of_jobs("l1")
+    await b.lose("s1")
+    await on_a_new_database(b)
+    assert tell(b, workers, ONE_RACK) == set()
+    assert [worker.asks(50) for worker in workers] == [True] * 3
+    await b.go(workers, 3.0)
+    assert (b.of_jobs("l1"), [worker.renew for worker in workers]) == (before, [None] * 3)
 
 
 @pytest.mark.parametrize("spine", ["s1", "s2"])
-def test_a_job_across_racks_waits_for_a_spine_and_is_then_renewed_without_it(bench: Run, spine: str) -> None:
-    async def test(b: RenewalBench) -> None:
-        workers = await b.start(hosts=ACROSS, elastic=True)
-        await b.lose(spine)
-        await on_a_new_database(b)
-        why = f"switch {spine}, which may have sums of the job, is not ready"
-        assert tell(b, workers, ACROSS) == {why}
-        await b.go([], b.config.resume_timeout_s - 1.0)
-        assert tell(b, workers, ACROSS) == {why}
-        await b.go([], 2.0)
-        assert tell(b, workers, ACROSS) == set()
-        await b.go(workers, 1.0)
-        assert {worker.plan[1:] for worker in workers} == {(Mode.IN_NETWORK, 4)}
-        for worker in workers:
-            assert worker.renew is not None
-            assert f"switch {spine}" in worker.renew.reason
-            assert worker.started == 2
-        assert set(b.registry.job("train").places) == {"l1", "l2", "s1", "s2"} - {spine}
-        assert [worker.asks(50) for worker in workers] == [True] * 4
-        await b.find(spine)
-        await b.go(workers, 10.0)
-        assert [worker.end for worker in workers] == [None] * 4
+async def test_a_job_across_racks_waits_for_a_spine_and_is_then_renewed_without_it(
+    b: RenewalBench, spine: str
+) -> None:
+    workers = await b.start(hosts=ACROSS, elastic=True)
+    await b.lose(spine)
+    await on_a_new_database(b)
+    why = f"switch {spine}, which may have sums of the job, is not ready"
+    assert tell(b, workers, ACROSS) == {why}
+    await b.go([], b.config.resume_timeout_s - 1.0)
+    assert tell(b, workers, ACROSS) == {why}
+    await b.go([], 2.0)
+    assert tell(b, workers, ACROSS) == set()
+    await b.go(workers, 1.0)
+    assert {worker.plan[1:] for worker in workers} == {(Mode.IN_NETWORK, 4)}
+    for worker in workers:
+        assert worker.renew is not None
+        assert f"switch {spine}" in worker.renew.reason
+        assert worker.started == 2
+    assert set(b.registry.job("train").places) == {"l1", "l2", "s1", "s2"} - {spine}
+    assert [worker.asks(50) for worker in workers] == [True] * 4
+    await b.find(spine)
+    await b.go(workers, 10.0)
+    assert [worker.end for worker in workers] == [None] * 4
 
-    bench(test, CONFIG)
 
-
-def test_a_job_waits_for_its_leaf(bench: Run) -> None:
+async def test_a_job_waits_for_its_leaf(b: RenewalBench) -> None:
     """Nobody else knows which guards it needs."""
-
-    async def test(b: RenewalBench) -> None:
-        workers = await b.start(elastic=True)
-        await b.lose("l1")
-        await on_a_new_database(b)
-        tell(b, workers, ONE_RACK)
-        await b.go([], b.config.resume_timeout_s + 1.0)
-        assert tell(b, workers, ONE_RACK) == {"switch l1, which may have sums of the job, is not ready"}
-        await b.find("l1")
-        assert tell(b, workers, ONE_RACK) == set()
-        assert [worker.asks(50) for worker in workers] == [True] * 3
-
-    bench(test, CONFIG)
+    workers = await b.start(elastic=True)
+    await b.lose("l1")
+    await on_a_new_database(b)
+    tell(b, workers, ONE_RACK)
+    await b.go([], b.config.resume_timeout_s + 1.0)
+    assert tell(b, workers, ONE_RACK) == {"switch l1, which may have sums of the job, is not ready"}
+    await b.find("l1")
+    assert tell(b, workers, ONE_RACK) == set()
+    assert [worker.asks(50) for worker in workers] == [True] * 3

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pytest
@@ -21,7 +21,6 @@ from controller.orchestration.sessions import Session
 from controller.switches.difference import Change
 from controller.switches.managed_switch import ManagedSwitch
 from controller.switches.updates import Failure, Update
-from tests.controller.bench import run
 from tests.controller.fake_switch import FakeSwitch
 from tests.controller.spine_leaf import FabricBench, fabric
 
@@ -92,14 +91,9 @@ class DeclaredBench(FabricBench):
         return found
 
 
-Run = Callable[[Callable[[DeclaredBench], Awaitable[None]]], None]
-
-
 @pytest.fixture
-def bench(tmp_path: Path) -> Run:
-    """Run a test's coroutine with a DeclaredBench."""
-
-    return lambda test: run(lambda: DeclaredBench(tmp_path / "c.db", CONFIG), test)
+def bench(tmp_path: Path) -> DeclaredBench:
+    return DeclaredBench(tmp_path / "c.db", CONFIG)
 
 
 def changes(report: Report) -> list[Change]:
@@ -110,117 +104,99 @@ def tables(found: Iterable[Change]) -> set[str]:
     return {change.entry.table for change in found if isinstance(change.entry, TableEntry)}
 
 
-def test_a_drain_moves_a_running_job_with_one_batch_a_leaf(bench: Run) -> None:
-    async def test(bench: DeclaredBench) -> None:
-        await bench.run_job("train", ACROSS)
-        assert bench.uses("l1") == bench.routes_over("l1") == {"s1", "s2"}
-        bench.batches()
-        report = await bench.configuration.plan("drain: [s2]")
-        assert tables(changes(report)) == {UPLINK, ECMP_MEMBER}
-        assert not any(change.drift for change in changes(report))
-        assert bench.batches() == {}
-        assert (await bench.configuration.apply("drain: [s2]")).applied
-        await bench.registry.drain()
-        assert bench.batches() == {"l1": 1, "l2": 1}  # and nobody writes it once more
-        for leaf in ("l1", "l2"):
-            assert bench.uses(leaf) == bench.routes_over(leaf) == {"s1"}
-        assert bench.is_as_wanted()
-        assert changes(await bench.configuration.plan("")) == []
-        await bench.restart()
-        assert bench.uses("l1") == {"s1"}
-        assert changes(await bench.configuration.plan("")) == []
-        await bench.configuration.rollback(0)
-        await bench.registry.drain()
-        assert bench.uses("l1") == bench.routes_over("l2") == {"s1", "s2"}
-        assert bench.is_as_wanted()
-
-    bench(test)
+async def test_a_drain_moves_a_running_job_with_one_batch_a_leaf(bench: DeclaredBench) -> None:
+    await bench.run_job("train", ACROSS)
+    assert bench.uses("l1") == bench.routes_over("l1") == {"s1", "s2"}
+    bench.batches()
+    report = await bench.configuration.plan("drain: [s2]")
+    assert tables(changes(report)) == {UPLINK, ECMP_MEMBER}
+    assert not any(change.drift for change in changes(report))
+    assert bench.batches() == {}
+    assert (await bench.configuration.apply("drain: [s2]")).applied
+    await bench.registry.drain()
+    assert bench.batches() == {"l1": 1, "l2": 1}  # and nobody writes it once more
+    for leaf in ("l1", "l2"):
+        assert bench.uses(leaf) == bench.routes_over(leaf) == {"s1"}
+    assert bench.is_as_wanted()
+    assert changes(await bench.configuration.plan("")) == []
+    await bench.restart()
+    assert bench.uses("l1") == {"s1"}
+    assert changes(await bench.configuration.plan("")) == []
+    await bench.configuration.rollback(0)
+    await bench.registry.drain()
+    assert bench.uses("l1") == bench.routes_over("l2") == {"s1", "s2"}
+    assert bench.is_as_wanted()
 
 
-def test_a_job_that_comes_later_avoids_what_is_drained(bench: Run) -> None:
-    async def test(bench: DeclaredBench) -> None:
-        await bench.configuration.apply("drain: [l1:s1]")
-        await bench.run_job("train", ACROSS)
-        assert bench.uses("l1") == {"s2"}
-        assert changes(await bench.configuration.plan("")) == []
-
-    bench(test)
+async def test_a_job_that_comes_later_avoids_what_is_drained(bench: DeclaredBench) -> None:
+    await bench.configuration.apply("drain: [l1:s1]")
+    await bench.run_job("train", ACROSS)
+    assert bench.uses("l1") == {"s2"}
+    assert changes(await bench.configuration.plan("")) == []
 
 
-def test_a_spine_that_is_filled_after_an_apply_is_nothing_to_apply(bench: Run) -> None:
-    async def test(bench: DeclaredBench) -> None:
-        await bench.configuration.apply("drain: [s1]")
-        await bench.run_job("train", ACROSS)
-        assert "s1" not in bench.used()
-        install, written = bench.switches["s1"].install, asyncio.Event()
+async def test_a_spine_that_is_filled_after_an_apply_is_nothing_to_apply(bench: DeclaredBench) -> None:
+    await bench.configuration.apply("drain: [s1]")
+    await bench.run_job("train", ACROSS)
+    assert "s1" not in bench.used()
+    install, written = bench.switches["s1"].install, asyncio.Event()
 
-        async def late(entries: Sequence[Entry]) -> None:
-            written.set()
-            for _ in range(20):
-                await asyncio.sleep(0)
-            await install(entries)
+    async def late(entries: Sequence[Entry]) -> None:
+        written.set()
+        for _ in range(20):
+            await asyncio.sleep(0)
+        await install(entries)
 
-        bench.switches["s1"].install = late  # type: ignore[method-assign]
-        await bench.configuration.apply("drain: []")
-        await written.wait()
-        assert changes(await bench.configuration.plan("")) == []
-        assert bench.uses("l1") == {"s1", "s2"}
-        assert changes(await bench.configuration.apply("drain: []")) == []
-
-    bench(test)
+    bench.switches["s1"].install = late  # type: ignore[method-assign]
+    await bench.configuration.apply("drain: []")
+    await written.wait()
+    assert changes(await bench.configuration.plan("")) == []
+    assert bench.uses("l1") == {"s1", "s2"}
+    assert changes(await bench.configuration.apply("drain: []")) == []
 
 
-def test_a_drain_that_half_failed_is_undone_by_rollback(bench: Run) -> None:
-    async def test(bench: DeclaredBench) -> None:
-        await bench.run_job("train", ACROSS)
-        before = {name: dict(switch.entries) for name, switch in bench.switches.items()}
-        (route, *_) = changes(await bench.configuration.plan("drain: [s2]"))[-1:]
-        bench.switches["l2"].refuses = {route.entry}
-        report = await bench.configuration.apply("drain: [s2]")
-        assert not report.applied
-        assert bench.registry.links.drained == frozenset()
-        bench.switches["l2"].refuses = set()
-        assert (await bench.configuration.rollback(None)).applied
-        await bench.registry.drain()
-        assert {name: switch.entries for name, switch in bench.switches.items()} == before
-
-    bench(test)
+async def test_a_drain_that_half_failed_is_undone_by_rollback(bench: DeclaredBench) -> None:
+    await bench.run_job("train", ACROSS)
+    before = {name: dict(switch.entries) for name, switch in bench.switches.items()}
+    (route, *_) = changes(await bench.configuration.plan("drain: [s2]"))[-1:]
+    bench.switches["l2"].refuses = {route.entry}
+    report = await bench.configuration.apply("drain: [s2]")
+    assert not report.applied
+    assert bench.registry.links.drained == frozenset()
+    bench.switches["l2"].refuses = set()
+    assert (await bench.configuration.rollback(None)).applied
+    await bench.registry.drain()
+    assert {name: switch.entries for name, switch in bench.switches.items()} == before
 
 
-def test_entries_survive_a_switch_that_forgets(bench: Run) -> None:
-    async def test(bench: DeclaredBench) -> None:
-        await bench.configuration.apply(DOCUMENT)
-        await bench.lose("l1", forget=True)
-        report = await bench.configuration.plan("")
-        assert [switch.connected for switch in report.switches] == [False, True, True, True]
-        await bench.find("l1")
-        assert BLACKHOLE in bench.switches["l1"].entries.values()
-        assert changes(await bench.configuration.plan("")) == []
-
-    bench(test)
+async def test_entries_survive_a_switch_that_forgets(bench: DeclaredBench) -> None:
+    await bench.configuration.apply(DOCUMENT)
+    await bench.lose("l1", forget=True)
+    report = await bench.configuration.plan("")
+    assert [switch.connected for switch in report.switches] == [False, True, True, True]
+    await bench.find("l1")
+    assert BLACKHOLE in bench.switches["l1"].entries.values()
+    assert changes(await bench.configuration.plan("")) == []
 
 
-def test_what_is_left_of_a_job_that_ended_is_no_drift(bench: Run) -> None:
-    async def test(bench: DeclaredBench) -> None:
-        first, *others = await bench.run_job("train", ACROSS)
-        assert changes(await bench.configuration.plan("")) == []
-        first.hear(Abort("enough"))
-        assert changes(await bench.configuration.plan("")) == []  # while it is taken off
-        await bench.registry.drain()
-        guards = {e for e in bench.of_jobs("l1") if isinstance(e, TableEntry) and e.table == MEMBER_QP}
-        assert guards == bench.of_jobs("l1") != set()  # workers that do not know yet may still send
-        assert changes(await bench.configuration.apply("drain: [s2]")) != []
-        assert bench.of_jobs("l1") == guards
-        await bench.pass_time(80.0, step=1.0)
-        assert bench.of_jobs("l1") == set()
-        assert changes(await bench.configuration.plan("")) == []
-        assert len(others) == 3
-
-    bench(test)
+async def test_what_is_left_of_a_job_that_ended_is_no_drift(bench: DeclaredBench) -> None:
+    first, *others = await bench.run_job("train", ACROSS)
+    assert changes(await bench.configuration.plan("")) == []
+    first.hear(Abort("enough"))
+    assert changes(await bench.configuration.plan("")) == []  # while it is taken off
+    await bench.registry.drain()
+    guards = {e for e in bench.of_jobs("l1") if isinstance(e, TableEntry) and e.table == MEMBER_QP}
+    assert guards == bench.of_jobs("l1") != set()  # workers that do not know yet may still send
+    assert changes(await bench.configuration.apply("drain: [s2]")) != []
+    assert bench.of_jobs("l1") == guards
+    await bench.pass_time(80.0, step=1.0)
+    assert bench.of_jobs("l1") == set()
+    assert changes(await bench.configuration.plan("")) == []
+    assert len(others) == 3
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_nothing_of_jobs_is_ever_drift(bench: Run, seed: int) -> None:
+async def test_nothing_of_jobs_is_ever_drift(bench: DeclaredBench, seed: int) -> None:
     """Jobs come and go, spines are drained and used again, switches are slow, and all at once."""
     choose = random.Random(seed)
     SlowSwitch.turns = random.Random(seed)
@@ -250,29 +226,22 @@ def test_nothing_of_jobs_is_ever_drift(bench: Run, seed: int) -> None:
             assert not any(change.drift for change in changes(report))
             assert changes(await bench.configuration.plan("")) == []
 
-    async def test(bench: DeclaredBench) -> None:
-        for switch in bench.switches.values():
-            assert isinstance(switch, SlowSwitch)
-            switch.slow = True
-        await asyncio.gather(operator(bench), *(job(bench, number) for number in range(8)))
-        await bench.pass_time(120.0, step=1.0)
-        assert bench.used() == {}
-        assert bench.is_as_wanted()
-        assert all(not bench.of_jobs(name) for name in bench.switches)
-
-    bench(test)
+    for switch in bench.switches.values():
+        assert isinstance(switch, SlowSwitch)
+        switch.slow = True
+    await asyncio.gather(operator(bench), *(job(bench, number) for number in range(8)))
+    await bench.pass_time(120.0, step=1.0)
+    assert bench.used() == {}
+    assert bench.is_as_wanted()
+    assert all(not bench.of_jobs(name) for name in bench.switches)
 
 
-def test_the_switches_are_written_by_one_at_a_time(bench: Run) -> None:
+async def test_the_switches_are_written_by_one_at_a_time(bench: DeclaredBench) -> None:
     """What a job's set-up wrote so far is not looked at: the switch is locked, and the plan waits."""
-
-    async def test(bench: DeclaredBench) -> None:
-        switch: ManagedSwitch = bench.registry.switches["l1"]
-        async with switch.lock:
-            plan = asyncio.ensure_future(bench.configuration.plan(""))
-            for _ in range(20):
-                await asyncio.sleep(0)
-            assert not plan.done()
-        assert changes(await plan) == []
-
-    bench(test)
+    switch: ManagedSwitch = bench.registry.switches["l1"]
+    async with switch.lock:
+        plan = asyncio.ensure_future(bench.configuration.plan(""))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not plan.done()
+    assert changes(await plan) == []

@@ -19,7 +19,7 @@ from controller.slots.allocator import Region
 from controller.switches.difference import difference
 from controller.switches.switch import Switch
 from controller.switches.updates import Update, UpdateKind
-from tests.controller.running_switch import DEVICE_ID, RunningSwitch, run_async
+from tests.controller.running_switch import DEVICE_ID, RunningSwitch
 from tests.controller.spine_leaf import fabric, member
 
 pytestmark = pytest.mark.slow  # switch processes come and go
@@ -31,39 +31,32 @@ REGION = Region(2, 64, 32)
 
 
 @pytest.mark.parametrize("name", ["l1", "s2"])
-def test_entries_of_a_fabric_come_and_go(switch_process: RunningSwitch, name: str) -> None:
+async def test_entries_of_a_fabric_come_and_go(switch_process: RunningSwitch, name: str) -> None:
     tree = Tree.of(CONFIG, [member(CONFIG, rank, rank) for rank in range(3)])
     config = replace(
-        CONFIG.switch(name),
-        address=switch_process.address,
-        device_id=DEVICE_ID,
-        target=switch_process.target,
+        CONFIG.switch(name), address=switch_process.address, device_id=DEVICE_ID, target=switch_process.target
     )
     base = base_entries(CONFIG, CONFIG.switch(name))
     after = base_entries(CONFIG, CONFIG.switch(name), LinkState(lost=frozenset({"s1"})))
     entries = entries_on(CONFIG, tree, name, PLAN, REGION, ["s1", "s2"])
-
-    async def run() -> None:
-        connected = asyncio.Event()
-        switch = Switch(config, base, on_change=lambda switch: connected.set())
-        await switch.start()
-        try:
-            await asyncio.wait_for(connected.wait(), PATIENCE_S)
-            await switch.adopt([])
-            assert await switch.read_entries() == set(base)
-            await switch.install(entries)
-            assert await switch.read_entries() == {*base, *entries}
-            wanted: set[Entry] = {*after, *moved(tree.graph, name, REGION, entries, ["s2"])}
-            changes = difference({*base, *entries}, wanted).of(UpdateKind.MODIFY)
-            uplinks = [entry for entry in changes if entry.table == UPLINK]
-            assert (len(uplinks), len(changes)) == ((8, 9) if name == "l1" else (0, 0))
-            assert await switch.write_batch([Update(UpdateKind.MODIFY, e) for e in changes]) == []
-            assert await switch.read_entries() == wanted == set(switch.written.values())
-            switch.base = lambda: after
-            await switch.remove(wanted - set(after))
-            assert await switch.read_entries() == set(after)
-            await switch.send_frame(101, bytes(64))
-        finally:
-            await switch.close()
-
-    run_async(run())
+    connected = asyncio.Event()
+    switch = Switch(config, base, on_change=lambda switch: connected.set())
+    await switch.start()
+    try:
+        await asyncio.wait_for(connected.wait(), PATIENCE_S)
+        await switch.adopt([])
+        assert await switch.read_entries() == set(base)
+        await switch.install(entries)
+        assert await switch.read_entries() == {*base, *entries}
+        wanted: set[Entry] = {*after, *moved(tree.graph, name, REGION, entries, ["s2"])}
+        changes = difference({*base, *entries}, wanted).of(UpdateKind.MODIFY)
+        uplinks = [entry for entry in changes if entry.table == UPLINK]
+        assert (len(uplinks), len(changes)) == ((8, 9) if name == "l1" else (0, 0))
+        assert await switch.write_batch([Update(UpdateKind.MODIFY, e) for e in changes]) == []
+        assert await switch.read_entries() == wanted == set(switch.written.values())
+        switch.base = lambda: after
+        await switch.remove(wanted - set(after))
+        assert await switch.read_entries() == set(after)
+        await switch.send_frame(101, bytes(64))
+    finally:
+        await switch.close()

@@ -78,14 +78,7 @@ def running_job(world_size: int) -> Job:
             hostname=f"h{rank}",
         )
         job.join(member, world_size, 0.0)
-    plan = Plan(
-        job_id=JOB,
-        generation=GENERATION,
-        window=1,
-        message_packets=1,
-        path_mtu=1024,
-        mode=Mode.RING,
-    )
+    plan = Plan(job_id=JOB, generation=GENERATION, window=1, message_packets=1, path_mtu=1024, mode=Mode.RING)
     job.planned(plan, {rank: bytes([rank]) for rank in range(world_size)}, 0.0)
     for rank in range(world_size):
         job.hear(rank, Up(), 0.0)
@@ -330,11 +323,7 @@ class SimulatedLink:
 
 
 def ready_of(
-    config: TransportConfig,
-    *,
-    mode: Mode = Mode.IN_NETWORK,
-    reason: str = "",
-    ring: tuple[int, ...] = (),
+    config: TransportConfig, *, mode: Mode = Mode.IN_NETWORK, reason: str = "", ring: tuple[int, ...] = ()
 ) -> Ready:
     """What the controller would say to this worker."""
 
@@ -364,6 +353,25 @@ def ready_of(
         heartbeat_timeout_s=30.0,
         ring=ring,
     )
+
+
+def on_all(communicators: Sequence[Communicator], work: Callable[[Communicator], Any]) -> list[Any]:
+    """In a thread for each: what it returned, or the exception it raised."""
+    results: list[Any] = [None] * len(communicators)
+
+    def target(place: int) -> None:
+        try:
+            results[place] = work(communicators[place])
+        except Exception as error:  # noqa: BLE001  handed to the test, which looks at it
+            results[place] = error
+
+    threads = [threading.Thread(target=target, args=(place,)) for place in range(len(results))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive(), "a rank hangs"
+    return results
 
 
 class FakeRack:
@@ -423,21 +431,7 @@ class FakeRack:
 
     def run(self, work: Callable[[Communicator], Any]) -> list[Any]:
         """`work` on every rank; what each returned, or the exception it raised."""
-        results: list[Any] = [None] * len(self.communicators)
-
-        def target(place: int) -> None:
-            try:
-                results[place] = work(self.communicators[place])
-            except Exception as error:  # noqa: BLE001  handed to the test, which looks at it
-                results[place] = error
-
-        threads = [threading.Thread(target=target, args=(place,)) for place in range(len(results))]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
-            assert not thread.is_alive(), "a rank hangs"
-        return results
+        return on_all(self.communicators, work)
 
     def renew(
         self,

@@ -261,10 +261,7 @@ class Simulation:
 
 
 def program(
-    cases: Iterable[Case],
-    inputs: list[list[Array]],
-    outputs: list[list[Array]],
-    ring: tuple[int, ...] = (),
+    cases: Iterable[Case], inputs: list[list[Array]], outputs: list[list[Array]], ring: tuple[int, ...] = ()
 ) -> Program:
     """Run the cases one after the other."""
     cases = list(cases)

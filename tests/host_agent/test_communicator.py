@@ -20,7 +20,6 @@ from host_agent.errors import (
     CollectiveTimeoutError,
     CommunicatorClosedError,
     JobEndedError,
-    MismatchError,
     NotAggregatedError,
     UsageError,
     WorkerLostError,
@@ -119,12 +118,6 @@ def test_broadcast_copies_any_type_bit_for_bit(rack: FakeRack, dtype: Any) -> No
     for result in rack.run(lambda c: c.broadcast(sent if c.rank == 2 else np.zeros_like(sent), root=2)):
         assert result.tobytes() == sent.tobytes()
         assert result.dtype == sent.dtype
-
-
-def test_broadcast_with_different_roots_is_an_error_on_every_worker(rack: FakeRack) -> None:
-    for error in rack.run(lambda c: c.broadcast(ramp(c.rank), root=int(c.rank == 1))):
-        assert isinstance(error, (MismatchError, WorkerLostError)), error
-        assert "the workers disagree" in str(error)
 
 
 STRUCT = np.dtype([("a", "i4"), ("b", "i8")])
@@ -340,41 +333,6 @@ def test_wrong_arguments_are_named_and_leave_the_communicator_usable(call: Any, 
     assert all(r.tolist() == [3] for r in rack.run(lambda c: c.all_reduce(np.ones(1, np.int32))))
 
 
-@pytest.mark.parametrize(
-    "differ",
-    [
-        lambda c: c.all_reduce(np.zeros(1000 + (c.rank == 1), np.float32)),
-        lambda c: c.all_reduce(np.zeros(1000, np.int32 if c.rank == 1 else np.float32)),
-        lambda c: c.all_reduce(np.zeros(9, np.int32 if c.rank == 1 else np.float32)),
-        lambda c: c.all_reduce(np.zeros(9, BFLOAT16 if c.rank == 1 else np.float16)),
-        lambda c: c.all_reduce(np.zeros(960, np.int32 if c.rank == 1 else np.float16)),
-        lambda c: c.all_reduce(np.zeros(9 + (c.rank == 1), np.float32)),
-        lambda c: c.all_reduce(np.zeros(9, np.float32), "avg" if c.rank == 1 else "sum"),
-        lambda c: c.all_reduce(np.zeros(1000, np.int32), "max" if c.rank == 1 else "sum"),
-        lambda c: c.barrier() if c.rank == 1 else c.all_reduce(np.zeros(1000, np.int32)),
-    ],
-    ids=[
-        "size",
-        "dtype",
-        "small: int",
-        "small: dtype",
-        "small: int of just a message",
-        "small: size",
-        "small: op",
-        "op",
-        "collective",
-    ],
-)
-def test_workers_that_call_different_things_get_an_error_that_says_so(differ: Any) -> None:
-    rack = FakeRack(3)
-    errors = rack.run(differ)
-    for error in errors:
-        assert isinstance(error, MismatchError), error
-        assert "the workers disagree" in str(error)
-    with pytest.raises((CommunicatorClosedError, MismatchError)):
-        rack.communicators[0].barrier()
-
-
 def test_a_message_that_no_switch_summed_is_an_error_and_its_data_is_not_used() -> None:
     rack = FakeRack(3)
     rack.simulation.switch.members.clear()  # a plain router
@@ -383,15 +341,6 @@ def test_a_message_that_no_switch_summed_is_an_error_and_its_data_is_not_used() 
     assert any(isinstance(error, NotAggregatedError) for error in errors), errors
     assert all(isinstance(error, (NotAggregatedError, WorkerLostError)) for error in errors), errors
     assert all((out == 7).all() for out in outs)
-
-
-def test_strategies_that_differ_between_workers_are_an_error() -> None:
-    rack = FakeRack(3)
-    array = np.ones(10, np.int32)
-    errors = rack.run(lambda c: c.all_reduce(array, strategy="ring" if c.rank == 1 else None))
-    assert all(isinstance(error, (MismatchError, NotAggregatedError, WorkerLostError)) for error in errors), (
-        errors
-    )
 
 
 def test_a_collective_that_stalls_says_where(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -422,27 +371,11 @@ def test_no_result_is_returned_before_the_worker_is_known_to_belong(monkeypatch:
     rack.run(lambda c: c.leave())
 
 
-def test_a_worker_that_was_given_up_returns_an_error_and_not_the_result(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    rack = FakeRack(2)
-
-    def confirm(membership: FakeMembership, *, timeout_s: float) -> bool:
-        if membership.rank == 0:
-            rack.controller.end("job train goes on without this worker", rank=0)
-        return membership.rank == 1
-
-    monkeypatch.setattr(FakeMembership, "confirm", confirm)
-    futures = [c.all_reduce_async(ramp(c.rank)) for c in rack.communicators]
-    with pytest.raises(JobEndedError, match="goes on without this worker"):
-        futures[0].result(20)
-
-
-@pytest.mark.parametrize("how", ["leaving", "not yet told"])
+@pytest.mark.parametrize("how", ["leaving", "not yet told", "told at once"])
 def test_a_worker_that_was_given_up_hears_it_while_it_waits_for_that(
     how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """leave() waited for ever for a result that asked again and again."""
+    """It returns no result. leave() waited for ever for one that asked again and again."""
     asked, rack = threading.Event(), FakeRack(2)
     ended = threading.Event()
 
@@ -454,7 +387,7 @@ def test_a_worker_that_was_given_up_hears_it_while_it_waits_for_that(
         if membership.rank == 0 and how == "leaving":
             assert ended.wait(20)
         elif membership.rank == 0:
-            threading.Timer(0.05, end).start()
+            threading.Timer(0.05, end).start() if how == "not yet told" else end()
         return membership.rank == 1
 
     monkeypatch.setattr(FakeMembership, "confirm", confirm)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent import futures
 from dataclasses import replace
 from ipaddress import IPv4Address
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
 import pytest
@@ -81,6 +81,10 @@ READY = pb.Ready(
 )
 
 Script = Callable[["Conversation"], Iterator[pb.ControllerMessage]]
+FIELDS = {
+    type(getattr(pb.ControllerMessage(), field.name)).__name__: field.name
+    for field in pb.ControllerMessage.DESCRIPTOR.fields
+}
 
 
 class Conversation:
@@ -89,21 +93,50 @@ class Conversation:
     def __init__(self, requests: Iterator[pb.WorkerMessage], context: grpc.ServicerContext) -> None:
         self.requests = requests
         self.context = context
-        self.heartbeats = 0
 
     def expect(self, kind: str) -> Any:
         for message in self.requests:
             found = message.WhichOneof("message")
             if found == "heartbeat" != kind:
-                self.heartbeats += 1
                 continue
             assert found == kind, f"the worker sent {found} instead of {kind}"
             return getattr(message, kind)
         raise AssertionError(f"the worker ended the session without {kind}")
 
-    def drop(self) -> None:
-        """Break the connection."""
-        self.context.abort(grpc.StatusCode.UNAVAILABLE, "the controller is restarting")
+
+class Refuse(NamedTuple):
+    """The call ends with this error."""
+
+    code: grpc.StatusCode
+    text: str
+
+
+DROP = Refuse(grpc.StatusCode.UNAVAILABLE, "the controller is restarting")
+STARTED = ("join", READY, "up", pb.Start())
+RESUMED = ("resume", pb.Resumed())
+LEFT = ("leave", pb.Left())
+OVER = "the worker has ended its side, with heartbeats at most before"
+
+
+def script(*steps: Any, heard: list[Any] | None = None) -> Script:
+    """Words: what the worker is to send, and goes into `heard`. Messages are sent to it, calls are made."""
+
+    def play(talk: Conversation) -> Iterator[pb.ControllerMessage]:
+        for step in steps:
+            if step is OVER:
+                assert {message.WhichOneof("message") for message in talk.requests} <= {"heartbeat"}
+            elif isinstance(step, str):
+                said = talk.expect(step)
+                if heard is not None:
+                    heard.append(said)
+            elif isinstance(step, Refuse):
+                talk.context.abort(step.code, step.text)
+            elif callable(step):
+                step()
+            else:
+                yield pb.ControllerMessage(**{FIELDS[type(step).__name__]: step})
+
+    return play
 
 
 class Controller(controller_pb2_grpc.ControllerServicer):
@@ -154,35 +187,32 @@ def play(started: list[tuple[Controller, ControllerSession]]) -> Iterator[Callab
             raise controller.problems.get()
 
 
-def ready(talk: Conversation) -> Iterator[pb.ControllerMessage]:
-    """The usual beginning, up to Start."""
-    talk.expect("join")
-    yield pb.ControllerMessage(ready=READY)
-    talk.expect("up")
-    yield pb.ControllerMessage(start=pb.Start())
+def but(**fields: Any) -> pb.Ready:
+    """READY with something else in it."""
+    ready = pb.Ready(**fields)
+    changed = pb.Ready()
+    changed.CopyFrom(READY)
+    changed.MergeFrom(ready)
+    return changed
+
+
+def joined(play: Any, *scripts: Script) -> ControllerSession:
+    """A session that has heard Ready."""
+    session: ControllerSession = play(*scripts)
+    session.join(REQUEST, timeout_s=10)
+    return session
 
 
 def running(play: Any, *scripts: Script) -> ControllerSession:
     """A session that has heard Start."""
-    session: ControllerSession = play(*scripts)
-    session.join(REQUEST, timeout_s=10)
+    session = joined(play, *scripts)
     session.up(timeout_s=10)
     return session
 
 
 def test_joining_tells_the_controller_everything_and_brings_back_the_neighbours(play: Any) -> None:
-    joins: list[pb.Join] = []
-
-    def script(talk: Conversation) -> Iterator[pb.ControllerMessage]:
-        joins.append(talk.expect("join"))
-        yield pb.ControllerMessage(waiting=pb.Waiting(missing_ranks=[0, 2]))
-        yield pb.ControllerMessage(ready=READY)
-        talk.expect("up")
-        yield pb.ControllerMessage(start=pb.Start())
-        talk.expect("leave")
-        yield pb.ControllerMessage(left=pb.Left())
-
-    session = play(script)
+    heard: list[Any] = []
+    session = play(script("join", pb.Waiting(missing_ranks=[0, 2]), *STARTED[1:], *LEFT, heard=heard))
     answer = session.join(REQUEST, timeout_s=10)
     session.up(timeout_s=10)
     session.leave(timeout_s=10)
@@ -195,9 +225,9 @@ def test_joining_tells_the_controller_everything_and_brings_back_the_neighbours(
         qpn_in=0x201,
         hostname="h2",
     )
-    assert joins == [
-        pb.Join(job="train", world_size=3, worker=worker, path_mtu_max=4096, rnr_nak=True, tenant="blue")
-    ]
+    assert heard[0] == pb.Join(
+        job="train", world_size=3, worker=worker, path_mtu_max=4096, rnr_nak=True, tenant="blue"
+    )
     assert answer.ring == (1, 2, 0)
     assert (answer.job_id, answer.generation, answer.mode) == (5, 77, Mode.IN_NETWORK)
     assert (answer.window, answer.message_packets, answer.path_mtu) == (8, 16, 1024)
@@ -209,24 +239,8 @@ def test_joining_tells_the_controller_everything_and_brings_back_the_neighbours(
 def test_a_move_is_heard_and_answered_whenever_somebody_listens(play: Any) -> None:
     """The first step comes before anybody asked for it; an answer that is lost is asked for again."""
 
-    def moves(talk: Conversation) -> Iterator[pb.ControllerMessage]:
-        yield from ready(talk)
-        yield pb.ControllerMessage(pause=pb.Pause(move=9))
-        said.set()
-        answers.append(talk.expect("paused"))
-        yield pb.ControllerMessage(hold_at=pb.HoldAt(move=9, collective=8))
-        answers.append(talk.expect("held"))
-        talk.drop()
-
-    def resumes(talk: Conversation) -> Iterator[pb.ControllerMessage]:
-        talk.expect("resume")
-        yield pb.ControllerMessage(resumed=pb.Resumed())
-        talk.expect("up")
-        yield pb.ControllerMessage(hold_at=pb.HoldAt(move=9, collective=8))
-        answers.append(talk.expect("held"))
-        yield pb.ControllerMessage(moved=pb.Moved(move=9, mode=pb.RING, mode_reason="moved out"))
-        talk.expect("leave")
-        yield pb.ControllerMessage(left=pb.Left())
+    hold = pb.HoldAt(move=9, collective=8)
+    moved = pb.Moved(move=9, mode=pb.RING, mode_reason="moved out")
 
     def on_move(step: Request) -> None:
         if isinstance(step, Start):
@@ -240,36 +254,32 @@ def test_a_move_is_heard_and_answered_whenever_somebody_listens(play: Any) -> No
             over.set()
 
     said, over = threading.Event(), threading.Event()
-    answers: list[Any] = []
+    heard: list[Any] = []
     steps: list[Request] = []
-    session = running(play, moves, resumes)
+    moves = script(*STARTED, pb.Pause(move=9), said.set, "paused", hold, "held", DROP, heard=heard)
+    session = running(play, moves, script(*RESUMED, "up", hold, "held", moved, *LEFT, heard=heard))
     assert said.wait(10)
     session.listen(on_move)
     assert over.wait(10)
     session.leave(timeout_s=10)
     assert steps == [Pause(9), HoldAt(9, 8), HoldAt(9, 8), Moved(9, Mode.RING, "moved out")]
+    answers = [said for said in heard if isinstance(said, (pb.Paused, pb.Held))]
     assert answers == [pb.Paused(move=9, next_collective=7), *2 * [pb.Held(move=9)]]
 
 
-def test_a_refusal_comes_with_the_controllers_sentence(play: Any) -> None:
-    def script(talk: Conversation) -> Iterator[pb.ControllerMessage]:
-        talk.expect("join")
-        talk.context.abort(grpc.StatusCode.ALREADY_EXISTS, "job train: rank 1 is taken by host h7")
-        yield pb.ControllerMessage()
-
-    with pytest.raises(JobRefusedError, match="rank 1 is taken by host h7"):
-        play(script).join(REQUEST, timeout_s=10)
-
-
-def test_a_refusal_of_a_queue_pair_s_number_is_told_from_others(play: Any) -> None:
-    def script(talk: Conversation) -> Iterator[pb.ControllerMessage]:
-        talk.expect("join")
-        refusal = errors.QueuePairTakenError("QP 0x100 of host h2 belongs to rank 0")
-        talk.context.abort(refusal.code, str(refusal))
-        yield pb.ControllerMessage()
-
-    with pytest.raises(QueuePairTakenError, match="QP 0x100 of host h2 belongs to rank 0"):
-        play(script).join(REQUEST, timeout_s=10)
+@pytest.mark.parametrize(
+    ("refusal", "kind"),
+    [
+        (errors.ConflictError("job train: rank 1 is taken by host h7"), JobRefusedError),
+        (errors.QueuePairTakenError("QP 0x100 of host h2 belongs to rank 0"), QueuePairTakenError),
+    ],
+)
+def test_a_refusal_comes_with_the_controllers_sentence(
+    play: Any, refusal: errors.ControllerError, kind: type[JobRefusedError]
+) -> None:
+    with pytest.raises(JobRefusedError, match=str(refusal)) as caught:
+        play(script("join", Refuse(refusal.code, str(refusal)))).join(REQUEST, timeout_s=10)
+    assert type(caught.value) is kind
 
 
 def test_a_controller_that_does_not_come_while_a_worker_joins_is_named_in_the_end() -> None:
@@ -304,7 +314,7 @@ def test_whoever_joins_tries_again_until_the_controller_answers(while_away: str)
     with pytest.raises(queue.Empty):
         joined.get(timeout=5)  # longer than an attempt may take
     listener.close()
-    controller = Controller(ready, address=address)
+    controller = Controller(script(*STARTED), address=address)
     try:
         assert getattr(joined.get(timeout=60), "generation", None) == READY.generation
     finally:
@@ -313,47 +323,20 @@ def test_whoever_joins_tries_again_until_the_controller_answers(while_away: str)
         controller.server.stop(grace=None).wait()
 
 
-def test_waiting_for_others_is_said(
+def test_waiting_too_long_is_said_and_names_the_ranks_that_are_missing(
     play: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("host_agent.controller_session._NOTICE_S", 0.1)
-
-    def script(talk: Conversation) -> Iterator[pb.ControllerMessage]:
-        talk.expect("join")
-        yield pb.ControllerMessage(waiting=pb.Waiting(missing_ranks=[0, 2]))
-        talk.expect("abort")
-
-    session = play(script)
-    with pytest.raises(JobRefusedError):
+    session = play(script("join", pb.Waiting(missing_ranks=[0, 2]), "abort"))
+    with pytest.raises(JobRefusedError, match=r"still waits for 3 workers after 0.3 s: ranks 0, 2"):
         session.join(REQUEST, timeout_s=0.3)
     assert "waits for ranks 0, 2 to join, up to 0.3 s" in caplog.text
     session.abort("enough")
 
 
-def test_waiting_too_long_names_the_ranks_that_are_missing(play: Any) -> None:
-    def script(talk: Conversation) -> Iterator[pb.ControllerMessage]:
-        talk.expect("join")
-        yield pb.ControllerMessage(waiting=pb.Waiting(missing_ranks=[0, 2]))
-        talk.expect("abort")
-
-    session = play(script)
-    with pytest.raises(JobRefusedError, match=r"still waits for 3 workers after 0.2 s: ranks 0, 2"):
-        session.join(REQUEST, timeout_s=0.2)
-    session.abort("gave up")
-
-
 def test_heartbeats_go_out_as_often_as_the_controller_asked(play: Any) -> None:
     beaten = threading.Event()
-
-    def script(talk: Conversation) -> Iterator[pb.ControllerMessage]:
-        yield from ready(talk)
-        for _ in range(3):
-            talk.expect("heartbeat")
-        beaten.set()
-        talk.expect("leave")
-        yield pb.ControllerMessage(left=pb.Left())
-
-    session = running(play, script)
+    session = running(play, script(*STARTED, *["heartbeat"] * 3, beaten.set, *LEFT))
     assert beaten.wait(10)
     session.leave(timeout_s=10)
 
@@ -361,13 +344,8 @@ def test_heartbeats_go_out_as_often_as_the_controller_asked(play: Any) -> None:
 @pytest.mark.parametrize("early", [True, False], ids=["before", "after"])
 def test_the_end_of_the_job_is_told_once_whenever_one_asks(play: Any, early: bool) -> None:
     go = threading.Event()
-
-    def script(talk: Conversation) -> Iterator[pb.ControllerMessage]:
-        yield from ready(talk)
-        go.wait(10)
-        yield pb.ControllerMessage(ended=pb.Ended(reason="rank 2 (h3) died", rank=2))
-
-    session = running(play, script)
+    ended = pb.Ended(reason="rank 2 (h3) died", rank=2)
+    session = running(play, script(*STARTED, lambda: go.wait(10), ended))
     told: queue.Queue[Ended] = queue.Queue()
     if early:
         go.set()
@@ -380,59 +358,33 @@ def test_the_end_of_the_job_is_told_once_whenever_one_asks(play: Any, early: boo
 
 
 def test_a_job_that_ends_while_its_workers_come_up_is_an_error_there(play: Any) -> None:
-    def script(talk: Conversation) -> Iterator[pb.ControllerMessage]:
-        talk.expect("join")
-        yield pb.ControllerMessage(ready=READY)
-        talk.expect("up")
-        yield pb.ControllerMessage(ended=pb.Ended(reason="job train was deleted"))
-
-    session = play(script)
-    session.join(REQUEST, timeout_s=10)
+    session = joined(play, script("join", READY, "up", pb.Ended(reason="job train was deleted")))
     with pytest.raises(JobEndedError, match="was deleted"):
         session.up(timeout_s=10)
 
 
 def test_an_abort_reaches_the_controller_even_if_the_session_is_closed_right_after(play: Any) -> None:
-    reasons: queue.Queue[str] = queue.Queue()
-
-    def script(talk: Conversation) -> Iterator[pb.ControllerMessage]:
-        yield from ready(talk)
-        reasons.put(talk.expect("abort").reason)
-        yield pb.ControllerMessage(ended=pb.Ended(reason="rank 1: no", rank=1))
-
-    session = running(play, script)
+    heard: list[Any] = []
+    over = threading.Event()
+    ended = pb.Ended(reason="rank 1: no", rank=1)
+    session = running(play, script(*STARTED, "abort", over.set, ended, heard=heard))
     session.abort("rank 1: no")
     session.close()
-    assert reasons.get(timeout=10) == "rank 1: no"
+    assert over.wait(10)
+    assert heard[-1].reason == "rank 1: no"
 
 
 def test_a_broken_session_is_taken_up_again_and_what_was_said_is_said_again(play: Any) -> None:
-    resumed: list[pb.Resume] = []
-
-    def breaks_before_start(talk: Conversation) -> Iterator[pb.ControllerMessage]:
-        talk.expect("join")
-        yield pb.ControllerMessage(ready=READY)
-        talk.expect("up")
-        talk.drop()
-
-    def breaks_on_leave(talk: Conversation) -> Iterator[pb.ControllerMessage]:
-        resumed.append(talk.expect("resume"))
-        yield pb.ControllerMessage(resumed=pb.Resumed())
-        talk.expect("up")
-        yield pb.ControllerMessage(start=pb.Start())
-        talk.expect("leave")
-        talk.drop()
-
-    def ends_well(talk: Conversation) -> Iterator[pb.ControllerMessage]:
-        resumed.append(talk.expect("resume"))
-        yield pb.ControllerMessage(resumed=pb.Resumed())
-        talk.expect("up")  # this controller may not know that the job had started
-        yield pb.ControllerMessage(start=pb.Start())
-        talk.expect("leave")
-        yield pb.ControllerMessage(left=pb.Left())
-
-    session = running(play, breaks_before_start, breaks_on_leave, ends_well)
+    heard: list[Any] = []
+    again = (*RESUMED, "up", pb.Start())  # this controller may not know that the job had started
+    session = running(
+        play,
+        script("join", READY, "up", DROP),
+        script(*again, "leave", DROP, heard=heard),
+        script(*again, *LEFT, heard=heard),
+    )
     session.leave(timeout_s=10)
+    resumed = [said for said in heard if isinstance(said, pb.Resume)]
     for said in resumed:
         assert (said.job, said.generation, said.rank, said.token) == ("train", 77, 1, b"secret")
         assert (said.joined.worker.qpn_out, said.ready) == (0x101, READY)
@@ -448,24 +400,8 @@ def test_a_controller_that_stays_away_ends_nothing(
     for name in ("FIRST_RETRY_NS", "LONGEST_RETRY_NS", "SAY_AFTER_NS", "SAY_EVERY_NS"):
         monkeypatch.setattr(f"host_agent.session.{name}", NS // 20)
     back = threading.Event()
-
-    def script(talk: Conversation) -> Iterator[pb.ControllerMessage]:
-        talk.expect("join")
-        yield pb.ControllerMessage(ready=READY)
-        talk.drop()
-
-    def away(talk: Conversation) -> Iterator[pb.ControllerMessage]:
-        talk.context.abort(code, "not now")
-        yield pb.ControllerMessage()
-
-    def resumes(talk: Conversation) -> Iterator[pb.ControllerMessage]:
-        talk.expect("resume")
-        yield pb.ControllerMessage(resumed=pb.Resumed())
-        back.set()
-        talk.expect("leave")
-        yield pb.ControllerMessage(left=pb.Left())
-
-    session = play(script, *[away] * 20, resumes)
+    away = [script(Refuse(code, "not now"))] * 20
+    session = play(script("join", READY, DROP), *away, script(*RESUMED, back.set, *LEFT))
     told: queue.Queue[Ended] = queue.Queue()
     session.on_ended(told.put)
     session.join(REQUEST, timeout_s=10)
@@ -477,16 +413,8 @@ def test_a_controller_that_stays_away_ends_nothing(
 
 
 def test_a_controller_that_forgot_the_job_ends_it(play: Any) -> None:
-    def script(talk: Conversation) -> Iterator[pb.ControllerMessage]:
-        yield from ready(talk)
-        talk.drop()
-
-    def forgot(talk: Conversation) -> Iterator[pb.ControllerMessage]:
-        talk.expect("resume")
-        talk.context.abort(grpc.StatusCode.NOT_FOUND, "there is no job train with generation 77")
-        yield pb.ControllerMessage()
-
-    session = play(script, forgot)
+    forgot = Refuse(grpc.StatusCode.NOT_FOUND, "there is no job train with generation 77")
+    session = play(script(*STARTED, DROP), script("resume", forgot))
     told: queue.Queue[Ended] = queue.Queue()
     session.on_ended(told.put)
     session.join(REQUEST, timeout_s=10)
@@ -496,44 +424,19 @@ def test_a_controller_that_forgot_the_job_ends_it(play: Any) -> None:
 
 def test_a_silent_controller_is_given_up_and_called_again(play: Any) -> None:
     """TCP may not notice for minutes that the other side is gone; missing heartbeats show it."""
-    again = threading.Event()
-    done = threading.Event()
-
-    def script(talk: Conversation) -> Iterator[pb.ControllerMessage]:
-        talk.expect("join")
-        short = pb.Ready()
-        short.CopyFrom(READY)
-        short.heartbeat_timeout_s = 0.2
-        yield pb.ControllerMessage(ready=short)
-        done.wait(20)
-
-    def second(talk: Conversation) -> Iterator[pb.ControllerMessage]:
-        talk.expect("resume")
-        yield pb.ControllerMessage(resumed=pb.Resumed())
-        again.set()
-        done.wait(20)
-
-    session = play(script, second, second, second)
-    session.join(REQUEST, timeout_s=10)
+    again, done = threading.Event(), threading.Event()
+    first = script("join", but(heartbeat_timeout_s=0.2), lambda: done.wait(20))
+    joined(play, first, *[script(*RESUMED, again.set, lambda: done.wait(20))] * 3)
     assert again.wait(20)
     done.set()
 
 
 def test_who_heard_that_its_job_ended_ends_its_side(play: Any) -> None:
     """The controller takes that for the word that this worker sends nothing more to the others."""
-    told = threading.Event()
+    told, over = threading.Event(), threading.Event()
     in_time: list[bool] = []
-
-    def script(talk: Conversation) -> Iterator[pb.ControllerMessage]:
-        yield from ready(talk)
-        yield pb.ControllerMessage(ended=pb.Ended(reason="no more"))
-        for message in talk.requests:
-            assert message.WhichOneof("message") == "heartbeat"
-        in_time.append(told.is_set())
-        over.set()
-
-    over = threading.Event()
-    session = play(script)
+    ended = pb.Ended(reason="no more")
+    session = play(script(*STARTED, ended, OVER, lambda: in_time.append(told.is_set()), over.set))
     session.on_ended(lambda ended: told.set())
     session.join(REQUEST, timeout_s=10)
     session.up(timeout_s=10)
@@ -546,13 +449,8 @@ def test_a_controller_that_is_away_is_tried_about_every_second(
     play: Any, started: list[tuple[Controller, ControllerSession]]
 ) -> None:
     """By itself, gRPC would double the time between two attempts up to two minutes."""
-
-    def script(talk: Conversation) -> Iterator[pb.ControllerMessage]:
-        yield from ready(talk)
-        gone.wait(20)
-
     gone = threading.Event()
-    running(play, script)
+    running(play, script(*STARTED, lambda: gone.wait(20)))
     ((controller, _),) = started
     port = int(controller.address.rpartition(":")[2])
     gone.set()
@@ -565,31 +463,8 @@ def test_a_controller_that_is_away_is_tried_about_every_second(
             connection.close()
 
 
-def renewed(number: int, **fields: Any) -> pb.ControllerMessage:
-    later = pb.Ready()
-    later.CopyFrom(READY)
-    later.generation, later.resume_token = 77 + number, b"secret" + bytes([number])
-    later.rank, later.world_size, later.backup = 0, 2, True
-    return pb.ControllerMessage(
-        renewed=pb.Renewed(renewal=number, ready=later, collective=12, members=[1, 2], **fields)
-    )
-
-
 def test_a_job_that_is_renewed_before_it_starts_is_up_for_its_worker(play: Any) -> None:
     """The renewal is answered by whoever runs the job from then on."""
-
-    def script(talk: Conversation) -> Iterator[pb.ControllerMessage]:
-        talk.expect("join")
-        yield pb.ControllerMessage(ready=READY)
-        talk.expect("up")
-        yield pb.ControllerMessage(renew=pb.Renew(renewal=1, reason="switch l1 has restarted"))
-        talk.expect("renewing")
-        yield renewed(1)
-        talk.expect("up")
-        yield pb.ControllerMessage(start=pb.Start())
-        talk.expect("leave")
-        yield pb.ControllerMessage(left=pb.Left())
-
     steps: list[Request] = []
     over = threading.Event()
 
@@ -603,7 +478,10 @@ def test_a_job_that_is_renewed_before_it_starts_is_up_for_its_worker(play: Any) 
         else:
             over.set()
 
-    session = running(play, script)
+    renew = pb.Renew(renewal=1, reason="switch l1 has restarted")
+    ready = but(generation=78, resume_token=b"secret\x01", rank=0, world_size=2, backup=True)
+    renewed = pb.Renewed(renewal=1, ready=ready, collective=12, members=[1, 2])
+    session = running(play, script("join", READY, "up", renew, "renewing", renewed, "up", pb.Start(), *LEFT))
     session.listen(on_renewal)
     assert over.wait(10)
     session.leave(timeout_s=10)
@@ -611,13 +489,8 @@ def test_a_job_that_is_renewed_before_it_starts_is_up_for_its_worker(play: Any) 
 
 
 def test_who_died_is_named_with_its_host_and_what_it_lacks(play: Any) -> None:
-    def script(talk: Conversation) -> Iterator[pb.ControllerMessage]:
-        yield from ready(talk)
-        yield pb.ControllerMessage(
-            ended=pb.Ended(reason="rank 2 (h3) died", rank=2, host="h3", first_message=17)
-        )
-
-    session = running(play, script)
+    ended = pb.Ended(reason="rank 2 (h3) died", rank=2, host="h3", first_message=17)
+    session = running(play, script(*STARTED, ended))
     with pytest.raises(WorkerLostError, match="rank 2") as caught:
         session.leave(timeout_s=10)
     assert (caught.value.rank, caught.value.host, caught.value.first_message) == (2, "h3", 17)
@@ -634,33 +507,27 @@ def test_what_a_worker_raises_goes_by_the_cause_alone(cause: EndCause) -> None:
 
 
 def test_a_controller_that_says_what_cannot_be_ends_the_session_with_its_words(play: Any) -> None:
-    def script(talk: Conversation) -> Iterator[pb.ControllerMessage]:
-        yield from ready(talk)
-        yield pb.ControllerMessage(moved=pb.Moved(move=9))
+    def talks(talk: Conversation) -> Iterator[pb.ControllerMessage]:
+        yield from script(*STARTED, pb.Moved(move=9))(talk)
         for _ in talk.requests:  # until the worker has ended its side
             pass
 
-    session = running(play, script)
+    session = running(play, talks)
     with pytest.raises(JobEndedError, match="there is no mode 0"):
         session.leave(timeout_s=10)
 
 
 # The lease of an elastic job
 
-
-def leased(lease_s: float) -> pb.Ready:
-    ready = pb.Ready()
-    ready.CopyFrom(READY)
-    ready.lease_s, ready.heartbeat_interval_s = lease_s, 30.0  # so that only who is asked for sends one
-    return ready
+LEASED = but(lease_s=300.0, heartbeat_interval_s=30.0)  # so that only who is asked for sends a heartbeat
 
 
 def test_a_worker_asks_whether_it_belongs_to_its_elastic_job_and_knows_for_a_while(play: Any) -> None:
     asked, done = threading.Event(), threading.Event()
 
-    def script(talk: Conversation) -> Iterator[pb.ControllerMessage]:
+    def talks(talk: Conversation) -> Iterator[pb.ControllerMessage]:
         talk.expect("join")
-        yield pb.ControllerMessage(ready=leased(300.0))
+        yield pb.ControllerMessage(ready=LEASED)
         number = talk.expect("heartbeat").number
         asked.set()
         yield pb.ControllerMessage(heartbeat=pb.Heartbeat())  # the controller's own say nothing of it
@@ -668,8 +535,7 @@ def test_a_worker_asks_whether_it_belongs_to_its_elastic_job_and_knows_for_a_whi
         yield pb.ControllerMessage(heartbeat=pb.Heartbeat(number=number))
         done.wait(20)
 
-    session = play(script)
-    session.join(REQUEST, timeout_s=10)
+    session = joined(play, talks)
     assert not session.confirm(timeout_s=0.3)
     assert asked.is_set()
     done.set()
@@ -680,15 +546,14 @@ def test_a_worker_asks_whether_it_belongs_to_its_elastic_job_and_knows_for_a_whi
 def test_a_lease_runs_out_while_the_machine_is_suspended(play: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """All other clocks stand still then, and the others go on without this worker."""
 
-    def script(talk: Conversation) -> Iterator[pb.ControllerMessage]:
+    def talks(talk: Conversation) -> Iterator[pb.ControllerMessage]:
         talk.expect("join")
-        yield pb.ControllerMessage(ready=leased(300.0))
+        yield pb.ControllerMessage(ready=LEASED)
         yield pb.ControllerMessage(heartbeat=pb.Heartbeat(number=talk.expect("heartbeat").number))
         done.wait(20)
 
     done = threading.Event()
-    session = play(script)
-    session.join(REQUEST, timeout_s=10)
+    session = joined(play, talks)
     assert session.confirm(timeout_s=20)
     real, suspended = time.clock_gettime_ns, 3600 * NS
     monkeypatch.setattr(
@@ -699,14 +564,8 @@ def test_a_lease_runs_out_while_the_machine_is_suspended(play: Any, monkeypatch:
 
 
 def test_a_worker_whose_job_went_on_without_it_does_not_belong_to_it(play: Any) -> None:
-    def script(talk: Conversation) -> Iterator[pb.ControllerMessage]:
-        talk.expect("join")
-        yield pb.ControllerMessage(ready=leased(300.0))
-        talk.expect("heartbeat")
-        yield pb.ControllerMessage(ended=pb.Ended(reason="it goes on without rank 1", rank=1))
-
-    session = play(script)
-    session.join(REQUEST, timeout_s=10)
+    ended = pb.Ended(reason="it goes on without rank 1", rank=1)
+    session = joined(play, script("join", LEASED, "heartbeat", ended))
     assert not session.confirm(timeout_s=20)
 
 
@@ -715,14 +574,6 @@ def test_who_cannot_leave_as_the_controller_is_away_says_so(
     play: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("host_agent.session.FIRST_RETRY_NS", 60 * NS)
-
-    def script(talk: Conversation) -> Iterator[pb.ControllerMessage]:
-        talk.expect("join")
-        yield pb.ControllerMessage(ready=READY)
-        talk.expect("leave")
-        talk.drop()
-
-    session = play(script)
-    session.join(REQUEST, timeout_s=10)
+    session = joined(play, script("join", READY, "leave", DROP))
     with pytest.raises(ControllerUnreachableError, match=r"within 5 s: the controller at .* is out of reach"):
         session.leave(timeout_s=5)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from ipaddress import IPv4Address
+from typing import Any
 
 import pytest
 
@@ -11,13 +13,7 @@ from controller.api.messages import Join, RcParameters, Ready, Worker
 from host_agent import carriers, joining
 from host_agent.carriers import Transport, UserspaceCarrier, VerbsCarrier
 from host_agent.communicator import Communicator
-from host_agent.errors import (
-    InterfaceError,
-    JobEndedError,
-    JobRefusedError,
-    QueuePairTakenError,
-    UsageError,
-)
+from host_agent.errors import InterfaceError, JobEndedError, JobRefusedError, QueuePairTakenError, UsageError
 from host_agent.joining import take_place, transport_config
 from host_agent.netinfo import Interface
 from host_agent.transport import TransportConfig
@@ -64,6 +60,17 @@ def request(world_size: int = 4) -> Join:
         ),
         path_mtu_max=1024,
     )
+
+
+def at(monkeypatch: pytest.MonkeyPatch, session: Callable[..., Scripted]) -> None:
+    """Who joins finds an interface with jumbo frames, and this in place of a session."""
+    link = Interface(name="h2-eth0", mac=CONFIG.mac, ip=IPv4Address("10.1.0.2"), mtu=9000)
+    monkeypatch.setattr(joining, "ControllerSession", session)
+    monkeypatch.setattr(joining, "find_interface", lambda name, controller: link)
+
+
+def join(**how: Any) -> Communicator:
+    return Communicator.join("c:1", **{"job": "train", "rank": 1, "world_size": 4, **how})
 
 
 def test_the_connection_is_what_the_controller_said() -> None:
@@ -125,12 +132,10 @@ def test_qps_and_psns_are_fresh_and_the_path_mtu_is_what_the_link_carries(
         memberships.append(Scripted(JobRefusedError("no")))
         return memberships[-1]
 
-    link = Interface(name="h2-eth0", mac=CONFIG.mac, ip=IPv4Address("10.1.0.2"), mtu=9000)
-    monkeypatch.setattr(joining, "ControllerSession", session)
-    monkeypatch.setattr(joining, "find_interface", lambda name, controller: link)
+    at(monkeypatch, session)
     for path_mtu in (None, 512):
         with pytest.raises(JobRefusedError):
-            Communicator.join("c:1", job="train", rank=1, world_size=4, path_mtu=path_mtu)
+            join(path_mtu=path_mtu)
     first, second = (m.requests[0] for m in memberships)
     assert (first.path_mtu_max, second.path_mtu_max) == (4096, 512)
     one, two = first.worker, second.worker
@@ -140,22 +145,20 @@ def test_qps_and_psns_are_fresh_and_the_path_mtu_is_what_the_link_carries(
 
 def test_the_first_psn_can_be_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     membership = Scripted(JobRefusedError("no"))
-    link = Interface(name="h2-eth0", mac=CONFIG.mac, ip=IPv4Address("10.1.0.2"), mtu=1500)
-    monkeypatch.setattr(joining, "ControllerSession", lambda controller, tls: membership)
-    monkeypatch.setattr(joining, "find_interface", lambda name, controller: link)
+    at(monkeypatch, lambda controller, tls: membership)
     with pytest.raises(JobRefusedError):
-        Communicator.join("c:1", job="train", rank=1, world_size=4, first_psn=2**24 - 3, tenant="blue")
+        join(first_psn=2**24 - 3, tenant="blue")
     assert membership.requests[0].worker.psn_out == 2**24 - 3
     assert membership.requests[0].tenant == "blue"
     assert not membership.requests[0].rnr_nak
     for psn in (-1, 2**24):
         with pytest.raises(UsageError, match="is no PSN"):
-            Communicator.join("c:1", job="train", rank=1, world_size=4, first_psn=psn)
+            join(first_psn=psn)
 
 
 def test_a_transport_of_another_name_is_refused() -> None:
     with pytest.raises(UsageError, match="'tcp' is none of auto, userspace, verbs"):
-        Communicator.join("c:1", job="train", rank=1, world_size=4, transport="tcp")
+        join(transport="tcp")
 
 
 class FakeCarrier(VerbsCarrier):
@@ -184,12 +187,10 @@ def test_a_device_s_queue_pairs_exist_before_joining_and_their_numbers_are_joine
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     membership, carrier = Scripted(JobRefusedError("no")), FakeCarrier(FakeWire())
-    link = Interface(name="h2-eth0", mac=CONFIG.mac, ip=IPv4Address("10.1.0.2"), mtu=1500)
-    monkeypatch.setattr(joining, "ControllerSession", lambda controller, tls: membership)
-    monkeypatch.setattr(joining, "find_interface", lambda name, controller: link)
+    at(monkeypatch, lambda controller, tls: membership)
     monkeypatch.setattr(carriers, "choose_carrier", lambda transport, interface: carrier)
     with pytest.raises(JobRefusedError):
-        Communicator.join("c:1", job="train", rank=1, world_size=4, path_mtu=1024)
+        join(path_mtu=1024)
     asked = membership.requests[0]
     assert (asked.worker.qpn_out, asked.worker.qpn_in) == (0x21, 0x22)
     assert (asked.path_mtu_max, asked.rnr_nak) == (512, True)
@@ -231,18 +232,16 @@ class Lowest(FakeCarrier):
 
 def test_who_cannot_have_its_numbers_joins_with_others(monkeypatch: pytest.MonkeyPatch) -> None:
     device, memberships = Recycling(), list[Scripted]()
-    link = Interface(name="h2-eth0", mac=CONFIG.mac, ip=IPv4Address("10.1.0.2"), mtu=1500)
 
     def session(controller: str, *, tls: object) -> Scripted:
         taken = QueuePairTakenError("QP 0x20 of host h2 belongs to rank 0")
         memberships.append(Scripted(taken if len(memberships) < 3 else JobRefusedError("no")))
         return memberships[-1]
 
-    monkeypatch.setattr(joining, "ControllerSession", session)
-    monkeypatch.setattr(joining, "find_interface", lambda name, controller: link)
+    at(monkeypatch, session)
     monkeypatch.setattr(carriers, "choose_carrier", device.choose)
     with pytest.raises(JobRefusedError, match="no"):
-        Communicator.join("c:1", job="train", rank=1, world_size=4)
+        join()
     assert [m.requests[0].worker.qpn_out for m in memberships] == [0x20, 0x22, 0x24, 0x26]
     assert device.open == set()
 
@@ -252,7 +251,6 @@ def test_a_host_where_many_numbers_are_taken_for_ever_locks_nobody_out(
 ) -> None:
     """A worker that was killed on it keeps two of them."""
     device, taken, asked = Recycling(), {0x20 + 2 * killed for killed in range(100)}, list[int]()
-    link = Interface(name="h2-eth0", mac=CONFIG.mac, ip=IPv4Address("10.1.0.2"), mtu=1500)
 
     class Choosy(Scripted):
         def join(self, request: Join, *, timeout_s: float) -> Ready:
@@ -261,11 +259,10 @@ def test_a_host_where_many_numbers_are_taken_for_ever_locks_nobody_out(
                 raise QueuePairTakenError(f"QP {request.worker.qpn_out:#x} of host h2 belongs to rank 0")
             raise JobRefusedError("no")
 
-    monkeypatch.setattr(joining, "ControllerSession", lambda controller, tls: Choosy(ready_of(CONFIG)))
-    monkeypatch.setattr(joining, "find_interface", lambda name, controller: link)
+    at(monkeypatch, lambda controller, tls: Choosy(ready_of(CONFIG)))
     monkeypatch.setattr(carriers, "choose_carrier", device.choose)
     with pytest.raises(JobRefusedError, match="no"):
-        Communicator.join("c:1", job="train", rank=1, world_size=4)
+        join()
     assert asked == [*sorted(taken), 0x20 + 2 * len(taken)]
     assert device.made == len(asked), "what was refused is held, and not made again"
     assert device.open == set()
@@ -273,13 +270,11 @@ def test_a_host_where_many_numbers_are_taken_for_ever_locks_nobody_out(
 
 def test_who_never_can_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     refusal = QueuePairTakenError("QP 0x20 of host h2 belongs to rank 0")
-    link = Interface(name="h2-eth0", mac=CONFIG.mac, ip=IPv4Address("10.1.0.2"), mtu=1500)
-    monkeypatch.setattr(joining, "ControllerSession", lambda controller, tls: Scripted(refusal))
-    monkeypatch.setattr(joining, "find_interface", lambda name, controller: link)
+    at(monkeypatch, lambda controller, tls: Scripted(refusal))
     device = Recycling()
     monkeypatch.setattr(carriers, "choose_carrier", device.choose)
     with pytest.raises(JobRefusedError, match="belongs to rank 0"):
-        Communicator.join("c:1", job="train", rank=1, world_size=4)
+        join()
     assert device.open == set()
 
 

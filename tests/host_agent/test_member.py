@@ -306,11 +306,7 @@ SCRIPTS: dict[str, list[Row]] = {
     "a job that is over holds nobody": [*IDLE[:2], "stop", "start 0", "not wants 1"],
     "a job that is over hears nothing": [*IDLE[:2], "stop", (AGAIN, Pause(1), renewed(1))],
     "a job that is over connects nobody": [*IDLE[:3], ("stop", "not connected 1")],
-    "a job that is over settles nothing": [
-        "start 0",
-        (HoldAt(1, 1), "stop", "ended"),
-        "not settled 1",
-    ],
+    "a job that is over settles nothing": ["start 0", (HoldAt(1, 1), "stop", "ended"), "not settled 1"],
     "a job that is over asks for nothing": ["start 0", (RENEW, "stop"), "ended"],
     "behind 2^31 messages a generation goes by ring, which is told once": [
         f"mode_of {IN_NETWORK_LIMIT}",  # as it does

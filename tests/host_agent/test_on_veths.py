@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 
 from host_agent.communicator import Communicator
-from host_agent.errors import CommunicatorError, MismatchError, WorkerLostError
+from host_agent.errors import MismatchError, WorkerLostError
 from host_agent.quantisation import error_bound
 from host_agent.transport import RcDriver
 from simulation.rack import configs, job_of, routes_of
 from simulation.switch.slot_rules import SwitchModel
-from tests.host_agent.fakes import FakeController, FakeMembership, ready_of
+from tests.host_agent.fakes import FakeController, FakeMembership, on_all, ready_of
 
 pytestmark = [
     pytest.mark.emulation,
@@ -114,22 +114,11 @@ def rack(world_size: int, *, path_mtu: int = 1024) -> Iterator[list[Communicator
 
 
 def run(communicators: list[Communicator], work: Any) -> list[Any]:
-    results: list[Any] = [None] * len(communicators)
+    def target(c: Communicator) -> Any:
+        with c:
+            return work(c)
 
-    def target(c: Communicator) -> None:
-        try:
-            with c:
-                results[c.rank] = work(c)
-        except CommunicatorError as error:
-            results[c.rank] = error
-
-    threads = [threading.Thread(target=target, args=(c,)) for c in communicators]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-        assert not thread.is_alive(), "a rank hangs"
-    return results
+    return on_all(communicators, target)
 
 
 @pytest.mark.parametrize("world_size", [2, 4])

@@ -6,15 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from controller.api.messages import (
-    Abort,
-    Called,
-    Compare,
-    Ended,
-    Heartbeat,
-    Leave,
-    Left,
-)
+from controller.api.messages import Abort, Called, Compare, Ended, Heartbeat, Leave, Left
 from controller.jobs.comparing import LONGEST_CALL, Comparison
 from controller.jobs.job import Job
 from tests.controller.jobs.test_job import TIMING, running, token, told

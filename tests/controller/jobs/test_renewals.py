@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -39,22 +40,13 @@ from controller.jobs.effects import (
 from controller.jobs.job import Job
 from controller.jobs.renewals import Cause, Renewal
 from controller.jobs.specs import Member, Phase, Plan
-from tests.controller.jobs.test_job import PLAN, TIMING, member, ready, token
+from tests.controller.jobs.test_job import PLAN, TIMING, member, ready, running, token
 
 REASON = "switch s1 was restarted"
 
 
 def standing(renewal: int, collective: int, qp: int = 0x900) -> Renewing:
     return Renewing(renewal=renewal, qpn_out=qp, psn_out=5, qpn_in=qp + 1, collective=collective)
-
-
-def running(size: int, *, elastic: bool = False) -> Job:
-    job = ready(size)
-    job.spec = replace(job.spec, elastic=elastic)
-    for rank in range(size):
-        job.hear(rank, Up(), 0.0)
-    job.take_effects()
-    return job
 
 
 @pytest.mark.parametrize(
@@ -120,9 +112,10 @@ def test_a_job_that_is_ready_runs_when_it_is_renewed_and_one_that_is_over_is_not
         job.renew(81, Cause.SWITCH_RESTARTED, REASON, 1.0)
 
 
-def test_a_job_that_was_only_ready_for_a_restarted_controller_is_renewed_as_its_workers_tell() -> None:
-    """It could not save that the job had begun to run."""
-    job = ready(2)
+@pytest.mark.parametrize("made", [ready, running])
+def test_an_answer_to_a_renewal_that_nobody_knows_of_begins_one(made: Callable[[int], Job]) -> None:
+    """From before a restart, at which it was maybe not saved that the job ran; what is over says nothing."""
+    job = made(2)
     job.hear(0, standing(PLAN.generation - 1, 3), 0.0)
     assert job.take_effects() == []
     job.hear(0, standing(90, 3), 0.0)
@@ -131,19 +124,9 @@ def test_a_job_that_was_only_ready_for_a_restarted_controller_is_renewed_as_its_
     assert begun == [Cause.INTERRUPTED] * 2
 
 
-def test_an_answer_to_a_renewal_that_nobody_knows_of_begins_one() -> None:
-    """From before a restart of the controller; answers to what is over say nothing."""
-    job = running(2)
-    job.hear(0, standing(PLAN.generation - 1, 3), 0.0)
-    assert job.take_effects() == []
-    job.hear(0, standing(90, 3), 0.0)
-    (effect,) = job.take_effects()
-    assert isinstance(effect, Interrupted)
-    assert effect.cause is Cause.INTERRUPTED
-
-
 def test_of_two_that_die_at_once_each_has_its_own_reason() -> None:
-    job = running(3, elastic=True)
+    job = running(3)
+    job.spec = replace(job.spec, elastic=True)
     job.hear(0, Heartbeat(), 6.0)
     job.tick(6.0)
     lost = [effect for effect in job.take_effects() if isinstance(effect, Lost)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -47,7 +47,6 @@ from tests.controller.orchestration.test_registry import CONFIG, Bench, bench, c
 from tests.controller.told import heard, plan_of, ready_of
 
 __all__ = ["bench"]
-Run = Callable[..., None]
 
 
 def account(ready: Ready, who: Member, size: int) -> Account:
@@ -78,153 +77,120 @@ def all_resume(b: Bench, known: Sequence[Account]) -> list[Session]:
 
 async def all_leave(b: Bench, back: Sequence[Session]) -> None:
     """The job is over, and nothing of it is left."""
-    for session in back:
-        session.hear(Leave())
-    await b.registry.drain()
+    await b.leave(back)
     assert [heard(session)[-2:] for session in back] == [[Left(), None]] * len(back)
     assert (b.switch.of_jobs, b.used) == ({}, 0)
 
 
-def test_what_a_job_has_on_a_switch_stays_there_and_is_given_to_nobody(bench: Run) -> None:
-    async def test(b: Bench) -> None:
-        known = await run_job(b, 3)
-        entries, region = dict(b.switch.of_jobs), b.registry.job("train").places["s1"].region
-        qp = b.qp
-        await b.restart_on_a_new_database()
-        assert b.switch.of_jobs == entries
-        with pytest.raises(
-            ConflictError, match="belongs to a job on switch s1 that the controller's database"
-        ):
-            b.registry.sessions.join("other", 2, member(1, qp=qp))
-        other = ready_of((await b.run_job("other", 2))[0])
-        place = b.registry.job("other").places["s1"]
-        assert place.region.number != region.number
-        assert place.region.base >= region.end
-        assert other.generation > known[0].plan.generation
-        assert entries.items() <= b.switch.of_jobs.items()
-
-    bench(test)
+async def test_what_a_job_has_on_a_switch_stays_there_and_is_given_to_nobody(b: Bench) -> None:
+    known = await run_job(b, 3)
+    entries, region = dict(b.switch.of_jobs), b.registry.job("train").places["s1"].region
+    qp = b.qp
+    await b.restart_on_a_new_database()
+    assert b.switch.of_jobs == entries
+    with pytest.raises(ConflictError, match="belongs to a job on switch s1 that the controller's database"):
+        b.registry.sessions.join("other", 2, member(1, qp=qp))
+    other = ready_of((await b.run_job("other", 2))[0])
+    place = b.registry.job("other").places["s1"]
+    assert place.region.number != region.number
+    assert place.region.base >= region.end
+    assert other.generation > known[0].plan.generation
+    assert entries.items() <= b.switch.of_jobs.items()
 
 
-def test_the_workers_of_a_job_bring_it_back(bench: Run) -> None:
-    async def test(b: Bench) -> None:
-        known = await run_job(b, 3)
-        entries = dict(b.switch.of_jobs)
-        await b.restart_on_a_new_database()
-        back = all_resume(b, known)
-        assert [heard(session)[:2] for session in back] == [[Resumed(), Moved(0, Mode.IN_NETWORK, "")]] * 3
-        await b.pass_time(60.0, *back)
-        assert b.switch.of_jobs == entries
-        await b.restart()  # it is in the new database
-        back = [resume(b, one) for one in known]
-        await all_leave(b, back)
-
-    bench(test)
+async def test_the_workers_of_a_job_bring_it_back(b: Bench) -> None:
+    known = await run_job(b, 3)
+    entries = dict(b.switch.of_jobs)
+    await b.restart_on_a_new_database()
+    back = all_resume(b, known)
+    assert [heard(session)[:2] for session in back] == [[Resumed(), Moved(0, Mode.IN_NETWORK, "")]] * 3
+    await b.pass_time(60.0, *back)
+    assert b.switch.of_jobs == entries
+    await b.restart()  # it is in the new database
+    back = [resume(b, one) for one in known]
+    await all_leave(b, back)
 
 
-def test_a_job_by_ring_comes_back_too(bench: Run) -> None:
-    async def test(b: Bench) -> None:
-        known = await run_job(b, 33)
-        assert known[0].plan.mode is Mode.RING
-        await b.restart_on_a_new_database()
-        back = all_resume(b, known)
-        assert all(Resumed() in heard(session) for session in back)
-
-    bench(test)
+async def test_a_job_by_ring_comes_back_too(b: Bench) -> None:
+    known = await run_job(b, 33)
+    assert known[0].plan.mode is Mode.RING
+    await b.restart_on_a_new_database()
+    back = all_resume(b, known)
+    assert all(Resumed() in heard(session) for session in back)
 
 
-def test_who_does_not_come_to_tell_of_a_job_ends_it_for_those_who_did(bench: Run) -> None:
-    async def test(b: Bench) -> None:
-        known = await run_job(b, 3)
-        wanted = guards(b, "train")
-        await b.restart_on_a_new_database()
-        for one in known[:2]:
-            with pytest.raises(UnreachableError, match="new: it waits for rank"):
-                resume(b, one)
-        await b.pass_time(CONFIG.resume_timeout_s + 1)
-        with pytest.raises(NotFoundError, match="rank 2 did not come back within 30 s"):
-            resume(b, known[0])
-        assert wanted <= set(b.switch.of_jobs.values()), "the one that did not come may still send"
-        await b.registry.manager.push("s1", force=True)
-        assert (b.switch.of_jobs, b.used) == ({}, 0)
-
-    bench(test)
+async def test_who_does_not_come_to_tell_of_a_job_ends_it_for_those_who_did(b: Bench) -> None:
+    known = await run_job(b, 3)
+    wanted = guards(b, "train")
+    await b.restart_on_a_new_database()
+    for one in known[:2]:
+        with pytest.raises(UnreachableError, match="new: it waits for rank"):
+            resume(b, one)
+    await b.pass_time(CONFIG.resume_timeout_s + 1)
+    with pytest.raises(NotFoundError, match="rank 2 did not come back within 30 s"):
+        resume(b, known[0])
+    assert wanted <= set(b.switch.of_jobs.values()), "the one that did not come may still send"
+    await b.registry.manager.push("s1", force=True)
+    assert (b.switch.of_jobs, b.used) == ({}, 0)
 
 
-def test_a_switch_that_was_restarted_before_anybody_told_of_the_job_has_its_guards_and_it_is_renewed(
-    bench: Run,
+async def test_a_switch_that_was_restarted_before_anybody_told_of_the_job_has_its_guards_and_it_is_renewed(
+    b: Bench,
 ) -> None:
-    async def test(b: Bench) -> None:
-        known = await run_job(b, 2)
-        wanted = guards(b, "train")
-        await b.restart_on_a_new_database()
-        since = len(b.switch.log)
-        await comes_back(b)
-        assert not b.switch.routed_without(wanted, since=since)
-        assert set(b.switch.of_jobs.values()) == wanted
-        for session in all_resume(b, known):
-            (renew,) = (event for event in heard(session) if isinstance(event, Renew))
-            assert renew.renewal > known[0].plan.generation
-            assert renew.reason == "switch s1 was restarted, and has forgotten the job's sums"
-
-    bench(test)
+    known = await run_job(b, 2)
+    wanted = guards(b, "train")
+    await b.restart_on_a_new_database()
+    since = len(b.switch.log)
+    await comes_back(b)
+    assert not b.switch.routed_without(wanted, since=since)
+    assert set(b.switch.of_jobs.values()) == wanted
+    for session in all_resume(b, known):
+        (renew,) = (event for event in heard(session) if isinstance(event, Renew))
+        assert renew.renewal > known[0].plan.generation
+        assert renew.reason == "switch s1 was restarted, and has forgotten the job's sums"
 
 
-def test_a_job_that_was_lost_while_it_moved_is_renewed(bench: Run) -> None:
+async def test_a_job_that_was_lost_while_it_moved_is_renewed(b: Bench) -> None:
     """Some have heard that it runs by ring now, the others wait to hear it."""
-
-    async def test(b: Bench) -> None:
-        known = await run_job(b, 2)
-        await b.restart_on_a_new_database()
-        known[1] = replace(known[1], plan=replace(known[1].plan, mode=Mode.RING))
-        for session in all_resume(b, known):
-            assert any(isinstance(event, Renew) for event in heard(session))
-
-    bench(test)
+    known = await run_job(b, 2)
+    await b.restart_on_a_new_database()
+    known[1] = replace(known[1], plan=replace(known[1].plan, mode=Mode.RING))
+    for session in all_resume(b, known):
+        assert any(isinstance(event, Renew) for event in heard(session))
 
 
-def test_a_job_of_this_database_that_is_over_is_not_taken_over_again(bench: Run) -> None:
-    async def test(b: Bench) -> None:
-        known = await run_job(b, 2)
-        b.registry.delete_job("train")
-        b.registry.book.by_generation.clear()  # long ago
-        await b.pass_time(100.0)
-        with pytest.raises(NotFoundError, match="ended long ago"):
-            resume(b, known[0])
-
-    bench(test)
+async def test_a_job_of_this_database_that_is_over_is_not_taken_over_again(b: Bench) -> None:
+    known = await run_job(b, 2)
+    b.registry.delete_job("train")
+    b.registry.book.by_generation.clear()  # long ago
+    await b.pass_time(100.0)
+    with pytest.raises(NotFoundError, match="ended long ago"):
+        resume(b, known[0])
 
 
-def test_workers_that_tell_different_things_are_asked_again(bench: Run) -> None:
-    async def test(b: Bench) -> None:
-        known = await run_job(b, 2)
-        known[1] = replace(known[1], plan=replace(known[1].plan, window=4))
-        await b.restart_on_a_new_database()
-        for one in known:
-            with pytest.raises(UnreachableError):
-                resume(b, one)
-        await b.pass_time(CONFIG.resume_timeout_s + 1)
-        for one in known:
-            with pytest.raises(ConflictError, match="tell different things"):
-                resume(b, one)
-
-    bench(test)
+async def test_workers_that_tell_different_things_are_asked_again(b: Bench) -> None:
+    known = await run_job(b, 2)
+    known[1] = replace(known[1], plan=replace(known[1].plan, window=4))
+    await b.restart_on_a_new_database()
+    for one in known:
+        with pytest.raises(UnreachableError):
+            resume(b, one)
+    await b.pass_time(CONFIG.resume_timeout_s + 1)
+    for one in known:
+        with pytest.raises(ConflictError, match="tell different things"):
+            resume(b, one)
 
 
-def test_a_region_that_no_flow_tells_of_takes_no_slots(bench: Run) -> None:
+async def test_a_region_that_no_flow_tells_of_takes_no_slots(b: Bench) -> None:
     """Only guards are left of a job that had ended."""
-
-    async def test(b: Bench) -> None:
-        (first, *_) = await b.run_job("train", 3)
-        wanted = guards(b, "train")
-        first.hear(Abort("no more"))
-        await b.registry.drain()
-        await b.restart_on_a_new_database()
-        assert set(b.switch.of_jobs.values()) == wanted
-        (orphan,) = b.registry.places.orphans["s1"]
-        assert (orphan.place.region, orphan.generation) == (Region(0, 0, 0), None)
-
-    bench(test)
+    (first, *_) = await b.run_job("train", 3)
+    wanted = guards(b, "train")
+    first.hear(Abort("no more"))
+    await b.registry.drain()
+    await b.restart_on_a_new_database()
+    assert set(b.switch.of_jobs.values()) == wanted
+    (orphan,) = b.registry.places.orphans["s1"]
+    assert (orphan.place.region, orphan.generation) == (Region(0, 0, 0), None)
 
 
 @pytest.mark.parametrize(
@@ -271,31 +237,27 @@ def test_what_no_controller_can_have_said_is_refused(changes: dict[str, Any]) ->
         Account.of(CONFIG, from_proto(Resume, message))
 
 
-def test_an_elastic_job_stays_elastic_also_where_its_workers_did_not_say_so(bench: Run) -> None:
+async def test_an_elastic_job_stays_elastic_also_where_its_workers_did_not_say_so(b: Bench) -> None:
     """Their leases go on, which no result is returned without."""
-
-    async def test(b: Bench) -> None:
-        b.registry.create_job(JobSpec(name="train", world_size=2, elastic=True))
-        sessions = await b.run_job("train", 2)
-        host = CONFIG.hosts[0]
-        worker = Worker(rank=0, mac=host.mac, ip=host.ip, qpn_out=b.qp, psn_out=0, qpn_in=b.qp + 1)
-        told = ready_of(sessions[0])
-        known = Account.of(
-            CONFIG,
-            Resume(
-                job="train",
-                generation=told.generation,
-                rank=0,
-                token=told.resume_token,
-                joined=Join(job="train", world_size=2, worker=worker, path_mtu_max=1024),
-                ready=told,
-            ),
-        )
-        assert known is not None
-        assert told.lease_s > 0
-        assert known.spec.elastic
-
-    bench(test)
+    b.registry.create_job(JobSpec(name="train", world_size=2, elastic=True))
+    sessions = await b.run_job("train", 2)
+    host = CONFIG.hosts[0]
+    worker = Worker(rank=0, mac=host.mac, ip=host.ip, qpn_out=b.qp, psn_out=0, qpn_in=b.qp + 1)
+    told = ready_of(sessions[0])
+    known = Account.of(
+        CONFIG,
+        Resume(
+            job="train",
+            generation=told.generation,
+            rank=0,
+            token=told.resume_token,
+            joined=Join(job="train", world_size=2, worker=worker, path_mtu_max=1024),
+            ready=told,
+        ),
+    )
+    assert known is not None
+    assert told.lease_s > 0
+    assert known.spec.elastic
 
 
 TOKEN = "a token of sixteen letters"
@@ -340,188 +302,161 @@ async def run_created(b: Bench) -> list[Account]:
 
 
 @pytest.mark.parametrize("known_as", ["created", "created anew", "created otherwise", "ended", "nothing"])
-def test_a_job_that_was_created_comes_back_as_that(bench: Run, tmp_path: Path, known_as: str) -> None:
-    async def test(b: Bench) -> None:
-        b.registry.create_job(CREATED)
-        if known_as == "ended":
-            for one in await run_created(b):
-                session = b.registry.job("train").sessions[one.member.rank]
-                assert isinstance(session, Session)
-                session.hear(Leave())
-            await b.registry.drain()
-            assert b.used == 0
-        copy = tmp_path / "backup.db"
-        if known_as in ("created", "ended"):
-            with contextlib.closing(sqlite3.connect(copy)) as target:
-                b.store.connection.backup(target)
-        known = await run_created(b)
-        entries = dict(b.switch.of_jobs)
-        await b.restart(copy)
-        if known_as.startswith("created "):
-            b.registry.create_job(
-                CREATED if known_as == "created anew" else JobSpec(name="train", world_size=2)
-            )
-        back = all_resume(b, known)
-        assert [heard(session)[0] for session in back] == [Resumed()] * 3
-        await b.restart()
-        b.registry.listens()
-        running = b.registry.job("train")
-        spec = running.job.spec
-        assert running.generation == known[0].plan.generation
-        assert replace(spec, token_hash="") == replace(CREATED, token_hash="")
-        assert tokens.matches(TOKEN, spec.token_hash)
-        assert running.job.explicit
-        back = [resume(b, one) for one in known]
-        await b.pass_time(10.0, *back)
-        assert b.switch.of_jobs == entries
-        back[0].broken()  # seen, as in each job: a worker is lost, and later another one
-        await b.pass_time(10.0, *back[1:])
-        for session in back[1:]:
-            assert any(isinstance(event, Renew) for event in heard(session))
-        back[1].hear(Abort("no more"))
-        (ended,) = [event for event in heard(back[2]) if isinstance(event, Ended)]
-        assert "1 worker is left, and the job needs 2" in ended.reason
-
-    bench(test)
+async def test_a_job_that_was_created_comes_back_as_that(b: Bench, tmp_path: Path, known_as: str) -> None:
+    b.registry.create_job(CREATED)
+    if known_as == "ended":
+        for one in await run_created(b):
+            session = b.registry.job("train").sessions[one.member.rank]
+            assert isinstance(session, Session)
+            session.hear(Leave())
+        await b.registry.drain()
+        assert b.used == 0
+    copy = tmp_path / "backup.db"
+    if known_as in ("created", "ended"):
+        with contextlib.closing(sqlite3.connect(copy)) as target:
+            b.store.connection.backup(target)
+    known = await run_created(b)
+    entries = dict(b.switch.of_jobs)
+    await b.restart(copy)
+    if known_as.startswith("created "):
+        b.registry.create_job(CREATED if known_as == "created anew" else JobSpec(name="train", world_size=2))
+    back = all_resume(b, known)
+    assert [heard(session)[0] for session in back] == [Resumed()] * 3
+    await b.restart()
+    b.registry.listens()
+    running = b.registry.job("train")
+    spec = running.job.spec
+    assert running.generation == known[0].plan.generation
+    assert replace(spec, token_hash="") == replace(CREATED, token_hash="")
+    assert tokens.matches(TOKEN, spec.token_hash)
+    assert running.job.explicit
+    back = [resume(b, one) for one in known]
+    await b.pass_time(10.0, *back)
+    assert b.switch.of_jobs == entries
+    back[0].broken()  # seen, as in each job: a worker is lost, and later another one
+    await b.pass_time(10.0, *back[1:])
+    for session in back[1:]:
+        assert any(isinstance(event, Renew) for event in heard(session))
+    back[1].hear(Abort("no more"))
+    (ended,) = [event for event in heard(back[2]) if isinstance(event, Ended)]
+    assert "1 worker is left, and the job needs 2" in ended.reason
 
 
-def test_a_job_that_others_are_joining_is_in_the_way_until_they_have_gone(bench: Run) -> None:
-    async def test(b: Bench) -> None:
-        known = await run_job(b, 2)
-        await b.restart_on_a_new_database()
-        other = b.registry.sessions.join("train", 5, member(3, qp=0x700))
-        with pytest.raises(UnreachableError):
-            resume(b, known[0])
-        with pytest.raises(ConflictError, match="another job has that name now"):
-            resume(b, known[1])
-        other.broken()
-        all_back = [resume(b, one) for one in known]
-        assert all(Resumed() in heard(session) for session in all_back)
-
-    bench(test)
+async def test_a_job_that_others_are_joining_is_in_the_way_until_they_have_gone(b: Bench) -> None:
+    known = await run_job(b, 2)
+    await b.restart_on_a_new_database()
+    other = b.registry.sessions.join("train", 5, member(3, qp=0x700))
+    with pytest.raises(UnreachableError):
+        resume(b, known[0])
+    with pytest.raises(ConflictError, match="another job has that name now"):
+        resume(b, known[1])
+    other.broken()
+    all_back = [resume(b, one) for one in known]
+    assert all(Resumed() in heard(session) for session in all_back)
 
 
-def test_workers_of_a_job_that_was_created_for_a_tenant_need_not_all_say_whose_it_is(bench: Run) -> None:
-    async def test(b: Bench) -> None:
-        known = await run_job(b, 2)
-        known[1] = replace(known[1], spec=replace(known[1].spec, tenant="blue"))
-        await b.restart_on_a_new_database()
-        all_resume(b, known)
-        assert b.registry.job("train").job.spec.tenant == "blue"
-
-    bench(test)
+async def test_workers_of_a_job_that_was_created_for_a_tenant_need_not_all_say_whose_it_is(b: Bench) -> None:
+    known = await run_job(b, 2)
+    known[1] = replace(known[1], spec=replace(known[1].spec, tenant="blue"))
+    await b.restart_on_a_new_database()
+    all_resume(b, known)
+    assert b.registry.job("train").job.spec.tenant == "blue"
 
 
 @pytest.mark.parametrize("rank", [1, 2])
-def test_one_that_tells_something_else_does_not_keep_the_others_from_their_job(bench: Run, rank: int) -> None:
-    async def test(b: Bench) -> None:
-        known = await run_job(b, 2)
-        other = replace(
-            known[1],
-            plan=replace(known[1].plan, window=4, ring=tuple(range(rank + 1))),
-            member=replace(known[1].member, rank=rank),
-        )
-        await b.restart_on_a_new_database()
-        with pytest.raises(ControllerError):
-            resume(b, other)
-        all_resume(b, known)
-
-    bench(test)
-
-
-def test_the_controller_holds_no_stop_of_its_own_against_who_has_still_to_tell_of_a_job(bench: Run) -> None:
-    async def test(b: Bench) -> None:
-        known = await run_job(b, 2)
-        await b.restart_on_a_new_database()
-        await b.pass_time(1.0)
-        with pytest.raises(UnreachableError):
-            resume(b, known[0])
-        b.now += 100.0  # stopped
-        with pytest.raises(UnreachableError):
-            resume(b, known[0])
-        b.registry.tick()
-        with pytest.raises(UnreachableError):
-            resume(b, known[0])
-        resume(b, known[1])
-
-    bench(test)
+async def test_one_that_tells_something_else_does_not_keep_the_others_from_their_job(
+    b: Bench, rank: int
+) -> None:
+    known = await run_job(b, 2)
+    other = replace(
+        known[1],
+        plan=replace(known[1].plan, window=4, ring=tuple(range(rank + 1))),
+        member=replace(known[1].member, rank=rank),
+    )
+    await b.restart_on_a_new_database()
+    with pytest.raises(ControllerError):
+        resume(b, other)
+    all_resume(b, known)
 
 
-def test_a_job_that_is_taken_over_gives_up_queue_pairs_that_another_has_by_now(bench: Run) -> None:
+async def test_the_controller_holds_no_stop_of_its_own_against_who_has_still_to_tell_of_a_job(
+    b: Bench,
+) -> None:
+    known = await run_job(b, 2)
+    await b.restart_on_a_new_database()
+    await b.pass_time(1.0)
+    with pytest.raises(UnreachableError):
+        resume(b, known[0])
+    b.now += 100.0  # stopped
+    with pytest.raises(UnreachableError):
+        resume(b, known[0])
+    b.registry.tick()
+    with pytest.raises(UnreachableError):
+        resume(b, known[0])
+    resume(b, known[1])
+
+
+async def test_a_job_that_is_taken_over_gives_up_queue_pairs_that_another_has_by_now(b: Bench) -> None:
     """By ring, nothing on a switch tells that they are in use."""
-
-    async def test(b: Bench) -> None:
-        for _ in range(5):
-            b.store.next_generation()  # a clock that was set back: the new database gives it out later
-        known = await run_job(b, 33)
-        qp = b.qp
-        await b.restart_on_a_new_database()
-        b.qp = qp - 2
-        await b.run_job("other", 2)
-        back = all_resume(b, known)
-        assert all(any(isinstance(event, Renew) for event in heard(session)) for session in back)
-
-    bench(test)
+    for _ in range(5):
+        b.store.next_generation()  # a clock that was set back: the new database gives it out later
+    known = await run_job(b, 33)
+    qp = b.qp
+    await b.restart_on_a_new_database()
+    b.qp = qp - 2
+    await b.run_job("other", 2)
+    back = all_resume(b, known)
+    assert all(any(isinstance(event, Renew) for event in heard(session)) for session in back)
 
 
-def test_what_a_switch_holds_of_others_is_not_taken_from_them(bench: Run) -> None:
+async def test_what_a_switch_holds_of_others_is_not_taken_from_them(b: Bench) -> None:
     """A job is told of under the generation of another one."""
-
-    async def test(b: Bench) -> None:
-        known = await run_job(b, 2)
-        entries = dict(b.switch.of_jobs)
-        await b.restart_on_a_new_database()
-        host = member(7, qp=0x5000)
-        forged = Account(
-            spec=JobSpec(name="other", world_size=1),
-            plan=replace(known[0].plan, mode=Mode.RING, ring=(0,)),
-            member=replace(host, rank=0),
-            token=b"x" * 16,
-        )
-        with pytest.raises(ConflictError):
-            b.registry.sessions.resume("other", forged.plan.generation, 0, forged.token, forged)
-        await b.registry.drain()
-        assert b.switch.of_jobs == entries
-        all_resume(b, known)
-        assert b.switch.of_jobs == entries
-
-    bench(test)
+    known = await run_job(b, 2)
+    entries = dict(b.switch.of_jobs)
+    await b.restart_on_a_new_database()
+    host = member(7, qp=0x5000)
+    forged = Account(
+        spec=JobSpec(name="other", world_size=1),
+        plan=replace(known[0].plan, mode=Mode.RING, ring=(0,)),
+        member=replace(host, rank=0),
+        token=b"x" * 16,
+    )
+    with pytest.raises(ConflictError):
+        b.registry.sessions.resume("other", forged.plan.generation, 0, forged.token, forged)
+    await b.registry.drain()
+    assert b.switch.of_jobs == entries
+    all_resume(b, known)
+    assert b.switch.of_jobs == entries
 
 
-def test_a_program_is_not_loaded_anew_beneath_a_job_that_is_to_come_back_unless_forced(bench: Run) -> None:
-    async def test(b: Bench) -> None:
-        await run_job(b, 2)
-        entries = dict(b.switch.of_jobs)
-        await b.restart_on_a_new_database()
-        with pytest.raises(NotPossibleError, match="that the controller's database does not know"):
-            await b.registry.manager.push("s1", force=False)
-        assert b.switch.of_jobs == entries
-        await b.registry.manager.push("s1", force=True)
-        assert b.switch.of_jobs == {}
+async def test_a_program_is_not_loaded_anew_beneath_a_job_that_is_to_come_back_unless_forced(
+    b: Bench,
+) -> None:
+    await run_job(b, 2)
+    entries = dict(b.switch.of_jobs)
+    await b.restart_on_a_new_database()
+    with pytest.raises(NotPossibleError, match="that the controller's database does not know"):
+        await b.registry.manager.push("s1", force=False)
+    assert b.switch.of_jobs == entries
+    await b.registry.manager.push("s1", force=True)
+    assert b.switch.of_jobs == {}
 
-    bench(test)
 
-
-def test_a_database_from_a_backup_takes_over_what_was_set_up_after_it(bench: Run, tmp_path: Path) -> None:
-    async def test(b: Bench) -> None:
-        first = await b.run_job("first", 2)
-        for session in first:
-            session.hear(Leave())
-        await b.registry.drain()
-        copy = tmp_path / "backup.db"
-        with sqlite3.connect(copy) as target:
-            b.store.connection.backup(target)
-        known = await run_job(b, 3)
-        entries = dict(b.switch.of_jobs)
-        b.registry.stop()
-        await b.registry.drain()
-        b.store.close()
-        b.path = copy
-        b.registry = b._start()
-        await b.settled()
-        assert b.switch.of_jobs == entries
-        back = all_resume(b, known)
-        assert [heard(session)[0] for session in back] == [Resumed()] * 3
-        assert b.switch.of_jobs == entries
-
-    bench(test)
+async def test_a_database_from_a_backup_takes_over_what_was_set_up_after_it(b: Bench, tmp_path: Path) -> None:
+    first = await b.run_job("first", 2)
+    await b.leave(first)
+    copy = tmp_path / "backup.db"
+    with sqlite3.connect(copy) as target:
+        b.store.connection.backup(target)
+    known = await run_job(b, 3)
+    entries = dict(b.switch.of_jobs)
+    b.registry.stop()
+    await b.registry.drain()
+    b.store.close()
+    b.path = copy
+    b.registry = b._start()
+    await b.settled()
+    assert b.switch.of_jobs == entries
+    back = all_resume(b, known)
+    assert [heard(session)[0] for session in back] == [Resumed()] * 3
+    assert b.switch.of_jobs == entries

@@ -37,7 +37,7 @@ from controller.orchestration.sessions import Session
 from controller.service import views
 from controller.slots.admission import Quotas, TenantQuota
 from controller.switches.updates import SwitchError
-from tests.controller.orchestration.test_registry import CONFIG, PATIENCE_S, Bench, Run, member
+from tests.controller.orchestration.test_registry import CONFIG, PATIENCE_S, Bench, member
 from tests.controller.orchestration.test_registry import bench as bench
 from tests.controller.spine_leaf import FabricBench, fabric
 from tests.controller.told import ended_of, heard, plan_of
@@ -82,11 +82,7 @@ class Agents:
                     qpn = next(FRESH_QPNS)
                     psn = self.psn + rank
                     self.stands[rank] = Renewing(
-                        renewal=event.renewal,
-                        qpn_out=qpn,
-                        psn_out=psn,
-                        qpn_in=qpn + 1,
-                        collective=self.next,
+                        renewal=event.renewal, qpn_out=qpn, psn_out=psn, qpn_in=qpn + 1, collective=self.next
                     )
                     session.hear(self.stands[rank])
                 elif isinstance(event, Renewed):
@@ -144,318 +140,275 @@ def first_psns(b: Bench) -> list[int]:
     return [dict(e.params)["first_psn"] for e in entries if e.action.endswith("data_flow")]
 
 
-def test_a_job_without_room_waits_on_the_ring_and_moves_in_when_another_leaves(bench: Run) -> None:
-    async def test(b: Bench) -> None:
-        jobs = [await start(b, f"job{i}", **FULL) for i in range(8)]
-        late = await start(b, "late", **FULL)
-        last = await start(b, "last", **FULL)
-        await go(b, *jobs, late, last)
-        assert (late.plan.mode, late.mode) == (Mode.RING, Mode.RING)
-        why = "needs 1024 slots on switch s1; 8192 of 8192 in use by 8 jobs"
-        assert late.plan.mode_reason == why
-        b.now += 3
-        waiting = waitlisted(b, "late")
-        assert waiting == pb.Waitlisted(position=1, reason=why, waiting_s=3.0)
-        behind = waitlisted(b, "last")
-        assert behind is not None
-        assert (behind.position, behind.reason) == (2, "waits behind job late for slots on s1")
-        assert waitlisted(b, "job0") is None
-        jobs[3].leave()
-        await go(b, *jobs, late, last)
-        assert (late.mode, late.reason) == (Mode.IN_NETWORK, "")
-        assert waitlisted(b, "late") is None
-        assert sorted(psn for psn in first_psns(b) if psn >= 0x100) == [0x100, 0x101]
-        info = views.job_info(b.registry, b.registry.job("late"))
-        assert (info.mode, info.mode_reason, len(info.places)) == (pb.IN_NETWORK, "", 1)
-        assert not switched(last)
-        late.leave()
-        await go(b, *jobs, late, last)
-        assert switched(last)
-
-    bench(test)
+async def test_a_job_without_room_waits_on_the_ring_and_moves_in_when_another_leaves(b: Bench) -> None:
+    jobs = [await start(b, f"job{i}", **FULL) for i in range(8)]
+    late = await start(b, "late", **FULL)
+    last = await start(b, "last", **FULL)
+    await go(b, *jobs, late, last)
+    assert (late.plan.mode, late.mode) == (Mode.RING, Mode.RING)
+    why = "needs 1024 slots on switch s1; 8192 of 8192 in use by 8 jobs"
+    assert late.plan.mode_reason == why
+    b.now += 3
+    waiting = waitlisted(b, "late")
+    assert waiting == pb.Waitlisted(position=1, reason=why, waiting_s=3.0)
+    behind = waitlisted(b, "last")
+    assert behind is not None
+    assert (behind.position, behind.reason) == (2, "waits behind job late for slots on s1")
+    assert waitlisted(b, "job0") is None
+    jobs[3].leave()
+    await go(b, *jobs, late, last)
+    assert (late.mode, late.reason) == (Mode.IN_NETWORK, "")
+    assert waitlisted(b, "late") is None
+    assert sorted(psn for psn in first_psns(b) if psn >= 0x100) == [0x100, 0x101]
+    info = views.job_info(b.registry, b.registry.job("late"))
+    assert (info.mode, info.mode_reason, len(info.places)) == (pb.IN_NETWORK, "", 1)
+    assert not switched(last)
+    late.leave()
+    await go(b, *jobs, late, last)
+    assert switched(last)
 
 
-def test_sixteen_jobs_that_wait_get_in_as_soon_as_there_is_room_for_each(bench: Run) -> None:
+async def test_sixteen_jobs_that_wait_get_in_as_soon_as_there_is_room_for_each(b: Bench) -> None:
     """Each is moved once; nobody is asked to pause without being moved."""
-
-    async def test(b: Bench) -> None:
-        holding = [await start(b, f"job{i}", **FULL) for i in range(8)]
-        waiting = [await start(b, f"wait{i:02}", window=4, message_packets=64) for i in range(16)]
-        everybody = [*holding, *waiting]
+    holding = [await start(b, f"job{i}", **FULL) for i in range(8)]
+    waiting = [await start(b, f"wait{i:02}", window=4, message_packets=64) for i in range(16)]
+    everybody = [*holding, *waiting]
+    await go(b, *everybody)
+    assert [job.mode for job in waiting] == [Mode.RING] * 16
+    for place, job in enumerate(holding, 1):
+        job.leave()
         await go(b, *everybody)
-        assert [job.mode for job in waiting] == [Mode.RING] * 16
-        for place, job in enumerate(holding, 1):
-            job.leave()
-            await go(b, *everybody)
-            assert [w.mode for w in waiting].count(Mode.IN_NETWORK) == 2 * place
-            assert all(w.mode is Mode.IN_NETWORK for w in waiting[: 2 * place])
-        for job in waiting:
-            assert sum(isinstance(event, Pause) for event in job.heard) == 2  # one a worker
-        assert b.used == 8192
-
-    bench(test)
+        assert [w.mode for w in waiting].count(Mode.IN_NETWORK) == 2 * place
+        assert all(w.mode is Mode.IN_NETWORK for w in waiting[: 2 * place])
+    for job in waiting:
+        assert sum(isinstance(event, Pause) for event in job.heard) == 2  # one a worker
+    assert b.used == 8192
 
 
-def test_a_job_over_its_quota_gets_a_smaller_window_and_one_that_asked_for_more_stays_on_the_ring(
-    bench: Run,
+async def test_a_job_over_its_quota_gets_a_smaller_window_and_one_that_asked_for_more_stays_on_the_ring(
+    b: Bench,
 ) -> None:
-    async def test(b: Bench) -> None:
-        b.registry.waitlist.set_quotas(Quotas(job_slots=100, tenants={"blue": TenantQuota(slots=16)}))
-        usual = await start(b, "usual")
-        assert (usual.plan.mode, usual.plan.window, usual.plan.message_packets) == (Mode.IN_NETWORK, 4, 8)
-        small = await start(b, "small", tenant="blue")
-        assert (small.plan.mode, small.plan.slots) == (Mode.IN_NETWORK, 16)
-        large = await start(b, "large", **FULL)
-        assert large.plan.mode is Mode.RING
-        assert large.plan.mode_reason.startswith(
-            "it needs 1024 slots, over the quota of 100 a job: it stays on"
-        )
-        assert waitlisted(b, "large") is None
-        await start(b, "more", tenant="blue")
-        waiting = waitlisted(b, "more")
-        assert waiting is not None
-        assert waiting.reason == "tenant blue has 16 of its 16 slots"
-        b.registry.waitlist.set_quotas(None)
-        await go(b, usual, large)
-        assert large.mode is Mode.IN_NETWORK
-
-    bench(test)
+    b.registry.waitlist.set_quotas(Quotas(job_slots=100, tenants={"blue": TenantQuota(slots=16)}))
+    usual = await start(b, "usual")
+    assert (usual.plan.mode, usual.plan.window, usual.plan.message_packets) == (Mode.IN_NETWORK, 4, 8)
+    small = await start(b, "small", tenant="blue")
+    assert (small.plan.mode, small.plan.slots) == (Mode.IN_NETWORK, 16)
+    large = await start(b, "large", **FULL)
+    assert large.plan.mode is Mode.RING
+    assert large.plan.mode_reason.startswith("it needs 1024 slots, over the quota of 100 a job: it stays on")
+    assert waitlisted(b, "large") is None
+    await start(b, "more", tenant="blue")
+    waiting = waitlisted(b, "more")
+    assert waiting is not None
+    assert waiting.reason == "tenant blue has 16 of its 16 slots"
+    b.registry.waitlist.set_quotas(None)
+    await go(b, usual, large)
+    assert large.mode is Mode.IN_NETWORK
 
 
-def test_a_job_that_must_run_in_the_network_is_refused_as_ever(bench: Run) -> None:
-    async def test(b: Bench) -> None:
-        b.registry.waitlist.set_quotas(Quotas(job_slots=100))
-        b.registry.create_job(
-            JobSpec(name="must", world_size=2, mode=Mode.IN_NETWORK, window=8, message_packets=16)
-        )
-        sessions = [b.registry.sessions.join("must", 2, member(rank)) for rank in range(2)]
-        await b.registry.drain()
-        assert "it must run in the network, but it needs 256 slots" in ended_of(sessions[0]).reason
-
-    bench(test)
+async def test_a_job_that_must_run_in_the_network_is_refused_as_ever(b: Bench) -> None:
+    b.registry.waitlist.set_quotas(Quotas(job_slots=100))
+    b.registry.create_job(
+        JobSpec(name="must", world_size=2, mode=Mode.IN_NETWORK, window=8, message_packets=16)
+    )
+    sessions = [b.registry.sessions.join("must", 2, member(rank)) for rank in range(2)]
+    await b.registry.drain()
+    assert "it must run in the network, but it needs 256 slots" in ended_of(sessions[0]).reason
 
 
-def test_workers_of_one_job_name_one_tenant(bench: Run) -> None:
-    async def test(b: Bench) -> None:
-        b.registry.sessions.join("train", 2, member(0), "blue")
-        with pytest.raises(InvalidRequestError, match=r"is of tenant blue, but .* says red"):
-            b.registry.sessions.join("train", 2, member(1), "red")
-        with pytest.raises(InvalidRequestError, match="is no tenant's name"):
-            b.registry.sessions.join("other", 2, member(1, qp=0x900), "a b")
-        b.registry.sessions.join("train", 2, member(1), "blue")
-        assert views.job_info(b.registry, b.registry.job("train")).spec.tenant == "blue"
-        b.registry.sessions.join("usual", 2, member(0, qp=0x500), "default")
-        b.registry.sessions.join("usual", 2, member(1, qp=0x500))
-
-    bench(test)
+async def test_workers_of_one_job_name_one_tenant(b: Bench) -> None:
+    b.registry.sessions.join("train", 2, member(0), "blue")
+    with pytest.raises(InvalidRequestError, match=r"is of tenant blue, but .* says red"):
+        b.registry.sessions.join("train", 2, member(1), "red")
+    with pytest.raises(InvalidRequestError, match="is no tenant's name"):
+        b.registry.sessions.join("other", 2, member(1, qp=0x900), "a b")
+    b.registry.sessions.join("train", 2, member(1), "blue")
+    assert views.job_info(b.registry, b.registry.job("train")).spec.tenant == "blue"
+    b.registry.sessions.join("usual", 2, member(0, qp=0x500), "default")
+    b.registry.sessions.join("usual", 2, member(1, qp=0x500))
 
 
-def test_a_switch_that_refuses_is_tried_again_and_the_job_goes_on_meanwhile(bench: Run) -> None:
-    async def test(b: Bench) -> None:
-        jobs = [await start(b, f"job{i}", **FULL) for i in range(8)]
-        late = await start(b, "late", **FULL)
-        b.switch.fails = SwitchError("switch s1: table full")
-        jobs[0].leave()
-        await go(b, late)
-        assert (late.mode, late.reason) == (Mode.RING, "switch s1: table full")
-        waiting = waitlisted(b, "late")
-        assert waiting is not None
-        assert waiting.reason == "switch s1: table full; tried again in 1 s"
-        assert b.used == 7 * 1024
-        for _ in range(4):
-            b.now += 0.5
-            for job in (*jobs[1:], late):
-                for session in job.sessions:
-                    session.hear(Heartbeat())
-            b.registry.tick()
-            await go(b, *jobs, late)
-        assert late.mode is Mode.IN_NETWORK
-
-    bench(test)
+async def test_a_switch_that_refuses_is_tried_again_and_the_job_goes_on_meanwhile(b: Bench) -> None:
+    jobs = [await start(b, f"job{i}", **FULL) for i in range(8)]
+    late = await start(b, "late", **FULL)
+    b.switch.fails = SwitchError("switch s1: table full")
+    jobs[0].leave()
+    await go(b, late)
+    assert (late.mode, late.reason) == (Mode.RING, "switch s1: table full")
+    waiting = waitlisted(b, "late")
+    assert waiting is not None
+    assert waiting.reason == "switch s1: table full; tried again in 1 s"
+    assert b.used == 7 * 1024
+    for _ in range(4):
+        b.now += 0.5
+        for job in (*jobs[1:], late):
+            for session in job.sessions:
+                session.hear(Heartbeat())
+        b.registry.tick()
+        await go(b, *jobs, late)
+    assert late.mode is Mode.IN_NETWORK
 
 
-def test_a_defect_while_the_switch_is_written_keeps_nobody_held(
-    bench: Run, caplog: pytest.LogCaptureFixture
+async def test_a_defect_while_the_switch_is_written_keeps_nobody_held(
+    b: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def test(b: Bench) -> None:
-        jobs = [await start(b, f"job{i}", **FULL) for i in range(8)]
-        late = await start(b, "late", **FULL)
-        b.switch.fails = RuntimeError("nobody thought of this")
-        jobs[0].leave()
-        await go(b, late)
-        assert b.registry.job("late").job.move is None
-        assert late.mode is Mode.RING
-        assert "a defect in the controller" in late.reason
-        assert "nobody thought of this" in caplog.text
-        assert b.used == 7 * 1024
-
-    bench(test)
+    jobs = [await start(b, f"job{i}", **FULL) for i in range(8)]
+    late = await start(b, "late", **FULL)
+    b.switch.fails = RuntimeError("nobody thought of this")
+    jobs[0].leave()
+    await go(b, late)
+    assert b.registry.job("late").job.move is None
+    assert late.mode is Mode.RING
+    assert "a defect in the controller" in late.reason
+    assert "nobody thought of this" in caplog.text
+    assert b.used == 7 * 1024
 
 
-def test_a_job_that_dies_while_it_is_moved_leaves_nothing_and_the_next_gets_in(bench: Run) -> None:
-    async def test(b: Bench) -> None:
-        jobs = [await start(b, f"job{i}", **FULL) for i in range(8)]
-        late, last = await start(b, "late", **FULL), await start(b, "last", **FULL)
-        late.silent = {1}
-        jobs[0].leave()
-        await go(b, late, last)
-        assert b.registry.job("late").job.move is not None
-        assert not switched(last)
-        waiting = waitlisted(b, "late")
-        assert waiting is not None
-        assert waiting.reason == "is being moved in"
-        late.sessions[1].hear(Abort("no more"))
-        await go(b, late, last)
-        assert switched(last)
-        assert not b.registry.job("late").places
-        assert b.used == 8192
-
-    bench(test)
+async def test_a_job_that_dies_while_it_is_moved_leaves_nothing_and_the_next_gets_in(b: Bench) -> None:
+    jobs = [await start(b, f"job{i}", **FULL) for i in range(8)]
+    late, last = await start(b, "late", **FULL), await start(b, "last", **FULL)
+    late.silent = {1}
+    jobs[0].leave()
+    await go(b, late, last)
+    assert b.registry.job("late").job.move is not None
+    assert not switched(last)
+    waiting = waitlisted(b, "late")
+    assert waiting is not None
+    assert waiting.reason == "is being moved in"
+    late.sessions[1].hear(Abort("no more"))
+    await go(b, late, last)
+    assert switched(last)
+    assert not b.registry.job("late").places
+    assert b.used == 8192
 
 
-def test_a_job_that_ends_while_the_switch_is_written_for_it_leaves_nothing(bench: Run) -> None:
-    async def test(b: Bench) -> None:
-        jobs = [await start(b, f"job{i}", **FULL) for i in range(8)]
-        late = await start(b, "late", **FULL)
-        jobs[0].leave()
-        await b.registry.drain()
-        await asyncio.sleep(0)
-        late.answer()
-        late.answer()  # all hold: the switch is about to be written
-        assert b.registry.job("late").job.phase is Phase.RUNNING
-        late.sessions[0].hear(Abort("no more"))
-        await b.registry.drain()
-        for session in late.sessions:
-            session.took_end()
-        await b.pass_time(4.0, *(session for job in jobs[1:] for session in job.sessions))
-        assert b.used == 7 * 1024
-        assert not b.registry.job("late").places
-
-    bench(test)
+async def test_a_job_that_ends_while_the_switch_is_written_for_it_leaves_nothing(b: Bench) -> None:
+    jobs = [await start(b, f"job{i}", **FULL) for i in range(8)]
+    late = await start(b, "late", **FULL)
+    jobs[0].leave()
+    await b.registry.drain()
+    await asyncio.sleep(0)
+    late.answer()
+    late.answer()  # all hold: the switch is about to be written
+    assert b.registry.job("late").job.phase is Phase.RUNNING
+    late.sessions[0].hear(Abort("no more"))
+    await b.registry.drain()
+    for session in late.sessions:
+        session.took_end()
+    await b.pass_time(4.0, *(session for job in jobs[1:] for session in job.sessions))
+    assert b.used == 7 * 1024
+    assert not b.registry.job("late").places
 
 
-def test_a_worker_that_does_not_answer_keeps_nobody_else_out_for_long(bench: Run) -> None:
-    async def test(b: Bench) -> None:
-        jobs = [await start(b, f"job{i}", **FULL) for i in range(8)]
-        late, last = await start(b, "late", **FULL), await start(b, "last", **FULL)
-        late.silent = {0}
-        jobs[0].leave()
-        everybody = [*jobs[1:], late, last]
-        for _ in range(13):
-            b.now += 0.5
-            for job in everybody:
-                for session in job.sessions:
-                    session.hear(Heartbeat())
-            b.registry.tick()
-            await go(b, *everybody)
-        assert switched(last)
-        assert late.mode is Mode.RING
-        assert any(isinstance(event, Moved) for event in late.heard)
-
-    bench(test)
+async def test_a_worker_that_does_not_answer_keeps_nobody_else_out_for_long(b: Bench) -> None:
+    jobs = [await start(b, f"job{i}", **FULL) for i in range(8)]
+    late, last = await start(b, "late", **FULL), await start(b, "last", **FULL)
+    late.silent = {0}
+    jobs[0].leave()
+    everybody = [*jobs[1:], late, last]
+    for _ in range(13):
+        b.now += 0.5
+        for job in everybody:
+            for session in job.sessions:
+                session.hear(Heartbeat())
+        b.registry.tick()
+        await go(b, *everybody)
+    assert switched(last)
+    assert late.mode is Mode.RING
+    assert any(isinstance(event, Moved) for event in late.heard)
 
 
 PREEMPTING = replace(CONFIG, quotas={"preemption": True})
 
 
-def test_with_preemption_the_newest_job_of_the_greediest_gives_way(bench: Run) -> None:
-    async def test(b: Bench) -> None:
-        red = [await start(b, f"red{i}", tenant="red", **FULL) for i in range(8)]
-        blue = await start(b, "blue", tenant="blue", **FULL)
+@pytest.mark.parametrize("b", [PREEMPTING], indirect=True)
+async def test_with_preemption_the_newest_job_of_the_greediest_gives_way(b: Bench) -> None:
+    red = [await start(b, f"red{i}", tenant="red", **FULL) for i in range(8)]
+    blue = await start(b, "blue", tenant="blue", **FULL)
+    await go(b, *red, blue)
+    assert blue.mode is Mode.IN_NETWORK
+    assert [job.mode for job in red] == [Mode.IN_NETWORK] * 7 + [Mode.RING]
+    reason = "moved out for job blue of tenant blue, which is below its share"
+    assert red[7].reason == reason
+    assert views.job_info(b.registry, b.registry.job("red7")).mode_reason == reason
+    assert waitlisted(b, "red7") is not None
+    before = [len(job.heard) for job in red]
+    for _ in range(40):
+        b.now += 0.5
+        for job in (*red, blue):
+            for session in job.sessions:
+                session.hear(Heartbeat())
+        b.registry.tick()
         await go(b, *red, blue)
-        assert blue.mode is Mode.IN_NETWORK
-        assert [job.mode for job in red] == [Mode.IN_NETWORK] * 7 + [Mode.RING]
-        reason = "moved out for job blue of tenant blue, which is below its share"
-        assert red[7].reason == reason
-        assert views.job_info(b.registry, b.registry.job("red7")).mode_reason == reason
-        assert waitlisted(b, "red7") is not None
-        before = [len(job.heard) for job in red]
-        for _ in range(40):
-            b.now += 0.5
-            for job in (*red, blue):
-                for session in job.sessions:
-                    session.hear(Heartbeat())
-            b.registry.tick()
-            await go(b, *red, blue)
-        assert [len(job.heard) for job in red] == before, "nobody is moved any more"
-        blue.leave()
-        await go(b, *red, blue)
-        assert red[7].mode is Mode.IN_NETWORK
-
-    bench(test, PREEMPTING)
+    assert [len(job.heard) for job in red] == before, "nobody is moved any more"
+    blue.leave()
+    await go(b, *red, blue)
+    assert red[7].mode is Mode.IN_NETWORK
 
 
-def test_a_job_that_dies_on_its_way_out_is_out(bench: Run) -> None:
-    async def test(b: Bench) -> None:
-        red = [await start(b, f"red{i}", tenant="red", **FULL) for i in range(8)]
-        red[7].silent = {0, 1}
-        blue = [await start(b, f"blue{i}", tenant="blue", **FULL) for i in range(2)]
-        await go(b, *red, *blue)
-        assert b.registry.job("red7").job.move is not None
-        for session in red[7].sessions:
-            session.hear(Abort("no more"))
-            session.took_end()
-        for _ in range(8):
-            b.now += 0.5
-            for job in (*red[:7], *blue):
-                for session in job.sessions:
-                    session.hear(Heartbeat())
-            b.registry.tick()
-            await go(b, *red[:7], *blue)
-        assert [switched(job) for job in blue] == [True, True]  # the second moves another one out
-        assert [switched(job) for job in red[:7]] == [True] * 6 + [False]
-
-    bench(test, PREEMPTING)
+@pytest.mark.parametrize("b", [PREEMPTING], indirect=True)
+async def test_a_job_that_dies_on_its_way_out_is_out(b: Bench) -> None:
+    red = [await start(b, f"red{i}", tenant="red", **FULL) for i in range(8)]
+    red[7].silent = {0, 1}
+    blue = [await start(b, f"blue{i}", tenant="blue", **FULL) for i in range(2)]
+    await go(b, *red, *blue)
+    assert b.registry.job("red7").job.move is not None
+    for session in red[7].sessions:
+        session.hear(Abort("no more"))
+        session.took_end()
+    for _ in range(8):
+        b.now += 0.5
+        for job in (*red[:7], *blue):
+            for session in job.sessions:
+                session.hear(Heartbeat())
+        b.registry.tick()
+        await go(b, *red[:7], *blue)
+    assert [switched(job) for job in blue] == [True, True]  # the second moves another one out
+    assert [switched(job) for job in red[:7]] == [True] * 6 + [False]
 
 
-def test_without_it_nobody_does(bench: Run) -> None:
-    async def test(b: Bench) -> None:
-        red = [await start(b, f"red{i}", tenant="red", **FULL) for i in range(8)]
-        blue = await start(b, "blue", tenant="blue", **FULL)
-        await go(b, *red, blue)
-        assert blue.mode is Mode.RING
-
-    bench(test)
+async def test_without_it_nobody_does(b: Bench) -> None:
+    red = [await start(b, f"red{i}", tenant="red", **FULL) for i in range(8)]
+    blue = await start(b, "blue", tenant="blue", **FULL)
+    await go(b, *red, blue)
+    assert blue.mode is Mode.RING
 
 
-def test_across_racks_a_job_waits_for_all_the_switches_that_it_needs(tmp_path: Path) -> None:
-    async def test() -> None:
-        b = FabricBench(tmp_path / "c.db", fabric((2, 2), spines=2, window=8, message_packets=64))
-        await b.settled()
+async def test_across_racks_a_job_waits_for_all_the_switches_that_it_needs(tmp_path: Path) -> None:
+    b = FabricBench(tmp_path / "c.db", fabric((2, 2), spines=2, window=8, message_packets=64))
+    await b.settled()
 
-        async def run(name: str, *hosts: int) -> Agents:
-            sessions = await b.join(name, hosts)
-            (plan,) = {plan_of(e) for session in sessions for e in heard(session) if isinstance(e, Ready)}
-            for session in sessions:
-                session.hear(Up())
-            return Agents(sessions, plan)
+    async def run(name: str, *hosts: int) -> Agents:
+        sessions = await b.join(name, hosts)
+        (plan,) = {plan_of(e) for session in sessions for e in heard(session) if isinstance(e, Ready)}
+        for session in sessions:
+            session.hear(Up())
+        return Agents(sessions, plan)
 
-        local = [await run(f"local{i}", 0, 1) for i in range(8)]
-        across = await run("across", 0, 2)
-        behind = await run("behind", 1, 0)
-        elsewhere = await run("elsewhere", 2, 3)
-        await go(b, *local, across, behind, elsewhere)
-        assert not switched(across)
-        assert across.plan.mode_reason == "needs 1024 slots on leaf l1; 8192 of 8192 in use by 8 jobs"
-        assert switched(elsewhere)
-        local[0].leave()
-        await go(b, *local, across, behind)
-        assert switched(across)
-        assert not switched(behind)
-        assert b.used() == {"l1": 8192, "l2": 2048, "s1": 1024, "s2": 1024}
-        b.now += 1
-        b.registry.waitlist.move_out(b.registry.job("across"), "drained")
-        await go(b, *local, across, behind)
-        assert (across.mode, across.reason) == (Mode.RING, "drained")
-        assert switched(behind)
-        for job in (*local[1:], across, behind, elsewhere):
-            job.leave()
-        await b.registry.drain()
-        assert b.used() == {}
-        assert b.is_as_wanted()
-        b.store.close()
-
-    asyncio.run(test())
+    local = [await run(f"local{i}", 0, 1) for i in range(8)]
+    across = await run("across", 0, 2)
+    behind = await run("behind", 1, 0)
+    elsewhere = await run("elsewhere", 2, 3)
+    await go(b, *local, across, behind, elsewhere)
+    assert not switched(across)
+    assert across.plan.mode_reason == "needs 1024 slots on leaf l1; 8192 of 8192 in use by 8 jobs"
+    assert switched(elsewhere)
+    local[0].leave()
+    await go(b, *local, across, behind)
+    assert switched(across)
+    assert not switched(behind)
+    assert b.used() == {"l1": 8192, "l2": 2048, "s1": 1024, "s2": 1024}
+    b.now += 1
+    b.registry.waitlist.move_out(b.registry.job("across"), "drained")
+    await go(b, *local, across, behind)
+    assert (across.mode, across.reason) == (Mode.RING, "drained")
+    assert switched(behind)
+    for job in (*local[1:], across, behind, elsewhere):
+        job.leave()
+    await b.registry.drain()
+    assert b.used() == {}
+    assert b.is_as_wanted()
+    b.store.close()
 
 
 async def resumed(b: Bench, name: str, agents: Agents) -> None:
@@ -468,65 +421,57 @@ async def resumed(b: Bench, name: str, agents: Agents) -> None:
 
 
 @pytest.mark.parametrize("steps", [0, 1, 2, 3])
-def test_after_a_restart_in_the_middle_of_a_move_workers_hear_the_mode_that_is_true(
-    bench: Run, steps: int
+async def test_after_a_restart_in_the_middle_of_a_move_workers_hear_the_mode_that_is_true(
+    b: Bench, steps: int
 ) -> None:
-    async def test(b: Bench) -> None:
-        jobs = [await start(b, f"job{i}", **FULL) for i in range(8)]
-        late = await start(b, "late", **FULL)
-        jobs[0].leave()
-        await b.registry.drain()
-        await asyncio.sleep(0)
-        for _ in range(steps):  # Pause, HoldAt, Moved
-            late.answer()
-            await b.registry.drain()
-        await b.restart()
-        for place, job in enumerate(jobs[1:], 1):
-            await resumed(b, f"job{place}", job)
-        late.heard.clear()
-        await resumed(b, "late", late)
+    jobs = [await start(b, f"job{i}", **FULL) for i in range(8)]
+    late = await start(b, "late", **FULL)
+    jobs[0].leave()
+    await b.registry.drain()
+    await asyncio.sleep(0)
+    for _ in range(steps):  # Pause, HoldAt, Moved
         late.answer()
-        told = [event for event in late.heard if isinstance(event, Moved)]
-        assert len(told) == 2
-        running = b.registry.job("late")
-        assert running.job.plan is not None
-        assert {event.mode for event in told} == {running.job.plan.mode}
-        if running.job.renewal is None:
-            assert bool(running.places) == (running.job.plan.mode is Mode.IN_NETWORK)
-        for _ in range(
-            10
-        ):  # a generation of which nobody knows whether it was used keeps its slots for a while
-            b.now += 0.5
-            for job in (*jobs[1:], late):
-                for session in job.sessions:
-                    session.hear(Heartbeat())
-            b.registry.tick()
-            await go(b, late)
-        assert late.mode is Mode.IN_NETWORK
-        assert b.used == 8192
+        await b.registry.drain()
+    await b.restart()
+    for place, job in enumerate(jobs[1:], 1):
+        await resumed(b, f"job{place}", job)
+    late.heard.clear()
+    await resumed(b, "late", late)
+    late.answer()
+    told = [event for event in late.heard if isinstance(event, Moved)]
+    assert len(told) == 2
+    running = b.registry.job("late")
+    assert running.job.plan is not None
+    assert {event.mode for event in told} == {running.job.plan.mode}
+    if running.job.renewal is None:
+        assert bool(running.places) == (running.job.plan.mode is Mode.IN_NETWORK)
+    for _ in range(10):  # a generation of which nobody knows whether it was used keeps its slots for a while
+        b.now += 0.5
+        for job in (*jobs[1:], late):
+            for session in job.sessions:
+                session.hear(Heartbeat())
+        b.registry.tick()
+        await go(b, late)
+    assert late.mode is Mode.IN_NETWORK
+    assert b.used == 8192
 
-    bench(test)
 
-
-def test_a_queue_of_different_switches_and_sizes_is_served_in_order(bench: Run) -> None:
-    async def test(b: Bench) -> None:
-        blue = [await start(b, f"blue{i}", tenant="blue", **FULL) for i in range(8)]
-        waiting = {
-            "blue8": await start(b, "blue8", tenant="blue", **FULL),
-            "red0": await start(b, "red0", tenant="red", **FULL),
-            "red1": await start(b, "red1", tenant="red", **FULL),
-        }
-        everybody = [*blue, *waiting.values()]
+async def test_a_queue_of_different_switches_and_sizes_is_served_in_order(b: Bench) -> None:
+    blue = [await start(b, f"blue{i}", tenant="blue", **FULL) for i in range(8)]
+    waiting = {
+        "blue8": await start(b, "blue8", tenant="blue", **FULL),
+        "red0": await start(b, "red0", tenant="red", **FULL),
+        "red1": await start(b, "red1", tenant="red", **FULL),
+    }
+    everybody = [*blue, *waiting.values()]
+    await go(b, *everybody)
+    positions = {name: waitlisted(b, name) for name in waiting}
+    assert {name: w.position for name, w in positions.items() if w} == {"red0": 1, "red1": 2, "blue8": 3}
+    for leaving, moved in zip(blue, ("red0", "red1", "blue8"), strict=False):
+        leaving.leave()
         await go(b, *everybody)
-        positions = {name: waitlisted(b, name) for name in waiting}
-        assert {name: w.position for name, w in positions.items() if w} == {"red0": 1, "red1": 2, "blue8": 3}
-        for leaving, moved in zip(blue, ("red0", "red1", "blue8"), strict=False):
-            leaving.leave()
-            await go(b, *everybody)
-            assert waiting.pop(moved).mode is Mode.IN_NETWORK
-            assert all(job.mode is Mode.RING for job in waiting.values())
-
-    bench(test)
+        assert waiting.pop(moved).mode is Mode.IN_NETWORK
+        assert all(job.mode is Mode.RING for job in waiting.values())
 
 
 @pytest.mark.parametrize(
@@ -538,58 +483,55 @@ def test_a_queue_of_different_switches_and_sizes_is_served_in_order(bench: Run) 
         ("out", True, "it is renewed"),  # its sums are gone
     ],
 )
-def test_a_controller_that_dies_while_it_moves_a_job_finds_it_as_the_switch_has_it(
-    bench: Run, way: str, written: bool, then: str
+async def test_a_controller_that_dies_while_it_moves_a_job_finds_it_as_the_switch_has_it(
+    b: Bench, way: str, written: bool, then: str
 ) -> None:
-    async def test(b: Bench) -> None:
-        job = await start(b, "train", **FULL)
+    job = await start(b, "train", **FULL)
+    await go(b, job)
+    if way == "in":
+        b.registry.waitlist.move_out(b.registry.job("train"), "for now")
+        b.registry.waitlist.set_quotas(Quotas(job_slots=4))
         await go(b, job)
-        if way == "in":
-            b.registry.waitlist.move_out(b.registry.job("train"), "for now")
-            b.registry.waitlist.set_quotas(Quotas(job_slots=4))
-            await go(b, job)
-            b.registry.waitlist.set_quotas(None)
-        else:
-            b.registry.waitlist.move_out(b.registry.job("train"), "for now")
-        name = "install" if way == "in" else "remove"
-        write, dead = getattr(b.switch, name), asyncio.Event()
+        b.registry.waitlist.set_quotas(None)
+    else:
+        b.registry.waitlist.move_out(b.registry.job("train"), "for now")
+    name = "install" if way == "in" else "remove"
+    write, dead = getattr(b.switch, name), asyncio.Event()
 
-        async def dies(entries: Any) -> None:
-            if written:
-                await write(entries)
-            dead.set()
-            await asyncio.Event().wait()
+    async def dies(entries: Any) -> None:
+        if written:
+            await write(entries)
+        dead.set()
+        await asyncio.Event().wait()
 
-        setattr(b.switch, name, dies)
-        while not dead.is_set():
-            await asyncio.sleep(0)
-            job.answer()
-        b.registry.stop()
-        b.store.close()
-        late, b.registry = b.registry, b._start()
-        setattr(b.switch, name, write)
-        await b.settled()
-        if way == "out":
-            assert b.used == 1024
-            assert b.switch.of_jobs
-        else:  # what was written of a generation that nobody heard of
-            assert b.tables() <= {MEMBER_QP}
-        job.heard.clear()
-        await resumed(b, "train", job)
+    setattr(b.switch, name, dies)
+    while not dead.is_set():
+        await asyncio.sleep(0)
         job.answer()
-        if then == "it is renewed":
-            assert {type(event) for event in job.heard} == {Resumed, Renew}
-            assert b.registry.job("train").places == {}
-        elif then == "it runs in the network":
-            assert {type(event) for event in job.heard} == {Resumed, Moved}
-            assert switched(job)
-        else:
-            await go(b, job)
-            assert any(isinstance(event, Renewed) for event in job.heard)
-            assert switched(job)
-            await b.pass_time(PATIENCE_S + 3.0, *job.sessions)
-            assert b.used == 1024
-        for task in late.engine._tasks:
-            task.cancel()
-
-    bench(test)
+    b.registry.stop()
+    b.store.close()
+    late, b.registry = b.registry, b._start()
+    setattr(b.switch, name, write)
+    await b.settled()
+    if way == "out":
+        assert b.used == 1024
+        assert b.switch.of_jobs
+    else:  # what was written of a generation that nobody heard of
+        assert b.tables() <= {MEMBER_QP}
+    job.heard.clear()
+    await resumed(b, "train", job)
+    job.answer()
+    if then == "it is renewed":
+        assert {type(event) for event in job.heard} == {Resumed, Renew}
+        assert b.registry.job("train").places == {}
+    elif then == "it runs in the network":
+        assert {type(event) for event in job.heard} == {Resumed, Moved}
+        assert switched(job)
+    else:
+        await go(b, job)
+        assert any(isinstance(event, Renewed) for event in job.heard)
+        assert switched(job)
+        await b.pass_time(PATIENCE_S + 3.0, *job.sessions)
+        assert b.used == 1024
+    for task in late.engine._tasks:
+        task.cancel()

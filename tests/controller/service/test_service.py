@@ -72,11 +72,7 @@ def request_of(place: int, *, job: str = "train", size: int = 3, **fields: Any) 
     )
     own = {name: fields.pop(name) for name in fields.keys() & _OF_THE_WORKER}
     request = Join(
-        job=job,
-        world_size=size,
-        worker=replace(worker, **own),
-        path_mtu_max=1024,
-        rnr_nak=place == 1,
+        job=job, world_size=size, worker=replace(worker, **own), path_mtu_max=1024, rnr_nak=place == 1
     )
     return replace(request, **fields)
 

@@ -47,68 +47,53 @@ def test_the_cookie_tells_programs_apart(tmp_path: Path) -> None:
     assert Program.read(JSON_PATH, changed).sha256 == shipped.sha256
 
 
-def test_push_replaces_what_was_there_and_says_what_it_was(switch_process: RunningSwitch) -> None:
+async def test_push_replaces_what_was_there_and_says_what_it_was(switch_process: RunningSwitch) -> None:
     switch_process.restart()
-
-    async def run() -> None:
-        first = await push_to(switch_process.address)
-        assert first.replaced == "nothing"
-        assert (first.program_sha256, first.entries) == (shipped_program().sha256, 0)
-        assert (await push_to(switch_process.address)).replaced == "the same program"
-        await push_to(switch_process.address, program=other_program())
-        again = await push_to(switch_process.address)
-        assert again.replaced == "another program (cookie 0x0000000000001234)"
-        async with client(switch_process) as reader:
-            assert (await reader.open(1)).primary, "the push has left"
-            assert shipped_program().is_in(await reader.pipeline())
-            assert await reader.cookie() == again.cookie
-            assert await reader.read_entries() == set()
-
-    run_async(run())
+    first = await push_to(switch_process.address)
+    assert first.replaced == "nothing"
+    assert (first.program_sha256, first.entries) == (shipped_program().sha256, 0)
+    assert (await push_to(switch_process.address)).replaced == "the same program"
+    await push_to(switch_process.address, program=other_program())
+    again = await push_to(switch_process.address)
+    assert again.replaced == "another program (cookie 0x0000000000001234)"
+    async with client(switch_process) as reader:
+        assert (await reader.open(1)).primary, "the push has left"
+        assert shipped_program().is_in(await reader.pipeline())
+        assert await reader.cookie() == again.cookie
+        assert await reader.read_entries() == set()
 
 
-def test_push_with_a_config_writes_the_rack(switch_process: RunningSwitch) -> None:
+async def test_push_with_a_config_writes_the_rack(switch_process: RunningSwitch) -> None:
     config = Config(switches=(switch_process.config,), hosts=HOSTS)
-
-    async def run() -> None:
-        for _ in range(2):
-            result = await push_to(switch_process.address, config=config)
-            assert result.entries == len(switch_process.base)
-        async with client(switch_process) as reader:
-            await reader.open(1)
-            assert await reader.read_entries() == set(switch_process.base)
-
-    run_async(run())
+    for _ in range(2):
+        result = await push_to(switch_process.address, config=config)
+        assert result.entries == len(switch_process.base)
+    async with client(switch_process) as reader:
+        await reader.open(1)
+        assert await reader.read_entries() == set(switch_process.base)
 
 
-def test_a_primary_is_only_taken_over_from_by_force(switch_process: RunningSwitch) -> None:
+async def test_a_primary_is_only_taken_over_from_by_force(switch_process: RunningSwitch) -> None:
     entry = switch_process.base[0]
-
-    async def run() -> None:
-        async with client(switch_process) as controller:
-            assert (await controller.open(1000)).primary
-            await load(controller, shipped_program())
-            await controller.write([Update(UpdateKind.INSERT, entry)])
-            with pytest.raises(NotPrimaryError, match=r"election id 1000.*force"):
-                await push_to(switch_process.address)
-            assert await controller.read_entries() == {entry}
-            assert (await push_to(switch_process.address, force=True)).election_id == 1001
-            assert await controller.read_entries() == set()
-            roles = [(await controller.next_role()).primary for _ in range(2)]
-            assert roles == [False, True]
-
-    run_async(run())
+    async with client(switch_process) as controller:
+        assert (await controller.open(1000)).primary
+        await load(controller, shipped_program())
+        await controller.write([Update(UpdateKind.INSERT, entry)])
+        with pytest.raises(NotPrimaryError, match=r"election id 1000.*force"):
+            await push_to(switch_process.address)
+        assert await controller.read_entries() == {entry}
+        assert (await push_to(switch_process.address, force=True)).election_id == 1001
+        assert await controller.read_entries() == set()
+        roles = [(await controller.next_role()).primary for _ in range(2)]
+        assert roles == [False, True]
 
 
-def test_two_guests_with_one_election_id(switch_process: RunningSwitch) -> None:
-    async def run() -> None:
-        async with client(switch_process) as guest:
-            assert (await guest.open(1)).primary
-            with pytest.raises(NotPrimaryError, match="force"):
-                await push_to(switch_process.address)
-            assert (await push_to(switch_process.address, force=True)).election_id == 2
-
-    run_async(run())
+async def test_two_guests_with_one_election_id(switch_process: RunningSwitch) -> None:
+    async with client(switch_process) as guest:
+        assert (await guest.open(1)).primary
+        with pytest.raises(NotPrimaryError, match="force"):
+            await push_to(switch_process.address)
+        assert (await push_to(switch_process.address, force=True)).election_id == 2
 
 
 def test_a_wrong_device_id(switch_process: RunningSwitch) -> None:
@@ -131,16 +116,12 @@ class Forgetful(P4RuntimeClient):
         await super().set_pipeline(device_config, cookie=cookie + 1)
 
 
-def test_a_program_that_reads_back_differently_is_an_error(switch_process: RunningSwitch) -> None:
+async def test_a_program_that_reads_back_differently_is_an_error(switch_process: RunningSwitch) -> None:
     schema = Schema.read(P4INFO_PATH)
-
-    async def run() -> None:
-        async with Forgetful(switch_process.address, device_id=DEVICE_ID, schema=schema) as switch:
-            await switch.open(1)
-            with pytest.raises(SwitchError, match="reads back another"):
-                await load(switch, shipped_program())
-
-    run_async(run())
+    async with Forgetful(switch_process.address, device_id=DEVICE_ID, schema=schema) as switch:
+        await switch.open(1)
+        with pytest.raises(SwitchError, match="reads back another"):
+            await load(switch, shipped_program())
 
 
 def test_the_config_must_know_the_switch() -> None:

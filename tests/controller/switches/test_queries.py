@@ -34,63 +34,45 @@ class LossySwitch:
             self.queries.answer({"op": OP_QUERY_SLOT, **vars(content(index))})
 
 
-def test_every_slot_is_answered_in_order_and_few_questions_are_out_at_once() -> None:
-    async def run() -> None:
-        queries = SlotQueries("switch s1")
-        switch = LossySwitch(queries)
-        assert await queries.ask(100, 50, switch.send) == [content(index) for index in range(100, 150)]
-        assert switch.most_outstanding <= MAX_OUTSTANDING
-
-    asyncio.run(run())
+async def test_every_slot_is_answered_in_order_and_few_questions_are_out_at_once() -> None:
+    queries = SlotQueries("switch s1")
+    switch = LossySwitch(queries)
+    assert await queries.ask(100, 50, switch.send) == [content(index) for index in range(100, 150)]
+    assert switch.most_outstanding <= MAX_OUTSTANDING
 
 
-def test_only_some_slots_are_asked_for() -> None:
-    async def run() -> None:
-        queries = SlotQueries("switch s1")
-        switch = LossySwitch(queries)
-        found = await queries.ask(64, 256, switch.send, step=4)
-        assert [slot.index for slot in found] == list(range(64, 320, 4))
-        assert switch.most_outstanding <= MAX_OUTSTANDING
-
-    asyncio.run(run())
+async def test_only_some_slots_are_asked_for() -> None:
+    queries = SlotQueries("switch s1")
+    switch = LossySwitch(queries)
+    found = await queries.ask(64, 256, switch.send, step=4)
+    assert [slot.index for slot in found] == list(range(64, 320, 4))
+    assert switch.most_outstanding <= MAX_OUTSTANDING
 
 
-def test_what_is_lost_is_asked_again() -> None:
-    async def run() -> None:
-        queries = SlotQueries("switch s1", timeout_s=0.01, tries=3)
-        switch = LossySwitch(queries, losses=2)
-        assert await queries.ask(0, 3, switch.send) == [content(index) for index in range(3)]
-        assert switch.asked == {0: 3, 1: 3, 2: 3}
-
-    asyncio.run(run())
+async def test_what_is_lost_is_asked_again() -> None:
+    queries = SlotQueries("switch s1", timeout_s=0.01, tries=3)
+    switch = LossySwitch(queries, losses=2)
+    assert await queries.ask(0, 3, switch.send) == [content(index) for index in range(3)]
+    assert switch.asked == {0: 3, 1: 3, 2: 3}
 
 
-def test_a_slot_that_is_never_answered_is_named() -> None:
-    async def run() -> None:
-        queries = SlotQueries("switch s1", timeout_s=0.01, tries=2)
-        with pytest.raises(SwitchUnreachableError, match=r"^switch s1 .* slot 7 .*asked 2 times"):
-            await queries.ask(7, 2, LossySwitch(queries, losses=9).send)
-        assert await queries.ask(7, 1, LossySwitch(queries).send) == [content(7)]
-
-    asyncio.run(run())
+async def test_a_slot_that_is_never_answered_is_named() -> None:
+    queries = SlotQueries("switch s1", timeout_s=0.01, tries=2)
+    with pytest.raises(SwitchUnreachableError, match=r"^switch s1 .* slot 7 .*asked 2 times"):
+        await queries.ask(7, 2, LossySwitch(queries, losses=9).send)
+    assert await queries.ask(7, 1, LossySwitch(queries).send) == [content(7)]
 
 
-def test_other_packets_and_late_answers_are_ignored() -> None:
-    async def run() -> None:
-        queries = SlotQueries("switch s1")
-        queries.answer({"op": OP_QUERY_SLOT, **vars(content(3))})
-        queries.answer({"op": 77})
-        assert await queries.ask(3, 1, LossySwitch(queries).send) == [content(3)]
-
-    asyncio.run(run())
+async def test_other_packets_and_late_answers_are_ignored() -> None:
+    queries = SlotQueries("switch s1")
+    queries.answer({"op": OP_QUERY_SLOT, **vars(content(3))})
+    queries.answer({"op": 77})
+    assert await queries.ask(3, 1, LossySwitch(queries).send) == [content(3)]
 
 
-def test_two_who_ask_take_turns() -> None:
-    async def run() -> None:
-        queries = SlotQueries("switch s1")
-        switch = LossySwitch(queries)
-        one, two = await asyncio.gather(queries.ask(0, 20, switch.send), queries.ask(0, 20, switch.send))
-        assert one == two == [content(index) for index in range(20)]
-        assert switch.most_outstanding <= MAX_OUTSTANDING
-
-    asyncio.run(run())
+async def test_two_who_ask_take_turns() -> None:
+    queries = SlotQueries("switch s1")
+    switch = LossySwitch(queries)
+    one, two = await asyncio.gather(queries.ask(0, 20, switch.send), queries.ask(0, 20, switch.send))
+    assert one == two == [content(index) for index in range(20)]
+    assert switch.most_outstanding <= MAX_OUTSTANDING

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 
 import pytest
@@ -21,7 +21,7 @@ from controller.switches.queries import SlotContent
 from controller.switches.switch import CounterCell, Switch
 from controller.switches.updates import SwitchError, SwitchUnreachableError, Update, UpdateKind, WriteError
 from p4src import MAX_PORTS, MAX_RANKS, MAX_SLOTS
-from tests.controller.running_switch import DEVICE_ID, RunningSwitch, free_port, job, run_async
+from tests.controller.running_switch import DEVICE_ID, RunningSwitch, free_port, job
 
 pytestmark = pytest.mark.slow  # switch processes come and go
 
@@ -108,74 +108,62 @@ def noted(monkeypatch: pytest.MonkeyPatch) -> list[Update]:
     return updates
 
 
-def run(process: RunningSwitch, test: Callable[[Observed], Awaitable[None]]) -> None:
-    async def main() -> None:
-        async with connected(process) as switch:
-            await test(switch)
-
-    run_async(main())
+@pytest.fixture
+def switch(switch_process: RunningSwitch) -> AbstractAsyncContextManager[Observed]:
+    """What a test gets is the switch, connected."""
+    return connected(switch_process)
 
 
 # Connecting
 
 
-def test_an_empty_switch_gets_program_and_base_entries(switch_process: RunningSwitch) -> None:
+async def test_an_empty_switch_gets_program_and_base_entries(switch_process: RunningSwitch) -> None:
     switch_process.restart()
-
-    async def main() -> None:
-        async with started(switch_process) as switch:
-            assert not switch.connected
-            await switch.until(lambda: switch.connected)
-            assert switch.state == "connected"
-            assert switch.program_sha256 == shipped_program().sha256
-            assert await switch.read_entries() == set(switch_process.base)
-            assert switch.changes == [True]
+    async with started(switch_process) as switch:
         assert not switch.connected
-        assert switch.changes == [True], "closing is no change of the switch"
+        await switch.until(lambda: switch.connected)
+        assert switch.state == "connected"
+        assert switch.program_sha256 == shipped_program().sha256
+        assert await switch.read_entries() == set(switch_process.base)
+        assert switch.changes == [True]
+    assert not switch.connected
+    assert switch.changes == [True], "closing is no change of the switch"
 
-    run_async(main())
 
-
-def test_a_switch_keeps_the_newest_generation_for_as_long_as_its_registers(
+async def test_a_switch_keeps_the_newest_generation_for_as_long_as_its_registers(
     switch_process: RunningSwitch,
 ) -> None:
     """Of numbers whose halves are zero, equal, or all ones; for a controller that knows nothing of them."""
     found: list[int] = []
-
-    async def main() -> None:
-        async with connected(switch_process) as switch:
-            managed = ManagedSwitch(switch)
-            for generation in (5, 0x10000, 0x10001, 0xFFFFFFFF):
-                await managed.note(generation)
-                assert mark_in(await switch.read_entries()) == generation
-                await managed.note(generation - 1)
-                assert mark_in(await switch.read_entries()) == generation
-        other = Observed(switch_process.config, switch_process.base)
-        other.on_found = lambda entries: found.append(mark_in(entries))
-        await other.start()
-        try:
-            await other.until(lambda: other.connected)
-            assert found == [0xFFFFFFFF]
-            await other.push()
-            assert mark_in(await other.read_entries()) == 0
-        finally:
-            await other.close()
-
-    run_async(main())
+    async with connected(switch_process) as switch:
+        managed = ManagedSwitch(switch)
+        for generation in (5, 0x10000, 0x10001, 0xFFFFFFFF):
+            await managed.note(generation)
+            assert mark_in(await switch.read_entries()) == generation
+            await managed.note(generation - 1)
+            assert mark_in(await switch.read_entries()) == generation
+    other = Observed(switch_process.config, switch_process.base)
+    other.on_found = lambda entries: found.append(mark_in(entries))
+    await other.start()
+    try:
+        await other.until(lambda: other.connected)
+        assert found == [0xFFFFFFFF]
+        await other.push()
+        assert mark_in(await other.read_entries()) == 0
+    finally:
+        await other.close()
 
 
-def test_another_program_is_replaced(switch_process: RunningSwitch) -> None:
+async def test_another_program_is_replaced(switch_process: RunningSwitch) -> None:
     shipped = shipped_program()
     other = Program(shipped.device_config + b"\n", shipped.schema, "0" * 64, 0x1234)
 
-    async def test(switch: Observed) -> None:
+    await push_to(switch_process.address, program=other)
+    async with connected(switch_process) as switch:
         assert await switch.read_entries() == set(switch_process.base)
 
-    run_async(push_to(switch_process.address, program=other))
-    run(switch_process, test)
 
-
-def test_a_program_that_was_read_back_garbled_is_read_again(
+async def test_a_program_that_was_read_back_garbled_is_read_again(
     switch_process: RunningSwitch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its entries were lost for it."""
@@ -190,91 +178,73 @@ def test_a_program_that_was_read_back_garbled_is_read_again(
     async def load_again(client: P4RuntimeClient, device_config: bytes, *, cookie: int) -> None:
         raise AssertionError("it has that program")
 
-    async def test(switch: Observed) -> None:
+    async with connected(switch_process):
+        pass  # it has loaded the program, where this is the first test
+    monkeypatch.setattr(P4RuntimeClient, "pipeline", pipeline)
+    monkeypatch.setattr(P4RuntimeClient, "set_pipeline", load_again)
+    async with connected(switch_process) as switch:
         assert len(answers) == 3
         assert await switch.read_entries() == set(switch_process.base)
 
-    async def nothing(switch: Observed) -> None:
-        """It has loaded the program, where this is the first test."""
 
-    run(switch_process, nothing)
-    monkeypatch.setattr(P4RuntimeClient, "pipeline", pipeline)
-    monkeypatch.setattr(P4RuntimeClient, "set_pipeline", load_again)
-    run(switch_process, test)
-
-
-def test_an_unreachable_switch_is_tried_until_it_is_there(switch_process: RunningSwitch) -> None:
+async def test_an_unreachable_switch_is_tried_until_it_is_there(switch_process: RunningSwitch) -> None:
     switch_process.stop()
-
-    async def main() -> None:
-        async with started(switch_process) as switch:
-            await switch.until_state("unreachable (Connection refused): check the address")
-            for call in (
-                switch.install(job()),
-                switch.remove(job()),
-                switch.adopt([]),
-                switch.read_entries(),
-                switch.flow_counters(0, 1),
-                switch.port_counters(),
-                switch.reset_flow_counters(0, 1),
-                switch.slots(0, 1),
-                switch.push(),
-            ):
-                with pytest.raises(
-                    SwitchUnreachableError,
-                    match=f"^switch s1 at {switch_process.address} is not connected: unreachable",
-                ) as refused:
-                    await call
-                assert isinstance(refused.value, UnreachableError)
-            switch_process.start()
-            await switch.until(lambda: switch.connected)
-
-    run_async(main())
+    async with started(switch_process) as switch:
+        await switch.until_state("unreachable (Connection refused): check the address")
+        for call in (
+            switch.install(job()),
+            switch.remove(job()),
+            switch.adopt([]),
+            switch.read_entries(),
+            switch.flow_counters(0, 1),
+            switch.port_counters(),
+            switch.reset_flow_counters(0, 1),
+            switch.slots(0, 1),
+            switch.push(),
+        ):
+            with pytest.raises(
+                SwitchUnreachableError,
+                match=f"^switch s1 at {switch_process.address} is not connected: unreachable",
+            ) as refused:
+                await call
+            assert isinstance(refused.value, UnreachableError)
+        switch_process.start()
+        await switch.until(lambda: switch.connected)
 
 
-def test_a_wrong_device_id_is_said(switch_process: RunningSwitch) -> None:
+async def test_a_wrong_device_id_is_said(switch_process: RunningSwitch) -> None:
     wrong = SwitchConfig(name="s1", device_id=77, address=switch_process.address)
-
-    async def main() -> None:
-        async with started(switch_process, wrong) as switch:
-            await switch.until_state("has no device id 77")
-            assert not switch.connected
-
-    run_async(main())
+    async with started(switch_process, wrong) as switch:
+        await switch.until_state("has no device id 77")
+        assert not switch.connected
 
 
-def test_close_while_nobody_answers() -> None:
-    async def main() -> None:
-        config = SwitchConfig(name="s1", device_id=1, address=f"127.0.0.1:{free_port()}")
-        switch = Observed(config, [])
-        await switch.start()
-        await switch.close()
-        assert switch.state == "closed"
-
-    run_async(main())
+async def test_close_while_nobody_answers() -> None:
+    config = SwitchConfig(name="s1", device_id=1, address=f"127.0.0.1:{free_port()}")
+    switch = Observed(config, [])
+    await switch.start()
+    await switch.close()
+    assert switch.state == "closed"
 
 
 # Others at the switch
 
 
-def test_another_primary_is_waited_for(switch_process: RunningSwitch) -> None:
-    async def test(switch: Observed) -> None:
-        await switch.install(job())
-        async with guest(switch_process, 1 << 20):
-            await switch.until(lambda: not switch.connected)
-            assert switch.state == f"another controller is primary (election id {1 << 20})"
-            with pytest.raises(SwitchUnreachableError, match="another controller is primary"):
-                await switch.install(job(1))
-            assert await switch.read_entries() == {*switch_process.base, *job()}
-            assert await switch.runs_our_program()
-        await switch.until(lambda: switch.connected)
-        assert switch.changes == [True, False, True]
-
-    run(switch_process, test)
+async def test_another_primary_is_waited_for(switch: Observed, switch_process: RunningSwitch) -> None:
+    await switch.install(job())
+    async with guest(switch_process, 1 << 20):
+        await switch.until(lambda: not switch.connected)
+        assert switch.state == f"another controller is primary (election id {1 << 20})"
+        with pytest.raises(SwitchUnreachableError, match="another controller is primary"):
+            await switch.install(job(1))
+        assert await switch.read_entries() == {*switch_process.base, *job()}
+        assert await switch.runs_our_program()
+    await switch.until(lambda: switch.connected)
+    assert switch.changes == [True, False, True]
 
 
-def test_what_another_primary_changed_stays_but_for_what_sums_depend_on(
-    switch_process: RunningSwitch,
+async def test_what_another_primary_changed_stays_but_for_what_sums_depend_on(
+    switch: Observed, switch_process: RunningSwitch
 ) -> None:
     """`written` still is what we wrote: so it can be told what was changed by hand."""
     guards = [e for e in job() if isinstance(e, TableEntry) and e.table == MEMBER_QP]
@@ -282,112 +252,93 @@ def test_what_another_primary_changed_stays_but_for_what_sums_depend_on(
     before, own = switch_process.base[1], job(1)[0]
     assert isinstance(before, TableEntry)
     changed = replace(before, action=DROP, params=())
-
-    async def test(switch: Observed) -> None:
-        await switch.install(job())
-        written = switch.written
-        async with guest(switch_process, 1 << 20) as other:
-            await switch.until(lambda: not switch.connected)
-            await other.write([Update(UpdateKind.DELETE, entry) for entry in (gone, *guards)])
-            await other.write([Update(UpdateKind.INSERT, entry) for entry in (mine, own)])
-            await other.write([Update(UpdateKind.MODIFY, changed)])
-        await switch.until(lambda: switch.connected)
-        await switch.adopt(job())
-        by_hand = ({*switch_process.base, *job()} - {gone, before}) | {mine, changed}
-        assert await switch.read_entries() == by_hand
-        assert switch.written == written
-        failures = await switch.write_batch(
-            [
-                Update(UpdateKind.DELETE, mine),
-                Update(UpdateKind.MODIFY, before),
-                Update(UpdateKind.INSERT, gone),
-            ]
-        )
-        assert not failures
-        assert await switch.read_entries() == {*switch_process.base, *job()}
-
-    run(switch_process, test)
+    await switch.install(job())
+    written = switch.written
+    async with guest(switch_process, 1 << 20) as other:
+        await switch.until(lambda: not switch.connected)
+        await other.write([Update(UpdateKind.DELETE, entry) for entry in (gone, *guards)])
+        await other.write([Update(UpdateKind.INSERT, entry) for entry in (mine, own)])
+        await other.write([Update(UpdateKind.MODIFY, changed)])
+    await switch.until(lambda: switch.connected)
+    await switch.adopt(job())
+    by_hand = ({*switch_process.base, *job()} - {gone, before}) | {mine, changed}
+    assert await switch.read_entries() == by_hand
+    assert switch.written == written
+    failures = await switch.write_batch(
+        [Update(UpdateKind.DELETE, mine), Update(UpdateKind.MODIFY, before), Update(UpdateKind.INSERT, gone)]
+    )
+    assert not failures
+    assert await switch.read_entries() == {*switch_process.base, *job()}
 
 
-def test_a_visitor_that_changes_nothing_loses_nothing(switch_process: RunningSwitch) -> None:
-    async def test(switch: Observed) -> None:
-        await switch.install(job())
-        async with guest(switch_process, 1 << 20):
-            await switch.until(lambda: not switch.connected)
-        await switch.until(lambda: switch.connected)
-        assert await switch.read_entries() == {*switch_process.base, *job()}
-
-    run(switch_process, test)
-
-
-def test_a_forced_push_from_elsewhere_is_noticed(switch_process: RunningSwitch) -> None:
-    async def test(switch: Observed) -> None:
-        await switch.install(job())
-        await push_to(switch_process.address, force=True)
-        await switch.until(lambda: switch.changes == [True, False, True])
-        assert await switch.read_entries() == set(switch_process.base)
-
-    run(switch_process, test)
+async def test_a_visitor_that_changes_nothing_loses_nothing(
+    switch: Observed, switch_process: RunningSwitch
+) -> None:
+    await switch.install(job())
+    async with guest(switch_process, 1 << 20):
+        await switch.until(lambda: not switch.connected)
+    await switch.until(lambda: switch.connected)
+    assert await switch.read_entries() == {*switch_process.base, *job()}
 
 
-def test_our_election_id_in_use(switch_process: RunningSwitch) -> None:
-    async def test(switch: Observed) -> None:
-        async with started(switch_process) as second:
-            await second.until_state("another controller is primary")
-            assert switch.connected
-            await switch.close()
-            await second.until(lambda: second.connected)
+async def test_a_forced_push_from_elsewhere_is_noticed(
+    switch: Observed, switch_process: RunningSwitch
+) -> None:
+    await switch.install(job())
+    await push_to(switch_process.address, force=True)
+    await switch.until(lambda: switch.changes == [True, False, True])
+    assert await switch.read_entries() == set(switch_process.base)
 
-    run(switch_process, test)
+
+async def test_our_election_id_in_use(switch: Observed, switch_process: RunningSwitch) -> None:
+    async with started(switch_process) as second:
+        await second.until_state("another controller is primary")
+        assert switch.connected
+        await switch.close()
+        await second.until(lambda: second.connected)
 
 
 # Restarts
 
 
-def test_a_restarted_switch_is_filled_again_and_its_jobs_are_lost(switch_process: RunningSwitch) -> None:
-    async def test(switch: Observed) -> None:
-        await switch.install(job())
-        switch_process.restart()
-        await switch.until(lambda: switch.changes == [True, False, True])
-        assert await switch.read_entries() == set(switch_process.base)
-        await switch.install(job())
-        assert await switch.read_entries() == {*switch_process.base, *job()}
+async def test_a_restarted_switch_is_filled_again_and_its_jobs_are_lost(
+    switch: Observed, switch_process: RunningSwitch
+) -> None:
+    await switch.install(job())
+    switch_process.restart()
+    await switch.until(lambda: switch.changes == [True, False, True])
+    assert await switch.read_entries() == set(switch_process.base)
+    await switch.install(job())
+    assert await switch.read_entries() == {*switch_process.base, *job()}
 
-    run(switch_process, test)
 
-
-def test_a_restarted_switch_has_the_guards_of_known_jobs_before_routes(
-    switch_process: RunningSwitch, noted: list[Update]
+async def test_a_restarted_switch_has_the_guards_of_known_jobs_before_routes(
+    switch: Observed, switch_process: RunningSwitch, noted: list[Update]
 ) -> None:
     guards = [e for e in job() if isinstance(e, TableEntry) and e.table == MEMBER_QP]
+    await switch.install(job())
+    switch.guards = lambda: guards
+    noted.clear()
+    switch_process.restart()
+    await switch.until(lambda: switch.changes == [True, False, True])
+    assert await switch.read_entries() == {*switch_process.base, *guards}
+    written = [update.entry for update in noted]
+    first_route = next(i for i, e in enumerate(written) if isinstance(e, TableEntry) and e.table == ROUTE)
+    assert set(guards) <= set(written[:first_route])
 
-    async def test(switch: Observed) -> None:
+
+async def test_a_switch_that_dies_during_an_installation(
+    switch: Observed, switch_process: RunningSwitch
+) -> None:
+    switch_process.stop()
+    with pytest.raises(SwitchError):
         await switch.install(job())
-        switch.guards = lambda: guards
-        noted.clear()
-        switch_process.restart()
-        await switch.until(lambda: switch.changes == [True, False, True])
-        assert await switch.read_entries() == {*switch_process.base, *guards}
-        written = [update.entry for update in noted]
-        first_route = next(i for i, e in enumerate(written) if isinstance(e, TableEntry) and e.table == ROUTE)
-        assert set(guards) <= set(written[:first_route])
-
-    run(switch_process, test)
+    switch_process.start()
+    await switch.until(lambda: switch.changes == [True, False, True])
+    assert await switch.read_entries() == set(switch_process.base)
 
 
-def test_a_switch_that_dies_during_an_installation(switch_process: RunningSwitch) -> None:
-    async def test(switch: Observed) -> None:
-        switch_process.stop()
-        with pytest.raises(SwitchError):
-            await switch.install(job())
-        switch_process.start()
-        await switch.until(lambda: switch.changes == [True, False, True])
-        assert await switch.read_entries() == set(switch_process.base)
-
-    run(switch_process, test)
-
-
-def test_a_restarted_controller_adopts_what_it_wants_and_deletes_the_rest(
+async def test_a_restarted_controller_adopts_what_it_wants_and_deletes_the_rest(
     switch_process: RunningSwitch, noted: list[Update]
 ) -> None:
     kept, lost, stale = job(0), job(1), job(2)
@@ -398,51 +349,47 @@ def test_a_restarted_controller_adopts_what_it_wants_and_deletes_the_rest(
         noted.clear()
         return found
 
-    async def main() -> None:
-        async with connected(switch_process) as before:
-            await before.install(kept)
-            await before.install(stale)
-        async with started(switch_process) as after:
-            await after.until(lambda: after.connected)
-            assert await after.read_entries() == {*switch_process.base, *kept, *stale}
-            noted.clear()
-            await after.adopt([*kept, *lost])
-            assert what_was_written() == {
-                UpdateKind.INSERT: set(lost),
-                UpdateKind.MODIFY: set(),
-                UpdateKind.DELETE: set(stale),
-            }
-            assert await after.read_entries() == {*switch_process.base, *kept, *lost}
-            await after.adopt(changed)
-            assert what_was_written() == {
-                UpdateKind.INSERT: set(),
-                UpdateKind.MODIFY: set(changed) - set(kept),
-                UpdateKind.DELETE: set(lost),
-            }
-            assert set(changed) - set(kept)
-            assert await after.read_entries() == {*switch_process.base, *changed}
-
-    run_async(main())
+    async with connected(switch_process) as before:
+        await before.install(kept)
+        await before.install(stale)
+    async with started(switch_process) as after:
+        await after.until(lambda: after.connected)
+        assert await after.read_entries() == {*switch_process.base, *kept, *stale}
+        noted.clear()
+        await after.adopt([*kept, *lost])
+        assert what_was_written() == {
+            UpdateKind.INSERT: set(lost),
+            UpdateKind.MODIFY: set(),
+            UpdateKind.DELETE: set(stale),
+        }
+        assert await after.read_entries() == {*switch_process.base, *kept, *lost}
+        await after.adopt(changed)
+        assert what_was_written() == {
+            UpdateKind.INSERT: set(),
+            UpdateKind.MODIFY: set(changed) - set(kept),
+            UpdateKind.DELETE: set(lost),
+        }
+        assert set(changed) - set(kept)
+        assert await after.read_entries() == {*switch_process.base, *changed}
 
 
 # Entries
 
 
-def test_install_and_remove(switch_process: RunningSwitch) -> None:
-    async def test(switch: Observed) -> None:
-        await switch.install(job(0))
-        await switch.install(job(1))
-        assert await switch.read_entries() == {*switch_process.base, *job(0), *job(1)}
-        await switch.remove(job(0))
-        assert await switch.read_entries() == {*switch_process.base, *job(1)}
-        await switch.remove([*job(0), *job(1)])
-        await switch.remove(job(1))
-        assert await switch.read_entries() == set(switch_process.base)
-
-    run(switch_process, test)
+async def test_install_and_remove(switch: Observed, switch_process: RunningSwitch) -> None:
+    await switch.install(job(0))
+    await switch.install(job(1))
+    assert await switch.read_entries() == {*switch_process.base, *job(0), *job(1)}
+    await switch.remove(job(0))
+    assert await switch.read_entries() == {*switch_process.base, *job(1)}
+    await switch.remove([*job(0), *job(1)])
+    await switch.remove(job(1))
+    assert await switch.read_entries() == set(switch_process.base)
 
 
-def test_what_was_to_be_modified_is_removed_all_the_same(switch_process: RunningSwitch) -> None:
+async def test_what_was_to_be_modified_is_removed_all_the_same(
+    switch: Observed, switch_process: RunningSwitch
+) -> None:
     """A tree has moved, but its job ended before that was written."""
     decided = [
         replace(entry, params=(*entry.params[:-1], (entry.params[-1][0], 7)))
@@ -450,238 +397,186 @@ def test_what_was_to_be_modified_is_removed_all_the_same(switch_process: Running
         else entry
         for entry in job()
     ]
-
-    async def test(switch: Observed) -> None:
-        before = switch.written
-        await switch.install(job())
-        await switch.remove(decided)
-        assert await switch.read_entries() == set(switch_process.base)
-        assert switch.written == before
-
-    run(switch_process, test)
+    before = switch.written
+    await switch.install(job())
+    await switch.remove(decided)
+    assert await switch.read_entries() == set(switch_process.base)
+    assert switch.written == before
 
 
-def test_a_guard_that_is_there_is_not_written_over_before_all_is_looked_at(
+async def test_a_guard_that_is_there_is_not_written_over_before_all_is_looked_at(
     switch_process: RunningSwitch,
 ) -> None:
     """It may be that of a job that nobody knows, on the same queue pair as one in an old database."""
     guards = [e for e in job() if isinstance(e, TableEntry) and e.table == MEMBER_QP]
     others = [replace(guard, params=(("of_flow", 31 * MAX_RANKS),)) for guard in guards]
-
-    async def main() -> None:
-        async with connected(switch_process) as switch:
-            await switch.install(guards[1:])
-        async with started(switch_process) as switch:
-            switch.guards = lambda: others
-            await switch.until(lambda: switch.connected)
-            assert await switch.read_entries() == {*switch_process.base, others[0], *guards[1:]}
-            await switch.adopt(others)
-            assert await switch.read_entries() == {*switch_process.base, *others}
-
-    run_async(main())
+    async with connected(switch_process) as switch:
+        await switch.install(guards[1:])
+    async with started(switch_process) as switch:
+        switch.guards = lambda: others
+        await switch.until(lambda: switch.connected)
+        assert await switch.read_entries() == {*switch_process.base, others[0], *guards[1:]}
+        await switch.adopt(others)
+        assert await switch.read_entries() == {*switch_process.base, *others}
 
 
-def test_guards_may_stay_behind_the_flows(switch_process: RunningSwitch) -> None:
+async def test_guards_may_stay_behind_the_flows(switch: Observed, switch_process: RunningSwitch) -> None:
     guards = [e for e in job() if isinstance(e, TableEntry) and e.table == MEMBER_QP]
-
-    async def test(switch: Observed) -> None:
-        await switch.install(job())
-        await switch.remove([entry for entry in job() if entry not in guards])
-        assert await switch.read_entries() == {*switch_process.base, *guards}
-        await switch.remove(job())
-        assert await switch.read_entries() == set(switch_process.base)
-
-    run(switch_process, test)
+    await switch.install(job())
+    await switch.remove([entry for entry in job() if entry not in guards])
+    assert await switch.read_entries() == {*switch_process.base, *guards}
+    await switch.remove(job())
+    assert await switch.read_entries() == set(switch_process.base)
 
 
-def test_base_entries_are_not_removed(switch_process: RunningSwitch) -> None:
-    async def test(switch: Observed) -> None:
-        await switch.remove(switch_process.base)
-        assert await switch.read_entries() == set(switch_process.base)
-
-    run(switch_process, test)
+async def test_base_entries_are_not_removed(switch: Observed, switch_process: RunningSwitch) -> None:
+    await switch.remove(switch_process.base)
+    assert await switch.read_entries() == set(switch_process.base)
 
 
-def test_an_installation_is_all_or_nothing_and_names_what_was_refused(switch_process: RunningSwitch) -> None:
+async def test_an_installation_is_all_or_nothing_and_names_what_was_refused(
+    switch: Observed, switch_process: RunningSwitch
+) -> None:
     there = next(e for e in job(0) if isinstance(e, TableEntry) and e.table == FLOW)
-
-    async def test(switch: Observed) -> None:
-        await switch.install([there])
-        with pytest.raises(WriteError, match="ALREADY_EXISTS") as refused:
-            await switch.install(job(0))
-        assert str(refused.value).startswith(f"switch s1 at {switch_process.address} refused 1 of 6 updates")
-        assert str(there) in str(refused.value)
-        assert await switch.read_entries() == {*switch_process.base, there}
-        await switch.remove([there])
+    await switch.install([there])
+    with pytest.raises(WriteError, match="ALREADY_EXISTS") as refused:
         await switch.install(job(0))
+    assert str(refused.value).startswith(f"switch s1 at {switch_process.address} refused 1 of 6 updates")
+    assert str(there) in str(refused.value)
+    assert await switch.read_entries() == {*switch_process.base, there}
+    await switch.remove([there])
+    await switch.install(job(0))
 
-    run(switch_process, test)
 
-
-def test_entries_with_one_key_are_a_defect_of_the_caller(switch_process: RunningSwitch) -> None:
-    async def test(switch: Observed) -> None:
-        with pytest.raises(ValueError, match="same key"):
-            await switch.install([Group(9, ((1, 1),)), Group(9, ((2, 1),))])
-        assert await switch.read_entries() == set(switch_process.base)
-
-    run(switch_process, test)
+async def test_entries_with_one_key_are_a_defect_of_the_caller(
+    switch: Observed, switch_process: RunningSwitch
+) -> None:
+    with pytest.raises(ValueError, match="same key"):
+        await switch.install([Group(9, ((1, 1),)), Group(9, ((2, 1),))])
+    assert await switch.read_entries() == set(switch_process.base)
 
 
 @pytest.mark.slow
-def test_a_full_table_leaves_no_half_job(switch_process: RunningSwitch) -> None:
+async def test_a_full_table_leaves_no_half_job(switch: Observed, switch_process: RunningSwitch) -> None:
     macs: list[Entry] = [
         table_entry(MAC, {"dst_mac": number}, "SwitchIngress.forward.drop") for number in range(1, 5000)
     ]
-
-    async def test(switch: Observed) -> None:
-        with pytest.raises(WriteError, match=r"refused \d+ of 4999 updates"):
-            await switch.install(macs)
-        assert await switch.read_entries() == set(switch_process.base)
-
-    run(switch_process, test)
+    with pytest.raises(WriteError, match=r"refused \d+ of 4999 updates"):
+        await switch.install(macs)
+    assert await switch.read_entries() == set(switch_process.base)
 
 
-def test_a_cancelled_installation_is_cleaned_up(switch_process: RunningSwitch) -> None:
-    async def test(switch: Observed) -> None:
-        task = asyncio.create_task(switch.install(job()))
-        await asyncio.sleep(0)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
+async def test_a_cancelled_installation_is_cleaned_up(
+    switch: Observed, switch_process: RunningSwitch
+) -> None:
+    task = asyncio.create_task(switch.install(job()))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
 
-        async def until_clean() -> None:
-            while await switch.read_entries() != set(switch_process.base) or switch._leftover:
-                await asyncio.sleep(0.02)
+    async def until_clean() -> None:
+        while await switch.read_entries() != set(switch_process.base) or switch._leftover:
+            await asyncio.sleep(0.02)
 
-        await asyncio.wait_for(until_clean(), PATIENCE_S)
-        await switch.install(job())
-
-    run(switch_process, test)
+    await asyncio.wait_for(until_clean(), PATIENCE_S)
+    await switch.install(job())
 
 
-def test_push_forgets_the_jobs(switch_process: RunningSwitch) -> None:
-    async def test(switch: Observed) -> None:
-        await switch.install(job())
-        await switch.push()
-        assert await switch.read_entries() == set(switch_process.base)
-        assert switch.changes == [True]
-        await switch.install(job())
-
-    run(switch_process, test)
+async def test_push_forgets_the_jobs(switch: Observed, switch_process: RunningSwitch) -> None:
+    await switch.install(job())
+    await switch.push()
+    assert await switch.read_entries() == set(switch_process.base)
+    assert switch.changes == [True]
+    await switch.install(job())
 
 
 # Counters and slots
 
 
-def test_flow_counters_by_name_and_flow(switch_process: RunningSwitch) -> None:
-    async def test(switch: Observed) -> None:
-        cell = p4r.CounterEntry(counter_id=shipped_program().schema.counters[COUNTERS["duplicate"]])
-        cell.index.index = 33
-        cell.data.packet_count, cell.data.byte_count = 7, 7000
-        await set_cell(switch_process, p4r.Entity(counter_entry=cell))
-        await switch.until(lambda: switch.changes == [True, False, True])
-        found = await switch.flow_counters(32, 3)
-        assert set(found) == set(COUNTERS)
-        zero = CounterCell(0, 0)
-        assert found["duplicate"] == [zero, CounterCell(7, 7000), zero]
-        assert found["completed"] == [zero] * 3
-        await switch.reset_flow_counters(32, 32)
-        assert (await switch.flow_counters(33, 1))["duplicate"] == [zero]
-
-    run(switch_process, test)
+async def test_flow_counters_by_name_and_flow(switch: Observed, switch_process: RunningSwitch) -> None:
+    cell = p4r.CounterEntry(counter_id=shipped_program().schema.counters[COUNTERS["duplicate"]])
+    cell.index.index = 33
+    cell.data.packet_count, cell.data.byte_count = 7, 7000
+    await set_cell(switch_process, p4r.Entity(counter_entry=cell))
+    await switch.until(lambda: switch.changes == [True, False, True])
+    found = await switch.flow_counters(32, 3)
+    assert set(found) == set(COUNTERS)
+    zero = CounterCell(0, 0)
+    assert found["duplicate"] == [zero, CounterCell(7, 7000), zero]
+    assert found["completed"] == [zero] * 3
+    await switch.reset_flow_counters(32, 32)
+    assert (await switch.flow_counters(33, 1))["duplicate"] == [zero]
 
 
-def test_what_came_by_an_unnamed_port_is_told_without_asking_for_it(switch_process: RunningSwitch) -> None:
-    async def test(switch: Observed) -> None:
-        counter = switch._program.schema.counters["SwitchIngress.edges.unnamed"]
-        cell = p4r.CounterEntry(
-            counter_id=counter,
-            index=p4r.Index(index=500),
-            data=p4r.CounterData(packet_count=4, byte_count=400),
-        )
-        await set_cell(switch_process, p4r.Entity(counter_entry=cell))
-        await switch.until(lambda: switch.changes == [True, False, True])
-        found = await switch.port_counters([1, 2])
-        zero = CounterCell(0, 0)
-        assert found["unnamed"] == {1: zero, 2: zero, 500: CounterCell(4, 400)}
-        assert set(found["spoofed"]) == {1, 2}
-
-    run(switch_process, test)
+async def test_what_came_by_an_unnamed_port_is_told_without_asking_for_it(
+    switch: Observed, switch_process: RunningSwitch
+) -> None:
+    counter = switch._program.schema.counters["SwitchIngress.edges.unnamed"]
+    cell = p4r.CounterEntry(
+        counter_id=counter, index=p4r.Index(index=500), data=p4r.CounterData(packet_count=4, byte_count=400)
+    )
+    await set_cell(switch_process, p4r.Entity(counter_entry=cell))
+    await switch.until(lambda: switch.changes == [True, False, True])
+    found = await switch.port_counters([1, 2])
+    zero = CounterCell(0, 0)
+    assert found["unnamed"] == {1: zero, 2: zero, 500: CounterCell(4, 400)}
+    assert set(found["spoofed"]) == {1, 2}
 
 
-def test_port_counters(switch_process: RunningSwitch) -> None:
-    async def test(switch: Observed) -> None:
-        before = await switch.port_counters()
-        drops = {"no_route", "unnamed", "spoofed", "no_job", "bad_echo"}
-        assert set(before) == {"port_rx", "port_tx", *drops}
-        assert all(set(cells) == set(range(MAX_PORTS)) for cells in before.values())
-        await switch.slots(0, 10)
-        after = await switch.port_counters()
-        assert after["port_tx"][255].packets == before["port_tx"][255].packets + 10
-        assert set((await switch.port_counters([3, 1]))["spoofed"]) == {1, 3}
-        assert {1, 3} <= set((await switch.port_counters([3, 1]))["unnamed"]) <= {1, 3, 500}
-
-    run(switch_process, test)
+async def test_port_counters(switch: Observed) -> None:
+    before = await switch.port_counters()
+    drops = {"no_route", "unnamed", "spoofed", "no_job", "bad_echo"}
+    assert set(before) == {"port_rx", "port_tx", *drops}
+    assert all(set(cells) == set(range(MAX_PORTS)) for cells in before.values())
+    await switch.slots(0, 10)
+    after = await switch.port_counters()
+    assert after["port_tx"][255].packets == before["port_tx"][255].packets + 10
+    assert set((await switch.port_counters([3, 1]))["spoofed"]) == {1, 3}
+    assert {1, 3} <= set((await switch.port_counters([3, 1]))["unnamed"]) <= {1, 3, 500}
 
 
-def test_slots_are_read_in_order(switch_process: RunningSwitch) -> None:
-    async def test(switch: Observed) -> None:
-        found = await switch.slots(MAX_SLOTS - 100, 100)
-        assert [slot.index for slot in found] == list(range(MAX_SLOTS - 100, MAX_SLOTS))
-        assert await switch.slots(5, 0) == []
-
-    run(switch_process, test)
+async def test_slots_are_read_in_order(switch: Observed) -> None:
+    found = await switch.slots(MAX_SLOTS - 100, 100)
+    assert [slot.index for slot in found] == list(range(MAX_SLOTS - 100, MAX_SLOTS))
+    assert await switch.slots(5, 0) == []
 
 
 @pytest.mark.slow
-def test_all_slots_of_a_switch(switch_process: RunningSwitch) -> None:
-    async def test(switch: Observed) -> None:
-        assert len(await switch.slots(0, MAX_SLOTS)) == MAX_SLOTS
-
-    run(switch_process, test)
+async def test_all_slots_of_a_switch(switch: Observed) -> None:
+    assert len(await switch.slots(0, MAX_SLOTS)) == MAX_SLOTS
 
 
-def test_what_a_slot_holds(switch_process: RunningSwitch) -> None:
+async def test_what_a_slot_holds(switch: Observed, switch_process: RunningSwitch) -> None:
     if switch_process.target is not Target.EMBEDDED:
         pytest.skip("simple_switch_grpc has no registers over P4Runtime to put it there")
     register = next(
         r for r in shipped_program().schema.p4info.registers if r.preamble.alias.endswith("slot_state")
     )
-
-    async def test(switch: Observed) -> None:
-        entry = p4r.RegisterEntry(register_id=register.preamble.id)
-        entry.index.index = 1234
-        entry.data.bitstring = bytes.fromhex("00000102 00000304 80000001 10 01")
-        await set_cell(switch_process, p4r.Entity(register_entry=entry))
-        await switch.until(lambda: switch.changes == [True, False, True])
-        (slot,) = await switch.slots(1234, 1)
-        assert replace(slot, age_us=0) == SlotContent(
-            index=1234, generation=0x102, message=0x304, bitmap=0x80000001, chunks=0x10, flags=1
-        )
-
-    run(switch_process, test)
+    entry = p4r.RegisterEntry(register_id=register.preamble.id)
+    entry.index.index = 1234
+    entry.data.bitstring = bytes.fromhex("00000102 00000304 80000001 10 01")
+    await set_cell(switch_process, p4r.Entity(register_entry=entry))
+    await switch.until(lambda: switch.changes == [True, False, True])
+    (slot,) = await switch.slots(1234, 1)
+    assert replace(slot, age_us=0) == SlotContent(
+        index=1234, generation=0x102, message=0x304, bitmap=0x80000001, chunks=0x10, flags=1
+    )
 
 
 @pytest.mark.parametrize(("first", "count"), [(-1, 1), (0, -1), (MAX_SLOTS, 1), (MAX_SLOTS - 1, 2)])
-def test_what_is_not_there_is_not_asked_for(switch_process: RunningSwitch, first: int, count: int) -> None:
-    async def test(switch: Observed) -> None:
-        with pytest.raises(InvalidRequestError, match=r"slots .* are not within 0..8191"):
-            await switch.slots(first, count)
-        with pytest.raises(InvalidRequestError, match=r"flows .* are not within 0..1023"):
-            await switch.flow_counters(first, count)
-
-    run(switch_process, test)
+async def test_what_is_not_there_is_not_asked_for(switch: Observed, first: int, count: int) -> None:
+    with pytest.raises(InvalidRequestError, match=r"slots .* are not within 0..8191"):
+        await switch.slots(first, count)
+    with pytest.raises(InvalidRequestError, match=r"flows .* are not within 0..1023"):
+        await switch.flow_counters(first, count)
 
 
-def test_load_is_what_connects(switch_process: RunningSwitch) -> None:
+async def test_load_is_what_connects(switch_process: RunningSwitch) -> None:
     """A switch that was pushed to by hand is taken as it is, without another push."""
-
-    async def main() -> None:
-        async with guest(switch_process, 1) as client:
-            await load(client, shipped_program())
-            await client.write([Update(UpdateKind.INSERT, job()[0])])
-        async with started(switch_process) as switch:
-            await switch.until(lambda: switch.connected)
-            assert await switch.read_entries() == {*switch_process.base, job()[0]}
-
-    run_async(main())
+    async with guest(switch_process, 1) as client:
+        await load(client, shipped_program())
+        await client.write([Update(UpdateKind.INSERT, job()[0])])
+    async with started(switch_process) as switch:
+        await switch.until(lambda: switch.connected)
+        assert await switch.read_entries() == {*switch_process.base, job()[0]}

@@ -92,8 +92,16 @@ class Peer:
         """(syndrome, PSN) of the acknowledgements it sends now."""
         return [(packet.aeth.syndrome, packet.bth.psn) for packet in self.poll() if packet.aeth is not None]
 
-    def give(self, frame: bytes) -> None:
-        self.endpoint.receive(frame, self.now)
+    def give(self, *frames: bytes) -> None:
+        for frame in frames:
+            self.endpoint.receive(frame, self.now)
+
+    def until_timer(self) -> int:
+        """The next timer's time comes: how long that takes."""
+        timeout = self.endpoint.next_timeout_ns()
+        assert timeout is not None
+        waited, self.now = timeout - self.now, timeout
+        return waited
 
     def acknowledge(self, syndrome: int, psn: int, *, msn: int = 0, run: int = 0) -> None:
         config = self.config
@@ -182,6 +190,6 @@ class Peer:
         )
         return replace(header, **changes)  # type: ignore[arg-type]
 
-    def failure(self) -> Failure | None:
+    def failure(self) -> Failure:
         """The failure among what happened since the last call."""
-        return next((event.failure for event in self.endpoint.events() if event.failure), None)
+        return next(event.failure for event in self.endpoint.events() if event.failure)

@@ -107,8 +107,7 @@ def test_acknowledgements_look_like_the_kernels() -> None:
     sample = next(p for p in map(RocePacket.parse, SAMPLES) if p.aeth and p.aeth.syndrome == 0x1F)
     peer = Peer.of(path_mtu=1024)
     peer.endpoint.post(sum_of(np.zeros(2, np.int32)), peer.now)
-    for frame in peer.message(2000, peer.header(0, 2), bytes(8)):
-        peer.give(frame)
+    peer.give(*peer.message(2000, peer.header(0, 2), bytes(8)))
     ack = next(p for p in peer.poll() if p.aeth is not None)
     assert sample.aeth is not None
     assert ack.aeth is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,19 +12,11 @@ from hypothesis import strategies as st
 
 from host_agent.transport import EventType, FailureCode, SwitchOp
 from host_agent.wire.aggregation import CHUNK_BYTES, AggregationHeader, Flags, Kind, Reduction, Stage
-from simulation.faults.schedule import Rates
 from simulation.nic import DEAD, NOT_READY, TAKEN, MessageEngine, NicEndpoint
 from tests.host_agent.rack import Simulation
 from tests.host_agent.transport.fabric import ring_configs, router
 from tests.host_agent.transport.peer import Peer, passing, sum_of
-from tests.host_agent.transport.test_simulation import (
-    FAULTS,
-    PSNS,
-    SEEDS,
-    programs_of,
-    run,
-    switched,
-)
+from tests.host_agent.transport.test_simulation import FAULTS, PSNS, SEEDS, programs_of, run, switched
 
 pytestmark = pytest.mark.slow
 
@@ -31,9 +24,9 @@ EVERYBODY = range(256)
 KINDS = st.lists(st.sampled_from(["sum", "max", "gather"]), min_size=1, max_size=5)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=80)
 @given(
-    ranks=st.integers(2, 5),
+    adapters=st.lists(st.booleans(), min_size=2, max_size=5) | st.integers(2, 5).map(lambda n: [True] * n),
     kinds=KINDS,
     elements=st.integers(0, 900),
     path_mtu=st.sampled_from([256, 1024]),
@@ -42,48 +35,13 @@ KINDS = st.lists(st.sampled_from(["sum", "max", "gather"]), min_size=1, max_size
     faults=FAULTS,
     seed=SEEDS,
 )
-def test_adapters_in_a_faulty_rack(
-    ranks: int,
-    kinds: list[str],
-    elements: int,
-    path_mtu: int,
-    window: int,
-    first_psn: int,
-    faults: Rates,
-    seed: int,
+def test_adapters_alone_and_beside_userspace_workers_in_a_faulty_rack(
+    adapters: list[bool], kinds: list[str], elements: int, first_psn: int, seed: int, **how: Any
 ) -> None:
     """Exact, in any order of what happens; the switch model checks that no slot is claimed too early."""
-    fabric = switched(
-        ranks,
-        faults=faults,
-        seed=seed,
-        path_mtu=path_mtu,
-        window=window,
-        first_psns=[first_psn] * ranks,
-        adapters=EVERYBODY,
-    )
-    run(fabric, programs_of(ranks, kinds, elements))
-
-
-@settings(deadline=None, max_examples=40)
-@given(
-    adapters=st.lists(st.booleans(), min_size=2, max_size=5),
-    kinds=KINDS,
-    elements=st.integers(0, 900),
-    faults=FAULTS,
-    seed=SEEDS,
-)
-def test_adapters_beside_userspace_workers(
-    adapters: list[bool], kinds: list[str], elements: int, faults: Rates, seed: int
-) -> None:
     ranks = len(adapters)
-    fabric = switched(
-        ranks,
-        faults=faults,
-        seed=seed,
-        first_psns=[2**24 - 10] * ranks,
-        adapters=[rank for rank, adapter in enumerate(adapters) if adapter],
-    )
+    with_adapter = [rank for rank, adapter in enumerate(adapters) if adapter]
+    fabric = switched(ranks, seed=seed, first_psns=[first_psn] * ranks, adapters=with_adapter, **how)
     run(fabric, programs_of(ranks, kinds, elements))
 
 

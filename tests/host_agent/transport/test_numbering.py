@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -77,21 +78,10 @@ def test_no_aggregated_message_is_posted_behind_2_to_the_31() -> None:
     seed=SEEDS,
 )
 def test_a_ring_goes_on_where_numbers_come_round(
-    ranks: int,
-    near: int,
-    before: int,
-    psn_before: int,
-    window: int,
-    selective: bool,
-    faults: Rates,
-    seed: int,
+    ranks: int, near: int, before: int, psn_before: int, faults: Rates, seed: int, **how: Any
 ) -> None:
-    configs = ring_configs(
-        ranks,
-        window=window,
-        selective=selective,
-        first_psns=[(2**24 - psn_before + rank) % 2**24 for rank in range(ranks)],
-    )
+    psns = [(2**24 - psn_before + rank) % 2**24 for rank in range(ranks)]
+    configs = ring_configs(ranks, first_psns=psns, **how)
     configs = [replace(config, first_message=(near - before) % 2**32) for config in configs]
     fabric = Simulation(configs, switch=router(configs), faults=faults, seed=seed)
     programs = [Program(rank) for rank in range(ranks)]

@@ -26,8 +26,7 @@ def result_frames(peer: Peer, message: int, of: int) -> list[bytes]:
 
 
 def give_result(peer: Peer, message: int, of: int) -> None:
-    for frame in result_frames(peer, message, of):
-        peer.give(frame)
+    peer.give(*result_frames(peer, message, of))
 
 
 @pytest.fixture
@@ -59,8 +58,7 @@ def test_a_passed_message_needs_what_came_in_and_its_own_acknowledgement(peer: P
     peer.endpoint.post(passing(data, None, cut_elements=data.size), peer.now)
     assert peer.psns() == list(range(FIRST, FIRST + 8))
     header = peer.header(0, 0, op=0, element_type=0, reduction=0, packets=2, tensor_elements=0, flags=0)
-    for frame in peer.message(2000, header, bytes(256)):
-        peer.give(frame)
+    peer.give(*peer.message(2000, header, bytes(256)))
     assert peer.psns() == []
     peer.ack(FIRST + 3)
     assert peer.psns() == list(range(FIRST + 8, FIRST + 12))
@@ -69,8 +67,7 @@ def test_a_passed_message_needs_what_came_in_and_its_own_acknowledgement(peer: P
 def test_messages_that_came_before_ours_are_credit(peer: Peer) -> None:
     """The predecessor may be ahead by a window when this worker begins."""
     header = peer.header(0, 0, op=0, element_type=0, reduction=0, packets=2, tensor_elements=0, flags=0)
-    for frame in peer.message(2000, header, bytes(256)):
-        peer.give(frame)
+    peer.give(*peer.message(2000, header, bytes(256)))
     peer.poll()
     peer.endpoint.post(passing(np.zeros(10, np.uint8), None), peer.now)
     assert peer.psns() == [FIRST, FIRST + 1]
@@ -89,8 +86,7 @@ def test_changing_the_kind_drains(peer: Peer, aggregated_first: bool) -> None:
         give_result(peer, 0, of=1)
     else:
         header = peer.header(0, 0, op=0, element_type=0, reduction=0, packets=2, tensor_elements=0, flags=0)
-        for frame in peer.message(2000, header, bytes(256)):
-            peer.give(frame)
+        peer.give(*peer.message(2000, header, bytes(256)))
     assert peer.psns() == []
     peer.ack(FIRST + 3)
     assert peer.psns() == list(range(FIRST + 4, FIRST + 8))
@@ -150,10 +146,7 @@ def test_a_straggler_is_retried_one_message_at_a_time_and_ever_more_rarely() -> 
     peer.psns()
     waits = []
     for _ in range(7):
-        timeout = peer.endpoint.next_timeout_ns()
-        assert timeout is not None
-        waits.append((timeout - peer.now) // MS)
-        peer.now = timeout
+        waits.append(peer.until_timer() // MS)
         assert peer.psns() == list(range(FIRST, FIRST + 4))
     assert waits == [50, 100, 200, 400, 800, 1000, 1000]
     peer.ack(FIRST + 3)
@@ -201,12 +194,9 @@ def test_the_retry_limit_ends_in_a_clear_failure() -> None:
     peer.nak(FIRST + 1)
     peer.psns()
     for _ in range(4):
-        timeout = peer.endpoint.next_timeout_ns()
-        assert timeout is not None
-        peer.now = timeout
+        peer.until_timer()
         peer.psns()
     failure = peer.failure()
-    assert failure is not None
     assert (failure.code, failure.message, failure.psn) == (FailureCode.RETRY_LIMIT, 0, FIRST + 1)
     assert "rank 0" in failure.text
     assert "10.1.0.2" in failure.text
@@ -258,9 +248,7 @@ def test_other_naks_are_fatal(peer: Peer, code: int) -> None:
     peer.endpoint.post(sum_of(lanes(1)), peer.now)
     peer.psns()
     peer.acknowledge(0x60 | code, FIRST)
-    failure = peer.failure()
-    assert failure is not None
-    assert failure.code is FailureCode.REMOTE_ERROR
+    assert peer.failure().code is FailureCode.REMOTE_ERROR
 
 
 def test_the_number_of_frames_is_bounded_and_nothing_is_lost(peer: Peer) -> None:

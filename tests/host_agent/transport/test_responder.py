@@ -49,8 +49,7 @@ def passed(peer: Peer, message: int, data: bytes) -> list[bytes]:
 
 def test_a_result_lands_in_place_and_is_acknowledged_once(peer: Peer) -> None:
     result = expect_sum(peer)
-    for frame in result_of(peer):
-        peer.give(frame)
+    peer.give(*result_of(peer))
     assert peer.answers() == [(ACK, FIRST + 3)]
     assert np.array_equal(result, np.arange(LANES))
     assert [e.type for e in peer.endpoint.events()] == [EventType.RECEIVED]
@@ -59,22 +58,18 @@ def test_a_result_lands_in_place_and_is_acknowledged_once(peer: Peer) -> None:
 def test_acknowledgements_of_a_batch_are_merged(peer: Peer) -> None:
     expect_sum(peer, messages=2)
     for message in range(2):
-        for frame in result_of(peer, message, of=2):
-            peer.give(frame)
+        peer.give(*result_of(peer, message, of=2))
     assert peer.answers() == [(ACK, FIRST + 7)]
 
 
 def test_one_nak_for_a_gap_until_it_is_filled(peer: Peer) -> None:
     result = expect_sum(peer)
     frames = result_of(peer)
-    peer.give(frames[0])
-    peer.give(frames[2])
+    peer.give(frames[0], frames[2])
     assert peer.answers() == [(NAK, FIRST + 1)]
-    peer.give(frames[3])
-    peer.give(frames[2])
+    peer.give(frames[3], frames[2])
     assert peer.answers() == []
-    for frame in frames[1:]:
-        peer.give(frame)
+    peer.give(*frames[1:])
     assert peer.answers() == [(ACK, FIRST + 3)]
     assert np.array_equal(result, np.arange(LANES))
 
@@ -82,8 +77,7 @@ def test_one_nak_for_a_gap_until_it_is_filled(peer: Peer) -> None:
 def test_a_gap_that_closes_within_a_batch_needs_no_nak(peer: Peer) -> None:
     expect_sum(peer)
     frames = result_of(peer)
-    for frame in (frames[1], frames[0], frames[1]):
-        peer.give(frame)
+    peer.give(frames[1], frames[0], frames[1])
     assert peer.answers() == [(ACK, FIRST + 1)]
 
 
@@ -96,15 +90,10 @@ def test_a_nak_that_does_not_help_is_repeated_ever_more_rarely(peer: Peer) -> No
     assert peer.answers() == [(NAK, FIRST)]
     waits = []
     for _ in range(4):
-        timeout = peer.endpoint.next_timeout_ns()
-        assert timeout is not None
-        waits.append((timeout - peer.now) // MS)
-        peer.now = timeout
+        waits.append(peer.until_timer() // MS)
         assert peer.answers() == [(NAK, FIRST)]
     assert waits == [10, 20, 40, 80]
-    peer.give(frames[0])
-    peer.give(frames[1])
-    peer.give(frames[2])
+    peer.give(frames[0], frames[1], frames[2])
     peer.answers()
     peer.now += 10_000 * MS
     assert peer.answers() == []  # nothing is known to be missing any more
@@ -113,12 +102,10 @@ def test_a_nak_that_does_not_help_is_repeated_ever_more_rarely(peer: Peer) -> No
 def test_duplicates_are_acknowledged_once_a_batch(peer: Peer) -> None:
     result = expect_sum(peer)
     frames = result_of(peer)
-    for frame in frames:
-        peer.give(frame)
+    peer.give(*frames)
     peer.answers()
     result[:] = 7
-    for frame in frames:
-        peer.give(frame)
+    peer.give(*frames)
     assert peer.answers() == [(ACK, FIRST + 3)]
     assert (result == 7).all()
     assert peer.endpoint.counters().duplicates_received == 4
@@ -135,8 +122,7 @@ def test_what_is_too_far_ahead_is_not_asked_for(peer: Peer) -> None:
 
 def test_passed_messages_may_come_before_they_are_posted(peer: Peer) -> None:
     for message in range(2):
-        for frame in passed(peer, message, bytes([message + 1]) * 768):
-            peer.give(frame)
+        peer.give(*passed(peer, message, bytes([message + 1]) * 768))
     assert peer.answers() == [(ACK, FIRST + 7)]
     assert peer.endpoint.counters().early_messages == 2
     for message in range(2):
@@ -149,28 +135,23 @@ def test_passed_messages_may_come_before_they_are_posted(peer: Peer) -> None:
 @pytest.mark.parametrize("before", [0, 1, 2, 3, 4])
 def test_a_post_in_the_middle_of_an_early_message(peer: Peer, before: int) -> None:
     frames = passed(peer, 0, bytes(range(256)) * 3)
-    for frame in frames[:before]:
-        peer.give(frame)
+    peer.give(*frames[:before])
     data = np.zeros(768, np.uint8)
     peer.endpoint.post(passing(np.zeros(768, np.uint8), data), peer.now)
-    for frame in frames[before:]:
-        peer.give(frame)
+    peer.give(*frames[before:])
     assert data.tobytes() == bytes(range(256)) * 3
 
 
 def test_beyond_a_window_of_early_messages_the_receiver_is_not_ready(peer: Peer) -> None:
     frames = [passed(peer, message, b"x" * 768) for message in range(3)]
-    for frame in frames[0] + frames[1]:
-        peer.give(frame)
+    peer.give(*frames[0], *frames[1])
     assert peer.answers() == [(ACK, FIRST + 7)]
-    for frame in frames[2]:
-        peer.give(frame)
+    peer.give(*frames[2])
     ((syndrome, psn),) = peer.answers()
     assert (syndrome & 0xE0, psn) == (0x20, FIRST + 8)
     peer.endpoint.post(passing(np.zeros(768, np.uint8), np.zeros(768, np.uint8)), peer.now)
     assert peer.answers() == [(ACK, FIRST + 7)]  # it may come now
-    for frame in frames[2]:
-        peer.give(frame)
+    peer.give(*frames[2])
     assert peer.answers() == [(ACK, FIRST + 11)]
 
 
@@ -178,8 +159,7 @@ def test_receiving_without_a_buffer_discards(peer: Peer) -> None:
     data = np.zeros(10, np.uint8)
     operation = replace(passing(data, None), receive_elements=5)
     op_id = peer.endpoint.post(operation, peer.now)
-    for frame in passed(peer, 0, b"12345"):
-        peer.give(frame)
+    peer.give(*passed(peer, 0, b"12345"))
     assert [(e.type, e.op_id) for e in peer.endpoint.events()] == [(EventType.RECEIVED, op_id)]
 
 
@@ -210,10 +190,8 @@ def test_a_wrong_header_is_fatal_and_leaves_the_buffer(
 ) -> None:
     result = expect_sum(peer)
     header = replace(peer.header(0, LANES), **changes)  # type: ignore[arg-type]
-    for frame in peer.message(FIRST, header, bytes(4 * LANES)):
-        peer.give(frame)
+    peer.give(*peer.message(FIRST, header, bytes(4 * LANES)))
     failure = peer.failure()
-    assert failure is not None
     assert (failure.code, failure.message, failure.psn) == (code, 0, FIRST)
     assert text in failure.text
     assert AggregationHeader.unpack(failure.header) == header
@@ -225,26 +203,18 @@ def test_a_wrong_header_is_fatal_and_leaves_the_buffer(
 def test_something_without_a_header_is_fatal(peer: Peer) -> None:
     expect_sum(peer)
     peer.give(peer.data(FIRST, bytes(256), opcode=Opcode.SEND_FIRST))
-    failure = peer.failure()
-    assert failure is not None
-    assert failure.code is FailureCode.BAD_HEADER
+    assert peer.failure().code is FailureCode.BAD_HEADER
 
 
 def test_a_result_that_nobody_here_contributed_to_is_fatal(peer: Peer) -> None:
-    for frame in result_of(peer):
-        peer.give(frame)
-    failure = peer.failure()
-    assert failure is not None
-    assert failure.code is FailureCode.WRONG_MESSAGE
+    peer.give(*result_of(peer))
+    assert peer.failure().code is FailureCode.WRONG_MESSAGE
 
 
 def test_early_messages_of_another_shape_are_fatal_when_posted(peer: Peer) -> None:
-    for frame in passed(peer, 0, b"1234"):
-        peer.give(frame)
+    peer.give(*passed(peer, 0, b"1234"))
     peer.endpoint.post(passing(np.zeros(5, np.uint8), np.zeros(5, np.uint8)), peer.now)
-    failure = peer.failure()
-    assert failure is not None
-    assert failure.code is FailureCode.WRONG_SHAPE
+    assert peer.failure().code is FailureCode.WRONG_SHAPE
 
 
 @pytest.mark.parametrize(
@@ -271,9 +241,7 @@ def test_packets_that_do_not_make_the_message_are_fatal(
     for index, (opcode, size) in enumerate(zip(sequence, payload_bytes, strict=True)):
         body = payload[:size] if opcode in (Opcode.SEND_FIRST, Opcode.SEND_ONLY) else bytes(size)
         peer.give(peer.data(FIRST + index, body, opcode=opcode))
-    failure = peer.failure()
-    assert failure is not None
-    assert failure.code is FailureCode.BAD_SEQUENCE
+    assert peer.failure().code is FailureCode.BAD_SEQUENCE
 
 
 def test_frames_for_others_are_counted(peer: Peer) -> None:
@@ -297,12 +265,10 @@ def test_after_halt_a_result_is_ignored(peer: Peer) -> None:
     """Its owner has the arrays back."""
     result = expect_sum(peer)
     frames = result_of(peer)
-    peer.give(frames[0])
-    peer.give(frames[1])
+    peer.give(frames[0], frames[1])
     result[:] = 7
     peer.endpoint.halt()
-    for frame in frames[2:]:
-        peer.give(frame)
+    peer.give(*frames[2:])
     peer.now += 10_000 * MS
     assert (result == 7).all()
     assert peer.poll() == []
@@ -311,8 +277,7 @@ def test_after_halt_a_result_is_ignored(peer: Peer) -> None:
 
 
 def test_after_halt_what_came_early_is_not_delivered(peer: Peer) -> None:
-    for frame in passed(peer, 0, b"x" * 300):
-        peer.give(frame)
+    peer.give(*passed(peer, 0, b"x" * 300))
     peer.endpoint.halt()
     target = np.full(300, 7, np.uint8)
     peer.endpoint.post(passing(np.zeros(300, np.uint8), target), peer.now)

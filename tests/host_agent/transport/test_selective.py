@@ -56,16 +56,13 @@ class TestReceiving:
     def test_a_nak_names_what_arrived_behind_the_gap(self, peer: Peer) -> None:
         result = expect_sum(peer)
         frames = result_frames(peer)
-        peer.give(frames[0])
-        peer.give(frames[2])
+        peer.give(frames[0], frames[2])
         assert told(peer) == [(NAK, THEIRS + 1, THEIRS + 2, 0)]
-        for frame in frames[3:6]:
-            peer.give(frame)
+        peer.give(*frames[3:6])
         assert told(peer) == [(NAK, THEIRS + 1, THEIRS + 5, 3)]  # one for those that came in a row
         peer.give(frames[1])
         assert told(peer) == [(ACK, THEIRS + 5, 1, 0)]
-        for frame in frames[6:]:
-            peer.give(frame)
+        peer.give(*frames[6:])
         assert told(peer) == [(ACK, THEIRS + 7, 2, 0)]
         assert np.array_equal(result, np.arange(2 * LANES))
         assert peer.endpoint.counters().kept_packets == 4
@@ -74,8 +71,7 @@ class TestReceiving:
         """A RoCE v2 acknowledgement as any other; its MSN is a PSN, and six of BTH's reserved bits count."""
         expect_sum(peer)
         frames = result_frames(peer)
-        for index in (2, 3, 4):
-            peer.give(frames[index])
+        peer.give(frames[2], frames[3], frames[4])
         (frame,) = peer.endpoint.poll(peer.now, 8)
         packet = RocePacket.parse(frame)
         assert packet.icrc_ok()
@@ -86,8 +82,7 @@ class TestReceiving:
     def test_each_gap_has_its_nak(self, peer: Peer) -> None:
         expect_sum(peer)
         frames = result_frames(peer)
-        for index in (1, 3, 4, 6):
-            peer.give(frames[index])
+        peer.give(frames[1], frames[3], frames[4], frames[6])
         assert told(peer) == [
             (NAK, THEIRS, THEIRS + 1, 0),
             (NAK, THEIRS, THEIRS + 4, 1),
@@ -97,8 +92,7 @@ class TestReceiving:
     def test_a_filled_gap_before_another_is_acknowledged(self, peer: Peer) -> None:
         expect_sum(peer)
         frames = result_frames(peer)
-        for index in (1, 3):
-            peer.give(frames[index])
+        peer.give(frames[1], frames[3])
         told(peer)
         peer.give(frames[0])
         assert told(peer) == [(ACK, THEIRS + 1, 0, 0)]
@@ -107,19 +101,15 @@ class TestReceiving:
         """A NAK names a packet behind the one that is missing, in whatever order they came."""
         expect_sum(peer)
         frames = result_frames(peer)
-        for index in (3, 1, 0):
-            peer.give(frames[index])
+        peer.give(frames[3], frames[1], frames[0])
         assert told(peer) == [(NAK, THEIRS + 2, THEIRS + 3, 0)]
 
     def test_naks_are_repeated_for_all_that_is_there(self, peer: Peer) -> None:
         expect_sum(peer)
         frames = result_frames(peer)
-        for index in (1, 2, 5):
-            peer.give(frames[index])
+        peer.give(frames[1], frames[2], frames[5])
         told(peer)
-        timeout = peer.endpoint.next_timeout_ns()
-        assert timeout is not None
-        peer.now = timeout
+        peer.until_timer()
         assert told(peer) == [(NAK, THEIRS, THEIRS + 2, 1), (NAK, THEIRS, THEIRS + 5, 0)]
 
     def test_what_is_there_already_is_told_once_more_and_not_taken_again(self, peer: Peer) -> None:
@@ -129,8 +119,7 @@ class TestReceiving:
         told(peer)
         peer.give(peer.data(THEIRS + 2, bytes(256), opcode=Opcode.SEND_MIDDLE))  # with other bytes
         assert told(peer) == [(NAK, THEIRS, THEIRS + 2, 0)]
-        for frame in frames:
-            peer.give(frame)
+        peer.give(*frames)
         assert np.array_equal(result, np.arange(2 * LANES))
 
     def test_no_more_than_a_window_is_kept(self, peer: Peer) -> None:
@@ -155,7 +144,6 @@ class TestReceiving:
         peer.give(peer.data(THEIRS + 1, bytes(256), opcode=Opcode.SEND_MIDDLE, summed=False))
         peer.give(frames[0])
         failure = peer.failure()
-        assert failure is not None
         assert (failure.code, failure.psn) == (FailureCode.NOT_A_RESULT, THEIRS + 1)
         assert (result == -1).all()
 
@@ -164,8 +152,7 @@ class TestReceiving:
         peer = Peer.of(selective=True, rto_low_s=0)
         expect_sum(peer)
         frames = result_frames(peer)
-        for frame in (frames[1], frames[0], frames[2], frames[3]):
-            peer.give(frame)
+        peer.give(frames[1], frames[0], frames[2], frames[3])
         assert told(peer) == [(ACK, THEIRS + 3, 1, 0)]
         peer.give(frames[4])
         assert peer.endpoint.progress().expected_psn == THEIRS + 5
@@ -177,8 +164,7 @@ class TestReceiving:
                 message, 768, op=0, element_type=0, reduction=0, tensor_elements=0, flags=0, packets=4
             )
             frames += peer.message(THEIRS + 4 * message, header, bytes([message]) * 768)
-        for frame in frames:
-            peer.give(frame)
+        peer.give(*frames)
         assert [(syndrome & 0xE0, psn) for syndrome, psn, _, _ in told(peer)] == [(0x20, THEIRS + 8)]
         for message in range(3):
             data = np.zeros(768, np.uint8)
@@ -218,10 +204,7 @@ class TestSending:
         for _ in range(6):
             peer.selective_nak(OURS, OURS + 1)
             assert peer.psns() == []  # it may be under way
-            timeout = peer.endpoint.next_timeout_ns()
-            assert timeout is not None
-            waits.append((timeout - peer.now) / MS)
-            peer.now = timeout
+            waits.append(peer.until_timer() / MS)
             assert peer.psns() == [OURS]
         assert waits == [0.5, 0.5, 0.5, 1, 2, 4]
 
@@ -239,9 +222,7 @@ class TestSending:
         peer.selective_nak(OURS, OURS + 7, run=6)
         seen = set()
         for _ in range(60):
-            timeout = peer.endpoint.next_timeout_ns()
-            assert timeout is not None
-            peer.now = timeout
+            peer.until_timer()
             seen |= set(peer.psns())
         assert seen >= set(range(OURS, OURS + 4))
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -39,27 +40,12 @@ def switched(
     *,
     faults: Rates | None = None,
     seed: int = 0,
-    path_mtu: int = 256,
-    window: int = 2,
-    message_packets: int = 4,
-    first_psns: Sequence[int] | None = None,
     adapters: Container[int] = (),
-    selective: bool = False,
-    in_flight_bytes: int | None = None,
-    first_message: int = 0,
     drop: Callable[[int, bool, bytes], bool] = lambda rank, outbound, frame: False,
+    **how: Any,
 ) -> Simulation:
     """A rack with the switch model, which checks the slot invariant at every claim."""
-    configs = ring_configs(
-        ranks,
-        path_mtu=path_mtu,
-        window=window,
-        message_packets=message_packets,
-        first_psns=first_psns,
-        selective=selective,
-        in_flight_bytes=in_flight_bytes,
-        first_message=first_message,
-    )
+    configs = ring_configs(ranks, **{"window": 2, "message_packets": 4, **how})
     return Simulation(configs, faults=faults, seed=seed, adapters=adapters, drop=drop)
 
 
@@ -178,24 +164,10 @@ def run(fabric: Simulation, programs: list[Program], *, limit_s: float = 1000.0)
     seed=SEEDS,
 )
 def test_passing_around_a_faulty_ring(
-    ranks: int,
-    elements: int,
-    path_mtu: int,
-    window: int,
-    message_packets: int,
-    first_psn: int,
-    selective: bool,
-    faults: Rates,
-    seed: int,
+    ranks: int, elements: int, first_psn: int, faults: Rates, seed: int, **how: Any
 ) -> None:
-    configs = ring_configs(
-        ranks,
-        path_mtu=path_mtu,
-        window=window,
-        message_packets=message_packets,
-        first_psns=[(first_psn + rank) % 2**24 for rank in range(ranks)],
-        selective=selective,
-    )
+    psns = [(first_psn + rank) % 2**24 for rank in range(ranks)]
+    configs = ring_configs(ranks, first_psns=psns, **how)
     fabric = Simulation(configs, switch=router(configs), faults=faults, seed=seed)
     programs = [Program(rank) for rank in range(ranks)]
     gather(programs, elements, seed)
@@ -216,53 +188,11 @@ def test_passing_around_a_faulty_ring(
     seed=SEEDS,
 )
 def test_sums_through_a_faulty_fabric(
-    ranks: int,
-    elements: int,
-    path_mtu: int,
-    window: int,
-    message_packets: int,
-    first_psns: list[int],
-    selective: bool,
-    in_flight_bytes: int | None,
-    faults: Rates,
-    seed: int,
+    ranks: int, elements: int, first_psns: list[int], seed: int, **how: Any
 ) -> None:
-    fabric = switched(
-        ranks,
-        faults=faults,
-        seed=seed,
-        path_mtu=path_mtu,
-        window=window,
-        message_packets=message_packets,
-        first_psns=first_psns[:ranks],
-        selective=selective,
-        in_flight_bytes=in_flight_bytes,
-    )
+    fabric = switched(ranks, seed=seed, first_psns=first_psns[:ranks], **how)
     programs = [Program(rank) for rank in range(ranks)]
     aggregate(programs, SwitchOp.SUM, elements, seed)
-    run(fabric, programs)
-
-
-@settings(deadline=None, max_examples=50)
-@given(
-    ranks=st.integers(2, 4),
-    kinds=st.lists(st.sampled_from(["sum", "max", "gather"]), min_size=2, max_size=5),
-    elements=st.integers(0, 700),
-    selective=st.booleans(),
-    faults=FAULTS,
-    seed=SEEDS,
-)
-def test_mixed_operations(
-    ranks: int, kinds: list[str], elements: int, selective: bool, faults: Rates, seed: int
-) -> None:
-    """Changing between aggregated and passed messages drains, and the slots' invariant holds."""
-    fabric = switched(ranks, faults=faults, seed=seed, first_psns=[2**24 - 10] * ranks, selective=selective)
-    programs = [Program(rank) for rank in range(ranks)]
-    for number, kind in enumerate(kinds):
-        if kind == "gather":
-            gather(programs, elements, number)
-        else:
-            aggregate(programs, SwitchOp.SUM if kind == "sum" else SwitchOp.MAX, elements, number)
     run(fabric, programs)
 
 
@@ -311,8 +241,7 @@ def test_single_losses_cost_milliseconds_and_no_timeout(
         return start < seen[port] <= start + times
 
     fabric = switched(ranks, drop=drop, selective=selective)
-    programs = [Program(rank) for rank in range(ranks)]
-    aggregate(programs, SwitchOp.SUM, elements, 1)
+    programs = programs_of(ranks, ["sum"], elements)
     began = fabric.now_ns
     run(fabric, programs)
     assert fabric.now_ns - began < 10_000_000
@@ -357,8 +286,7 @@ def test_a_straggler_of_ten_seconds(passed: bool) -> None:
 
 def test_a_worker_that_is_paused_in_the_middle() -> None:
     fabric = switched(3)
-    programs = [Program(rank) for rank in range(3)]
-    aggregate(programs, SwitchOp.SUM, 192 * 40, 1)
+    programs = programs_of(3, ["sum"], 192 * 40)
     for program in programs:
         program.advance(fabric)
     fabric.until(lambda: fabric.endpoints[1].progress().received_messages >= 10)
@@ -372,8 +300,7 @@ def test_a_worker_that_is_paused_in_the_middle() -> None:
 def test_a_link_that_is_down_for_a_while() -> None:
     down = True
     fabric = switched(3, drop=lambda rank, out, frame: down and rank == 2)
-    programs = [Program(rank) for rank in range(3)]
-    aggregate(programs, SwitchOp.SUM, 192 * 20, 1)
+    programs = programs_of(3, ["sum"], 192 * 20)
     for program in programs:
         program.advance(fabric)
     fabric.run_for(3)
@@ -418,7 +345,10 @@ def test_a_receiver_that_posts_late_is_waited_for() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(int(os.environ.get("P4REDUCE_SEEDS", "80"))))
 def test_many_seeds(seed: int) -> None:
-    """A job of anything under faults of any kind; run one again by its number."""
+    """A job of anything under faults of any kind; run one again by its number.
+
+    Changing between aggregated and passed messages drains, and the slots' invariant holds.
+    """
     random = Random(seed)
     ranks = random.randint(2, 8)
     faults = Rates(
