@@ -37,11 +37,12 @@ from typing import Any, Final, NamedTuple
 
 from controller.api.messages import FromWorker, Heartbeat, Join, Mode, Resume
 from simulation.exhaustive.control_scopes import MISHAPS, WISHES, ControlScope
-from simulation.exhaustive.controller import ControllerFacts, ControllerPart, HungUp, Passed, heard
+from simulation.exhaustive.controller import DEFECTS, ControllerFacts, ControllerPart, Passed
 from simulation.exhaustive.found import Choice, Found
 from simulation.exhaustive.parts import Parts, Step
 from simulation.exhaustive.search import Broken, Search
 from simulation.exhaustive.worker import Closed, Connected, Enter, WorkerFacts, WorkerPart
+from simulation.faults.control import HungUp
 
 KILLS, CRASHES, BREAKS, AWAYS, STALLS = range(len(MISHAPS))
 MOVES, RENUMBERS = range(len(MISHAPS), len(MISHAPS) + len(WISHES))
@@ -109,7 +110,7 @@ class ControlExplorer(Search[State]):
 
     def explore(self, **how: Any) -> Found:
         """As `Search.explore`."""
-        with heard():
+        with DEFECTS.heard():
             try:
                 return super().explore(**how)
             finally:
@@ -117,7 +118,7 @@ class ControlExplorer(Search[State]):
 
     def play(self, choices: Sequence[str]) -> Iterator[str]:
         """As `Search.play`."""
-        with heard():
+        with DEFECTS.heard():
             try:
                 yield from super().play(choices)
             finally:
@@ -236,9 +237,9 @@ class ControlExplorer(Search[State]):
             yield Choice("crash")
         if self._may(state, AWAYS) and controller.switch_up:
             yield Choice("away")
-        if state.budget[MOVES] and controller.movable == "in-network":
+        if state.budget[MOVES] and controller.movable:
             yield Choice("move")
-        if state.budget[RENUMBERS] and controller.movable == "in-network":
+        if state.budget[RENUMBERS] and controller.movable:
             yield Choice("renumber")
 
     def _may(self, state: State, kind: int) -> bool:

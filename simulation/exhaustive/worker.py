@@ -48,8 +48,9 @@ from host_agent.recovery import Attempt, LinkCut, through_renewals
 from host_agent.session import NS, Close, Open, Send, Session
 from simulation.exhaustive.canonical import Canon, Moments
 from simulation.exhaustive.control_scopes import ControlScope
-from simulation.exhaustive.controller import BEAT_S, JOB, PATIENCE_S, HungUp, config_of
+from simulation.exhaustive.controller import BEAT_S, JOB, PATIENCE_S, config_of
 from simulation.exhaustive.parts import Given
+from simulation.faults.control import HungUp
 
 _BEGINS_NS: Final = 1_000_000_000 * NS
 _FIRST_QPN: Final = 0x1000

@@ -45,7 +45,7 @@ from host_agent.membership import Request, View
 from host_agent.recovery import Attempt, LinkCut, repair, through_renewals
 from host_agent.session import Break, Close, Open, Send, Session
 from host_agent.transport import EventType, Operation
-from simulation.faults.control import Conversation
+from simulation.faults.control import Conversation, HungUp
 from simulation.faults.endpoints import AnyEndpoint, FastEndpoint, FastNicEndpoint
 from simulation.faults.job import JobRun
 from simulation.faults.links import Wire
@@ -231,7 +231,7 @@ class Worker:
                     self.conversation.say(message)
                 case Break() if self.conversation is not None:
                     self.conversation.closed_by_worker()
-                    self.hung_up(self.conversation, "the controller is silent", True)
+                    self.hung_up(self.conversation, HungUp("the controller is silent"))
                 case Close() if self.conversation is not None:
                     self.conversation.closed_by_worker(told_end=isinstance(self.end, Ended))
         due = self.session.next_timeout()
@@ -249,19 +249,20 @@ class Worker:
     def _arrives(self, conversation: Conversation, first: Join | Resume) -> None:
         controller = self.controller.listening
         if controller is None or self.clock.now_ns < self.cut_until_ns:
-            conversation.hang_up("the controller cannot be reached")
+            conversation.hang_up(HungUp("the controller cannot be reached"))
         elif conversation.open:
             controller.connect(conversation, first)
 
-    def hung_up(self, conversation: Conversation, why: str, gone: bool) -> None:
+    def hung_up(self, conversation: Conversation, hung_up: HungUp) -> None:
         """The session has ended."""
         if self.over or conversation is not self.conversation:
             return
-        if self._is_stopped("hung_up", conversation, why, gone):
+        if self._is_stopped("hung_up", conversation, hung_up):
             return
-        self.session.broken(why, self.clock.now_ns, final=not gone)
+        final = hung_up.refused if self.session.ready is None else hung_up.final
+        self.session.broken(hung_up.why, self.clock.now_ns, final=final)
         if self.session.refused is not None:
-            self._finish("ended", f"not taken in: {why}")
+            self._finish("ended", f"not taken in: {hung_up.why}")
         elif self.session.ended is not None:
             self._finish("ended", self.session.ended.reason)
         self._act()
@@ -287,7 +288,7 @@ class Worker:
         conversation = self.conversation
         if conversation is not None and conversation.open and not self.over:
             conversation.closed_by_worker()
-            self.hung_up(conversation, "the connection broke", True)
+            self.hung_up(conversation, HungUp("the connection broke"))
 
     def say(self, what: FromWorker) -> None:
         """To the controller, if it hears."""
