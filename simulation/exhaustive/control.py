@@ -372,7 +372,7 @@ class ControlExplorer(Search[State]):
         state = self._unlinked(state, rank)
         if not opening:
             state = self._controller(state, ("cut", rank))
-        return self._worker(state, rank, ("break",))
+        return self._worker(state, rank, _BROKE)
 
     def _unlinked(self, state: State, rank: int) -> State:
         return state._replace(
@@ -387,7 +387,7 @@ class ControlExplorer(Search[State]):
             linked = state.linked[rank]
             state = self._unlinked(state, rank)
             if linked:
-                state = self._worker(state, rank, ("break",))
+                state = self._worker(state, rank, _BROKE)
         return state
 
     def _time(self, state: State) -> State:
@@ -611,6 +611,7 @@ class ControlExplorer(Search[State]):
         return _WORDS[verb].format(rank)
 
 
+_BROKE: Final = ("hung", HungUp("the connection broke"))
 # What need not happen.
 _PERHAPS: Final = {"late", "kill", "break", "stall", "crash", "away", "move", "renumber"}
 _WORDS: Final = {
