@@ -14,49 +14,28 @@ from controller.api.messages import (
     FromController,
     FromWorker,
     Heartbeat,
-    Join,
     Leave,
     Left,
     Ready,
-    Resume,
     Resumed,
     Waiting,
 )
 from controller.api.messages import Worker as Addresses
 from controller.config import HostConfig
-from host_agent import session as of_session
 from host_agent.collectives.plan import Steps
-from host_agent.member import (
-    Again,
-    Connect,
-    Cut,
-    Exhausted,
-    Inconsistent,
-    Member,
-    Offer,
-    Repair,
-    Say,
-    Settle,
-    WentOn,
-)
+from host_agent.member import Action as OnJob
+from host_agent.member import Inconsistent, Member, Repair, Say
 from host_agent.membership import Request, View
 from host_agent.recovery import Attempt, through_renewals
-from host_agent.session import Break, Close, Open, Send, Session
+from host_agent.session import Action, Session
 from simulation.faults.control import HungUp
 from simulation.invariant import InvariantError
 
 
 def addresses(host: HostConfig, rank: int, *, qpn: int, psn: int = 0) -> Addresses:
     """What a worker on a host joins with."""
-    return Addresses(
-        rank=rank,
-        mac=host.mac,
-        ip=host.ip,
-        qpn_out=qpn,
-        psn_out=psn,
-        qpn_in=qpn + 1,
-        hostname=host.name,
-    )
+    qpns = {"qpn_out": qpn, "qpn_in": qpn + 1}
+    return Addresses(rank=rank, mac=host.mac, ip=host.ip, psn_out=psn, hostname=host.name, **qpns)
 
 
 class Agent(ABC):
@@ -87,43 +66,13 @@ class Agent(ABC):
         assert self.member is not None
         return self.member
 
-    # What it does on its stream and its connection.
-
     @abstractmethod
-    def _open(self, first: Join | Resume) -> None:
-        """A stream, in place of the last one."""
-
-    @abstractmethod
-    def _send(self, message: FromWorker) -> None:
-        """In the stream."""
-
-    @abstractmethod
-    def _hang_up(self, *, told: bool) -> None:
-        """End its side of the stream, if there is one; `told`: as the job is over."""
-
-    @abstractmethod
-    def _silent(self) -> None:
-        """Nothing has come by the stream for so long that it is dead."""
+    def _carry_out(self, action: Action | OnJob) -> None:
+        """What either machine wants of its stream, its connection or its time."""
 
     @abstractmethod
     def _set_up(self, ready: Ready) -> None:
         """All have joined."""
-
-    @abstractmethod
-    def _cut(self, planned: bool) -> None:
-        """Nothing may be sent any more."""
-
-    @abstractmethod
-    def _later(self, work: Settle | Offer | Connect | Repair) -> None:
-        """What takes time."""
-
-    @abstractmethod
-    def _again(self) -> None:
-        """What was parked goes on."""
-
-    @abstractmethod
-    def _went_on(self, ready: Ready) -> None:
-        """Under a new generation."""
 
     @abstractmethod
     def _attempt(self) -> Attempt:
@@ -153,17 +102,17 @@ class Agent(ABC):
         """Do what the session wants."""
         self._do(self.session.actions())
 
-    def _do(self, actions: Iterable[of_session.Action]) -> None:
+    def _do(self, actions: Iterable[Action | OnJob]) -> None:
         for action in actions:
             match action:
-                case Open(first):
-                    self._open(first)
-                case Send(message):
-                    self._send(message)
-                case Break():
-                    self._silent()
-                case Close():
-                    self._hang_up(told=isinstance(self.end, Ended))
+                case Say(message):
+                    self.say(message)
+                case Inconsistent(reason=reason):
+                    raise InvariantError(f"{self}: {reason}")
+                case Repair(view=view) if view.world_size == 1:
+                    raise InvariantError(f"{self} is alone, and is told to give its result to others")
+                case _:
+                    self._carry_out(action)
 
     def _heard(self, said: FromController) -> None:
         self.session.heard(said, self.now_ns)
@@ -215,24 +164,7 @@ class Agent(ABC):
     def _act_on_job(self) -> None:
         """Do what the member wants."""
         while actions := self.in_job.actions():
-            for action in actions:
-                match action:
-                    case Say(message):
-                        self.say(message)
-                    case Cut(planned=planned):
-                        self._cut(planned)
-                    case Again():
-                        self._again()
-                    case WentOn(ready=ready):
-                        self._went_on(ready)
-                    case Inconsistent(reason=reason):
-                        raise InvariantError(f"{self}: {reason}")
-                    case Repair(view=view) if view.world_size == 1:
-                        raise InvariantError(f"{self} is alone, and is told to give its result to others")
-                    case Settle() | Offer() | Connect() | Repair():
-                        self._later(action)
-                    case Exhausted():
-                        pass
+            self._do(actions)
 
     # Collectives
 

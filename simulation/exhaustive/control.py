@@ -125,7 +125,8 @@ class ControlExplorer(Search[State]):
             try:
                 yield
             finally:
-                for parts in (self.controllers, *self.workers):
+                asked: list[Parts[Any]] = [self.controllers, *self.workers]
+                for parts in asked:
                     parts.close()
 
     # What can happen
@@ -311,7 +312,7 @@ class ControlExplorer(Search[State]):
             case "crash":
                 return self._crashed(state)
             case "away":
-                wire = tuple((number, True, *known) for number, _, *known in state.wire)
+                wire = tuple((number, True, there, entered) for number, _, there, entered in state.wire)
                 return self._controller(state._replace(wire=wire), ("away",))
             case "move" | "renumber":
                 kind = MOVES if verb == "move" else RENUMBERS
@@ -578,7 +579,11 @@ class ControlExplorer(Search[State]):
 # What those are given by a choice.
 _OF_A_WORKER: Final = {
     **{verb: verb for verb in ("connect", "call", "park")},
-    "join": "start", "renew": "do_work", "settle": "do_work", "open": "timer", "ask": "timer",
+    "join": "start",
+    "renew": "do_work",
+    "settle": "do_work",
+    "open": "timer",
+    "ask": "timer",
 }
 _OF_THE_CONTROLLER: Final = {"work": "work", "restart": "start", "back": "back"}
 _SPENDS: Final = {"kill": KILLS, "crash": CRASHES, "break": BREAKS, "away": AWAYS, "stall": STALLS}

@@ -19,19 +19,18 @@ from controller.api.messages import (
     Abort,
     Ended,
     FromController,
-    FromWorker,
     Heartbeat,
     Join,
     Mode,
     Ready,
-    Resume,
     Up,
 )
 from host_agent.collectives.plan import Call, Restored, Shared, Steps
-from host_agent.member import Connect, Offer, Repair, Settle
+from host_agent.member import Action as OnJob
+from host_agent.member import Again, Connect, Cut, Offer, Repair, Settle
 from host_agent.membership import Request
 from host_agent.recovery import Attempt, LinkCut
-from host_agent.session import NS, Send, Session
+from host_agent.session import NS, Action, Break, Close, Open, Send, Session
 from simulation.agent import Agent, addresses
 from simulation.exhaustive.canonical import Canon, Moments
 from simulation.exhaustive.control_scopes import ControlScope
@@ -242,11 +241,11 @@ class WorkerPart(Agent):
         if self.generation is not None:
             if self.generation != member.generation:
                 raise AssertionError(
-                    f"rank {self.rank} runs collective {self.collective} of generation {member.generation} "
-                    f"over connections of {self.generation}"
+                    f"{self} runs collective {self.collective} of generation {member.generation} over "
+                    f"connections of {self.generation}"
                 )
-            view = member.view
-            self._enters(Enter(self.generation, _SUM, self.collective, member.mode, view.members))
+            members = member.view.members
+            self._enters(Enter(self.generation, _SUM, self.collective, member.mode, members))
         return Attempt(None, call, _sum(out))
 
     def _enters(self, what: Enter) -> None:
@@ -257,10 +256,12 @@ class WorkerPart(Agent):
         """The collective that it is in is over: its result, or the one that was given to it."""
         if self.repairs is not None:
             repairs, self.repairs = self.repairs, None
-            result = np.array([generation], np.int64).view(np.uint8)
-            self._repaired(repairs, result)
-            return
-        self._resume(generation)
+            self.entered = None
+            self.work.popleft()
+            self.in_job.ledger.take(repairs.collective, np.array([generation], np.int64).view(np.uint8))
+            self.in_job.repaired(repairs.renewal)
+        else:
+            self._resume(generation)
 
     def _resume(self, generation: int | None) -> None:
         """Run on with a result; None: the connection was cut, and there is another one."""
@@ -314,43 +315,32 @@ class WorkerPart(Agent):
         result = int(mine.view(np.int64)[0])
         self._enters(Enter(self.generation, _REPAIR, repair.collective, repair.mode, members, result))
 
-    def _repaired(self, repair: Repair, result: Any) -> None:
-        self.entered = None
-        self.work.popleft()
-        self.in_job.ledger.take(repair.collective, result)
-        self.in_job.repaired(repair.renewal)
-
     # What its machines want
 
-    def _open(self, first: Join | Resume) -> None:
-        self.talks = True
-        self.out.append(first)
-
-    def _send(self, message: FromWorker) -> None:
-        self.out.append(message)
-
-    def _silent(self) -> None:
-        raise AssertionError(f"{self} has heard nothing for too long")
-
-    def _hang_up(self, *, told: bool) -> None:
-        if self.talks:
-            self.talks = False
-            self.out.append(Closed(told=told))
+    def _carry_out(self, action: Action | OnJob) -> None:
+        match action:
+            case Open(first):
+                self.talks = True
+                self.out.append(first)
+            case Send(message):
+                self.out.append(message)
+            case Break():
+                raise AssertionError(f"{self} has heard nothing for too long")
+            case Close() if self.talks:
+                self.talks = False
+                self.out.append(Closed(told=isinstance(self.end, Ended)))
+            case Cut(planned=planned):
+                self._cut(planned)
+            case Again():
+                self._resume(None)
+            case Settle() | Offer() | Connect() | Repair():
+                self.work.append(action)
 
     def _act_on_job(self) -> None:
         super()._act_on_job()
         while self.work and not self._is_wanted(self.work[0]):
             self.work.popleft()
             self.repairs = None
-
-    def _later(self, work: Any) -> None:
-        self.work.append(work)
-
-    def _again(self) -> None:
-        self._resume(None)
-
-    def _went_on(self, ready: Ready) -> None:
-        """All that there is to see of it is in the member."""
 
     def _cut(self, planned: bool) -> None:
         self.generation = None

@@ -11,7 +11,8 @@ import sqlite3
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import partial
+from typing import Any
 
 from controller.api.errors import ControllerError, QueuePairTakenError
 from controller.api.messages import Ended, FromController, FromWorker, Join, Resume
@@ -45,30 +46,23 @@ class HungUp:
     taken: bool = False
 
 
-class Caller(Protocol):
-    """A worker's end of a conversation. `management_ns`: how long what is said takes."""
-
-    management_ns: int
-
-    def told(self, conversation: Conversation, event: FromController) -> None:
-        """The controller says something."""
-
-    def hung_up(self, conversation: Conversation, hung_up: HungUp) -> None:
-        """The conversation has ended."""
-
-    def take_other_queue_pairs(self) -> None:
-        """Others have the numbers of its."""
-
-
 class Conversation:
     """A worker's connection with the controller. Either side may end it, and the other hears of it later.
 
-    What one says arrives in order; what is under way when the connection ends is lost.
+    What one says arrives in order; what is under way when the connection ends is lost. `told` and
+    `hung_up` are the worker's: what the controller says, and that it has ended it. `delay_ns`: how long what
+    is said takes.
     """
 
-    def __init__(self, clock: Clock, worker: Caller) -> None:
-        self.clock = clock
-        self.worker = worker
+    def __init__(
+        self,
+        clock: Clock,
+        delay_ns: int,
+        told: Callable[[Conversation, FromController], None],
+        hung_up: Callable[[Conversation, HungUp], None],
+    ) -> None:
+        self._later = partial(clock.after, delay_ns)
+        self._told, self._hung_up = told, hung_up
         self.session: Session | None = None
         self.open = True
         self.controller: ControllerProcess | None = None
@@ -76,7 +70,7 @@ class Conversation:
     def say(self, what: FromWorker) -> None:
         """From the worker to the controller."""
         if self.open:
-            self.clock.after(self.worker.management_ns, self._hear, what)
+            self._later(self._hear, what)
 
     def _hear(self, what: FromWorker) -> None:
         controller = self.controller
@@ -89,20 +83,20 @@ class Conversation:
 
     def tell(self, event: FromController) -> None:
         """From the controller to the worker."""
-        self.clock.after(self.worker.management_ns, self.worker.told, self, event)
+        self._later(self._told, self, event)
 
     def hang_up(self, hung_up: HungUp) -> None:
         """The controller's side has ended."""
         if self.open:
             self.open = False
-            self.clock.after(self.worker.management_ns, self.worker.hung_up, self, hung_up)
+            self._later(self._hung_up, self, hung_up)
 
     def closed_by_worker(self, *, told_end: bool = False) -> None:
         """The worker's side has ended: it died, its session timed out, or it heard that the job is over."""
         if not self.open and not told_end:
             return
         self.open = False
-        self.clock.after(self.worker.management_ns, self._worker_gone, told_end)
+        self._later(self._worker_gone, told_end)
 
     def _worker_gone(self, told_end: bool) -> None:
         controller = self.controller
@@ -222,8 +216,6 @@ class ControllerProcess(Life):
             return
         begun = self.begin(first)
         if isinstance(begun, HungUp):
-            if begun.taken:
-                conversation.worker.take_other_queue_pairs()
             conversation.hang_up(begun)
             return
         conversation.session = begun

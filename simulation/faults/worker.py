@@ -9,7 +9,6 @@ from controller.api.messages import (
     Abort,
     Ended,
     FromController,
-    FromWorker,
     Heartbeat,
     Join,
     Mode,
@@ -20,15 +19,11 @@ from controller.api.messages import (
 from controller.jobs.renewals import PLANNED
 from host_agent.collectives.plan import Call, Disagreement, Steps, Wait
 from host_agent.joining import transport_config
-from host_agent.member import (
-    Connect,
-    Offer,
-    Repair,
-    Settle,
-)
+from host_agent.member import Action as OnJob
+from host_agent.member import Again, Connect, Cut, Offer, Repair, Settle, WentOn
 from host_agent.membership import Request
 from host_agent.recovery import Attempt, LinkCut, repair
-from host_agent.session import Session
+from host_agent.session import Action, Break, Close, Open, Send, Session
 from host_agent.transport import EventType, Operation
 from simulation.agent import Agent, addresses
 from simulation.faults.control import Conversation, HungUp
@@ -163,12 +158,6 @@ class Worker(Agent):
 
     # The session with the controller.
 
-    def take_other_queue_pairs(self) -> None:
-        """The controller says so: when joining again, as host_agent/joining.py."""
-        self.qpn_out = self.network.fresh_qpn()
-        self.qpn_in = self.qpn_out + 1
-        self.session = Session(self.request())
-
     def request(self) -> Join:
         """With the queue pairs that it has now."""
         plan = self.job.plan
@@ -193,28 +182,11 @@ class Worker(Agent):
             self._due_ns = due
             self.clock.at(max(due, self.clock.now_ns), self._is_due, due)
 
-    def _open(self, first: Join | Resume) -> None:
-        self.conversation = Conversation(self.clock, self)
-        self.clock.after(self.management_ns, self._arrives, self.conversation, first)
-
-    def _send(self, message: FromWorker) -> None:
-        assert self.conversation is not None
-        self.conversation.say(message)
-
-    def _silent(self) -> None:
-        assert self.conversation is not None
-        self._hang_up(told=False)
-        self.hung_up(self.conversation, HungUp("the controller is silent"))
-
-    def _hang_up(self, *, told: bool) -> None:
-        if self.conversation is not None:
-            self.conversation.closed_by_worker(told_end=told)
-
     def _is_due(self, due_ns: int) -> None:
         if self._due_ns != due_ns or self.over or self._is_stopped("_is_due", due_ns):
             return
         self._due_ns = None
-        self.session.timeout(self.clock.now_ns)
+        self.session.timeout(self.now_ns)
         self._act()
 
     def _arrives(self, conversation: Conversation, first: Join | Resume) -> None:
@@ -230,6 +202,10 @@ class Worker(Agent):
             return
         if self._is_stopped("hung_up", conversation, hung_up):
             return
+        if hung_up.taken:  # as host_agent/joining.py
+            self.qpn_out = self.network.fresh_qpn()
+            self.qpn_in = self.qpn_out + 1
+            self.session = Session(self.request())
         self._broken(hung_up)
 
     @property
@@ -311,10 +287,22 @@ class Worker(Agent):
         """Of the next collective."""
         return Mode.RING if self.member is None else self.member.mode
 
-    def _later(self, work: Settle | Offer | Connect | Repair) -> None:
-        """It takes some here, too."""
+    def _carry_out(self, action: Action | OnJob) -> None:
+        """What takes time takes some here, too."""
         later = self.clock.after
-        match work:
+        match action:
+            case Open(first):
+                self.conversation = Conversation(self.clock, self.management_ns, self.told, self.hung_up)
+                later(self.management_ns, self._arrives, self.conversation, first)
+            case Send(message) if self.conversation is not None:
+                self.conversation.say(message)
+            case Break() if self.conversation is not None:
+                self.conversation.closed_by_worker()
+                self.hung_up(self.conversation, HungUp("the controller is silent"))
+            case Close() if self.conversation is not None:
+                self.conversation.closed_by_worker(told_end=isinstance(self.end, Ended))
+            case Cut():
+                self._cut()
             case Settle(move):
                 self._settling = move
                 self._perhaps_settled()
@@ -323,25 +311,22 @@ class Worker(Agent):
             case Connect(renewal, ready):
                 later(self._latency("renewed", renewal), self._come_up, renewal, ready)
             case Repair():
-                self._begin_repair(work)
-
-    def _went_on(self, ready: Ready) -> None:
-        self.job.renewals += 1
-        self.scene.note(
-            f"{self} goes on as rank {self.rank} of {ready.world_size}, generation {ready.generation}"
-        )
-        self._begin()
-
-    def _again(self) -> None:
-        self._restored = self.in_job.ledger.restored
-        self._steps, self._waiting = self._whole, None
-        self._advance(LinkCut())
-        self.flush()
+                self._begin_repair(action)
+            case WentOn(ready=ready):
+                self.job.renewals += 1
+                now = f"as rank {self.rank} of {ready.world_size}, generation {ready.generation}"
+                self.scene.note(f"{self} goes on {now}")
+                self._begin()
+            case Again():
+                self._restored = self.in_job.ledger.restored
+                self._steps, self._waiting = self._whole, None
+                self._advance(LinkCut())
+                self.flush()
 
     def _latency(self, what: str, renewal: int) -> int:
         return self.scene.latency(f"{what}/{self.job.number}/{self.joined_as}/{renewal}", 0, 3_000_000)
 
-    def _cut(self, planned: bool) -> None:
+    def _cut(self) -> None:
         self._require_held(self.in_job.renewal)
         self.job.newest = max(self.job.newest, self.in_job.renewal)
         self._repair = self._settling = None
