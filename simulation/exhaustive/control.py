@@ -39,7 +39,7 @@ from typing import Any, Final, NamedTuple
 from controller.api.messages import FromWorker, Heartbeat, Join, Mode, Resume
 from simulation.exhaustive.control_scopes import MISHAPS, WISHES, ControlScope
 from simulation.exhaustive.controller import DEFECTS, ControllerFacts, ControllerPart, Passed
-from simulation.exhaustive.found import Choice, Found
+from simulation.exhaustive.found import Choice, Found, put
 from simulation.exhaustive.parts import Parts, Step
 from simulation.exhaustive.search import Broken, Search
 from simulation.exhaustive.worker import Closed, Connected, Enter, WorkerFacts, WorkerPart
@@ -136,6 +136,10 @@ class ControlExplorer(Search[State]):
         number = state.workers[rank]
         return None if number == DEAD else self.workers[rank].facts[number]
 
+    def awake(self, state: State, rank: int) -> WorkerFacts | None:
+        """None: it is dead or stopped."""
+        return None if state.stalled == rank else self.facts(state, rank)
+
     def choices(self, state: State) -> Iterator[Choice]:
         """All that is tried in a state."""
         controller = self.controllers.facts[state.controller]
@@ -163,20 +167,14 @@ class ControlExplorer(Search[State]):
         if not self.of.reduced or self._may(state, CRASHES) or not controller.up:
             return None
         for rank in self.ranks:
-            facts = self.facts(state, rank)
-            if (
-                state.down[rank]
-                and facts is not None
-                and state.stalled != rank
-                and facts.waits is None
-                and not facts.settles
-            ):
+            facts = self.awake(state, rank)
+            if state.down[rank] and facts is not None and facts.waits is None and not facts.settles:
                 return rank
         return None
 
     def _of_worker(self, state: State, rank: int, controller: ControllerFacts) -> Iterator[Choice]:
-        facts = self.facts(state, rank)
-        if facts is None or state.stalled == rank:
+        facts = self.awake(state, rank)
+        if facts is None:
             return
         if facts.state == "new" and not (self.of.in_turn and self._is_early(state, rank)):
             yield Choice("join", rank)
@@ -205,8 +203,8 @@ class ControlExplorer(Search[State]):
 
     def _in_time(self, state: State, controller: ControllerFacts) -> Iterator[Choice]:
         for rank in self.ranks:
-            facts = self.facts(state, rank)
-            if facts is not None and facts.timer == "ask" and state.stalled != rank:
+            facts = self.awake(state, rank)
+            if facts is not None and facts.timer == "ask":
                 yield Choice("ask", rank)
         if controller.up and controller.switch_up:
             yield Choice("time")
@@ -215,14 +213,9 @@ class ControlExplorer(Search[State]):
         facts = self.facts(state, rank)
         if facts is None or facts.over:
             return
-        waits = facts.waits
-        controller = self.controllers.facts[state.controller]
-        if (
-            waits is not None
-            and state.stalled != rank
-            and self._all_entered(state, waits)
-            and not self._may_finish(state, waits, controller)
-        ):
+        waits, controller = facts.waits, self.controllers.facts[state.controller]
+        all_in = waits is not None and state.stalled != rank and self._all_entered(state, waits)
+        if waits is not None and all_in and not self._may_finish(state, waits, controller):
             yield Choice("late", rank)
         if self._may(state, KILLS):
             yield Choice("kill", rank)
@@ -284,13 +277,13 @@ class ControlExplorer(Search[State]):
         match verb:
             case "hear":
                 number, *rest = state.down[rank]
-                state, said = state._replace(down=_with(state.down, rank, tuple(rest))), self.messages[number]
+                state, said = state._replace(down=put(state.down, rank, tuple(rest))), self.messages[number]
                 if not isinstance(said, HungUp):
                     return self._worker(state, rank, ("hear", said))
                 return self._worker(_streamed(state, rank), rank, ("hung", said))
             case "say":
                 number, *rest = state.up[rank]
-                state, said = state._replace(up=_with(state.up, rank, tuple(rest))), self.messages[number]
+                state, said = state._replace(up=put(state.up, rank, tuple(rest))), self.messages[number]
                 if isinstance(said, Closed):
                     return self._controller(state, ("end", rank, said.told))
                 opens = isinstance(said, (Join, Resume))
@@ -308,7 +301,7 @@ class ControlExplorer(Search[State]):
             case "break":
                 return self._cut(state, rank)
             case "stall":
-                return state._replace(stalled=rank, excused=_with(state.excused, rank, True))
+                return state._replace(stalled=rank, excused=put(state.excused, rank, True))
             case "crash":
                 return self._crashed(state)
             case "away":
@@ -343,7 +336,7 @@ class ControlExplorer(Search[State]):
         if state.linked[rank]:
             state = self._said(state, rank, Closed(told=False))
         state = _streamed(state, rank, up=state.up[rank])._replace(
-            workers=_with(state.workers, rank, DEAD),
+            workers=put(state.workers, rank, DEAD),
             stalled=NOBODY if state.stalled == rank else state.stalled,
         )
         return self._pruned(state)
@@ -372,8 +365,8 @@ class ControlExplorer(Search[State]):
     def _time(self, state: State) -> State:
         beating, there = [], []
         for rank in self.ranks:
-            facts = self.facts(state, rank)
-            if facts is None or facts.over or not state.linked[rank] or state.stalled == rank:
+            facts = self.awake(state, rank)
+            if facts is None or facts.over or not state.linked[rank]:
                 continue
             there.append(rank)
             if facts.state != "joining":
@@ -414,7 +407,7 @@ class ControlExplorer(Search[State]):
     def _worker(self, state: State, rank: int, given: tuple[Any, ...]) -> State:
         before = self.facts(state, rank)
         step = self._stepped(self.workers[rank].step(state.workers[rank], given))
-        state = state._replace(workers=_with(state.workers, rank, step.state))
+        state = state._replace(workers=put(state.workers, rank, step.state))
         after = self.workers[rank].facts[step.state]
         for out in step.out:
             if isinstance(out, Enter):
@@ -437,7 +430,7 @@ class ControlExplorer(Search[State]):
     def _said(self, state: State, rank: int, said: FromWorker | Closed) -> State:
         if not state.linked[rank]:
             return state
-        return state._replace(up=_with(state.up, rank, (*state.up[rank], self._number(said))))
+        return state._replace(up=put(state.up, rank, (*state.up[rank], self._number(said))))
 
     def _number(self, message: Any) -> int:
         number = self.numbers.setdefault(message, len(self.numbers))
@@ -624,9 +617,9 @@ _OF_WORKERS: Final = {verb for verb, text in _WORDS.items() if "{}" in text} | {
 def _streamed(state: State, rank: int, *, up: tuple[int, ...] = (), linked: bool = False) -> State:
     """With nothing under way to a worker, and that from it."""
     return state._replace(
-        up=_with(state.up, rank, up),
-        down=_with(state.down, rank, ()),
-        linked=_with(state.linked, rank, linked),
+        up=put(state.up, rank, up),
+        down=put(state.down, rank, ()),
+        linked=put(state.linked, rank, linked),
     )
 
 
@@ -654,9 +647,5 @@ def _short(message: Any) -> str:
     return type(message).__name__ + f" ({text})" * bool(text)
 
 
-def _with(values: tuple[Any, ...], place: int, value: Any) -> tuple[Any, ...]:
-    return (*values[:place], value, *values[place + 1 :])
-
-
 def _less(budget: tuple[int, ...], kind: int) -> tuple[int, ...]:
-    return _with(budget, kind, max(0, budget[kind] - 1))
+    return put(budget, kind, max(0, budget[kind] - 1))
