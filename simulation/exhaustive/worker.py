@@ -31,11 +31,11 @@ from host_agent.member import Again, Connect, Cut, Offer, Repair, Settle
 from host_agent.membership import Request
 from host_agent.recovery import Attempt, LinkCut
 from host_agent.session import NS, Action, Break, Close, Open, Send, Session
-from simulation.agent import Agent, addresses
 from simulation.exhaustive.canonical import Canon, Moments
 from simulation.exhaustive.control_scopes import ControlScope
 from simulation.exhaustive.controller import BEAT_S, JOB, PATIENCE_S, config_of
 from simulation.exhaustive.parts import Given
+from simulation.faults.agent import Agent, addresses
 from simulation.faults.control import HungUp
 
 _BEGINS_NS: Final = 1_000_000_000 * NS

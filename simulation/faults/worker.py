@@ -25,7 +25,7 @@ from host_agent.membership import Request
 from host_agent.recovery import Attempt, LinkCut, repair
 from host_agent.session import Action, Break, Close, Open, Send, Session
 from host_agent.transport import EventType, Operation
-from simulation.agent import Agent, addresses
+from simulation.faults.agent import Agent, addresses
 from simulation.faults.control import Conversation, HungUp
 from simulation.faults.endpoints import AnyEndpoint, FastEndpoint, FastNicEndpoint
 from simulation.faults.job import JobRun
