@@ -74,10 +74,8 @@ class Canon:
         known = self._frozen.get(id(value))
         if known is not None:
             return known[1]
-        if not _is_constant(value):
-            return None
-        text = _text(value)
-        self._frozen[id(value)] = (value, text)
+        if (text := _text(value)) is not None:
+            self._frozen[id(value)] = (value, text)
         return text
 
     def stored(self, db: sqlite3.Connection) -> str:
@@ -94,29 +92,21 @@ class Canon:
         return text
 
 
-def _is_constant(value: Any) -> bool:
-    if isinstance(value, (int, *_PLAIN, Enum)):
-        return True
-    if type(value) is float:
-        return value < 1e6  # no moment
-    if isinstance(value, (tuple, frozenset)):
-        return all(map(_is_constant, value))
+def _text(value: Any) -> str | None:
+    """Of a record that cannot change, and has no moments, with what is secret; None: it is none."""
     kind = type(value)
-    if is_dataclass(kind) and kind.__dataclass_params__.frozen:  # type: ignore[attr-defined]
-        return all(_is_constant(getattr(value, name)) for name in kind.__dataclass_fields__)
-    return False
-
-
-def _text(value: Any) -> str:
-    """Of a constant; `repr` would leave out what is secret."""
-    if isinstance(value, tuple):
-        return f"({' '.join(map(_text, value))})"
-    if isinstance(value, frozenset):
-        return f"<{' '.join(sorted(map(_text, value)))}>"
-    kind = type(value)
-    if isinstance(value, (int, float, *_PLAIN, Enum)):
+    if isinstance(value, (int, *_PLAIN, Enum)) or (kind is float and value < 1e6):
         return repr(value)
-    return f"{kind.__qualname__}({' '.join(_text(getattr(value, n)) for n in kind.__dataclass_fields__)})"
+    if isinstance(value, (tuple, frozenset)):
+        name, fields = "", list(map(_text, value))
+    elif is_dataclass(kind) and kind.__dataclass_params__.frozen:  # type: ignore[attr-defined]
+        name, fields = kind.__qualname__, [_text(getattr(value, n)) for n in kind.__dataclass_fields__]
+    else:
+        return None
+    texts = [text for text in fields if text is not None]
+    if isinstance(value, frozenset):
+        return f"<{' '.join(sorted(texts))}>" if len(texts) == len(fields) else None
+    return f"{name}({' '.join(texts)})" if len(texts) == len(fields) else None
 
 
 class _Walk:

@@ -32,23 +32,24 @@ from __future__ import annotations
 
 import marshal
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
 from controller.api.messages import FromWorker, Heartbeat, Join, Mode, Resume
 from simulation.exhaustive.control_scopes import MISHAPS, WISHES, ControlScope
-from simulation.exhaustive.controller import ControllerFacts, ControllerPart, HungUp, Passed, heard
-from simulation.exhaustive.found import Choice, Found
+from simulation.exhaustive.controller import DEFECTS, ControllerFacts, ControllerPart, Passed
+from simulation.exhaustive.found import Choice, Found, put
 from simulation.exhaustive.parts import Parts, Step
 from simulation.exhaustive.search import Broken, Search
 from simulation.exhaustive.worker import Closed, Connected, Enter, WorkerFacts, WorkerPart
+from simulation.faults.control import HungUp
 
 KILLS, CRASHES, BREAKS, AWAYS, STALLS = range(len(MISHAPS))
 MOVES, RENUMBERS = range(len(MISHAPS), len(MISHAPS) + len(WISHES))
 TOGETHER = len(MISHAPS) + len(WISHES)
 DEAD: Final = -1
 NOBODY: Final = -1
-_ORDINARY_STEPS: Final = ("connect", "call", "park", "do_work")
 _LIVE_CONTROLLERS, _LIVE_WORKERS = 600, 2000
 
 Queues = tuple[tuple[int, ...], ...]
@@ -109,25 +110,24 @@ class ControlExplorer(Search[State]):
 
     def explore(self, **how: Any) -> Found:
         """As `Search.explore`."""
-        with heard():
-            try:
-                return super().explore(**how)
-            finally:
-                self.close()
+        with self._asking():
+            return super().explore(**how)
 
     def play(self, choices: Sequence[str]) -> Iterator[str]:
         """As `Search.play`."""
-        with heard():
-            try:
-                yield from super().play(choices)
-            finally:
-                self.close()
+        with self._asking():
+            yield from super().play(choices)
 
-    def close(self) -> None:
-        """Nothing more is asked."""
-        self.controllers.close()
-        for workers in self.workers:
-            workers.close()
+    @contextmanager
+    def _asking(self) -> Iterator[None]:
+        """Workers and the controller are asked, and not after it."""
+        with DEFECTS.heard():
+            try:
+                yield
+            finally:
+                asked: list[Parts[Any]] = [self.controllers, *self.workers]
+                for parts in asked:
+                    parts.close()
 
     # What can happen
 
@@ -135,6 +135,10 @@ class ControlExplorer(Search[State]):
         """None: it is dead."""
         number = state.workers[rank]
         return None if number == DEAD else self.workers[rank].facts[number]
+
+    def awake(self, state: State, rank: int) -> WorkerFacts | None:
+        """None: it is dead or stopped."""
+        return None if state.stalled == rank else self.facts(state, rank)
 
     def choices(self, state: State) -> Iterator[Choice]:
         """All that is tried in a state."""
@@ -163,20 +167,14 @@ class ControlExplorer(Search[State]):
         if not self.of.reduced or self._may(state, CRASHES) or not controller.up:
             return None
         for rank in self.ranks:
-            facts = self.facts(state, rank)
-            if (
-                state.down[rank]
-                and facts is not None
-                and state.stalled != rank
-                and facts.waits is None
-                and not facts.settles
-            ):
+            facts = self.awake(state, rank)
+            if state.down[rank] and facts is not None and facts.waits is None and not facts.settles:
                 return rank
         return None
 
     def _of_worker(self, state: State, rank: int, controller: ControllerFacts) -> Iterator[Choice]:
-        facts = self.facts(state, rank)
-        if facts is None or state.stalled == rank:
+        facts = self.awake(state, rank)
+        if facts is None:
             return
         if facts.state == "new" and not (self.of.in_turn and self._is_early(state, rank)):
             yield Choice("join", rank)
@@ -205,8 +203,8 @@ class ControlExplorer(Search[State]):
 
     def _in_time(self, state: State, controller: ControllerFacts) -> Iterator[Choice]:
         for rank in self.ranks:
-            facts = self.facts(state, rank)
-            if facts is not None and facts.timer == "ask" and state.stalled != rank:
+            facts = self.awake(state, rank)
+            if facts is not None and facts.timer == "ask":
                 yield Choice("ask", rank)
         if controller.up and controller.switch_up:
             yield Choice("time")
@@ -215,14 +213,9 @@ class ControlExplorer(Search[State]):
         facts = self.facts(state, rank)
         if facts is None or facts.over:
             return
-        waits = facts.waits
-        controller = self.controllers.facts[state.controller]
-        if (
-            waits is not None
-            and state.stalled != rank
-            and self._all_entered(state, waits)
-            and not self._may_finish(state, waits, controller)
-        ):
+        waits, controller = facts.waits, self.controllers.facts[state.controller]
+        all_in = waits is not None and state.stalled != rank and self._all_entered(state, waits)
+        if waits is not None and all_in and not self._may_finish(state, waits, controller):
             yield Choice("late", rank)
         if self._may(state, KILLS):
             yield Choice("kill", rank)
@@ -236,9 +229,9 @@ class ControlExplorer(Search[State]):
             yield Choice("crash")
         if self._may(state, AWAYS) and controller.switch_up:
             yield Choice("away")
-        if state.budget[MOVES] and controller.movable == "in-network":
+        if state.budget[MOVES] and controller.movable:
             yield Choice("move")
-        if state.budget[RENUMBERS] and controller.movable == "in-network":
+        if state.budget[RENUMBERS] and controller.movable:
             yield Choice("renumber")
 
     def _may(self, state: State, kind: int) -> bool:
@@ -275,59 +268,44 @@ class ControlExplorer(Search[State]):
     def after(self, state: State, choice: Choice) -> State:
         """The state that a choice leads to. Broken: an invariant is."""
         verb, rank = choice.verb, choice.link
+        if verb in _OF_A_WORKER:
+            return self._worker(state, rank, (_OF_A_WORKER[verb],))
+        if verb in _OF_THE_CONTROLLER:
+            return self._controller(state, (_OF_THE_CONTROLLER[verb],))
+        if verb in _SPENDS:
+            state = self._spent(state, _SPENDS[verb])
         match verb:
             case "hear":
-                number, down = state.down[rank][0], _with(state.down, rank, state.down[rank][1:])
-                said = self.messages[number]
-                state = state._replace(down=down)
-                if isinstance(said, HungUp):
-                    state = self._unlinked(state, rank)
-                    return self._worker(state, rank, ("hung", said))
-                return self._worker(state, rank, ("hear", said))
+                number, *rest = state.down[rank]
+                state, said = state._replace(down=put(state.down, rank, tuple(rest))), self.messages[number]
+                if not isinstance(said, HungUp):
+                    return self._worker(state, rank, ("hear", said))
+                return self._worker(_streamed(state, rank), rank, ("hung", said))
             case "say":
-                said = self.messages[state.up[rank][0]]
-                state = state._replace(up=_with(state.up, rank, state.up[rank][1:]))
-                if isinstance(said, (Join, Resume)):
-                    return self._controller(state, ("open", rank, said))
+                number, *rest = state.up[rank]
+                state, said = state._replace(up=put(state.up, rank, tuple(rest))), self.messages[number]
                 if isinstance(said, Closed):
                     return self._controller(state, ("end", rank, said.told))
-                return self._controller(state, ("hear", rank, said))
-            case "join":
-                return self._worker(state, rank, ("start",))
-            case "connect" | "call" | "park":
-                return self._worker(state, rank, (verb,))
-            case "renew" | "settle":
-                return self._worker(state, rank, ("do_work",))
+                opens = isinstance(said, (Join, Resume))
+                return self._controller(state, ("open" if opens else "hear", rank, said))
             case "finish" | "late":
                 return self._worker(state, rank, ("get", self._result(state, rank)))
-            case "open" | "ask":
-                return self._worker(state, rank, ("timer",))
             case "notice":
                 return self._controller(state, ("notice", rank))
-            case "work":
-                return self._controller(state, ("work",))
             case "time":
                 return self._time(state)
-            case "restart":
-                return self._controller(state, ("start",))
-            case "back":
-                return self._controller(state, ("back",))
             case "cont":
                 return state._replace(stalled=NOBODY)
             case "kill":
-                return self._killed(self._spent(state, KILLS), rank)
+                return self._killed(state, rank)
             case "break":
-                return self._cut(self._spent(state, BREAKS), rank)
+                return self._cut(state, rank)
             case "stall":
-                state = self._spent(state, STALLS)
-                return state._replace(stalled=rank, excused=_with(state.excused, rank, True))
+                return state._replace(stalled=rank, excused=put(state.excused, rank, True))
             case "crash":
-                return self._crashed(self._spent(state, CRASHES))
+                return self._crashed(state)
             case "away":
-                state = self._spent(state, AWAYS)
-                wire = tuple(
-                    (generation, True, there, entered) for generation, _, there, entered in state.wire
-                )
+                wire = tuple((number, True, there, entered) for number, _, there, entered in state.wire)
                 return self._controller(state._replace(wire=wire), ("away",))
             case "move" | "renumber":
                 kind = MOVES if verb == "move" else RENUMBERS
@@ -357,43 +335,38 @@ class ControlExplorer(Search[State]):
     def _killed(self, state: State, rank: int) -> State:
         if state.linked[rank]:
             state = self._said(state, rank, Closed(told=False))
-        state = state._replace(
-            workers=_with(state.workers, rank, DEAD),
-            down=_with(state.down, rank, ()),
-            linked=_with(state.linked, rank, False),
+        state = _streamed(state, rank, up=state.up[rank])._replace(
+            workers=put(state.workers, rank, DEAD),
             stalled=NOBODY if state.stalled == rank else state.stalled,
         )
         return self._pruned(state)
 
     def _cut(self, state: State, rank: int) -> State:
         """A stream breaks; the worker knows it."""
-        opening = any(isinstance(self.messages[m], (Join, Resume)) for m in state.up[rank])
-        state = self._unlinked(state, rank)
+        opening = self._opens(state, rank)
+        state = _streamed(state, rank)
         if not opening:
             state = self._controller(state, ("cut", rank))
-        return self._worker(state, rank, ("break",))
+        return self._worker(state, rank, _BROKE)
 
-    def _unlinked(self, state: State, rank: int) -> State:
-        return state._replace(
-            up=_with(state.up, rank, ()),
-            down=_with(state.down, rank, ()),
-            linked=_with(state.linked, rank, False),
-        )
+    def _opens(self, state: State, rank: int) -> bool:
+        """Whether the controller has not heard of the stream that a worker has."""
+        return any(isinstance(self.messages[number], (Join, Resume)) for number in state.up[rank])
 
     def _crashed(self, state: State) -> State:
         state = self._controller(state, ("crash",))
         for rank in self.ranks:
             linked = state.linked[rank]
-            state = self._unlinked(state, rank)
+            state = _streamed(state, rank)
             if linked:
-                state = self._worker(state, rank, ("break",))
+                state = self._worker(state, rank, _BROKE)
         return state
 
     def _time(self, state: State) -> State:
         beating, there = [], []
         for rank in self.ranks:
-            facts = self.facts(state, rank)
-            if facts is None or facts.over or not state.linked[rank] or state.stalled == rank:
+            facts = self.awake(state, rank)
+            if facts is None or facts.over or not state.linked[rank]:
                 continue
             there.append(rank)
             if facts.state != "joining":
@@ -427,17 +400,14 @@ class ControlExplorer(Search[State]):
             if isinstance(out, Passed):
                 continue
             rank, said = out
-            if not state.linked[rank]:
-                continue
-            if any(isinstance(self.messages[m], (Join, Resume)) for m in state.up[rank]):
-                continue  # it was said in the stream before
-            down[rank] = (*down[rank], self._number(said))
+            if state.linked[rank] and not self._opens(state, rank):  # else it was said in one before
+                down[rank] = (*down[rank], self._number(said))
         return state._replace(controller=step.state, down=tuple(down))
 
     def _worker(self, state: State, rank: int, given: tuple[Any, ...]) -> State:
         before = self.facts(state, rank)
         step = self._stepped(self.workers[rank].step(state.workers[rank], given))
-        state = state._replace(workers=_with(state.workers, rank, step.state))
+        state = state._replace(workers=put(state.workers, rank, step.state))
         after = self.workers[rank].facts[step.state]
         for out in step.out:
             if isinstance(out, Enter):
@@ -445,18 +415,11 @@ class ControlExplorer(Search[State]):
             elif isinstance(out, Connected):
                 state = self._connected(state, rank, out.generation)
             elif isinstance(out, (Join, Resume)):
-                state = state._replace(
-                    up=_with(state.up, rank, (self._number(out),)),
-                    down=_with(state.down, rank, ()),
-                    linked=_with(state.linked, rank, True),
-                )
-            elif isinstance(out, Closed):
-                state = self._said(state, rank, out)
-                state = state._replace(
-                    down=_with(state.down, rank, ()), linked=_with(state.linked, rank, False)
-                )
+                state = _streamed(state, rank, up=(self._number(out),), linked=True)
             else:
                 state = self._said(state, rank, out)
+                if isinstance(out, Closed):
+                    state = _streamed(state, rank, up=state.up[rank])
         assert before is not None
         if len(after.results) > len(before.results):
             self._check_result(state, rank, after)
@@ -467,7 +430,7 @@ class ControlExplorer(Search[State]):
     def _said(self, state: State, rank: int, said: FromWorker | Closed) -> State:
         if not state.linked[rank]:
             return state
-        return state._replace(up=_with(state.up, rank, (*state.up[rank], self._number(said))))
+        return state._replace(up=put(state.up, rank, (*state.up[rank], self._number(said))))
 
     def _number(self, message: Any) -> int:
         number = self.numbers.setdefault(message, len(self.numbers))
@@ -565,28 +528,24 @@ class ControlExplorer(Search[State]):
     # In words
 
     def in_words(self, state: State) -> str:
-        words = []
-        for rank in self.ranks:
-            facts = self.facts(state, rank)
-            if facts is None:
-                words.append(f"rank {rank} is dead")
-                continue
-            text = f"rank {rank}: {facts.state}"
-            if not facts.over:
-                text += f", {len(facts.results)} results"
-                text += f", in collective {facts.running}" if facts.running is not None else ""
-                text += (
-                    ""
-                    if facts.waits is None
-                    else f" ({facts.waits.kind}, generation {facts.waits.generation})"
-                )
-                text += f", without a connection (renewal {facts.renewal})" * (
-                    facts.generation is None and facts.state == "running"
-                )
-            words.append(text + f": {facts.told}" * bool(facts.told))
+        words = [f"rank {rank} {self._worker_in_words(self.facts(state, rank))}" for rank in self.ranks]
         controller = self.controllers.facts[state.controller]
         words.append(f"the controller: {f'job {controller.phase}' if controller.up else 'down'}")
         return "; ".join(words)
+
+    def _worker_in_words(self, facts: WorkerFacts | None) -> str:
+        if facts is None:
+            return "is dead"
+        if facts.over:
+            return f"has {facts.state}" + f": {facts.told}" * bool(facts.told)
+        text = f"is {facts.state}, {len(facts.results)} results"
+        if facts.running is not None:
+            text += f", in collective {facts.running}"
+        if facts.waits is not None:
+            text += f" ({facts.waits.kind}, generation {facts.waits.generation})"
+        if facts.generation is None and facts.state == "running":
+            text += f", without a connection (renewal {facts.renewal})"
+        return text
 
     def spell(self, choice: Choice) -> str:
         """As `--choices` has it."""
@@ -610,6 +569,18 @@ class ControlExplorer(Search[State]):
         return _WORDS[verb].format(rank)
 
 
+# What those are given by a choice.
+_OF_A_WORKER: Final = {
+    **{verb: verb for verb in ("connect", "call", "park")},
+    "join": "start",
+    "renew": "do_work",
+    "settle": "do_work",
+    "open": "timer",
+    "ask": "timer",
+}
+_OF_THE_CONTROLLER: Final = {"work": "work", "restart": "start", "back": "back"}
+_SPENDS: Final = {"kill": KILLS, "crash": CRASHES, "break": BREAKS, "away": AWAYS, "stall": STALLS}
+_BROKE: Final = ("hung", HungUp("the connection broke"))
 # What need not happen.
 _PERHAPS: Final = {"late", "kill", "break", "stall", "crash", "away", "move", "renumber"}
 _WORDS: Final = {
@@ -643,6 +614,15 @@ _OF_WORKERS: Final = {verb for verb, text in _WORDS.items() if "{}" in text} | {
 }
 
 
+def _streamed(state: State, rank: int, *, up: tuple[int, ...] = (), linked: bool = False) -> State:
+    """With nothing under way to a worker, and that from it."""
+    return state._replace(
+        up=put(state.up, rank, up),
+        down=put(state.down, rank, ()),
+        linked=put(state.linked, rank, linked),
+    )
+
+
 def _known(state: State, generation: int) -> Generation:
     return next((wire[1:] for wire in state.wire if wire[0] == generation), (False, (), ()))
 
@@ -667,9 +647,5 @@ def _short(message: Any) -> str:
     return type(message).__name__ + f" ({text})" * bool(text)
 
 
-def _with(values: tuple[Any, ...], place: int, value: Any) -> tuple[Any, ...]:
-    return (*values[:place], value, *values[place + 1 :])
-
-
 def _less(budget: tuple[int, ...], kind: int) -> tuple[int, ...]:
-    return _with(budget, kind, max(0, budget[kind] - 1))
+    return put(budget, kind, max(0, budget[kind] - 1))

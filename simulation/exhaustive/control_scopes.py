@@ -8,14 +8,14 @@ in the switch under a new generation. `mishaps`: of these, but for the last two,
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import KW_ONLY, asdict, dataclass
 from typing import Any, Final
 
 MISHAPS: Final = ("kills", "crashes", "breaks", "aways", "stalls")
 WISHES: Final = ("moves", "renumbers")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class ControlScope:
     """`collectives`: so many, then all leave. `fine`: the switch answers the controller's requests one by
     one, and not all that wait, with those that follow. `anything`: one budget for all of `MISHAPS`.
@@ -24,6 +24,7 @@ class ControlScope:
 
     name: str
     about: str
+    _: KW_ONLY
     workers: int = 2
     collectives: int = 2
     elastic: bool = False
@@ -65,77 +66,53 @@ CONTROL_SCOPES = {
     scope.name: scope
     for scope in (
         # Short ones: each is played with the tests.
-        ControlScope(name="control-pair", about="two workers join, sum and leave"),
-        ControlScope(name="control-trio", about="three do", workers=3),
-        ControlScope(name="control-kill", about="a worker dies, and the job with it", kills=1),
-        ControlScope(name="control-elastic", about="a worker dies, the other goes on", elastic=True, kills=1),
-        ControlScope(name="control-stall", about="a worker is given up, and wakes", elastic=True, stalls=1),
-        ControlScope(name="control-break", about="a stream breaks, and is resumed", breaks=1),
-        ControlScope(name="control-crash", about="the controller starts on its database", crashes=1),
+        ControlScope("control-pair", "two workers join, sum and leave"),
+        ControlScope("control-trio", "three do", workers=3),
+        ControlScope("control-kill", "a worker dies, and the job with it", kills=1),
+        ControlScope("control-elastic", "a worker dies, the other goes on", elastic=True, kills=1),
+        ControlScope("control-stall", "a worker is given up, and wakes", elastic=True, stalls=1),
+        ControlScope("control-break", "a stream breaks, and is resumed", breaks=1),
+        ControlScope("control-crash", "the controller starts on its database", crashes=1),
         ControlScope(
-            name="control-crash-elastic",
-            about="the same, and leases are asked for",
+            "control-crash-elastic",
+            "the same, and leases are asked for",
             elastic=True,
             collectives=1,
             crashes=1,
         ),
-        ControlScope(name="control-away", about="the switch comes back empty: a renewal", aways=1),
-        ControlScope(name="control-move", about="out of the switch by a move, back by a renewal", moves=1),
-        ControlScope(name="control-renumber", about="a planned renewal", renumbers=1),
+        ControlScope("control-away", "the switch comes back empty: a renewal", aways=1),
+        ControlScope("control-move", "out of the switch by a move, back by a renewal", moves=1),
+        ControlScope("control-renumber", "a planned renewal", renumbers=1),
         # Long ones: by hand.
-        ControlScope(name="large-control-pair", about="one of anything", elastic=True, anything=1),
-        ControlScope(name="large-control-rigid", about="one of anything, and nobody may be lost", anything=1),
+        ControlScope("large-control-pair", "one of anything", elastic=True, anything=1),
+        ControlScope("large-control-rigid", "one of anything, and nobody may be lost", anything=1),
         ControlScope(
-            name="large-control-trio",
-            about="a worker of three dies, two go on",
-            workers=3,
-            elastic=True,
-            kills=1,
+            "large-control-trio", "a worker of three dies, two go on", workers=3, elastic=True, kills=1
         ),
         ControlScope(
-            name="large-control-away-trio",
-            about="the switch restarts below three",
-            workers=3,
-            in_turn=True,
-            aways=1,
+            "large-control-away-trio", "the switch restarts below three", workers=3, in_turn=True, aways=1
         ),
         ControlScope(
-            name="large-control-break-trio",
-            about="one stream of three breaks",
-            workers=3,
-            in_turn=True,
-            breaks=1,
+            "large-control-break-trio", "one stream of three breaks", workers=3, in_turn=True, breaks=1
         ),
         ControlScope(
-            name="large-control-crash-trio",
-            about="the controller of three dies",
-            workers=3,
-            in_turn=True,
-            crashes=1,
+            "large-control-crash-trio", "the controller of three dies", workers=3, in_turn=True, crashes=1
         ),
+        ControlScope("large-control-move-trio", "three are moved", workers=3, in_turn=True, moves=1),
+        ControlScope("large-control-move", "a move, and one of anything", elastic=True, moves=1, anything=1),
         ControlScope(
-            name="large-control-move-trio", about="three are moved", workers=3, in_turn=True, moves=1
-        ),
-        ControlScope(
-            name="large-control-move", about="a move, and one of anything", elastic=True, moves=1, anything=1
-        ),
-        ControlScope(
-            name="large-control-renumber",
-            about="a planned renewal, and one of anything",
+            "large-control-renumber",
+            "a planned renewal, and one of anything",
             elastic=True,
             renumbers=1,
             anything=1,
         ),
         ControlScope(
-            name="large-control-orphans",
-            about="a worker and the controller die",
-            elastic=True,
-            kills=1,
-            crashes=1,
+            "large-control-orphans", "a worker and the controller die", elastic=True, kills=1, crashes=1
         ),
         ControlScope(
-            name="large-control-requests",
-            about="one of anything between any two requests to the switch",
+            "large-control-requests",
+            "one of anything between any two requests to the switch",
             elastic=True,
             anything=1,
             fine=True,

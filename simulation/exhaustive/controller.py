@@ -11,28 +11,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import heapq
-import logging
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from controller.api.errors import ControllerError, QueuePairTakenError
 from controller.api.messages import Ended, FromController, FromWorker, Heartbeat, Mode
-from controller.config import Config, SwitchConfig
+from controller.config import Config
 from controller.database.store import Store
 from controller.entries import Entry, TableEntry, key_of
 from controller.fabric.flows import FLOW, of_jobs
-from controller.fabric.routes import base_entries
-from controller.jobs.specs import Phase
-from controller.orchestration.registry import Registry
+from controller.jobs.job import Job
 from controller.orchestration.sessions import Session
-from controller.switches.managed_switch import ManagedSwitch
-from host_agent.controller_session import OVER
 from simulation.exhaustive.canonical import Canon, Moments
 from simulation.exhaustive.control_scopes import ControlScope
 from simulation.exhaustive.parts import Given
-from simulation.faults.loop import NS, Clock, ProcessLoop, new_loop
+from simulation.faults.control import Defects, HungUp, Life
+from simulation.faults.loop import NS, Clock
+from simulation.faults.node import SwitchNode
 from simulation.faults.p4runtime import Connection, SimulatedSwitch
 from simulation.network import fabric_config
 
@@ -45,27 +41,6 @@ _GENERATIONS: Final = 1000
 _REQUEST_S: Final = 0.01
 _TICK_S: Final = BEAT_S / 4
 
-# What a job's phase may become (jobs/job.py).
-_NEXT: Final = {
-    Phase.CREATED: {Phase.JOINING, Phase.INSTALLING},
-    Phase.JOINING: {Phase.CREATED, Phase.INSTALLING},
-    Phase.INSTALLING: {Phase.READY, Phase.ENDED},
-    Phase.READY: {Phase.RUNNING, Phase.ENDED},
-    Phase.RUNNING: {Phase.ENDED},
-    Phase.ENDED: set(),
-}
-
-
-@dataclass(frozen=True)
-class HungUp:
-    """The controller has ended a stream. `final`: a worker that has heard Ready need not come back;
-    `refused`: nor one that has not.
-    """
-
-    why: str
-    final: bool = False
-    refused: bool = False
-
 
 @dataclass(frozen=True)
 class Passed:
@@ -76,15 +51,16 @@ class Passed:
 
 @dataclass(frozen=True)
 class ControllerFacts:
-    """`works`: it waits for the switch; `flows`: the generations that the switch sums for; `left`: what there
-    is of jobs, though all may be over; `phase`: the job's; `cut`: whose streams broke, unnoticed.
+    """`works`: it waits for the switch; `flows`: the generations that the switch sums for; `movable`: the job
+    is among them, and can be moved; `phase`: the job's; `left`: what there is of jobs, though all may be
+    over; `cut`: whose streams broke, unnoticed.
     """
 
     up: bool
     works: bool
     switch_up: bool
     flows: frozenset[int]
-    movable: str
+    movable: bool
     phase: str
     left: str
     cut: frozenset[int]
@@ -134,55 +110,37 @@ def _is_cancelled(args: tuple[Any, ...]) -> bool:
 
 
 class _Plane:
-    """The entries of a switch."""
+    """The entries of a switch; nothing is in its registers."""
 
     def __init__(self) -> None:
         self.entries: dict[Any, Entry] = {}
+        self.registers: dict[int, Any] = {}
+
+    def write(self, insert: Sequence[Entry] = (), delete: Sequence[Entry] = ()) -> None:
+        for entry in delete:
+            self.entries.pop(key_of(entry), None)
+        self.entries.update((key_of(entry), entry) for entry in insert)
+
+    def restart(self) -> None:
+        self.entries.clear()
+
+    def forget(self) -> None:
+        """It has no more than entries."""
 
 
-class _Node:
+class _Node(SwitchNode):
     """The switch, as far as the controller sees it."""
 
     def __init__(self) -> None:
-        self.name = "l1"
-        self.request_s = _REQUEST_S
-        self.plane = _Plane()
-        self.up = True
-        self.has_program = False
-        self.boots = 1
-        self.connection: Connection | None = None
+        plane: Any = _Plane()
+        super().__init__("l1", plane, request_s=_REQUEST_S)
         self.waiting: list[asyncio.Future[None]] = []
-
-    @property
-    def reachable(self) -> bool:
-        return self.up
-
-    def write(self, insert: Any, delete: Any) -> None:
-        for entry in delete:
-            self.plane.entries.pop(key_of(entry), None)
-        self.plane.entries.update((key_of(entry), entry) for entry in insert)
-
-    def load_program(self) -> None:
-        self.plane.entries.clear()
-        self.has_program = True
-
-    def slot(self, index: int) -> dict[str, int]:
-        """Nothing is in it."""
-        names = ("generation", "message", "bitmap", "chunks", "flags")
-        return {"op": 1, "index": index, **dict.fromkeys(names, 0)}
 
     def send(self, port: int, frame: bytes) -> None:
         raise AssertionError("one switch has no links to probe")
 
-    def die(self) -> None:
-        self.up = self.has_program = False
-        self.boots += 1
-        self.plane.entries.clear()
-        if self.connection is not None:
-            self.connection.cut()
-
     def start(self) -> None:
-        self.up = True
+        super().start()
         waiting, self.waiting = self.waiting, []
         for future in waiting:
             if not future.done():
@@ -202,8 +160,8 @@ class _Connection(Connection):
 
 
 class _Switch(SimulatedSwitch):
-    def __init__(self, node: Any, config: SwitchConfig, base: Any, *, on_change: Callable[..., None]) -> None:
-        super().__init__(node, config, base, on_change=on_change)
+    def __init__(self, *of: Any, **how: Any) -> None:
+        super().__init__(*of, **how)
         self._poll_interval_s = 1e9
 
     def _new_client(self) -> Any:
@@ -234,15 +192,12 @@ class ControllerPart:
         self.node = _Node()
         self.store = Store(":memory:", wall_clock=lambda: _GENERATIONS)
         self.drawn = 0
-        self.alive = self.listening = False
-        self.loop: ProcessLoop = new_loop(self.clock)
         self.out: list[Any] = []
-        self.canon = _CANON
-        with self._running():
+        with self._drawing():
             self._start()
             while self._soon() is not None:
                 self._work()
-        if not self.listening:
+        if not self.life.listening:
             raise AssertionError("the controller did not start")
 
     # What it is given
@@ -251,43 +206,32 @@ class ControllerPart:
         """One step. AssertionError: it is wrong."""
         self.out = []
         verb, *what = given
-        with self._running():
+        with self._drawing(), self.life.running():
             getattr(self, f"_{verb}")(*what)
             self._run()
         return tuple(self.out)
 
     def _open(self, worker: int, first: FromWorker) -> None:
-        try:
-            session = self.registry.sessions.begin(first)
-        except ControllerError as error:
-            taken = isinstance(error, QueuePairTakenError)
-            self.out.append((worker, HungUp(str(error), error.code in OVER, not taken and _refuses(error))))
+        begun = self.life.begin(first)
+        if isinstance(begun, HungUp):
+            self.out.append((worker, begun))
             return
         for stream in self.streams.get(worker, []):
             stream.is_cut = True
-        self.streams.setdefault(worker, []).append(_Stream(session))
+        self.streams.setdefault(worker, []).append(_Stream(begun))
 
     def _hear(self, worker: int, message: FromWorker) -> None:
         stream = self._newest(worker)
-        if stream is None:
-            return
-        try:
-            stream.session.hear(message)
-        except ControllerError as error:
-            stream.session.broken()
+        if stream is not None and (hung_up := self.life.hear(stream.session, message)) is not None:
             self.streams[worker].remove(stream)
-            self.out.append((worker, HungUp(f"the controller says: {error}", error.code in OVER)))
+            self.out.append((worker, hung_up))
 
     def _end(self, worker: int, told: bool) -> None:
-        """The worker has ended its side; `told`: as it heard that its job is over."""
+        """The worker has ended its side of the stream; `told`: as it heard that its job is over."""
         stream = self._newest(worker)
-        if stream is None:
-            return
-        self.streams[worker].remove(stream)
-        if told:
-            stream.session.took_end()
-        else:
-            stream.session.broken()
+        if stream is not None:
+            self.streams[worker].remove(stream)
+            self.life.ended(stream.session, told=told)
 
     def _cut(self, worker: int) -> None:
         """The stream breaks, and nobody here knows."""
@@ -334,33 +278,9 @@ class ControllerPart:
         self.store = again
 
     def _start(self) -> None:
-        self.alive, self.listening = True, False
-        self.loop = new_loop(self.clock)
-        asyncio._set_running_loop(self.loop)
         self.streams: dict[int, list[_Stream]] = {}
-        switches = [
-            _Switch(
-                self.node,
-                switch,
-                base_entries(self.config, switch),
-                on_change=lambda changed: self.registry.manager.on_switch_change(changed.config.name),
-            )
-            for switch in self.config.switches
-        ]
-        self.registry = Registry(
-            self.config, self.store, [ManagedSwitch(s) for s in switches], clock=self.loop.time
-        )
-        self.registry.load()
-        self.loop.create_task(self.registry.run())
-        self.loop.create_task(self._begin(switches))
-
-    async def _begin(self, switches: list[_Switch]) -> None:
-        for switch in switches:
-            await switch.start()
-        waits = [s.wait_ready(SHORT_S / 2) for s in self.registry.switches.values()]
-        await asyncio.gather(*waits)
-        self.listening = True
-        self.registry.listens()
+        nodes = {self.node.name: self.node}
+        self.life = Life(self.clock, self.config, nodes, self.store, patience_s=SHORT_S / 2, switch=_Switch)
 
     def _away(self) -> None:
         self.node.die()
@@ -369,24 +289,22 @@ class ControllerPart:
         self.node.start()
 
     def _move(self) -> None:
-        self.registry.waitlist.move_out(self.registry.job(JOB), "somebody wants it to")
+        self.life.registry.waitlist.move_out(self.life.registry.job(JOB), "somebody wants it to")
 
     def _renumber(self) -> None:
-        self.registry.waitlist.renumber(self.registry.job(JOB))
+        self.life.registry.waitlist.renumber(self.life.registry.job(JOB))
 
     # How it runs
 
     @contextlib.contextmanager
-    def _running(self) -> Iterator[None]:
-        """The process's event loop is the running one, and what it draws is what it drew before."""
-        loop, drawn = asyncio._get_running_loop(), (secrets.token_bytes, secrets.randbelow)
-        asyncio._set_running_loop(self.loop)
+    def _drawing(self) -> Iterator[None]:
+        """What it draws is what it drew before."""
+        drawn = secrets.token_bytes, secrets.randbelow
         secrets.token_bytes = self._bytes  # type: ignore[assignment]
         secrets.randbelow = self._draw  # type: ignore[assignment]
         try:
             yield
         finally:
-            asyncio._set_running_loop(loop)
             secrets.token_bytes, secrets.randbelow = drawn
 
     def _draw(self, below: int) -> int:
@@ -402,14 +320,14 @@ class ControllerPart:
 
     def _run(self) -> None:
         """All that it does by itself now."""
-        if not self.alive:
+        if not self.life.alive:
             return
         while True:
             while (due := self.clock.due_ns()) is not None and due <= self.clock.now_ns:
                 self.clock.step()
             if not self._tell():
                 break
-        defects, _HEARD.defects = _HEARD.defects, []
+        defects, DEFECTS.found = DEFECTS.found, []
         if defects:
             raise AssertionError(f"a defect in the controller: {defects[0]}")
 
@@ -440,22 +358,23 @@ class ControllerPart:
         return streams[-1] if streams else None
 
     def _kill(self) -> None:
-        self.alive = self.listening = False
-        self.loop.kill()
+        life = self.life
+        life.alive = life.listening = False
+        life.loop.kill()
         self.clock.clear()
         self.node.connection = None
         self.node.waiting.clear()
         boots, self.node.boots = self.node.boots, -1  # what it is at ends at once
-        with self._running():
-            self.loop.bury()
-        _HEARD.defects.clear()
+        with self._drawing():
+            life.loop.bury()
+        DEFECTS.found.clear()
         self.node.boots = boots
         self.clock.clear()
         self.streams = {}
 
     def close(self) -> None:
         """It is not used any more."""
-        if self.alive:
+        if self.life.alive:
             self._kill()
         self.store.close()
 
@@ -470,88 +389,67 @@ class ControllerPart:
             for name, value in (*entry.match, *entry.params)
             if name == "generation" and isinstance(value, int)
         }
+        job = self._job()
         return ControllerFacts(
-            up=self.listening,
-            works=self.alive and self._soon() is not None,
+            up=self.life.listening,
+            works=self.life.alive and self._soon() is not None,
             switch_up=self.node.up,
             flows=frozenset(flows),
-            movable=self._movable(),
-            phase=self._phase(),
+            movable=self._is_movable(),
+            phase="" if job is None else job.phase.name,
             left=self._left(),
             cut=frozenset(w for w, streams in self.streams.items() if any(s.is_cut for s in streams)),
         )
 
-    def _movable(self) -> str:
-        """ "", "in-network" or "ring": whether the job can be moved now, and where it is."""
-        record = self.registry.book.by_name.get(JOB) if self.alive else None
-        if record is None or record.job.plan is None or record.job.why_not_move():
-            return ""
-        return "in-network" if record.job.plan.mode is Mode.IN_NETWORK else "ring"
+    def _job(self) -> Job | None:
+        record = self.life.registry.book.by_name.get(JOB) if self.life.alive else None
+        return None if record is None else record.job
 
-    def _phase(self) -> str:
-        record = self.registry.book.by_name.get(JOB) if self.alive else None
-        return "" if record is None else record.job.phase.name
+    def _is_movable(self) -> bool:
+        """Whether the job is in the switch, and can be moved now."""
+        job = self._job()
+        if job is None or job.plan is None or job.plan.mode is not Mode.IN_NETWORK:
+            return False
+        return not job.why_not_move()
 
     def _left(self) -> str:
-        if not self.alive:
+        if not self.life.alive:
             return ""
-        for name, managed in self.registry.switches.items():
+        for name, managed in self.life.registry.switches.items():
             if managed.allocator.used:
                 return f"{name} has slots taken: {managed.allocator.regions}"
         if held := [entry for entry in self.node.plane.entries.values() if of_jobs(key_of(entry))]:
             return f"the switch has {len(held)} entries of jobs"
         if alive := self.store.running():
             return f"the database has generations that run: {alive}"
-        if self.registry.places.holding:
+        if self.life.registry.places.holding:
             return "jobs have places"
         return ""
 
     def digest(self) -> bytes:
         """Of all that decides what it does next."""
-        roots: list[Any] = [self.alive, self.listening, self.drawn, self.node]
-        if self.alive:
-            tasks = [task for task in self.loop.tasks if not task.done()]
-            roots += [self.registry, self.streams, tasks, self.clock.pending()]
+        roots: list[Any] = [self.life.alive, self.life.listening, self.drawn, self.node]
+        if self.life.alive:
+            tasks = [task for task in self.life.loop.tasks if not task.done()]
+            roots += [self.life.registry, self.streams, tasks, self.clock.pending()]
         else:
             roots.append(self.store)
         moments = Moments(float, self.clock.now_s, 1e8, _TICK_S, round(PATIENCE_S / _TICK_S))
-        return self.canon.digest(roots, moments)
+        return _CANON.digest(roots, moments)
 
 
-def _refuses(error: ControllerError) -> bool:
-    return error.code.name not in ("UNAVAILABLE", "CANCELLED", "UNKNOWN", "DEADLINE_EXCEEDED")
-
-
-class _Heard(logging.Handler):
-    """What the controller logs as a defect of its own is one."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.ERROR)
-        self.defects: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if record.exc_info:
-            self.defects.append(f"{record.getMessage()}: {record.exc_info[1]!r}")
-
-
-@contextlib.contextmanager
-def heard() -> Iterator[None]:
-    """What the controller logs is heard here, and nowhere else."""
-    logger = logging.getLogger("controller")
-    before = logger.propagate, logger.level
-    logger.propagate = False
-    logger.addHandler(_HEARD)
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.removeHandler(_HEARD)
-        logger.propagate = before[0]
-        logger.setLevel(before[1])
-
-
-_HEARD: Final = _Heard()
+DEFECTS: Final = Defects()
 
 _CANON: Final = Canon(
-    {"Config", "ControllerPart", "ConfigView", "_Heap", "Timing", "Program", "SimpleNamespace", "Graph"}
+    {
+        "Config",
+        "ControllerPart",
+        "Life",
+        "ConfigView",
+        "_Heap",
+        "Timing",
+        "Program",
+        "SimpleNamespace",
+        "Graph",
+    }
 )

@@ -37,7 +37,7 @@ from host_agent.transport import FailureCode
 from host_agent.wire import psn as psn_math
 from simulation.exhaustive import hosts as of_hosts
 from simulation.exhaustive import rack as of_rack
-from simulation.exhaustive.found import Choice
+from simulation.exhaustive.found import Choice, put
 from simulation.exhaustive.hosts import Hosts
 from simulation.exhaustive.rack import Rack
 from simulation.exhaustive.scopes import Scope
@@ -135,14 +135,14 @@ class Explorer(Search[State]):
         if verb == "late":
             frame, links = state.late[link][choice.number], state.links
             rest = state.late[link][: choice.number] + state.late[link][choice.number + 1 :]
-            return self._arrives(state, link, frame, links, _with(state.late, link, rest), state.budget)
-        frame, links = state.links[link][0], _with(state.links, link, state.links[link][1:])
+            return self._arrives(state, link, frame, links, put(state.late, link, rest), state.budget)
+        frame, links = state.links[link][0], put(state.links, link, state.links[link][1:])
         late, budget = state.late, state.budget
         cost = VERBS[verb]
         if cost is not None:
             budget = _less(budget, cost)
         if verb in ("double", "overtake"):
-            late = _with(late, link, tuple(sorted((*late[link], frame))))
+            late = put(late, link, tuple(sorted((*late[link], frame))))
         if verb in ("lose", "overtake"):
             return State(state.hosts, state.switch, links, late, budget)
         return self._arrives(state, link, frame, links, late, budget)
@@ -165,7 +165,7 @@ class Explorer(Search[State]):
                 )
         for rank, out in step.sends:
             down = self.ranks + rank
-            links = _with(links, down, (*links[down], self.hosts.meaning(down, out)))
+            links = put(links, down, (*links[down], self.hosts.meaning(down, out)))
         return State(state.hosts, step.state, links, late, budget)
 
     def _host(
@@ -183,7 +183,7 @@ class Explorer(Search[State]):
             raise Broken(
                 f"rank {rank} takes {facts.acked} for arrived, its peer has all before {peer.received}"
             )
-        links = _with(links, rank, links[rank] + step.sends)
+        links = put(links, rank, links[rank] + step.sends)
         return State(hosts, state.switch, links, late, budget)
 
     def _renewed(self, state: State) -> State:
@@ -191,7 +191,7 @@ class Explorer(Search[State]):
         self._require(*(step.wrong for step in steps))
         links = state.links
         for rank, step in enumerate(steps):
-            links = _with(links, rank, links[rank] + step.sends)
+            links = put(links, rank, links[rank] + step.sends)
         switch = self.rack.step(state.switch, 0, of_rack.RENEWAL, bytes).state
         hosts = tuple(step.state for step in steps)
         return State(hosts, switch, links, state.late, _less(state.budget, RENEWALS))
@@ -278,10 +278,6 @@ class Explorer(Search[State]):
         done = {"lose": "is lost", "overtake": "will be late", "late": "arrives late"}
         doubled = "arrives, and will once more"
         return f"{where}: {frame} {done.get(choice.verb, doubled if choice.verb == 'double' else 'arrives')}"
-
-
-def _with(queues: Queues, link: int, queue: tuple[int, ...]) -> Queues:
-    return (*queues[:link], queue, *queues[link + 1 :])
 
 
 def _less(budget: tuple[int, ...], cost: int) -> tuple[int, ...]:

@@ -106,3 +106,8 @@ class Graph:
                 reaches[number] = 1
                 waiting += came[number]
         return None if all(reaches) else reaches.index(0)
+
+
+def put(values: tuple[Any, ...], place: int, value: Any) -> tuple[Any, ...]:
+    """They with another one in that place."""
+    return (*values[:place], value, *values[place + 1 :])

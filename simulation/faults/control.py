@@ -8,11 +8,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import sqlite3
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from controller.api.errors import ControllerError, QueuePairTakenError
-from controller.api.messages import Ended, FromController, FromWorker, Join, Ready, Resume
+from controller.api.messages import Ended, FromController, FromWorker, Join, Resume
+from controller.config import Config
 from controller.database.store import Store
 from controller.fabric.routes import base_entries
 from controller.orchestration.registry import Registry
@@ -20,43 +24,45 @@ from controller.orchestration.sessions import Session
 from controller.slots.allocator import SwitchAllocator
 from controller.switches.managed_switch import ManagedSwitch
 from host_agent.controller_session import OVER
-from simulation.faults.loop import Clock, ProcessLoop, new_loop
+from simulation.faults.loop import Clock, new_loop
 from simulation.faults.node import SwitchNode
 from simulation.faults.p4runtime import SimulatedSwitch
 from simulation.faults.scene import Scene
 from simulation.invariant import InvariantError
 
 _LISTENING_S = 0.05  # from its start until it takes sessions, at least
+_AGAIN = ("UNAVAILABLE", "CANCELLED", "UNKNOWN", "DEADLINE_EXCEEDED")  # who is told so joins again
 
 
-class Caller(Protocol):
-    """A worker's end of a conversation. `management_ns`: how long what is said takes."""
+@dataclass(frozen=True)
+class HungUp:
+    """The controller has ended a stream. `final`: a worker that has heard Ready need not come back;
+    `refused`: nor one that has not; `taken`: others have the numbers of its queue pairs.
+    """
 
-    management_ns: int
-
-    @property
-    def ready(self) -> Ready | None:
-        """The job as it was set up; None: it has not joined."""
-
-    def told(self, conversation: Conversation, event: FromController) -> None:
-        """The controller says something."""
-
-    def hung_up(self, conversation: Conversation, why: str, gone: bool) -> None:
-        """The conversation has ended; `gone`: it may try again."""
-
-    def take_other_queue_pairs(self) -> None:
-        """Others have the numbers of its."""
+    why: str
+    final: bool = False
+    refused: bool = False
+    taken: bool = False
 
 
 class Conversation:
     """A worker's connection with the controller. Either side may end it, and the other hears of it later.
 
-    What one says arrives in order; what is under way when the connection ends is lost.
+    What one says arrives in order; what is under way when the connection ends is lost. `told` and
+    `hung_up` are the worker's: what the controller says, and that it has ended it. `delay_ns`: how long what
+    is said takes.
     """
 
-    def __init__(self, clock: Clock, worker: Caller) -> None:
-        self.clock = clock
-        self.worker = worker
+    def __init__(
+        self,
+        clock: Clock,
+        delay_ns: int,
+        told: Callable[[Conversation, FromController], None],
+        hung_up: Callable[[Conversation, HungUp], None],
+    ) -> None:
+        self._later = partial(clock.after, delay_ns)
+        self._told, self._hung_up = told, hung_up
         self.session: Session | None = None
         self.open = True
         self.controller: ControllerProcess | None = None
@@ -64,110 +70,142 @@ class Conversation:
     def say(self, what: FromWorker) -> None:
         """From the worker to the controller."""
         if self.open:
-            self.clock.after(self.worker.management_ns, self._hear, what)
+            self._later(self._hear, what)
 
     def _hear(self, what: FromWorker) -> None:
         controller = self.controller
-        if controller is not None and controller.waits(self._hear, what):
+        if controller is None or controller.waits(self._hear, what):
             return
-        if not self.open or controller is None or not controller.alive or self.session is None:
+        if not self.open or not controller.alive or self.session is None:
             return
-        with controller.running():
-            try:
-                self.session.hear(what)
-            except (ControllerError, sqlite3.Error) as error:
-                gone = isinstance(error, sqlite3.Error)
-                self.session.broken()
-                self.hang_up(f"the controller says: {error}", gone=gone)
+        if (hung_up := controller.hear(self.session, what)) is not None:
+            self.hang_up(hung_up)
 
     def tell(self, event: FromController) -> None:
         """From the controller to the worker."""
-        self.clock.after(self.worker.management_ns, self.worker.told, self, event)
+        self._later(self._told, self, event)
 
-    def hang_up(self, why: str, *, gone: bool = True) -> None:
-        """The controller's side has ended; `gone`: the worker may try again."""
+    def hang_up(self, hung_up: HungUp) -> None:
+        """The controller's side has ended."""
         if self.open:
             self.open = False
-            self.clock.after(self.worker.management_ns, self.worker.hung_up, self, why, gone)
+            self._later(self._hung_up, self, hung_up)
 
     def closed_by_worker(self, *, told_end: bool = False) -> None:
         """The worker's side has ended: it died, its session timed out, or it heard that the job is over."""
         if not self.open and not told_end:
             return
         self.open = False
-        self.clock.after(self.worker.management_ns, self._worker_gone, told_end)
+        self._later(self._worker_gone, told_end)
 
     def _worker_gone(self, told_end: bool) -> None:
         controller = self.controller
-        if controller is not None and controller.waits(self._worker_gone, told_end):
+        if controller is None or controller.waits(self._worker_gone, told_end):
             return
-        if controller is not None and controller.alive and self.session is not None:
-            with controller.running():
-                if told_end:
-                    self.session.took_end()
-                else:
-                    self.session.broken()
+        if controller.alive and self.session is not None:
+            controller.ended(self.session, told=told_end)
 
 
-class _Running:
-    """The process's event loop is the running one."""
+class Life:
+    """A process of the controller: its event loop, its switches' machines, its registry, and its sessions.
 
-    def __init__(self, loop: ProcessLoop) -> None:
-        self._loop = loop
+    `slots`: of each switch, where they are fewer than it has. `patience_s`: with switches that do not answer.
+    """
 
-    def __enter__(self) -> None:
-        self._before = asyncio._get_running_loop()
-        asyncio._set_running_loop(self._loop)
+    def __init__(
+        self,
+        clock: Clock,
+        config: Config,
+        nodes: Mapping[str, SwitchNode],
+        store: Store,
+        *,
+        patience_s: float,
+        slots: int = 0,
+        switch: type[SimulatedSwitch] = SimulatedSwitch,
+    ) -> None:
+        self.alive = True
+        self.listening = False
+        self.loop = new_loop(clock)
+        with self.running():
+            switches = [
+                switch(
+                    nodes[one.name],
+                    one,
+                    base_entries(config, one),
+                    on_change=lambda changed: self.registry.manager.on_switch_change(changed.config.name),
+                )
+                for one in config.switches
+            ]
+            managed = [ManagedSwitch(s) for s in switches]
+            self.registry = Registry(config, store, managed, clock=self.loop.time)
+            if slots:
+                for one in managed:
+                    one.allocator = SwitchAllocator(slots=slots)
+            self.registry.load()
+            self.loop.create_task(self.registry.run())
+            self.loop.create_task(self._start(switches, patience_s))
 
-    def __exit__(self, *_: object) -> None:
-        asyncio._set_running_loop(self._before)
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Calls into it are made inside this: its event loop is the running one."""
+        before = asyncio._get_running_loop()
+        asyncio._set_running_loop(self.loop)
+        try:
+            yield
+        finally:
+            asyncio._set_running_loop(before)
+
+    async def _start(self, switches: list[SimulatedSwitch], patience_s: float) -> None:
+        for switch in switches:
+            await switch.start()
+        await asyncio.gather(*[s.wait_ready(patience_s) for s in self.registry.switches.values()])
+        await asyncio.sleep(_LISTENING_S)
+        self.listening = True
+        self.registry.listens()
+
+    def begin(self, first: FromWorker) -> Session | HungUp:
+        """A worker's first message has come: it joins, or resumes."""
+        with self.running():
+            try:
+                return self.registry.sessions.begin(first)
+            except QueuePairTakenError as error:
+                return HungUp(str(error), taken=True)
+            except ControllerError as error:
+                return HungUp(str(error), final=error.code in OVER, refused=error.code.name not in _AGAIN)
+            except sqlite3.Error as error:
+                return HungUp(f"the controller's database failed: {error}")
+
+    def hear(self, session: Session, said: FromWorker) -> HungUp | None:
+        """What a worker says; where it is not taken, its session is over."""
+        with self.running():
+            try:
+                session.hear(said)
+            except (ControllerError, sqlite3.Error) as error:
+                session.broken()
+                final = isinstance(error, ControllerError) and error.code in OVER
+                return HungUp(f"the controller says: {error}", final=final)
+        return None
+
+    def ended(self, session: Session, *, told: bool) -> None:
+        """The worker's side is over; `told`: as it heard that its job is."""
+        with self.running():
+            if told:
+                session.took_end()
+            else:
+                session.broken()
 
 
-class ControllerProcess:
-    """One life of the controller."""
+class ControllerProcess(Life):
+    """One life of the controller among others, which a schedule stops and kills."""
 
     def __init__(self, scene: Scene, nodes: Mapping[str, SwitchNode], store: Store) -> None:
         self.scene = scene
         self.nodes = nodes
-        self.alive = True
-        self.listening = self.pushed = False
+        self.pushed = False
         self._backlog: list[tuple[Callable[..., None], tuple[Any, ...]]] = []  # while it is stopped
-        self.loop = new_loop(scene.clock)
         self.conversations: list[Conversation] = []
-        with self.running():
-            self.switches = [
-                SimulatedSwitch(
-                    nodes[switch.name],
-                    switch,
-                    base_entries(scene.config, switch),
-                    on_change=lambda changed: self.registry.manager.on_switch_change(changed.config.name),
-                )
-                for switch in scene.config.switches
-            ]
-            self.registry = Registry(
-                scene.config, store, [ManagedSwitch(s) for s in self.switches], clock=self.loop.time
-            )
-            if scene.schedule.slots:
-                for managed in self.registry.switches.values():
-                    managed.allocator = SwitchAllocator(slots=scene.schedule.slots)
-            self.registry.load()
-            self.loop.create_task(self.registry.run())
-            self.loop.create_task(self._start())
-
-    def running(self) -> _Running:
-        """Calls into it are made inside this."""
-        return _Running(self.loop)
-
-    async def _start(self) -> None:
-        for switch in self.switches:
-            await switch.start()
-        waits = [
-            s.wait_ready(self.scene.config.switch_timeout_s / 2) for s in self.registry.switches.values()
-        ]
-        await asyncio.gather(*waits)
-        await asyncio.sleep(_LISTENING_S)
-        self.listening = True
-        self.registry.listens()
+        patience_s, slots = scene.config.switch_timeout_s / 2, scene.schedule.slots
+        super().__init__(scene.clock, scene.config, nodes, store, patience_s=patience_s, slots=slots)
 
     def connect(self, conversation: Conversation, first: Join | Resume) -> None:
         """A worker's first message has come: it joins, or resumes."""
@@ -176,29 +214,20 @@ class ControllerProcess:
             return
         if not conversation.open:  # it has given this one up
             return
-        with self.running():
-            try:
-                conversation.session = self.registry.sessions.begin(first)
-            except QueuePairTakenError:
-                conversation.worker.take_other_queue_pairs()
-                conversation.hang_up("others have the numbers of its queue pairs", gone=True)
-                return
-            except ControllerError as error:
-                comes_back = conversation.worker.ready is not None and error.code not in OVER
-                conversation.hang_up(str(error), gone=comes_back)
-                return
-            except sqlite3.Error as error:
-                conversation.hang_up(f"the controller's database failed: {error}", gone=True)
-                return
-            self.conversations.append(conversation)
-            self.loop.create_task(self._serve(conversation, conversation.session))
+        begun = self.begin(first)
+        if isinstance(begun, HungUp):
+            conversation.hang_up(begun)
+            return
+        conversation.session = begun
+        self.conversations.append(conversation)
+        self.loop.create_task(self._serve(conversation, begun))
 
     async def _serve(self, conversation: Conversation, session: Session) -> None:
         while (event := await session.events.get()) is not None:
             conversation.tell(event)
         if not isinstance(session.told, Ended):
             session.broken()
-        conversation.hang_up("the session is over")
+        conversation.hang_up(HungUp("the session is over"))
 
     def stop(self, until_ns: int) -> None:
         """SIGSTOP, and SIGCONT then. Its kernel takes connections, and what is said, all the time."""
@@ -246,22 +275,37 @@ class ControllerProcess:
         self.alive = self.listening = False
         self.loop.kill()
         for conversation in self.conversations:
-            conversation.hang_up("the controller is gone")
+            conversation.hang_up(HungUp("the controller is gone"))
         for switch in self.nodes.values():
             switch.connection = None
 
 
-class DefectsHeard(logging.Handler):
-    """What the controller logs as a defect of its own is one; everything goes to the trace."""
+class Defects(logging.Handler):
+    """What the controller logs as a defect of its own is one; `note` is told everything."""
 
-    def __init__(self, scene: Scene) -> None:
-        super().__init__(logging.INFO if scene.tracing else logging.WARNING)
-        self.scene = scene
+    def __init__(self, level: int = logging.ERROR, note: Callable[[str], None] = lambda text: None) -> None:
+        super().__init__(level)
+        self.found: list[InvariantError] = []
+        self._note = note
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.levelno >= logging.ERROR and record.exc_info:
             error: Any = record.exc_info[1]
-            self.scene.defect = InvariantError(f"{record.getMessage()}: {error!r}")
-            self.scene.defect.__cause__ = error
-        if self.scene.tracing:
-            self.scene.note(f"controller: {record.getMessage()}")
+            self.found.append(InvariantError(f"{record.getMessage()}: {error!r}"))
+            self.found[-1].__cause__ = error
+        self._note(f"controller: {record.getMessage()}")
+
+    @contextmanager
+    def heard(self) -> Iterator[None]:
+        """What the controller logs goes nowhere else meanwhile."""
+        logger = logging.getLogger("controller")
+        before = logger.propagate, logger.level
+        logger.propagate = False
+        logger.addHandler(self)
+        logger.setLevel(self.level)
+        try:
+            yield
+        finally:
+            logger.removeHandler(self)
+            logger.propagate = before[0]
+            logger.setLevel(before[1])

@@ -5,12 +5,10 @@ from __future__ import annotations
 import logging
 import traceback
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from simulation.faults.control import DefectsHeard
+from simulation.faults.control import Defects
 from simulation.faults.ends import check_end
 from simulation.faults.job import JobRun
 from simulation.faults.loop import NS
@@ -50,9 +48,10 @@ def run(schedule: Schedule, **options: Any) -> Outcome:
 def play(world: World) -> Outcome:
     """To the end; what breaks is in the outcome."""
     outcome = Outcome(world.schedule)
-    with _defects_heard(world):
+    defects = Defects(logging.INFO if world.scene.tracing else logging.WARNING, world.scene.note)
+    with defects.heard():
         try:
-            _Play(world).to_the_end()
+            _Play(world, defects).to_the_end()
         except InvariantError as error:
             outcome.error = str(error)
         except Exception as error:  # noqa: BLE001  whatever breaks is what a run is to find out
@@ -70,26 +69,10 @@ def play(world: World) -> Outcome:
     return outcome
 
 
-@contextmanager
-def _defects_heard(world: World) -> Iterator[None]:
-    """What the controller logs goes nowhere else meanwhile."""
-    heard = DefectsHeard(world.scene)
-    logger = logging.getLogger("controller")
-    before = logger.propagate, logger.level
-    logger.propagate = False
-    logger.addHandler(heard)
-    logger.setLevel(heard.level)
-    try:
-        yield
-    finally:
-        logger.removeHandler(heard)
-        logger.propagate = before[0]
-        logger.setLevel(before[1])
-
-
 class _Play:
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, defects: Defects) -> None:
         self.world = world
+        self.defects = defects
         self.clock = world.clock
         self.last_fault_ns = 0
 
@@ -147,8 +130,8 @@ class _Play:
 
     def _step(self) -> None:
         self.clock.step()
-        if self.world.scene.defect is not None:
-            raise self.world.scene.defect
+        if self.defects.found:
+            raise self.defects.found[-1]
 
     def _until_all_are_over(self) -> None:
         clock, jobs = self.clock, self.world.jobs

@@ -6,11 +6,10 @@ import zlib
 
 from simulation.faults.loop import NS, Clock
 from simulation.faults.schedule import Mishap, Schedule
-from simulation.invariant import InvariantError
 
 
 class Scene:
-    """`happened`: which mishaps, and when; `defect`: what the controller called one of its own."""
+    """`happened`: which mishaps, and when."""
 
     def __init__(self, schedule: Schedule, *, tracing: bool = False) -> None:
         self.schedule = schedule
@@ -19,7 +18,6 @@ class Scene:
         self.tracing = tracing
         self.lines: list[str] = []
         self.happened: list[tuple[int, Mishap]] = []
-        self.defect: InvariantError | None = None
 
     def latency(self, name: str, least_ns: int, most_ns: int) -> int:
         """A delay of the schedule, or one that follows from its seed and the name."""

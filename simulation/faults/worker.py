@@ -1,8 +1,4 @@
-"""A worker: its process from joining to leaving, with a real endpoint, the real collectives and a session.
-
-It does what `host_agent`'s communicator does with threads: a collective after the other, none while the job
-is held, and what the controller says whenever it comes.
-"""
+"""A worker of a schedule: an `Agent` with a real endpoint and the real collectives, in simulated time."""
 
 from __future__ import annotations
 
@@ -13,39 +9,24 @@ from controller.api.messages import (
     Abort,
     Ended,
     FromController,
-    FromWorker,
     Heartbeat,
     Join,
-    Leave,
-    Left,
     Mode,
     Ready,
     Resume,
-    Resumed,
     Up,
-    Waiting,
 )
-from controller.api.messages import Worker as Addresses
 from controller.jobs.renewals import PLANNED
 from host_agent.collectives.plan import Call, Disagreement, Steps, Wait
 from host_agent.joining import transport_config
-from host_agent.member import (
-    Again,
-    Connect,
-    Cut,
-    Inconsistent,
-    Member,
-    Offer,
-    Repair,
-    Say,
-    Settle,
-    WentOn,
-)
-from host_agent.membership import Request, View
-from host_agent.recovery import Attempt, LinkCut, repair, through_renewals
-from host_agent.session import Break, Close, Open, Send, Session
+from host_agent.member import Action as OnJob
+from host_agent.member import Again, Connect, Cut, Offer, Repair, Settle, WentOn
+from host_agent.membership import Request
+from host_agent.recovery import Attempt, LinkCut, repair
+from host_agent.session import Action, Break, Close, Open, Send, Session
 from host_agent.transport import EventType, Operation
-from simulation.faults.control import Conversation
+from simulation.faults.agent import Agent, addresses
+from simulation.faults.control import Conversation, HungUp
 from simulation.faults.endpoints import AnyEndpoint, FastEndpoint, FastNicEndpoint
 from simulation.faults.job import JobRun
 from simulation.faults.links import Wire
@@ -60,10 +41,11 @@ BACKLOG = 64  # frames that wait for a process that is stopped; more are lost
 JOIN_TIMEOUT_NS = 20 * NS
 
 
-class Worker:
-    """`state`: "new", "joining", "ready", "running", "leaving", "left", "ended" (with `end`), "dead"."""
+class Worker(Agent):
+    """One rank."""
 
     def __init__(self, scene: Scene, network: Network, controller: Lives, job: JobRun, rank: int) -> None:
+        super().__init__()
         self.scene = scene
         self.clock = scene.clock
         self.network = network
@@ -72,8 +54,6 @@ class Worker:
         self.joined_as = rank
         self.host = job.host_of(rank)
         self.wire: Wire | BackupNetwork = network.from_host(self.host)
-        self.state = "new"
-        self.end: Ended | str | None = None
         self.management_ns = scene.latency(f"management/{job.number}/{rank}", 50_000, 400_000)
         self.qpn_out, self.qpn_in = job.plan.qpns[rank], job.plan.qpns[rank] + 1
         self.psn_out = job.plan.psns[rank]
@@ -82,15 +62,10 @@ class Worker:
         self.conversation: Conversation | None = None
         self.cut_until_ns = 0
         self._due_ns: int | None = None  # when it has something to do
-        self._unreturned: tuple[Any, ...] | None = None  # a result that waits for that
         # The connection and what runs on it
-        self.member: Member | None = None  # from Ready on
         self.endpoint: AnyEndpoint | None = None
-        self.collective = 0  # the one that runs, or runs next
-        self.running = False
-        self._whole: Steps[Any] | None = None  # of the collective that runs, or is parked
         self._repair: Repair | None = None  # runs in its place
-        self._steps: Steps[Any] | None = None  # of these two, what runs on the connection
+        self._steps: Steps[Any] | None = None  # of it or the collective, what runs on the connection
         self._waiting: Wait | None = None
         self._received = self._completed = self._last_op = 0
         self._settling: int | None = None  # a move
@@ -107,19 +82,17 @@ class Worker:
         return f"job {self.job.number}, rank {self.joined_as} ({self.host.name})"
 
     @property
-    def over(self) -> bool:
-        """It has nothing more to do."""
-        return self.state in ("left", "ended", "dead")
+    def now_ns(self) -> int:  # type: ignore[override]
+        """What it has for a clock."""
+        return self.clock.now_ns
 
     # The process: born, stopped, killed.
 
     def start(self) -> None:
         """Join, and again where the controller cannot be reached."""
         if self.state == "new":
-            self.state = "joining"
             self.clock.after(JOIN_TIMEOUT_NS, self._give_up_joining)
-            self.session.begin(self.clock.now_ns)
-            self._act()
+            self._join()
 
     def _give_up_joining(self) -> None:
         if self.state in ("joining", "ready") and not self._is_stopped("_give_up_joining"):
@@ -178,22 +151,12 @@ class Worker:
             self.endpoint = None
 
     def _finish(self, state: str, end: Ended | str | None = None) -> None:
-        if self.over:
-            return
-        self.scene.note(f"{self}: {state}{'' if end is None else f', {end}'}")
-        self.state, self.end = state, end
-        self._close()
-        self.session.close()
-        self._act()
-        self.job.worker_over()
+        if not self.over:
+            self.scene.note(f"{self}: {state}{'' if end is None else f', {end}'}")
+            super()._finish(state, end)
+            self.job.worker_over()
 
     # The session with the controller.
-
-    def take_other_queue_pairs(self) -> None:
-        """The controller says so: when joining again, as host_agent/joining.py."""
-        self.qpn_out = self.network.fresh_qpn()
-        self.qpn_in = self.qpn_out + 1
-        self.session = Session(self.request())
 
     def request(self) -> Join:
         """With the queue pairs that it has now."""
@@ -202,15 +165,7 @@ class Worker:
         return Join(
             job=self.job.name,
             world_size=self.job.plan_size,
-            worker=Addresses(
-                rank=self.joined_as,
-                mac=self.host.mac,
-                ip=self.host.ip,
-                qpn_out=self.qpn_out,
-                psn_out=self.psn_out,
-                qpn_in=self.qpn_in,
-                hostname=self.host.name,
-            ),
+            worker=addresses(self.host, self.joined_as, qpn=self.qpn_out, psn=self.psn_out),
             path_mtu_max=plan.path_mtu,
             rnr_nak=self.joined_as in plan.adapters or self.joined_as in plan.rnr,
             elastic=plan.elastic,
@@ -221,19 +176,7 @@ class Worker:
         )
 
     def _act(self) -> None:
-        """Do what the session wants."""
-        for action in self.session.actions():
-            match action:
-                case Open(first):
-                    self.conversation = Conversation(self.clock, self)
-                    self.clock.after(self.management_ns, self._arrives, self.conversation, first)
-                case Send(message) if self.conversation is not None:
-                    self.conversation.say(message)
-                case Break() if self.conversation is not None:
-                    self.conversation.closed_by_worker()
-                    self.hung_up(self.conversation, "the controller is silent", True)
-                case Close() if self.conversation is not None:
-                    self.conversation.closed_by_worker(told_end=isinstance(self.end, Ended))
+        super()._act()
         due = self.session.next_timeout()
         if due is not None and (self._due_ns is None or due < self._due_ns):
             self._due_ns = due
@@ -243,28 +186,27 @@ class Worker:
         if self._due_ns != due_ns or self.over or self._is_stopped("_is_due", due_ns):
             return
         self._due_ns = None
-        self.session.timeout(self.clock.now_ns)
+        self.session.timeout(self.now_ns)
         self._act()
 
     def _arrives(self, conversation: Conversation, first: Join | Resume) -> None:
         controller = self.controller.listening
         if controller is None or self.clock.now_ns < self.cut_until_ns:
-            conversation.hang_up("the controller cannot be reached")
+            conversation.hang_up(HungUp("the controller cannot be reached"))
         elif conversation.open:
             controller.connect(conversation, first)
 
-    def hung_up(self, conversation: Conversation, why: str, gone: bool) -> None:
+    def hung_up(self, conversation: Conversation, hung_up: HungUp) -> None:
         """The session has ended."""
         if self.over or conversation is not self.conversation:
             return
-        if self._is_stopped("hung_up", conversation, why, gone):
+        if self._is_stopped("hung_up", conversation, hung_up):
             return
-        self.session.broken(why, self.clock.now_ns, final=not gone)
-        if self.session.refused is not None:
-            self._finish("ended", f"not taken in: {why}")
-        elif self.session.ended is not None:
-            self._finish("ended", self.session.ended.reason)
-        self._act()
+        if hung_up.taken:  # as host_agent/joining.py
+            self.qpn_out = self.network.fresh_qpn()
+            self.qpn_in = self.qpn_out + 1
+            self.session = Session(self.request())
+        self._broken(hung_up)
 
     @property
     def ready(self) -> Ready | None:
@@ -287,12 +229,7 @@ class Worker:
         conversation = self.conversation
         if conversation is not None and conversation.open and not self.over:
             conversation.closed_by_worker()
-            self.hung_up(conversation, "the connection broke", True)
-
-    def say(self, what: FromWorker) -> None:
-        """To the controller, if it hears."""
-        self.session.say(what)
-        self._act()
+            self.hung_up(conversation, HungUp("the connection broke"))
 
     def told(self, conversation: Conversation, event: FromController) -> None:
         """The controller says something."""
@@ -300,32 +237,20 @@ class Worker:
             return
         if self._is_stopped("told", conversation, event):
             return
-        if self.scene.tracing and not isinstance(event, Heartbeat):
+        if not isinstance(event, Heartbeat):
             self.scene.note(f"{self} hears {type(event).__name__}")
-        self.session.heard(event, self.clock.now_ns)
-        self._act()
-        if isinstance(event, Heartbeat):
-            self._return()
-        elif isinstance(event, Ready):
-            self._set_up(event)
-        elif isinstance(event, Request):
-            assert self.member is not None
-            self.member.hear(event)
-            self._act_on_job()
-            if self.session.has_begun:
-                self._begin()
-            self._go()
-        elif isinstance(event, Left):
-            self._finish("left")
-        elif isinstance(event, Ended):
-            self._finish("ended", event)
-        elif not isinstance(event, (Waiting, Resumed)):
-            raise InvariantError(f"{self} does not know what {event} is")
+        self._heard(event)
+
+    def _asked(self, request: Request) -> None:
+        super()._asked(request)
+        if self.session.has_begun:
+            self._begin()
+        self._go()
 
     def _set_up(self, ready: Ready) -> None:
         """Bring the queue pairs up."""
         self.state = "ready"
-        self.member = Member(ready, View.first(ready.rank, ready.world_size, ready.ring))
+        self._enter(ready)
         self._connect(ready)
         self.say(Up())
 
@@ -362,59 +287,58 @@ class Worker:
         """Of the next collective."""
         return Mode.RING if self.member is None else self.member.mode
 
-    def _act_on_job(self) -> None:
+    def _carry_out(self, action: Action | OnJob) -> None:
         """What takes time takes some here, too."""
-        member, later = self.member, self.clock.after
-        assert member is not None
-        for action in member.actions():
-            match action:
-                case Say(message):
-                    self.say(message)
-                case Cut():
-                    self._cut()
-                case Settle(move):
-                    self._settling = move
-                    self._perhaps_settled()
-                case Offer(renewal):
-                    later(self._latency("renew", renewal), self._offer, renewal)
-                case Connect(renewal, ready):
-                    later(self._latency("renewed", renewal), self._come_up, renewal, ready)
-                case Repair():
-                    self._begin_repair(action)
-                case WentOn(ready=ready):
-                    self.job.renewals += 1
-                    if self.scene.tracing:
-                        self.scene.note(
-                            f"{self} goes on as rank {self.rank} of {ready.world_size}, generation "
-                            f"{ready.generation}"
-                        )
-                    self._begin()
-                case Again():
-                    self._restored = member.ledger.restored
-                    self._steps, self._waiting = self._whole, None
-                    self._advance(LinkCut())
-                    self.flush()
-                case Inconsistent(reason=reason):
-                    raise InvariantError(f"{self}: {reason}")
+        later = self.clock.after
+        match action:
+            case Open(first):
+                self.conversation = Conversation(self.clock, self.management_ns, self.told, self.hung_up)
+                later(self.management_ns, self._arrives, self.conversation, first)
+            case Send(message) if self.conversation is not None:
+                self.conversation.say(message)
+            case Break() if self.conversation is not None:
+                self.conversation.closed_by_worker()
+                self.hung_up(self.conversation, HungUp("the controller is silent"))
+            case Close() if self.conversation is not None:
+                self.conversation.closed_by_worker(told_end=isinstance(self.end, Ended))
+            case Cut():
+                self._cut()
+            case Settle(move):
+                self._settling = move
+                self._perhaps_settled()
+            case Offer(renewal):
+                later(self._latency("renew", renewal), self._offer, renewal)
+            case Connect(renewal, ready):
+                later(self._latency("renewed", renewal), self._come_up, renewal, ready)
+            case Repair():
+                self._begin_repair(action)
+            case WentOn(ready=ready):
+                self.job.renewals += 1
+                now = f"as rank {self.rank} of {ready.world_size}, generation {ready.generation}"
+                self.scene.note(f"{self} goes on {now}")
+                self._begin()
+            case Again():
+                self._restored = self.in_job.ledger.restored
+                self._steps, self._waiting = self._whole, None
+                self._advance(LinkCut())
+                self.flush()
 
     def _latency(self, what: str, renewal: int) -> int:
         return self.scene.latency(f"{what}/{self.job.number}/{self.joined_as}/{renewal}", 0, 3_000_000)
 
     def _cut(self) -> None:
-        """Nothing is sent any more."""
-        assert self.member is not None
-        self._require_held(self.member.renewal)
-        self.job.newest = max(self.job.newest, self.member.renewal)
+        self._require_held(self.in_job.renewal)
+        self.job.newest = max(self.job.newest, self.in_job.renewal)
         self._repair = self._settling = None
         self._close()
-        if self.running:
-            self.member.parked()
+        if self._whole is not None:
+            self.in_job.parked()
             self._act_on_job()
 
     def _require_held(self, renewal: int) -> None:
         """What was planned cuts nothing."""
         controller = self.controller.current
-        if controller is None or not self.running:
+        if controller is None or self._whole is None:
             return
         for running in controller.registry.jobs():
             of = running.job.renewal
@@ -422,34 +346,29 @@ class Worker:
                 raise InvariantError(f"{self} is in collective {self.collective}, which a move cuts")
 
     def _offer(self, renewal: int) -> None:
-        assert self.member is not None
-        if self.over or not self.member.wants(renewal) or self._is_stopped("_offer", renewal):
+        if self.over or not self.in_job.wants(renewal) or self._is_stopped("_offer", renewal):
             return
         self.qpn_out = self.network.fresh_qpn()
         self.qpn_in = self.qpn_out + 1
         self.psn_out = self.scene.latency(f"psn/{self.qpn_out}", 0, 2**24 - 1)
         if self.joined_as % 2:
             self.psn_out = 2**24 - 1 - self.psn_out % 30
-        self.member.offered(renewal, qpn_out=self.qpn_out, psn_out=self.psn_out, qpn_in=self.qpn_in)
+        self.in_job.offered(renewal, qpn_out=self.qpn_out, psn_out=self.psn_out, qpn_in=self.qpn_in)
         self._act_on_job()
 
     def _come_up(self, renewal: int, ready: Ready) -> None:
-        assert self.member is not None
-        if self.over or not self.member.wants(renewal) or self._is_stopped("_come_up", renewal, ready):
+        if self.over or not self.in_job.wants(renewal) or self._is_stopped("_come_up", renewal, ready):
             return
         self._connect(ready)
-        self.member.connected(renewal)
+        self.in_job.connected(renewal)
         self._act_on_job()
 
     def _begin_repair(self, wanted: Repair) -> None:
         """All are up: those who lack a result that somebody has get it."""
-        assert self.member is not None
         view = wanted.view
-        if view.world_size == 1:
-            raise InvariantError(f"{self} is alone, and is told to give its result to others")
         call = Call(rank=view.rank, world_size=view.world_size, collective=wanted.collective, ring=view.ring)
         self._repair = wanted
-        self._steps = repair(self.member.ledger, call, holder=wanted.holder, mode=wanted.mode)
+        self._steps = repair(self.in_job.ledger, call, holder=wanted.holder, mode=wanted.mode)
         self._waiting = None
         self._advance()
         self.flush()
@@ -457,9 +376,8 @@ class Worker:
     def _perhaps_settled(self) -> None:
         """Whether nothing is in flight."""
         if self._settling is not None and self._completed >= self._last_op:
-            assert self.member is not None
             move, self._settling = self._settling, None
-            self.member.settled(move)
+            self.in_job.settled(move)
             self._act_on_job()
 
     # Collectives.
@@ -467,8 +385,7 @@ class Worker:
     def _think(self) -> None:
         """Compute for a while, then begin the next collective; leave after the last."""
         if self.collective >= len(self.job.plan.work):
-            self.state = "leaving"
-            self.say(Leave(self.collective))
+            self._leave()
             return
         self._thinking = True
         delay = self.job.plan.work[self.collective].think_ns
@@ -484,27 +401,17 @@ class Worker:
 
     def _go(self) -> None:
         """Begin the collective that is next, if it may."""
-        if self.state != "running" or self._thinking or self.running or self._unreturned is not None:
+        busy = self._thinking or self._whole is not None or self._unreturned is not None
+        if self.state != "running" or busy or not self._start():
             return
-        assert self.member is not None
-        words = f"collective {self.collective}"
-        self.member.calls.made(self.collective, lambda: words)
-        starts = self.member.start(self.collective)
-        self._act_on_job()
-        if not starts:
-            return
-        self.running, self._restored = True, False
-        self.session.running = self.collective
+        self._restored = False
         self._array = self.job.inputs(self.collective)[self.joined_as].copy()
-        self._whole = self._steps = through_renewals(self.member.ledger, self._attempt)
-        self._waiting = None
+        self._steps, self._waiting = self._whole, None
         self._advance()
         self.flush()
 
     def _attempt(self) -> Attempt:
-        """The collective, for the first time or anew."""
-        assert self.member is not None
-        work, view = self.job.plan.work[self.collective], self.member.view
+        work, view = self.job.plan.work[self.collective], self.in_job.view
         case, size = work.case(), view.world_size
         if self._mode_now() is Mode.RING and case.module != "ring":
             case = replace(case, module="ring")
@@ -519,8 +426,7 @@ class Worker:
         assert self.ready is not None
         numbered = 0 if self.endpoint is None else self.endpoint.position().numbered
         self.session.counted = Heartbeat(generation=self.ready.generation, messages=numbered)
-        assert self.member is not None
-        mode = self.member.mode_of(numbered)
+        mode = self.in_job.mode_of(numbered)
         if mode is Mode.IN_NETWORK and numbered >= MOST_AGGREGATED:
             raise InvariantError(f"{self} has {numbered} messages summed in one generation")
         return mode
@@ -555,14 +461,13 @@ class Worker:
             if self._repair is not None:
                 self._repaired(self._repair)
             else:
-                self._done()
+                self._has_result()
         except Disagreement as error:
             raise InvariantError(f"{self}: {error}") from error
 
     def _repaired(self, repair: Repair) -> None:
-        assert self.member is not None
         self._repair = None
-        self.member.repaired(repair.renewal)
+        self.in_job.repaired(repair.renewal)
         self._act_on_job()
         self._go()
 
@@ -574,33 +479,16 @@ class Worker:
         self.job.generations[self.ready.generation].deliveries.post(self.rank, op_id, operation)
         return op_id
 
-    def _done(self) -> None:
-        """A collective has its result."""
+    def _has_result(self) -> None:
         assert self.ready is not None
-        assert self.member is not None
-        self.running, self.session.running = False, None
-        generation, finished = self.ready.generation, self.member.ledger.finished
+        self.session.running = None
+        generation = self.ready.generation
         self.job.made(self, self.collective, generation, self._module, restored=self._restored)
-        self._unreturned = (self.collective, generation, self._out)
-        self.collective += 1
-        if finished != self.collective:
-            raise InvariantError(f"{self} counts {finished} collectives, and ran {self.collective}")
-        self.member.ended()
-        self._act_on_job()
-        self._return()
+        self._done((self.collective, generation, self._out))
 
-    def _return(self) -> bool:
-        """The user gets a result that is there, unless an elastic job may go on without this worker."""
-        if self._unreturned is None:
-            return True
-        assert self.ready is not None
-        if not self.session.confirm(self.clock.now_ns):
-            self._act()
-            return False
-        (collective, generation, out), self._unreturned = self._unreturned, None
-        self.job.finished(self, collective, generation, out)
+    def _returned(self, result: Any) -> None:
+        self.job.finished(self, *result)
         self._think()
-        return True
 
     # Frames.
 
