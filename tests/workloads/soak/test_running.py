@@ -56,7 +56,7 @@ def fabric(monkeypatch: pytest.MonkeyPatch) -> type[Fabric]:
     class Own(Fabric):
         pass
 
-    monkeypatch.setattr(running, "SpineLeaf", Own)
+    monkeypatch.setattr(running, "Fabric", Own)
     monkeypatch.setattr(running, "_at_work", at_work)
     return Own
 
