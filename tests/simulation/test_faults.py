@@ -36,7 +36,7 @@ from simulation.faults.worker import Worker
 from simulation.switch import emit, placement
 from simulation.switch.rules import Sends, Writes
 from simulation.switch.state import Owner, Slot, serial_age
-from tests.simulation.switch.planted import change_rule
+from tests.simulation.planted import change_rule, sets
 
 SEEDS = int(os.environ.get("P4REDUCE_SEEDS", "100"))
 SCHEDULES = Path(__file__).parent / "schedules"
@@ -137,11 +137,6 @@ class Mutant:
     broken: Callable[[pytest.MonkeyPatch], None]
     seeds: int
     drawn: Callable[[int], Schedule] = draw
-
-
-def sets(where: Any, name: str, value: Any) -> Callable[[pytest.MonkeyPatch], None]:
-    """All that is broken is this."""
-    return lambda patch: patch.setattr(where, name, value)
 
 
 def one_window_of_slots(patch: pytest.MonkeyPatch) -> None:

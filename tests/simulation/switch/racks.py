@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from controller.fabric.flows import UPLINK
 from controller.fabric.graph import ALL_UP
 from controller.fabric.routes import base_entries
 from controller.fabric.trees import Tree, entries_on
-from controller.jobs.specs import Member, Plan
+from controller.jobs.specs import Plan
 from controller.slots.allocator import Region
 from host_agent.wire import psn as psn_math
 from host_agent.wire.aggregation import AggregationHeader, ElementType, Op
@@ -23,6 +23,7 @@ from simulation.network import fabric_config
 from simulation.switch.from_entries import EntrySwitch
 from simulation.switch.state import BUCKETS
 from simulation.switch.tree_packets import TreePacket
+from tests.controller.spine_leaf import member
 from tests.simulation.worlds import far_ends
 
 LANES = 64
@@ -46,17 +47,10 @@ class Racks:
     def __post_init__(self) -> None:
         self.config = config = fabric_config(2, self.hosts)
         self.members = [
-            Member(
-                rank=rank,
-                mac=host.mac,
-                ip=host.ip,
-                qpn_out=0x100 + 2 * rank,
-                psn_out=PSNS[rank],
-                qpn_in=0x101 + 2 * rank,
-                host=host.name,
-                rnr_nak=rank in self.adapters,
+            replace(
+                member(config, rank, rank, qp=0x100 + 2 * rank, psn=PSNS[rank]), rnr_nak=rank in self.adapters
             )
-            for rank, host in enumerate(config.hosts)
+            for rank in range(len(config.hosts))
         ]
         plan = Plan(
             job_id=7, generation=7, window=self.window, message_packets=2, path_mtu=512, mode=Mode.IN_NETWORK
@@ -74,17 +68,10 @@ class Racks:
             self.switches[name].write(base_entries(config, config.switch(name)))
             self.switches[name].write(entries)
         for name in tree.leaves if tree.two_level else ():  # even messages go to s1, odd ones to s2
-            group = regions[name].group
-            self.switches[name].write(
-                table_entry(
-                    UPLINK,
-                    {"group": group, "bucket": bucket},
-                    "SwitchIngress.up.to_spine",
-                    port=(UP1, UP2)[bucket % 2],
-                    index=bucket % 2,
-                )
-                for bucket in range(BUCKETS)
-            )
+            for bucket in range(BUCKETS):
+                key, port = {"group": regions[name].group, "bucket": bucket}, (UP1, UP2)[bucket % 2]
+                to_spine = table_entry(UPLINK, key, "SwitchIngress.up.to_spine", port=port, index=bucket % 2)
+                self.switches[name].write([to_spine])
 
     def counted(self, switch: str) -> dict[str, int]:
         return {name: count for name, count in self.switches[switch].counted().items() if count}
@@ -99,16 +86,15 @@ class Racks:
         me, after = self.members[rank], self.members[(rank + 1) % len(self.members)]
         payload = np.full((chunks or 2 - index) * LANES, value, ">i4").tobytes()
         if index == 0:
-            fields: dict[str, Any] = {
+            of_job: dict[str, Any] = {
                 "job": 7,
                 "generation": 7,
                 "message": message,
                 "rank": rank,
-                "op": Op.SUM,
                 "packets": 2,
-                "element_type": ElementType.INT32,
             }
-            payload = AggregationHeader(**{**fields, **header}).pack() + payload[4 * LANES :]
+            what = {"op": Op.SUM, "element_type": ElementType.INT32}
+            payload = AggregationHeader(**{**of_job, **what, **header}).pack() + payload[4 * LANES :]
         return RocePacket(
             ethernet=Ethernet(dst=parse_mac(after.mac), src=parse_mac(me.mac)),
             ip=IPv4(src=me.ip, dst=after.ip, total_length=0, identification=rank + 1),
