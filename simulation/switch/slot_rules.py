@@ -51,25 +51,21 @@ QueuePair: TypeAlias = tuple[bytes, int]  # what takes packets from its peer alo
 
 
 class SwitchModel:
-    """One switch of a rack: routes, the ports that ARP is flooded to, and the jobs on it.
+    """One switch of a rack: routes, and the jobs on it.
 
     Behind each port is the host that is routed there. `EntrySwitch` has links to other switches as well, by
-    port (`links`), routes of several next hops (ECMP), and jobs in several racks by port and generation.
+    port (`links`), ports that ARP is flooded to, routes of several next hops (ECMP), and jobs in several
+    racks by port and generation.
     """
 
     def __init__(
-        self,
-        jobs: Iterable[Job],
-        routes: Mapping[IPv4Address, Route],
-        *,
-        flood: Iterable[int] = (),
-        check_icrc: bool = True,
+        self, jobs: Iterable[Job], routes: Mapping[IPv4Address, Route], *, check_icrc: bool = True
     ) -> None:
         self.routes: dict[bytes, Route | tuple[Route, ...]] = {ip.packed: routes[ip] for ip in routes}
         self.host_ports = {route.port: ip for ip, route in routes.items()}
         self.fabric_ports: frozenset[int] = frozenset()  # that another switch is behind
         self.links: dict[int, Link] = {}
-        self.flood = tuple(flood)
+        self.flood: tuple[int, ...] = ()  # the ports that ARP is sent to
         self.mac_ports: dict[bytes, int] = {}
         self.check_icrc = check_icrc
         self.members: dict[FlowKey | QueuePair, tuple[Job, Flow, Role]] = {}
@@ -235,8 +231,8 @@ class SwitchModel:
             return self.emit_sums(job, slot, fragment)
         if sends is Sends.SUM:
             return self.sum_again(job, slot, fragment)
-        nak = [self.not_ready(job, fragment)] if sends in _NOT_READY else []
-        return nak if sends is Sends.NOT_READY else nak + self.up(job, slot, fragment)
+        left = [self.not_ready(job, fragment)] if sends in _NOT_READY else []
+        return left if sends is Sends.NOT_READY else left + self.up(job, slot, fragment)
 
     def emit_sums(self, job: Job, slot: Slot, fragment: Fragment) -> list[Out]:
         """On every flow whose receiver is here; the one that enters has the place of the one that leaves."""

@@ -16,6 +16,7 @@ import pytest
 from host_agent.transport import native
 from simulation.exhaustive.catalogue import any_scope, explorer_of
 from simulation.exhaustive.explorer import Explorer
+from simulation.exhaustive.found import Found
 from simulation.exhaustive.scopes import HALF, SCOPES, Earlier, Scope, UnknownScopeError, scope_of
 from simulation.switch.rules import Sends
 from simulation.switch.slot_rules import SwitchModel
@@ -42,16 +43,15 @@ def test_a_scope_holds(name: str) -> None:
     assert found.checks["ways to an end"] == found.states
 
 
+def figures(found: Found) -> list[Any]:
+    """What exploring came to."""
+    return [found.states, found.transitions, found.ends, found.depth, found.checks]
+
+
 @pytest.mark.parametrize("name", ["trio", "control-trio"])
 def test_a_scope_is_explored_alike_every_time(name: str) -> None:
     one, other = (explorer_of(any_scope(name)).explore() for _ in range(2))
-    assert (one.states, one.transitions, one.ends, one.depth, one.checks) == (
-        other.states,
-        other.transitions,
-        other.ends,
-        other.depth,
-        other.checks,
-    )
+    assert figures(one) == figures(other)
     assert not one.wrong
 
 
@@ -94,7 +94,7 @@ def test_a_state_is_reached_again_by_what_led_there() -> None:
 
     explorer.hosts.step = forgetful  # type: ignore[method-assign]
     again = explorer.explore()
-    assert (kept.states, kept.transitions, kept.ends) == (again.states, again.transitions, again.ends)
+    assert figures(kept) == figures(again)
 
 
 def test_an_unknown_scope_is_refused_with_those_that_there_are() -> None:

@@ -69,7 +69,8 @@ class Racks:
             self.switches[name].write(entries)
         for name in tree.leaves if tree.two_level else ():  # even messages go to s1, odd ones to s2
             for bucket in range(BUCKETS):
-                key, port = {"group": regions[name].group, "bucket": bucket}, (UP1, UP2)[bucket % 2]
+                port = (UP1, UP2)[bucket % 2]
+                key: Any = {"group": regions[name].group, "bucket": bucket}
                 to_spine = table_entry(UPLINK, key, "SwitchIngress.up.to_spine", port=port, index=bucket % 2)
                 self.switches[name].write([to_spine])
 
@@ -137,7 +138,7 @@ class Racks:
         while under_way:
             end, frame = under_way.pop(0)
             if isinstance(end, tuple):
-                under_way += [(ends[end[0], port], out) for port, out in self.come(*end, frame)]
+                under_way += [(ends[end[0], port], out) for port, out in self.come(end[0], end[1], frame)]
             else:
                 arrived.append(([member.ip for member in self.members].index(end), frame))
         return host(arrived)

@@ -97,7 +97,8 @@ def test_tree_packets_of_nobody_or_from_a_host_or_cut_are_dropped_and_counted(ra
     damaged = bytearray(frame)
     damaged[70] ^= 1
     nobodys = [replace(packet, generation=8), replace(packet, version=2)]
-    for wrong in (*nobodys, *(frame[:-cut] for cut in (1, 4, 5)), bytes(damaged)):
+    cut = [frame[:-size] for size in (1, 4, 5)]
+    for wrong in [*(packet.build() for packet in nobodys), *cut, bytes(damaged)]:
         assert racks.come("s1", 2, wrong) == []
     assert racks.switches["s1"].port_counters["no_job"] == {2: 5}
     assert racks.counted("s1") == {"bad_icrc": 1}
