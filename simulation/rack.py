@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from ipaddress import IPv4Address
 from typing import Any
 
@@ -66,8 +66,11 @@ def configs(
     return [config(rank) for rank in range(world_size)]
 
 
-def job_of(workers: list[TransportConfig]) -> Job:
-    """The job as a controller would install it: rank r sits on port r + 1."""
+def job_of(workers: list[TransportConfig], rnr: Callable[[int], int] = lambda rank: 0) -> Job:
+    """The job as a controller would install it: rank r sits on port r + 1.
+
+    `rnr`: the syndrome of the RNR NAKs that a rank wants, 0 where it wants none.
+    """
     ports = {c.ip: c.rank + 1 for c in workers}
     flows = tuple(
         Flow(
@@ -80,6 +83,8 @@ def job_of(workers: list[TransportConfig]) -> Job:
             dst_mac=parse_mac(c.successor.mac),
             dst_ip=c.successor.ip,
             dst_qp=c.successor.qpn_in,
+            first_psn=c.psn_out,
+            rnr_syndrome=rnr(c.rank),
         )
         for c in workers
     )

@@ -20,11 +20,8 @@ def normal(left: tuple[int, bytes]) -> tuple[int, bytes]:
 
 def describe(frame: bytes) -> str:
     """For a failed assertion."""
-    packet: TreePacket | RocePacket | None = TreePacket.parse(frame)
-    if packet is None:
-        try:
-            packet = RocePacket.parse(frame)
-        except ValueError:
-            return frame[:64].hex()
-    text = str(packet)
-    return text if len(text) < 900 else text[:900] + "..."
+    try:
+        packet = TreePacket.parse(frame) or RocePacket.parse(frame)
+    except ValueError:
+        return frame[:64].hex()
+    return f"{packet!s:.900}"

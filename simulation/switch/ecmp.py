@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 PORT_HEADERS = {6: 4, 17: 8}  # bytes that the program reads of the header that has ports
 PLAIN = 0x45  # IPv4 without options
 
@@ -15,19 +17,12 @@ def choice(frame: bytes, ways: int) -> int:
     return crc16(frame[26:34] + bytes([protocol]) + ports.ljust(4, b"\0")) % ways
 
 
-def _shifted(crc: int) -> int:
-    """Eight bits on."""
-    for _ in range(8):
-        crc = crc >> 1 ^ (0xA001 if crc & 1 else 0)
-    return crc
-
-
-_BY_BYTE = tuple(map(_shifted, range(256)))
-
-
+@lru_cache(1 << 12)
 def crc16(data: bytes) -> int:
-    """Polynomial 0x8005, reflected, no initial or final inversion."""
+    """Polynomial 0x8005, reflected, no initial or final inversion. There are few connections."""
     crc = 0
     for byte in data:
-        crc = crc >> 8 ^ _BY_BYTE[(crc ^ byte) & 0xFF]
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0xA001 if crc & 1 else 0)
     return crc

@@ -37,42 +37,29 @@ def sum_on(flow: Flow, slot: Slot, index: int, like: RocePacket, psn: int) -> Ou
         payload = bytes(header) + payload[CHUNK_BYTES:]
         if disagrees:  # nothing else of the message will come
             opcode = Opcode.SEND_ONLY
-    bth = changed(
-        like.bth,
-        opcode=opcode,
-        dest_qp=flow.dst_qp,
-        psn=psn,
-        ack_req=like.bth.ack_req or opcode in ENDS,
-        reserved=SUMMED_BIT,
-    )
-    out = RocePacket(
-        ethernet=Ethernet(dst=flow.dst_mac, src=flow.src_mac),
-        ip=changed(like.ip, src=flow.src_ip, dst=flow.dst_ip, ttl=(like.ip.ttl - 1) & 0xFF),
-        udp=Udp(length=0, src_port=flow.udp_src_port, dst_port=like.udp.dst_port),
-        bth=bth,
-        payload=payload,
-    )
-    return flow.dst_port, out.build()
+    ack_req = like.bth.ack_req or opcode in ENDS
+    bth = changed(like.bth, opcode=opcode, dest_qp=flow.dst_qp, psn=psn, ack_req=ack_req, reserved=SUMMED_BIT)
+    ip = changed(like.ip, src=flow.src_ip, dst=flow.dst_ip, ttl=(like.ip.ttl - 1) & 0xFF)
+    udp = Udp(length=0, src_port=flow.udp_src_port, dst_port=like.udp.dst_port)
+    ethernet = Ethernet(dst=flow.dst_mac, src=flow.src_mac)
+    return flow.dst_port, RocePacket(ethernet, ip, udp, bth, payload).build()
 
 
 def not_ready(flow: Flow, message: int, packet: RocePacket) -> Out:
     """What its peer would say to `packet` if it had not posted a receive: go on, but later."""
+    asked, ends = packet.bth, packet.ethernet
     bth = Bth(
         opcode=Opcode.ACKNOWLEDGE,
         dest_qp=flow.src_qp,
-        psn=packet.bth.psn,
-        mig_req=packet.bth.mig_req,
-        transport_version=packet.bth.transport_version,
-        pkey=packet.bth.pkey,
+        psn=asked.psn,
+        mig_req=asked.mig_req,
+        transport_version=asked.transport_version,
+        pkey=asked.pkey,
     )
-    answer = RocePacket(
-        ethernet=Ethernet(dst=packet.ethernet.src, src=packet.ethernet.dst),
-        ip=changed(packet.ip, src=packet.ip.dst, dst=packet.ip.src, ttl=64),
-        udp=changed(packet.udp, checksum=0),
-        bth=bth,
-        aeth=Aeth(syndrome=flow.rnr_syndrome, msn=message & psn_math.PSN_MASK),
-    )
-    return flow.port, answer.build()
+    ip = changed(packet.ip, src=packet.ip.dst, dst=packet.ip.src, ttl=64)
+    aeth = Aeth(syndrome=flow.rnr_syndrome, msn=message & psn_math.PSN_MASK)
+    back, udp = Ethernet(dst=ends.src, src=ends.dst), changed(packet.udp, checksum=0)
+    return flow.port, RocePacket(back, ip, udp, bth, aeth=aeth).build()
 
 
 def over(link: Link, packet: TreePacket) -> TreePacket:
@@ -83,11 +70,11 @@ def over(link: Link, packet: TreePacket) -> TreePacket:
 
 def to_spine(job: Job, slot: Slot, fragment: Fragment, link: Link) -> bytes:
     """What a leaf's slot holds, with the PSN of this packet on the flow that leaves the rack."""
-    like, message, index = fragment.packet, fragment.message, fragment.index
+    like, index = fragment.packet, fragment.index
     size = len(like.payload)
-    return TreePacket(
-        ethernet=Ethernet(dst=link.dst_mac, src=link.src_mac),
-        ip=changed(like.ip, src=link.src_ip, dst=link.dst_ip, ttl=64),
+    packet = TreePacket(
+        ethernet=like.ethernet,
+        ip=changed(like.ip, ttl=64),
         udp=Udp(length=0, src_port=TREE_PORT, dst_port=TREE_PORT),
         kind=Kind.RESULT if slot.result else Kind.PARTIAL,
         opcode=like.bth.opcode,
@@ -95,10 +82,11 @@ def to_spine(job: Job, slot: Slot, fragment: Fragment, link: Link) -> bytes:
         index=index,
         flags=PSN_VALID | (MISMATCH if slot.disagrees(index, size) else 0),
         generation=job.generation,
-        message=message,
-        psn=job.psn(len(job.flows) - 1, message, index),
+        message=fragment.message,
+        psn=job.psn(len(job.flows) - 1, fragment.message, index),
         payload=slot.load(index, size),
-    ).build()
+    )
+    return over(link, packet).build()
 
 
 def to_leaf(slot: Slot, packet: TreePacket, link: Link, predecessor: int, *, asks: bool) -> bytes:

@@ -7,9 +7,8 @@ its addresses, a region of two jobs.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cached_property
 from ipaddress import IPv4Address
 from typing import Any
 
@@ -22,25 +21,32 @@ from simulation.switch.state import BUCKETS, Flow, Job, LeafTree, Link, Route, S
 
 FLOWS_OF_A_JOB = 32
 OF_A_JOB = ("all_ranks", "region", "window_mask", "packets_shift", "group")  # the same in all its entries
+_ADDRESSES: dict[str, Callable[[int], Any]] = {"mac": lambda mac: mac.to_bytes(6, "big"), "ip": IPv4Address}
 
 
 @dataclass(frozen=True)
 class Row:
-    """A table entry by names."""
+    """A table entry by names, with MAC and IP addresses as such."""
 
     match: dict[str, Any]
     action: str
-    params: dict[str, int]
+    params: dict[str, Any]
 
-    @cached_property
-    def addresses(self) -> dict[str, Any]:
-        """MAC and IP addresses among its parameters."""
-        macs = {name: n.to_bytes(6, "big") for name, n in self.params.items() if name.endswith("mac")}
-        return macs | {name: IPv4Address(n) for name, n in self.params.items() if name.endswith("ip")}
+    @classmethod
+    def of(cls, entry: TableEntry) -> Row:
+        """Of what the controller writes."""
+        params = {name: _ADDRESSES.get(name.split("_")[-1], int)(value) for name, value in entry.params}
+        return cls(dict(entry.match), entry.action.rsplit(".", 1)[1], params)
 
-    def of(self, *names: str) -> dict[str, Any]:
+    def named(self, *names: str) -> dict[str, Any]:
         """These parameters, and the addresses."""
-        return {**self.addresses, **{name: self.params[name] for name in names}}
+        addresses = {name: value for name, value in self.params.items() if not isinstance(value, int)}
+        return {**addresses, **{name: self.params[name] for name in names}}
+
+    def require(self, like: Row | None = None, names: Iterable[str] = (), **params: int) -> None:
+        """It has these parameters; and of `names`, what another row has."""
+        wanted = params | {name: like.params[name] for name in names if like is not None}
+        assert {**self.params, **wanted} == self.params, f"{self}: not {wanted}"
 
 
 class EntrySwitch(SwitchModel):
@@ -66,8 +72,7 @@ class EntrySwitch(SwitchModel):
             key = key_of(entry)
             self.entries[key] = entry
             if isinstance(entry, TableEntry):
-                action = entry.action.rsplit(".", 1)[1]
-                self._rows[entry.table][key] = Row(dict(entry.match), action, dict(entry.params))
+                self._rows[entry.table][key] = Row.of(entry)
         self.rebuild()
 
     def restart(self) -> None:
@@ -115,24 +120,19 @@ class EntrySwitch(SwitchModel):
                 self.past += job.counters
 
     def _ports(self) -> None:
-        edges = {row.match["ingress_port"]: row for row in self.rows(EDGE_PORT)}
-        self.host_ports = {
-            port: row.addresses["ip"] for port, row in edges.items() if row.action == "host_port"
-        }
-        self.fabric_ports = frozenset(port for port, row in edges.items() if row.action == "fabric_port")
-        links = {row.match["egress_port"]: Link(**row.addresses) for row in self.rows(TREE_LINK)}
+        hosts, fabric = self.rows(EDGE_PORT, "host_port"), self.rows(EDGE_PORT, "fabric_port")
+        self.host_ports = {row.match["ingress_port"]: row.params["ip"] for row in hosts}
+        self.fabric_ports = frozenset(row.match["ingress_port"] for row in fabric)
+        links = {row.match["egress_port"]: Link(**row.params) for row in self.rows(TREE_LINK)}
         self.links = {port: links[port] for port in self.fabric_ports if port in links}  # one by one
 
     def _routes(self) -> None:
         floods = [row.params["group"] for row in self.rows(MAC, "flood")]
         self.flood = tuple(port for group in floods for port, _ in self.copies(group))
-        self.mac_ports = {
-            row.match["dst_mac"].to_bytes(6, "big"): row.params["port"] for row in self.rows(MAC, "to_port")
-        }
-        hops = {
-            (row.match["group"], row.match["index"]): Route(**row.of("port"))
-            for row in self.rows(ECMP_MEMBER)
-        }
+        known = self.rows(MAC, "to_port")
+        self.mac_ports = {row.match["dst_mac"].to_bytes(6, "big"): row.params["port"] for row in known}
+        members = self.rows(ECMP_MEMBER)
+        hops = {(row.match["group"], row.match["index"]): Route(**row.params) for row in members}
         self.routes = {}
         for row in self.rows(ROUTE):
             (ip, prefix), params = row.match["dst_ip"], row.params
@@ -141,13 +141,13 @@ class EntrySwitch(SwitchModel):
                 assert params["group"] != 0  # for the program, there is one way only then
                 self.routes[_packed(ip)] = tuple(hops[params["group"], k] for k in range(params["size"]))
             else:
-                self.routes[_packed(ip)] = Route(**row.of("port"))
+                self.routes[_packed(ip)] = Route(**params)
 
     def _leaf_jobs(self, before: dict[int, Job | SpineJob]) -> None:
         by_generation: defaultdict[int, list[Row]] = defaultdict(list)
         for row in self.rows(FLOW, "data_flow"):
             by_generation[row.params["generation"]].append(row)
-        emits = {(row.match["group"], row.match["rid"]): row for row in self.rows(EMIT, "to_flow")}
+        emits = self._emits("to_flow")
         by_number: dict[int, tuple[Job, Flow]] = {}
         for generation, rows in by_generation.items():
             rows.sort(key=lambda row: row.params["rank_bit"])
@@ -161,7 +161,7 @@ class EntrySwitch(SwitchModel):
                 by_number[row.params["flow"]] = (job, flow)
                 self.members[_key(row)] = (job, flow, Role.DATA)
             for port, row in self._trees(generation, "from_spine"):
-                _agree(row, rows[-1], (*OF_A_JOB, "psn_shift", "flow"))
+                row.require(rows[-1], (*OF_A_JOB, "psn_shift", "flow"))
                 self.tree_jobs[port, generation] = job
         for row in self.rows(FLOW, "ack_flow"):
             job, flow = by_number[row.params["flow"]]
@@ -178,31 +178,28 @@ class EntrySwitch(SwitchModel):
             owner = by_number.get(row.params["of_flow"], (self.nobody, Flow()))
             self.members[_packed(row.match["dst_ip"]), row.match["dest_qp"]] = (*owner, Role.GUARD)
 
+    def _emits(self, action: str) -> dict[tuple[int, int], Row]:
+        return {(row.match["group"], row.match["rid"]): row for row in self.rows(EMIT, action)}
+
     def _flows(
         self, rows: list[Row], emits: dict[tuple[int, int], Row]
     ) -> tuple[tuple[Flow, ...], LeafTree | None]:
         """Of a job's workers here; where it has others, the last one's receiver is another rack's."""
-        first, last = rows[0].params, len(rows) - 1
-        self.check_icrc = bool(first["check_icrc"])
-        assert first["flow"] % FLOWS_OF_A_JOB == 0
-        assert first["all_ranks"] == (2 << last) - 1
-        ports = self.replicas(first["group"])
+        first, last, flows = rows[0].params, len(rows) - 1, []
+        group, number, two_level = first["group"], first["flow"], first["two_level"]
+        self.check_icrc, ports = bool(first["check_icrc"]), self.replicas(group)
+        assert (number % FLOWS_OF_A_JOB, first["all_ranks"]) == (0, (2 << last) - 1)
         assert len(ports) == len(rows)
-        flows = []
         for place, row in enumerate(rows):
-            _agree(row, rows[0], (*OF_A_JOB, "job", "two_level"))
-            _has(row, rank_bit=1 << place, psn_shift=8 * place, flow=first["flow"] + place)
-            _has(row, exit_psn_shift=8 * last * first["two_level"])
-            emit = emits[first["group"], place + 1]
-            _has(emit, psn_shift=8 * place)
-            here, there = _sent(row), _emitted(emit, ports[place + 1])
-            if place < last or not first["two_level"]:
+            row.require(rows[0], (*OF_A_JOB, "job", "two_level"), exit_psn_shift=8 * last * two_level)
+            row.require(rank_bit=1 << place, psn_shift=8 * place, flow=number + place)
+            emits[group, place + 1].require(psn_shift=8 * place)
+            here, there = _sent(row), _emitted(emits[group, place + 1], ports[place + 1])
+            if place < last or not two_level:
                 assert {**here, **there} == {**there, **here}, "a flow is emitted with other addresses"
                 here |= there
             flows.append(Flow(**here))
-        return tuple(flows), LeafTree(Flow(**there), self._uplinks(first["group"])) if first[
-            "two_level"
-        ] else None
+        return tuple(flows), LeafTree(Flow(**there), self._uplinks(group)) if two_level else None
 
     def _uplinks(self, group: int) -> list[int | None]:
         """By bucket; each with the groups that send up and answer at once, one for each host's port."""
@@ -222,18 +219,18 @@ class EntrySwitch(SwitchModel):
         return [(row.match["ingress_port"], row) for row in rows]
 
     def _spine_jobs(self, before: dict[int, Job | SpineJob]) -> None:
-        emits = {(row.match["group"], row.match["rid"]): row.params for row in self.rows(EMIT, "to_leaf")}
+        emits = self._emits("to_leaf")
         for generation in sorted({row.match["generation"] for row in self.rows(TREE_JOB, "from_leaf")}):
             trees = sorted(self._trees(generation, "from_leaf"), key=lambda item: item[1].params["rank"])
             leaves, first = tuple(port for port, _ in trees), trees[0][1]
-            assert self.replicas(first.params["group"]) == dict(enumerate(leaves, 1))
+            group, number = first.params["group"], first.params["flow"]
+            assert self.replicas(group) == dict(enumerate(leaves, 1))
             assert first.params["all_ranks"] == (1 << len(leaves)) - 1
             for k, (_, row) in enumerate(trees):
-                _agree(row, first, OF_A_JOB)
-                _has(row, rank=k, rank_bit=1 << k, psn_shift=8 * k, flow=first.params["flow"] + k)
+                row.require(first, OF_A_JOB, rank=k, rank_bit=1 << k, psn_shift=8 * k, flow=number + k)
                 last = (k - 1) % len(leaves)
                 expected = {"leaf_bit": 1 << k, "predecessor_bit": 1 << last, "psn_shift": 8 * last}
-                assert emits[first.params["group"], k + 1] == expected
+                assert emits[group, k + 1].params == expected
             job = before.get(generation)
             if not (isinstance(job, SpineJob) and job.leaves == leaves):
                 job = SpineJob(0, generation, *_shape(first), leaves)
@@ -244,14 +241,6 @@ class EntrySwitch(SwitchModel):
         base = row.params["region"]
         job.slots = [self.registers[base + n] for n in range(len(job.slots))]
         self.jobs[job.generation] = job
-
-
-def _agree(row: Row, other: Row, names: Iterable[str]) -> None:
-    _has(row, **{name: other.params[name] for name in names})
-
-
-def _has(row: Row, **params: int) -> None:
-    assert {**row.params, **params} == row.params, f"{row}: not {params}"
 
 
 def _shape(row: Row) -> tuple[int, int]:
@@ -272,9 +261,9 @@ def _sent(row: Row) -> dict[str, Any]:
     """What is known of a flow whose sender is here."""
     port, src, dst, dst_qp = _key(row)
     ends = {"port": port, "src_ip": IPv4Address(src), "dst_ip": IPv4Address(dst), "dst_qp": dst_qp}
-    return {**ends, "src_qp": row.params["ack_qp"], **row.of("rank", "first_psn", "rnr_syndrome")}
+    return {**ends, "src_qp": row.params["ack_qp"], **row.named("rank", "first_psn", "rnr_syndrome")}
 
 
 def _emitted(row: Row, port: int) -> dict[str, Any]:
     """What is known of a flow where its sums are emitted."""
-    return {**row.of("rank", "udp_src_port"), "dst_port": port, "dst_qp": row.params["dest_qp"]}
+    return {**row.named("rank", "udp_src_port"), "dst_port": port, "dst_qp": row.params["dest_qp"]}

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 UNIT = 2.0**-24
 
 
-def numbers(lanes: NDArray[np.int32], half: int) -> NDArray[np.int32]:
-    """The first (0) or second (1) number of each lane."""
-    bits = lanes.astype(np.int64) >> (16 if half == 0 else 0)
+def numbers(lanes: NDArray[np.int32]) -> NDArray[np.int32]:
+    """The first and the second number of each lane: two rows."""
+    bits = np.stack([lanes >> 16, lanes]).astype(np.int64)
     field, fraction = bits >> 10 & 31, bits & 1023
     shift = np.where(field == 0, 0, field - 1)
     significand = np.where(field == 0, fraction, fraction | 1024) << (shift & 15)
@@ -23,10 +23,9 @@ def numbers(lanes: NDArray[np.int32], half: int) -> NDArray[np.int32]:
     return signed
 
 
-def rounded(first: NDArray[np.int32], second: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Lanes of the sums, each to nearest even. What no sum of senders can be, -2^31, is -0."""
-    halves = [
-        np.where(sums == np.iinfo(np.int32).min, -0.0, sums * UNIT).astype(np.float16).view(np.uint16)
-        for sums in (first, second)
-    ]
-    return (halves[0].astype(np.uint32) << 16 | halves[1]).view(np.int32)
+def rounded(sums: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Lanes of such rows, each number to nearest even. What no sum of senders can be, -2^31, is -0."""
+    halves = np.where(sums == np.iinfo(np.int32).min, -0.0, sums * UNIT).astype(np.float16)
+    first, second = halves.view(np.uint16).astype(np.uint32)
+    lanes: NDArray[np.int32] = (first << 16 | second).view(np.int32)
+    return lanes

@@ -19,24 +19,18 @@ SENDS = (*FIRSTS, Opcode.SEND_MIDDLE, Opcode.SEND_LAST)
 
 def is_roce(frame: bytes) -> bool:
     """Whether it has the headers of RoCE v2, whatever follows."""
-    return (
-        frame[36:38] == _ROCE
-        and frame[12:14] == _IPV4
-        and frame[14] == _PLAIN
-        and frame[23] == headers.PROTOCOL_UDP
-        and len(frame) >= 54
-        and not (frame[20] & 0x3F or frame[21])
-    )
+    if frame[36:38] != _ROCE or frame[12:14] != _IPV4 or frame[14] != _PLAIN or len(frame) < 54:
+        return False
+    return frame[23] == headers.PROTOCOL_UDP and not (frame[20] & 0x3F or frame[21])
 
 
 def is_disguised(frame: bytes) -> bool:
     """UDP whose ports the switch does not read, but a host may: with options, or RoCE's first fragment."""
     if frame[12:14] != _IPV4 or len(frame) < 34 or frame[23] != headers.PROTOCOL_UDP:
         return False
-    fragment = int.from_bytes(frame[20:22], "big") & 0x3FFF
-    if fragment & 0x1FFF:
-        return False  # not the first one
-    return frame[14] != _PLAIN or (bool(fragment) and frame[36:38] == _ROCE and len(frame) >= 42)
+    more, offset = frame[20] & 0x20, int.from_bytes(frame[20:22], "big") & 0x1FFF
+    is_first = frame[14] != _PLAIN or (more != 0 and frame[36:38] == _ROCE and len(frame) >= 42)
+    return offset == 0 and is_first
 
 
 def is_whole(frame: bytes) -> bool:
@@ -67,17 +61,16 @@ def note_acknowledgement(job: Job, flow: Flow, frame: bytes) -> None:
         packet = RocePacket.parse(frame)
     except MalformedPacket:
         return
-    if packet.aeth is None or packet.payload or not packet.icrc_ok():
-        return
-    kind = packet.aeth.syndrome & 0xE0
-    if kind not in (0, headers.RNR_NAK_SYNDROME) and packet.aeth.syndrome != headers.NAK_SEQUENCE_ERROR:
-        return
-    awaits = psn_math.add(packet.bth.psn, kind == 0)
-    known, latest = awaited(job, flow), job.latest[job.places[flow.rank]]
-    if latest is not None:  # else nothing was sent that it could be about
+    number, aeth = job.places[flow.rank], packet.aeth
+    latest = job.latest[number]
+    if latest is None or aeth is None or packet.payload or not packet.icrc_ok():
+        return  # nothing was sent that it could be about, or it is no acknowledgement
+    is_ack, is_rnr = aeth.syndrome & 0xE0 == 0, aeth.syndrome & 0xE0 == headers.RNR_NAK_SYNDROME
+    if is_ack or is_rnr or aeth.syndrome == headers.NAK_SEQUENCE_ERROR:
+        awaits, known = psn_math.add(packet.bth.psn, is_ack), awaited(job, flow)
         unknown = psn_math.compare(psn_math.add(latest.psn, latest.packets), known)
         if 0 < psn_math.distance(known, awaits) <= unknown:
-            job.awaited[job.places[flow.rank]] = awaits
+            job.awaited[number] = awaits
 
 
 def place(job: Job, flow: Flow, packet: RocePacket) -> Record | None:
@@ -85,18 +78,14 @@ def place(job: Job, flow: Flow, packet: RocePacket) -> Record | None:
     if packet.bth.opcode in FIRSTS:
         return place_first(job, flow, packet)
     number, psn = job.places[flow.rank], packet.bth.psn
-    latest, found = job.latest[number], None
-    if latest is not None and psn_math.distance(latest.psn, psn) < latest.packets:
-        found = latest
-    elif latest is not None:
-        for _, record in sorted(job.records[number].items()):
-            remembered = 0 <= serial_age(record.message, latest.message) < job.messages
-            if remembered and psn_math.distance(record.psn, psn) < record.packets:
-                found = record
+    found = latest = job.latest[number]
+    if latest is not None and psn_math.distance(latest.psn, psn) >= latest.packets:
+        history, most = sorted(job.records[number].items(), reverse=True), job.messages
+        known = (r for _, r in history if 0 <= serial_age(r.message, latest.message) < most)
+        found = next((r for r in known if psn_math.distance(r.psn, psn) < r.packets), None)
     if found is None:
         return None
-    index = psn_math.distance(found.psn, psn)
-    is_last = packet.bth.opcode == Opcode.SEND_LAST
+    index, is_last = psn_math.distance(found.psn, psn), packet.bth.opcode == Opcode.SEND_LAST
     return found if index > 0 and (index + 1 == found.packets) == is_last else None
 
 

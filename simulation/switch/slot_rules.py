@@ -29,11 +29,7 @@ from simulation.switch.tree_packets import TREE_VERSION, Kind, TreePacket
 
 BROADCAST = b"\xff" * 6
 _IPV4, _ARP = headers.ETHERTYPE_IPV4.to_bytes(2, "big"), headers.ETHERTYPE_ARP.to_bytes(2, "big")
-_BRINGS: dict[int, Brings] = {
-    Kind.PARTIAL: Brings.CONTRIBUTION,
-    Kind.RESULT: Brings.RESULT,
-    Kind.ASK: Brings.ASK,
-}
+_BRINGS = {int(Kind.PARTIAL): Brings.CONTRIBUTION, int(Kind.RESULT): Brings.RESULT, int(Kind.ASK): Brings.ASK}
 _NOT_READY = (Sends.NOT_READY, Sends.NOT_READY_AND_UP)
 _READS = (Sends.SUM, Sends.UP, Sends.ANSWER, Sends.NOT_READY_AND_UP)  # what the slot holds
 
@@ -55,25 +51,21 @@ QueuePair: TypeAlias = tuple[bytes, int]  # what takes packets from its peer alo
 
 
 class SwitchModel:
-    """One switch of a rack: routes, the ports that ARP is flooded to, and the jobs on it.
+    """One switch of a rack: routes, and the jobs on it.
 
     Behind each port is the host that is routed there. `EntrySwitch` has links to other switches as well, by
-    port (`links`), routes of several next hops (ECMP), and jobs in several racks by port and generation.
+    port (`links`), ports that ARP is flooded to, routes of several next hops (ECMP), and jobs in several
+    racks by port and generation.
     """
 
     def __init__(
-        self,
-        jobs: Iterable[Job],
-        routes: Mapping[IPv4Address, Route],
-        *,
-        flood: Iterable[int] = (),
-        check_icrc: bool = True,
+        self, jobs: Iterable[Job], routes: Mapping[IPv4Address, Route], *, check_icrc: bool = True
     ) -> None:
         self.routes: dict[bytes, Route | tuple[Route, ...]] = {ip.packed: routes[ip] for ip in routes}
         self.host_ports = {route.port: ip for ip, route in routes.items()}
         self.fabric_ports: frozenset[int] = frozenset()  # that another switch is behind
         self.links: dict[int, Link] = {}
-        self.flood = tuple(flood)
+        self.flood: tuple[int, ...] = ()  # the ports that ARP is sent to
         self.mac_ports: dict[bytes, int] = {}
         self.check_icrc = check_icrc
         self.members: dict[FlowKey | QueuePair, tuple[Job, Flow, Role]] = {}
@@ -93,8 +85,7 @@ class SwitchModel:
         """What leaves, and where, when `frame` comes in on `port`."""
         if port not in self.host_ports and port not in self.fabric_ports:
             return self.drop("unnamed", port)
-        tree_packet = TreePacket.parse(frame)
-        if tree_packet is not None:
+        if (tree_packet := TreePacket.parse(frame)) is not None:
             return self.tree_packet(port, tree_packet)
         if not placement.is_roce(frame):
             return self.drop("spoofed", port) if placement.is_disguised(frame) else self.forward(port, frame)
@@ -148,11 +139,9 @@ class SwitchModel:
         index = psn_math.distance(record.psn, psn)
         if index == 0:
             job.first_psns[place][record.message % job.messages] = psn
-        contribution = Fragment(
-            Brings.CONTRIBUTION, record.message, index, record.op, place, psn, flow.port, packet, frame=frame
-        )
-        contribution.is_awaited = flow.rnr_syndrome != 0 and psn == placement.awaited(job, flow)
-        return self.apply(job, contribution)
+        is_awaited = flow.rnr_syndrome != 0 and psn == placement.awaited(job, flow)
+        fields = (record.message, index, record.op, place, psn, flow.port, packet)
+        return self.apply(job, Fragment(Brings.CONTRIBUTION, *fields, frame=frame, is_awaited=is_awaited))
 
     def tree_packet(self, port: int, packet: TreePacket) -> list[Out]:
         """From another switch, or who says so."""
@@ -168,11 +157,9 @@ class SwitchModel:
         if not placement.is_placed(job, packet):
             return job.drop("unplaced")
         sender = job.leaves.index(port) if isinstance(job, SpineJob) else len(job.flows) - 1
-        brings, message, index, psn = _BRINGS[packet.kind], packet.message, packet.index, packet.psn
-        stands_for = packet.as_host_packet()
-        return self.apply(
-            job, Fragment(brings, message, index, packet.op, sender, psn, port, stands_for, tree=packet)
-        )
+        brings, stands_for = _BRINGS[packet.kind], packet.as_host_packet()
+        fields = (packet.message, packet.index, packet.op, sender, packet.psn, port, stands_for)
+        return self.apply(job, Fragment(brings, *fields, tree=packet))
 
     def echo(self, port: int, packet: TreePacket) -> list[Out]:
         """A probe of the link: turned around, or come back."""
@@ -200,19 +187,23 @@ class SwitchModel:
             self.compare(job, slot, fragment, adds=False)
         if rule.sends is Sends.NOTHING:
             return []
-        if isinstance(job, SpineJob):
-            return self.send_to_leaves(rule.sends, job, slot, fragment)
-        return self.send(rule.sends, job, slot, fragment)
+        if isinstance(job, Job):
+            return self.send(rule.sends, job, slot, fragment)
+        asks, leaves = rule.sends is Sends.ASK, range(len(job.leaves))
+        if rule.sends is Sends.SUM:
+            leaves = range(fragment.sender, fragment.sender + 1)
+        missing = [leaf for leaf in leaves if not (asks and leaf in slot.ranks)]
+        return [self.to_leaf(job, slot, leaf, fragment, asks=asks) for leaf in missing]
 
     def update(self, rule: Rule, job: Job | SpineJob, slot: Slot, fragment: Fragment) -> None:
         """Where the rule sends nothing, more will be added."""
         payload, op, more = fragment.packet.payload, fragment.op, rule.sends is Sends.NOTHING
+        if rule.writes is Writes.CLAIM:
+            self.claim(job, slot, (job.generation, fragment.message))
         if rule.writes is Writes.ADD:
             slot.mismatch |= self.compare(job, slot, fragment, adds=True)
             slot.add(payload, op, fragment.index, last=not more)
         else:
-            if rule.writes is Writes.CLAIM:
-                self.claim(job, slot, (job.generation, fragment.message))
             slot.store(payload, fragment.index, op if more else Op.SUM)
         slot.ranks.add(fragment.sender)
         slot.psns[fragment.sender] = fragment.psn
@@ -240,8 +231,8 @@ class SwitchModel:
             return self.emit_sums(job, slot, fragment)
         if sends is Sends.SUM:
             return self.sum_again(job, slot, fragment)
-        nak = [self.not_ready(job, fragment)] if sends in _NOT_READY else []
-        return nak if sends is Sends.NOT_READY else nak + self.up(job, slot, fragment)
+        left = [self.not_ready(job, fragment)] if sends in _NOT_READY else []
+        return left if sends is Sends.NOT_READY else left + self.up(job, slot, fragment)
 
     def emit_sums(self, job: Job, slot: Slot, fragment: Fragment) -> list[Out]:
         """On every flow whose receiver is here; the one that enters has the place of the one that leaves."""
@@ -257,13 +248,8 @@ class SwitchModel:
         packet, route = fragment.packet, self.route(fragment.frame)
         if route is None or packet.ip.ttl <= 1:
             return []
-        flow = emit.changed(
-            job.flows[fragment.sender],
-            dst_port=route.port,
-            src_mac=route.src_mac,
-            dst_mac=route.dst_mac,
-            udp_src_port=packet.udp.src_port,
-        )
+        way = {"dst_port": route.port, "src_mac": route.src_mac, "dst_mac": route.dst_mac}
+        flow = emit.changed(job.flows[fragment.sender], udp_src_port=packet.udp.src_port, **way)
         return [emit.sum_on(flow, slot, fragment.index, packet, fragment.psn)]
 
     def not_ready(self, job: Job, fragment: Fragment) -> Out:
@@ -279,14 +265,6 @@ class SwitchModel:
             return job.drop("no_uplink")
         return [(port, emit.to_spine(job, slot, fragment, self.links[port]))]
 
-    def send_to_leaves(self, sends: Sends, job: SpineJob, slot: Slot, fragment: Fragment) -> list[Out]:
-        """The sum, or the question for what is missing."""
-        if sends is Sends.SUM:
-            return [self.to_leaf(job, slot, fragment.sender, fragment, asks=False)]
-        asks = sends is Sends.ASK
-        leaves = [k for k in range(len(job.leaves)) if not (asks and k in slot.ranks)]
-        return [self.to_leaf(job, slot, leaf, fragment, asks=asks) for leaf in leaves]
-
     def to_leaf(self, job: SpineJob, slot: Slot, leaf: int, fragment: Fragment, *, asks: bool) -> Out:
         """With the PSN on the flow that enters the leaf's rack: the one before it on the ring has told it."""
         assert fragment.tree is not None
@@ -297,17 +275,15 @@ class SwitchModel:
 
     def forward(self, port: int, frame: bytes) -> list[Out]:
         """By destination address, TTL - 1. Of what is not IPv4, ARP alone, as in a switch."""
-        if frame[12:14] != _IPV4:
-            if frame[12:14] != _ARP:
-                return []
+        if frame[12:14] == _ARP:
             if frame[:6] == BROADCAST:
                 return [(out, frame) for out in self.flood if out != port]
             known = self.mac_ports.get(bytes(frame[:6]))
             return [] if known is None else [(known, frame)]
-        head = bytearray(frame[14:34])
-        route = self.route(frame) if len(head) == headers.IPv4.SIZE else None
-        if route is None or head[8] <= 1:
+        route = self.route(frame) if frame[12:14] == _IPV4 else None
+        if route is None or frame[22] <= 1:
             return []
+        head = bytearray(frame[14:34])
         head[8] -= 1
         if head[0] & 0xF == 5:  # with options, the checksum is left alone
             head[10:12] = bytes(2)

@@ -118,10 +118,10 @@ class Slot:
         """
         values = lanes_of(payload)
         self.count = len(values)
-        for chunk, value in enumerate(values):
-            self.chunks[chunk] = value
-            if op == Op.SUM_HALF and (index or chunk):
-                self.chunks[chunk], self.seconds[chunk] = half.numbers(value, 0), half.numbers(value, 1)
+        self.chunks[: self.count] = values
+        if op == Op.SUM_HALF:
+            for chunk in range(index == 0, self.count):  # a header is none
+                self.chunks[chunk], self.seconds[chunk] = half.numbers(values[chunk])
 
     def add(self, payload: bytes, op: int, index: int, *, last: bool) -> None:
         """Lane by lane; behind a header's fields, the larger of each byte. `last`: nothing more comes."""
@@ -130,11 +130,11 @@ class Slot:
             if index == chunk == 0:
                 self.chunks[0] = header_of(old, value)
             elif op == Op.SUM_HALF:
-                first, second = old + half.numbers(value, 0), self.seconds[chunk] + half.numbers(value, 1)
+                sums = np.add(half.numbers(value), (old, self.seconds[chunk]))
                 if last:
-                    self.chunks[chunk] = half.rounded(first, second)
+                    self.chunks[chunk] = half.rounded(sums)
                 else:
-                    self.chunks[chunk], self.seconds[chunk] = first, second
+                    self.chunks[chunk], self.seconds[chunk] = sums
             elif op == Op.MAX_HALF:
                 self.chunks[chunk] = np.maximum(old.view(np.int16), value.view(np.int16)).view(np.int32)
             else:
@@ -241,5 +241,4 @@ def lanes_of(payload: bytes) -> NDArray[np.int32]:
 
 def serial_age(message: int, latest: int) -> int:
     """How many messages `message` is behind `latest`; negative where it is ahead (32-bit serial numbers)."""
-    behind = (latest - message) & 0xFFFFFFFF
-    return behind - (1 << 32) if behind >= 1 << 31 else behind
+    return ((latest - message + (1 << 31)) & 0xFFFFFFFF) - (1 << 31)

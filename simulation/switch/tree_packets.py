@@ -109,14 +109,14 @@ class TreePacket:
             ethernet, ip, udp = Ethernet.unpack(frame), IPv4.unpack(frame[14:34]), Udp.unpack(frame[34:42])
         except MalformedPacket:
             return None
-        size = udp.length - Udp.SIZE - _HEADER.size - ICRC_SIZE
+        chunks, rest = divmod(udp.length - Udp.SIZE - _HEADER.size - ICRC_SIZE, CHUNK_BYTES)
         if ip.protocol != PROTOCOL_UDP or ip.flags & 0x1 or ip.fragment_offset:
             return None
-        if size % CHUNK_BYTES or not 0 <= size <= MAX_CHUNKS * CHUNK_BYTES:
+        if rest or not 0 <= chunks <= MAX_CHUNKS or ip.total_length != IPv4.SIZE + udp.length:
             return None
-        if ip.total_length != IPv4.SIZE + udp.length or len(frame) < _START + _HEADER.size:
+        start, end = _START + _HEADER.size, Ethernet.SIZE + ip.total_length
+        if len(frame) < start:
             return None
-        end = Ethernet.SIZE + ip.total_length
         *fields, last = _HEADER.unpack_from(frame, _START)
         return cls(
             ethernet=ethernet,
@@ -124,7 +124,7 @@ class TreePacket:
             udp=udp,
             reserved_too=last >> 24,
             psn=last & 0xFFFFFF,
-            payload=bytes(frame[_START + _HEADER.size : end][:-ICRC_SIZE]),
+            payload=bytes(frame[start:end][:-ICRC_SIZE]),
             is_cut=len(frame) < end,
             icrc=bytes(frame[_START:end][-ICRC_SIZE:]),
             **dict(zip(_FIELDS, fields, strict=True)),

@@ -16,7 +16,7 @@ from simulation.faults.drawing import draw
 from simulation.faults.schedule import MAX_SEED, Schedule
 from simulation.faults.targets import Targeted
 from simulation.switch.rules import Writes
-from tests.simulation.switch.planted import change_rule
+from tests.simulation.planted import change_rule
 
 
 @pytest.mark.slow

@@ -19,7 +19,6 @@ from host_agent.wire.aggregation import CHUNK_BYTES, AggregationHeader, ElementT
 from host_agent.wire.headers import Aeth, Bth, Ethernet, IPv4, Opcode, RocePacket, Udp
 from simulation.rack import configs, job_of, routes_of
 from simulation.switch.slot_rules import SwitchModel
-from simulation.switch.state import Job
 from tests.p4src.rack import CompiledRack
 
 pytestmark = pytest.mark.slow
@@ -58,14 +57,7 @@ class Pair:
         self.configs = configs(
             world_size, window=window, packets=PACKETS, path_mtu=4096, psns=[p % 2**24 for p in psns]
         )
-        job: Job = job_of(self.configs)
-        flows = [
-            replace(
-                f, first_psn=c.psn_out, rnr_syndrome=(0x20 | (24 + f.rank) % 32) * (rnr_ranks >> f.rank & 1)
-            )
-            for f, c in zip(job.flows, self.configs, strict=True)
-        ]
-        self.job = replace(job, flows=tuple(flows))
+        self.job = job_of(self.configs, lambda rank: (0x20 | (24 + rank) % 32) * (rnr_ranks >> rank & 1))
         self.job.generation = generation or Pair.generation  # registers keep what older ones left
         routes = routes_of(self.configs)
         self.model = SwitchModel([self.job], routes, check_icrc=check_icrc)

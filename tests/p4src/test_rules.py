@@ -30,10 +30,10 @@ class World(Racks):
 
     def leaf(self, packet: TreePacket, port: int = UP1) -> Left:
         """It comes to l1."""
-        return self.switches["l1"].process(port, packet.build())  # type: ignore[no-any-return]
+        return self.come("l1", port, packet)
 
-    def spine(self, packet: TreePacket, leaf: int = 1, spine: str = "s1") -> Left:
-        return self.switches[spine].process(leaf, packet.build())  # type: ignore[no-any-return]
+    def spine(self, packet: TreePacket, leaf: int = 1) -> Left:
+        return self.come("s1", leaf, packet)
 
     def partial(self, rank: int = 2, number: int = 0, **fields: Any) -> TreePacket:
         """What goes up when a rank sends that message; with other fields."""

@@ -9,8 +9,9 @@ import pytest
 from controller.jobs.specs import Timing
 from simulation.faults.loop import NS
 from simulation.faults.playing import play, run
-from simulation.faults.schedule import JobPlan, Mishap, Schedule, Work
+from simulation.faults.schedule import Mishap, Schedule
 from simulation.faults.world import World
+from tests.simulation.worlds import a_job, a_schedule, a_sum
 
 WORKERS = 8
 AWAY_S = 600
@@ -19,24 +20,11 @@ BEGINS_S, PACE_S = 5, 10
 
 def schedule(kind: str, *, spines: int = 0) -> Schedule:
     """Eight workers, a sum every ten seconds, and the controller away for nearly all of it."""
-    work = Work(module="in_network", name="all_reduce", dtype="int32", elements=100, think_ns=PACE_S * NS)
-    job = JobPlan(
-        hosts=list(range(WORKERS)),
-        work=[work] * (2 * (BEGINS_S + AWAY_S) // PACE_S),
-        qpns=[0x100 + 2 * rank for rank in range(WORKERS)],
-        psns=[2**21 + rank for rank in range(WORKERS)],
-        seed=5,
-    )
-    return Schedule(
-        seed=1,
-        spines=spines,
-        hosts=[WORKERS // 2] * 2 if spines else [WORKERS],
-        jobs=[job],
-        mishaps=[
-            Mishap(NS, "database-backup", since=1),
-            Mishap(BEGINS_S * NS, kind, lasts_ns=AWAY_S * NS, since=1),
-        ],
-    )
+    work = [a_sum(100, think_ns=PACE_S * NS)] * (2 * (BEGINS_S + AWAY_S) // PACE_S)
+    away = Mishap(BEGINS_S * NS, kind, lasts_ns=AWAY_S * NS, since=1)
+    mishaps = [Mishap(NS, "database-backup", since=1), away]
+    hosts = [WORKERS // 2] * 2 if spines else [WORKERS]
+    return a_schedule(spines, hosts, a_job(range(WORKERS), work), mishaps=mishaps)
 
 
 @pytest.mark.slow
@@ -60,15 +48,11 @@ def test_a_job_goes_on_without_a_controller_and_all_its_workers_come_back(kind: 
 
 def given_up(pause_us: int, down_us: int) -> Schedule:
     """Both have sent all of a sum; one's link fails, and the other stops with its result in its queue."""
-    work = Work(module="in_network", name="all_reduce", dtype="int32", elements=100)
-    job = JobPlan(
-        hosts=[0, 1], work=[work] * 2, qpns=[0x100, 0x102], psns=[2**21, 2**22], seed=5, elastic=True
-    )
     faults = [
         Mishap(down_us * 1000, "link-down", "h1-2:l1", lasts_ns=2 * NS, since=1),
         Mishap(pause_us * 1000, "worker-pause", job=1, rank=0, lasts_ns=4 * NS, since=1),
     ]
-    return Schedule(seed=1, spines=0, hosts=[2], jobs=[job], mishaps=faults)
+    return a_schedule(0, [2], a_job([0, 1], [a_sum(100)] * 2, elastic=True), mishaps=faults)
 
 
 _MOMENTS = [(pause_us, down_us) for pause_us in range(100, 260, 20) for down_us in (10, 20, 30)]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -22,6 +21,7 @@ from simulation.exhaustive.control_scopes import CONTROL_SCOPES, ControlScope
 from simulation.exhaustive.found import Found
 from simulation.exhaustive.parts import Parts
 from simulation.exhaustive.scopes import UnknownScopeError
+from tests.simulation.planted import NEVER, Planted
 
 SHORT = [name for name in CONTROL_SCOPES if not name.startswith("large")]
 QUICK = ["control-pair", "control-kill", "control-elastic"]
@@ -58,17 +58,6 @@ def test_all_scopes_are_known_by_name() -> None:
         assert isinstance(explorer_of(any_scope(name)), ControlExplorer)
     with pytest.raises(UnknownScopeError, match=r"no scope 'none': known are pair, .*control-pair"):
         any_scope("none")
-
-
-def test_a_scope_is_explored_alike_every_time() -> None:
-    one, other = (ControlExplorer(scope_of("control-trio")).explore() for _ in range(2))
-    assert (one.states, one.transitions, one.ends, one.depth) == (
-        other.states,
-        other.transitions,
-        other.ends,
-        other.depth,
-    )
-    assert one.checks == other.checks
 
 
 class Noting(ControlExplorer):
@@ -110,15 +99,7 @@ def test_a_state_is_reached_again_by_what_led_there(monkeypatch: pytest.MonkeyPa
     assert len(checked) > 50
 
 
-# Planted defects. `broken`: what is set where; `says`: what the exploration of `scope` ends with.
-
-
-@dataclass(frozen=True)
-class Planted:
-    name: str
-    broken: Callable[[pytest.MonkeyPatch], None]
-    scope: ControlScope
-    says: str
+# Planted defects.
 
 
 def a_member_forgets_a_pause(patch: pytest.MonkeyPatch) -> None:
@@ -239,7 +220,6 @@ def nobody_knows_who_joins_again(patch: pytest.MonkeyPatch) -> None:
 
 
 AWAY = scope_of("control-away", collectives=1)
-NEVER = "nothing will ever happen again"
 IMPATIENT = "nobody failed, and patience was over"
 PLANTED = [
     Planted("pause forgotten", a_member_forgets_a_pause, scope_of("control-move"), IMPATIENT),
@@ -267,22 +247,11 @@ SLOWLY = [
 
 @pytest.mark.parametrize("planted", PLANTED, ids=lambda planted: planted.name)
 def test_a_planted_defect_is_found(planted: Planted, monkeypatch: pytest.MonkeyPatch) -> None:
-    require_found(planted, monkeypatch)
+    planted.require_found(monkeypatch)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("planted", SLOWLY, ids=lambda planted: planted.name)
 def test_a_planted_defect_is_found_by_many_states(planted: Planted, monkeypatch: pytest.MonkeyPatch) -> None:
-    require_found(planted, monkeypatch)
-
-
-def require_found(planted: Planted, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is wrong is said, and the choices that are printed lead there."""
-    planted.broken(monkeypatch)
-    found = ControlExplorer(planted.scope).explore()
-    assert planted.says in found.wrong
-    said = list(ControlExplorer(planted.scope).play(found.choices))
-    assert len(said) == len(found.choices) + 1
-    at_an_end = found.wrong.startswith((NEVER, "from here", "all workers are over"))
-    assert at_an_end or said[-1].strip() == found.wrong
+    planted.require_found(monkeypatch)

@@ -36,7 +36,7 @@ from simulation.faults.worker import Worker
 from simulation.switch import emit, placement
 from simulation.switch.rules import Sends, Writes
 from simulation.switch.state import Owner, Slot, serial_age
-from tests.simulation.switch.planted import change_rule
+from tests.simulation.planted import change_rule, sets
 
 SEEDS = int(os.environ.get("P4REDUCE_SEEDS", "100"))
 SCHEDULES = Path(__file__).parent / "schedules"
@@ -161,28 +161,9 @@ def sums_go_out_before_all_are_there(patch: pytest.MonkeyPatch) -> None:
     change_rule(patch, "1 claim", sends=Sends.SUM)
 
 
-def damaged_packets_are_added(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(placement, "is_whole", lambda frame: True)
-
-
 def foreign_packets_are_forwarded(patch: pytest.MonkeyPatch) -> None:
     """What is not placed is dropped: a hang."""
     patch.setattr(placement, "place", lambda job, flow, packet: None)
-
-
-def everybody_has_the_same_slots(patch: pytest.MonkeyPatch) -> None:
-    def allocate(self: SwitchAllocator, slots: int) -> Region:
-        return Region(1, 0, slots)
-
-    patch.setattr(SwitchAllocator, "allocate", allocate)
-
-
-def inputs_are_not_restored(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Ledger, "restore_input", lambda self: None)
-
-
-def a_result_that_others_lack_is_made_again(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Ledger, "put_result", lambda self: None)
 
 
 def nothing_is_drained(patch: pytest.MonkeyPatch) -> None:
@@ -243,26 +224,6 @@ def bereaved(seed: int) -> Schedule:
     )
 
 
-def numbers_are_used_again_at_once(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(RetiredQueuePairs, "retire", lambda self, job, free_at=None: None)
-
-
-def nobody_knows_what_the_dead_had_sent(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(lost, "first_missing", lambda *slots: None)
-
-
-def the_dead_lack_what_they_had_sent(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(lost, "first_missing", lambda *slots: 0)
-
-
-def the_dead_have_no_host(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(jobs, "Ended", lambda host, **end: Ended(host="", **end))
-
-
-def no_number_of_messages_is_too_many(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Member, "mode_of", lambda self, numbered: self.mode)
-
-
 def jobs_move_in_as_they_are(patch: pytest.MonkeyPatch) -> None:
     """Under the generation that they had."""
 
@@ -274,21 +235,25 @@ def jobs_move_in_as_they_are(patch: pytest.MonkeyPatch) -> None:
 
 
 MUTANTS = [
-    Mutant("nothing is missing", nobody_knows_what_the_dead_had_sent, 10, bereaved),
-    Mutant("all is missing", the_dead_lack_what_they_had_sent, 40, bereaved),
-    Mutant("no host", the_dead_have_no_host, 10, bereaved),
-    Mutant("numbers used again", numbers_are_used_again_at_once, 100),
+    Mutant("nothing is missing", sets(lost, "first_missing", lambda *slots: None), 10, bereaved),
+    Mutant("all is missing", sets(lost, "first_missing", lambda *slots: 0), 40, bereaved),
+    Mutant("no host", sets(jobs, "Ended", lambda host, **end: Ended(host="", **end)), 10, bereaved),
+    Mutant(
+        "numbers used again", sets(RetiredQueuePairs, "retire", lambda self, job, free_at=None: None), 100
+    ),
     Mutant("W slots", one_window_of_slots, 60),
     Mutant("duplicates added", duplicates_are_added, 40),
     Mutant("generation ignored", generations_are_ignored, 200),
     Mutant("early sums", sums_go_out_before_all_are_there, 20),
-    Mutant("no ICRC check", damaged_packets_are_added, 80),
+    Mutant("no ICRC check", sets(placement, "is_whole", lambda frame: True), 80),
     Mutant("nothing placed", foreign_packets_are_forwarded, 10),
-    Mutant("one region for all", everybody_has_the_same_slots, 60),
-    Mutant("input not restored", inputs_are_not_restored, 40, restarted),
-    Mutant("result not repaired", a_result_that_others_lack_is_made_again, 150, restarted),
+    Mutant(
+        "one region for all", sets(SwitchAllocator, "allocate", lambda self, slots: Region(1, 0, slots)), 60
+    ),
+    Mutant("input not restored", sets(Ledger, "restore_input", lambda self: None), 40, restarted),
+    Mutant("result not repaired", sets(Ledger, "put_result", lambda self: None), 150, restarted),
     Mutant("no drain", nothing_is_drained, 40, crowded),
-    Mutant("no limit", no_number_of_messages_is_too_many, 100),
+    Mutant("no limit", sets(Member, "mode_of", lambda self, numbered: self.mode), 100),
     Mutant("no new generation", jobs_move_in_as_they_are, 40, crowded),
 ]
 

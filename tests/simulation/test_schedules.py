@@ -71,10 +71,7 @@ def test_what_is_drawn_can_be_read_again() -> None:
         ({"jobs": []}, "jobs is a list of 0, and has to be a list of 1 to 64"),
         ({"jobs": [3]}, "jobs[0] is 3, and has to be an object"),
         ({"host_rates": {"loss": 2}}, "host_rates.loss is 2, and has to be a number from 0 to 1"),
-        (
-            {"host_rates": {"loss": float("nan")}},
-            "host_rates.loss is NaN, and has to be a number from 0 to 1",
-        ),
+        ({"host_rates": {"loss": float("nan")}}, "host_rates.loss is NaN, and has to be a number from 0"),
         ({"uplink_rates": None}, "uplink_rates is null, and has to be an object"),
         ({"extra": 1}, "extra is 1, and has to be left out: known are seed, spines, hosts, jobs, "),
         ({"latencies": {"gap/l1>s1": "x"}}, 'latencies."gap/l1>s1" is "x", and has to be a whole number'),
@@ -97,18 +94,9 @@ def test_what_is_drawn_can_be_read_again() -> None:
         ({"jobs": job(path_mtu=1000)}, "path MTU 1000 is none of 256, 512"),
         ({"jobs": job(elastic=1)}, "jobs[0].elastic is 1, and has to be true or false"),
         ({"jobs": job(mode="TREE")}, 'jobs[0].mode is "TREE", and has to be one of "", "IN_NETWORK", "RING"'),
-        (
-            {"jobs": work(name="reduce_scatter")},
-            'jobs[0].work[0].name is "reduce_scatter", and has to be another',
-        ),
-        (
-            {"jobs": work(elements=10**12)},
-            "jobs[0].work[0].elements is 1000000000000, and has to be a number",
-        ),
-        (
-            {"mishaps": mishap(kind="meteor")},
-            'mishaps[0].kind is "meteor", and has to be one of "worker-kill", ',
-        ),
+        ({"jobs": work(name="reduce_scatter")}, '.work[0].name is "reduce_scatter", and has to be another'),
+        ({"jobs": work(elements=10**12)}, "jobs[0].work[0].elements is 1000000000000, and has to be"),
+        ({"mishaps": mishap(kind="meteor")}, 'mishaps[0].kind is "meteor", and has to be one of "worker-'),
         ({"mishaps": mishap(job=2)}, "mishaps[0].job is 2, and has to be 1"),
         ({"mishaps": mishap(since=2)}, "mishaps[0].since is 2, and has to be a number from 0 to 1"),
         ({"mishaps": mishap(at_ns=-5)}, "mishaps[0].at_ns is -5, and has to be a number from 0 to "),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from controller.fabric.flows import UPLINK
 from controller.fabric.graph import ALL_UP
 from controller.fabric.routes import base_entries
 from controller.fabric.trees import Tree, entries_on
-from controller.jobs.specs import Member, Plan
+from controller.jobs.specs import Plan
 from controller.slots.allocator import Region
 from host_agent.wire import psn as psn_math
 from host_agent.wire.aggregation import AggregationHeader, ElementType, Op
@@ -23,10 +23,12 @@ from simulation.network import fabric_config
 from simulation.switch.from_entries import EntrySwitch
 from simulation.switch.state import BUCKETS
 from simulation.switch.tree_packets import TreePacket
+from tests.controller.spine_leaf import member
+from tests.simulation.worlds import far_ends
 
 LANES = 64
 UP1, UP2 = 101, 102  # a leaf's uplinks
-PSNS = (0xFFFFFC, 100, 200, 300)
+PSNS = (0xFFFFFD, 100, 200, 300)
 Left = list[tuple[int, bytes]]
 
 
@@ -45,17 +47,10 @@ class Racks:
     def __post_init__(self) -> None:
         self.config = config = fabric_config(2, self.hosts)
         self.members = [
-            Member(
-                rank=rank,
-                mac=host.mac,
-                ip=host.ip,
-                qpn_out=0x100 + 2 * rank,
-                psn_out=PSNS[rank],
-                qpn_in=0x101 + 2 * rank,
-                host=host.name,
-                rnr_nak=rank in self.adapters,
+            replace(
+                member(config, rank, rank, qp=0x100 + 2 * rank, psn=PSNS[rank]), rnr_nak=rank in self.adapters
             )
-            for rank, host in enumerate(config.hosts)
+            for rank in range(len(config.hosts))
         ]
         plan = Plan(
             job_id=7, generation=7, window=self.window, message_packets=2, path_mtu=512, mode=Mode.IN_NETWORK
@@ -73,17 +68,11 @@ class Racks:
             self.switches[name].write(base_entries(config, config.switch(name)))
             self.switches[name].write(entries)
         for name in tree.leaves if tree.two_level else ():  # even messages go to s1, odd ones to s2
-            group = regions[name].group
-            self.switches[name].write(
-                table_entry(
-                    UPLINK,
-                    {"group": group, "bucket": bucket},
-                    "SwitchIngress.up.to_spine",
-                    port=(UP1, UP2)[bucket % 2],
-                    index=bucket % 2,
-                )
-                for bucket in range(BUCKETS)
-            )
+            for bucket in range(BUCKETS):
+                port = (UP1, UP2)[bucket % 2]
+                key: Any = {"group": regions[name].group, "bucket": bucket}
+                to_spine = table_entry(UPLINK, key, "SwitchIngress.up.to_spine", port=port, index=bucket % 2)
+                self.switches[name].write([to_spine])
 
     def counted(self, switch: str) -> dict[str, int]:
         return {name: count for name, count in self.switches[switch].counted().items() if count}
@@ -98,16 +87,15 @@ class Racks:
         me, after = self.members[rank], self.members[(rank + 1) % len(self.members)]
         payload = np.full((chunks or 2 - index) * LANES, value, ">i4").tobytes()
         if index == 0:
-            fields: dict[str, Any] = {
+            of_job: dict[str, Any] = {
                 "job": 7,
                 "generation": 7,
                 "message": message,
                 "rank": rank,
-                "op": Op.SUM,
                 "packets": 2,
-                "element_type": ElementType.INT32,
             }
-            payload = AggregationHeader(**{**fields, **header}).pack() + payload[4 * LANES :]
+            what = {"op": Op.SUM, "element_type": ElementType.INT32}
+            payload = AggregationHeader(**{**of_job, **what, **header}).pack() + payload[4 * LANES :]
         return RocePacket(
             ethernet=Ethernet(dst=parse_mac(after.mac), src=parse_mac(me.mac)),
             ip=IPv4(src=me.ip, dst=after.ip, total_length=0, identification=rank + 1),
@@ -121,51 +109,69 @@ class Racks:
             payload=payload,
         )
 
-    def send(self, rank: int, message: int, index: int, value: int = 1, **header: Any) -> Left:
-        """From a worker to its leaf; what leaves there."""
-        host, frame = self.config.hosts[rank], self.packet(rank, message, index, value, **header).build()
-        left: Left = self.switches[host.switch].process(host.port, frame)
-        return left
-
-    def ack(self, rank: int, psn: int) -> Left:
-        """Of rank's packet by its successor, where it comes to rank's leaf."""
+    def acknowledgement(self, rank: int, psn: int) -> RocePacket:
+        """Of rank's packet, by its successor."""
         me, after = self.members[rank], self.members[(rank + 1) % len(self.members)]
-        leaf, port = (("l1", 2), ("l1", UP1), ("l2", UP1))[rank]
-        packet = RocePacket(
+        return RocePacket(
             ethernet=Ethernet(dst=parse_mac(me.mac), src=parse_mac(after.mac)),
             ip=IPv4(src=after.ip, dst=me.ip, total_length=0),
             udp=Udp(length=0),
             bth=Bth(opcode=Opcode.ACKNOWLEDGE, dest_qp=me.qpn_out, psn=psn),
             aeth=Aeth(syndrome=0x1F, msn=1),
         )
-        left: Left = self.switches[leaf].process(port, packet.build())
+
+    def come(self, switch: str, port: int, packet: RocePacket | TreePacket | bytes) -> Left:
+        """What leaves a switch for what comes in."""
+        frame = packet if isinstance(packet, bytes) else packet.build()
+        left: Left = self.switches[switch].process(port, frame)
         return left
+
+    def send(self, rank: int, message: int, index: int, value: int = 1, **header: Any) -> Left:
+        """From a worker to its leaf; what leaves there."""
+        at = self.config.hosts[rank]
+        return self.come(at.switch, at.port, self.packet(rank, message, index, value, **header))
+
+    def arrive(self, rank: int, packet: RocePacket) -> list[tuple[int, RocePacket]]:
+        """From a worker, over all links; the ranks where something arrives in the end, and what."""
+        ends, at, arrived = far_ends(self.config), self.config.hosts[rank], []
+        under_way: list[tuple[Any, bytes]] = [((at.switch, at.port), packet.build())]
+        while under_way:
+            end, frame = under_way.pop(0)
+            if isinstance(end, tuple):
+                under_way += [(ends[end[0], port], out) for port, out in self.come(end[0], end[1], frame)]
+            else:
+                arrived.append(([member.ip for member in self.members].index(end), frame))
+        return host(arrived)
+
+    def through(
+        self, rank: int, message: int, index: int, value: int = 1, *, packet: RocePacket | None = None
+    ) -> list[tuple[int, RocePacket]]:
+        """A worker's packet, as always or this one."""
+        return self.arrive(rank, packet or self.packet(rank, message, index, value))
+
+    def ack(self, rank: int, psn: int) -> list[tuple[int, RocePacket]]:
+        """From rank's successor."""
+        return self.arrive((rank + 1) % len(self.members), self.acknowledgement(rank, psn))
+
+    def reduce(self, message: int, index: int) -> list[tuple[int, RocePacket]]:
+        """All of it: 1, 10 and 100."""
+        ranks = range(len(self.members))
+        return [item for rank in ranks for item in self.through(rank, message, index, 10**rank)]
 
     def to_spine(self, leaf: str, left: Left, spine: str = "") -> Left:
         """What leaves a spine when it gets what left a leaf for it."""
         ((port, frame),) = left
-        leaf_number = int(leaf[1:])
-        out: Left = self.switches[spine or f"s{port - 100}"].process(leaf_number, frame)
-        return out
+        return self.come(spine or f"s{port - 100}", int(leaf[1:]), frame)
 
     def to_leaf(self, spine: str, left: Left, leaf: str) -> Left:
         """What leaves a leaf when it gets what left a spine for it."""
-        ((frame),) = [frame for port, frame in left if port == int(leaf[1:])]
-        out: Left = self.switches[leaf].process(100 + int(spine[1:]), frame)
-        return out
+        (frame,) = [frame for port, frame in left if port == int(leaf[1:])]
+        return self.come(leaf, 100 + int(spine[1:]), frame)
 
     def partials(self, message: int, index: int) -> tuple[Left, Left]:
         """Of both leaves: 1 + 10 and 100."""
         assert self.send(0, message, index, 1) == []
         return self.send(1, message, index, 10), self.send(2, message, index, 100)
-
-    def reduce(self, message: int, index: int) -> Left:
-        """All of it; what leaves the two leaves for hosts."""
-        first, second = self.partials(message, index)
-        spine = f"s{first[0][0] - 100}"
-        assert self.to_spine("l1", first) == []
-        results = self.to_spine("l2", second)
-        return self.to_leaf(spine, results, "l1") + self.to_leaf(spine, results, "l2")
 
 
 def tree(left: Left) -> list[tuple[int, TreePacket]]:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from host_agent.transport import SwitchOp, TransportConfig
+from host_agent.transport import SwitchOp
 from host_agent.transport.events import FailureCode
 from host_agent.wire import psn as psn_math
 from simulation.faults.schedule import Rates
@@ -65,18 +65,9 @@ def rack(
         replace(config, retry_limit=adapters_retry) if config.rank in adapters else config
         for config in ring_configs(ranks, **options)  # type: ignore[arg-type]
     ]
-    switch = just_switch(configs, rnr_ranks)
+    job = job_of(configs, lambda rank: TIMER_10_US * (rnr_ranks >> rank & 1))
+    switch = JustSwitch([job], routes_of(configs))
     return Simulation(configs, faults=faults, seed=seed, switch=switch, adapters=adapters), switch
-
-
-def just_switch(configs: list[TransportConfig], rnr_ranks: int) -> JustSwitch:
-    plain = job_of(configs)
-    flows = tuple(
-        replace(f, first_psn=c.psn_out, rnr_syndrome=TIMER_10_US * (rnr_ranks >> f.rank & 1))
-        for f, c in zip(plain.flows, configs, strict=True)
-    )
-    job = Job(plain.job, plain.generation, plain.window, plain.packets, flows)
-    return JustSwitch([job], routes_of(configs))
 
 
 @settings(deadline=None, max_examples=80)
