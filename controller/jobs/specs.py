@@ -91,7 +91,7 @@ class Plan:
 
     @property
     def slots(self) -> int:
-        """The size of the job's region: of two windows, for the reason in docs/architecture.md."""
+        """The size of the job's region: of two windows (docs/protocol.md: m mod 2W)."""
         return 2 * self.window * self.message_packets
 
 

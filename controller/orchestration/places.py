@@ -1,8 +1,9 @@
 """What jobs hold on the switches: given all or none, taken away where and when their workers allow it.
 
 Slots are given in `put` and `extend`. They are free again in `freed`, when a switch holds nothing of the job
-any more (`clean`, as its workers allow; `settle`, where another job is found in its place), in `take_off`,
-when a running job goes on by ring, and in `_give_back`, where `put` came to nothing.
+any more (`clean`, as its workers allow; `_evict`, where another job is found in its place); in `take_off`,
+when a running job goes on by ring; in `_give_back`, where `put` came to nothing; and in `_give_up` and `push`,
+those of jobs that nobody knows.
 
 Several switches are locked in the order of the configuration only, so that nobody waits for each other. What
 is in the database is written there before a switch is, and deleted after it: nothing is on a switch that
@@ -476,7 +477,7 @@ class Places:
     async def settle(self, switch: ManagedSwitch) -> None:
         """Hold a switch that is connected against what it should have.
 
-        A leaf that has forgotten a job has lost sums that nobody else has: `forgot` is told. A spine is
+        A leaf that has forgotten a job has lost sums that nobody else has: it is renewed. A spine is
         filled again, for it can have lost nothing that leaves cannot send once more.
         """
         if switch.ready or switch.settling:
