@@ -2,8 +2,8 @@
 
 Slots are given in `put` and `extend`. They are free again in `freed`, when a switch holds nothing of the job
 any more (`clean`, as its workers allow; `_evict`, where another job is found in its place); in `take_off`,
-when a running job goes on by ring; in `_give_back`, where `put` came to nothing; and those of jobs that nobody
-knows in `_give_up` and `push`.
+when a running job goes on by ring; in `_give_back`, where `put` came to nothing; and those of jobs that
+nobody knows in `_give_up` and `push`.
 
 Several switches are locked in the order of the configuration only, so that nobody waits for each other. What
 is in the database is written there before a switch is, and deleted after it: nothing is on a switch that
