@@ -192,4 +192,10 @@ class Peer:
 
     def failure(self) -> Failure:
         """The failure among what happened since the last call."""
-        return next(event.failure for event in self.endpoint.events() if event.failure)
+        failure = self.failure_if_any()
+        assert failure is not None
+        return failure
+
+    def failure_if_any(self) -> Failure | None:
+        """The same; None where there was none."""
+        return next((event.failure for event in self.endpoint.events() if event.failure), None)

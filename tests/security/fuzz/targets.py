@@ -108,7 +108,7 @@ def agent(data: bytes) -> None:
         else:
             peer.give(strange(source, peer, good[source.number(len(good))]))
         assert len(peer.endpoint.poll(peer.now, 64)) <= 64
-        assert peer.failure() is None
+        assert peer.failure_if_any() is None
     for frame in good[place:]:
         peer.give(frame)
     assert (result == np.arange(LANES)).all(), "a stranger's bytes are in the sum, or it is not there"
@@ -188,7 +188,7 @@ def neighbour(data: bytes) -> None:
             if frame.bth.opcode != Opcode.ACKNOWLEDGE:
                 peer.give(frame.build())
         assert len(peer.endpoint.poll(peer.now, 64)) <= (32 if selective else 17)
-        failure = peer.failure()
+        failure = peer.failure_if_any()
         if failure is not None:
             assert str(failure).strip()
             return
