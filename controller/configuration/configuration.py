@@ -105,9 +105,7 @@ class Configuration:
         async with self._turn:
             revision = self._revisions.current()
             desired = self._desired(document, revision)
-            await self._registry.manager.upkeep.quiet(
-                _PATIENCE_S
-            )  # nobody is to be told of what moves by itself
+            await self._quiet()
             self._check_ways(desired)
             looks = [self._look(switch, desired) for switch in self._registry.switches.values()]
             switches = await asyncio.gather(*looks)
@@ -191,8 +189,12 @@ class Configuration:
             why = graph.why_apart(pair, then)
             raise NotPossibleError(f"drain: then {why}: wait until another is back, or drain less")
 
+    async def _quiet(self) -> None:
+        """Wait for what moves by itself, as nobody is to be told of that."""
+        await self._registry.manager.upkeep.quiet(_PATIENCE_S)
+
     async def _apply(self, desired: Desired, document: str) -> Report:
-        await self._registry.manager.upkeep.quiet(_PATIENCE_S)  # nobody is to be told of what moves by itself
+        await self._quiet()
         self._check_ways(desired)
         settings = self._settings(desired)
         pushed = await self._load_programs(desired)

@@ -150,9 +150,8 @@ class Registry:
         job, why = record.job, ""
         tokens = {rank: secrets.token_bytes(_TOKEN_BYTES) for rank in job.seats}
         try:
-            job.plan = plan = await self.manager.installer.set_up(
-                record
-            )  # now there is something to take away
+            job.plan = plan = await self.manager.installer.set_up(record)
+            # From here on there is something to take away.
             self.store.save_job(stored(job, plan, record.places.values(), Phase.READY, tokens))
         except (ControllerError, StoreError, sqlite3.Error) as error:
             why = self.store.trouble(error)
