@@ -104,6 +104,7 @@ def test_one_that_raises_ends_all_and_has_the_last_word(name: str, tmp_path: Pat
         "tensor = torch.ones(1000)\n"
         "dist.all_reduce(tensor)\n"
         "print('summed', tensor[0].item())\n"
+        "dist.barrier()  # nobody is ended before it has printed\n"
         "if dist.get_rank() == 1:\n"
         "    raise ValueError('this batch is bad')\n"
         "dist.all_reduce(tensor)\n"

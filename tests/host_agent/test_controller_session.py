@@ -414,11 +414,13 @@ def test_a_controller_that_stays_away_ends_nothing(
 
 def test_a_controller_that_forgot_the_job_ends_it(play: Any) -> None:
     forgot = Refuse(grpc.StatusCode.NOT_FOUND, "there is no job train with generation 77")
-    session = play(script(*STARTED, DROP), script("resume", forgot))
+    begun = threading.Event()
+    session = play(script(*STARTED, lambda: begun.wait(10), DROP), script("resume", forgot))
     told: queue.Queue[Ended] = queue.Queue()
     session.on_ended(told.put)
     session.join(REQUEST, timeout_s=10)
     session.up(timeout_s=10)
+    begun.set()
     assert "there is no job train with generation 77" in told.get(timeout=10).reason
 
 
@@ -433,13 +435,14 @@ def test_a_silent_controller_is_given_up_and_called_again(play: Any) -> None:
 
 def test_who_heard_that_its_job_ended_ends_its_side(play: Any) -> None:
     """The controller takes that for the word that this worker sends nothing more to the others."""
-    told, over = threading.Event(), threading.Event()
+    begun, told, over = threading.Event(), threading.Event(), threading.Event()
     in_time: list[bool] = []
-    ended = pb.Ended(reason="no more")
-    session = play(script(*STARTED, ended, OVER, lambda: in_time.append(told.is_set()), over.set))
+    ends = (lambda: begun.wait(10), pb.Ended(reason="no more"))
+    session = play(script(*STARTED, *ends, OVER, lambda: in_time.append(told.is_set()), over.set))
     session.on_ended(lambda ended: told.set())
     session.join(REQUEST, timeout_s=10)
     session.up(timeout_s=10)
+    begun.set()
     assert over.wait(10)
     assert in_time == [True], "its driver was stopped first"
 
@@ -490,9 +493,8 @@ def test_a_job_that_is_renewed_before_it_starts_is_up_for_its_worker(play: Any) 
 
 def test_who_died_is_named_with_its_host_and_what_it_lacks(play: Any) -> None:
     ended = pb.Ended(reason="rank 2 (h3) died", rank=2, host="h3", first_message=17)
-    session = running(play, script(*STARTED, ended))
-    with pytest.raises(WorkerLostError, match="rank 2") as caught:
-        session.leave(timeout_s=10)
+    with pytest.raises(WorkerLostError, match="rank 2") as caught:  # at the start, or at the end
+        running(play, script(*STARTED, ended)).leave(timeout_s=10)
     assert (caught.value.rank, caught.value.host, caught.value.first_message) == (2, "h3", 17)
 
 
@@ -512,9 +514,8 @@ def test_a_controller_that_says_what_cannot_be_ends_the_session_with_its_words(p
         for _ in talk.requests:  # until the worker has ended its side
             pass
 
-    session = running(play, talks)
     with pytest.raises(JobEndedError, match="there is no mode 0"):
-        session.leave(timeout_s=10)
+        running(play, talks).leave(timeout_s=10)
 
 
 # The lease of an elastic job
