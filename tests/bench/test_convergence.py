@@ -75,6 +75,7 @@ def test_what_is_owed_is_what_native_code_leaves(make: Callable[..., Rows], rank
     assert np.isfinite(owed).all()
 
 
+@pytest.mark.slow
 def test_rounds_with_feedback_are_those_of_communicators() -> None:
     """Gradients of the network, with a huge element in each 64: sums and what is owed, bit for bit."""
     ranks, rounds = 4, 3
@@ -163,6 +164,7 @@ def run(*options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_figures(tmp_path: Path) -> None:
     places = {kind: tmp_path / kind for kind in ("json", "table", "figure")}
     written = [word for kind, place in places.items() for word in (f"--{kind}", str(place))]

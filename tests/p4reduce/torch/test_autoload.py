@@ -38,6 +38,7 @@ def test_the_package_says_where_it_is() -> None:
     assert found.value == "p4reduce.torch_autoload:register"
 
 
+@pytest.mark.slow
 def test_it_imports_little() -> None:
     """Every import of PyTorch on the machine pays for it."""
     said = run(
@@ -53,6 +54,7 @@ def test_it_imports_little() -> None:
     assert "p4reduce.torch." not in modules
 
 
+@pytest.mark.slow
 def test_launchers_variables_are_taken_in_a_job_of_ours_alone() -> None:
     code = (
         "import torch, os\nfrom p4reduce.torch_autoload import register; register()\n"
@@ -63,6 +65,7 @@ def test_launchers_variables_are_taken_in_a_job_of_ours_alone() -> None:
     assert run(code, **slurm, P4REDUCE_CONTROLLER="h:1").split()[-2:] == ["3", "4"]
 
 
+@pytest.mark.slow
 def test_what_goes_wrong_is_a_warning() -> None:
     said = run(
         "import torch, torch.distributed as dist\n"
@@ -73,6 +76,7 @@ def test_what_goes_wrong_is_a_warning() -> None:
     assert "p4reduce is no backend of torch.distributed here: another interface" in said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", ["import p4reduce.torch, torch", "import torch, p4reduce.torch"])
 def test_the_order_of_imports_does_not_matter(first: str) -> None:
     assert run(f"{first}\nprint(torch.distributed.Backend('p4reduce'))").split()[-1] == "p4reduce"
