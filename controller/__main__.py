@@ -24,6 +24,7 @@ from controller.service.metrics import ControllerMetrics
 from controller.service.service import AddressError, ControllerService, make_server
 from controller.switches.managed_switch import ManagedSwitch
 from controller.switches.switch import Switch
+from security.channels import load
 from security.files import TlsError
 from telemetry.address import MetricsError
 from telemetry.server import MetricsServer
@@ -61,7 +62,7 @@ async def serve(
     """
     for tls in (config.tls, config.switch_tls):
         if tls is not None:
-            tls.load()  # before anything is touched
+            load(tls)  # before anything is touched
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any, Final
 
 import grpc
 
-from security.files import TlsError, TlsFiles
+from security.files import Loaded, TlsError, TlsFiles, read
 
 UNIX: Final = ("unix:", "unix-abstract:")
 Options = Sequence[tuple[str, Any]]
@@ -36,15 +37,28 @@ def open_aio_channel(
     return grpc.aio.secure_channel(address, channel_credentials(tls), options=[*options, *named(name)])
 
 
+def load(files: TlsFiles, *, now: datetime | None = None) -> Loaded:
+    """Read them. TlsError where one is missing, they do not belong together, or the time is over."""
+    loaded = Loaded(
+        ca=None if files.ca is None else read(files.ca), cert=read(files.cert), key=read(files.key)
+    )
+    try:
+        from security import checking
+    except ImportError:  # machines that only run workers may be without cryptography: gRPC checks as well
+        return loaded
+    checking.check_files(files, loaded, now=now)
+    return loaded
+
+
 def channel_credentials(tls: TlsFiles) -> grpc.ChannelCredentials:
     """Show our certificate, and take only a server whose authority we know. TlsError."""
-    loaded = tls.load()
+    loaded = load(tls)
     return grpc.ssl_channel_credentials(loaded.ca, loaded.key, loaded.cert)
 
 
 def server_credentials(tls: TlsFiles, *, client_certificates: bool = True) -> grpc.ServerCredentials:
     """A server's, that takes (unless told otherwise) only clients whose authority it knows. TlsError."""
-    loaded = tls.load()
+    loaded = load(tls)
     if client_certificates and loaded.ca is None:
         raise TlsError("to ask clients for certificates takes the certificate of their authority")
     return grpc.ssl_server_credentials(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Final
 
@@ -50,18 +49,6 @@ class TlsFiles:
         """Those that P4REDUCE_TLS_DIR names; None where it is not set, or empty."""
         directory = os.environ.get(VARIABLE, "")
         return cls.of(directory) if directory else None
-
-    def load(self, *, now: datetime | None = None) -> Loaded:
-        """Read them. TlsError where one is missing, they do not belong together, or the time is over."""
-        loaded = Loaded(
-            ca=None if self.ca is None else read(self.ca), cert=read(self.cert), key=read(self.key)
-        )
-        try:
-            from security import checking
-        except ImportError:  # machines that only run workers may be without cryptography: gRPC checks as well
-            return loaded
-        checking.check_files(self, loaded, now=now)
-        return loaded
 
 
 def tls_files(given: TlsFiles | Path | str | None) -> TlsFiles | None:

@@ -331,6 +331,15 @@ class ClusterFile(Part):
 
     _document: Document | None = PrivateAttr(default=None)
 
+    @classmethod
+    def of(cls, document: Document) -> ClusterFile:
+        """What a document says; its file's name is the cluster's if it does not say another."""
+        found = document.as_(cls)
+        if found.name is None:
+            found = found.model_copy(update={"name": _name_of(document.path)})
+        found._document = document
+        return found
+
     def fabric_options(self, *, name: str | None = None, tls: bool = False) -> FabricOptions:
         """The fabric to bring up, under the file's name or another; `tls`: with TLS, whatever it says."""
         chosen = name or self.name
@@ -377,30 +386,6 @@ class ClusterFile(Part):
         if self._document is None:
             return ClusterFileError("\n".join(why for _, why in mistakes))
         return self._document.wrong(mistakes)
-
-
-def read(path: Path) -> ClusterFile:
-    """Read and check a cluster file; its name is the cluster's if it does not say another."""
-    from workloads.cross_checks import check
-
-    document = Document.load(path)
-    found = document.as_(ClusterFile)
-    if found.name is None:
-        found = found.model_copy(update={"name": _name_of(path)})
-    found._document = document
-    check(found)
-    return found
-
-
-def with_jobs(file: ClusterFile, **changes: Any) -> ClusterFile:
-    """The same with all jobs changed so: `elastic=True`. ClusterFileError where one cannot be."""
-    from workloads.cross_checks import check
-
-    jobs = tuple(job.model_copy(update=changes) for job in file.jobs)
-    changed = file.model_copy(update={"jobs": jobs})
-    changed._document = file._document
-    check(changed)
-    return changed
 
 
 def _name_of(path: Path) -> str:

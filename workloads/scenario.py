@@ -17,7 +17,7 @@ from topologies import wires
 from topologies.state import ClusterState
 from workloads.allreduce import link_rows
 from workloads.cluster_file import ClusterFile, Job
-from workloads.cross_checks import hosts_of
+from workloads.cluster_reading import hosts_of
 from workloads.errors import WorkloadError
 from workloads.steps import Result, exact, run_steps
 from workloads.team import Team

@@ -42,7 +42,7 @@ def run(
 
     Exits with 0 only where everything ran and every sum was right.
     """
-    from workloads.cluster_file import read, with_jobs
+    from workloads.cluster_reading import read, with_jobs
     from workloads.report import run_tables
     from workloads.scenario import Report, play, require_work
 

@@ -170,7 +170,7 @@ def file(
 
     Workloads are not run: 'p4reduce run' does that.
     """
-    from workloads.cluster_file import read
+    from workloads.cluster_reading import read
     from workloads.scenario import create_jobs
 
     described = read(path)

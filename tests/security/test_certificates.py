@@ -10,6 +10,7 @@ import pytest
 
 from p4reduce.cli import run
 from security.certificates import Wanted, make, show
+from security.channels import load
 from security.checking import read_certificate, signed_by
 from security.files import TlsError, TlsFiles, tls_files
 from security.places import operator_directory, switch_directory, worker_directory
@@ -36,7 +37,7 @@ def test_each_machine_gets_files_that_fit_together(made: Path) -> None:
         operator_directory(made, "admin"),
         operator_directory(made, "admin") / "switches",
     ):
-        assert TlsFiles.of(directory).load().cert.startswith(b"-----BEGIN CERTIFICATE-----")
+        assert load(TlsFiles.of(directory)).cert.startswith(b"-----BEGIN CERTIFICATE-----")
     owners = {str(shown.path.parent.relative_to(made)): shown.owner for shown in show(made)}
     assert owners["workers/h2"] == "worker h2"
     assert owners["switches/s1"] == "switch s1"
@@ -73,22 +74,22 @@ def test_certificates_are_replaced_only_where_that_is_asked_for(tmp_path: Path) 
 def test_files_that_do_not_fit_are_said_to_be(made: Path, tmp_path: Path) -> None:
     h1, h2 = TlsFiles.of(worker_directory(made, "h1")), TlsFiles.of(worker_directory(made, "h2"))
     with pytest.raises(TlsError, match=r"cannot read .*nothing/ca.pem: No such file.*p4reduce certs"):
-        TlsFiles.of(tmp_path / "nothing").load()
+        load(TlsFiles.of(tmp_path / "nothing"))
     with pytest.raises(TlsError, match=r"h2/key.pem is not the key of the certificate .*h1/cert.pem"):
-        TlsFiles(ca=h1.ca, cert=h1.cert, key=h2.key).load()
+        load(TlsFiles(ca=h1.ca, cert=h1.cert, key=h2.key))
     with pytest.raises(TlsError, match="is not signed by the authority"):
-        TlsFiles(ca=made / "authority" / "switches-ca.pem", cert=h1.cert, key=h1.key).load()
+        load(TlsFiles(ca=made / "authority" / "switches-ca.pem", cert=h1.cert, key=h1.key))
     with pytest.raises(TlsError, match="holds no certificate in PEM"):
-        TlsFiles(ca=h1.ca, cert=h1.key, key=h1.key).load()
+        load(TlsFiles(ca=h1.ca, cert=h1.key, key=h1.key))
     with pytest.raises(TlsError, match="is no private key"):
-        TlsFiles(ca=h1.ca, cert=h1.cert, key=h1.cert).load()
+        load(TlsFiles(ca=h1.ca, cert=h1.cert, key=h1.cert))
     later = datetime.now(timezone.utc) + timedelta(days=400)
     with pytest.raises(
         TlsError, match=r"has expired on 20.* UTC: make new ones with 'p4reduce certs make --force'"
     ):
-        h1.load(now=later)
+        load(h1, now=later)
     with pytest.raises(TlsError, match="check this machine's clock"):
-        h1.load(now=later - timedelta(days=500))
+        load(h1, now=later - timedelta(days=500))
 
 
 def test_the_environment_says_which_certificate(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:

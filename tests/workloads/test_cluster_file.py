@@ -15,8 +15,8 @@ from controller.config import Target
 from topologies.options import FabricOptions
 from topologies.rack import RackOptions
 from topologies.spine_leaf import SpineLeafOptions
-from workloads.cluster_file import ClusterFile, read, with_jobs
-from workloads.cross_checks import hosts_of
+from workloads.cluster_file import ClusterFile
+from workloads.cluster_reading import hosts_of, read, with_jobs
 from workloads.torch_runs import script
 from workloads.validation import ClusterFileError
 

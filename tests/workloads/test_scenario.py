@@ -15,7 +15,8 @@ from tests.topologies.states import cluster_state
 from topologies import launch
 from topologies.state import ClusterState, HostState
 from workloads import allreduce, scenario
-from workloads.cluster_file import ClusterFile, read, with_jobs
+from workloads.cluster_file import ClusterFile
+from workloads.cluster_reading import read, with_jobs
 from workloads.errors import WorkloadError
 from workloads.scenario import Report, create_jobs, play, require_work
 from workloads.steps import exact, run_steps

@@ -1,8 +1,10 @@
-"""What no single value of a cluster file can tell: whether its parts fit each other."""
+"""Reads a cluster file, and checks what no single value can tell: whether its parts fit each other."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 from controller.config import ConfigError, parse_config
 from topologies.controlling import config_on_paper
@@ -12,15 +14,26 @@ from workloads.cluster_file import ClusterFile, Job, Torch
 from workloads.errors import WorkloadError
 from workloads.placement import place_on
 from workloads.torch_runs.script import Script, require_torch
-from workloads.validation import Mistake
+from workloads.validation import Document, Mistake
 
 
-def check(file: ClusterFile) -> None:
-    """ClusterFileError, with line and key, for all that does not fit."""
+def read(path: Path) -> ClusterFile:
+    """Read and check a cluster file; ClusterFileError, with line and key, for all that is wrong."""
+    return _checked(ClusterFile.of(Document.load(path)))
+
+
+def with_jobs(file: ClusterFile, **changes: Any) -> ClusterFile:
+    """The same with all jobs changed so: `elastic=True`. ClusterFileError where one cannot be."""
+    jobs = tuple(job.model_copy(update=changes) for job in file.jobs)
+    return _checked(file.model_copy(update={"jobs": jobs}))
+
+
+def _checked(file: ClusterFile) -> ClusterFile:
     # What the jobs need of a fabric can only be said of one that is right.
     found = list(_topology(file)) or [*_controller(file), *_jobs(file)]
     if found:
         raise file.wrong(found)
+    return file
 
 
 def _topology(file: ClusterFile) -> Iterator[Mistake]:
