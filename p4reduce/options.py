@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -28,6 +28,15 @@ JsonFile = Annotated[
     typer.Option("--json", metavar="FILE", help="Write the result as JSON to FILE (-: stdout)."),
 ]
 
+Report = Annotated[Path | None, typer.Option(metavar="FILE.html", help="Write a report with charts.")]
+Workers = Annotated[int | None, typer.Option(min=2, max=64, help="Workers; one a host if not given.")]
+Placement = Annotated[
+    str, typer.Option(help="packed (leaf after leaf), spread (leaves take turns), or 3,1: so many a leaf.")
+]
+OtherName = Annotated[
+    str | None, typer.Option("--cluster", metavar="NAME", help="Another name than the file's.")
+]
+
 
 def parse_bytes(text: str) -> int:
     """A size in bytes: `4096`, `64K`, `32M`."""
@@ -43,6 +52,11 @@ def parse_rate(text: str) -> float | None:
         return parse_rate_mbit(text)
     except TopologyError as error:
         raise typer.BadParameter(str(error)) from error
+
+
+def parse_uplink_rate(text: str | None) -> float | Literal["rate"] | None:
+    """The same of the links between switches: as the hosts' if not given."""
+    return "rate" if text is None else parse_rate(text)
 
 
 def parse_host_counts(text: str, *, leaves: int) -> int | tuple[int, ...]:

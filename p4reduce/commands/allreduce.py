@@ -9,7 +9,7 @@ import typer
 
 from p4reduce import output
 from p4reduce.failing import ending_on_signals
-from p4reduce.options import ClusterOption, Elastic, JsonFile, Selective, parse_bytes
+from p4reduce.options import ClusterOption, Elastic, JsonFile, Placement, Selective, Workers, parse_bytes
 from topologies import state
 
 
@@ -40,16 +40,11 @@ def allreduce(
     selective: Selective = False,
     elastic: Elastic = False,
     repeat: Annotated[int, typer.Option(min=1, help="How often; the median counts.")] = 1,
-    workers: Annotated[
-        int | None, typer.Option(min=2, max=64, help="Workers; one a host if not given.")
-    ] = None,
+    workers: Workers = None,
     hosts: Annotated[
         str, typer.Option(metavar="HOST,HOST...", help="The workers' hosts; rank 0 is in the first.")
     ] = "",
-    placement: Annotated[
-        str,
-        typer.Option(help="packed (leaf after leaf), spread (leaves take turns), or 3,1: so many a leaf."),
-    ] = "packed",
+    placement: Placement = "packed",
     cluster: ClusterOption = None,
     json: JsonFile = None,
 ) -> None:

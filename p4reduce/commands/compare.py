@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from controller.config import Target
 from p4reduce import fabric_options as fabrics
 from p4reduce import output
 from p4reduce.failing import ending_on_signals
-from p4reduce.options import JsonFile, Selective, parse_bytes
+from p4reduce.options import JsonFile, Report, Selective, parse_bytes
 from p4reduce.runs import Strategies, choose_strategies, command_line, show_run
 from topologies.fabric import Fabric
 from topologies.state import ClusterState
@@ -25,17 +23,13 @@ Contest = Callable[[ClusterState, output.Say, dict[str, Any]], "Run"]
 _BYTES = "32000000"
 
 
+@fabrics.grouped
 def compare(
     context: typer.Context,
+    *,
     kind: Annotated[fabrics.Kind, typer.Argument(metavar="rack|spine-leaf", help="The fabric.")],
     hosts: fabrics.Hosts = "4",
-    rate: fabrics.Rate = "100mbit",
-    uplink_rate: fabrics.UplinkRate = None,
-    spines: fabrics.Spines = 2,
-    leaves: fabrics.Leaves = 2,
-    mtu: fabrics.PathMtu = 4096,
-    switch: fabrics.Switch = Target.EMBEDDED,
-    tls: fabrics.Tls = False,
+    own: fabrics.ItsOwn,
     size: Annotated[
         str | None,
         typer.Option("--bytes", "-b", metavar="SIZE", help="Tensor: 1000, 64K, 32M; 32000000 if not given."),
@@ -63,9 +57,7 @@ def compare(
     ] = None,
     cluster: fabrics.Name = None,
     json: JsonFile = None,
-    report: Annotated[
-        Path | None, typer.Option(metavar="FILE.html", help="Write a report with charts.")
-    ] = None,
+    report: Report = None,
 ) -> None:
     """Bring a fabric up, sum the same tensors by each strategy in turns, report, take it down."""
 
@@ -74,7 +66,7 @@ def compare(
     played = None if workload is None else _workload(workload, dtype=dtype, compute_scale=compute_scale)
     kind_of = played.dtype if played is not None else "float32" if dtype is None else dtype.lower()
     chosen, skipped = choose_strategies(strategies, kind_of)
-    options = fabrics.of_its_own(context, kind)
+    options = own.options(context, kind, hosts)
     if played is None:
         contest = _of_tensors(
             parse_bytes(size or _BYTES),

@@ -9,13 +9,12 @@ from typing import Annotated
 
 import typer
 
+from p4reduce import fabric_options as fabrics
 from p4reduce import output
 from p4reduce.detached import start_detached
-from p4reduce.fabric_options import Tls
 from p4reduce.failing import Signalled, ending_on_signals
-from p4reduce.options import Elastic, Selective
+from p4reduce.options import Elastic, OtherName, Selective
 from topologies import state
-from topologies.fabric import Fabric
 from topologies.options import FabricOptions
 from topologies.state import ClusterState
 from workloads.errors import VerificationError
@@ -31,12 +30,10 @@ def run(
         ),
     ] = None,
     keep: Annotated[bool, typer.Option("--keep", help="Leave the cluster running.")] = False,
-    cluster: Annotated[
-        str | None, typer.Option("--cluster", metavar="NAME", help="Another name than the file's.")
-    ] = None,
+    cluster: OtherName = None,
     elastic: Elastic = False,
     selective: Selective = False,
-    tls: Tls = False,
+    tls: fabrics.Tls = False,
 ) -> None:
     """Bring a cluster up, run its jobs, check every sum, write results, take it down.
 
@@ -76,13 +73,10 @@ def run(
 
 
 def _bring_up(options: FabricOptions, stack: ExitStack, *, keep: bool, progress: output.Say) -> ClusterState:
-    def say(text: str) -> None:
-        progress(f"bringing up cluster {options.name}: {text}")
-
     if keep:
         start_detached(options, progress=progress)
         return state.running(options.name)
-    return stack.enter_context(Fabric(options, progress=say)).state
+    return stack.enter_context(fabrics.running(options, None, progress))
 
 
 def _target(given: Path | None, *, name: str) -> Path:

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from controller.config import Target
 from p4reduce import fabric_options as fabrics
 from p4reduce import output
 from p4reduce.failing import ending_on_signals
-from p4reduce.options import JsonFile, Selective
+from p4reduce.options import JsonFile, Placement, Report, Selective, Workers
 from p4reduce.runs import Strategies, choose_strategies, command_line, refuse_given, show_run
-from topologies import state
-from topologies.fabric import Fabric
 from topologies.options import FabricOptions
-from topologies.state import ClusterState
 
 _OF_A_WORKLOAD = (
     "strategies",
@@ -40,8 +34,10 @@ _OF_A_CAPTURE = ("speed", "mapping")
 _MIB = 1 << 20
 
 
+@fabrics.grouped
 def replay(
     context: typer.Context,
+    *,
     what: Annotated[
         str,
         typer.Argument(
@@ -90,21 +86,10 @@ def replay(
         bool, typer.Option("--priority", help="Front layers first, instead of the order of readiness.")
     ] = False,
     selective: Selective = False,
-    workers: Annotated[
-        int | None, typer.Option(min=2, max=64, help="Workers; one a host if not given.")
-    ] = None,
-    placement: Annotated[
-        str,
-        typer.Option(help="packed (leaf after leaf), spread (leaves take turns), or 3,1: so many a leaf."),
-    ] = "packed",
+    workers: Workers = None,
+    placement: Placement = "packed",
     hosts: fabrics.Hosts = "4",
-    rate: fabrics.Rate = "100mbit",
-    uplink_rate: fabrics.UplinkRate = None,
-    spines: fabrics.Spines = 2,
-    leaves: fabrics.Leaves = 2,
-    mtu: fabrics.PathMtu = 4096,
-    switch: fabrics.Switch = Target.EMBEDDED,
-    tls: fabrics.Tls = False,
+    own: fabrics.ItsOwn,
     cluster: fabrics.NameOrCluster = None,
     speed: Annotated[
         float, typer.Option(min=0.0, help="Of a capture: so many times as fast; 0: as fast as possible.")
@@ -114,9 +99,7 @@ def replay(
         typer.Option("--map", metavar="IP=HOST", help="Of a capture: the host that an address becomes."),
     ] = None,
     json: JsonFile = None,
-    report: Annotated[
-        Path | None, typer.Option(metavar="FILE.html", help="Write a report with charts.")
-    ] = None,
+    report: Report = None,
 ) -> None:
     """Replay a training job's traffic by each strategy in turns; or a capture, packet for packet."""
     from workloads.traffic.source import is_capture
@@ -134,7 +117,7 @@ def replay(
         refuse_given(context, _OF_A_WORKLOAD, f"does not go with a capture, and {what} is one")
     else:
         refuse_given(context, _OF_A_CAPTURE, f"is of captures, and {what} is none")
-    options = None if kind is None else fabrics.of_its_own(context, kind)
+    options = None if kind is None else own.options(context, kind, hosts)
     if captured:
         _capture(Path(what), options, cluster, speed=speed, mapping=mapping or [], json=json)
         return
@@ -153,7 +136,11 @@ def replay(
     )
     if options is not None:
         require_memory(workload, how, workers=workers or len(options.layout().hosts))
-    with ending_on_signals(), output.progress() as progress, _fabric(options, cluster, progress) as running:
+    with (
+        ending_on_signals(),
+        output.progress() as progress,
+        fabrics.running(options, cluster, progress) as running,
+    ):
         found = run(
             running,
             place(running, workers=workers, placement=placement),
@@ -182,25 +169,13 @@ def _capture(
     from workloads.capture import capture_tables, parse_mapping, play
 
     places = parse_mapping(mapping)
-    with ending_on_signals(), output.progress() as progress, _fabric(options, cluster, progress) as running:
+    with (
+        ending_on_signals(),
+        output.progress() as progress,
+        fabrics.running(options, cluster, progress) as running,
+    ):
         found = play(running, path, speed=speed, mapping=places, progress=progress)
     output.result(found.as_json(), capture_tables(found), json_file=json)
-
-
-@contextmanager
-def _fabric(
-    options: FabricOptions | None, cluster: str | None, progress: output.Say
-) -> Iterator[ClusterState]:
-    """A fabric of its own, or the one that runs."""
-    if options is None:
-        yield state.running(cluster)
-        return
-
-    def say(text: str) -> None:
-        progress(f"bringing up cluster {options.name}: {text}")
-
-    with Fabric(options, progress=say) as fabric:
-        yield fabric.state
 
 
 def _bytes(mib: float) -> int:

@@ -11,15 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from controller.config import Target
 from p4reduce import fabric_options as fabrics
 from p4reduce import output
 from p4reduce.failing import ending_on_signals
 from p4reduce.options import JsonFile
 from p4reduce.runs import is_given, refuse_given
-from topologies import state
-from topologies.fabric import Fabric
-from topologies.options import FabricOptions
 from topologies.state import ClusterState, HostKind, HostState
 
 if TYPE_CHECKING:  # with rich and pydantic, which a mistake need not wait for
@@ -37,8 +33,10 @@ class Other(str, Enum):
     GLOO = "gloo"
 
 
+@fabrics.grouped
 def torch(
     context: typer.Context,
+    *,
     words: Annotated[
         list[str],
         typer.Argument(
@@ -55,13 +53,7 @@ def torch(
             "their names, rank 0's first; all if not given.",
         ),
     ] = "4",
-    rate: fabrics.Rate = "100mbit",
-    uplink_rate: fabrics.UplinkRate = None,
-    spines: fabrics.Spines = 2,
-    leaves: fabrics.Leaves = 2,
-    mtu: fabrics.PathMtu = 4096,
-    switch: fabrics.Switch = Target.EMBEDDED,
-    tls: fabrics.Tls = False,
+    own: fabrics.ItsOwn,
     cluster: fabrics.NameOrCluster = None,
     compare: Annotated[
         Other | None, typer.Option(help="Run it again over Gloo on the same links, and show both.")
@@ -82,11 +74,12 @@ def torch(
         refuse_given(context, fabrics.OF_ITS_OWN, why)
     script = Script.of(words if kind is None else words[1:])
     require_torch()
-    options = None if kind is None else fabrics.of_its_own(context, kind)
+    options = None if kind is None else own.options(context, kind, hosts)
     names = hosts if is_given(context, "hosts") else ""
     backends = [""] if compare is None else ["", compare.value]
     with ending_on_signals(), contextlib.ExitStack() as stack:
-        running = _bring_up(options, cluster, stack)
+        with output.progress() as progress:
+            running = stack.enter_context(fabrics.running(options, cluster, progress))
         chosen = running.hosts if options is not None else _chosen(running, names)
         require_torch([host.name for host in chosen if host.kind is HostKind.ROCE])
         recorded = json is not None or compare is not None
@@ -97,20 +90,6 @@ def torch(
                 progress("taking the fabric down")
                 stack.close()
     _report(rans, json=json)
-
-
-def _bring_up(
-    options: FabricOptions | None, cluster: str | None, stack: contextlib.ExitStack
-) -> ClusterState:
-    """A fabric of its own until `stack` is closed, or the one that runs."""
-    if options is None:
-        return state.running(cluster)
-    with output.progress() as progress:
-        fabric = Fabric(
-            options, progress=lambda text: progress(f"bringing up cluster {options.name}: {text}")
-        )
-        stack.enter_context(fabric)
-    return fabric.state
 
 
 def _chosen(running: ClusterState, names: str) -> list[HostState]:

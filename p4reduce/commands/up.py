@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,8 +11,8 @@ import typer
 from typer.core import TyperGroup
 
 from controller.config import Spread, Target
-from p4reduce.fabric_options import PathMtu, Rate, Switch, Tls, UplinkRate
-from p4reduce.options import parse_host_counts, parse_host_kinds, parse_rate
+from p4reduce import fabric_options as fabrics
+from p4reduce.options import OtherName, parse_host_counts, parse_host_kinds, parse_rate, parse_uplink_rate
 from p4reduce.staying import stay
 from topologies.rack import RackOptions
 from topologies.spine_leaf import SpineLeafOptions
@@ -33,27 +34,60 @@ class UpGroup(TyperGroup):
 app = typer.Typer(no_args_is_help=True, cls=UpGroup, help="Bring a cluster up.")
 
 Name = Annotated[str, typer.Option("--cluster", metavar="NAME", help="Name of the cluster.")]
-Pcap = Annotated[Path | None, typer.Option(metavar="DIR", help="Capture each link into a file in DIR.")]
-DelayMs = Annotated[float, typer.Option(help="Delay of each link (needs netem in the kernel).")]
-Loss = Annotated[float, typer.Option(help="Loss probability of each link (needs netem).")]
-SwitchLoss = Annotated[float, typer.Option(help="Loss probability in the embedded switches' ports.")]
-FaultWires = Annotated[
-    bool,
-    typer.Option(
-        "--fault-wires", help="Put a wire into each link, so that 'fault packets' works with BMv2 too."
-    ),
-]
-Kinds = Annotated[
-    str,
-    typer.Option(
-        "--host-kind",
-        metavar="KIND[,KIND...]",
-        help="emulated, or roce: a machine with Linux's RoCE v2 stack; one for all, or a list.",
-    ),
-]
 Detach = Annotated[bool, typer.Option("--detach", help="Leave it running and return.")]
-Hold = Annotated[bool, typer.Option("--hold", hidden=True)]
-ControllerOptions = Annotated[str, typer.Option("--controller-options", hidden=True)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """The options of both kinds of fabric."""
+
+    mtu: fabrics.PathMtu = 1024
+    switch: fabrics.Switch = Target.EMBEDDED
+    pcap: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Capture each link into a file in DIR.")
+    ] = None
+    delay_ms: Annotated[float, typer.Option(help="Delay of each link (needs netem in the kernel).")] = 0.0
+    loss: Annotated[float, typer.Option(help="Loss probability of each link (needs netem).")] = 0.0
+    switch_loss: Annotated[float, typer.Option(help="Loss probability in the embedded switches' ports.")] = (
+        0.0
+    )
+    fault_wires: Annotated[
+        bool,
+        typer.Option(
+            "--fault-wires", help="Put a wire into each link, so that 'fault packets' works with BMv2 too."
+        ),
+    ] = False
+    host_kind: Annotated[
+        str,
+        typer.Option(
+            "--host-kind",
+            metavar="KIND[,KIND...]",
+            help="emulated, or roce: a machine with Linux's RoCE v2 stack; one for all, or a list.",
+        ),
+    ] = HostKind.EMULATED.value
+    tls: fabrics.Tls = False
+    detach: Detach = False
+    hold: Annotated[bool, typer.Option("--hold", hidden=True)] = False
+    controller_options: Annotated[str, typer.Option("--controller-options", hidden=True)] = "{}"
+
+    def common(self, *, rate: str, hosts: int, spread: Spread | None = None) -> dict[str, Any]:
+        """What a FabricOptions has of it."""
+        controller = json.loads(self.controller_options)
+        if spread is not None:
+            controller["spread"] = spread.value
+        return {
+            "switch": self.switch,
+            "path_mtu": self.mtu,
+            "rate_mbit": parse_rate(rate),
+            "delay_ms": self.delay_ms,
+            "loss": self.loss,
+            "switch_loss": self.switch_loss,
+            "fault_wires": self.fault_wires,
+            "pcap": None if self.pcap is None else self.pcap.absolute(),
+            "tls": self.tls,
+            "host_kinds": parse_host_kinds(self.host_kind, hosts=hosts),
+            "controller_options": controller,
+        }
 
 
 @app.callback()
@@ -62,72 +96,38 @@ def group() -> None:
 
 
 @app.command("rack")
+@fabrics.grouped
 def rack(
     context: typer.Context,
+    *,
     hosts: Annotated[int, typer.Option(min=2, max=32, help="Hosts on the switch.")] = 4,
-    rate: Rate = "none",
-    mtu: PathMtu = 1024,
-    switch: Switch = Target.EMBEDDED,
+    rate: fabrics.Rate = "none",
     cluster: Name = "rack",
-    pcap: Pcap = None,
-    delay_ms: DelayMs = 0.0,
-    loss: Loss = 0.0,
-    switch_loss: SwitchLoss = 0.0,
-    fault_wires: FaultWires = False,
-    host_kind: Kinds = HostKind.EMULATED.value,
-    tls: Tls = False,
-    detach: Detach = False,
-    hold: Hold = False,
-    controller_options: ControllerOptions = "{}",
+    wanted: Wanted,
 ) -> None:
     """A rack: hosts on one switch, with a controller; stays up with a prompt until you leave it."""
-    options = RackOptions(
-        name=cluster,
-        hosts=hosts,
-        switch=switch,
-        path_mtu=mtu,
-        rate_mbit=parse_rate(rate),
-        delay_ms=delay_ms,
-        loss=loss,
-        switch_loss=switch_loss,
-        fault_wires=fault_wires,
-        pcap=_absolute(pcap),
-        tls=tls,
-        host_kinds=parse_host_kinds(host_kind, hosts=hosts),
-        controller_options=json.loads(controller_options),
-    )
-    stay(options, _commands(context), detach=detach, hold=hold)
+    options = RackOptions(name=cluster, hosts=hosts, **wanted.common(rate=rate, hosts=hosts))
+    stay(options, _commands(context), detach=wanted.detach, hold=wanted.hold)
 
 
 @app.command("spine-leaf")
+@fabrics.grouped
 def spine_leaf(
     context: typer.Context,
+    *,
     spines: Annotated[int, typer.Option(min=1, max=4, help="Spines.")] = 2,
     leaves: Annotated[int, typer.Option(min=1, max=8, help="Leaves: the switches of the racks.")] = 2,
     hosts: Annotated[
         str, typer.Option(metavar="N|N,N...", help="Hosts, 2 to 64: in all, or a number for each leaf.")
     ] = "8",
-    rate: Rate = "none",
-    uplink_rate: UplinkRate = None,
-    spread_over: Annotated[
+    rate: fabrics.Rate = "none",
+    uplink_rate: fabrics.UplinkRate = None,
+    spread: Annotated[
         Spread | None,
-        typer.Option(
-            "--spread", help="What takes turns between the spines: jobs, or the messages of each job."
-        ),
+        typer.Option(help="What takes turns between the spines: jobs, or the messages of each job."),
     ] = None,
-    mtu: PathMtu = 1024,
-    switch: Switch = Target.EMBEDDED,
     cluster: Name = "spine-leaf",
-    pcap: Pcap = None,
-    delay_ms: DelayMs = 0.0,
-    loss: Loss = 0.0,
-    switch_loss: SwitchLoss = 0.0,
-    fault_wires: FaultWires = False,
-    host_kind: Kinds = HostKind.EMULATED.value,
-    tls: Tls = False,
-    detach: Detach = False,
-    hold: Hold = False,
-    controller_options: ControllerOptions = "{}",
+    wanted: Wanted,
 ) -> None:
     """Racks whose switches have an uplink to each spine; stays up with a prompt until you leave it."""
     counts = parse_host_counts(hosts, leaves=leaves)
@@ -137,33 +137,18 @@ def spine_leaf(
         spines=spines,
         leaves=leaves,
         hosts=counts,
-        switch=switch,
-        path_mtu=mtu,
-        rate_mbit=parse_rate(rate),
-        uplink_rate_mbit="rate" if uplink_rate is None else parse_rate(uplink_rate),
-        delay_ms=delay_ms,
-        loss=loss,
-        switch_loss=switch_loss,
-        fault_wires=fault_wires,
-        pcap=_absolute(pcap),
-        tls=tls,
-        host_kinds=parse_host_kinds(host_kind, hosts=total),
-        controller_options={
-            **json.loads(controller_options),
-            **({} if spread_over is None else {"spread": spread_over.value}),
-        },
+        uplink_rate_mbit=parse_uplink_rate(uplink_rate),
+        **wanted.common(rate=rate, hosts=total, spread=spread),
     )
-    stay(options, _commands(context), detach=detach, hold=hold)
+    stay(options, _commands(context), detach=wanted.detach, hold=wanted.hold)
 
 
 @app.command(_FILE)
 def file(
     context: typer.Context,
     path: Annotated[Path, typer.Argument(metavar="CLUSTER.yaml", help="A cluster file.")],
-    cluster: Annotated[
-        str | None, typer.Option("--cluster", metavar="NAME", help="Another name than the file's.")
-    ] = None,
-    tls: Tls = False,
+    cluster: OtherName = None,
+    tls: fabrics.Tls = False,
     detach: Detach = False,
 ) -> None:
     """What a cluster file describes, with its jobs created; 'up CLUSTER.yaml' for short.
@@ -182,10 +167,6 @@ def file(
         hold=False,
         prepare=lambda running: create_jobs(running, described),
     )
-
-
-def _absolute(path: Path | None) -> Path | None:
-    return None if path is None else path.absolute()
 
 
 def _commands(context: typer.Context) -> Any:
