@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import ModuleType, TracebackType
-from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar, cast
+from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeAlias, TypeVar, cast, overload
 
 import numpy as np
 
@@ -43,34 +43,56 @@ __all__ = ["Communicator", "RingFallbackWarning"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
-M = TypeVar("M")
 Makes: TypeAlias = "Callable[Concatenate[Communicator, P], Task[T]]"
 
 
-def _waiting(makes: Makes[P, T]) -> Callable[Concatenate[Communicator, P], T]:
-    """The method that runs what another one makes, and waits."""
+class Collective(Protocol[P, T]):
+    """A collective as users call it: it waits; with `async_op` its result is a future's."""
 
-    def method(self: Communicator, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self._execution.now(makes(self, *args, **kwargs))
-
-    return _public(method, makes, "{}", makes.__doc__)
-
-
-def _later(makes: Makes[P, T]) -> Callable[Concatenate[Communicator, P], Future[T]]:
-    """The method that puts what another one makes into the queue."""
-
-    def method(self: Communicator, /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        return self._execution.later(makes(self, *args, **kwargs))
-
-    return _public(method, makes, "Future[{}]", f"`{makes.__name__[1:]}` as a future.", "_async")
+    @overload
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T: ...
+    @overload
+    def __call__(self, *args: Any, async_op: Literal[False], **kwargs: Any) -> T: ...
+    @overload
+    def __call__(self, *args: Any, async_op: Literal[True], **kwargs: Any) -> Future[T]: ...
+    @overload
+    def __call__(self, *args: Any, async_op: bool, **kwargs: Any) -> T | Future[T]: ...
 
 
-def _public(method: M, makes: Callable[..., object], returns: str, doc: str | None, suffix: str = "") -> M:
-    """With the name and the signature that users see."""
-    signature, named, name = inspect.signature(makes), cast("Any", method), makes.__name__[1:] + suffix
-    named.__name__, named.__qualname__, named.__doc__ = name, f"Communicator.{name}", doc
-    inner = signature.return_annotation.removeprefix("Task[").removesuffix("]")
-    named.__signature__ = signature.replace(return_annotation=returns.format(inner))
+class _Method(Protocol[P, T]):
+    def __get__(self, communicator: Communicator, owner: type) -> Collective[P, T]: ...
+
+
+def _collective(makes: Makes[P, T]) -> _Method[P, T]:
+    """The method that runs the task which another one makes: now, or with `async_op` after all before it."""
+
+    def method(self: Communicator, /, *args: Any, async_op: bool = False, **kwargs: Any) -> T | Future[T]:
+        task = makes(self, *args, **kwargs)
+        return self._execution.later(task) if async_op else self._execution.now(task)
+
+    signature, named, name = inspect.signature(makes), cast("Any", method), makes.__name__[1:]
+    result = signature.return_annotation.removeprefix("Task[").removesuffix("]")
+    option = inspect.Parameter("async_op", inspect.Parameter.KEYWORD_ONLY, default=False, annotation="bool")
+    named.__name__, named.__qualname__, named.__doc__ = name, f"Communicator.{name}", makes.__doc__
+    named.__signature__ = signature.replace(
+        parameters=[*signature.parameters.values(), option],
+        return_annotation=f"{result} | Future[{result}]",
+    )
+    return cast("_Method[P, T]", method)
+
+
+def _deprecated(name: str) -> Callable[..., Future[Any]]:
+    """The collective's old asynchronous twin."""
+
+    def method(self: Communicator, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        warnings.warn(
+            f"{name}_async is deprecated and goes with 1.0: call {name}(..., async_op=True)",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        future: Future[Any] = getattr(self, name)(*args, async_op=True, **kwargs)
+        return future
+
     return method
 
 
@@ -80,9 +102,9 @@ class Communicator:
     Every worker has to call the same collectives in the same order, with the same numbers of elements,
     element types, reductions, roots and strategies; where they differ, every worker gets a MismatchError.
     Results have the same bits on all ranks. Calls raise CommunicatorError; after any but a UsageError the
-    communicator is unusable and the job has ended for all. `all_reduce` and its kin wait; `..._async` return
-    a Future and run in the order of the calls; a future's callbacks may call only these. Arrays that are
-    given to `..._async` must not be changed before the future is done.
+    communicator is unusable and the job has ended for all. `all_reduce` and its kin wait. With
+    `async_op=True` they return a Future and run in the order of the calls; a future's callbacks may call them
+    only so, and arrays that are given must not be changed before the future is done.
 
     The controller may move a running job from ring to switch or back, between two collectives: `mode` and
     `mode_reason` tell how the next one will travel, `ready` how the job began. Where it does not or no more
@@ -395,12 +417,16 @@ class Communicator:
         begun = Begun(lambda call, strategy: _of(strategy).barrier(call), np.empty(0))
         return Task("barrier", Reduction.NONE, how, lambda view: begun, lambda result: None)
 
-    all_reduce, all_reduce_async = _waiting(_all_reduce), _later(_all_reduce)
-    reduce, reduce_async = _waiting(_reduce), _later(_reduce)
-    broadcast, broadcast_async = _waiting(_broadcast), _later(_broadcast)
-    all_gather, all_gather_async = _waiting(_all_gather), _later(_all_gather)
-    reduce_scatter, reduce_scatter_async = _waiting(_reduce_scatter), _later(_reduce_scatter)
-    barrier, barrier_async = _waiting(_barrier), _later(_barrier)
+    all_reduce = _collective(_all_reduce)
+    reduce = _collective(_reduce)
+    broadcast = _collective(_broadcast)
+    all_gather = _collective(_all_gather)
+    reduce_scatter = _collective(_reduce_scatter)
+    barrier = _collective(_barrier)
+
+    all_reduce_async, reduce_async = _deprecated("all_reduce"), _deprecated("reduce")
+    broadcast_async, all_gather_async = _deprecated("broadcast"), _deprecated("all_gather")
+    reduce_scatter_async, barrier_async = _deprecated("reduce_scatter"), _deprecated("barrier")
 
     def counters(self) -> Counters:
         """The connection's own counters; over all generations."""

@@ -256,8 +256,8 @@ class Execution:
         """UsageError in a future's callback: what waits there for the queue waits for itself."""
         if threading.get_ident() == self._queue_thread:
             raise UsageError(
-                f"{what}: called in a future's callback, where it would wait for itself; call the _async "
-                f"variant, or call it in another thread"
+                f"{what}: called in a future's callback, where it would wait for itself: call it "
+                f"in another thread, or a collective with async_op=True"
             )
 
     def _note_thread(self) -> None:

@@ -9,12 +9,12 @@ from typing import Any
 class Alone:
     """As much of a Communicator as a group takes."""
 
-    def all_reduce_async(self, array: Any, *args: Any, **kwargs: Any) -> Future[Any]:
+    def all_reduce(self, array: Any, *args: Any, async_op: bool, **kwargs: Any) -> Future[Any]:
         return _done(array)
 
-    reduce_async = broadcast_async = all_gather_async = reduce_scatter_async = all_reduce_async
+    reduce = broadcast = all_gather = reduce_scatter = all_reduce
 
-    def barrier_async(self) -> Future[Any]:
+    def barrier(self, *, async_op: bool) -> Future[Any]:
         return _done(None)
 
     def leave(self, *, timeout_s: float = 0.0) -> None:

@@ -166,7 +166,9 @@ class Group:
         wire = self._wire(tensors, reduction) if wire is None else wire
 
         def call(array: Any) -> Call:
-            return lambda c: c.all_reduce_async(array, reduction, out=array, wire=wire, feedback=feedback)
+            return lambda c: c.all_reduce(
+                array, reduction, out=array, wire=wire, feedback=feedback, async_op=True
+            )
 
         return self._in_place("all_reduce", tensors, self._numbers, call)
 
@@ -177,7 +179,7 @@ class Group:
             return None
 
         def call(array: Any) -> Call:
-            return lambda c: c.reduce_async(array, root, reduction)
+            return lambda c: c.reduce(array, root, reduction, async_op=True)
 
         outputs = tensors if self.rank == root else []
         return self._out_of_place("reduce", tensors, self._numbers, call, [[t] for t in outputs], tensors)
@@ -187,7 +189,7 @@ class Group:
         require_dense(tensors, "broadcast")
 
         def call(array: Any) -> Call:
-            return lambda c: c.broadcast_async(array, root, out=array)
+            return lambda c: c.broadcast(array, root, out=array, async_op=True)
 
         return self._in_place("broadcast", tensors, raw, call)
 
@@ -243,7 +245,7 @@ class Group:
             return None
 
         def call(array: Any) -> Call:
-            return lambda c: c.reduce_scatter_async(array, reduction)
+            return lambda c: c.reduce_scatter(array, reduction, async_op=True)
 
         return self._out_of_place(
             "reduce_scatter", inputs, self._numbers, call, [[t] for t in outputs], outputs
@@ -251,7 +253,7 @@ class Group:
 
     def barrier(self) -> Work:
         """When all are here."""
-        return self._work("barrier", [lambda c: c.barrier_async()], [], Transfer(None))
+        return self._work("barrier", [lambda c: c.barrier(async_op=True)], [], Transfer(None))
 
     # The end
 
@@ -416,7 +418,7 @@ def _default_groups_failure() -> CommunicatorError | None:
 
 
 def _gather(array: Any) -> Call:
-    return lambda c: c.all_gather_async(array)
+    return lambda c: c.all_gather(array, async_op=True)
 
 
 def _epoch(store: dist.Store, size: int) -> int:

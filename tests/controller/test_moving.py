@@ -163,7 +163,7 @@ class Rack:
             while not last:
                 mine = ((np.arange(3000) * (number + 3) + c.rank * 17) % 1000 - 500).astype(dtype)
                 exact = sum((np.arange(3000) * (number + 3) + rank * 17) % 1000 - 500 for rank in range(SIZE))
-                both = [c.all_reduce_async(mine), c.all_reduce_async(mine)]
+                both = [c.all_reduce(mine, async_op=True), c.all_reduce(mine, async_op=True)]
                 for future in both:
                     np.testing.assert_array_equal(future.result(30), np.asarray(exact).astype(dtype))
                 last = int(c.all_reduce(np.full(1, enough.is_set(), np.int32), "max")[0])

@@ -77,7 +77,7 @@ class Made:
         if self.strategy is not None:
             arguments["strategy"] = self.strategy
         what = () if self.elements is None else (self.array(c.rank),)
-        return getattr(c, f"{self.kind}_async" if later else self.kind)(*what, **arguments)
+        return getattr(c, self.kind)(*what, async_op=later, **arguments)
 
     def check(self, result: Any, rank: int, world_size: int) -> None:
         """What rank `rank` got is right."""

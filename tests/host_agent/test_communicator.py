@@ -173,12 +173,12 @@ def test_a_barrier_holds_until_the_last_one_comes(rack: FakeRack) -> None:
 def test_futures_complete_in_the_order_of_the_calls_and_mix_with_waiting_calls(rack: FakeRack) -> None:
     def work(c: Communicator) -> Any:
         done: list[int] = []
-        futures = [c.all_reduce_async(np.full(300, i, np.int32)) for i in range(4)]
+        futures = [c.all_reduce(np.full(300, i, np.int32), async_op=True) for i in range(4)]
         for i, future in enumerate(futures):
             future.add_done_callback(lambda _, i=i: done.append(i))  # type: ignore[misc]
         last = c.all_reduce(np.full(3, 100, np.int32))
-        c.barrier_async().result(20)
-        root = c.reduce_async(np.ones(2, np.int32), root=0).result(20)
+        c.barrier(async_op=True).result(20)
+        root = c.reduce(np.ones(2, np.int32), root=0, async_op=True).result(20)
         return [int(f.result(20)[0]) for f in futures], done, int(last[0]), root is None
 
     for rank, (values, done, last, nothing) in enumerate(rack.run(work)):
@@ -186,6 +186,33 @@ def test_futures_complete_in_the_order_of_the_calls_and_mix_with_waiting_calls(r
         assert done == [0, 1, 2, 3]
         assert last == 300
         assert nothing == (rank != 0)
+
+
+def test_the_old_names_of_asynchronous_collectives_work_and_name_the_new_ones(rack: FakeRack) -> None:
+    ones = np.ones(3, np.int32)
+    given: dict[str, tuple[Any, ...]] = {
+        "all_reduce": (ones, "max"),
+        "reduce": (ones, 1),
+        "broadcast": (ones, 2),
+        "all_gather": (ones,),
+        "reduce_scatter": (ones,),
+        "barrier": (),
+    }
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for c in rack.communicators:
+            futures = [getattr(c, f"{name}_async")(*words) for name, words in given.items()]
+    again = [getattr(c, name)(*words, async_op=True) for name, words in given.items()]
+    rack.run(
+        lambda other: None if other is c else [getattr(other, name)(*words) for name, words in given.items()]
+    )
+    for old, new in zip(futures, again, strict=True):
+        np.testing.assert_array_equal(old.result(20), new.result(20))
+    told = [str(warning.message) for warning in caught if warning.category is DeprecationWarning]
+    assert len(told) == 3 * len(given)
+    for name, text in zip(given, told, strict=False):
+        assert f"{name}_async is deprecated" in text
+        assert f"{name}(..., async_op=True)" in text
 
 
 def test_a_strategy_can_be_chosen_per_call_and_both_give_the_same_integers() -> None:
@@ -363,7 +390,7 @@ def test_no_result_is_returned_before_the_worker_is_known_to_belong(monkeypatch:
 
     monkeypatch.setattr(FakeMembership, "confirm", confirm)
     rack = FakeRack(2)
-    futures = [c.all_reduce_async(ramp(c.rank)) for c in rack.communicators]
+    futures = [c.all_reduce(ramp(c.rank), async_op=True) for c in rack.communicators]
     futures[1].result(20)
     assert not wait(futures[:1], timeout=0.2).done
     known.set()
@@ -391,7 +418,7 @@ def test_a_worker_that_was_given_up_hears_it_while_it_waits_for_that(
         return membership.rank == 1
 
     monkeypatch.setattr(FakeMembership, "confirm", confirm)
-    futures = [c.all_reduce_async(ramp(c.rank)) for c in rack.communicators]
+    futures = [c.all_reduce(ramp(c.rank), async_op=True) for c in rack.communicators]
     assert asked.wait(20)
     if how == "leaving":
         leaving = threading.Thread(target=rack.communicators[0].leave)
@@ -419,12 +446,12 @@ def test_what_has_run_lets_go_of_its_array() -> None:
 def test_what_is_cancelled_lets_go_of_its_array() -> None:
     rack = FakeRack(2)
     c = rack.communicators[0]
-    first = c.all_reduce_async(ramp(0))  # waits for the other rank
+    first = c.all_reduce(ramp(0), async_op=True)  # waits for the other rank
     arrays = []
     for _ in range(3):
         array = ramp(0).copy()
         arrays.append(weakref.ref(array))
-        future = c.all_reduce_async(array)
+        future = c.all_reduce(array, async_op=True)
         assert future.cancel()
         del array, future
     rack.communicators[1].all_reduce(ramp(1))
@@ -471,7 +498,7 @@ def test_the_end_of_the_job_interrupts_whoever_waits_and_whoever_comes_later() -
 
 def test_queued_futures_fail_with_the_job() -> None:
     rack = FakeRack(2)
-    futures = [rack.communicators[0].all_reduce_async(ramp(0)) for _ in range(3)]
+    futures = [rack.communicators[0].all_reduce(ramp(0), async_op=True) for _ in range(3)]
     rack.controller.end("controller was asked to delete the job")
     for future in futures:
         with pytest.raises(JobEndedError, match="delete the job"):
@@ -544,12 +571,12 @@ def test_a_waiting_call_in_a_callback_is_refused_and_an_async_one_is_not() -> No
                     call()
                 except UsageError as error:
                     errors.append(error)
-            second.set_result(c.all_reduce_async(np.ones(1, np.int32)))
+            second.set_result(c.all_reduce(np.ones(1, np.int32), async_op=True))
 
         def hold(_: Future[Any]) -> None:
             gate.wait(20)
 
-        first = c.barrier_async()
+        first = c.barrier(async_op=True)
         first.add_done_callback(hold)
         first.add_done_callback(callback)
         gate.set()
@@ -611,7 +638,7 @@ def test_an_interrupt_while_waiting_for_the_queue_ends_the_collective(
         if running:
             patch.setattr(c._execution, "_queued", 1)  # as if the one before had just ended
         else:
-            c.all_reduce_async(ramp(0))
+            c.all_reduce(ramp(0), async_op=True)
         with pytest.raises(KeyboardInterrupt):
             c.all_reduce(ramp(0), out=np.zeros(1000, np.float32))
     assert link.aborted is not None
@@ -627,7 +654,7 @@ def test_an_interrupt_while_leaving_waits_for_the_queue_ends_the_job_and_closes(
 ) -> None:
     rack = FakeRack(2)
     c = rack.communicators[0]
-    pending = c.all_reduce_async(ramp(0))
+    pending = c.all_reduce(ramp(0), async_op=True)
     shutdown = ThreadPoolExecutor.shutdown
 
     def interrupted(self: ThreadPoolExecutor, **how: Any) -> None:

@@ -88,7 +88,7 @@ stopped = pytest.mark.parametrize("stop", [held, cut], ids=["held", "cut"])
 def test_a_job_that_ends_meanwhile_ends_for_all(pool: ThreadPoolExecutor, stop: Stop) -> None:
     rack = FakeRack(2)
     waiting = pool.submit(rack.communicators[0].all_reduce, ONES)
-    queued = rack.communicators[0].barrier_async()
+    queued = rack.communicators[0].barrier(async_op=True)
     stop(rack)
     later = pool.submit(rack.communicators[1].all_reduce, ONES)
     rack.controller.end("rank 1 died", 1)
@@ -168,7 +168,7 @@ def test_every_sum_is_exact_while_a_job_moves_there_and_back(
     def work(c: Communicator) -> int:
         number, last = 0, 0
         while not last:
-            futures = [c.all_reduce_async(values(c.rank, number + i, dtype)) for i in range(3)]
+            futures = [c.all_reduce(values(c.rank, number + i, dtype), async_op=True) for i in range(3)]
             for i, future in enumerate(futures):
                 np.testing.assert_array_equal(future.result(30), exact(number + i, dtype, [0, 1, 2]))
             number += 3
@@ -223,7 +223,7 @@ def test_a_collective_that_was_called_before_the_move_travels_as_it_is_when_it_s
     """Its strategy is that of its number on all workers, however early one of them called it."""
     rack = FakeRack(2, mode=Mode.RING, reason="no room")
     first = rack.communicators[0]
-    early: list[Future[Any]] = [first.all_reduce_async(np.full(9, i, np.int32)) for i in range(4)]
+    early: list[Future[Any]] = [first.all_reduce(np.full(9, i, np.int32), async_op=True) for i in range(4)]
     moved = pool.submit(rack.move, Mode.IN_NETWORK)  # rank 1 has started nothing
 
     def late() -> list[int]:
@@ -240,7 +240,7 @@ def test_what_is_queued_when_a_worker_leaves_waits_for_the_move(pool: ThreadPool
     rack = FakeRack(2, mode=Mode.RING, reason="no room")
     rack.controller.say(Pause(1))
     assert rack.controller.gather("paused", 1) == {0: 0, 1: 0}
-    futures = [c.all_reduce_async(np.ones(3, np.int32)) for c in rack.communicators]
+    futures = [c.all_reduce(np.ones(3, np.int32), async_op=True) for c in rack.communicators]
     leaving = [pool.submit(c.leave) for c in rack.communicators]
     rack.controller.say(HoldAt(1, 0))
     rack.controller.gather("held", 1)
@@ -298,7 +298,7 @@ def test_every_sum_is_exact_while_a_job_is_renewed_again_and_again(
         number, last = 0, 0
         while not last:
             arrays = [values(c.rank, number + i, dtype) for i in range(3)]
-            futures = [c.all_reduce_async(array, out=array) for array in arrays]
+            futures = [c.all_reduce(array, out=array, async_op=True) for array in arrays]
             for i, future in enumerate(futures):
                 np.testing.assert_array_equal(future.result(30), exact(number + i, dtype, [0, 1, 2]))
                 arrays[i][...] = 77  # the user goes on with it
@@ -337,7 +337,7 @@ def test_every_sum_is_exact_while_a_job_is_renewed_again_and_again(
 def test_what_is_called_and_queued_during_a_renewal_waits_for_it(pool: ThreadPoolExecutor) -> None:
     rack = FakeRack(2)
     rack.begin_renewal("switch l1 has restarted")
-    futures = [c.all_reduce_async(ONES) for c in rack.communicators]
+    futures = [c.all_reduce(ONES, async_op=True) for c in rack.communicators]
     called = [pool.submit(c.all_reduce, ONES) for c in rack.communicators]
     standings = rack.gather_standings()
     assert not any(future.done() for future in [*futures, *called])
@@ -436,7 +436,7 @@ def test_the_next_call_warns_of_the_ring_where_it_stands_once_a_worker() -> None
     rack.renew(Mode.RING, "switch l1 is away")
     calls = [
         lambda c: c.all_reduce(ONES),
-        lambda c: c.all_reduce_async(ONES).result(20),
+        lambda c: c.all_reduce(ONES, async_op=True).result(20),
         lambda c: c.barrier(),
     ]
     with warnings.catch_warnings(record=True) as caught:
@@ -456,7 +456,7 @@ def test_the_next_call_warns_of_the_ring_where_it_stands_once_a_worker() -> None
     rack.renew(Mode.RING, "switch l1 is away again")
     eventually(lambda: all(c.mode is Mode.RING for c in rack.communicators))
     with pytest.warns(RingFallbackWarning, match="away again"):
-        rack.run(lambda c: c.barrier_async().result(20))
+        rack.run(lambda c: c.barrier(async_op=True).result(20))
 
 
 def renewed(rack: FakeRack, generation: int) -> bool:
@@ -561,9 +561,9 @@ def test_roots_are_workers_not_numbers(pool: ThreadPoolExecutor) -> None:
     rack = FakeRack(4)
     alive = [rack.communicators[rank] for rank in (0, 2, 3)]
     rack.die(1)
-    from_2 = [c.broadcast_async(np.full(4, c.rank, np.int32), root=2) for c in alive]
-    to_3 = [c.reduce_async(np.full(4, c.rank, np.int32), root=3) for c in alive]
-    from_1 = [c.broadcast_async(np.full(4, c.rank, np.int32), root=1) for c in alive]
+    from_2 = [c.broadcast(np.full(4, c.rank, np.int32), root=2, async_op=True) for c in alive]
+    to_3 = [c.reduce(np.full(4, c.rank, np.int32), root=3, async_op=True) for c in alive]
+    from_1 = [c.broadcast(np.full(4, c.rank, np.int32), root=1, async_op=True) for c in alive]
     rack.renew(reason="rank 1 died", lost=[1])
     assert [f.result(30).tolist() for f in from_2] == [[2] * 4] * 3
     results = [f.result(30) for f in to_3]

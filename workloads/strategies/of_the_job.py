@@ -23,7 +23,7 @@ class JobReducer:
 
     def start(self, array: NDArray[Any]) -> Future[Any]:
         """Sum `array` over all ranks, in place."""
-        return self._communicator.all_reduce_async(array, out=array, **self._how)
+        return self._communicator.all_reduce(array, out=array, **self._how, async_op=True)
 
     def sum(self, array: NDArray[Any]) -> None:
         """As `start`, and wait."""
@@ -31,7 +31,7 @@ class JobReducer:
 
     def barrier(self) -> None:
         """Return when all ranks have called it."""
-        self._communicator.barrier_async().result()
+        self._communicator.barrier(async_op=True).result()
 
     def reference(self, racks: Racks) -> Reference:
         """What its sums have to be, bit for bit."""

@@ -54,7 +54,7 @@ class ParameterServer(PairsReducer):
             if step >= behind:
                 _add(rows, step - behind, flying.popleft())
             outgoing = rows[step - behind] if step >= behind else nothing
-            flying.append([worker.all_gather_async(outgoing) for worker in workers])
+            flying.append([worker.all_gather(outgoing, async_op=True) for worker in workers])
         for exchange in flying:  # the last sums are on their way
             for future in exchange:
                 future.result()
@@ -64,7 +64,7 @@ class ParameterServer(PairsReducer):
         nothing = np.zeros_like(rows[0])
         flying: deque[Future[NDArray[Any]]] = deque()
         for step in range(len(rows) + behind):
-            flying.append(server.all_gather_async(rows[step] if step < len(rows) else nothing))
+            flying.append(server.all_gather(rows[step] if step < len(rows) else nothing, async_op=True))
             if len(flying) > behind:
                 _take(rows, step - behind, flying.popleft(), behind)
         for place, future in enumerate(flying, start=len(rows)):

@@ -182,13 +182,13 @@ def test_in_their_own_memory() -> None:
     class Watched(Ranks):
         def join(self, *args: Any, **asked: Any) -> Any:
             communicator = super().join(*args, **asked)
-            real = communicator.all_reduce_async
+            real = communicator.all_reduce
 
-            def all_reduce_async(array: Any, *more: Any, **how: Any) -> Any:
+            def all_reduce(array: Any, *more: Any, **how: Any) -> Any:
                 seen.extend([array.ctypes.data, how["out"].ctypes.data])
                 return real(array, *more, **how)
 
-            communicator.all_reduce_async = all_reduce_async  # type: ignore[method-assign]
+            communicator.all_reduce = all_reduce  # type: ignore[assignment]
             return communicator
 
     tensors = [torch.ones(1000), torch.ones(1000)]

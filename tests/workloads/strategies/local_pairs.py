@@ -25,11 +25,9 @@ class LocalPair:
         self._incoming = incoming
         self._queue = ThreadPoolExecutor(max_workers=1)
 
-    def all_gather_async(self, array: Array) -> Future[Array]:
-        return self._queue.submit(self._gather, array.copy())
-
-    def all_gather(self, array: Array) -> Array:
-        return self.all_gather_async(array).result()
+    def all_gather(self, array: Array, *, async_op: bool = False) -> Array | Future[Array]:
+        future = self._queue.submit(self._gather, array.copy())
+        return future if async_op else future.result()
 
     def reduce_scatter(self, array: Array) -> Array:
         half = array.size // 2
