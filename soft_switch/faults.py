@@ -13,10 +13,12 @@ from ctypes import c_double, c_int64, c_uint32, c_uint64
 from dataclasses import asdict, dataclass, fields
 from enum import Enum
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from soft_switch import native_api as api
 from soft_switch.errors import FaultError
+
+Rule = TypeVar("Rule", bound="FaultRule")
 
 DIRECTIONS: Final = ("in", "out")
 WORD_MASK: Final = (1 << 64) - 1
@@ -134,7 +136,7 @@ class FaultRule:
                 known = ", ".join(member.value for member in kind)
                 what = "kind of fault" if name == "kind" else "kind of packet"
                 raise FaultError(f"{value!r} is no {what}, there are {known}") from None
-        for field in fields(self):
+        for field in fields(FaultRule):
             value = getattr(self, field.name)
             if field.name in ("kind", "packets") or (value is None and field.default is None):
                 continue
@@ -183,7 +185,7 @@ class FaultRule:
                 )
 
     @classmethod
-    def decode(cls, raw: Any) -> FaultRule:
+    def decode(cls: type[Rule], raw: Any) -> Rule:
         """From what `encode` made; FaultError where it is something else."""
         if not isinstance(raw, Mapping):
             raise FaultError(f"{raw!r} is no fault: give an object with its fields")

@@ -20,7 +20,7 @@ from soft_switch.errors import FaultError
 from topologies import disk, namespaces, state, wires
 from topologies.controlling import wait_for_controller
 from topologies.errors import TopologyError
-from topologies.packet_faults import WIRES, PacketFault, Place, decode, places
+from topologies.packet_faults import WIRES, PacketFault, Place, places
 from topologies.processes import ProcessId, terminate, wait_until
 from topologies.starting import last_words
 from topologies.state import ClusterState, SwitchState
@@ -59,7 +59,7 @@ class ClusterFaults:
                         _ask(cluster, at, {"do": "clear", "number": number})
                 raise
             record["next"] = number + 1
-            record["faults"][str(number)] = asdict(fault)
+            record["faults"][str(number)] = fault.encode()
             return int(number)
 
     def faults(self) -> list[tuple[int, PacketFault, int]]:
@@ -75,7 +75,7 @@ class ClusterFaults:
                     for rule in _ask(cluster, at, {"do": "list"}):
                         struck[rule["number"]] = struck.get(rule["number"], 0) + rule["struck"]
             return [
-                (int(number), decode(raw), struck.get(int(number), 0))
+                (int(number), PacketFault.decode(raw), struck.get(int(number), 0))
                 for number, raw in record["faults"].items()
             ]
 
@@ -88,7 +88,7 @@ class ClusterFaults:
                 raise TopologyError(f"cluster {cluster.name} has no packet fault {number}, {there}")
             chosen = list(known) if number is None else [str(number)]
             for one in chosen:
-                for at in _by_switch(places(cluster, decode(known[one]))):
+                for at in _by_switch(places(cluster, PacketFault.decode(known[one]))):
                     if _was_killed(cluster, at):
                         continue
                     with contextlib.suppress(_UnknownFaultError):
@@ -159,7 +159,7 @@ class ClusterFaults:
                 _wait_for_switch(cluster.switch(name))
             with self._record(cluster) as record:
                 for number, raw in record["faults"].items():
-                    fault = decode(raw)
+                    fault = PacketFault.decode(raw)
                     chosen = _by_switch(places(cluster, fault)).get(name, [])
                     if chosen:
                         _add(cluster, name, chosen, fault, int(number))
@@ -261,7 +261,7 @@ def recorded(cluster: ClusterState) -> list[tuple[int, PacketFault]]:
     """The packet faults that there are, without waiting for anybody who changes them."""
     try:
         known = json.loads((cluster.directory / _RECORD).read_text())["faults"]
-        return [(int(number), decode(raw)) for number, raw in known.items()]
+        return [(int(number), PacketFault.decode(raw)) for number, raw in known.items()]
     except (OSError, ValueError, KeyError, TypeError):  # none yet, or another version's
         return []
 
@@ -286,7 +286,7 @@ def _add(cluster: ClusterState, at: str, chosen: list[Place], fault: PacketFault
                 "do": "add",
                 "number": number,
                 "places": [{"port": place.port, "direction": place.direction}],
-                "fault": fault.rule(link=place.link, way=place.direction).encode(),
+                "fault": fault.at(place).encode(),
             },
         )
 

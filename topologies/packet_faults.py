@@ -7,13 +7,13 @@ What a host sends comes in there, so "to-switch" is inward and "to-host" outward
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
 from typing import Any, Final, NamedTuple
 
 from controller.config import Target
 from soft_switch.errors import FaultError
-from soft_switch.faults import TREE_PACKETS, FaultKind, FaultRule, Packets
+from soft_switch.faults import TREE_PACKETS, FaultRule, Packets
 from topologies.errors import TopologyError, UnsupportedError
 from topologies.state import ClusterState
 
@@ -35,43 +35,30 @@ _SPREAD: Final = 0x9E3779B97F4A7C15
 
 
 @dataclass(frozen=True, kw_only=True)
-class PacketFault:
-    """What happens to which packets of a link. TopologyError where it makes no sense.
+class PacketFault(FaultRule):
+    """A rule for the packets of a link. TopologyError where it makes no sense.
 
     `link`: "h1" or "h1:s1" (a host's link), "l1:s2", or "*" (all). `direction`: "to-switch" or "to-host" of
-    hosts' links, "a-to-b" or "b-to-a" of a:b, "both". The rest as in `soft_switch.faults.FaultRule`; each
-    link and direction counts, and throws its dice, for itself.
+    hosts' links, "a-to-b" or "b-to-a" of a:b, "both". Each link and direction counts, and throws its dice,
+    for itself.
     """
 
     link: str
     direction: str = BOTH
-    kind: str
-    probability: float = 1.0
-    packets: str = "any"
-    message: int | None = None
-    psn: int | None = None
-    qpn: int | None = None
-    skip: int = 0
-    count: int | None = None
-    delay_ms: float = 0
-    copies: int = 1
-    bits: int = 1
-    seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, kind in (("kind", FaultKind), ("packets", Packets)):
-            value = getattr(self, name)
-            if isinstance(value, kind):
-                object.__setattr__(self, name, value.value)
         if self.direction not in DIRECTIONS:
             raise TopologyError(f"{self.direction!r} is no direction, there are {', '.join(DIRECTIONS)}")
-        self.rule()
+        try:
+            super().__post_init__()
+        except FaultError as error:
+            raise TopologyError(str(error)) from error
 
     def __str__(self) -> str:
         where = "all links" if self.link == ALL else f"link {self.link}"
         way = "both directions" if self.direction == BOTH else self.direction
-        meant = ", ".join(words for words in (f"{self.packets} packets", self.which) if words)
-        return f"{self.kind} on {where}, {way}: {meant}{f' ({self.how})' if self.how else ''}"
+        meant = ", ".join(words for words in (f"{self.packets.value} packets", self.which) if words)
+        return f"{self.kind.value} on {where}, {way}: {meant}{f' ({self.how})' if self.how else ''}"
 
     @property
     def which(self) -> str:
@@ -91,15 +78,17 @@ class PacketFault:
         words += [f"{self.bits} bits"] if self.bits > 1 else []
         return ", ".join(words)
 
-    def rule(self, *, link: str = "", way: str = "") -> FaultRule:
-        """As a port takes it. Chance differs between links and ways."""
-        fields = {name: value for name, value in asdict(self).items() if name not in ("link", "direction")}
-        if link and isinstance(self.seed, int):
-            fields["seed"] = (self.seed * _SPREAD + zlib.crc32(f"{link} {way}".encode())) & _SEED_MASK
-        try:
-            return FaultRule.decode(fields)
-        except FaultError as error:
-            raise TopologyError(str(error)) from error
+    def encode(self) -> dict[str, Any]:
+        """For JSON."""
+        return {"link": self.link, "direction": self.direction, **super().encode()}
+
+    def at(self, place: Place) -> FaultRule:
+        """As that port takes it. Chance differs between links and ways."""
+        rule = {field.name: getattr(self, field.name) for field in fields(FaultRule)}
+        rule["seed"] = (
+            self.seed * _SPREAD + zlib.crc32(f"{place.link} {place.direction}".encode())
+        ) & _SEED_MASK
+        return FaultRule(**rule)
 
 
 class Place(NamedTuple):
@@ -124,11 +113,12 @@ def places(cluster: ClusterState, fault: PacketFault) -> list[Place]:
             f"no link {fault.link!r} has a direction {fault.direction}: hosts' links have "
             f"{' and '.join(HOST_DIRECTIONS)}, links between switches {' and '.join(SWITCH_DIRECTIONS)}"
         )
-    ways, where = _WAYS.get(Packets(fault.packets), (DIRECTIONS, ""))
+    ways, where = _WAYS.get(fault.packets, (DIRECTIONS, ""))
     found = [place for place in there if place.way in ways]
     if not found:
         raise TopologyError(
-            f"{fault.packets} packets are never on link {fault.link}, {fault.direction}: they are {where}"
+            f"{fault.packets.value} packets are never on link {fault.link}, {fault.direction}: "
+            f"they are {where}"
         )
     for place in found:
         _require(cluster, place)
@@ -174,8 +164,3 @@ def _require(cluster: ClusterState, place: Place) -> None:
             f"switch {place.at} is BMv2, which has no faults to inject: bring the cluster up with "
             "--fault-wires, which puts a wire that has them into every link"
         )
-
-
-def decode(raw: Mapping[str, Any]) -> PacketFault:
-    """From what `asdict` made of one."""
-    return PacketFault(**raw)

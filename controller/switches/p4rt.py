@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -47,8 +48,11 @@ _OPTIONS = [
     ("grpc.enable_http_proxy", 0),
     ("grpc.use_local_subchannel_pool", 1),  # a retry connects at once, not after another channel's backoff
 ]
-# gRPC's words for a server that speaks HTTP/1
-_HTTP_1 = ("Failed parsing HTTP/2", "http1.x server")
+_HTTP_1 = re.compile(r"Failed parsing HTTP/2|http1\.x server")  # gRPC's
+# simple_switch_grpc lets any device id become primary, and fails when that shall get a program: "Error when
+# trying to assign device"
+_NO_DEVICE = re.compile(r"assign device")
+_ELECTION_ID_TAKEN = re.compile(r"election id already", re.IGNORECASE)
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 
@@ -423,9 +427,9 @@ class P4RuntimeClient:
         return self._of_status(error.code(), details, what)
 
     def _of_status(self, code: grpc.StatusCode, details: str, what: str) -> SwitchError:
-        """The exception for a status; the texts quoted are simple_switch_grpc's and gRPC's."""
+        """The exception for a status; where that leaves it open, for the words of switches that we know."""
         said = f" ({plainly(details)})" if details else ""
-        if code is grpc.StatusCode.UNAVAILABLE and any(text in details for text in _HTTP_1):
+        if code is grpc.StatusCode.UNAVAILABLE and _HTTP_1.search(details):
             return SwitchUnreachableError(
                 f"{self.label} is no P4Runtime switch: an HTTP server answers there; check the port"
             )
@@ -443,13 +447,11 @@ class P4RuntimeClient:
                 f"there{said}; check the port",
                 code=code,
             )
-        # simple_switch_grpc lets any device id become primary, and fails when that shall get a program:
-        # "Error when trying to assign device"
-        if "assign device" in details or (code is grpc.StatusCode.NOT_FOUND and "device" in details):
+        if _NO_DEVICE.search(details) or (code is grpc.StatusCode.NOT_FOUND and "device" in details):
             return SwitchError(
                 f"{self.label} has no device id {self._device_id}{said}", code=grpc.StatusCode.NOT_FOUND
             )
-        if "election id already" in details.lower():
+        if _ELECTION_ID_TAKEN.search(details):
             return ElectionIdTakenError(f"{self.label}: another controller has our election id{said}")
         if code is grpc.StatusCode.PERMISSION_DENIED:
             return NotPrimaryError(f"{self.label}: another controller is primary{said}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from enum import Enum
 from typing import Annotated, Any
 
@@ -130,9 +129,9 @@ def packets(
     fault = PacketFault(
         link=link,
         direction=str(direction.value),
-        kind=kind.value,
+        kind=kind,
         probability=probability,
-        packets=which.value,
+        packets=which,
         message=message,
         psn=psn,
         qpn=qpn,
@@ -145,7 +144,7 @@ def packets(
     )
     number = ClusterFaults(running).add(fault)
     if json:
-        output.say_json({"number": number, **asdict(fault)})
+        output.say_json({"number": number, **fault.encode()})
     else:
         output.say(f"fault {number}: {fault}; 'p4reduce fault clear {number}' ends it")
 
@@ -155,7 +154,7 @@ def show(cluster: ClusterOption = None, json: JsonFlag = False) -> None:
     """The packet faults there are, and how many packets each has struck."""
     rows: list[dict[str, Any]] = []
     for number, fault, struck in ClusterFaults(state.running(cluster)).faults():
-        row = {"number": number, **asdict(fault), "struck": struck}
+        row = {"number": number, **fault.encode(), "struck": struck}
         rows.append(row if json else {**row, "which": fault.which, "how": fault.how})
     output.show_rows(
         rows, FAULTS, title="packet faults", as_json=json, hint=" ('p4reduce fault packets' begins with one)"

@@ -31,6 +31,7 @@ from p4reduce.doctor import words
 from p4reduce.doctor.diagnosis import diagnose
 from p4reduce.doctor.findings import Diagnosis, Severity
 from p4reduce.doctor.observations import gather
+from soft_switch.faults import FaultKind, Packets
 from tests.e2e.conftest import TARGETS, rack, unique
 from topologies import namespaces, state
 from topologies.fabric import Fabric
@@ -256,7 +257,7 @@ def test_single_packets_that_are_lost_are_repaired(
     running: Fabric, train: Streaming, faults: ClusterFaults, packets: str
 ) -> None:
     way = "to-host" if packets == "result" else "to-switch"
-    faults.add(PacketFault(link="h1", direction=way, kind="loss", packets=packets, count=1))
+    faults.add(PacketFault(link="h1", direction=way, kind=FaultKind.LOSS, packets=Packets(packets), count=1))
     until(running, lambda found: bool(faults.faults()[0][2]))
     lost = "from s1 to h1" if way == "to-host" else "from h1 to s1"
     says = re.compile(rf"packets were lost earlier, and sent again: .*\d+ {lost}")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from controller.api.admin import AdminClient
+from soft_switch.faults import FaultKind, Packets
 from tests.e2e.conftest import all_reduce, joined, rack, unique
 from topologies.fabric import Fabric
 from topologies.faults import ClusterFaults, PacketFault
@@ -113,8 +114,8 @@ def test_stale_duplicates_after_a_slot_was_reused(four: Fabric, team: Team) -> N
             PacketFault(
                 link=link,
                 direction=way,
-                kind="duplicate",
-                packets="send",
+                kind=FaultKind.DUPLICATE,
+                packets=Packets.SEND,
                 message=20,
                 count=16,
                 delay_ms=took_s * 1000 / 3,
@@ -133,7 +134,9 @@ def test_the_psn_wraps_in_the_middle_of_a_message(four: Fabric) -> None:
     """The barrier takes one packet; 39 PSNs later, inside of the third message of 16, is PSN 0."""
     with joined(four, 2, job="wrap", first_psn=PSN_COUNT - 40) as team:
         faults = [
-            PacketFault(link=link, direction=way, kind="loss", packets="middle", psn=psn, count=1)
+            PacketFault(
+                link=link, direction=way, kind=FaultKind.LOSS, packets=Packets.MIDDLE, psn=psn, count=1
+            )
             for link, way in (("h1", "to-switch"), ("h2", "to-host"))
             for psn in (PSN_COUNT - 1, 0)
         ]
@@ -145,11 +148,23 @@ def test_packets_between_switches() -> None:
     with Fabric(options) as running, joined(running, 4, job="tree") as team:
         faults = [
             PacketFault(
-                link="l1:s1", direction="a-to-b", kind="loss", packets="partial", message=20, count=2
+                link="l1:s1",
+                direction="a-to-b",
+                kind=FaultKind.LOSS,
+                packets=Packets.PARTIAL,
+                message=20,
+                count=2,
             ),
             PacketFault(
-                link="s1:l2", direction="a-to-b", kind="loss", packets="tree-result", count=2, skip=99
+                link="s1:l2",
+                direction="a-to-b",
+                kind=FaultKind.LOSS,
+                packets=Packets.TREE_RESULT,
+                count=2,
+                skip=99,
             ),
-            PacketFault(link="l2:s1", kind="duplicate", packets="tree", message=30, count=3, delay_ms=5),
+            PacketFault(
+                link="l2:s1", kind=FaultKind.DUPLICATE, packets=Packets.TREE, message=30, count=3, delay_ms=5
+            ),
         ]
         assert strike(running, team, *faults) == [2, 2, 6]

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from soft_switch.faults import FaultKind
 from tests.e2e.conftest import all_reduce, rack, unique
 from topologies.fabric import Fabric
 from topologies.faults import ClusterFaults, PacketFault
@@ -32,7 +33,7 @@ def team() -> Iterator[Team]:
 def sums_under(cluster: ClusterState, team: Team, loss: float, *, strategy: str, largest: int) -> int:
     """Sums while every link loses packets; how many were lost."""
     faults = ClusterFaults(cluster)
-    number = faults.add(PacketFault(link="*", kind="loss", probability=loss, seed=1))
+    number = faults.add(PacketFault(link="*", kind=FaultKind.LOSS, probability=loss, seed=1))
     try:
         for seed, (dtype, elements) in enumerate(
             (("int32", largest), ("float32", largest // 3), ("float16", 777), ("int32", 1))

@@ -12,6 +12,7 @@ import pytest
 
 from controller.api.admin import AdminClient
 from p4reduce import cli
+from soft_switch.faults import FaultKind, Packets
 from tests.e2e.conftest import all_reduce
 from tests.p4reduce.clusters import Traces, must, ready
 from topologies import disk, state
@@ -162,7 +163,10 @@ def anew(cluster: ClusterState, fault: Commands) -> None:
     fault.do("switch", "restart", "s1")
     assert not state.running(cluster.name).switch("s1").killed
     [kept] = ClusterFaults(cluster).faults()
-    assert kept[1:] == (PacketFault(link="h1", kind="loss", direction="to-host", packets="nak"), 0)
+    assert kept[1:] == (
+        PacketFault(link="h1", kind=FaultKind.LOSS, direction="to-host", packets=Packets.NAK),
+        0,
+    )
     fault.do("controller", "restart")
     assert wait_until(lambda: connected(cluster), timeout_s=PATIENCE_S)
     with joined(cluster, job="anew") as team:
@@ -181,13 +185,29 @@ def test_wires_for_bmv2(name: str) -> None:
         request: dict[str, Any] = {**REQUEST, "elements": 20_003}
         faults = ClusterFaults(cluster)
         aimed = [
-            PacketFault(link="h1", direction="to-switch", kind="loss", packets="first", count=1, skip=2),
-            PacketFault(link="h2", direction="to-host", kind="loss", packets="result", count=1, skip=3),
-            PacketFault(link="h3", direction="to-host", kind="corrupt", packets="middle", count=1, skip=3),
             PacketFault(
-                link="h1", direction="to-host", kind="duplicate", packets="send", count=3, delay_ms=2
+                link="h1", direction="to-switch", kind=FaultKind.LOSS, packets=Packets.FIRST, count=1, skip=2
             ),
-            PacketFault(link="h2", kind="reorder", packets="send", count=2, skip=9),
+            PacketFault(
+                link="h2", direction="to-host", kind=FaultKind.LOSS, packets=Packets.RESULT, count=1, skip=3
+            ),
+            PacketFault(
+                link="h3",
+                direction="to-host",
+                kind=FaultKind.CORRUPT,
+                packets=Packets.MIDDLE,
+                count=1,
+                skip=3,
+            ),
+            PacketFault(
+                link="h1",
+                direction="to-host",
+                kind=FaultKind.DUPLICATE,
+                packets=Packets.SEND,
+                count=3,
+                delay_ms=2,
+            ),
+            PacketFault(link="h2", kind=FaultKind.REORDER, packets=Packets.SEND, count=2, skip=9),
         ]
         for fault in aimed:
             faults.add(fault)

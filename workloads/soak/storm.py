@@ -49,7 +49,7 @@ class Weather:
         self._wait(step.pause_s)
 
     def _packets(self, step: Step) -> None:
-        fault = PacketFault(link=step.target, kind=step.kind, **step.arguments)
+        fault = PacketFault.decode({"link": step.target, "kind": step.kind, **step.arguments})
         try:
             number = self._faults.add(fault)
         except TopologyError:
