@@ -12,6 +12,7 @@ well.
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -23,16 +24,18 @@ from rich.console import Console
 from rich.table import Table
 
 from bench import command
-from bench.compare import Race, run
 from bench.process import aggregate
 from bench.rack import bench_on
 from controller.config import Target
 from host_agent.quantisation import BFLOAT16, ELEMENT_TYPES
 from host_agent.transport.native import library
 from host_agent.wire.aggregation import Op
+from topologies.fabric import Fabric
+from topologies.rack import RackOptions
 from topologies.switches import BMV2
 from workloads.allreduce import Request
-from workloads.run_file import LinkBytes, Run
+from workloads.compare import Comparison, compare_on, possible
+from workloads.run_file import LinkBytes, Result
 from workloads.strategies import names
 
 Row = dict[str, Any]
@@ -52,23 +55,25 @@ def races(rounds: int, console: Console) -> Iterator[Row]:
                 strategies = [names.IN_NETWORK, names.RING, names.GLOO]
                 if dtype == "float32":
                     strategies.insert(1, names.IN_NETWORK_16BIT)
-                race = Race(
-                    workers=workers,
-                    bytes=BYTES,
-                    dtype=dtype,
-                    rate_mbit=rate,
-                    rounds=rounds,
-                    strategies=tuple(strategies),
+                compared, _ = possible(strategies, asked=False)
+                comparison = Comparison(bytes=BYTES, strategies=compared, rounds=rounds, dtype=dtype)
+                options = RackOptions(
+                    name=f"bench-{os.getpid()}", hosts=workers, path_mtu=4096, rate_mbit=rate
                 )
-                yield from _rows(run(race, console), rate)
+                with console.status("") as status, Fabric(options, progress=status.update) as rack:
+                    hosts = rack.state.hosts
+                    found = compare_on(rack.state, hosts, comparison, progress=status.update).results
+                yield from _rows(found, dtype, [f"{host.name}:{host.switch}" for host in hosts], rate)
 
 
-def _rows(found: Run, rate: float | None) -> Iterator[Row]:
-    seconds = {result.strategy: result.median_s for result in found.results}
-    for result in found.results:
-        sent = [_most(result.bytes_per_link[f"{host.name}:{host.switch}"]) for host in found.topology.hosts]
+def _rows(
+    results: Sequence[Result], dtype: str, of_hosts: Sequence[str], rate: float | None
+) -> Iterator[Row]:
+    seconds = {result.strategy: result.median_s for result in results}
+    for result in results:
+        sent = [_most(result.bytes_per_link[link]) for link in of_hosts]
         yield {
-            "dtype": found.dtype,
+            "dtype": dtype,
             "workers": result.workers,
             "rate_mbit": rate,
             "strategy": result.strategy,
