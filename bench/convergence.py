@@ -12,7 +12,6 @@ that of the first way in its training than the standard deviation of that one's 
 
 from __future__ import annotations
 
-import importlib.util
 import statistics
 import sys
 import time
@@ -26,6 +25,7 @@ from bench import command
 from bench.accuracy import power_of_ten
 from bench.convergence_figure import figure
 from bench.convergence_training import BATCH, SETTINGS, WORKERS, Setting, Trained, train
+from workloads.strategies.gloo import gloo_missing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,13 +86,9 @@ def judged(rows: Sequence[Row]) -> Iterator[tuple[Row, Verdict | None]]:
 
 def possible(settings: Sequence[Setting]) -> tuple[list[Setting], list[str]]:
     """Those whose libraries are here, and a sentence for each other one."""
-    here = importlib.util.find_spec("torch") is not None
-    skipped = [
-        f"{one.name} is left out: PyTorch is not installed (pip install torch)"
-        for one in settings
-        if one.torch and not here
-    ]
-    return [one for one in settings if here or not one.torch], skipped
+    missing = gloo_missing()
+    skipped = [f"{one.name} is left out: {missing}" for one in settings if one.torch and missing]
+    return [one for one in settings if not (one.torch and missing)], skipped
 
 
 def measure(settings: Sequence[Setting], *, seeds: int, epochs: int | None) -> Iterator[Row]:

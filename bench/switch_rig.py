@@ -104,6 +104,10 @@ class Subject:
         if done.returncode:
             raise SystemExit(f"{self.name}, {stream}: {done.stderr.strip()}")
         report = json.loads(done.stdout)
+        if not report["rounds"]:
+            raise SystemExit(
+                f"{self.name}, {stream}: no packet came through in {seconds:g} s: try more --seconds"
+            )
         self.next_round[stream] = report["next"]
         ports = int.from_bytes(plan[:4], "little")
         return Outcome(

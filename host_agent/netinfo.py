@@ -12,12 +12,9 @@ from typing import Final
 
 from host_agent.errors import InterfaceError
 from host_agent.transport.config import PATH_MTUS
-from host_agent.wire.headers import Bth, IPv4, Udp
-from host_agent.wire.icrc import ICRC_SIZE
+from host_agent.wire.headers import ROCE_OVERHEAD
 
 _LOG = logging.getLogger(__name__)
-# What a RoCE v2 packet adds to its payload, counted as a link's MTU counts (from the IP header on).
-ROCE_OVERHEAD: Final = IPv4.SIZE + Udp.SIZE + Bth.SIZE + ICRC_SIZE
 
 # linux/sockios.h and linux/if.h
 _SIOCGIFFLAGS: Final = 0x8913

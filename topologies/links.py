@@ -10,11 +10,10 @@ from typing import Any, Final
 
 from mininet.link import Intf
 
+from host_agent.wire.headers import ROCE_OVERHEAD
 from topologies.errors import TopologyError, UnsupportedError
 from topologies.namespaces import run, run_inside
 
-# What a RoCE v2 packet adds to its payload from the IP header on: IPv4 20, UDP 8, BTH 12, ICRC 4.
-ROCE_OVERHEAD: Final = 44
 ETHERNET_OVERHEAD: Final = 14
 # rdma_rxe takes 80 bytes off the link's MTU, for any header there could be, before it looks for a path MTU.
 _ROOM_FOR_HEADERS: Final = 128

@@ -61,16 +61,6 @@ class NotAllowedError(ControllerError):
     code = grpc.StatusCode.PERMISSION_DENIED
 
 
-class EndedError(ControllerError):
-    """The job ended. `rank` tells whose doing it was, None: no worker's."""
-
-    code = grpc.StatusCode.ABORTED
-
-    def __init__(self, message: str, *, rank: int | None = None) -> None:
-        super().__init__(message)
-        self.rank = rank
-
-
 class TimedOutError(ControllerError):
     """It took too long; the sentence says what was waited for."""
 

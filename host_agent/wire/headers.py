@@ -226,6 +226,10 @@ class Bth:
         )
 
 
+# What a RoCE v2 packet adds to its payload, counted as a link's MTU counts: from the IP header on.
+ROCE_OVERHEAD: Final = IPv4.SIZE + Udp.SIZE + Bth.SIZE + ICRC_SIZE
+
+
 @value_class(frozen=True)
 class Aeth:
     """ACK extended transport header: syndrome and message sequence number (24 bits)."""
@@ -262,8 +266,6 @@ class RocePacket:
     aeth: Aeth | None = None
     icrc: bytes = field(default=b"", compare=False)
 
-    LEAST = IPv4.SIZE + Udp.SIZE + Bth.SIZE + ICRC_SIZE
-
     def build(self) -> bytes:
         """The frame, with right lengths, IP checksum and ICRC."""
         packet = self._ip_packet()
@@ -294,8 +296,8 @@ class RocePacket:
             raise MalformedPacket(
                 f"IP says {ip.total_length} bytes, UDP {udp.length}, and the frame holds {held}"
             )
-        if ip.total_length < cls.LEAST:
-            raise _cut_short(frame[14:end], cls.LEAST, "a RoCE v2 packet")
+        if ip.total_length < ROCE_OVERHEAD:
+            raise _cut_short(frame[14:end], ROCE_OVERHEAD, "a RoCE v2 packet")
         bth = Bth.unpack(frame[42:54])
         body, found = frame[54 : end - ICRC_SIZE], bytes(frame[end - ICRC_SIZE : end])
         aeth = None

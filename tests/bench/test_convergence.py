@@ -156,7 +156,7 @@ def test_without_pytorch_the_cnn_is_left_out_and_said_to_be(monkeypatch: pytest.
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     settings, skipped = possible(SETTINGS)
     assert [one.name for one in settings] == ["digits network", "huge elements", "opposite pulls"]
-    assert skipped == ["CNN is left out: PyTorch is not installed (pip install torch)"]
+    assert skipped == ["CNN is left out: PyTorch is not installed here: 'make gloo' installs it"]
 
 
 def run(*options: str) -> subprocess.CompletedProcess[str]:

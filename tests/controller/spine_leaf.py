@@ -4,53 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from ipaddress import IPv4Address
 from pathlib import Path
 
 from controller.api.messages import FromController, Moved, Up
-from controller.config import Config, HostConfig, LinkConfig, SwitchConfig
+from controller.config import Config, Spread
 from controller.entries import Entry, TableEntry
 from controller.fabric.flows import UPLINK
 from controller.fabric.routes import ECMP_MEMBER, base_entries
 from controller.jobs.specs import Member
 from controller.orchestration.sessions import Session
+from simulation.network import fabric_config
 from tests.controller import told
 from tests.controller.bench import ControllerBench
 from tests.controller.fake_switch import FakeSwitch
 
 
 def fabric(hosts: Sequence[int] = (2, 2), spines: int = 2, **fields: object) -> Config:
-    """Leaves with so many hosts each, and a link from every leaf to every spine."""
-    leaves = range(1, len(hosts) + 1)
-    switches = [SwitchConfig(name=f"l{n}", device_id=n, address=f"127.0.0.1:{n}") for n in leaves]
-    switches += [
-        SwitchConfig(name=f"s{n}", device_id=100 + n, address=f"127.0.0.1:{100 + n}")
-        for n in range(1, spines + 1)
-    ]
-    names = iter(range(1, sum(hosts) + 1))
-    return replace(
-        Config(
-            switches=tuple(switches),
-            hosts=tuple(
-                HostConfig(
-                    name=f"h{next(names)}",
-                    ip=IPv4Address(f"10.0.{leaf}.{i}"),
-                    mac=f"02:00:00:00:{leaf:02x}:{i:02x}",
-                    switch=f"l{leaf}",
-                    port=i,
-                )
-                for leaf, count in zip(leaves, hosts, strict=True)
-                for i in range(1, count + 1)
-            ),
-            links=tuple(
-                LinkConfig(a=f"l{leaf}", a_port=100 + spine, b=f"s{spine}", b_port=leaf)
-                for leaf in leaves
-                for spine in range(1, spines + 1)
-            ),
-            probe_interval_s=0.0,
-        ),
-        **fields,  # type: ignore[arg-type]
-    )
+    """Leaves with so many hosts each, h1 and so on, and a link from every leaf to every spine."""
+    config = fabric_config(spines, hosts, Spread.JOBS)
+    named = tuple(replace(host, name=f"h{number}") for number, host in enumerate(config.hosts, 1))
+    return replace(config, hosts=named, **{"probe_interval_s": 0.0, **fields})  # type: ignore[arg-type]
 
 
 def member(config: Config, rank: int, host: int, *, qp: int = 0x100, psn: int | None = None) -> Member:

@@ -475,7 +475,7 @@ async def test_a_job_is_not_half_taken_off(b: FabricBench) -> None:
     await b.lose("l1")
     mode, reason = await b.registry.waitlist.take_off(running, "why not")
     assert mode is Mode.IN_NETWORK
-    assert "switch l1 at 127.0.0.1:1 cannot be used" in reason
+    assert "switch l1 at unix:l1 cannot be used" in reason
 
 
 @pytest.mark.parametrize("writes", [0, 1, 2])

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from host_agent.wire.headers import ROCE_OVERHEAD
 from topologies.errors import TopologyError
-from topologies.links import ETHERNET_OVERHEAD, ROCE_OVERHEAD, LinkShape, parse_rate_mbit
+from topologies.links import ETHERNET_OVERHEAD, LinkShape, parse_rate_mbit
 
 _RXE_MAX_HEADER = 80  # RXE_MAX_HDR_LENGTH of the kernel's drivers/infiniband/sw/rxe/rxe_hdr.h
 

@@ -348,9 +348,9 @@ class TestDrain:
     def test_what_cannot_be(self, drain: str, says: str) -> None:
         assert says in only_mistake(f"drain: {drain}")
 
-    @pytest.mark.parametrize("drain", ["[]", "[s1]", "[l1:s2]", "[s2, l1:s2]", "[l1:s2, l2:s2]"])
-    def test_what_can(self, drain: str) -> None:
-        desired(f"drain: {drain}")
+    @pytest.mark.parametrize("drain", [(), ("s1",), ("l1:s2",), ("s2", "l1:s2"), ("l1:s2", "l2:s2")])
+    def test_what_can(self, drain: tuple[str, ...]) -> None:
+        assert desired(f"drain: [{', '.join(drain)}]").drain == frozenset(drain)
 
     def test_racks_that_nothing_joins_are_not_parted(self) -> None:
         """l1 and l3 have no spine in common, whatever is drained."""

@@ -41,11 +41,11 @@ def behind(port: int, ip: int) -> TableEntry:
 def rack_of_l1() -> list[Entry]:
     return [
         Group(1, ((1, 1), (2, 1))),
-        route("10.0.1.1", "next_hop", port=1, src_mac=0x027000010001, dst_mac=0x020000000101),
-        mac(0x020000000101, "to_port", port=1),
+        route("10.0.1.1", "next_hop", port=1, src_mac=0x027000010001, dst_mac=0x02000A000101),
+        mac(0x02000A000101, "to_port", port=1),
         behind(1, 0x0A000101),
-        route("10.0.1.2", "next_hop", port=2, src_mac=0x027000010002, dst_mac=0x020000000102),
-        mac(0x020000000102, "to_port", port=2),
+        route("10.0.1.2", "next_hop", port=2, src_mac=0x027000010002, dst_mac=0x02000A000102),
+        mac(0x02000A000102, "to_port", port=2),
         behind(2, 0x0A000102),
         mac(0xFFFFFFFFFFFF, "flood", group=1),
     ]

@@ -278,7 +278,10 @@ def test_a_program_the_data_plane_refuses(
 
 
 def test_a_large_program_arrives(primary: Controller, with_extra: MakeConfig) -> None:
-    primary.set_config("VERIFY_AND_COMMIT", with_extra(comment="x" * (6 << 20)))
+    config = with_extra(comment="x" * (6 << 20))
+    config.cookie.cookie = 99
+    primary.set_config("VERIFY_AND_COMMIT", config)
+    assert primary.get_config("COOKIE_ONLY").config.cookie.cookie == 99
 
 
 @pytest.mark.parametrize(

@@ -593,8 +593,12 @@ def test_a_batch_goes_on_after_errors(controller: Controller) -> None:
     assert len(read_table(controller, ROUTES)) == 2
 
 
-def test_an_empty_batch(controller: Controller) -> None:
+def test_an_empty_batch_changes_nothing(controller: Controller) -> None:
+    controller.insert(table_entry=route())
+    before = read_table(controller, ROUTES)
     controller.write()
+    assert len(before) == 1
+    assert read_table(controller, ROUTES) == before
 
 
 def test_a_batch_with_very_many_errors_keeps_its_codes(controller: Controller) -> None:
