@@ -20,11 +20,13 @@ from controller.jobs.specs import Phase, Timing
 from controller.orchestration import planning
 from controller.orchestration.adoption import Adoption
 from controller.orchestration.book import Book
+from controller.orchestration.demands import Demands
 from controller.orchestration.engine import Engine
 from controller.orchestration.loading import load
 from controller.orchestration.record import Record, stored
 from controller.orchestration.renewer import Renewer
 from controller.orchestration.sessions import Sessions
+from controller.orchestration.setup import Installer
 from controller.orchestration.switch_manager import SwitchManager
 from controller.orchestration.waitlist import Waitlist
 from controller.slots.admission import tenant_of
@@ -40,7 +42,8 @@ class Registry:
 
     Its parts know those before them, and none knows the registry:
 
-        engine ◄── manager (the switches) ◄── renewer ◄── waitlist, adoption ◄── sessions
+        engine ◄── manager (the switches) ◄── demands (for slots) ◄── installer
+            ◄── renewer ◄── waitlist, adoption ◄── sessions
 
     Not thread-safe: one event loop.
     """
@@ -71,8 +74,10 @@ class Registry:
         self.book = Book()
         self.engine = Engine(clock, interval_s=config.heartbeat_interval_s)
         self.manager = SwitchManager(config, store, switches, self.engine)
-        self.renewer = Renewer(self.manager, self.book, self.timing)
-        self.waitlist = Waitlist(self.manager, self.book, self.renewer)
+        self.demands = Demands(self.manager, self.book)
+        self.installer = Installer(self.manager, self.demands)
+        self.renewer = Renewer(self.manager, self.book, self.installer, self.timing)
+        self.waitlist = Waitlist(self.manager, self.book, self.demands, self.renewer)
         self.adoption = Adoption(self.manager, self.book, self.renewer, self.timing)
         self.sessions = Sessions(self.manager, self.book, self.renewer, self.adoption, self.timing)
         self.switches, self.links = self.manager.switches, self.manager.links
@@ -150,7 +155,7 @@ class Registry:
         job, why = record.job, ""
         tokens = {rank: secrets.token_bytes(_TOKEN_BYTES) for rank in job.seats}
         try:
-            job.plan = plan = await self.manager.installer.set_up(record)
+            job.plan = plan = await self.installer.set_up(record)
             # From here on there is something to take away.
             self.store.save_job(stored(job, plan, record.places.values(), Phase.READY, tokens))
         except (ControllerError, StoreError, sqlite3.Error) as error:

@@ -28,6 +28,7 @@ from controller.orchestration.book import Book
 from controller.orchestration.lost import what_it_lacks
 from controller.orchestration.record import Record, Trouble, stored
 from controller.orchestration.retired import STRAGGLERS_S
+from controller.orchestration.setup import Installer
 from controller.orchestration.switch_manager import SwitchManager
 
 logger = logging.getLogger(__name__)
@@ -39,13 +40,14 @@ _OLD_SLOTS_S = 5.0  # how long a renumbered job waits for the slots that it had,
 class Renewer:
     """`begun`: how many renewals, by cause."""
 
-    def __init__(self, manager: SwitchManager, book: Book, timing: Timing) -> None:
+    def __init__(self, manager: SwitchManager, book: Book, installer: Installer, timing: Timing) -> None:
         self.begun: Counter[Cause] = Counter()
         self._manager = manager
         self._store = manager.store
         self._places = manager.places
         self._engine = manager.engine
         self._book = book
+        self._installer = installer
         # How long an ended job has guards where not all workers are known to know.
         self.guarding_s = timing.patience_s + STRAGGLERS_S
 
@@ -152,13 +154,13 @@ class Renewer:
         planned = job.renewal is not None and job.renewal.cause in PLANNED
         if planned and job.is_rebuilding(number) and job.spec.mode is not Mode.IN_NETWORK:
             draft = Record(job.draft(), installing=True)
-            self._commit(record, draft, self._manager.installer.by_ring(draft.job, why, generation=number))
+            self._commit(record, draft, self._installer.by_ring(draft.job, why, generation=number))
         else:
             self._end(record, why)
 
     async def _plan(self, record: Record, draft: Record, number: int) -> Plan | None:
         """None where the job can only wait."""
-        job, installer, trouble = record.job, self._manager.installer, record.trouble
+        job, installer, trouble = record.job, self._installer, record.trouble
         assert job.plan is not None
         assert job.renewal is not None
         before, cause, reason = job.plan, job.renewal.cause, job.renewal.reason

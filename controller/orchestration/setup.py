@@ -3,34 +3,29 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 
 from controller.api.errors import NoResourcesError, NotPossibleError, UnreachableError
 from controller.api.messages import Mode
-from controller.config import Config
-from controller.database.store import Store
 from controller.fabric.trees import Tree
 from controller.jobs.job import Job
 from controller.jobs.specs import Plan
 from controller.orchestration import planning
-from controller.orchestration.places import Places
+from controller.orchestration.demands import Demands
 from controller.orchestration.record import Record
+from controller.orchestration.switch_manager import SwitchManager
 from controller.switches.updates import SwitchError
 
 logger = logging.getLogger(__name__)
-Shape = Callable[[Job, int, int], tuple[int, int]]
-Admit = Callable[[Job, Plan], None]
 
 
 class Installer:
-    """`shape` has the last word on window and packets; `admit` raises NoResourcesError over a quota."""
+    """Makes plans within the quotas, and has the switches written for them."""
 
-    def __init__(self, config: Config, store: Store, places: Places) -> None:
-        self.shape: Shape = lambda job, window, packets: (window, packets)
-        self.admit: Admit = lambda job, plan: None
-        self._config = config
-        self._store = store
-        self._places = places
+    def __init__(self, manager: SwitchManager, demands: Demands) -> None:
+        self._config = manager.config
+        self._store = manager.store
+        self._places = manager.places
+        self._demands = demands
 
     async def set_up(self, record: Record, *, generation: int | None = None) -> Plan:
         """A plan, and the job's places. NotPossibleError where it must have some but cannot.
@@ -46,7 +41,7 @@ class Installer:
                     record,
                     Tree.of(self._config, job.members),
                     plan,
-                    admit=lambda: self.admit(job, plan),
+                    admit=lambda: self._demands.admit(job, plan),
                 )
                 return plan
             except (NoResourcesError, UnreachableError, SwitchError) as error:
@@ -64,7 +59,7 @@ class Installer:
     ) -> Plan:
         tree = Tree.of(self._config, job.members)
         sizes = planning.sizes(self._config, job.spec, planning.switches_of(tree))
-        window, packets = self.shape(job, *sizes)
+        window, packets = self._demands.shape(job, *sizes)
         generation = self._store.next_generation() if generation is None else generation
         selective, why_not = planning.selective(job.spec, job.members)
         if why_not:

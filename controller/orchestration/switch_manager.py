@@ -18,7 +18,6 @@ from controller.jobs.specs import Member
 from controller.orchestration.engine import Engine
 from controller.orchestration.places import Places
 from controller.orchestration.retired import STRAGGLERS_S
-from controller.orchestration.setup import Installer
 from controller.orchestration.upkeep import Upkeep
 from controller.switches.links import LinkWatch
 from controller.switches.managed_switch import ManagedSwitch
@@ -49,7 +48,6 @@ class SwitchManager:
         )
         self.places = Places(config, store, self.switches, self.links, engine, on_room=self._room)
         self.upkeep = Upkeep(config, self.switches, self.places, self.links, engine)
-        self.installer = Installer(config, store, self.places)
         for switch in switches:
             switch.switch.guards = functools.partial(self.places.guards, switch.name)
             switch.switch.on_found = functools.partial(self._found, switch)

@@ -14,35 +14,25 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from controller.api.errors import ControllerError, NoResourcesError, NotPossibleError
+from controller.api.errors import ControllerError, NotPossibleError
 from controller.api.messages import Mode
 from controller.database.store import StoreError
-from controller.fabric.trees import Tree
 from controller.jobs.effects import Forgotten, Over, Relocate, Stayed, WentOn
-from controller.jobs.job import Job
-from controller.jobs.renewals import PLANNED, Cause
-from controller.jobs.specs import Plan
-from controller.jobs.states import State
-from controller.orchestration import planning
+from controller.jobs.renewals import Cause
 from controller.orchestration.book import Book
+from controller.orchestration.demands import Demands, moves_in
 from controller.orchestration.places import HalfOffError
 from controller.orchestration.record import Queueing, Record
 from controller.orchestration.renewer import Renewer
 from controller.orchestration.switch_manager import SwitchManager
 from controller.slots.admission import (
-    DEFAULT_TENANT,
     Decision,
     Demand,
     Holder,
     Quotas,
     Rooms,
     decide,
-    parse_quotas,
     preempt,
-    shrink,
-    used_by_tenant,
-    why_never,
-    why_over,
 )
 
 logger = logging.getLogger(__name__)
@@ -64,51 +54,24 @@ class Queued:
 
 
 class Waitlist:
-    """`quotas` are in force."""
+    """`look` moves in who can be; `waitlisted` says what a job waits for."""
 
-    def __init__(self, manager: SwitchManager, book: Book, renewer: Renewer) -> None:
-        self.quotas = parse_quotas(manager.config.quotas)
+    def __init__(self, manager: SwitchManager, book: Book, demands: Demands, renewer: Renewer) -> None:
         self._manager = manager
         self._engine = manager.engine
         self._book = book
+        self._demands = demands
         self._renewer = renewer
-        self._made_room_for: Record | None = None
         self._due = self._scheduled = False
         self._looked_at = self._preempting_from = 0.0
         self._standing: tuple[dict[Record, Demand], Decision] | None = None  # until something changes
-        manager.installer.shape = self.shape
-        manager.installer.admit = self.admit
         manager.on_room.append(self.changed)
         manager.engine.on_act.append(self._look_anew)
 
     def set_quotas(self, quotas: Quotas | None) -> None:
         """Other quotas (None: the configuration's). Jobs that have slots keep them."""
-        self.quotas = parse_quotas(self._manager.config.quotas) if quotas is None else quotas
+        self._demands.set_quotas(quotas)
         self.changed()
-
-    # Jobs that are set up
-
-    def shape(self, job: Job, window: int, packets: int) -> tuple[int, int]:
-        """Window and packets a message within the job's quota, where that is possible."""
-        limit = self.quotas.job_limit(_tenant(job))
-        fixed = (job.spec.window is not None, job.spec.message_packets is not None)
-        return shrink(window, packets, limit, fixed=fixed)
-
-    def admit(self, job: Job, plan: Plan) -> None:
-        """NoResourcesError where a new job may not have slots now, or others come before it."""
-        renewal = self._book.job(job.spec.name).job.renewal
-        if renewal is not None and renewal.cause in PLANNED:
-            return  # that was decided when the move began
-        demand = self._demand(job, plan, self._engine.clock())
-        used = used_by_tenant(self._counted())
-        if why := why_never(self.quotas, demand) or why_over(self.quotas, demand, used):
-            raise NoResourcesError(why)
-        if job.spec.mode is Mode.IN_NETWORK:
-            return  # it runs there or not at all: there is no place in the queue for it
-        waiting = [d for d in self._demands().values() if d.key != demand.key]
-        decision = decide(self.quotas, self._rooms(), self._counted(), [*waiting, demand])
-        if demand not in decision.admitted:
-            raise NoResourcesError(decision.reasons[demand.key])
 
     def started(self, record: Record) -> None:
         """A job runs."""
@@ -153,12 +116,12 @@ class Waitlist:
         for record in self._book:
             if record.job.move is None:
                 record.moving_out = None
-        demands = self._demands()
+        demands = self._demands.waiting()
         if not demands:
             return
         by_key = {demand.key: record for record, demand in demands.items()}
-        counted, rooms = self._counted(), self._rooms()
-        decision = decide(self.quotas, rooms, counted, demands.values())
+        counted, rooms = self._demands.counted(), self._demands.rooms()
+        decision = decide(self._demands.quotas, rooms, counted, demands.values())
         for demand in decision.admitted:
             record = by_key[demand.key]
             if not record.job.why_not_move():
@@ -293,17 +256,17 @@ class Waitlist:
     def _preempt(self, rooms: Rooms, by_key: Mapping[int, Record], waiting: Sequence[Demand]) -> None:
         holders = [
             Holder(
-                demand=self._demand(record.job, record.job.plan, record.placed_at),
+                demand=self._demands.of(record.job, record.job.plan, record.placed_at),
                 regions={name: place.region for name, place in record.places.items()},
                 movable=not self._why_stays(record),
             )
             for record in self._book
             if record.job.live and record.places and record.job.plan is not None
         ]
-        found = preempt(self.quotas, rooms, holders, waiting)
+        found = preempt(self._demands.quotas, rooms, holders, waiting)
         if found is None:
             return
-        self._made_room_for = by_key[found.demand.key]
+        self._demands.made_room_for = by_key[found.demand.key]
         reason = (
             f"moved out for job {found.demand.name} of tenant {found.demand.tenant}, which is below its share"
         )
@@ -325,9 +288,9 @@ class Waitlist:
     def waitlisted(self, record: Record) -> Queued | None:
         """What a job waits for; None where it does not."""
         if self._standing is None:
-            demands = self._demands(ready_only=False)
-            still = [demand for record, demand in demands.items() if not _moves_in(record.job)]
-            decision = decide(self.quotas, self._rooms(), self._counted(), still)
+            demands = self._demands.waiting(ready_only=False)
+            still = [demand for record, demand in demands.items() if not moves_in(record.job)]
+            decision = decide(self._demands.quotas, self._demands.rooms(), self._demands.counted(), still)
             self._standing = (demands, decision)
         demands, decision = self._standing
         demand = demands.get(record)
@@ -336,7 +299,7 @@ class Waitlist:
         now, waiting = self._engine.clock(), record.queueing
         if demand.key in decision.never:
             return None  # it does not wait: `mode_reason` says why
-        order = [d.key for moving, d in demands.items() if _moves_in(moving.job)]
+        order = [d.key for moving, d in demands.items() if moves_in(moving.job)]
         order += [*(d.key for d in decision.admitted), *decision.reasons]
         return Queued(
             position=1 + order.index(demand.key),
@@ -347,104 +310,13 @@ class Waitlist:
     def _why_waits(
         self, record: Record, waiting: Queueing, demand: Demand, decision: Decision, now: float
     ) -> str:
-        if _moves_in(record.job):
+        if moves_in(record.job):
             return "is being moved in"
-        if (away := self._why_away(record)) or demand.key in decision.reasons:
+        if (away := self._demands.why_away(record)) or demand.key in decision.reasons:
             return away or decision.reasons[demand.key]
         if now < waiting.not_before:
             return f"{waiting.why}; tried again in {waiting.not_before - now:.0f} s"
         return f"can be moved in, but {record.job.why_not_move() or 'has not been yet'}"
 
-    def _demands(self, *, ready_only: bool = True) -> dict[Record, Demand]:
-        """The jobs that wait; with `ready_only`, those that could be moved now or soon."""
-        now, found = self._engine.clock(), {}
-        for record in self._book:
-            record.queueing = (record.queueing or Queueing(now)) if self._could_move_in(record.job) else None
-        if self._made_room_for is not None and self._made_room_for.queueing is None:
-            self._made_room_for = None
-        for record in self._book:
-            job, waiting = record.job, record.queueing
-            if waiting is None:
-                continue
-            moving = job.move is not None or job.renewal is not None or record.installing or record.unsaved
-            if ready_only and (moving or now < waiting.not_before or self._why_away(record)):
-                continue
-            assert record.job.plan is not None
-            first = record is self._made_room_for
-            found[record] = self._demand(record.job, record.job.plan, waiting.since, first=first)
-        return found
-
-    def _could_move_in(self, job: Job) -> bool:
-        return (
-            job.is_set_up
-            and job.plan is not None
-            and job.plan.mode is Mode.RING
-            and not job.plan.backup
-            and job.spec.mode is None
-            and not planning.why_ring(self._manager.config, job.spec, job.members)
-        )
-
-    def _demand(self, job: Job, plan: Plan | None, since: float, *, first: bool = False) -> Demand:
-        assert plan is not None
-        tree = Tree.of(self._manager.config, job.members)
-        return Demand(
-            key=plan.generation,
-            name=job.spec.name,
-            tenant=_tenant(job),
-            slots=plan.slots,
-            switches=(*tree.leaves, *tree.spines(self._manager.links.state)),
-            since=since,
-            first=first,
-        )
-
-    def _why_away(self, record: Record) -> str:
-        return self._manager.why_away(record.job.members, usable=True)
-
-    def _counted(self) -> list[Demand]:
-        """What counts for tenants: what has a place, is getting one, or is on its way in."""
-        counted = []
-        for record in {*self._book, *self._manager.places.holding}:
-            job = record.job
-            if job.live and record.places:
-                slots = max(place.region.slots for place in record.places.values())
-                counted.append(
-                    Demand(
-                        key=record.generation or 0,
-                        name=job.spec.name,
-                        tenant=_tenant(job),
-                        slots=slots,
-                        switches=tuple(record.places),
-                        since=0.0,
-                    )
-                )
-            elif _moves_in(job):
-                counted.append(self._demand(job, job.plan, 0.0))
-        return counted
-
-    def _rooms(self) -> Rooms:
-        """What is free, but for what jobs on their way in will take."""
-        manager = self._manager
-        rooms = Rooms(
-            {name: switch.allocator for name, switch in manager.switches.items()},
-            {name: manager.config.role(name) for name in manager.switches} if manager.config.links else {},
-        )
-        for record in self._book:
-            if _moves_in(record.job) and not record.places:
-                demand = self._demand(record.job, record.job.plan, 0.0)
-                if not rooms.lacking(demand):
-                    rooms.take(demand)
-        return rooms
-
 
 _WHERE = {Mode.IN_NETWORK: "in the network", Mode.RING: "by ring"}
-
-
-def _tenant(job: Job) -> str:
-    return job.spec.tenant or DEFAULT_TENANT
-
-
-def _moves_in(job: Job) -> bool:
-    renewal = job.renewal
-    if renewal is not None:
-        return renewal.cause is Cause.MOVED_IN and job.state is State.ASKING
-    return job.live and job.move is not None and job.move.mode is Mode.IN_NETWORK
