@@ -11,8 +11,8 @@ import pytest
 from controller.api.errors import UnreachableError
 from controller.api.messages import JobSpec, Mode
 from controller.orchestration.adoption import Account
+from tests.controller.renewing import ACROSS, ONE_RACK, RenewalBench, Worker
 from tests.controller.spine_leaf import fabric, member
-from tests.controller.test_renewing import ACROSS, ONE_RACK, RenewalBench, Worker
 from tests.controller.told import plan_of
 
 CONFIG = fabric((3, 2), spines=2)

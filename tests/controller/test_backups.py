@@ -14,11 +14,11 @@ from controller.api.messages import Abort, Join, Leave, Mode, Renew, Resume, Res
 from controller.orchestration.adoption import Account
 from controller.slots.allocator import Region
 from tests.controller.bench import ControllerBench
-from tests.controller.orchestration.test_adoption import all_leave, all_resume, resume, run_job
-from tests.controller.orchestration.test_registry import PATIENCE_S, Bench, bench, guards
+from tests.controller.orchestration.rack import PATIENCE_S, Bench, bench, guards
+from tests.controller.orchestration.resuming import all_leave, all_resume, resume, run_job
+from tests.controller.renewing import ACROSS, ONE_RACK, RenewalBench, Worker
+from tests.controller.renewing import CONFIG as RACKS
 from tests.controller.spine_leaf import member as member_on
-from tests.controller.test_renewing import ACROSS, ONE_RACK, RenewalBench, Worker
-from tests.controller.test_renewing import CONFIG as RACKS
 from tests.controller.told import heard, ready_of
 
 __all__ = ["bench"]

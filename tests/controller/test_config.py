@@ -9,7 +9,7 @@ import pytest
 
 from controller.config import ConfigError, Spread, parse_config
 from controller.jobs.specs import Timing
-from tests.controller.orchestration.test_registry import CONFIG
+from tests.controller.orchestration.rack import CONFIG
 from tests.controller.spine_leaf import fabric
 
 DOCUMENT: dict[str, Any] = {

@@ -20,9 +20,9 @@ from controller.fabric.routes import ROUTE
 from controller.switches.p4rt import P4RuntimeClient
 from controller.switches.pipeline import Program, shipped_program
 from controller.switches.updates import Update, UpdateKind
+from tests.controller.process import Process, config_of
 from tests.controller.running_switch import DEVICE_ID, RunningSwitch, run_async
-from tests.controller.service.test_service import Workers
-from tests.controller.test_main import Process, config_of
+from tests.controller.service.served import Workers
 
 pytestmark = pytest.mark.slow  # switch processes come and go
 

@@ -30,7 +30,7 @@ from host_agent.member import IN_NETWORK_LIMIT
 from host_agent.transport import TransportConfig
 from simulation.faults.schedule import Rates
 from tests.controller.fake_switch import FakeSwitch
-from tests.controller.service.test_service import CONFIG, Served, request_of
+from tests.controller.service.served import CONFIG, Served, request_of
 from tests.host_agent.fakes import SimulatedFabric, SimulatedLink
 from tests.host_agent.rack import Simulation
 

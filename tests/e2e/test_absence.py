@@ -15,7 +15,7 @@ from controller.api import controller_pb2 as pb
 from controller.api.errors import UnreachableError
 from p4reduce.controlling import ClusterAdmin
 from tests.e2e.conftest import rack
-from tests.e2e.test_recovery import streaming, until
+from tests.e2e.streaming import streaming, until
 from topologies import disk
 from topologies.fabric import Fabric
 

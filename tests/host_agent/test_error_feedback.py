@@ -17,7 +17,7 @@ from host_agent.errors import MismatchError, UsageError
 from host_agent.quantisation import Blocks, block_sum, error_bound
 from simulation.faults.schedule import Rates
 from tests.host_agent.fakes import FakeRack
-from tests.host_agent.test_execution import BAD_LINKS, eventually
+from tests.host_agent.waiting import BAD_LINKS, eventually
 
 pytestmark = pytest.mark.filterwarnings("ignore::host_agent.errors.RingFallbackWarning")
 

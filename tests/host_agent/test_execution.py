@@ -30,10 +30,10 @@ from host_agent.errors import (
 from host_agent.membership import MembershipChange
 from simulation.faults.schedule import Rates
 from tests.host_agent.fakes import FakeRack
+from tests.host_agent.waiting import BAD_LINKS, eventually
 
 pytestmark = pytest.mark.filterwarnings("ignore::host_agent.errors.RingFallbackWarning")
 
-BAD_LINKS = Rates(loss=0.03, duplicate=0.03, reorder=0.05, corrupt=0.01)
 ONES = np.ones(5, np.int32)
 Stop: TypeAlias = Callable[[FakeRack], None]
 
@@ -42,13 +42,6 @@ Stop: TypeAlias = Callable[[FakeRack], None]
 def pool() -> Iterator[ThreadPoolExecutor]:
     with ThreadPoolExecutor(4) as executor:
         yield executor
-
-
-def eventually(reached: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not reached():
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
 
 
 def until_collective(rack: FakeRack, number: int) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from controller.api.messages import Join, RcParameters, Ready, Worker
+from controller.api.messages import Join, RcParameters, Ready
 from host_agent import carriers, joining
 from host_agent.carriers import Transport, UserspaceCarrier, VerbsCarrier
 from host_agent.communicator import Communicator
@@ -20,10 +20,8 @@ from host_agent.transport import TransportConfig
 from host_agent.transport.verbs import VerbsLink
 from simulation.rack import configs
 from tests.host_agent.fakes import FakeController, FakeMembership, ready_of
+from tests.host_agent.requests import CONFIG, INTERFACE, request
 from tests.host_agent.transport.verbs_wire import FakeQueuePairs, FakeWire
-
-CONFIG = configs(4, path_mtu=1024)[1]
-INTERFACE = Interface(name="nosuchif0", mac=CONFIG.mac, ip=CONFIG.ip, mtu=1500)
 
 
 class Scripted(FakeMembership):
@@ -43,23 +41,6 @@ class Scripted(FakeMembership):
 
     def up(self, *, timeout_s: float) -> None:
         self.is_up = True
-
-
-def request(world_size: int = 4) -> Join:
-    return Join(
-        job="train",
-        world_size=world_size,
-        worker=Worker(
-            rank=1 if world_size > 1 else 0,
-            mac=CONFIG.mac,
-            ip=CONFIG.ip,
-            qpn_out=CONFIG.qpn_out,
-            psn_out=CONFIG.psn_out,
-            qpn_in=CONFIG.qpn_in,
-            hostname="h2",
-        ),
-        path_mtu_max=1024,
-    )
 
 
 def at(monkeypatch: pytest.MonkeyPatch, session: Callable[..., Scripted]) -> None:

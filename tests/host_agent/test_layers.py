@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 from pathlib import Path
 
 import pytest
 
 import host_agent
+from tests.imports import imported
 
 ROOT = Path(host_agent.__file__).parent
 CORE = [
@@ -30,17 +30,6 @@ OUTSIDE = {
     "subprocess",
     "grpc",
 }
-
-
-def imported(path: Path) -> set[str]:
-    """Every module that a file imports, dotted."""
-    found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            found |= {name.name for name in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            found |= {node.module} | {f"{node.module}.{name.name}" for name in node.names}
-    return found
 
 
 @pytest.mark.parametrize("path", CORE, ids=lambda path: str(path.relative_to(ROOT)))

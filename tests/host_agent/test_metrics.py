@@ -6,53 +6,31 @@ import json
 import logging
 import os
 import threading
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
 import pytest
 from prometheus_client import generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from controller.api.messages import Mode
 from host_agent import joining, metrics
 from host_agent.carriers import UserspaceCarrier
 from host_agent.communicator import Communicator
 from host_agent.errors import UsageError
 from host_agent.joining import Place, QueuePairs
-from host_agent.metrics import AgentMetrics, Statistics
+from host_agent.metrics import AgentMetrics
 from host_agent.runner import Alone
 from host_agent.transport.events import Counters
 from simulation.rack import configs
 from telemetry.address import STATE_PATH, VARIABLE, Address, MetricsError
 from telemetry.client import fetch
 from telemetry.server import registry
+from tests.host_agent.exposed import NUMBERED, Worker
 from tests.host_agent.fakes import FakeController, FakeMembership, SimulatedFabric, SimulatedLink, ready_of
 from tests.host_agent.rack import Simulation
-from tests.host_agent.test_joining import INTERFACE, request
+from tests.host_agent.requests import INTERFACE, request
 from topologies.processes import ProcessId
-
-NUMBERED = Counters(**{field.name: number for number, field in enumerate(fields(Counters), 1)})
-
-
-@dataclass
-class Worker:
-    """A communicator that has done something."""
-
-    rank: int = 2
-    mode: Mode = Mode.IN_NETWORK
-    wire: Counters = NUMBERED
-
-    def counters(self) -> Counters:
-        return self.wire
-
-    def statistics(self) -> Statistics:
-        counts: dict[str, Any] = {field.name: 0 for field in fields(Statistics)}
-        return replace(Statistics(**counts), collectives=5, in_network=3, ring=2, busy_s=1.5)
-
-    def standing(self, job: str) -> dict[str, Any]:
-        return {"job": job, "rank": self.rank}
 
 
 def families(text: str) -> dict[str, Metric]:

@@ -24,8 +24,8 @@ from host_agent.controller_session import ControllerSession
 from host_agent.errors import JobRefusedError
 from security import tokens
 from security.limits import Bucket, Limits, Peers, TooMuchError, host_of
-from tests.controller.service.test_service import CONFIG, request_of
-from tests.security.test_tls import Service
+from tests.controller.service.served import CONFIG, request_of
+from tests.security.service import Service
 
 TOKEN = "correct horse battery staple"
 # 5 at once of each, 500 messages, and then hardly any more: however slow this machine is, a peer is too fast.

@@ -18,8 +18,7 @@ from controller.api import controller_pb2 as pb
 from controller.api.admin import AdminClient
 from controller.api.controller_pb2_grpc import ControllerStub
 from controller.api.errors import ControllerError, UnreachableError
-from controller.config import Config, ConfigError, parse_config
-from controller.fabric.routes import rack_entries
+from controller.config import ConfigError, parse_config
 from controller.switches.p4rt import P4RuntimeClient
 from controller.switches.pipeline import shipped_program
 from controller.switches.updates import SwitchUnreachableError
@@ -30,9 +29,9 @@ from security.certificates import Wanted, make
 from security.channels import open_channel
 from security.files import TlsFiles
 from security.places import operator_directory, switch_directory, worker_directory
-from tests.controller.fake_switch import FakeSwitch
 from tests.controller.running_switch import free_port, run_async
-from tests.controller.service.test_service import CONFIG, Served, request_of
+from tests.controller.service.served import CONFIG, request_of
+from tests.security.service import Service
 from topologies.switches import tls_options
 
 EVERYBODY = Wanted(
@@ -65,21 +64,6 @@ def expired(ours: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(ours, root)
     make(root, EVERYBODY, force=True, days=0)
     return root
-
-
-class Service(Served):
-    """The controller's service while it is entered."""
-
-    def __init__(self, directory: Path, tls: TlsFiles | None, config: Config = CONFIG) -> None:
-        switch = FakeSwitch(config.switches[0], rack_entries(config.switches[0], config.hosts))
-        super().__init__(directory / "c.db", switch, tls=tls, config=config)
-
-    def __enter__(self) -> Service:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
 
 
 @pytest.fixture

@@ -20,14 +20,14 @@ from simulation.exhaustive.found import Found
 from simulation.exhaustive.scopes import HALF, SCOPES, Earlier, Scope, UnknownScopeError, scope_of
 from simulation.switch.rules import Sends
 from simulation.switch.slot_rules import SwitchModel
-from tests.simulation.planted import Planted, change_rule, sets
-from tests.simulation.test_faults import (
+from tests.simulation.defects import (
     duplicates_are_added,
     foreign_packets_are_forwarded,
     generations_are_ignored,
     one_window_of_slots,
     sums_go_out_before_all_are_there,
 )
+from tests.simulation.planted import Planted, change_rule, sets
 
 SHORT = [name for name in SCOPES if not name.startswith("large")]
 NATIVE = Path(native.__file__).parent.parent / "native"

@@ -34,9 +34,14 @@ from simulation.faults.shrinking import Shrinker, fewest, kind_of
 from simulation.faults.targets import Targeted, players
 from simulation.faults.worker import Worker
 from simulation.switch import emit, placement
-from simulation.switch.rules import Sends, Writes
-from simulation.switch.state import Owner, Slot, serial_age
-from tests.simulation.planted import change_rule, sets
+from tests.simulation.defects import (
+    duplicates_are_added,
+    foreign_packets_are_forwarded,
+    generations_are_ignored,
+    one_window_of_slots,
+    sums_go_out_before_all_are_there,
+)
+from tests.simulation.planted import sets
 
 SEEDS = int(os.environ.get("P4REDUCE_SEEDS", "100"))
 SCHEDULES = Path(__file__).parent / "schedules"
@@ -137,33 +142,6 @@ class Mutant:
     broken: Callable[[pytest.MonkeyPatch], None]
     seeds: int
     drawn: Callable[[int], Schedule] = draw
-
-
-def one_window_of_slots(patch: pytest.MonkeyPatch) -> None:
-    def slot(self: Owner, message: int, index: int) -> Slot:
-        return self.slots[message % self.window * self.packets + index]
-
-    patch.setattr(Owner, "slot", slot)
-
-
-def duplicates_are_added(patch: pytest.MonkeyPatch) -> None:
-    change_rule(patch, "3 duplicate", writes=Writes.ADD, counts=("aggregated",))
-
-
-def generations_are_ignored(patch: pytest.MonkeyPatch) -> None:
-    def behind(self: Slot, tag: tuple[int, int]) -> bool:
-        return self.tag is None or serial_age(self.tag[1], tag[1]) > 0
-
-    patch.setattr(Slot, "behind", behind)
-
-
-def sums_go_out_before_all_are_there(patch: pytest.MonkeyPatch) -> None:
-    change_rule(patch, "1 claim", sends=Sends.SUM)
-
-
-def foreign_packets_are_forwarded(patch: pytest.MonkeyPatch) -> None:
-    """What is not placed is dropped: a hang."""
-    patch.setattr(placement, "place", lambda job, flow, packet: None)
 
 
 def nothing_is_drained(patch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import simulation
-from tests.host_agent.test_layers import imported
+from tests.imports import imported
 
 ROOT = Path(simulation.__file__).parent
 TOP = ROOT.parent

@@ -9,7 +9,7 @@ import pytest
 from controller.api.messages import Abort, Called, Compare, Ended, Heartbeat, Leave, Left
 from controller.jobs.comparing import LONGEST_CALL, Comparison
 from controller.jobs.job import Job
-from tests.controller.jobs.test_job import TIMING, running, token, told
+from tests.controller.jobs.made import TIMING, running, token, told
 
 SUM = Called(4, "all_reduce(SUM) of 4 int32 in-network")
 COPY = Called(4, "broadcast of 4 int32 from rank 0 in-network")

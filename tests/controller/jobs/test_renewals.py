@@ -40,7 +40,7 @@ from controller.jobs.effects import (
 from controller.jobs.job import Job
 from controller.jobs.renewals import Cause, Renewal
 from controller.jobs.specs import Member, Phase, Plan
-from tests.controller.jobs.test_job import PLAN, TIMING, member, ready, running, token
+from tests.controller.jobs.made import PLAN, TIMING, member, ready, running, token
 
 REASON = "switch s1 was restarted"
 

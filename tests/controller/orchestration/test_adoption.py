@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,59 +26,24 @@ from controller.api.messages import (
     JobSpec,
     Join,
     Leave,
-    Left,
     Mode,
     Moved,
-    Ready,
     Renew,
     Resume,
     Resumed,
     Up,
     Worker,
 )
-from controller.jobs.specs import Member
 from controller.orchestration.adoption import Account
 from controller.orchestration.guarding import token_hash
 from controller.orchestration.sessions import Session
 from controller.slots.allocator import Region
 from security import tokens
-from tests.controller.orchestration.test_registry import CONFIG, Bench, bench, comes_back, guards, member
-from tests.controller.told import heard, plan_of, ready_of
+from tests.controller.orchestration.rack import CONFIG, Bench, bench, comes_back, guards, member
+from tests.controller.orchestration.resuming import all_leave, all_resume, resume, run_job
+from tests.controller.told import heard, ready_of
 
 __all__ = ["bench"]
-
-
-def account(ready: Ready, who: Member, size: int) -> Account:
-    return Account(
-        spec=JobSpec(name="train", world_size=size),
-        plan=replace(plan_of(ready), mode_reason=""),
-        member=who,
-        token=ready.resume_token,
-    )
-
-
-async def run_job(b: Bench, size: int) -> list[Account]:
-    """A job that runs, and what its workers know."""
-    sessions = await b.run_job("train", size)
-    return [account(ready_of(s), member(rank, qp=b.qp), size) for rank, s in enumerate(sessions)]
-
-
-def resume(b: Bench, known: Account) -> Session:
-    return b.registry.sessions.resume("train", known.plan.generation, known.member.rank, known.token, known)
-
-
-def all_resume(b: Bench, known: Sequence[Account]) -> list[Session]:
-    for one in known[:-1]:
-        with pytest.raises(UnreachableError, match="to tell of it"):
-            resume(b, one)
-    return [resume(b, one) for one in known[::-1]][::-1]
-
-
-async def all_leave(b: Bench, back: Sequence[Session]) -> None:
-    """The job is over, and nothing of it is left."""
-    await b.leave(back)
-    assert [heard(session)[-2:] for session in back] == [[Left(), None]] * len(back)
-    assert (b.switch.of_jobs, b.used) == ({}, 0)
 
 
 async def test_what_a_job_has_on_a_switch_stays_there_and_is_given_to_nobody(b: Bench) -> None:

@@ -11,7 +11,7 @@ from controller.jobs.effects import Forgotten, Stayed
 from controller.jobs.job import Job
 from controller.orchestration.engine import Engine
 from controller.orchestration.record import Record
-from tests.controller.jobs.test_job import running
+from tests.controller.jobs.made import running
 
 
 @pytest.fixture

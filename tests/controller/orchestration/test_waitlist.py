@@ -37,8 +37,8 @@ from controller.orchestration.sessions import Session
 from controller.service import views
 from controller.slots.admission import Quotas, TenantQuota
 from controller.switches.updates import SwitchError
-from tests.controller.orchestration.test_registry import CONFIG, PATIENCE_S, Bench, member
-from tests.controller.orchestration.test_registry import bench as bench
+from tests.controller.orchestration.rack import CONFIG, PATIENCE_S, Bench, member
+from tests.controller.orchestration.rack import bench as bench
 from tests.controller.spine_leaf import FabricBench, fabric
 from tests.controller.told import ended_of, heard, plan_of
 

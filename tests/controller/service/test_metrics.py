@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
 from prometheus_client import generate_latest
@@ -15,7 +14,8 @@ from controller.service.metrics import ControllerMetrics, Snapshot, families
 from controller.service.service import ControllerService
 from telemetry.address import MetricsError
 from telemetry.server import registry
-from tests.controller.service.test_service import Served, Workers, served, workers
+from tests.controller.service.served import Served, Workers, served, workers
+from tests.controller.service.shown import FLOWS, job
 
 __all__ = ["served", "workers"]  # fixtures
 
@@ -27,18 +27,6 @@ def parsed(found: Snapshot, unread: int = 0) -> dict[str, Metric]:
 
 def samples(family: Metric, *names: str) -> dict[tuple[str, ...], float]:
     return {tuple(sample.labels[name] for name in names): sample.value for sample in family.samples}
-
-
-def job(name: str, phase: Any = pb.RUNNING, **fields: Any) -> pb.JobInfo:
-    return pb.JobInfo(spec=pb.JobSpec(name=name, world_size=2), phase=phase, **fields)
-
-
-FLOWS = [
-    pb.FlowCounters(
-        job="a", rank=rank, switch="s1", counters={"aggregated": pb.CounterValue(packets=3, bytes=300)}
-    )
-    for rank in range(2)
-]
 
 
 def test_names_types_and_help_are_as_prometheus_wants_them() -> None:

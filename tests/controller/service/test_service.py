@@ -6,12 +6,10 @@ import asyncio
 import queue
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import grpc
 import pytest
@@ -26,168 +24,34 @@ from controller.api.errors import (
     NotPossibleError,
     UnreachableError,
 )
-from controller.api.messages import Called, Compare, EndCause, Ended, Join, Mode, RcParameters, Ready, Worker
-from controller.config import Config
-from controller.database.store import Store
+from controller.api.messages import Called, Compare, EndCause, Ended, Mode, RcParameters
 from controller.entries import Entry, TableEntry
 from controller.fabric.flows import FLOW, MEMBER_QP
-from controller.fabric.routes import rack_entries
 from controller.jobs.job import Job
-from controller.orchestration.registry import Registry
 from controller.service.service import AddressError, ControllerService, make_server
-from controller.switches.managed_switch import ManagedSwitch
 from controller.switches.queries import SlotContent
 from host_agent.controller_session import ControllerSession
 from host_agent.errors import JobEndedError, JobRefusedError, MismatchError, WorkerLostError
 from host_agent.membership import Request
 from host_agent.session import State
-from security.files import TlsFiles
-from tests.controller.fake_switch import FakeSwitch
-from tests.controller.orchestration.test_registry import CONFIG as SLOW
-
-CONFIG = replace(
-    SLOW,
-    heartbeat_interval_s=0.1,
-    heartbeat_timeout_s=1.0,
-    resume_timeout_s=5.0,
-    rc_timeout=17,
-    rc_min_rnr_timer=14,
-    straggler_rnr_timer=23,
+from tests.controller.service.served import (
+    CONFIG,
+    Served,
+    Workers,
+    request_of,
 )
-
-
-_OF_THE_WORKER = {"rank", "mac", "ip", "qpn_out", "psn_out", "qpn_in", "hostname"}
-
-
-def request_of(place: int, *, job: str = "train", size: int = 3, **fields: Any) -> Join:
-    host = CONFIG.hosts[place]
-    worker = Worker(
-        rank=place,
-        mac=host.mac,
-        ip=host.ip,
-        qpn_out=0x100 + place,
-        psn_out=0xFFFFFF - place,
-        qpn_in=0x200 + place,
-        hostname="machine",
-    )
-    own = {name: fields.pop(name) for name in fields.keys() & _OF_THE_WORKER}
-    request = Join(
-        job=job, world_size=size, worker=replace(worker, **own), path_mtu_max=1024, rnr_nak=place == 1
-    )
-    return replace(request, **fields)
-
-
-@dataclass
-class Served:
-    """A controller in a thread of its own; `address` stays over restarts."""
-
-    database: Path
-    switch: FakeSwitch
-    address: str = "127.0.0.1:0"
-    registry: Registry | None = None
-    tls: TlsFiles | None = None
-    config: Config = CONFIG
-
-    def start(self) -> None:
-        self._ready: queue.Queue[Exception | None] = queue.Queue()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
-        self._thread.start()
-        if (error := self._ready.get(timeout=20)) is not None:
-            self._thread.join()
-            raise error
-
-    def stop(self) -> None:
-        self.loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(20)
-        assert not self._thread.is_alive()
-
-    async def _serve(self) -> None:
-        self._stop = asyncio.Event()
-        self.loop = asyncio.get_running_loop()
-        with Store(self.database) as store:
-            managed = ManagedSwitch(self.switch)
-            registry = self.registry = Registry(self.config, store, [managed])
-            registry.load()
-            await registry.manager.settle(managed)
-            addresses = [self.address, f"unix:{self.database.parent / 'c.sock'}"]
-            try:
-                server, bound = make_server(ControllerService(registry), addresses, tls=self.tls)
-            except Exception as error:  # noqa: BLE001 (it is raised where it was asked for)
-                self._ready.put(error)
-                return
-            self.address, self.unix = bound
-            await server.start()
-            ticking = asyncio.create_task(registry.run())
-            self._ready.put(None)
-            await self._stop.wait()
-            registry.stop()
-            await server.stop(0.1)
-            ticking.cancel()
-            await asyncio.gather(ticking, return_exceptions=True)
-            await registry.drain()
-
-
-@pytest.fixture
-def served(tmp_path: Path) -> Iterator[Served]:
-    controller = Served(
-        tmp_path / "c.db", FakeSwitch(CONFIG.switches[0], rack_entries(CONFIG.switches[0], CONFIG.hosts))
-    )
-    controller.start()
-    yield controller
-    controller.stop()
+from tests.controller.service.served import (
+    served as served,
+)
+from tests.controller.service.served import (
+    workers as workers,
+)
 
 
 @pytest.fixture
 def admin(served: Served) -> Iterator[AdminClient]:
     with AdminClient(served.unix, timeout_s=10) as client:
         yield client
-
-
-class HasAddress(Protocol):
-    """Where a controller is."""
-
-    address: str
-
-
-class Workers:
-    """Sessions in threads."""
-
-    def __init__(self, served: HasAddress) -> None:
-        self.served = served
-        self.pool = ThreadPoolExecutor(16)
-        self.sessions: list[ControllerSession] = []
-
-    def session(self) -> ControllerSession:
-        self.sessions.append(ControllerSession(self.served.address))
-        return self.sessions[-1]
-
-    def each(self, call: Callable[[ControllerSession], Any], sessions: list[ControllerSession]) -> list[Any]:
-        futures: list[Future[Any]] = [self.pool.submit(call, session) for session in sessions]
-        return [future.result(timeout=20) for future in futures]
-
-    def run(self, size: int = 3, job: str = "train") -> tuple[list[ControllerSession], list[Ready]]:
-        """A job that has started."""
-        sessions = [self.session() for _ in range(size)]
-
-        def begin(session: ControllerSession) -> Ready:
-            request = request_of(sessions.index(session), job=job, size=size)
-            ready = session.join(request, timeout_s=10)
-            session.up(timeout_s=10)
-            return ready
-
-        return sessions, self.each(begin, sessions)
-
-    def leave(self, sessions: list[ControllerSession]) -> None:
-        self.each(lambda session: session.leave(timeout_s=10), sessions)
-
-
-@pytest.fixture
-def workers(served: Served) -> Iterator[Workers]:
-    made = Workers(served)
-    yield made
-    for session in made.sessions:
-        session.close()
-    made.pool.shutdown()
 
 
 def test_a_job_over_the_wire(workers: Workers, served: Served, admin: AdminClient) -> None:

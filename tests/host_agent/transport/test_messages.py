@@ -16,7 +16,7 @@ from simulation.nic import DEAD, NOT_READY, TAKEN, MessageEngine, NicEndpoint
 from tests.host_agent.rack import Simulation
 from tests.host_agent.transport.fabric import ring_configs, router
 from tests.host_agent.transport.peer import Peer, passing, sum_of
-from tests.host_agent.transport.test_simulation import FAULTS, PSNS, SEEDS, programs_of, run, switched
+from tests.host_agent.transport.programs import FAULTS, PSNS, SEEDS, programs_of, run, switched
 
 pytestmark = pytest.mark.slow
 

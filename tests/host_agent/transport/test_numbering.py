@@ -18,8 +18,8 @@ from simulation.faults.schedule import Rates
 from tests.host_agent.rack import Simulation
 from tests.host_agent.transport.fabric import ring_configs, router
 from tests.host_agent.transport.peer import Peer, passing, sum_of
-from tests.host_agent.transport.test_simulation import FAULTS, SEEDS, Program, aggregate, gather, run
-from tests.host_agent.transport.test_simulation import switched as switched
+from tests.host_agent.transport.programs import FAULTS, SEEDS, Program, aggregate, gather, run
+from tests.host_agent.transport.programs import switched as switched
 
 OURS, THEIRS = 1000, 2000
 BOUNDARIES = (IN_NETWORK_LIMIT, 2**31, 2**32)

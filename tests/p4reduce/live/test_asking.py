@@ -13,7 +13,7 @@ from host_agent.metrics import AgentMetrics
 from p4reduce.live import asking
 from p4reduce.live.asking import Asker, ClusterGoneError, decode_agent
 from telemetry.server import registry
-from tests.host_agent.test_metrics import Worker
+from tests.host_agent.exposed import Worker
 from tests.p4reduce.live import clusters
 from topologies.errors import TopologyError
 from topologies.processes import ProcessId

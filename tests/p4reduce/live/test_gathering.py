@@ -19,8 +19,8 @@ from soft_switch.faults import FaultKind
 from soft_switch.metrics import SwitchMetrics
 from telemetry.address import MetricsError
 from telemetry.server import registry
-from tests.controller.service.test_metrics import FLOWS, job
-from tests.host_agent.test_metrics import Worker
+from tests.controller.service.shown import FLOWS, job
+from tests.host_agent.exposed import Worker
 from tests.p4reduce.live import clusters
 from topologies.errors import TopologyError
 from topologies.state import ClusterState

@@ -18,7 +18,7 @@ from simulation.switch.rules import Fragment
 from simulation.switch.state import Job, Out
 from tests.host_agent.rack import CheckedSwitch, Simulation
 from tests.host_agent.transport.fabric import ring_configs
-from tests.host_agent.transport.test_simulation import (
+from tests.host_agent.transport.programs import (
     FAULTS,
     PSNS,
     SEEDS,

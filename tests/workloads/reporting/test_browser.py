@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.workloads.reporting.browser import Browser, NoBrowserError
+from tests.workloads.reporting.hostile import hostile
 from tests.workloads.reporting.runs import compared, rack, replayed, spine_leaf
-from tests.workloads.reporting.test_page import hostile
 from workloads.reporting.page import write
 from workloads.run_file import Run
 
