@@ -1,10 +1,9 @@
-"""All-reduce in one rack: the embedded switch beside BMv2, the network beside the ring.
+"""All-reduce in one rack: the embedded switch beside BMv2. The network beside the ring is 'p4reduce compare'.
 
     sudo .venv/bin/python -m bench.rack --json results.json
 
-Three parts. `throughput`: links without a rate, 4 workers, path MTU 1024 and 4096; goodput per worker is
+Two parts. `throughput`: links without a rate, 4 workers, path MTU 1024 and 4096; goodput per worker is
 tensor bits over time (nccl-tests' algbw), packets per second are those that the switch received.
-`ring`: links of 100 Mbit/s, 4 and 8 workers, in the network and by ring on the same connections.
 `latency`: 1 KB. What is compared runs in turns, round by round; medians and spreads are over the rounds.
 BMv2 is left out, and named as left out, where it is not installed.
 """
@@ -32,8 +31,6 @@ from topologies.switches import BMV2
 from workloads.allreduce import Request, measure, require_right
 from workloads.team import Team
 
-RATE_MBIT: Final = 100.0
-RING_BYTES: Final = 32_000_000
 LATENCY_BYTES: Final = 1000
 
 
@@ -46,7 +43,6 @@ class Figure:
     strategy: str
     workers: int
     path_mtu: int
-    rate_mbit: float | None
     bytes: int
     rounds: int
     median_s: float
@@ -86,7 +82,6 @@ class Bench:
             strategy=request.strategy,
             workers=self.team.size,
             path_mtu=self.cluster.path_mtu,
-            rate_mbit=self.cluster.rate_mbit,
             bytes=request.bytes,
             rounds=len(seconds),
             median_s=median,
@@ -103,14 +98,13 @@ class Bench:
 
 
 @contextlib.contextmanager
-def bench_on(target: Target, *, hosts: int, path_mtu: int, rate_mbit: float | None = None) -> Iterator[Bench]:
+def bench_on(target: Target, *, hosts: int, path_mtu: int) -> Iterator[Bench]:
     """A rack with a team in it."""
     options = RackOptions(
         name=f"bench-{os.getpid()}-{target.value}",
         hosts=hosts,
         switch=target,
         path_mtu=path_mtu,
-        rate_mbit=rate_mbit,
     )
     with Fabric(options) as rack, Team(rack.state, hosts) as team:
         joined = team.join("bench")[0]
@@ -134,20 +128,6 @@ def throughput(targets: Sequence[Target], rounds: int, size: int) -> Iterator[Fi
                 yield bench.figure("throughput", request)
 
 
-def ring(rounds: int) -> Iterator[Figure]:
-    """In the network and by ring, in turns."""
-    for workers in (4, 8):
-        with bench_on(Target.EMBEDDED, hosts=workers, path_mtu=4096, rate_mbit=RATE_MBIT) as bench:
-            requests = [
-                Request(bytes=RING_BYTES, strategy=strategy, seed=5) for strategy in ("in-network", "ring")
-            ]
-            for _ in range(rounds):
-                for request in requests:
-                    bench.once(request)
-            for request in requests:
-                yield bench.figure("ring", request)
-
-
 def latency(targets: Sequence[Target], rounds: int) -> Iterator[Figure]:
     """1 KB of float32 and of int32 (which needs no agreement on a scale), no rates."""
     for target in targets:
@@ -162,7 +142,7 @@ def latency(targets: Sequence[Target], rounds: int) -> Iterator[Figure]:
 def show(figures: Sequence[Figure]) -> Table:
     """For people."""
     table = Table(title="All-reduce in one rack", title_justify="left")
-    for heading in ("part", "switch", "strategy", "workers", "path MTU", "link", "bytes"):
+    for heading in ("part", "switch", "strategy", "workers", "path MTU", "bytes"):
         table.add_column(heading)
     for heading in ("median", "min", "max", "Mbit/s per worker", "packets/s", "resent"):
         table.add_column(heading, justify="right")
@@ -173,7 +153,6 @@ def show(figures: Sequence[Figure]) -> Table:
             row.strategy,
             str(row.workers),
             str(row.path_mtu),
-            f"{row.rate_mbit:g} Mbit/s" if row.rate_mbit else "no rate",
             f"{row.bytes:,}",
             *(f"{value * 1e3:.2f} ms" for value in (row.median_s, row.min_s, row.max_s)),
             f"{row.goodput_mbit_s:.1f}",
@@ -183,22 +162,10 @@ def show(figures: Sequence[Figure]) -> Table:
     return table
 
 
-def ratios(figures: Sequence[Figure]) -> dict[str, dict[str, float]]:
-    """How many times longer the ring takes, by number of workers, beside 2(N-1)/N."""
-    found = {(row.workers, row.strategy): row.median_s for row in figures if row.part == "ring"}
-    return {
-        str(workers): {
-            "ratio": found[workers, "ring"] / found[workers, "in-network"],
-            "bound": 2 * (workers - 1) / workers,
-        }
-        for workers in sorted({workers for workers, _ in found})
-    }
-
-
 def main() -> int:
     """Run the parts asked for."""
     parser = command.parser(__doc__)
-    parser.add_argument("--parts", default="throughput,ring,latency", help="comma-separated")
+    parser.add_argument("--parts", default="throughput,latency", help="comma-separated")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument(
         "--bytes", type=int, default=32_000_000, help="tensor of the throughput part; a sixteenth on BMv2"
@@ -212,7 +179,6 @@ def main() -> int:
         console.print(f"{BMV2} is not on the PATH: BMv2 is left out")
     parts = {
         "throughput": lambda: throughput(targets, arguments.rounds, arguments.bytes),
-        "ring": lambda: ring(arguments.rounds),
         "latency": lambda: latency(targets, arguments.rounds),
     }
     unknown = sorted(set(arguments.parts.split(",")) - set(parts))
@@ -223,12 +189,7 @@ def main() -> int:
         with console.status(name):
             figures += parts[name]()
     console.print(show(figures))
-    against_ring = ratios(figures)
-    for workers, ratio in against_ring.items():
-        console.print(
-            f"{workers} workers: ring / in-network = {ratio['ratio']:.3f} (bound {ratio['bound']:g})"
-        )
-    command.write(arguments.json, {"figures": [asdict(row) for row in figures], "ring": against_ring})
+    command.write(arguments.json, {"figures": [asdict(row) for row in figures]})
     return 0
 
 
