@@ -53,7 +53,7 @@ control Membership(inout headers_t hdr,
         meta.first_psn = first_psn;
         meta.ack_qp = ack_qp;
         meta.rnr_syndrome = rnr_syndrome;
-        meta.two_level = two_level;
+        meta.at = (at_t)two_level;
         meta.exit_psn_shift = exit_psn_shift;
     }
 

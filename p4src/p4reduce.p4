@@ -14,14 +14,20 @@
 #include "parser.p4"
 #include "edges.p4"
 #include "membership.p4"
-#include "icrc.p4"
-#include "placement.p4"
-#include "stragglers.p4"
+#include "origin.p4"
 #include "tree.p4"
+#include "icrc.p4"
+#include "acknowledged.p4"
+#include "placement.p4"
 #include "slots.p4"
+#include "up.p4"
 #include "forward.p4"
 #include "query.p4"
 #include "emit.p4"
+#include "into_tree.p4"
+#include "tree_out.p4"
+#include "not_ready.p4"
+#include "without_payload.p4"
 #include "deparser.p4"
 
 control SwitchIngress(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
@@ -105,7 +111,7 @@ control SwitchIngress(inout headers_t hdr, inout metadata_t meta, inout standard
             }
             if (meta.verdict == SEND_UP || meta.verdict == SEND_UP_AND_BACK) {
                 up.apply(meta, standard_metadata);
-            } else if (meta.verdict == EMIT_ALONE && meta.from_leaf) {
+            } else if (meta.verdict == NOT_READY || (meta.verdict == EMIT_ALONE && meta.from_leaf)) {
                 standard_metadata.egress_spec = standard_metadata.ingress_port;
             } else if (meta.verdict == EMIT_GROUP || meta.verdict == ASK_LEAVES) {
                 standard_metadata.mcast_grp = meta.group;

@@ -1,16 +1,11 @@
-/* The five slot rules (docs/protocol.md). For a packet of rank r, message m, index i, in slot (m mod 2W) * P + i:
+/* The slot rules (docs/protocol.md, "Slot rules"), for a packet of rank r, message m, index i, in slot (m mod 2W) * P + i.
  *
- *   tag older than m             1  claim it: tag m, bitmap {r}, accumulators = payload
- *   tag = m, r not in bitmap     2  add, set the bit; all there: emit the sum on every flow
- *   tag = m, r in, incomplete    3  a duplicate: drop, or answer "not ready"
- *   tag = m, complete            4  answer on flow r alone with the stored sum
- *   tag newer than m             5  forward unmodified; the receiver only acknowledges again
+ *   what the packet finds:       ──► rule: one row for each case   ──► add up, store, report
+ *   at, brings, holds, sender        counts; says what is written
+ *                                    and what is sent
  *
- * Once the ranks' headers disagree, nothing but the first packet of that message goes on: it says so to everybody.
- *
- * Of a job in several racks, a leaf sends up what it has when all of its workers are there, again for each duplicate, and its
- * slot is complete when it holds the sum of all that came back. A spine knows rule 3 as: ask the leaves that have not
- * contributed.
+ * Table `rule` has the rows of docs/protocol.md's table and of simulation/switch/rules.py, under the same names; a test holds the
+ * three together (tests/p4src/test_rule_table.py), another plays each row. Every case has one row, so their order means nothing.
  */
 #ifndef SLOTS_P4
 #define SLOTS_P4
@@ -18,6 +13,8 @@
 #include <v1model.p4>
 #include "include/headers.p4"
 #include "accumulator.p4"
+#include "acknowledged.p4"
+#include "placement.p4"
 
 /* A slot's state: generation 32 | message 32 | bitmap 32 | chunks 8 | flags 8. */
 #define SLOT_GENERATION(s) s[111:80]
@@ -25,6 +22,33 @@
 #define SLOT_BITMAP(s)     s[47:16]
 #define SLOT_CHUNKS(s)     s[15:8]
 #define SLOT_FLAGS(s)      s[7:0]
+
+/* What becomes of a slot. */
+typedef bit<3> writes_t;
+const writes_t NOTHING = 0;
+const writes_t READ    = 1; /* nothing, and this packet takes what the slot holds with it */
+const writes_t CLAIM   = 2; /* it forgets what it held, and begins with this payload */
+const writes_t ADD     = 3;
+const writes_t STORE   = 4; /* the payload in place of what is there */
+
+/* Columns of table `rule`; `at` has RACK, LEAF and SPINE, `brings` CONTRIBUTION, RESULT and ASK. */
+#define RACK_OR_LEAF  RACK &&& 2w0b10
+#define RACK_OR_SPINE RACK &&& 2w0b01
+#define RESULT_OR_ASK RESULT &&& 2w0b10
+/* What the slot holds: a bit for each of these, and the first that is set counts. */
+#define DIFFERING     7w0b1000000 &&& 7w0b1000000
+#define OLDER         7w0b0100000 &&& 7w0b1100000
+#define NEWER         7w0b0010000 &&& 7w0b1110000
+#define OTHER_SIZE    7w0b0001000 &&& 7w0b1111000
+#define OVER          7w0b0000100 &&& 7w0b1111100
+#define SUM           7w0b0000010 &&& 7w0b1111110
+#define ALL           7w0b0000001 &&& 7w0b1111111
+#define SOME          7w0b0000000 &&& 7w0b1111111
+/* What the sender has done for that: seen, the last one, awaited. */
+#define NEW           3w0b000 &&& 3w0b110
+#define LAST          3w0b010 &&& 3w0b110
+#define SEEN          3w0b100 &&& 3w0b101
+#define AWAITED       3w0b101 &&& 3w0b101
 
 /* What ranks that disagree get: they may have added to accumulators that an older message, of another job even, has left. */
 #define SILENCE(i) if (hdr.chunk[i].isValid()) { hdr.chunk[i].lanes = 0; }
@@ -36,16 +60,16 @@ control Slots(inout headers_t hdr,
               register<bit<48>> claimed_at,
               register<bit<AWAITED_BITS>> awaited_psns,
               register<bit<FIRST_PSNS_BITS>> first_psns) {
-    counter(MAX_FLOWS, CounterType.packets_and_bytes) aggregated; /* rules 1 and 2 */
-    counter(MAX_FLOWS, CounterType.packets_and_bytes) completed;  /* rule 2, by the flow whose packet completed the slot */
-    counter(MAX_FLOWS, CounterType.packets_and_bytes) duplicate;  /* rule 3: dropped */
-    counter(MAX_FLOWS, CounterType.packets_and_bytes) not_ready;  /* rule 3: answered with an RNR NAK */
-    counter(MAX_FLOWS, CounterType.packets_and_bytes) replayed;   /* rule 4 */
-    counter(MAX_FLOWS, CounterType.packets_and_bytes) stale;      /* rule 5 */
+    counter(MAX_FLOWS, CounterType.packets_and_bytes) aggregated; /* added up, or the first of a sum */
+    counter(MAX_FLOWS, CounterType.packets_and_bytes) completed;  /* of these, by the flow whose packet completed the sum */
+    counter(MAX_FLOWS, CounterType.packets_and_bytes) duplicate;  /* dropped */
+    counter(MAX_FLOWS, CounterType.packets_and_bytes) not_ready;  /* answered with an RNR NAK */
+    counter(MAX_FLOWS, CounterType.packets_and_bytes) replayed;   /* answered with the sum */
+    counter(MAX_FLOWS, CounterType.packets_and_bytes) stale;      /* older than their slot */
     counter(MAX_FLOWS, CounterType.packets_and_bytes) mismatch;   /* the ranks' headers or lengths disagree */
     counter(MAX_FLOWS, CounterType.packets_and_bytes) partials;   /* sent up, again too */
     counter(MAX_FLOWS, CounterType.packets_and_bytes) results;    /* of all racks: stored */
-    counter(MAX_FLOWS, CounterType.packets_and_bytes) asked;      /* rule 3 on a spine */
+    counter(MAX_FLOWS, CounterType.packets_and_bytes) asked;      /* duplicates on a spine */
     counter(MAX_FLOWS, CounterType.packets_and_bytes) late;       /* a result or question that its slot has nothing for */
 
     Accumulator() chunk_0;
@@ -66,34 +90,187 @@ control Slots(inout headers_t hdr,
     Accumulator() chunk_15;
 
     slot_t slot = 0;
+    bit<32> flow = 0;            /* index of the counters */
     bit<112> state = 0;
-    bit<112> head = 0;           /* of the message's first packet */
-    chunk_op_t op = CHUNK_LOAD;
-    chunk_op_t head_op = CHUNK_LOAD;
-    rank_set_t bitmap = 0;
-    bit<8> chunks = 0;
+    bit<8> chunks = 0;           /* the first contributor's */
     bit<8> flags = 0;
-    bit<32> ahead = 0;           /* of the slot's tag, in messages */
-    bool touched = false;
     bool whole = true;           /* the message's first packet has its slot, too */
-    bit<AWAITED_BITS> awaited = 0;
+    bit<AWAITED_BITS> acknowledged = 0;
 
-    action find_slot() {
+    bit<7> holds = 0;
+    bit<3> sender = 0;
+    writes_t writes = NOTHING;
+    chunk_op_t op = CHUNK_LOAD;
+    chunk_op_t first_op = CHUNK_LOAD;
+
+    /* Classify */
+
+    action read_slot() {
+        flow = (bit<32>)meta.flow;
         slot = meta.region + ((meta.message & meta.window_mask) << meta.packets_shift) + (bit<32>)meta.index;
         slot_state.read(state, slot);
-        bitmap = SLOT_BITMAP(state);
-        chunks = SLOT_CHUNKS(state);
+    }
+
+    /* The slot is empty for whoever comes now. */
+    action find_older() {
+        meta.bitmap = 0;
+        flags = 0;
+        chunks = meta.chunks;
+        holds = 0b0100000;
+        sender = 1w0 ++ (bit<1>)(meta.rank_bit == meta.all_ranks) ++ 1w0;
+    }
+
+    action find_contributors() {
+        meta.bitmap = SLOT_BITMAP(state);
         flags = SLOT_FLAGS(state);
-        ahead = meta.message - SLOT_MESSAGE(state);
+        chunks = SLOT_CHUNKS(state);
+        holds = 2w0 ++ (bit<1>)(SLOT_MESSAGE(state) != meta.message) ++ 2w0
+                ++ flags[0:0] /* FLAG_RESULT */ ++ (bit<1>)(meta.bitmap == meta.all_ranks);
+        sender = (bit<1>)(meta.bitmap & meta.rank_bit != 0) ++ (bit<1>)(meta.bitmap | meta.rank_bit == meta.all_ranks) ++ 1w0;
     }
 
-    action find_head() {
-        slot_state.read(head, meta.region + ((meta.message & meta.window_mask) << meta.packets_shift));
+    /* For another packet than the first. Where the first one's slot is a newer message's, everybody has all of this one, and its
+     * first PSNs may be gone: nothing of it crosses between racks any more. */
+    action find_first() {
+        slot_state.read(state, slot - (bit<32>)meta.index);
+        whole = SLOT_MESSAGE(state) == meta.message && SLOT_GENERATION(state) == meta.generation;
+        holds = holds | ((bit<1>)(whole && SLOT_FLAGS(state) & FLAG_MISMATCH != 0) ++ 2w0 ++ (bit<1>)(chunks != meta.chunks)
+                ++ (bit<1>)(!whole && meta.at == LEAF && (meta.brings != CONTRIBUTION || holds[1:0] == 0b01)) ++ 2w0);
     }
 
-    /* The PSN before which the receiver has acknowledged everything. */
+    /* Whether this is the PSN before which the receiver has acknowledged everything. */
     action find_awaited() {
-        awaited_psns.read(awaited, (bit<32>)meta.flow);
+        awaited_psns.read(acknowledged, flow);
+        sender = sender[2:1] ++ (bit<1>)(
+            (AWAITED_GENERATION(acknowledged) == meta.generation && AWAITED_PSN(acknowledged) == hdr.bth.psn)
+            || (AWAITED_GENERATION(acknowledged) != meta.generation && meta.first_psn == hdr.bth.psn));
+    }
+
+    /* Decide: what is counted, written and sent */
+
+#define ENTER meta.bitmap = meta.bitmap | meta.rank_bit; flags = flags | meta.tree_flags;
+#define RULE(name, what) \
+    action name(writes_t writes_, verdict_t verdict) { \
+        what \
+        writes = writes_; \
+        meta.verdict = verdict; \
+    }
+
+    RULE(count_aggregated, aggregated.count(flow); ENTER)
+    RULE(count_aggregated_completed, aggregated.count(flow); completed.count(flow); ENTER flags = flags | FLAG_RESULT;)
+    RULE(count_aggregated_partials, aggregated.count(flow); partials.count(flow); ENTER)
+    RULE(count_results, results.count(flow); ENTER flags = flags | FLAG_RESULT;)
+    RULE(count_duplicate, duplicate.count(flow);)
+    RULE(count_not_ready, not_ready.count(flow);)
+    RULE(count_not_ready_partials, not_ready.count(flow); partials.count(flow);)
+    RULE(count_asked, asked.count(flow);)
+    RULE(count_partials, partials.count(flow);)
+    RULE(count_replayed, replayed.count(flow);)
+    RULE(count_stale, stale.count(flow);)
+    RULE(count_late, late.count(flow);)
+    RULE(count_mismatch, mismatch.count(flow);)
+
+    table rule {
+        key = {
+            meta.at:     ternary @name("at");
+            meta.brings: ternary @name("brings");
+            holds:       ternary @name("holds");
+            sender:      ternary @name("sender");
+        }
+        actions = {
+            count_aggregated;
+            count_aggregated_completed;
+            count_aggregated_partials;
+            count_results;
+            count_duplicate;
+            count_not_ready;
+            count_not_ready_partials;
+            count_asked;
+            count_partials;
+            count_replayed;
+            count_stale;
+            count_late;
+            count_mismatch;
+        }
+        const default_action = count_late(NOTHING, DISCARD); /* no case is left to it */
+        const entries = {
+            /* at            brings         holds       sender    counts                     writes   sends */
+            (_,              CONTRIBUTION,  OLDER,      NEW):     count_aggregated(          CLAIM,   DISCARD);     /* 1 claim */
+            (LEAF,           CONTRIBUTION,  OLDER,      LAST):    count_aggregated_partials( CLAIM,   SEND_UP);     /* 1 whole rack */
+            (SPINE,          RESULT,        OLDER,      _):       count_results(             CLAIM,   EMIT_GROUP);  /* 1 by a sum */
+            (_,              CONTRIBUTION,  SOME,       NEW):     count_aggregated(          ADD,     DISCARD);     /* 2 add */
+            (RACK_OR_SPINE,  CONTRIBUTION,  SOME,       LAST):    count_aggregated_completed(ADD,     EMIT_GROUP);  /* 2 complete */
+            (LEAF,           CONTRIBUTION,  SOME,       LAST):    count_aggregated_partials( ADD,     SEND_UP);     /* 2 whole rack */
+            (RACK_OR_LEAF,   CONTRIBUTION,  SOME,       SEEN):    count_duplicate(           NOTHING, DISCARD);     /* 3 duplicate */
+            (RACK_OR_LEAF,   CONTRIBUTION,  SOME,       AWAITED): count_not_ready(           NOTHING, NOT_READY);   /* 3 not ready */
+            (SPINE,          CONTRIBUTION,  SOME,       SEEN):    count_asked(               NOTHING, ASK_LEAVES);  /* 3 ask others */
+            (LEAF,           CONTRIBUTION,  ALL,        SEEN):    count_partials(            READ,    SEND_UP);     /* 3 up again */
+            (LEAF,           CONTRIBUTION,  ALL,        AWAITED): count_not_ready_partials(  READ,    SEND_UP_AND_BACK); /* 3 NAK and up */
+            (_,              CONTRIBUTION,  SUM,        _):       count_replayed(            READ,    EMIT_ALONE);  /* 4 replay */
+            (LEAF,           ASK,           SUM,        _):       count_replayed(            READ,    SEND_UP);     /* 4 tell sum */
+            (LEAF,           ASK,           ALL,        _):       count_partials(            READ,    SEND_UP);     /* 4 tell part */
+            (RACK_OR_LEAF,   CONTRIBUTION,  NEWER,      _):       count_stale(               NOTHING, FORWARD);     /* 5 stale */
+            (LEAF,           CONTRIBUTION,  OVER,       _):       count_stale(               NOTHING, FORWARD);     /* 5 over */
+            (SPINE,          CONTRIBUTION,  NEWER,      _):       count_stale(               NOTHING, DISCARD);     /* 5 stale part */
+            (_,              RESULT_OR_ASK, NEWER,      _):       count_stale(               NOTHING, DISCARD);     /* 5 stale sum */
+            (LEAF,           RESULT,        ALL,        _):       count_results(             STORE,   EMIT_GROUP);  /* sum for rack */
+            (SPINE,          RESULT,        SOME,       _):       count_results(             STORE,   EMIT_GROUP);  /* sum of leaf */
+            (_,              RESULT,        SUM,        _):       count_duplicate(           NOTHING, DISCARD);     /* sum again */
+            (LEAF,           RESULT_OR_ASK, OLDER,      _):       count_late(                NOTHING, DISCARD);     /* late */
+            (LEAF,           RESULT_OR_ASK, OVER,       _):       count_late(                NOTHING, DISCARD);     /* late */
+            (LEAF,           RESULT_OR_ASK, SOME,       _):       count_late(                NOTHING, DISCARD);     /* late */
+            (_,              _,             OTHER_SIZE, _):       count_mismatch(            NOTHING, DISCARD);     /* other size */
+            (_,              _,             DIFFERING,  _):       count_mismatch(            NOTHING, DISCARD);     /* differs */
+        }
+    }
+
+    /* Write */
+
+    action lanes(chunk_op_t first_, chunk_op_t others) {
+        first_op = first_;
+        op = others;
+    }
+
+    /* What becomes of the accumulators. At index 0 the first chunk is the aggregation header: the first contributor's fields are
+     * kept. Until the last one is there (DISCARD), sums of halves take two accumulators a chunk. */
+    table accumulate {
+        key = {
+            writes:       exact   @name("writes");
+            meta.op:      ternary @name("op");
+            meta.verdict: ternary @name("sends");
+            meta.index:   ternary @name("index");
+        }
+        actions = { lanes; }
+        const default_action = lanes(CHUNK_LOAD, CHUNK_LOAD); /* READ */
+        const entries = {
+            (ADD,   OP_SUM,      _,       0): lanes(HEADER_MAX,  CHUNK_SUM);
+            (ADD,   OP_SUM,      _,       _): lanes(CHUNK_SUM,   CHUNK_SUM);
+            (ADD,   OP_MAX,      _,       0): lanes(HEADER_MAX,  CHUNK_MAX);
+            (ADD,   OP_MAX,      _,       _): lanes(CHUNK_MAX,   CHUNK_MAX);
+            (ADD,   OP_SUM_HALF, DISCARD, 0): lanes(HEADER_MAX,  HALF_SUM);
+            (ADD,   OP_SUM_HALF, DISCARD, _): lanes(HALF_SUM,    HALF_SUM);
+            (ADD,   OP_SUM_HALF, _,       0): lanes(HEADER_MAX,  HALF_LAST);
+            (ADD,   OP_SUM_HALF, _,       _): lanes(HALF_LAST,   HALF_LAST);
+            (ADD,   OP_MAX_HALF, _,       0): lanes(HEADER_MAX,  HALF_MAX);
+            (ADD,   OP_MAX_HALF, _,       _): lanes(HALF_MAX,    HALF_MAX);
+            (CLAIM, OP_SUM_HALF, DISCARD, 0): lanes(CHUNK_CLAIM, HALF_CLAIM);
+            (CLAIM, OP_SUM_HALF, DISCARD, _): lanes(HALF_CLAIM,  HALF_CLAIM);
+            (CLAIM, _,           _,       _): lanes(CHUNK_CLAIM, CHUNK_CLAIM);
+            (STORE, _,           _,       _): lanes(CHUNK_CLAIM, CHUNK_CLAIM);
+        }
+    }
+
+    action note_time() {
+        claimed_at.write(slot, standard_metadata.ingress_global_timestamp);
+    }
+
+    action store_state() {
+        slot_state.write(slot, meta.generation ++ meta.message ++ meta.bitmap ++ chunks ++ flags);
+    }
+
+    action mark_mismatch() {
+        mismatch.count(flow);
+        flags = flags | FLAG_MISMATCH;
     }
 
     /* A spine keeps each slot's own PSNs. Those of messages would be mixed up by what comes late from an older message: the bits
@@ -116,178 +293,42 @@ control Slots(inout headers_t hdr,
         WITH_FIRST_PSN(meta.psn - (psn_t)meta.index)
     }
 
-    action note_time() {
-        claimed_at.write(slot, standard_metadata.ingress_global_timestamp);
-    }
+    /* Send: what egress has to know */
 
-    action store_state() {
-        slot_state.write(slot, meta.generation ++ meta.message ++ bitmap ++ chunks ++ flags);
+    action report() {
+        meta.result_flags = flags | FLAG_RESULT;
+        meta.stamp_shift = 239;
+        meta.up_kind = TREE_PARTIAL + (flags & FLAG_RESULT); /* or TREE_RESULT */
     }
 
     apply {
-        find_slot();
+        read_slot();
+        /* Serial numbers: 1 to 2^31 - 1 ahead of the slot's. */
+        if (SLOT_GENERATION(state) != meta.generation || meta.message - SLOT_MESSAGE(state) - 1 < 0x7fffffff) {
+            find_older();
+        } else {
+            find_contributors();
+        }
         if (meta.index != 0) {
-            find_head();
-            /* Where it is not, the first PSNs may be those of the message after. */
-            whole = SLOT_MESSAGE(head) == meta.message && SLOT_GENERATION(head) == meta.generation;
+            find_first();
+        }
+        if (meta.rnr_syndrome != 0 && sender[2:2] == 1) {
+            find_awaited();
         }
         if (meta.from_leaf) {
             read_psns();
         } else if (meta.from_spine) {
             read_first_psns();
         }
-        if (SLOT_FLAGS(head) & FLAG_MISMATCH != 0 && SLOT_MESSAGE(head) == meta.message
-                && SLOT_GENERATION(head) == meta.generation) {
-            mismatch.count((bit<32>)meta.flow);
-            meta.verdict = DISCARD;
-        } else if (SLOT_GENERATION(state) != meta.generation || (ahead != 0 && ahead[31:31] == 0)) {
-            if (meta.brings == CONTRIBUTION || (meta.brings == SUM_OF_ALL && meta.from_leaf)) {
-                /* 1: all that was stored here has reached everybody */
-                bitmap = meta.rank_bit;
-                chunks = meta.chunks;
-                flags = meta.tree_flags;
-                if (meta.brings == SUM_OF_ALL) {
-                    flags = flags | FLAG_RESULT;
-                    results.count((bit<32>)meta.flow);
-                    meta.verdict = EMIT_GROUP;
-                } else {
-                    aggregated.count((bit<32>)meta.flow);
-                    meta.verdict = DISCARD;
-                    if (bitmap == meta.all_ranks) {
-                        /* The only one in its rack. */
-                        partials.count((bit<32>)meta.flow);
-                        meta.verdict = SEND_UP;
-                    }
-                }
-                store_state();
+        rule.apply();
+        if (writes != NOTHING) {
+            accumulate.apply();
+            if (writes == CLAIM) {
                 note_time();
-                op = CHUNK_CLAIM;
-                head_op = CHUNK_CLAIM;
-                if (meta.op == OP_SUM_HALF && meta.verdict == DISCARD) {
-                    op = HALF_CLAIM;
-                    if (meta.index != 0) {
-                        head_op = HALF_CLAIM;
-                    }
-                }
-                touched = true;
-            } else {
-                late.count((bit<32>)meta.flow);
-                meta.verdict = DISCARD;
-            }
-        } else if (ahead != 0) {
-            /* 5; between switches there is nobody who would acknowledge */
-            stale.count((bit<32>)meta.flow);
-            if (meta.from_leaf || meta.from_spine) {
-                meta.verdict = DISCARD;
-            }
-        } else if (SLOT_CHUNKS(state) != meta.chunks && meta.index != 0) {
-            /* Not the fragment that the others sent, though the headers agreed or will tell everybody. */
-            mismatch.count((bit<32>)meta.flow);
-            meta.verdict = DISCARD;
-        } else if (meta.from_spine && !whole) {
-            /* Everybody has it: somebody here has sent the message that takes its place. */
-            late.count((bit<32>)meta.flow);
-            meta.verdict = DISCARD;
-        } else if (flags & FLAG_RESULT != 0) {
-            if (meta.brings == SUM_OF_ALL) {
-                duplicate.count((bit<32>)meta.flow);
-                meta.verdict = DISCARD;
-            } else {
-                /* 4 */
-                touched = true;
-                replayed.count((bit<32>)meta.flow);
-                meta.verdict = EMIT_ALONE;
-                if (meta.brings == QUESTION) {
-                    meta.verdict = SEND_UP;
-                }
-            }
-        } else if (meta.brings == SUM_OF_ALL) {
-            if (meta.from_leaf || bitmap == meta.all_ranks) {
-                bitmap = bitmap | meta.rank_bit;
+            } else if (writes == STORE) {
                 chunks = meta.chunks;
-                flags = flags | meta.tree_flags | FLAG_RESULT;
-                store_state();
-                op = CHUNK_CLAIM;
-                head_op = CHUNK_CLAIM;
-                touched = true;
-                results.count((bit<32>)meta.flow);
-                meta.verdict = EMIT_GROUP;
-            } else {
-                late.count((bit<32>)meta.flow);
-                meta.verdict = DISCARD;
             }
-        } else if (meta.brings == QUESTION) {
-            if (bitmap == meta.all_ranks) {
-                touched = true;
-                partials.count((bit<32>)meta.flow);
-                meta.verdict = SEND_UP;
-            } else {
-                late.count((bit<32>)meta.flow);
-                meta.verdict = DISCARD;
-            }
-        } else if (bitmap & meta.rank_bit != 0) {
-            /* 3 */
-            if (!whole && meta.two_level == 1 && bitmap == meta.all_ranks) {
-                /* As 5: the receiver has it. */
-                stale.count((bit<32>)meta.flow);
-            } else if (meta.from_leaf) {
-                asked.count((bit<32>)meta.flow);
-                meta.verdict = ASK_LEAVES;
-            } else {
-                find_awaited();
-                if (AWAITED_GENERATION(awaited) != meta.generation) {
-                    awaited = meta.generation ++ meta.first_psn;
-                }
-                if (meta.rnr_syndrome != 0 && hdr.bth.psn == AWAITED_PSN(awaited)) {
-                    not_ready.count((bit<32>)meta.flow);
-                    meta.verdict = NOT_READY;
-                    standard_metadata.egress_spec = standard_metadata.ingress_port;
-                } else if (bitmap != meta.all_ranks) {
-                    duplicate.count((bit<32>)meta.flow);
-                    meta.verdict = DISCARD;
-                }
-                if (bitmap == meta.all_ranks) {
-                    /* What was sent up, or its answer, was lost; or another rack is late. */
-                    touched = true;
-                    partials.count((bit<32>)meta.flow);
-                    meta.verdict = meta.verdict == NOT_READY ? SEND_UP_AND_BACK : SEND_UP;
-                }
-            }
-        } else {
-            /* 2 */
-            bitmap = bitmap | meta.rank_bit;
-            flags = flags | meta.tree_flags;
-            op = CHUNK_SUM;
-            if (meta.op == OP_MAX) {
-                op = CHUNK_MAX;
-            } else if (meta.op == OP_MAX_HALF) {
-                op = HALF_MAX;
-            } else if (meta.op == OP_SUM_HALF) {
-                op = bitmap == meta.all_ranks ? HALF_LAST : HALF_SUM;
-            }
-            head_op = op;
-            touched = true;
-            aggregated.count((bit<32>)meta.flow);
-            meta.verdict = DISCARD;
-            if (bitmap == meta.all_ranks) {
-                if (meta.two_level == 1) {
-                    partials.count((bit<32>)meta.flow);
-                    meta.verdict = SEND_UP;
-                } else {
-                    completed.count((bit<32>)meta.flow);
-                    flags = flags | FLAG_RESULT;
-                    meta.verdict = EMIT_GROUP;
-                }
-            }
-            if (meta.index == 0) {
-                /* The first chunk is the aggregation header: the first contributor's fields are kept. */
-                head_op = HEADER_MAX;
-            } else {
-                store_state();
-            }
-        }
-        if (touched) {
-            chunk_0.apply(hdr.chunk[0], slot, head_op);
+            chunk_0.apply(hdr.chunk[0], slot, first_op);
             chunk_1.apply(hdr.chunk[1], slot, op);
             chunk_2.apply(hdr.chunk[2], slot, op);
             chunk_3.apply(hdr.chunk[3], slot, op);
@@ -303,49 +344,41 @@ control Slots(inout headers_t hdr,
             chunk_13.apply(hdr.chunk[13], slot, op);
             chunk_14.apply(hdr.chunk[14], slot, op);
             chunk_15.apply(hdr.chunk[15], slot, op);
-            if (meta.index == 0 && op != CHUNK_CLAIM && op != HALF_CLAIM) {
+            if (meta.index == 0) {
                 /* Everybody learns from the result if ranks asked for different things; who asks again with a packet
                  * of another size than the slot's is told alone. */
-                if (chunks != meta.chunks || (op != CHUNK_LOAD && hdr.chunk[0].lanes[1911:1760] != meta.signature)) {
-                    mismatch.count((bit<32>)meta.flow);
-                    flags = flags | FLAG_MISMATCH;
+                if (chunks != meta.chunks || (writes == ADD && hdr.chunk[0].lanes[1911:1760] != meta.signature)) {
+                    mark_mismatch();
                 }
-                if (op != CHUNK_LOAD) {
-                    store_state();
+                if (flags & FLAG_MISMATCH != 0) {
+                    SILENCE(1)
+                    SILENCE(2)
+                    SILENCE(3)
+                    SILENCE(4)
+                    SILENCE(5)
+                    SILENCE(6)
+                    SILENCE(7)
+                    SILENCE(8)
+                    SILENCE(9)
+                    SILENCE(10)
+                    SILENCE(11)
+                    SILENCE(12)
+                    SILENCE(13)
+                    SILENCE(14)
+                    SILENCE(15)
                 }
             }
-            if (meta.index == 0 && flags & FLAG_MISMATCH != 0) {
-                SILENCE(1)
-                SILENCE(2)
-                SILENCE(3)
-                SILENCE(4)
-                SILENCE(5)
-                SILENCE(6)
-                SILENCE(7)
-                SILENCE(8)
-                SILENCE(9)
-                SILENCE(10)
-                SILENCE(11)
-                SILENCE(12)
-                SILENCE(13)
-                SILENCE(14)
-                SILENCE(15)
-            }
-            meta.result_flags = flags | FLAG_RESULT;
-            meta.stamp_shift = 239;
-            meta.up_kind = TREE_PARTIAL;
-            if (flags & FLAG_RESULT != 0) {
-                meta.up_kind = TREE_RESULT;
-            }
-            if (meta.from_leaf) {
-                if (op != CHUNK_LOAD) {
+            report();
+            if (writes != READ) {
+                store_state();
+                if (meta.from_leaf) {
                     store_psn();
                 }
-            } else if (meta.from_spine && meta.brings == SUM_OF_ALL) {
+            }
+            if (meta.from_spine && meta.brings == RESULT) {
                 enter_first_psn();
             }
         }
-        meta.bitmap = bitmap;
     }
 }
 

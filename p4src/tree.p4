@@ -11,7 +11,7 @@
 #include <v1model.p4>
 #include "include/headers.p4"
 
-/* Ingress, for tree packets: whose they are, and for which slot. */
+/* Ingress: whose a tree packet is, and for which slot. */
 control Tree(inout headers_t hdr,
              inout metadata_t meta,
              inout standard_metadata_t standard_metadata) {
@@ -28,6 +28,7 @@ control Tree(inout headers_t hdr,
                      bit<8> psn_shift,
                      bit<16> group) {
         meta.from_leaf = true;
+        meta.at = SPINE;
         meta.flow = flow;
         meta.rank = rank;
         meta.rank_bit = rank_bit;
@@ -49,6 +50,7 @@ control Tree(inout headers_t hdr,
                       bit<8> psn_shift,
                       bit<16> group) {
         meta.from_spine = true;
+        meta.at = LEAF;
         meta.flow = flow;
         meta.all_ranks = all_ranks;
         meta.region = region;
@@ -103,9 +105,9 @@ control Tree(inout headers_t hdr,
         } else if (job.apply().hit) {
             read_header();
             if (hdr.tree.kind == TREE_RESULT) {
-                meta.brings = SUM_OF_ALL;
+                meta.brings = RESULT;
             } else if (hdr.tree.kind == TREE_ASK) {
-                meta.brings = QUESTION;
+                meta.brings = ASK;
             }
             meta.placed = hdr.chunk[0].isValid()
                 && (hdr.tree.kind == TREE_RESULT
@@ -120,114 +122,6 @@ control Tree(inout headers_t hdr,
         }
         if (meta.verdict == DISCARD) {
             no_job.count((bit<32>)standard_metadata.ingress_port);
-        }
-    }
-}
-
-/* Ingress: to which spine a rack's sum goes. */
-control Up(inout metadata_t meta, inout standard_metadata_t standard_metadata) {
-    counter(MAX_FLOWS, CounterType.packets_and_bytes) no_uplink;
-
-    bit<8> bucket = meta.message[7:0] & (BUCKETS - 1);
-    bool back = false;
-    bit<16> again_group = AGAIN_GROUP + ((bit<16>)standard_metadata.ingress_port << 2);
-
-    action to_spine(port_t port, bit<16> index) {
-        standard_metadata.egress_spec = port;
-        again_group = again_group + index;
-    }
-
-    action none() {
-        meta.verdict = DISCARD;
-        no_uplink.count((bit<32>)meta.flow);
-    }
-
-    table uplink {
-        key = {
-            meta.group: exact @name("group");
-            bucket:     exact @name("bucket");
-        }
-        actions = { to_spine; none; }
-        const default_action = none;
-        size = TREE_ENTRIES;
-    }
-
-    apply {
-        if (meta.brings == QUESTION) {
-            /* Whoever asks is told. */
-            standard_metadata.egress_spec = standard_metadata.ingress_port;
-        } else {
-            back = meta.verdict == SEND_UP_AND_BACK;
-            uplink.apply();
-            if (back && meta.verdict == DISCARD) {
-                meta.verdict = NOT_READY;
-                standard_metadata.egress_spec = standard_metadata.ingress_port;
-            } else if (back) {
-                standard_metadata.mcast_grp = again_group;
-            }
-        }
-    }
-}
-
-/* Egress, on a leaf: a host's packet, or a question, becomes what its slot holds. */
-control IntoTree(inout headers_t hdr, inout metadata_t meta) {
-    action become() {
-        hdr.tree.setValid();
-        hdr.tree.opcode = hdr.bth.opcode;
-        hdr.bth.setInvalid();
-        hdr.udp.src_port = TREE_PORT;
-        hdr.udp.dst_port = TREE_PORT;
-        hdr.udp.length = hdr.udp.length + TREE_LONGER;
-        hdr.ipv4.total_length = hdr.ipv4.total_length + TREE_LONGER;
-    }
-
-    action fill() {
-        hdr.ipv4.ttl = 64;
-        hdr.tree.version = TREE_VERSION;
-        hdr.tree.kind = meta.up_kind;
-        hdr.tree.op = meta.op;
-        hdr.tree.index = meta.index;
-        hdr.tree.flags = (meta.result_flags & FLAG_MISMATCH) | FLAG_PSN_VALID;
-        hdr.tree.reserved = 0;
-        hdr.tree.generation = meta.generation;
-        hdr.tree.message = meta.message;
-        hdr.tree.reserved_too = 0;
-        hdr.tree.psn = (psn_t)(meta.first_psns >> meta.exit_psn_shift >> meta.exit_psn_shift >> meta.exit_psn_shift)
-                       + (psn_t)meta.index;
-    }
-
-    apply {
-        if (!hdr.tree.isValid()) {
-            become();
-        }
-        fill();
-    }
-}
-
-/* Egress: the addresses of both ends of a link between switches. */
-control TreeOut(inout headers_t hdr, in standard_metadata_t standard_metadata) {
-    action over(mac_t src_mac, mac_t dst_mac, ipv4_t src_ip, ipv4_t dst_ip) {
-        hdr.ethernet.src = src_mac;
-        hdr.ethernet.dst = dst_mac;
-        hdr.ipv4.src = src_ip;
-        hdr.ipv4.dst = dst_ip;
-    }
-
-    action reply() {
-        hdr.tree.kind = TREE_ECHO_REPLY;
-    }
-
-    table link {
-        key = { standard_metadata.egress_port: exact @name("egress_port"); }
-        actions = { over; @defaultonly NoAction; }
-        const default_action = NoAction;
-        size = MAX_PORTS;
-    }
-
-    apply {
-        link.apply();
-        if (hdr.tree.kind == TREE_ECHO_REQUEST) {
-            reply();
         }
     }
 }

@@ -212,8 +212,14 @@ const member_t PASSING   = 4;    /* between a member here and its peer in anothe
 /* What a packet brings to its slot. */
 typedef bit<2> brings_t;
 const brings_t CONTRIBUTION = 0; /* of a rank; on a spine, a rack's partial */
-const brings_t SUM_OF_ALL   = 1;
-const brings_t QUESTION     = 2;
+const brings_t RESULT       = 2; /* the sum of all workers */
+const brings_t ASK          = 3; /* the question for it */
+
+/* Where the switch stands in the packet's job. */
+typedef bit<2> at_t;
+const at_t RACK  = 0;            /* all workers are behind it */
+const at_t LEAF  = 1;            /* some of them are */
+const at_t SPINE = 2;            /* leaves are */
 
 struct metadata_t {
     verdict_t    verdict;
@@ -246,7 +252,7 @@ struct metadata_t {
     qpn_t        ack_qp;         /* the sender's QP */
     bit<8>       rnr_syndrome;   /* RNR NAK and timer for what comes too early; 0: its sender wants none */
     bit<1>       track;          /* remember what the acknowledgement says */
-    bit<1>       two_level;      /* the job has workers in other racks */
+    at_t         at;
     bit<8>       exit_psn_shift; /* 8 * local rank of the flow that leaves the rack */
     /* of a tree packet */
     bool         from_leaf;

@@ -30,7 +30,8 @@ def edges(program: Bmv2Program, pipeline: Pipeline) -> Iterator[Edge]:
             else:
                 name = program.actions[number].info.name
                 yield table.info.name, number, table.next_by_action.get(name, table.base_next)
-        yield table.info.name, None, table.next_miss if table.by_hit else table.base_next
+        if table.default_action_id is None or table.info.profile is not None:
+            yield table.info.name, None, table.next_miss if table.by_hit else table.base_next
 
 
 def first_writes(program: Bmv2Program, targets: Callable[[Primitive], frozenset[Variable]]) -> frozenset[int]:

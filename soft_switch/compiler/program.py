@@ -11,6 +11,7 @@ from soft_switch.compiler.bounds import words
 from soft_switch.compiler.code import Code, comment
 from soft_switch.compiler.deparser import DeparserWriter
 from soft_switch.compiler.expressions import Constants, ExpressionWriter
+from soft_switch.compiler.fixed import fixed_entries
 from soft_switch.compiler.hashes import Calculations
 from soft_switch.compiler.layout import Layout, c_type
 from soft_switch.compiler.liveness import everything, find_liveness
@@ -77,6 +78,7 @@ class _Compiler:
             table.info.name: lay_out(program, table, index, self.profiles)
             for index, table in enumerate(tables)
         }
+        self.fixed = fixed_entries(program, self.tables) if optimise else {}
         self.value_sets = list(program.description.value_sets.values())
         self.registers = list(program.description.registers.values())
         self.counters = [c for c in program.description.counters.values() if c.table is None]
@@ -146,7 +148,7 @@ class _Compiler:
         self.calculations.declare(out)
         writer = ExpressionWriter(self.layout, self.constants, out)
         pipelines = PipelineWriter(
-            self.program, self.actions, writer, self.tables, self.profiles, self.calculations
+            self.program, self.actions, writer, self.tables, self.profiles, self.calculations, self.fixed
         )
         parts = [self.program.pipelines["ingress"], self.program.pipelines["egress"]]
         self.actions.declare(out, pipelines.used_actions(parts))

@@ -161,8 +161,21 @@ def is_call(table: Table, program: Bmv2Program) -> bool:
     return not info.keys and info.default_is_const and no_params and not info.has_direct_counter
 
 
+@dataclass(frozen=True)
+class FixedEntry:
+    """An entry that the program came with, in words: for keys that under `mask` are `key`."""
+
+    key: tuple[int, ...]
+    mask: tuple[int, ...]
+    action_id: int
+    params: tuple[int, ...]
+
+
 class PipelineWriter:
-    """Writes the functions `ingress(g, p, c)` and `egress(g, p, c)`."""
+    """Writes the functions `ingress(g, p, c)` and `egress(g, p, c)`.
+
+    Of a table in `fixed`, these entries are tried one by one, the best first, as long as nobody changes any.
+    """
 
     def __init__(
         self,
@@ -172,6 +185,7 @@ class PipelineWriter:
         layouts: Mapping[str, TableLayout],
         profiles: Mapping[str, ProfileLayout],
         calculations: Calculations,
+        fixed: Mapping[str, Sequence[FixedEntry]],
     ) -> None:
         self._program = program
         self._actions = actions
@@ -180,6 +194,7 @@ class PipelineWriter:
         self._layouts = layouts
         self._profiles = profiles
         self._calculations = calculations
+        self._fixed = fixed
         self._nodes: dict[str, int] = {}
 
     def used_actions(self, pipelines: Sequence[Pipeline]) -> frozenset[int]:
@@ -233,9 +248,11 @@ class PipelineWriter:
         if self._actions.ends(action_id):
             self._out("if (c.exit) goto done;")
 
+    def _name(self, action_id: int) -> str:
+        return self._program.actions[action_id].info.name
+
     def _next(self, table: Table, action_id: int) -> str | None:
-        name = self._program.actions[action_id].info.name
-        return table.next_by_action.get(name, table.base_next)
+        return table.next_by_action.get(self._name(action_id), table.base_next)
 
     def _table(self, table: Table) -> None:
         out, info = self._out, table.info
@@ -250,13 +267,20 @@ class PipelineWriter:
         now = "g.host.now_us()" if info.has_idle_timeout else "0"
         profile = None if info.profile is None else self._profiles[info.profile]
         head = "const Match match" if profile is None else "Match match"
-        out(f"{head} = g.t{layout.index}.lookup(key, ranges, c.length, {now});")
+        name, found = f"g.t{layout.index}", f"g.t{layout.index}.lookup(key, ranges, c.length, {now})"
+        if info.name in self._fixed:
+            entries = self._fixed[info.name]
+            as_made = f"{name}.is_as_made({len(entries)})"
+            with out.block(f"if ({as_made})"):
+                self._try_fixed(table, entries)
+            found = f"{as_made} ? {name}.miss() : {found}"
+        out(f"{head} = {found};")
         if profile is not None:
             self._resolve(profile)
         self._direct_meter(table)
         with out.block("switch (match.action)"):
             for number, action_id in self._cases(table, profile).items():
-                out(f"case {number}:  {comment(self._program.actions[action_id].info.name)}")
+                out(f"case {number}:  {comment(self._name(action_id))}")
                 self._run(action_id, "match.params")
                 out("break;" if table.by_hit else self._goto(self._next(table, action_id)))
             out("default: break;")
@@ -265,6 +289,23 @@ class PipelineWriter:
             out(self._goto(table.next_miss))
         else:
             out(self._goto(table.base_next))
+
+    def _try_fixed(self, table: Table, entries: Sequence[FixedEntry]) -> None:
+        """Comparisons with constants and actions with constants: the C++ compiler sees through all of it."""
+        out = self._out
+        for entry in entries:
+            tests = [
+                f"(key[{i}] & {word(mask)}) == {word(key)}"
+                for i, (key, mask) in enumerate(zip(entry.key, entry.mask, strict=True))
+                if mask
+            ]
+            action = comment(self._name(entry.action_id))
+            with out.block(f"if ({' && '.join(tests) or 'true'})", f"  {action}"):
+                params = ", ".join(map(word, entry.params))
+                if params:
+                    out(f"static constexpr uint64_t params[] = {{{params}}};")
+                self._run(entry.action_id, "params" if params else "nullptr")
+                out(self._goto(table.next_hit if table.by_hit else self._next(table, entry.action_id)))
 
     def _resolve(self, profile: ProfileLayout) -> None:
         """From what an entry points to, to a member's action."""
@@ -280,8 +321,7 @@ class PipelineWriter:
         """The table's own action for each number that a match can give."""
         cases = {number: number for number in table.action_ids}
         if profile is not None:
-            name = {number: self._program.actions[number].info.name for number in table.action_ids}
-            cases = {profile.actions[name[number]]: number for number in table.action_ids}
+            cases = {profile.actions[self._name(number)]: number for number in table.action_ids}
         if table.default_action_id is not None:
             cases.setdefault(table.default_action_id, table.default_action_id)
         return cases

@@ -113,6 +113,7 @@ class TableCore {
         link(*group(at), slot);
         group_of_[slot] = group(at)->id;
         count_++;
+        changes_++;
         return slot;
     }
 
@@ -126,6 +127,7 @@ class TableCore {
         }
         entry.action = action;
         std::memcpy(own, params, 8 * size_t(params_));
+        changes_++;
         return handle;
     }
 
@@ -143,6 +145,7 @@ class TableCore {
             lower_rank(at);
         entry.action = UNUSED;
         handles_.give_back(slot);
+        changes_++;
         if (--count_ == 0) clear();
         return handle;
     }
@@ -151,6 +154,12 @@ class TableCore {
         default_action_ = action;
         std::memcpy(default_params_.data(), params, 8 * size_t(params_));
     }
+
+    // Whether the entries are those that the program came with, `count` of them, and nobody has changed any.
+    bool is_as_made(uint64_t count) const { return changes_ == count; }
+
+    // What a packet gets that no entry is for.
+    Match miss() const { return {default_params(), default_action_, NO_ENTRY}; }
 
     // The number that a match gives for an entry, below the table's size; NO_ENTRY: there is none of that handle.
     uint32_t entry(int64_t handle) const { return known(handle) ? uint32_t(handle) : NO_ENTRY; }
@@ -171,6 +180,7 @@ class TableCore {
     uint64_t* entries_ = nullptr;
     uint64_t* groups_ = nullptr;
     size_t group_count_ = 0;
+    uint64_t changes_ = 0;  // entries inserted, modified and removed, ever
     int default_action_ = NO_ACTION;
 
     const uint64_t* default_params() const { return default_params_.data(); }
@@ -402,7 +412,7 @@ class Table : public TableCore {
                 slot = head.next;
             }
         }
-        if (!best) return {default_params(), default_action_, NO_ENTRY};
+        if (!best) return miss();
         if constexpr (F & COUNTED) {
             best[COUNTER_AT]++;
             best[COUNTER_AT + 1] += bytes;

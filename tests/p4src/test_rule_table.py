@@ -1,0 +1,138 @@
+"""The rows of table `rule` in slots.p4 are the oracle's: the same names and order, for the same cases.
+
+The compiled entries are read, and each row's name is the comment behind it. That the oracle's rows are those
+of docs/protocol.md is tests/simulation/switch/test_rules.py's; that the program does what a row says is
+test_rules.py's.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import p4src
+from simulation.switch.rules import RULES, At, Brings, Holds, Rule, Sender, Sends, Writes
+
+TABLE = "SwitchIngress.slots.rule"
+KEYS = ["at", "brings", "holds", "sender"]
+FIRST_TRUE = [holds for holds in Holds if holds is not Holds.SOME]  # a bit each, from the left
+SENDS = {
+    "DISCARD": {Sends.NOTHING},
+    "FORWARD": {Sends.ITSELF},
+    "EMIT_GROUP": {Sends.SUMS},
+    "EMIT_ALONE": {Sends.SUM},
+    "SEND_UP": {Sends.UP, Sends.ANSWER},
+    "SEND_UP_AND_BACK": {Sends.NOT_READY_AND_UP},
+    "NOT_READY": {Sends.NOT_READY},
+    "ASK_LEAVES": {Sends.ASK},
+}
+# READ: the slot stays as it is, and what it holds leaves.
+WRITES = {
+    "NOTHING": Writes.NOTHING,
+    "READ": Writes.NOTHING,
+    "CLAIM": Writes.CLAIM,
+    "ADD": Writes.ADD,
+    "STORE": Writes.STORE,
+}
+HELD = {Sends.SUM, Sends.UP, Sends.ANSWER, Sends.NOT_READY_AND_UP}
+
+
+@dataclass(frozen=True)
+class Row:
+    """An entry: value and mask of each key, and what its action gets and counts."""
+
+    name: str
+    keys: tuple[tuple[int, int], ...]
+    writes: str
+    verdict: str
+    counts: frozenset[str]
+
+    def matches(self, values: tuple[int, ...]) -> bool:
+        return all(value & mask == wanted for value, (wanted, mask) in zip(values, self.keys, strict=True))
+
+
+@cache
+def constants(kind: str) -> dict[int, str]:
+    """Names of a type's values."""
+    text = "".join(path.read_text() for path in p4src.source_files())
+    found = re.findall(rf"^const {kind} (\w+) *= (\d+);", text, re.MULTILINE)
+    return {int(value): name for name, value in found}
+
+
+@cache
+def rows() -> tuple[Row, ...]:
+    program = json.loads(p4src.JSON_PATH.read_text())
+    [table] = [table for table in program["pipelines"][0]["tables"] if table["name"] == TABLE]
+    assert [key["name"] for key in table["key"]] == KEYS
+    actions = {action["id"]: action for action in program["actions"]}
+    return tuple(row(entry, actions[entry["action_entry"]["action_id"]]) for entry in table["entries"])
+
+
+def row(entry: dict[str, Any], action: dict[str, Any]) -> Row:
+    place = entry["source_info"]
+    line = (p4src.ROOT / place["filename"]).read_text().splitlines()[place["line"] - 1]
+    [name] = re.findall(r"/\* ([^*]*) \*/$", line)
+    writes, verdict = (int(value, 16) for value in entry["action_entry"]["action_data"])
+    counted = [call["parameters"][0]["value"] for call in action["primitives"] if call["op"] == "count"]
+    return Row(
+        name,
+        tuple((int(key["key"], 16), int(key["mask"], 16)) for key in entry["match_key"]),
+        constants("writes_t")[writes],
+        constants("verdict_t")[verdict],
+        frozenset(counter.removeprefix("SwitchIngress.slots.") for counter in counted),
+    )
+
+
+def codes(kind: str, names: dict[str, Any]) -> dict[Any, int]:
+    return {names[name]: value for value, name in constants(kind).items()}
+
+
+def held(holds: Holds) -> Iterator[int]:
+    """What a switch may find where that is the first that is true: all that is behind it can be true too."""
+    at = FIRST_TRUE.index(holds) if holds in FIRST_TRUE else len(FIRST_TRUE)
+    first = 1 << len(FIRST_TRUE) - 1 - at if holds in FIRST_TRUE else 0
+    yield from (first | others for others in range(max(first, 1)))
+
+
+def senders(sender: Sender) -> set[int]:
+    """Bits seen, last, awaited: who has contributed can be the last, who has not can be awaited."""
+    bits = {Sender.NEW: {0b000, 0b001}, Sender.LAST: {0b010, 0b011}}
+    return bits.get(sender, {0b100, 0b110} if sender is Sender.SEEN else {0b101, 0b111})
+
+
+def cases() -> Iterator[tuple[Rule, tuple[int, ...]]]:
+    """What each row of the oracle is for, as a switch may find it."""
+    at_codes = codes("at_t", {at.name: at for at in At})
+    brings_codes = codes("brings_t", {brings.name: brings for brings in Brings})
+    for rule in RULES:
+        for at, brings, holds, sender in itertools.product(rule.at, rule.brings, rule.holds, rule.sender):
+            for keys in itertools.product(held(holds), senders(sender)):
+                yield rule, (at_codes[at], brings_codes[brings], *keys)
+
+
+def test_the_names_are_the_oracles() -> None:
+    assert list(dict.fromkeys(row.name for row in rows())) == [rule.name for rule in RULES]
+
+
+def test_every_case_has_the_oracles_row_alone() -> None:
+    used = set()
+    for rule, keys in cases():
+        matching = [row for row in rows() if row.matches(keys)]
+        assert [row.name for row in matching] == [rule.name], keys
+        used.update(matching)
+    assert used == set(rows())
+
+
+def test_a_row_counts_writes_and_sends_what_the_oracles_does() -> None:
+    rules = {rule.name: rule for rule in RULES}
+    for row in rows():
+        rule = rules[row.name]
+        assert row.counts == set(rule.counts), row
+        assert rule.sends in SENDS[row.verdict], row
+        assert WRITES[row.writes] is rule.writes, row
+        assert (row.writes == "READ") == (rule.writes is Writes.NOTHING and rule.sends in HELD), row
