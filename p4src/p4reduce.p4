@@ -130,6 +130,7 @@ control SwitchEgress(inout headers_t hdr, inout metadata_t meta, inout standard_
     Icrc() icrc;
 
     bit<8> icrc_over = meta.chunks;
+    bit<32> icrc_value = 0; /* not the header's field itself: Icrc would get a copy of all headers then */
 
     apply {
         if (meta.verdict == SEND_UP_AND_BACK) {
@@ -149,7 +150,8 @@ control SwitchEgress(inout headers_t hdr, inout metadata_t meta, inout standard_
         if (meta.verdict != FORWARD && meta.verdict != DISCARD && meta.verdict != TO_CPU) {
             /* RoCE v2 has none; what was damaged on the way, or was another packet's, must not stay. */
             hdr.udp.checksum = 0;
-            icrc.apply(hdr, icrc_over, hdr.icrc.value);
+            icrc.apply(hdr, icrc_over, icrc_value);
+            hdr.icrc.value = icrc_value;
         }
         if (meta.verdict == NOT_READY) {
             without_payload.apply(hdr);

@@ -48,22 +48,7 @@ control Slots(inout headers_t hdr,
     counter(MAX_FLOWS, CounterType.packets_and_bytes) asked;      /* rule 3 on a spine */
     counter(MAX_FLOWS, CounterType.packets_and_bytes) late;       /* a result or question that its slot has nothing for */
 
-    Accumulator() chunk_0;
-    Accumulator() chunk_1;
-    Accumulator() chunk_2;
-    Accumulator() chunk_3;
-    Accumulator() chunk_4;
-    Accumulator() chunk_5;
-    Accumulator() chunk_6;
-    Accumulator() chunk_7;
-    Accumulator() chunk_8;
-    Accumulator() chunk_9;
-    Accumulator() chunk_10;
-    Accumulator() chunk_11;
-    Accumulator() chunk_12;
-    Accumulator() chunk_13;
-    Accumulator() chunk_14;
-    Accumulator() chunk_15;
+    Accumulators() accumulators;
 
     slot_t slot = 0;
     bit<112> state = 0;
@@ -287,22 +272,7 @@ control Slots(inout headers_t hdr,
             }
         }
         if (touched) {
-            chunk_0.apply(hdr.chunk[0], slot, head_op);
-            chunk_1.apply(hdr.chunk[1], slot, op);
-            chunk_2.apply(hdr.chunk[2], slot, op);
-            chunk_3.apply(hdr.chunk[3], slot, op);
-            chunk_4.apply(hdr.chunk[4], slot, op);
-            chunk_5.apply(hdr.chunk[5], slot, op);
-            chunk_6.apply(hdr.chunk[6], slot, op);
-            chunk_7.apply(hdr.chunk[7], slot, op);
-            chunk_8.apply(hdr.chunk[8], slot, op);
-            chunk_9.apply(hdr.chunk[9], slot, op);
-            chunk_10.apply(hdr.chunk[10], slot, op);
-            chunk_11.apply(hdr.chunk[11], slot, op);
-            chunk_12.apply(hdr.chunk[12], slot, op);
-            chunk_13.apply(hdr.chunk[13], slot, op);
-            chunk_14.apply(hdr.chunk[14], slot, op);
-            chunk_15.apply(hdr.chunk[15], slot, op);
+            accumulators.apply(hdr, meta, slot, head_op, op);
             if (meta.index == 0 && op != CHUNK_CLAIM && op != HALF_CLAIM) {
                 /* Everybody learns from the result if ranks asked for different things; who asks again with a packet
                  * of another size than the slot's is told alone. */

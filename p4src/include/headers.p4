@@ -215,7 +215,21 @@ const brings_t CONTRIBUTION = 0; /* of a rank; on a spine, a rack's partial */
 const brings_t SUM_OF_ALL   = 1;
 const brings_t QUESTION     = 2;
 
+/* What the accumulators work with (accumulator.p4): once for all chunks. BMv2 clears each field of the metadata for each packet and
+ * copies it for each replica, whether it is used or not; as variables of Accumulator, they were there sixteen times. */
+struct work_t {
+    lanes_t stored;
+    lanes_t second_stored;
+    lanes_t chosen;              /* in lanes that something is done to, a bit, then as many ones as it takes */
+    lanes_t shift;
+    lanes_t number;
+    lanes_t negative;
+    lanes_t first;
+    lanes_t second;
+}
+
 struct metadata_t {
+    work_t       work;
     verdict_t    verdict;
     member_t     member;
     bool         flood;
