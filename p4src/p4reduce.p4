@@ -55,7 +55,8 @@ control SwitchIngress(inout headers_t hdr, inout metadata_t meta, inout standard
         if (hdr.packet_out.isValid()) {
             query.apply(hdr, standard_metadata, slot_state, claimed_at);
         } else {
-            port_rx.count((bit<32>)standard_metadata.ingress_port);
+            meta.in_port = (bit<32>)standard_metadata.ingress_port;
+            port_rx.count(meta.in_port);
             edges.apply(meta, standard_metadata);
             if (meta.verdict == FORWARD) {
                 if (hdr.bth.isValid()) {
@@ -84,9 +85,9 @@ control SwitchIngress(inout headers_t hdr, inout metadata_t meta, inout standard
             if (meta.member == DATA_FLOW || hdr.tree.isValid()) {
                 if (meta.corrupted) {
                     if (meta.verdict == FORWARD) {
-                        bad_icrc.count((bit<32>)meta.flow);
+                        bad_icrc.count(meta.flow);
                     } else {
-                        bad_echo.count((bit<32>)standard_metadata.ingress_port);
+                        bad_echo.count(meta.in_port);
                     }
                     meta.verdict = DISCARD;
                 } else if (meta.member == DATA_FLOW && meta.whole_chunks) {
@@ -94,10 +95,10 @@ control SwitchIngress(inout headers_t hdr, inout metadata_t meta, inout standard
                 }
                 if (meta.verdict == FORWARD) {
                     if (!meta.placed) {
-                        unplaced.count((bit<32>)meta.flow);
+                        unplaced.count(meta.flow);
                         meta.verdict = DISCARD;
                     } else if (meta.op == OP_PASS) {
-                        passed.count((bit<32>)meta.flow);
+                        passed.count(meta.flow);
                     } else {
                         slots.apply(hdr, meta, standard_metadata, slot_state, claimed_at, awaited_psns, first_psns);
                     }

@@ -78,7 +78,7 @@ control Slots(inout headers_t hdr,
 
     /* The PSN before which the receiver has acknowledged everything. */
     action find_awaited() {
-        awaited_psns.read(awaited, (bit<32>)meta.flow);
+        awaited_psns.read(awaited, meta.flow);
     }
 
     /* A spine keeps each slot's own PSNs. Those of messages would be mixed up by what comes late from an older message: the bits
@@ -123,7 +123,7 @@ control Slots(inout headers_t hdr,
         }
         if (SLOT_FLAGS(head) & FLAG_MISMATCH != 0 && SLOT_MESSAGE(head) == meta.message
                 && SLOT_GENERATION(head) == meta.generation) {
-            mismatch.count((bit<32>)meta.flow);
+            mismatch.count(meta.flow);
             meta.verdict = DISCARD;
         } else if (SLOT_GENERATION(state) != meta.generation || (ahead != 0 && ahead[31:31] == 0)) {
             if (meta.brings == CONTRIBUTION || (meta.brings == SUM_OF_ALL && meta.from_leaf)) {
@@ -133,14 +133,14 @@ control Slots(inout headers_t hdr,
                 flags = meta.tree_flags;
                 if (meta.brings == SUM_OF_ALL) {
                     flags = flags | FLAG_RESULT;
-                    results.count((bit<32>)meta.flow);
+                    results.count(meta.flow);
                     meta.verdict = EMIT_GROUP;
                 } else {
-                    aggregated.count((bit<32>)meta.flow);
+                    aggregated.count(meta.flow);
                     meta.verdict = DISCARD;
                     if (bitmap == meta.all_ranks) {
                         /* The only one in its rack. */
-                        partials.count((bit<32>)meta.flow);
+                        partials.count(meta.flow);
                         meta.verdict = SEND_UP;
                     }
                 }
@@ -156,31 +156,31 @@ control Slots(inout headers_t hdr,
                 }
                 touched = true;
             } else {
-                late.count((bit<32>)meta.flow);
+                late.count(meta.flow);
                 meta.verdict = DISCARD;
             }
         } else if (ahead != 0) {
             /* 5; between switches there is nobody who would acknowledge */
-            stale.count((bit<32>)meta.flow);
+            stale.count(meta.flow);
             if (meta.from_leaf || meta.from_spine) {
                 meta.verdict = DISCARD;
             }
         } else if (SLOT_CHUNKS(state) != meta.chunks && meta.index != 0) {
             /* Not the fragment that the others sent, though the headers agreed or will tell everybody. */
-            mismatch.count((bit<32>)meta.flow);
+            mismatch.count(meta.flow);
             meta.verdict = DISCARD;
         } else if (meta.from_spine && !whole) {
             /* Everybody has it: somebody here has sent the message that takes its place. */
-            late.count((bit<32>)meta.flow);
+            late.count(meta.flow);
             meta.verdict = DISCARD;
         } else if (flags & FLAG_RESULT != 0) {
             if (meta.brings == SUM_OF_ALL) {
-                duplicate.count((bit<32>)meta.flow);
+                duplicate.count(meta.flow);
                 meta.verdict = DISCARD;
             } else {
                 /* 4 */
                 touched = true;
-                replayed.count((bit<32>)meta.flow);
+                replayed.count(meta.flow);
                 meta.verdict = EMIT_ALONE;
                 if (meta.brings == QUESTION) {
                     meta.verdict = SEND_UP;
@@ -195,28 +195,28 @@ control Slots(inout headers_t hdr,
                 op = CHUNK_CLAIM;
                 head_op = CHUNK_CLAIM;
                 touched = true;
-                results.count((bit<32>)meta.flow);
+                results.count(meta.flow);
                 meta.verdict = EMIT_GROUP;
             } else {
-                late.count((bit<32>)meta.flow);
+                late.count(meta.flow);
                 meta.verdict = DISCARD;
             }
         } else if (meta.brings == QUESTION) {
             if (bitmap == meta.all_ranks) {
                 touched = true;
-                partials.count((bit<32>)meta.flow);
+                partials.count(meta.flow);
                 meta.verdict = SEND_UP;
             } else {
-                late.count((bit<32>)meta.flow);
+                late.count(meta.flow);
                 meta.verdict = DISCARD;
             }
         } else if (bitmap & meta.rank_bit != 0) {
             /* 3 */
             if (!whole && meta.two_level == 1 && bitmap == meta.all_ranks) {
                 /* As 5: the receiver has it. */
-                stale.count((bit<32>)meta.flow);
+                stale.count(meta.flow);
             } else if (meta.from_leaf) {
-                asked.count((bit<32>)meta.flow);
+                asked.count(meta.flow);
                 meta.verdict = ASK_LEAVES;
             } else {
                 find_awaited();
@@ -224,17 +224,17 @@ control Slots(inout headers_t hdr,
                     awaited = meta.generation ++ meta.first_psn;
                 }
                 if (meta.rnr_syndrome != 0 && hdr.bth.psn == AWAITED_PSN(awaited)) {
-                    not_ready.count((bit<32>)meta.flow);
+                    not_ready.count(meta.flow);
                     meta.verdict = NOT_READY;
                     standard_metadata.egress_spec = standard_metadata.ingress_port;
                 } else if (bitmap != meta.all_ranks) {
-                    duplicate.count((bit<32>)meta.flow);
+                    duplicate.count(meta.flow);
                     meta.verdict = DISCARD;
                 }
                 if (bitmap == meta.all_ranks) {
                     /* What was sent up, or its answer, was lost; or another rack is late. */
                     touched = true;
-                    partials.count((bit<32>)meta.flow);
+                    partials.count(meta.flow);
                     meta.verdict = meta.verdict == NOT_READY ? SEND_UP_AND_BACK : SEND_UP;
                 }
             }
@@ -252,14 +252,14 @@ control Slots(inout headers_t hdr,
             }
             head_op = op;
             touched = true;
-            aggregated.count((bit<32>)meta.flow);
+            aggregated.count(meta.flow);
             meta.verdict = DISCARD;
             if (bitmap == meta.all_ranks) {
                 if (meta.two_level == 1) {
-                    partials.count((bit<32>)meta.flow);
+                    partials.count(meta.flow);
                     meta.verdict = SEND_UP;
                 } else {
-                    completed.count((bit<32>)meta.flow);
+                    completed.count(meta.flow);
                     flags = flags | FLAG_RESULT;
                     meta.verdict = EMIT_GROUP;
                 }
@@ -277,7 +277,7 @@ control Slots(inout headers_t hdr,
                 /* Everybody learns from the result if ranks asked for different things; who asks again with a packet
                  * of another size than the slot's is told alone. */
                 if (chunks != meta.chunks || (op != CHUNK_LOAD && hdr.chunk[0].lanes[1911:1760] != meta.signature)) {
-                    mismatch.count((bit<32>)meta.flow);
+                    mismatch.count(meta.flow);
                     flags = flags | FLAG_MISMATCH;
                 }
                 if (op != CHUNK_LOAD) {

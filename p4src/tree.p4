@@ -28,7 +28,7 @@ control Tree(inout headers_t hdr,
                      bit<8> psn_shift,
                      bit<16> group) {
         meta.from_leaf = true;
-        meta.flow = flow;
+        meta.flow = (bit<32>)flow;
         meta.rank = rank;
         meta.rank_bit = rank_bit;
         meta.all_ranks = all_ranks;
@@ -49,7 +49,7 @@ control Tree(inout headers_t hdr,
                       bit<8> psn_shift,
                       bit<16> group) {
         meta.from_spine = true;
-        meta.flow = flow;
+        meta.flow = (bit<32>)flow;
         meta.all_ranks = all_ranks;
         meta.region = region;
         meta.window_mask = window_mask;
@@ -119,7 +119,7 @@ control Tree(inout headers_t hdr,
             meta.verdict = DISCARD;
         }
         if (meta.verdict == DISCARD) {
-            no_job.count((bit<32>)standard_metadata.ingress_port);
+            no_job.count(meta.in_port);
         }
     }
 }
@@ -139,7 +139,7 @@ control Up(inout metadata_t meta, inout standard_metadata_t standard_metadata) {
 
     action none() {
         meta.verdict = DISCARD;
-        no_uplink.count((bit<32>)meta.flow);
+        no_uplink.count(meta.flow);
     }
 
     table uplink {

@@ -230,6 +230,7 @@ struct work_t {
 
 struct metadata_t {
     work_t       work;
+    bit<32>      in_port;        /* where it came in, as wide as an index into counters */
     verdict_t    verdict;
     member_t     member;
     bool         flood;
@@ -244,7 +245,7 @@ struct metadata_t {
     bool         fabric_port;    /* the packet came from another switch */
     ipv4_t       host_ip;        /* the packet came from this host; 0: from another switch */
     /* from the flow table */
-    flow_index_t flow;
+    bit<32>      flow;           /* as wide as an index into counters and registers */
     bit<16>      job;
     generation_t generation;
     bit<8>       rank;
