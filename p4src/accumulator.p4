@@ -39,17 +39,9 @@ const lanes_t BYTE_VALUES = (ONES * 0x7f7f7f7f) & ~FIELDS;
  * order, and the sum is rounded once, to nearest even. Senders see to it that no sum reaches 2^31 units, which is 128. A lane has
  * two of them, and so a chunk two accumulators.
  */
-control Accumulator(inout chunk_t chunk, in slot_t slot, in chunk_op_t op) {
+control Accumulator(inout chunk_t chunk, inout work_t work, in slot_t slot, in chunk_op_t op) {
     register<lanes_t>(MAX_SLOTS) sums;
     register<lanes_t>(MAX_SLOTS) second_sums;
-    lanes_t stored = 0;
-    lanes_t second_stored = 0;
-    lanes_t chosen = 0;  /* in lanes that something is done to, a bit, then as many ones as it takes */
-    lanes_t shift = 0;
-    lanes_t number = 0;
-    lanes_t negative = 0;
-    lanes_t first = 0;
-    lanes_t second = 0;
 
     action claim() {
         sums.write(slot, chunk.lanes);
@@ -61,119 +53,119 @@ control Accumulator(inout chunk_t chunk, in slot_t slot, in chunk_op_t op) {
 
     /* Adds without the sign bits, so that no carry leaves its lane, then puts them in: a xor b xor carry. */
     action sum() {
-        sums.read(stored, slot);
-        chunk.lanes = ((stored & VALUES) + (chunk.lanes & VALUES)) ^ ((stored ^ chunk.lanes) & SIGNS);
+        sums.read(work.stored, slot);
+        chunk.lanes = ((work.stored & VALUES) + (chunk.lanes & VALUES)) ^ ((work.stored ^ chunk.lanes) & SIGNS);
         sums.write(slot, chunk.lanes);
     }
 
     /* Lane-wise signed comparison (Hacker's Delight 2-18): `chosen` gets the sign bit of the lanes where the stored
      * one is at least as large, then all bits of those. No borrow crosses a lane: the sign bit of the minuend is set. */
     action maximum() {
-        sums.read(stored, slot);
-        chosen = (stored | SIGNS) - (chunk.lanes & VALUES);
-        chosen = ((~stored & chunk.lanes) | (~(stored ^ chunk.lanes) & chosen)) & SIGNS;
-        chosen = chosen | (chosen - (chosen >> 31));
-        chunk.lanes = (stored & chosen) | (chunk.lanes & ~chosen);
+        sums.read(work.stored, slot);
+        work.chosen = (work.stored | SIGNS) - (chunk.lanes & VALUES);
+        work.chosen = ((~work.stored & chunk.lanes) | (~(work.stored ^ chunk.lanes) & work.chosen)) & SIGNS;
+        work.chosen = work.chosen | (work.chosen - (work.chosen >> 31));
+        chunk.lanes = (work.stored & work.chosen) | (chunk.lanes & ~work.chosen);
         sums.write(slot, chunk.lanes);
     }
 
 /* In lanes with that bit of the exponent, which are less than 2^wide then, a shift to the left. */
-#define SHIFT_LEFT(exponent_bit, by, wide)                                                          \
-        chosen = (shift << (wide - exponent_bit)) & (ONES << wide);                                 \
-        chosen = chosen - (chosen >> wide);                                                         \
-        number = number ^ ((number ^ (number << by)) & chosen);
+#define SHIFT_LEFT(exponent_bit, by, wide)                                                                              \
+        work.chosen = (work.shift << (wide - exponent_bit)) & (ONES << wide);                                           \
+        work.chosen = work.chosen - (work.chosen >> wide);                                                              \
+        work.number = work.number ^ ((work.number ^ (work.number << by)) & work.chosen);
 
 /* binary16, the second half of each lane of `lanes`, to `number`, which has 31 bits and a sign. What is not subnormal has a bit
  * more, and is shifted by its exponent less 1: `shift`. */
-#define UNPACK(lanes)                                                                               \
-        shift = ((lanes >> 10) & LOW(5)) + LOW(5);                                                  \
-        chosen = shift & (ONES << 5);                                                               \
-        number = (lanes & LOW(10)) | (chosen << 5);                                                 \
-        shift = shift & (chosen - (chosen >> 5));                                                   \
-        SHIFT_LEFT(0, 1, 12)                                                                        \
-        SHIFT_LEFT(1, 2, 14)                                                                        \
-        SHIFT_LEFT(2, 4, 18)                                                                        \
-        SHIFT_LEFT(3, 8, 26)                                                                        \
-        chosen = (shift << 27) & SIGNS;                                                             \
-        chosen = chosen | (chosen - (chosen >> 31));                                                \
-        number = (number & ~chosen) | (((number << 16) & (LOW(15) << 16)) & chosen);                \
-        negative = (lanes & (ONES << 15)) << 16;                                                    \
-        number = (((number ^ (negative - (negative >> 31))) & VALUES) + (negative >> 31)) ^ negative;
+#define UNPACK(lanes)                                                                                                   \
+        work.shift = ((lanes >> 10) & LOW(5)) + LOW(5);                                                                 \
+        work.chosen = work.shift & (ONES << 5);                                                                         \
+        work.number = (lanes & LOW(10)) | (work.chosen << 5);                                                           \
+        work.shift = work.shift & (work.chosen - (work.chosen >> 5));                                                   \
+        SHIFT_LEFT(0, 1, 12)                                                                                            \
+        SHIFT_LEFT(1, 2, 14)                                                                                            \
+        SHIFT_LEFT(2, 4, 18)                                                                                            \
+        SHIFT_LEFT(3, 8, 26)                                                                                            \
+        work.chosen = (work.shift << 27) & SIGNS;                                                                       \
+        work.chosen = work.chosen | (work.chosen - (work.chosen >> 31));                                                \
+        work.number = (work.number & ~work.chosen) | (((work.number << 16) & (LOW(15) << 16)) & work.chosen);           \
+        work.negative = (lanes & (ONES << 15)) << 16;                                                                   \
+        work.number = (((work.number ^ (work.negative - (work.negative >> 31))) & VALUES) + (work.negative >> 31)) ^ work.negative;
 
 /* `sum` gets `before` and the number. */
-#define ADD(sum, before)                                                                            \
-        sum = ((before & VALUES) + (number & VALUES)) ^ ((before ^ number) & SIGNS);
+#define ADD(sum, before)                                                                                                \
+        sum = ((before & VALUES) + (work.number & VALUES)) ^ ((before ^ work.number) & SIGNS);
 
 /* Where none of the upper bits of 31 is set, a shift to the left by so many; else, so much more of an exponent. */
-#define SHIFT_UP(by)                                                                                \
-        chosen = ((number & (SIGNS - (SIGNS >> by))) + VALUES) & SIGNS;                             \
-        chosen = chosen - (chosen >> 31);                                                           \
-        number = (number & chosen) | (((number << by) & (LOW(32 - by) << by)) & ~chosen);           \
-        shift = shift + (chosen & (ONES * (by << 10)));
+#define SHIFT_UP(by)                                                                                                    \
+        work.chosen = ((work.number & (SIGNS - (SIGNS >> by))) + VALUES) & SIGNS;                                       \
+        work.chosen = work.chosen - (work.chosen >> 31);                                                                \
+        work.number = (work.number & work.chosen) | (((work.number << by) & (LOW(32 - by) << by)) & ~work.chosen);      \
+        work.shift = work.shift + (work.chosen & (ONES * (by << 10)));
 
 /* Integers of 31 bits and a sign to binary16, in the second half of each lane. The highest bit goes to bit 30, or by 20 up in
  * what is subnormal; then the upper 11 of 31 bits are the significand, and those below say how it is rounded. */
-#define PACK(sum)                                                                                   \
-        negative = sum & SIGNS;                                                                     \
-        number = ((sum ^ (negative | (negative - (negative >> 31)))) & VALUES) + (negative >> 31);  \
-        shift = 0;                                                                                  \
-        SHIFT_UP(10)                                                                                \
-        SHIFT_UP(5)                                                                                 \
-        SHIFT_UP(3)                                                                                 \
-        SHIFT_UP(1)                                                                                 \
-        SHIFT_UP(1)                                                                                 \
-        number = (number & VALUES) + (LOW(19) + ((number >> 20) & ONES));                           \
-        sum = (((number >> 20) & LOW(12)) + shift) | (negative >> 16);
+#define PACK(sum)                                                                                                       \
+        work.negative = sum & SIGNS;                                                                                    \
+        work.number = ((sum ^ (work.negative | (work.negative - (work.negative >> 31)))) & VALUES) + (work.negative >> 31);\
+        work.shift = 0;                                                                                                 \
+        SHIFT_UP(10)                                                                                                    \
+        SHIFT_UP(5)                                                                                                     \
+        SHIFT_UP(3)                                                                                                     \
+        SHIFT_UP(1)                                                                                                     \
+        SHIFT_UP(1)                                                                                                     \
+        work.number = (work.number & VALUES) + (LOW(19) + ((work.number >> 20) & ONES));                                \
+        sum = (((work.number >> 20) & LOW(12)) + work.shift) | (work.negative >> 16);
 
     action half_maximum() {
-        sums.read(stored, slot);
-        chosen = (stored | HALF_SIGNS) - (chunk.lanes & HALF_VALUES);
-        chosen = ((~stored & chunk.lanes) | (~(stored ^ chunk.lanes) & chosen)) & HALF_SIGNS;
-        chosen = chosen | (chosen - (chosen >> 15));
-        chunk.lanes = (stored & chosen) | (chunk.lanes & ~chosen);
+        sums.read(work.stored, slot);
+        work.chosen = (work.stored | HALF_SIGNS) - (chunk.lanes & HALF_VALUES);
+        work.chosen = ((~work.stored & chunk.lanes) | (~(work.stored ^ chunk.lanes) & work.chosen)) & HALF_SIGNS;
+        work.chosen = work.chosen | (work.chosen - (work.chosen >> 15));
+        chunk.lanes = (work.stored & work.chosen) | (chunk.lanes & ~work.chosen);
         sums.write(slot, chunk.lanes);
     }
 
     /* As above, of unsigned bytes. */
     action header_maximum() {
-        sums.read(stored, slot);
-        chosen = (stored | BYTE_SIGNS) - (chunk.lanes & BYTE_VALUES);
-        chosen = ((stored & ~chunk.lanes) | (~(stored ^ chunk.lanes) & chosen)) & BYTE_SIGNS;
-        chosen = FIELDS | (chosen | (chosen - (chosen >> 7)));
-        chunk.lanes = (stored & chosen) | (chunk.lanes & ~chosen);
+        sums.read(work.stored, slot);
+        work.chosen = (work.stored | BYTE_SIGNS) - (chunk.lanes & BYTE_VALUES);
+        work.chosen = ((work.stored & ~chunk.lanes) | (~(work.stored ^ chunk.lanes) & work.chosen)) & BYTE_SIGNS;
+        work.chosen = FIELDS | (work.chosen | (work.chosen - (work.chosen >> 7)));
+        chunk.lanes = (work.stored & work.chosen) | (chunk.lanes & ~work.chosen);
         sums.write(slot, chunk.lanes);
     }
 
     action claim_half() {
         UNPACK((chunk.lanes >> 16))
-        ADD(first, 2048w0)
+        ADD(work.first, 2048w0)
         UNPACK(chunk.lanes)
-        ADD(second, 2048w0)
-        sums.write(slot, first);
-        second_sums.write(slot, second);
+        ADD(work.second, 2048w0)
+        sums.write(slot, work.first);
+        second_sums.write(slot, work.second);
     }
 
     action sum_half() {
-        sums.read(stored, slot);
-        second_sums.read(second_stored, slot);
+        sums.read(work.stored, slot);
+        second_sums.read(work.second_stored, slot);
         UNPACK((chunk.lanes >> 16))
-        ADD(first, stored)
+        ADD(work.first, work.stored)
         UNPACK(chunk.lanes)
-        ADD(second, second_stored)
-        sums.write(slot, first);
-        second_sums.write(slot, second);
+        ADD(work.second, work.second_stored)
+        sums.write(slot, work.first);
+        second_sums.write(slot, work.second);
     }
 
     action sum_last_half() {
-        sums.read(stored, slot);
-        second_sums.read(second_stored, slot);
+        sums.read(work.stored, slot);
+        second_sums.read(work.second_stored, slot);
         UNPACK((chunk.lanes >> 16))
-        ADD(first, stored)
+        ADD(work.first, work.stored)
         UNPACK(chunk.lanes)
-        ADD(second, second_stored)
-        PACK(first)
-        PACK(second)
-        chunk.lanes = ((first & LOW(16)) << 16) | second;
+        ADD(work.second, work.second_stored)
+        PACK(work.first)
+        PACK(work.second)
+        chunk.lanes = ((work.first & LOW(16)) << 16) | work.second;
         sums.write(slot, chunk.lanes);
     }
 
@@ -199,6 +191,45 @@ control Accumulator(inout chunk_t chunk, in slot_t slot, in chunk_op_t op) {
                 header_maximum();
             }
         }
+    }
+}
+
+/* All chunks of a packet; the first may be the aggregation header. */
+control Accumulators(inout headers_t hdr, inout metadata_t meta, in slot_t slot, in chunk_op_t head_op, in chunk_op_t op) {
+    Accumulator() chunk_0;
+    Accumulator() chunk_1;
+    Accumulator() chunk_2;
+    Accumulator() chunk_3;
+    Accumulator() chunk_4;
+    Accumulator() chunk_5;
+    Accumulator() chunk_6;
+    Accumulator() chunk_7;
+    Accumulator() chunk_8;
+    Accumulator() chunk_9;
+    Accumulator() chunk_10;
+    Accumulator() chunk_11;
+    Accumulator() chunk_12;
+    Accumulator() chunk_13;
+    Accumulator() chunk_14;
+    Accumulator() chunk_15;
+
+    apply {
+        chunk_0.apply(hdr.chunk[0], meta.work, slot, head_op);
+        chunk_1.apply(hdr.chunk[1], meta.work, slot, op);
+        chunk_2.apply(hdr.chunk[2], meta.work, slot, op);
+        chunk_3.apply(hdr.chunk[3], meta.work, slot, op);
+        chunk_4.apply(hdr.chunk[4], meta.work, slot, op);
+        chunk_5.apply(hdr.chunk[5], meta.work, slot, op);
+        chunk_6.apply(hdr.chunk[6], meta.work, slot, op);
+        chunk_7.apply(hdr.chunk[7], meta.work, slot, op);
+        chunk_8.apply(hdr.chunk[8], meta.work, slot, op);
+        chunk_9.apply(hdr.chunk[9], meta.work, slot, op);
+        chunk_10.apply(hdr.chunk[10], meta.work, slot, op);
+        chunk_11.apply(hdr.chunk[11], meta.work, slot, op);
+        chunk_12.apply(hdr.chunk[12], meta.work, slot, op);
+        chunk_13.apply(hdr.chunk[13], meta.work, slot, op);
+        chunk_14.apply(hdr.chunk[14], meta.work, slot, op);
+        chunk_15.apply(hdr.chunk[15], meta.work, slot, op);
     }
 }
 

@@ -28,8 +28,8 @@ control Acknowledged(in headers_t hdr,
     psn_t open = 0;              /* how much was sent that is not known to be acknowledged */
 
     action read() {
-        awaited_psns.read(awaited, (bit<32>)meta.flow);
-        latest_message.read(latest, (bit<32>)meta.flow);
+        awaited_psns.read(awaited, meta.flow);
+        latest_message.read(latest, meta.flow);
     }
 
     action compare(psn_t known) {
@@ -38,7 +38,7 @@ control Acknowledged(in headers_t hdr,
     }
 
     action store() {
-        awaited_psns.write((bit<32>)meta.flow, meta.generation ++ awaits);
+        awaited_psns.write(meta.flow, meta.generation ++ awaits);
     }
 
     apply {

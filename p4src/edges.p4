@@ -27,7 +27,7 @@ control Edges(inout metadata_t meta, in standard_metadata_t standard_metadata) {
     /* Nobody that we know of: no address could be checked, and no mark. */
     action nobody() {
         meta.verdict = DISCARD;
-        unnamed.count((bit<32>)standard_metadata.ingress_port);
+        unnamed.count(meta.in_port);
     }
 
     table port {

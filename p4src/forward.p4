@@ -11,7 +11,7 @@ control Forward(inout headers_t hdr, inout metadata_t meta, inout standard_metad
 
     action drop() {
         mark_to_drop(standard_metadata);
-        no_route.count((bit<32>)standard_metadata.ingress_port);
+        no_route.count(meta.in_port);
     }
 
     action next_hop(port_t port, mac_t src_mac, mac_t dst_mac) {

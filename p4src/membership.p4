@@ -38,7 +38,7 @@ control Membership(inout headers_t hdr,
                      bit<1> two_level,
                      bit<8> exit_psn_shift) {
         meta.member = DATA_FLOW;
-        meta.flow = flow;
+        meta.flow = (bit<32>)flow;
         meta.job = job;
         meta.generation = generation;
         meta.rank = rank;
@@ -60,7 +60,7 @@ control Membership(inout headers_t hdr,
     /* Acknowledgements of flow `flow`, from the successor back. They pass through untouched. */
     action ack_flow(flow_index_t flow, generation_t generation, bit<1> track, psn_t first_psn) {
         meta.member = ACK_FLOW;
-        meta.flow = flow;
+        meta.flow = (bit<32>)flow;
         meta.generation = generation;
         meta.track = track;
         meta.first_psn = first_psn;
@@ -86,7 +86,7 @@ control Membership(inout headers_t hdr,
     /* The QP is a job's, and this packet came from the wrong port or address. */
     action not_from_its_peer(flow_index_t of_flow) {
         meta.member = FOREIGN;
-        meta.flow = of_flow;
+        meta.flow = (bit<32>)of_flow;
     }
 
     table member_qp {
@@ -110,14 +110,14 @@ control Membership(inout headers_t hdr,
             }
         } else if (meta.member == ACK_FLOW) {
             if (hdr.bth.opcode == ACKNOWLEDGE) {
-                acks.count((bit<32>)meta.flow);
+                acks.count(meta.flow);
             } else {
                 meta.member = FOREIGN;
             }
         }
         if (meta.member == FOREIGN) {
             meta.verdict = DISCARD;
-            foreign.count((bit<32>)meta.flow);
+            foreign.count(meta.flow);
         }
     }
 }

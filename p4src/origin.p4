@@ -13,7 +13,7 @@ control Origin(in headers_t hdr, inout metadata_t meta, in standard_metadata_t s
         if (meta.disguised
                 || (hdr.bth.isValid() && !meta.fabric_port
                     && (hdr.ipv4.src != meta.host_ip || hdr.bth.reserved & BTH_SUMMED != 0))) {
-            spoofed.count((bit<32>)standard_metadata.ingress_port);
+            spoofed.count(meta.in_port);
             meta.member = FOREIGN;
             meta.verdict = DISCARD;
         }

@@ -61,7 +61,8 @@ control SwitchIngress(inout headers_t hdr, inout metadata_t meta, inout standard
         if (hdr.packet_out.isValid()) {
             query.apply(hdr, standard_metadata, slot_state, claimed_at);
         } else {
-            port_rx.count((bit<32>)standard_metadata.ingress_port);
+            meta.in_port = (bit<32>)standard_metadata.ingress_port;
+            port_rx.count(meta.in_port);
             edges.apply(meta, standard_metadata);
             if (meta.verdict == FORWARD) {
                 if (hdr.bth.isValid()) {
@@ -90,9 +91,9 @@ control SwitchIngress(inout headers_t hdr, inout metadata_t meta, inout standard
             if (meta.member == DATA_FLOW || hdr.tree.isValid()) {
                 if (meta.corrupted) {
                     if (meta.verdict == FORWARD) {
-                        bad_icrc.count((bit<32>)meta.flow);
+                        bad_icrc.count(meta.flow);
                     } else {
-                        bad_echo.count((bit<32>)standard_metadata.ingress_port);
+                        bad_echo.count(meta.in_port);
                     }
                     meta.verdict = DISCARD;
                 } else if (meta.member == DATA_FLOW && meta.whole_chunks) {
@@ -100,10 +101,10 @@ control SwitchIngress(inout headers_t hdr, inout metadata_t meta, inout standard
                 }
                 if (meta.verdict == FORWARD) {
                     if (!meta.placed) {
-                        unplaced.count((bit<32>)meta.flow);
+                        unplaced.count(meta.flow);
                         meta.verdict = DISCARD;
                     } else if (meta.op == OP_PASS) {
-                        passed.count((bit<32>)meta.flow);
+                        passed.count(meta.flow);
                     } else {
                         slots.apply(hdr, meta, standard_metadata, slot_state, claimed_at, awaited_psns, first_psns);
                     }
@@ -136,6 +137,7 @@ control SwitchEgress(inout headers_t hdr, inout metadata_t meta, inout standard_
     Icrc() icrc;
 
     bit<8> icrc_over = meta.chunks;
+    bit<32> icrc_value = 0; /* not the header's field itself: Icrc would get a copy of all headers then */
 
     apply {
         if (meta.verdict == SEND_UP_AND_BACK) {
@@ -155,7 +157,8 @@ control SwitchEgress(inout headers_t hdr, inout metadata_t meta, inout standard_
         if (meta.verdict != FORWARD && meta.verdict != DISCARD && meta.verdict != TO_CPU) {
             /* RoCE v2 has none; what was damaged on the way, or was another packet's, must not stay. */
             hdr.udp.checksum = 0;
-            icrc.apply(hdr, icrc_over, hdr.icrc.value);
+            icrc.apply(hdr, icrc_over, icrc_value);
+            hdr.icrc.value = icrc_value;
         }
         if (meta.verdict == NOT_READY) {
             without_payload.apply(hdr);

@@ -37,9 +37,10 @@
     meta.first_psns = (meta.first_psns & ~(((bit<FIRST_PSNS_BITS>)24w0xffffff) << meta.psn_shift << meta.psn_shift << meta.psn_shift)) \
                       | (((bit<FIRST_PSNS_BITS>)(psn)) << meta.psn_shift << meta.psn_shift << meta.psn_shift);
 
-/* An older message of the flow, if the PSN lies in it. */
-#define LOOK_AT(k) \
-    records.read(candidate, cell + k); \
+/* An older message of the flow, if the PSN lies in it; then, the cell after. */
+#define LOOK_AT_NEXT \
+    records.read(candidate, cell); \
+    cell = cell + 1; \
     if (hdr.bth.psn - RECORD_PSN(candidate) < (psn_t)RECORD_PACKETS(candidate) \
             && RECORD_GENERATION(candidate) == meta.generation \
             && RECORD_MESSAGE(latest) - RECORD_MESSAGE(candidate) <= meta.window_mask) { \
@@ -69,8 +70,8 @@ control Placement(inout headers_t hdr,
     }
 
     action read_flow() {
-        latest_message.read(latest, (bit<32>)meta.flow);
-        cell = (bit<32>)meta.flow << 4; /* HISTORY_MESSAGES cells a flow */
+        latest_message.read(latest, meta.flow);
+        cell = meta.flow << 4; /* HISTORY_MESSAGES cells a flow */
     }
 
     action read_head() {
@@ -87,7 +88,7 @@ control Placement(inout headers_t hdr,
     }
 
     action store_latest() {
-        latest_message.write((bit<32>)meta.flow, record);
+        latest_message.write(meta.flow, record);
         store_record();
     }
 
@@ -135,22 +136,22 @@ control Placement(inout headers_t hdr,
                 record = latest;
                 locate();
             } else {
-                LOOK_AT(0)
-                LOOK_AT(1)
-                LOOK_AT(2)
-                LOOK_AT(3)
-                LOOK_AT(4)
-                LOOK_AT(5)
-                LOOK_AT(6)
-                LOOK_AT(7)
-                LOOK_AT(8)
-                LOOK_AT(9)
-                LOOK_AT(10)
-                LOOK_AT(11)
-                LOOK_AT(12)
-                LOOK_AT(13)
-                LOOK_AT(14)
-                LOOK_AT(15)
+                LOOK_AT_NEXT
+                LOOK_AT_NEXT
+                LOOK_AT_NEXT
+                LOOK_AT_NEXT
+                LOOK_AT_NEXT
+                LOOK_AT_NEXT
+                LOOK_AT_NEXT
+                LOOK_AT_NEXT
+                LOOK_AT_NEXT
+                LOOK_AT_NEXT
+                LOOK_AT_NEXT
+                LOOK_AT_NEXT
+                LOOK_AT_NEXT
+                LOOK_AT_NEXT
+                LOOK_AT_NEXT
+                LOOK_AT_NEXT
             }
             /* A Last is the last, and nothing else is; only a First is the first. */
             if (meta.index == 0 || (meta.index + 1 == meta.packets) != (hdr.bth.opcode == SEND_LAST)) {

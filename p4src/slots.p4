@@ -72,25 +72,9 @@ control Slots(inout headers_t hdr,
     counter(MAX_FLOWS, CounterType.packets_and_bytes) asked;      /* duplicates on a spine */
     counter(MAX_FLOWS, CounterType.packets_and_bytes) late;       /* a result or question that its slot has nothing for */
 
-    Accumulator() chunk_0;
-    Accumulator() chunk_1;
-    Accumulator() chunk_2;
-    Accumulator() chunk_3;
-    Accumulator() chunk_4;
-    Accumulator() chunk_5;
-    Accumulator() chunk_6;
-    Accumulator() chunk_7;
-    Accumulator() chunk_8;
-    Accumulator() chunk_9;
-    Accumulator() chunk_10;
-    Accumulator() chunk_11;
-    Accumulator() chunk_12;
-    Accumulator() chunk_13;
-    Accumulator() chunk_14;
-    Accumulator() chunk_15;
+    Accumulators() accumulators;
 
     slot_t slot = 0;
-    bit<32> flow = 0;            /* index of the counters */
     bit<112> state = 0;
     bit<8> chunks = 0;           /* the first contributor's */
     bit<8> flags = 0;
@@ -106,7 +90,6 @@ control Slots(inout headers_t hdr,
     /* Classify */
 
     action read_slot() {
-        flow = (bit<32>)meta.flow;
         slot = meta.region + ((meta.message & meta.window_mask) << meta.packets_shift) + (bit<32>)meta.index;
         slot_state.read(state, slot);
     }
@@ -140,7 +123,7 @@ control Slots(inout headers_t hdr,
 
     /* Whether this is the PSN before which the receiver has acknowledged everything. */
     action find_awaited() {
-        awaited_psns.read(acknowledged, flow);
+        awaited_psns.read(acknowledged, meta.flow);
         sender = sender[2:1] ++ (bit<1>)(
             (AWAITED_GENERATION(acknowledged) == meta.generation && AWAITED_PSN(acknowledged) == hdr.bth.psn)
             || (AWAITED_GENERATION(acknowledged) != meta.generation && meta.first_psn == hdr.bth.psn));
@@ -156,19 +139,19 @@ control Slots(inout headers_t hdr,
         meta.verdict = verdict; \
     }
 
-    RULE(count_aggregated, aggregated.count(flow); ENTER)
-    RULE(count_aggregated_completed, aggregated.count(flow); completed.count(flow); ENTER flags = flags | FLAG_RESULT;)
-    RULE(count_aggregated_partials, aggregated.count(flow); partials.count(flow); ENTER)
-    RULE(count_results, results.count(flow); ENTER flags = flags | FLAG_RESULT;)
-    RULE(count_duplicate, duplicate.count(flow);)
-    RULE(count_not_ready, not_ready.count(flow);)
-    RULE(count_not_ready_partials, not_ready.count(flow); partials.count(flow);)
-    RULE(count_asked, asked.count(flow);)
-    RULE(count_partials, partials.count(flow);)
-    RULE(count_replayed, replayed.count(flow);)
-    RULE(count_stale, stale.count(flow);)
-    RULE(count_late, late.count(flow);)
-    RULE(count_mismatch, mismatch.count(flow);)
+    RULE(count_aggregated, aggregated.count(meta.flow); ENTER)
+    RULE(count_aggregated_completed, aggregated.count(meta.flow); completed.count(meta.flow); ENTER flags = flags | FLAG_RESULT;)
+    RULE(count_aggregated_partials, aggregated.count(meta.flow); partials.count(meta.flow); ENTER)
+    RULE(count_results, results.count(meta.flow); ENTER flags = flags | FLAG_RESULT;)
+    RULE(count_duplicate, duplicate.count(meta.flow);)
+    RULE(count_not_ready, not_ready.count(meta.flow);)
+    RULE(count_not_ready_partials, not_ready.count(meta.flow); partials.count(meta.flow);)
+    RULE(count_asked, asked.count(meta.flow);)
+    RULE(count_partials, partials.count(meta.flow);)
+    RULE(count_replayed, replayed.count(meta.flow);)
+    RULE(count_stale, stale.count(meta.flow);)
+    RULE(count_late, late.count(meta.flow);)
+    RULE(count_mismatch, mismatch.count(meta.flow);)
 
     table rule {
         key = {
@@ -269,7 +252,7 @@ control Slots(inout headers_t hdr,
     }
 
     action mark_mismatch() {
-        mismatch.count(flow);
+        mismatch.count(meta.flow);
         flags = flags | FLAG_MISMATCH;
     }
 
@@ -328,22 +311,7 @@ control Slots(inout headers_t hdr,
             } else if (writes == STORE) {
                 chunks = meta.chunks;
             }
-            chunk_0.apply(hdr.chunk[0], slot, first_op);
-            chunk_1.apply(hdr.chunk[1], slot, op);
-            chunk_2.apply(hdr.chunk[2], slot, op);
-            chunk_3.apply(hdr.chunk[3], slot, op);
-            chunk_4.apply(hdr.chunk[4], slot, op);
-            chunk_5.apply(hdr.chunk[5], slot, op);
-            chunk_6.apply(hdr.chunk[6], slot, op);
-            chunk_7.apply(hdr.chunk[7], slot, op);
-            chunk_8.apply(hdr.chunk[8], slot, op);
-            chunk_9.apply(hdr.chunk[9], slot, op);
-            chunk_10.apply(hdr.chunk[10], slot, op);
-            chunk_11.apply(hdr.chunk[11], slot, op);
-            chunk_12.apply(hdr.chunk[12], slot, op);
-            chunk_13.apply(hdr.chunk[13], slot, op);
-            chunk_14.apply(hdr.chunk[14], slot, op);
-            chunk_15.apply(hdr.chunk[15], slot, op);
+            accumulators.apply(hdr, meta, slot, first_op, op);
             if (meta.index == 0) {
                 /* Everybody learns from the result if ranks asked for different things; who asks again with a packet
                  * of another size than the slot's is told alone. */

@@ -29,7 +29,7 @@ control Tree(inout headers_t hdr,
                      bit<16> group) {
         meta.from_leaf = true;
         meta.at = SPINE;
-        meta.flow = flow;
+        meta.flow = (bit<32>)flow;
         meta.rank = rank;
         meta.rank_bit = rank_bit;
         meta.all_ranks = all_ranks;
@@ -51,7 +51,7 @@ control Tree(inout headers_t hdr,
                       bit<16> group) {
         meta.from_spine = true;
         meta.at = LEAF;
-        meta.flow = flow;
+        meta.flow = (bit<32>)flow;
         meta.all_ranks = all_ranks;
         meta.region = region;
         meta.window_mask = window_mask;
@@ -121,7 +121,7 @@ control Tree(inout headers_t hdr,
             meta.verdict = DISCARD;
         }
         if (meta.verdict == DISCARD) {
-            no_job.count((bit<32>)standard_metadata.ingress_port);
+            no_job.count(meta.in_port);
         }
     }
 }

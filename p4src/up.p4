@@ -19,7 +19,7 @@ control Up(inout metadata_t meta, inout standard_metadata_t standard_metadata) {
 
     action none() {
         meta.verdict = DISCARD;
-        no_uplink.count((bit<32>)meta.flow);
+        no_uplink.count(meta.flow);
     }
 
     table uplink {

@@ -68,8 +68,10 @@ class CompiledSwitch:
         for slot in slots:
             self.plane.register_write("SwitchIngress.slot_state", slot, 0)
             for chunk in range(MAX_CHUNKS):
-                self.plane.register_write(f"SwitchIngress.slots.chunk_{chunk}.sums", slot, 0)
-                self.plane.register_write(f"SwitchIngress.slots.chunk_{chunk}.second_sums", slot, 0)
+                self.plane.register_write(f"SwitchIngress.slots.accumulators.chunk_{chunk}.sums", slot, 0)
+                self.plane.register_write(
+                    f"SwitchIngress.slots.accumulators.chunk_{chunk}.second_sums", slot, 0
+                )
         for flow in self._flows:
             self.plane.register_write("SwitchIngress.latest_message", flow, 0)
             self.plane.register_write("SwitchIngress.awaited_psns", flow, 0)

@@ -221,7 +221,22 @@ const at_t RACK  = 0;            /* all workers are behind it */
 const at_t LEAF  = 1;            /* some of them are */
 const at_t SPINE = 2;            /* leaves are */
 
+/* What the accumulators work with (accumulator.p4): once for all chunks. BMv2 clears each field of the metadata for each packet and
+ * copies it for each replica, whether it is used or not; as variables of Accumulator, they were there sixteen times. */
+struct work_t {
+    lanes_t stored;
+    lanes_t second_stored;
+    lanes_t chosen;              /* in lanes that something is done to, a bit, then as many ones as it takes */
+    lanes_t shift;
+    lanes_t number;
+    lanes_t negative;
+    lanes_t first;
+    lanes_t second;
+}
+
 struct metadata_t {
+    work_t       work;
+    bit<32>      in_port;        /* where it came in, as wide as an index into counters */
     verdict_t    verdict;
     member_t     member;
     bool         flood;
@@ -236,7 +251,7 @@ struct metadata_t {
     bool         fabric_port;    /* the packet came from another switch */
     ipv4_t       host_ip;        /* the packet came from this host; 0: from another switch */
     /* from the flow table */
-    flow_index_t flow;
+    bit<32>      flow;           /* as wide as an index into counters and registers */
     bit<16>      job;
     generation_t generation;
     bit<8>       rank;

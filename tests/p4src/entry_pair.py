@@ -92,7 +92,7 @@ class EntryPair:
             assert self.plane.register_read("SwitchIngress.slot_state", number) == expected
             for chunk, held in enumerate(zip(slot.chunks, slot.seconds, strict=True)):
                 for register, lanes in zip(("sums", "second_sums"), held, strict=True):
-                    name = f"SwitchIngress.slots.chunk_{chunk}.{register}"
+                    name = f"SwitchIngress.slots.accumulators.chunk_{chunk}.{register}"
                     known = int.from_bytes(lanes.astype(">i4").tobytes(), "big")
                     assert self.plane.register_read(name, number) == known, f"slot {number}: {name}"
 
