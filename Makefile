@@ -8,7 +8,7 @@
 # make gloo   PyTorch, whose Gloo 'p4reduce compare' can hold itself against
 # make wheel  dist/*.whl                make setup / make clean
 #
-# Variables: VENV (.venv), DEMO, TEST, SOAK and SANITIZE (options for `p4reduce demo`, pytest, `python -m workloads.soak`,
+# Variables: VENV (.venv), DEMO, TEST, SOAK and SANITIZE (options for `p4reduce demo`, pytest, `python -m p4reduce.workloads.soak`,
 # `python -m tests.sanitized`).
 
 SHELL := /bin/bash
@@ -52,7 +52,7 @@ test-roce: roce-image $(STAMPS)/test
 	@$(BIN)/python -m pytest -m roce $(TEST)
 
 soak: $(STAMPS)/native
-	@$(BIN)/python -m workloads.soak $(if $(JSON),--json "$(JSON)") $(SOAK)
+	@$(BIN)/python -m p4reduce.workloads.soak $(if $(JSON),--json "$(JSON)") $(SOAK)
 
 sanitize: $(STAMPS)/test $(STAMPS)/native
 	@$(if $(SANITIZE),$(BIN)/python -m tests.sanitized $(SANITIZE),$(BIN)/python -m tests.sanitized address && $(BIN)/python -m tests.sanitized thread)

@@ -8,7 +8,7 @@ from typing import Final, Protocol
 
 from bench.accuracy_tensors import LAYERS, SPREAD
 from bench.drawing import document, entry, path, text
-from workloads.reporting.markup import Markup, element
+from p4reduce.workloads.reporting.markup import Markup, element
 
 _COLOURS: Final = ("#0b6bcb", "#0a9396", "#ca6702", "#9b2226")
 _WIDTH: Final = 320.0

@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from bench.accuracy_tensors import LATE_STEPS, SEED, WORKERS, Rows
-from workloads.digits import CLASSES, PIXELS, Samples, load
+from p4reduce.workloads.digits import CLASSES, PIXELS, Samples, load
 
 FIRST_BUCKET_BYTES: Final = 1024 * 1024  # DDP's own
 BUCKET_BYTES: Final = 25 * 1024 * 1024

@@ -13,7 +13,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from workloads.digits import Descent, Network, load
+from p4reduce.workloads.digits import Descent, Network, load
 
 Rows = NDArray[np.float64]
 Tensor = tuple[str, Sequence[Sequence[NDArray[Any]]]]  # its name, and of each bucket what each worker has
@@ -46,7 +46,7 @@ def constructed(dtype: np.dtype[Any]) -> Iterator[Tensor]:
 
 
 def digits() -> Iterator[tuple[str, list[Rows]]]:
-    """The gradients of `workloads.digits`, from its first step and after `LATE_STEPS`."""
+    """The gradients of `p4reduce.workloads.digits`, from its first step and after `LATE_STEPS`."""
     training, _ = load(seed=SEED)
     shards = [training.shard(rank, WORKERS) for rank in range(WORKERS)]
     network = Network()

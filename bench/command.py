@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.console import Console
 
-from workloads.machine import machine
+from p4reduce.workloads.machine import machine
 
 
 def parser(doc: str | None, *, draws: bool = False) -> argparse.ArgumentParser:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from bench.drawing import document, entry, path, text
-from workloads.reporting.markup import Markup, element
+from p4reduce.workloads.reporting.markup import Markup, element
 
 _COLOURS: Final = ("#0b6bcb", "#9b2226", "#ca6702", "#0a9396", "#6a4c93", "#8c959f")
 _COLUMNS: Final = 2

@@ -25,7 +25,7 @@ from host_agent.quantisation import (
     scale_of,
     to_half,
 )
-from workloads.digits import CLASSES, Descent, Floats, Network, Samples, load
+from p4reduce.workloads.digits import CLASSES, Descent, Floats, Network, Samples, load
 
 WORKERS: Final = 8
 BATCH: Final = 16  # samples of a worker in a step

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from workloads.reporting.markup import Markup, element
+from p4reduce.workloads.reporting.markup import Markup, element
 
 _STYLE: Final = (
     "text{font:12px sans-serif;fill:#1f2328}.grid{stroke:#d0d7de;stroke-width:1}"

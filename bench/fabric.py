@@ -24,12 +24,12 @@ from rich.table import Table
 
 from bench import command
 from controller.api.admin import AdminClient
+from p4reduce.workloads.allreduce import Request, measure, require_right
+from p4reduce.workloads.team import Team
 from topologies.fabric import Fabric
 from topologies.rack import RackOptions
 from topologies.spine_leaf import SpineLeafOptions
 from topologies.state import ClusterState
-from workloads.allreduce import Request, measure, require_right
-from workloads.team import Team
 
 RATE_MBIT: Final = 100.0
 PATH_MTU: Final = 4096

@@ -28,13 +28,13 @@ from rich.table import Table
 
 from bench import command
 from bench.loss_figure import figure
+from p4reduce.workloads.compare import possible
+from p4reduce.workloads.errors import VerificationError, WorkloadError
+from p4reduce.workloads.strategies import names
+from p4reduce.workloads.team import Team
+from p4reduce.workloads.tensors import dtype_of
 from topologies.fabric import Fabric
 from topologies.rack import RackOptions
-from workloads.compare import possible
-from workloads.errors import VerificationError, WorkloadError
-from workloads.strategies import names
-from workloads.team import Team
-from workloads.tensors import dtype_of
 
 LOSSES: Final = (0.0, 0.0001, 0.001, 0.01, 0.05)
 SELECTIVE: Final = "in-network-selective"

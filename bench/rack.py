@@ -24,12 +24,12 @@ from rich.table import Table
 from bench import command
 from controller.api.admin import AdminClient
 from controller.config import Target
+from p4reduce.workloads.allreduce import Request, measure, require_right
+from p4reduce.workloads.team import Team
 from topologies.fabric import Fabric
 from topologies.rack import RackOptions
 from topologies.state import ClusterState
 from topologies.switches import BMV2
-from workloads.allreduce import Request, measure, require_right
-from workloads.team import Team
 
 LATENCY_BYTES: Final = 1000
 

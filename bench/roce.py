@@ -27,13 +27,13 @@ from rich.table import Table
 from bench import command
 from controller.api.admin import AdminClient
 from controller.config import Target
+from p4reduce.workloads.allreduce import Request, measure, require_right
+from p4reduce.workloads.team import Team
 from topologies import launch
 from topologies.fabric import Fabric
 from topologies.namespaces import run
 from topologies.rack import RackOptions
 from topologies.switches import BMV2
-from workloads.allreduce import Request, measure, require_right
-from workloads.team import Team
 
 _BRIDGE: Final = "direct0"
 _SEND_BW: Final = ("ib_send_bw", "-d", "rxe0", "-x", "1", "-F")

@@ -28,12 +28,12 @@ from rich.table import Table
 
 from bench import command
 from host_agent.netinfo import find_interface
+from p4reduce.workloads import replay
+from p4reduce.workloads.strategies import names
+from p4reduce.workloads.traffic.source import workload_of
 from topologies import launch
 from topologies.fabric import Fabric
 from topologies.rack import RackOptions
-from workloads import replay
-from workloads.strategies import names
-from workloads.traffic.source import workload_of
 
 Row = dict[str, Any]
 RATE_MBIT: Final = 100.0

@@ -30,13 +30,13 @@ from controller.config import Target
 from host_agent.quantisation import BFLOAT16, ELEMENT_TYPES
 from host_agent.transport.native import library
 from host_agent.wire.aggregation import Op
+from p4reduce.workloads.allreduce import Request
+from p4reduce.workloads.compare import Comparison, compare_on, possible
+from p4reduce.workloads.run_file import LinkBytes, Result
+from p4reduce.workloads.strategies import names
 from topologies.fabric import Fabric
 from topologies.rack import RackOptions
 from topologies.switches import BMV2
-from workloads.allreduce import Request
-from workloads.compare import Comparison, compare_on, possible
-from workloads.run_file import LinkBytes, Result
-from workloads.strategies import names
 
 Row = dict[str, Any]
 Work = Callable[[], object]

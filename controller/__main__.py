@@ -20,14 +20,14 @@ from controller.database.revisions import Revisions
 from controller.database.store import Store, StoreError
 from controller.fabric.routes import base_entries
 from controller.orchestration.registry import Registry
+from controller.security.channels import load
+from controller.security.files import TlsError
 from controller.service.metrics import ControllerMetrics
 from controller.service.service import AddressError, ControllerService, make_server
 from controller.switches.managed_switch import ManagedSwitch
 from controller.switches.switch import Switch
-from security.channels import load
-from security.files import TlsError
-from telemetry.address import MetricsError
-from telemetry.server import MetricsServer
+from controller.telemetry.address import MetricsError
+from controller.telemetry.server import MetricsServer
 
 logger = logging.getLogger("controller")
 

@@ -14,9 +14,9 @@ from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
+from controller.security.files import TlsFiles
+from controller.security.limits import Limits
 from p4src import CPU_PORT, DROP_PORT, MAX_MESSAGE_PACKETS, MAX_PORTS, MAX_RANKS, MAX_WINDOW, PATH_MTUS
-from security.files import TlsFiles
-from security.limits import Limits
 
 MAX_LEAVES = 8
 MAX_SPINES = 4

@@ -14,6 +14,8 @@ from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeAlias, Ty
 import numpy as np
 
 from controller.api.messages import Mode, Ready
+from controller.security import tokens
+from controller.security.files import TlsFiles, tls_files
 from host_agent import joining, metrics, standing
 from host_agent.arguments import (
     contiguous,
@@ -36,8 +38,6 @@ from host_agent.metrics import Statistics
 from host_agent.runner import Link, Runner
 from host_agent.transport.events import Counters
 from host_agent.wire.aggregation import Kind, Reduction
-from security import tokens
-from security.files import TlsFiles, tls_files
 
 __all__ = ["Communicator", "RingFallbackWarning"]
 

@@ -30,6 +30,9 @@ from controller.api.messages import (
     Ready,
     Up,
 )
+from controller.security import diagnosis
+from controller.security.channels import open_channel
+from controller.security.files import TlsError, TlsFiles
 from host_agent.errors import (
     CommunicatorError,
     ControllerUnreachableError,
@@ -38,9 +41,6 @@ from host_agent.errors import (
 )
 from host_agent.membership import Answer, Request, error_of
 from host_agent.session import NS, Away, Break, Close, Open, Send, Session, State
-from security import diagnosis
-from security.channels import open_channel
-from security.files import TlsError, TlsFiles
 
 _LOG = logging.getLogger(__name__)
 _FAREWELL_S: Final = 2.0  # how long closing waits for the controller to take our last words

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from controller.api.messages import Join, Ready, Worker
+from controller.security.files import TlsFiles
 from host_agent.carriers import Carrier, Transport, fresh_carrier, renumber, transport_of
 from host_agent.controller_session import ControllerSession
 from host_agent.errors import InterfaceError, QueuePairTakenError, UsageError
@@ -20,7 +21,6 @@ from host_agent.runner import Alone, Link
 from host_agent.transport import Predecessor, RcDriver, Successor, TransportConfig, TransportError
 from host_agent.transport.verbs import VerbsLink
 from host_agent.wire.psn import PSN_MODULUS
-from security.files import TlsFiles
 
 _LOG = logging.getLogger(__name__)
 # A device that gives out the lowest number that is free begins with those that are retired on its host for

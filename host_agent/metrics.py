@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from controller.api.messages import Mode
+from controller.telemetry import address as addresses
+from controller.telemetry.address import VARIABLE, MetricsError
+from controller.telemetry.server import MetricsServer
+from controller.telemetry.sockets import UNIX
 from host_agent.errors import UsageError
 from host_agent.transport.events import Counters
-from telemetry import address as addresses
-from telemetry.address import VARIABLE, MetricsError
-from telemetry.server import MetricsServer
-from telemetry.sockets import UNIX
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric

@@ -10,7 +10,7 @@ EXIT_INTERRUPTED = 130  # as shells report SIGINT
 def main() -> None:
     """The console script. Ctrl-C ends it without a traceback, also while modules are being imported."""
     try:
-        from p4reduce.cli import main as run
+        from p4reduce.cli.app import main as run
 
         run()
     except KeyboardInterrupt:

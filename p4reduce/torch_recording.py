@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from workloads.torch_runs.record import RECORD
+from p4reduce.workloads.torch_runs.record import RECORD
 
 
 class Recorder:

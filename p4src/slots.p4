@@ -4,7 +4,7 @@
  *   at, brings, holds, sender        counts; says what is written
  *                                    and what is sent
  *
- * Table `rule` has the rows of docs/protocol.md's table and of simulation/switch/rules.py, under the same names; a test holds the
+ * Table `rule` has the rows of docs/protocol.md's table and of p4reduce/oracle/rules.py, under the same names; a test holds the
  * three together (tests/p4src/test_rule_table.py), another plays each row. Every case has one row, so their order means nothing.
  */
 #ifndef SLOTS_P4

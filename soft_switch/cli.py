@@ -19,7 +19,9 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from security.files import TlsError, TlsFiles
+from controller.security.files import TlsError, TlsFiles
+from controller.telemetry.address import MetricsError
+from controller.telemetry.server import MetricsServer
 from soft_switch.build import INTERRUPTION, Stopped
 from soft_switch.commands import CommandError, run_commands
 from soft_switch.dataplane import PORTS, DataPlane
@@ -28,8 +30,6 @@ from soft_switch.fault_control import FaultControl
 from soft_switch.metrics import SwitchMetrics
 from soft_switch.p4c import read_program_file
 from soft_switch.server import DEFAULT_ADDRESS, MAX_REQUEST_BYTES, P4RuntimeServer, ServerTls
-from telemetry.address import MetricsError
-from telemetry.server import MetricsServer
 
 LOG = logging.getLogger("soft_switch")
 

@@ -19,11 +19,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
+from controller.telemetry import sockets
+from controller.telemetry.sockets import Serving
 from soft_switch.errors import FaultError
 from soft_switch.fault_rules import FaultRules
 from soft_switch.faults import FaultRule, PlacedFault
-from telemetry import sockets
-from telemetry.sockets import Serving
 
 MAX_LINE: Final = 1 << 20
 CLIENT_S: Final = 5.0

@@ -9,8 +9,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-from security.files import SWITCHES, TlsFiles
-from security.places import CONTROLLER
+from controller.security.files import SWITCHES, TlsFiles
+from controller.security.places import CONTROLLER
 from topologies import disk
 from topologies.errors import TopologyError
 from topologies.layout import HostPlan, Layout, LinkPlan

@@ -21,8 +21,8 @@ from mininet.link import Link
 from mininet.log import setLogLevel
 from mininet.net import Mininet
 
-from security.files import TlsFiles
-from security.places import switch_directory
+from controller.security.files import TlsFiles
+from controller.security.places import switch_directory
 from topologies import cleanup, disk, fault_wires, namespaces, state
 from topologies.controlling import controller_start, log_of, wait_for_controller
 from topologies.errors import TopologyError
@@ -206,7 +206,7 @@ class Fabric:
         namespaces.create(namespace)
 
     def _certify(self) -> None:
-        from security import certificates  # cryptography, which others need not wait for
+        from controller.security import certificates  # cryptography, which others need not wait for
 
         layout = self.layout
         wanted = certificates.Wanted(

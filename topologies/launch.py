@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Final
 
-from telemetry.address import VARIABLE as METRICS_VARIABLE
+from controller.telemetry.address import VARIABLE as METRICS_VARIABLE
 from topologies.errors import TopologyError
 from topologies.machines import access
 from topologies.processes import ProcessId, end

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from security.files import SWITCHES, TlsFiles
-from security.places import operator_directory
+from controller.security.files import SWITCHES, TlsFiles
+from controller.security.places import operator_directory
 from soft_switch.build import user_cache
 from topologies.errors import TopologyError
 from topologies.namespaces import NETNS_DIRECTORY

@@ -13,8 +13,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from security.files import VARIABLE as TLS_VARIABLE
-from security.places import worker_directory
+from controller.security.files import VARIABLE as TLS_VARIABLE
+from controller.security.places import worker_directory
 from topologies.errors import TopologyError
 from topologies.layout import Role
 from topologies.processes import ProcessId

@@ -16,8 +16,8 @@ from typing import Any, ClassVar, Final
 from mininet.node import Switch
 
 from controller.config import Target
+from controller.security.files import TlsFiles
 from p4src import CPU_PORT
-from security.files import TlsFiles
 from topologies.errors import TopologyError, UnsupportedError
 from topologies.layout import Role
 from topologies.processes import end

@@ -6,9 +6,9 @@ import contextlib
 from collections.abc import Iterator
 from typing import Final
 
+from controller.telemetry.address import Address, MetricsError
+from controller.telemetry.client import fetch
 from host_agent.metrics import SOCKETS
-from telemetry.address import Address, MetricsError
-from telemetry.client import fetch
 from topologies.errors import TopologyError
 from topologies.processes import ProcessId
 from topologies.state import ClusterState

@@ -10,9 +10,9 @@ import grpc
 from controller.api import controller_pb2 as pb
 from controller.api.controller_pb2_grpc import ControllerStub
 from controller.api.errors import InvalidRequestError, UnreachableError, from_status
-from security import diagnosis
-from security.channels import is_unix, open_channel
-from security.files import TlsError, TlsFiles
+from controller.security import diagnosis
+from controller.security.channels import is_unix, open_channel
+from controller.security.files import TlsError, TlsFiles
 
 # The management network is never behind a web proxy, whatever the environment says.
 _OPTIONS = (("grpc.enable_http_proxy", 0), ("grpc.max_receive_message_length", 64 << 20))

@@ -61,7 +61,7 @@ class JobSpec:
 
     `tenant`: whose quota the job's slots count against; empty: the default one's. `elastic`: the job goes on
     without workers that die, as long as `min_workers` are left (0: one). `token_hash`: of what workers have
-    to bring (security/tokens.py); empty: nothing.
+    to bring (controller/security/tokens.py); empty: nothing.
     """
 
     name: str

@@ -6,9 +6,9 @@ from typing import Any
 
 from controller.api.errors import InvalidRequestError, NotAllowedError
 from controller.api.messages import JobSpec
-from security import tokens
-from security.channels import is_unix
-from security.roles import Identity, Role, peer_identity
+from controller.security import tokens
+from controller.security.channels import is_unix
+from controller.security.roles import Identity, Role, peer_identity
 
 _TLS = b"ssl"
 LONGEST_REASON = 1000

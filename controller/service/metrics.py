@@ -20,7 +20,7 @@ from controller.api.errors import ControllerError
 from controller.jobs.renewals import Cause
 from controller.service.service import ControllerService
 from controller.service.views import PORT_DROPS, link_messages
-from telemetry.address import MetricsError
+from controller.telemetry.address import MetricsError
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric

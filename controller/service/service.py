@@ -25,13 +25,13 @@ from controller.orchestration.planning import spec_from
 from controller.orchestration.record import Record
 from controller.orchestration.registry import Registry
 from controller.orchestration.sessions import Session as WorkerSession
+from controller.security.channels import is_unix, server_credentials
+from controller.security.files import TlsFiles
+from controller.security.limits import Bucket, Peers, TooMuchError
+from controller.security.roles import Identity, Role
 from controller.service import views
 from controller.slots.place import Place
 from controller.switches.switch import CounterCell
-from security.channels import is_unix, server_credentials
-from security.files import TlsFiles
-from security.limits import Bucket, Peers, TooMuchError
-from security.roles import Identity, Role
 
 logger = logging.getLogger(__name__)
 

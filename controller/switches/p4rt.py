@@ -20,6 +20,9 @@ from finsy.proto import U128, p4r, p4r_grpc
 
 from controller.api.errors import plainly
 from controller.entries import Entry
+from controller.security import diagnosis
+from controller.security.channels import open_aio_channel
+from controller.security.files import TlsError, TlsFiles
 from controller.switches.schema import Schema
 from controller.switches.updates import (
     ElectionIdTakenError,
@@ -30,9 +33,6 @@ from controller.switches.updates import (
     Update,
     WriteError,
 )
-from security import diagnosis
-from security.channels import open_aio_channel
-from security.files import TlsError, TlsFiles
 
 LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")

@@ -15,12 +15,12 @@ from controller.config import Config
 from controller.entries import Entry
 from controller.fabric.flows import removal_order
 from controller.fabric.routes import base_entries
+from controller.security.files import TlsFiles
 from controller.switches.difference import difference, writing_stages
 from controller.switches.p4rt import REQUEST_TIMEOUT_S, P4RuntimeClient, Pipeline, Role
 from controller.switches.schema import Schema
 from controller.switches.updates import ElectionIdTakenError, NotPrimaryError, SwitchError, Update, UpdateKind
 from p4src import JSON_PATH, P4INFO_PATH
-from security.files import TlsFiles
 
 _READ_AGAIN = 5
 

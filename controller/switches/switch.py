@@ -22,6 +22,7 @@ from controller.api.errors import InvalidRequestError
 from controller.config import SwitchConfig
 from controller.entries import Entry, Key, key_of
 from controller.fabric.flows import COUNTERS, of_jobs
+from controller.security.files import TlsFiles
 from controller.switches.difference import Difference, Stage, deleting_stages, difference, writing_stages
 from controller.switches.p4rt import P4RuntimeClient, Role
 from controller.switches.pipeline import (
@@ -43,7 +44,6 @@ from controller.switches.updates import (
     WriteError,
 )
 from p4src import MAX_FLOWS, MAX_PORTS, MAX_SLOTS
-from security.files import TlsFiles
 
 LOG = logging.getLogger(__name__)
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Final
 
 from controller.config import Target
+from controller.telemetry import client
+from controller.telemetry.address import STATE_PATH, Address, MetricsError
 from host_agent.metrics import SOCKETS, WHOSE
 from p4reduce.doctor.facts import Disk, Ends, Losses, Process, ProcessState, Standing, Worker
-from telemetry import client
-from telemetry.address import STATE_PATH, Address, MetricsError
 from topologies.processes import ProcessId
 from topologies.state import ClusterState, HostKind
 

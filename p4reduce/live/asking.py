@@ -23,10 +23,10 @@ from typing import Any, Final, Protocol, TypeVar
 from controller.api import controller_pb2 as pb
 from controller.api.admin import AdminClient
 from controller.api.errors import ControllerError, NotFoundError, UnreachableError
+from controller.telemetry import client
+from controller.telemetry.address import Address, MetricsError
 from p4reduce.live import reading as r
 from p4reduce.live.reading import Agent, Answer, Reading, WorkerKey
-from telemetry import client
-from telemetry.address import Address, MetricsError
 from topologies import state, wires
 from topologies.errors import TopologyError
 from topologies.state import ClusterState

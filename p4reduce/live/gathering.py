@@ -21,10 +21,10 @@ from prometheus_client.samples import Sample
 
 from controller.config import Target
 from controller.service.metrics import TIMEOUT_S as CONTROLLER_S
+from controller.telemetry import client
+from controller.telemetry.address import Address, MetricsError
 from host_agent.metrics import SOCKETS
 from p4reduce.live import reading
-from telemetry import client
-from telemetry.address import Address, MetricsError
 from topologies import state, wires
 from topologies.errors import TopologyError
 from topologies.state import ClusterState

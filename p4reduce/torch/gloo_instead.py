@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from host_agent.netinfo import find_interface
 from p4reduce import torch_environment, torch_recording
-from workloads.torch_runs.record import GLOO, INSTEAD
+from p4reduce.workloads.torch_runs.record import GLOO, INSTEAD
 
 
 def wanted(variables: Mapping[str, str]) -> bool:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import grpc
 from finsy.proto import p4r_grpc
 
-from security.channels import server_credentials
-from security.files import TlsFiles
+from controller.security.channels import server_credentials
+from controller.security.files import TlsFiles
 from soft_switch.server.arbitration import Arbiter
 from soft_switch.server.backend import Backend
 from soft_switch.server.device import Device

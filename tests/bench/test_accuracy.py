@@ -14,8 +14,8 @@ from bench.accuracy_figure import figure
 from bench.accuracy_models import BUCKET_BYTES, FIRST_BUCKET_BYTES, buckets
 from bench.accuracy_tensors import CONSTRUCTED, WORKERS, as_type, constructed
 from host_agent.quantisation import BFLOAT16
-from simulation.cases import Case, same_bits
-from simulation.rack import configs
+from p4reduce.simulation.cases import Case, same_bits
+from p4reduce.simulation.rack import configs
 from tests.host_agent.rack import Simulation, program
 
 FLOATS = [np.dtype(np.float32), np.dtype(np.float16), BFLOAT16]

@@ -32,8 +32,8 @@ from host_agent.communicator import Communicator
 from host_agent.error_feedback import ErrorFeedback
 from host_agent.quantisation import SPECIAL, Blocks, block_exponent, scale_of
 from host_agent.transport.native import library
+from p4reduce.workloads.digits import Network, load
 from tests.host_agent.fakes import FakeRack
-from workloads.digits import Network, load
 
 BLOCKS = Blocks.of(path_mtu=1024, message_packets=4, half=True)  # of FakeRack
 

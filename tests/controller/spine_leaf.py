@@ -13,7 +13,7 @@ from controller.fabric.flows import UPLINK
 from controller.fabric.routes import ECMP_MEMBER, base_entries
 from controller.jobs.specs import Member
 from controller.orchestration.sessions import Session
-from simulation.network import fabric_config
+from p4reduce.simulation.network import fabric_config
 from tests.controller import told
 from tests.controller.bench import ControllerBench
 from tests.controller.fake_switch import FakeSwitch

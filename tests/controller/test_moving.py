@@ -28,7 +28,7 @@ from host_agent.errors import JobEndedError, WorkerLostError
 from host_agent.joining import transport_config
 from host_agent.member import IN_NETWORK_LIMIT
 from host_agent.transport import TransportConfig
-from simulation.faults.schedule import Rates
+from p4reduce.simulation.faults.schedule import Rates
 from tests.controller.fake_switch import FakeSwitch
 from tests.controller.service.served import CONFIG, Served, request_of
 from tests.host_agent.fakes import SimulatedFabric, SimulatedLink

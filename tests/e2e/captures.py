@@ -17,7 +17,7 @@ from scapy.utils import RawPcapReader
 
 from host_agent.wire import psn
 from host_agent.wire.headers import RNR_NAK_SYNDROME, ROCE_V2_PORT, MalformedPacket, RocePacket
-from simulation.switch.placement import is_whole
+from p4reduce.oracle.placement import is_whole
 
 FIELDS = (
     "frame.protocols",

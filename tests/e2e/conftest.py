@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from controller.config import Target
+from p4reduce.workloads.team import Team
 from topologies.fabric import Fabric
 from topologies.rack import RackOptions
 from topologies.spine_leaf import SpineLeafOptions
 from topologies.switches import BMV2
-from workloads.team import Team
 
 TARGETS = [
     pytest.param(Target.EMBEDDED, id="embedded"),

@@ -11,9 +11,9 @@ from typing import Any
 
 from controller.api import controller_pb2 as pb
 from controller.api.admin import AdminClient
+from p4reduce.workloads.team import Team
 from topologies.fabric import Fabric
 from topologies.faults import ClusterFaults
-from workloads.team import Team
 
 PATIENCE_S = 60.0
 

@@ -13,7 +13,7 @@ import pytest
 
 from controller.api import controller_pb2 as pb
 from controller.api.errors import UnreachableError
-from p4reduce.controlling import ClusterAdmin
+from p4reduce.cli.controlling import ClusterAdmin
 from tests.e2e.conftest import rack
 from tests.e2e.streaming import streaming, until
 from topologies import disk

@@ -13,12 +13,12 @@ import pytest
 
 from controller.api.admin import AdminClient
 from controller.config import Target
+from p4reduce.workloads.team import Team
+from p4reduce.workloads.tensors import dtype_of
+from p4reduce.workloads.training import compare
 from tests.e2e.conftest import TARGETS, all_reduce, joined, rack
 from topologies.fabric import Fabric
 from topologies.switches import BMV2
-from workloads.team import Team
-from workloads.tensors import dtype_of
-from workloads.training import compare
 
 pytestmark = pytest.mark.emulation
 

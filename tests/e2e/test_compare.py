@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from p4reduce.cli import run
+from p4reduce.cli.app import run
+from p4reduce.workloads.run_file import Result, read
+from p4reduce.workloads.strategies import names
 from tests.e2e.conftest import unique
-from workloads.run_file import Result, read
-from workloads.strategies import names
 
 pytestmark = [pytest.mark.emulation, pytest.mark.slow]
 HAS_TORCH = importlib.util.find_spec("torch") is not None

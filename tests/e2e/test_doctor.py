@@ -26,11 +26,13 @@ from controller.api import controller_pb2 as pb
 from controller.api.admin import AdminClient
 from controller.config import Target
 from host_agent.wire.headers import Aeth, Bth, Ethernet, IPv4, RocePacket, Udp, parse_mac
-from p4reduce import cli
+from p4reduce.cli import app as cli
 from p4reduce.doctor import words
 from p4reduce.doctor.diagnosis import diagnose
 from p4reduce.doctor.findings import Diagnosis, Severity
 from p4reduce.doctor.observations import gather
+from p4reduce.workloads.errors import WorkloadError
+from p4reduce.workloads.team import Team
 from soft_switch.faults import FaultKind, Packets
 from tests.e2e.conftest import TARGETS, rack, unique
 from topologies import namespaces, state
@@ -40,8 +42,6 @@ from topologies.namespaces import run_inside
 from topologies.spine_leaf import SpineLeafOptions
 from topologies.state import HostState
 from topologies.wires import HOLE
-from workloads.errors import WorkloadError
-from workloads.team import Team
 
 pytestmark = pytest.mark.emulation
 

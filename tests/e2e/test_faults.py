@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from controller.api.admin import AdminClient
+from p4reduce.workloads.team import Team
 from soft_switch.faults import FaultKind, Packets
 from tests.e2e.conftest import all_reduce, joined, rack, unique
 from topologies.fabric import Fabric
 from topologies.faults import ClusterFaults, PacketFault
 from topologies.processes import wait_until
 from topologies.spine_leaf import SpineLeafOptions
-from workloads.team import Team
 
 pytestmark = [pytest.mark.emulation, pytest.mark.timeout(120)]
 

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
+from p4reduce.workloads.team import Team
 from soft_switch.faults import FaultKind
 from tests.e2e.conftest import all_reduce, rack, unique
 from topologies.fabric import Fabric
 from topologies.faults import ClusterFaults, PacketFault
 from topologies.spine_leaf import SpineLeafOptions
 from topologies.state import ClusterState
-from workloads.team import Team
 
 pytestmark = [pytest.mark.emulation, pytest.mark.timeout(240)]
 

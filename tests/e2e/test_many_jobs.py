@@ -10,9 +10,9 @@ from contextlib import ExitStack
 import pytest
 
 from controller.api.admin import AdminClient
+from p4reduce.workloads.team import Team
 from tests.e2e.conftest import all_reduce, joined, rack
 from topologies.fabric import Fabric
-from workloads.team import Team
 
 pytestmark = pytest.mark.emulation
 

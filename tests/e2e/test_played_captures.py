@@ -12,12 +12,12 @@ import pytest
 
 from controller.api.admin import AdminClient
 from host_agent.wire.aggregation import AggregationHeader, Op
+from p4reduce.workloads.capture import CaptureResult, parse_mapping, play
+from p4reduce.workloads.errors import WorkloadError
+from p4reduce.workloads.team import Team
 from tests.e2e.conftest import all_reduce, joined, rack
-from tests.workloads.capture.frames import Timed, roce, write_pcap
+from tests.p4reduce.workloads.capture.frames import Timed, roce, write_pcap
 from topologies.fabric import Fabric
-from workloads.capture import CaptureResult, parse_mapping, play
-from workloads.errors import WorkloadError
-from workloads.team import Team
 
 pytestmark = pytest.mark.emulation
 

@@ -16,10 +16,10 @@ import pytest
 from controller.api import controller_pb2 as pb
 from controller.api.admin import AdminClient
 from controller.api.errors import ControllerError
+from p4reduce.workloads.errors import WorkloadError
 from tests.e2e.conftest import rack, spine_leaf
 from tests.e2e.streaming import PATIENCE_S, streaming, until
 from topologies.fabric import Fabric
-from workloads.errors import WorkloadError
 
 pytestmark = pytest.mark.emulation
 

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from p4reduce import cli
+from p4reduce.cli import app as cli
+from p4reduce.workloads import replay
+from p4reduce.workloads.replay import ReplayOptions, run
+from p4reduce.workloads.run_file import Result, Run, read
+from p4reduce.workloads.strategies import names
+from p4reduce.workloads.strategies.gloo import gloo_missing
+from p4reduce.workloads.traffic.model import Layer, Workload
 from tests.e2e.conftest import rack
-from workloads import replay
-from workloads.replay import ReplayOptions, run
-from workloads.run_file import Result, Run, read
-from workloads.strategies import names
-from workloads.strategies.gloo import gloo_missing
-from workloads.traffic.model import Layer, Workload
 
 pytestmark = pytest.mark.emulation
 needs_torch = pytest.mark.skipif(bool(gloo_missing()), reason=gloo_missing())

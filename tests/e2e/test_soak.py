@@ -6,8 +6,8 @@ import os
 
 import pytest
 
+from p4reduce.workloads.soak.running import SoakOptions, soak
 from tests.e2e.conftest import unique
-from workloads.soak.running import SoakOptions, soak
 
 pytestmark = [pytest.mark.emulation, pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -12,9 +12,9 @@ import pytest
 
 from controller.api.admin import AdminClient
 from controller.config import Target
+from p4reduce.workloads.team import Team
 from tests.e2e.conftest import PATH_MTU, TARGETS, all_reduce, spine_leaf
 from topologies.fabric import Fabric
-from workloads.team import Team
 
 pytestmark = pytest.mark.emulation
 

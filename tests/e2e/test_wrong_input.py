@@ -15,11 +15,11 @@ from controller.api.admin import AdminClient
 from controller.api.errors import NotFoundError
 from host_agent.wire.aggregation import AggregationHeader, Op
 from host_agent.wire.headers import Bth, Ethernet, IPv4, Opcode, RocePacket, Udp
+from p4reduce.workloads.team import Team
 from tests.e2e.conftest import all_reduce, joined, rack
 from topologies import launch
 from topologies.fabric import Fabric
 from topologies.state import ClusterState, HostState
-from workloads.team import Team
 
 pytestmark = pytest.mark.emulation
 

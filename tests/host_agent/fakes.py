@@ -52,8 +52,8 @@ from host_agent.transport import (
     TransportTimeoutError,
 )
 from host_agent.transport.events import EventType, FailureCode
-from simulation.faults.schedule import Rates
-from simulation.rack import GENERATION, JOB, configs
+from p4reduce.simulation.faults.schedule import Rates
+from p4reduce.simulation.rack import GENERATION, JOB, configs
 from tests.host_agent.rack import Simulation
 
 _TICK_S = 0.25

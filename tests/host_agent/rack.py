@@ -13,16 +13,16 @@ from typing import Any
 from host_agent.collectives.plan import Steps, Wait
 from host_agent.transport import Endpoint, Event, EventType, Operation, TransportConfig
 from host_agent.transport.events import Failure
-from simulation.cases import Array, Case
-from simulation.faults.links import StrikesOfLink, Wire
-from simulation.faults.loop import NS, Clock
-from simulation.faults.results import Expected
-from simulation.faults.schedule import Rates
-from simulation.invariant import InvariantError
-from simulation.nic import NicEndpoint
-from simulation.rack import job_of, routes_of
-from simulation.switch.slot_rules import SwitchModel
-from simulation.switch.state import Job, Slot, SpineJob
+from p4reduce.oracle.slot_rules import SwitchModel
+from p4reduce.oracle.state import Job, Slot, SpineJob
+from p4reduce.simulation.cases import Array, Case
+from p4reduce.simulation.faults.links import StrikesOfLink, Wire
+from p4reduce.simulation.faults.loop import NS, Clock
+from p4reduce.simulation.faults.results import Expected
+from p4reduce.simulation.faults.schedule import Rates
+from p4reduce.simulation.invariant import InvariantError
+from p4reduce.simulation.nic import NicEndpoint
+from p4reduce.simulation.rack import job_of, routes_of
 
 LINK_DELAY_NS = 10_000
 Program = Callable[[int], Steps[Any]]

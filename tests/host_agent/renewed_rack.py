@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from controller.api.messages import Mode
 from host_agent.collectives.plan import Call, Steps
 from host_agent.recovery import Attempt, Ledger, LinkCut, Window, is_consistent, repair, through_renewals
-from simulation.cases import Case
-from simulation.faults.schedule import Rates
-from simulation.rack import configs
+from p4reduce.simulation.cases import Case
+from p4reduce.simulation.faults.schedule import Rates
+from p4reduce.simulation.rack import configs
 from tests.host_agent.rack import Simulation, check
 
 Array = NDArray[Any]

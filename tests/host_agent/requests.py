@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from controller.api.messages import Join, Worker
 from host_agent.netinfo import Interface
-from simulation.rack import configs
+from p4reduce.simulation.rack import configs
 
 CONFIG = configs(4, path_mtu=1024)[1]
 

@@ -27,8 +27,8 @@ from host_agent.errors import (
 from host_agent.quantisation import BFLOAT16, error_bound
 from host_agent.runner import Alone
 from host_agent.transport import Operation
-from simulation.faults.schedule import Rates
-from simulation.rack import configs
+from p4reduce.simulation.faults.schedule import Rates
+from p4reduce.simulation.rack import configs
 from tests.host_agent.fakes import (
     FakeController,
     FakeMembership,

@@ -15,7 +15,7 @@ from host_agent.communicator import Communicator
 from host_agent.error_feedback import ErrorFeedback
 from host_agent.errors import MismatchError, UsageError
 from host_agent.quantisation import Blocks, block_sum, error_bound
-from simulation.faults.schedule import Rates
+from p4reduce.simulation.faults.schedule import Rates
 from tests.host_agent.fakes import FakeRack
 from tests.host_agent.waiting import BAD_LINKS, eventually
 

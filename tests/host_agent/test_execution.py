@@ -28,7 +28,7 @@ from host_agent.errors import (
     WorkerLostError,
 )
 from host_agent.membership import MembershipChange
-from simulation.faults.schedule import Rates
+from p4reduce.simulation.faults.schedule import Rates
 from tests.host_agent.fakes import FakeRack
 from tests.host_agent.waiting import BAD_LINKS, eventually
 

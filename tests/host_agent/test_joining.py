@@ -18,7 +18,7 @@ from host_agent.joining import take_place, transport_config
 from host_agent.netinfo import Interface
 from host_agent.transport import TransportConfig
 from host_agent.transport.verbs import VerbsLink
-from simulation.rack import configs
+from p4reduce.simulation.rack import configs
 from tests.host_agent.fakes import FakeController, FakeMembership, ready_of
 from tests.host_agent.requests import CONFIG, INTERFACE, request
 from tests.host_agent.transport.verbs_wire import FakeQueuePairs, FakeWire

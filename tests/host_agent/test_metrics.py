@@ -14,6 +14,9 @@ from prometheus_client import generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
+from controller.telemetry.address import STATE_PATH, VARIABLE, Address, MetricsError
+from controller.telemetry.client import fetch
+from controller.telemetry.server import registry
 from host_agent import joining, metrics
 from host_agent.carriers import UserspaceCarrier
 from host_agent.communicator import Communicator
@@ -22,10 +25,7 @@ from host_agent.joining import Place, QueuePairs
 from host_agent.metrics import AgentMetrics
 from host_agent.runner import Alone
 from host_agent.transport.events import Counters
-from simulation.rack import configs
-from telemetry.address import STATE_PATH, VARIABLE, Address, MetricsError
-from telemetry.client import fetch
-from telemetry.server import registry
+from p4reduce.simulation.rack import configs
 from tests.host_agent.exposed import NUMBERED, Worker
 from tests.host_agent.fakes import FakeController, FakeMembership, SimulatedFabric, SimulatedLink, ready_of
 from tests.host_agent.rack import Simulation

@@ -18,8 +18,8 @@ from host_agent.communicator import Communicator
 from host_agent.errors import MismatchError, WorkerLostError
 from host_agent.quantisation import error_bound
 from host_agent.transport import RcDriver
-from simulation.rack import configs, job_of, routes_of
-from simulation.switch.slot_rules import SwitchModel
+from p4reduce.oracle.slot_rules import SwitchModel
+from p4reduce.simulation.rack import configs, job_of, routes_of
 from tests.host_agent.fakes import FakeController, FakeMembership, on_all, ready_of
 
 pytestmark = [

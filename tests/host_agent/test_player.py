@@ -16,7 +16,7 @@ import pytest
 
 from host_agent.player import NEVER, PACKET, FramePlayer, PlayerError, PlayHost
 from host_agent.wire.headers import Bth, Ethernet, IPv4, Opcode, RocePacket, Udp
-from simulation.switch.placement import is_whole
+from p4reduce.oracle.placement import is_whole
 
 pytestmark = [
     pytest.mark.emulation,

@@ -16,8 +16,8 @@ from host_agent.collectives.plan import Call, Disagreement, Shared
 from host_agent.quantisation import BFLOAT16
 from host_agent.recovery import Ledger, Window, is_consistent
 from host_agent.wire.aggregation import Reduction
-from simulation.cases import DTYPES, REDUCTIONS, Case
-from simulation.faults.schedule import Rates
+from p4reduce.simulation.cases import DTYPES, REDUCTIONS, Case
+from p4reduce.simulation.faults.schedule import Rates
 from tests.host_agent.renewed_rack import RenewedRack
 
 MODES = [Mode.IN_NETWORK, Mode.RING]

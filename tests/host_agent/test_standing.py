@@ -15,7 +15,7 @@ from host_agent.standing import standing, threads
 from host_agent.transport.errors import TransportClosedError
 from host_agent.transport.events import EventType, Progress
 from p4reduce.doctor.facts import Standing
-from simulation.rack import configs
+from p4reduce.simulation.rack import configs
 from tests.host_agent.fakes import ready_of
 
 

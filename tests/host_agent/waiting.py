@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from simulation.faults.schedule import Rates
+from p4reduce.simulation.faults.schedule import Rates
 
 BAD_LINKS = Rates(loss=0.03, duplicate=0.03, reorder=0.05, corrupt=0.01)
 

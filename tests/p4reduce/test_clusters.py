@@ -180,7 +180,7 @@ def test_modules_in_the_working_directory_are_not_ours(
     for module in ("controller", "soft_switch", "simulation", "workloads", "topologies"):
         (tmp_path / f"{module}.py").write_text("raise SystemExit('the wrong module')\n")
     monkeypatch.chdir(tmp_path)
-    code = "import sys; sys.path.pop(0); from p4reduce.cli import main; main()"
+    code = "import sys; sys.path.pop(0); from p4reduce.cli.app import main; main()"
     for words in (
         ["up", "rack", "--hosts", "2", "--cluster", name, "--detach"],
         ["allreduce", "--bytes", "64K", "--verify"],

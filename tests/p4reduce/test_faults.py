@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from controller.api.admin import AdminClient
-from p4reduce import cli
+from p4reduce.cli import app as cli
+from p4reduce.workloads.errors import WorkloadError
+from p4reduce.workloads.team import Team
 from soft_switch.faults import FaultKind, Packets
 from tests.e2e.conftest import all_reduce
 from tests.p4reduce.clusters import Traces, must, ready
@@ -20,8 +22,6 @@ from topologies.faults import ClusterFaults, PacketFault
 from topologies.processes import wait_until
 from topologies.state import ClusterState
 from topologies.switches import BMV2
-from workloads.errors import WorkloadError
-from workloads.team import Team
 
 pytestmark = [pytest.mark.emulation, pytest.mark.usefixtures("own_state"), pytest.mark.timeout(240)]
 

@@ -12,7 +12,7 @@ import pytest
 
 REPOSITORY = Path(__file__).parents[2]
 _IMPORTS = """
-import p4reduce, p4src, workloads.demo, host_agent.transport.native, soft_switch.dataplane, controller.service
+import p4reduce, p4src, p4reduce.workloads.demo, host_agent.transport.native, soft_switch.dataplane, controller.service
 from pathlib import Path
 assert Path(p4reduce.__file__).is_relative_to({environment!r}), p4reduce.__file__
 assert p4src.JSON_PATH.exists() and p4src.P4INFO_PATH.exists()
@@ -69,10 +69,10 @@ def test_what_is_in_the_wheel(wheel: Path) -> None:
         "soft_switch/_engine.so",
         "soft_switch/native/engine.cpp",
         "controller/api/controller.proto",
-        "p4reduce/commands/demo.py",
-        "workloads/traffic/models/resnet-50.csv",
-        "workloads/reporting/assets/page.js",
-        "workloads/worker.py",
+        "p4reduce/cli/commands/demo.py",
+        "p4reduce/workloads/traffic/models/resnet-50.csv",
+        "p4reduce/workloads/reporting/assets/page.js",
+        "p4reduce/workloads/worker.py",
         "p4reduce/py.typed",
         "topologies/machines/files/init",
     ):

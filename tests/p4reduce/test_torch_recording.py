@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from workloads.torch_runs.record import RECORD, Record, read
+from p4reduce.workloads.torch_runs.record import RECORD, Record, read
 
 torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed ('make gloo' installs it)")
 

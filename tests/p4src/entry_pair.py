@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from controller.entries import Entry
-from simulation.compiled import CompiledSwitch, are_alike
-from simulation.switch.comparing import describe
-from simulation.switch.from_entries import EntrySwitch
+from p4reduce.oracle.comparing import describe
+from p4reduce.oracle.from_entries import EntrySwitch
+from p4reduce.simulation.compiled import CompiledSwitch, are_alike
 from tests.p4src.rack import COUNTER_NAMES
 
 FLOW_COUNTERS = {

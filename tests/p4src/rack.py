@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from simulation.switch.state import Job, Route
+from p4reduce.oracle.state import Job, Route
 from soft_switch.dataplane import DataPlane, Exact, Lpm, Match
 
 JSON = Path(__file__).parents[2] / "p4src" / "build" / "p4reduce.json"

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from host_agent.wire import psn as psn_math
 from host_agent.wire.aggregation import CHUNK_BYTES, AggregationHeader, ElementType, Op
 from host_agent.wire.headers import Aeth, Bth, Ethernet, IPv4, Opcode, RocePacket, Udp
-from simulation.rack import configs, job_of, routes_of
-from simulation.switch.slot_rules import SwitchModel
+from p4reduce.oracle.slot_rules import SwitchModel
+from p4reduce.simulation.rack import configs, job_of, routes_of
 from tests.p4src.rack import CompiledRack
 
 pytestmark = pytest.mark.slow

@@ -21,15 +21,8 @@ from controller.fabric.routes import switch_ip
 from host_agent.wire import aggregation, headers
 from host_agent.wire.aggregation import AggregationHeader, ElementType, Flags, Op, Reduction
 from host_agent.wire.headers import Ethernet, IPv4, Udp
+from p4reduce.oracle.tree_packets import LINK_LOCAL, TREE_PORT, TREE_VERSION, Kind, TreeFlags, TreePacket
 from p4src.compile import COMPILER, compile_program, compiler_version
-from simulation.switch.tree_packets import (
-    LINK_LOCAL,
-    TREE_PORT,
-    TREE_VERSION,
-    Kind,
-    TreeFlags,
-    TreePacket,
-)
 
 P4_SIZES = p4src.ROOT / "include" / "sizes.p4"
 P4_HEADERS = p4src.ROOT / "include" / "headers.p4"

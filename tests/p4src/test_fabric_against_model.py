@@ -20,13 +20,13 @@ from hypothesis import strategies as st
 
 from controller.fabric.routes import base_entries, switch_ip, switch_mac
 from host_agent.wire.headers import Ethernet, IPv4, RocePacket, Udp
-from simulation.faults.drawing import draw
-from simulation.faults.recording import Came, Restarted, Step
-from simulation.faults.schedule import Schedule
-from simulation.network import fabric_config
-from simulation.switch.tree_packets import TREE_PORT, TREE_VERSION, Kind, TreePacket
+from p4reduce.oracle.tree_packets import TREE_PORT, TREE_VERSION, Kind, TreePacket
+from p4reduce.simulation.faults.drawing import draw
+from p4reduce.simulation.faults.recording import Came, Restarted, Step
+from p4reduce.simulation.faults.schedule import Schedule
+from p4reduce.simulation.network import fabric_config
+from tests.p4reduce.simulation.worlds import recorded
 from tests.p4src.entry_pair import EntryPair
-from tests.simulation.worlds import recorded
 
 pytestmark = pytest.mark.slow
 

@@ -7,13 +7,13 @@ from random import Random
 import pytest
 
 from controller.entries import TableEntry, key_of
-from simulation.bmv2 import Bmv2
-from simulation.faults.schedule import Rates, Schedule
-from simulation.switch.comparing import normal
-from simulation.switch.from_entries import EntrySwitch
+from p4reduce.oracle.comparing import normal
+from p4reduce.oracle.from_entries import EntrySwitch
+from p4reduce.simulation.bmv2 import Bmv2
+from p4reduce.simulation.faults.schedule import Rates, Schedule
+from tests.p4reduce.simulation.worlds import a_gather, a_job, a_schedule, a_sum, frames_of, recorded, written
 from tests.p4src.entry_pair import FLOW_COUNTERS
 from tests.p4src.test_fabric_against_model import something_else
-from tests.simulation.worlds import a_gather, a_job, a_schedule, a_sum, frames_of, recorded, written
 from tests.soft_switch.switches import BMV2
 
 pytestmark = [

@@ -1,7 +1,7 @@
 """The rows of table `rule` in slots.p4 are the oracle's: the same names and order, for the same cases.
 
 The compiled entries are read, and each row's name is the comment behind it. That the oracle's rows are those
-of docs/protocol.md is tests/simulation/switch/test_rules.py's; that the program does what a row says is
+of docs/protocol.md is tests/p4reduce/oracle/test_rules.py's; that the program does what a row says is
 test_rules.py's.
 """
 
@@ -16,7 +16,7 @@ from functools import cache
 from typing import Any
 
 import p4src
-from simulation.switch.rules import RULES, At, Brings, Holds, Rule, Sender, Sends, Writes
+from p4reduce.oracle.rules import RULES, At, Brings, Holds, Rule, Sender, Sends, Writes
 
 TABLE = "SwitchIngress.slots.rule"
 KEYS = ["at", "brings", "holds", "sender"]

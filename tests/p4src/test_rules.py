@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from host_agent.wire.aggregation import ElementType, Op
-from simulation.switch import rules, slot_rules
-from simulation.switch.rules import RULES, At, Rule
-from simulation.switch.tree_packets import Kind, TreeFlags, TreePacket
+from p4reduce.oracle import rules, slot_rules
+from p4reduce.oracle.rules import RULES, At, Rule
+from p4reduce.oracle.tree_packets import Kind, TreeFlags, TreePacket
+from tests.p4reduce.oracle.racks import UP1, UP2, Left, Racks, tree
 from tests.p4src.entry_pair import EntryPair
-from tests.simulation.switch.racks import UP1, UP2, Left, Racks, tree
 
 DIFFERENT = {"element_type": ElementType.FLOAT32}
 

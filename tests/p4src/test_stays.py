@@ -18,8 +18,8 @@ from controller.slots.allocator import Region
 from host_agent.member import IN_NETWORK_LIMIT
 from host_agent.wire.aggregation import Op
 from host_agent.wire.headers import Ethernet, IPv4, RocePacket, Udp
-from simulation.switch.state import MOST_AGGREGATED
-from simulation.switch.tree_packets import Kind, TreeFlags, TreePacket
+from p4reduce.oracle.state import MOST_AGGREGATED
+from p4reduce.oracle.tree_packets import Kind, TreeFlags, TreePacket
 from tests.controller.spine_leaf import fabric, member
 from tests.p4src.entry_pair import EntryPair
 from tests.p4src.rack import CompiledRack

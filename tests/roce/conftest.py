@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
+from p4reduce.workloads.team import Team
 from tests.e2e.captures import captured_in, require_roce_v2
 from tests.e2e.conftest import TARGETS, rack
 from topologies import launch
 from topologies.fabric import Fabric
-from workloads.team import Team
 
 MACHINES = 4
 EMULATED = 2

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from p4reduce.workloads.team import Team
 from tests.e2e.conftest import all_reduce
 from tests.roce.conftest import MACHINES, hardware_counters, joined_machines, queue_pairs, total_of
 from tests.roce.needed import machines
 from topologies.fabric import Fabric
-from workloads.team import Team
 
 pytestmark = [pytest.mark.emulation, pytest.mark.roce, pytest.mark.timeout(900), machines]
 

@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
+from p4reduce.workloads.errors import WorkloadError
+from p4reduce.workloads.team import Team
 from tests.p4reduce.clusters import Traces, clusters_interfaces, must, p4reduce, ready, started
 from tests.roce.needed import machines
 from topologies import launch, state
 from topologies.machines import access
 from topologies.processes import wait_until
 from topologies.state import ClusterState
-from workloads.errors import WorkloadError
-from workloads.team import Team
 
 pytestmark = [pytest.mark.emulation, pytest.mark.roce, machines, pytest.mark.timeout(600)]
 
@@ -81,7 +81,7 @@ def test_a_machine_is_its_host(cluster: ClusterState) -> None:
     neighbours = in_machine(cluster, "ip", "neigh", "show", "dev", host.interface).stdout
     assert f"{cluster.host('h2').mac} PERMANENT" in neighbours
     assert in_machine(cluster, "ping", "-c", "1", cluster.controller.partition(":")[0]).returncode == 0
-    modules = "import pyverbs.device, numpy, grpc, ml_dtypes, p4reduce, workloads.worker"
+    modules = "import pyverbs.device, numpy, grpc, ml_dtypes, p4reduce, p4reduce.workloads.worker"
     assert in_machine(cluster, launch.python(host), "-c", modules).stderr == ""
     protobuf = "from google.protobuf.internal import api_implementation; print(api_implementation.Type())"
     assert in_machine(cluster, "python3", "-c", protobuf).stdout == "upb\n"

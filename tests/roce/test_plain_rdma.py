@@ -15,13 +15,13 @@ import pytest
 
 from controller.config import Target
 from host_agent.wire.headers import Opcode
+from p4reduce.workloads.team import Team
 from tests.e2e.captures import captured_in, require_roce_v2
 from tests.e2e.conftest import TARGETS, all_reduce, rack
 from tests.roce.conftest import joined_machines, run_in
 from tests.roce.needed import machines
 from topologies import launch
 from topologies.fabric import Fabric
-from workloads.team import Team
 
 pytestmark = [pytest.mark.emulation, pytest.mark.roce, pytest.mark.timeout(900), machines]
 

@@ -9,7 +9,7 @@ from random import Random
 
 from host_agent.wire.aggregation import AggregationHeader, Flags
 from host_agent.wire.headers import Aeth, Bth, Ethernet, IPv4, Opcode, RocePacket, Udp
-from simulation.switch.tree_packets import TREE_PORT, TREE_VERSION, Kind, TreePacket
+from p4reduce.oracle.tree_packets import TREE_PORT, TREE_VERSION, Kind, TreePacket
 
 VLAN_TAGS = (b"\x81\x00", b"\x88\xa8", b"\x91\x00")
 ROCE_V1, IPV6, SNAP = b"\x89\x15", b"\x86\xdd", b"\x00\x64"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from controller.config import Config
 from controller.fabric.routes import rack_entries
-from security.files import TlsFiles
+from controller.security.files import TlsFiles
 from tests.controller.fake_switch import FakeSwitch
 from tests.controller.service.served import CONFIG, Served
 

@@ -18,14 +18,14 @@ from controller.entries import TableEntry
 from controller.fabric.flows import FLOW, MEMBER_QP
 from controller.fabric.routes import EDGE_PORT, base_entries
 from host_agent.wire.headers import Opcode, RocePacket
-from simulation.faults.recording import Came, Restarted, Step, Wrote
-from simulation.faults.schedule import Rates, Schedule
-from simulation.network import fabric_config
-from simulation.switch.comparing import describe
-from simulation.switch.tree_packets import TreePacket
+from p4reduce.oracle.comparing import describe
+from p4reduce.oracle.tree_packets import TreePacket
+from p4reduce.simulation.faults.recording import Came, Restarted, Step, Wrote
+from p4reduce.simulation.faults.schedule import Rates, Schedule
+from p4reduce.simulation.network import fabric_config
+from tests.p4reduce.simulation.worlds import a_gather, a_job, a_schedule, a_sum, frames_of, recorded
 from tests.p4src.entry_pair import EntryPair
 from tests.security.attacks import Attacker, as_a_host_reads, cnp, disguises
-from tests.simulation.worlds import a_gather, a_job, a_schedule, a_sum, frames_of, recorded
 
 SEEDS = int(os.environ.get("P4REDUCE_SEEDS", "3"))
 ATTACKS = 3  # frames of the attacker for each of the job's

@@ -19,15 +19,15 @@ from random import Random
 
 import pytest
 
-from simulation.faults.lockstep import shadows
-from simulation.faults.node import SwitchNode
-from simulation.faults.playing import play
-from simulation.faults.schedule import DTYPES, Rates, Schedule
-from simulation.faults.world import World
+from p4reduce.simulation.faults.lockstep import shadows
+from p4reduce.simulation.faults.node import SwitchNode
+from p4reduce.simulation.faults.playing import play
+from p4reduce.simulation.faults.schedule import DTYPES, Rates, Schedule
+from p4reduce.simulation.faults.world import World
+from tests.p4reduce.simulation.worlds import a_gather, a_job, a_schedule, a_sum, ends_of, far_ends
 from tests.security.attacks import Attacker
 from tests.security.fuzz.__main__ import mutated
 from tests.security.fuzz.targets import with_icrc
-from tests.simulation.worlds import a_gather, a_job, a_schedule, a_sum, ends_of, far_ends
 
 SEEDS = int(os.environ.get("P4REDUCE_SEEDS", "2"))
 RTO_NS = 50_000_000  # the agents' retransmission timeout

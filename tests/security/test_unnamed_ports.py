@@ -18,10 +18,10 @@ from controller.fabric.routes import switch_ip
 from host_agent.transport import TransportConfig
 from host_agent.wire.aggregation import SUMMED_BIT, AggregationHeader, Flags, Op
 from host_agent.wire.headers import Aeth, Bth, Ethernet, IPv4, Opcode, RocePacket, Udp
+from p4reduce.oracle.tree_packets import TREE_PORT, Kind, TreePacket
 from p4src import CPU_PORT
-from simulation.switch.tree_packets import TREE_PORT, Kind, TreePacket
+from tests.p4reduce.simulation.worlds import End, a_job, a_schedule, a_sum, far_ends, installed
 from tests.p4src.entry_pair import EntryPair
-from tests.simulation.worlds import End, a_job, a_schedule, a_sum, far_ends, installed
 
 UNNAMED = 77
 NOBODYS_QP = 0xABCDE

@@ -17,8 +17,8 @@ import grpc
 from finsy.proto import U128, p4i, p4r, p4r_grpc
 from google.protobuf import text_format
 
-from simulation import wires
-from simulation.wires import Bench, Fence, wait_for
+from p4reduce.simulation import wires
+from p4reduce.simulation.wires import Bench, Fence, wait_for
 from soft_switch.dataplane import Exact, Lpm, Match, MeterConfig, Optional_, Range, Ternary
 from tests.host_agent.transport.namespaces import inside, run
 

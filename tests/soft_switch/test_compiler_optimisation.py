@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 
-from simulation.rack import routes_of
+from p4reduce.simulation.rack import routes_of
 from soft_switch.bmv2.reader import read_program
 from soft_switch.compiler import compile_program
 from soft_switch.dataplane import DataPlane, Exact

@@ -8,11 +8,11 @@ import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from controller.telemetry.server import registry
 from soft_switch import cli
 from soft_switch.dataplane import GlobalStats, PortStats
 from soft_switch.faults import DIRECTIONS, FaultKind
 from soft_switch.metrics import SwitchMetrics
-from telemetry.server import registry
 
 
 class Plane:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from p4reduce.failing import ending_on_signals
+from p4reduce.cli.failing import ending_on_signals
 from tests.torch_suite.known import KNOWN
 from tests.torch_suite.rack import missing, rack, run
 from tests.torch_suite.results import Outcome, Result, fails_beside, wrongs

@@ -6,7 +6,7 @@ import pytest
 
 from controller.fabric.graph import Graph, Link
 from controller.fabric.probes import Prober, echo_request
-from simulation.switch.tree_packets import Kind, TreePacket
+from p4reduce.oracle.tree_packets import Kind, TreePacket
 from tests.controller.spine_leaf import fabric
 
 LINKS = Graph.of(fabric((1, 1), spines=1)).links

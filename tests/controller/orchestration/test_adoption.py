@@ -37,8 +37,8 @@ from controller.api.messages import (
 from controller.orchestration.adoption import Account
 from controller.orchestration.guarding import token_hash
 from controller.orchestration.sessions import Session
+from controller.security import tokens
 from controller.slots.allocator import Region
-from security import tokens
 from tests.controller.orchestration.rack import CONFIG, Bench, bench, comes_back, guards, member
 from tests.controller.orchestration.resuming import all_leave, all_resume, resume, run_job
 from tests.controller.told import heard, ready_of

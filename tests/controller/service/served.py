@@ -18,10 +18,10 @@ from controller.config import Config
 from controller.database.store import Store
 from controller.fabric.routes import rack_entries
 from controller.orchestration.registry import Registry
+from controller.security.files import TlsFiles
 from controller.service.service import ControllerService, make_server
 from controller.switches.managed_switch import ManagedSwitch
 from host_agent.controller_session import ControllerSession
-from security.files import TlsFiles
 from tests.controller.fake_switch import FakeSwitch
 from tests.controller.orchestration.rack import CONFIG as SLOW
 

@@ -12,8 +12,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from controller.api import controller_pb2 as pb
 from controller.service.metrics import ControllerMetrics, Snapshot, families
 from controller.service.service import ControllerService
-from telemetry.address import MetricsError
-from telemetry.server import registry
+from controller.telemetry.address import MetricsError
+from controller.telemetry.server import registry
 from tests.controller.service.served import Served, Workers, served, workers
 from tests.controller.service.shown import FLOWS, job
 

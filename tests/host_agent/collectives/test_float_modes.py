@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from host_agent import kernels
 from host_agent.wire.aggregation import Reduction
-from simulation.cases import DTYPES, REDUCTIONS, Case
-from simulation.rack import configs
+from p4reduce.simulation.cases import DTYPES, REDUCTIONS, Case
+from p4reduce.simulation.rack import configs
 from tests.host_agent.float_modes import MODES, InMode, float_mode
 from tests.host_agent.rack import Simulation, check, program
 

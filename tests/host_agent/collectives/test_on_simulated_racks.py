@@ -18,9 +18,9 @@ from host_agent.collectives.plan import Call, Steps
 from host_agent.quantisation import Blocks, block_sum
 from host_agent.transport.events import FailureCode
 from host_agent.wire.aggregation import Flags, Reduction
-from simulation.cases import DTYPES, REDUCTIONS, Case, same_bits
-from simulation.faults.schedule import Rates
-from simulation.rack import configs
+from p4reduce.simulation.cases import DTYPES, REDUCTIONS, Case, same_bits
+from p4reduce.simulation.faults.schedule import Rates
+from p4reduce.simulation.rack import configs
 from tests.host_agent.rack import Simulation, check, program
 
 BAD_LINKS = Rates(loss=0.05, duplicate=0.05, reorder=0.1, corrupt=0.02)

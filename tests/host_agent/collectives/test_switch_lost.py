@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from host_agent.collectives import in_network
 from host_agent.collectives.plan import Call
 from host_agent.wire.aggregation import Reduction
-from simulation.faults.schedule import Rates
-from simulation.invariant import InvariantError
-from simulation.rack import configs, routes_of
-from simulation.switch.slot_rules import SwitchModel
+from p4reduce.oracle.slot_rules import SwitchModel
+from p4reduce.simulation.faults.schedule import Rates
+from p4reduce.simulation.invariant import InvariantError
+from p4reduce.simulation.rack import configs, routes_of
 from tests.host_agent.rack import Simulation
 
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from host_agent.transport import TransportConfig
-from simulation.rack import configs as configs_of
-from simulation.rack import routes_of
-from simulation.switch.slot_rules import SwitchModel
+from p4reduce.oracle.slot_rules import SwitchModel
+from p4reduce.simulation.rack import configs as configs_of
+from p4reduce.simulation.rack import routes_of
 
 
 def ring_configs(

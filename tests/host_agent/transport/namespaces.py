@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from simulation.rack import ip_of, mac_of
+from p4reduce.simulation.rack import ip_of, mac_of
 
 T = TypeVar("T")
 CLONE_NEWNET = 0x40000000

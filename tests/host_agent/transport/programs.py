@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from host_agent.transport import ElementType, EventType, Operation, SwitchOp
 from host_agent.wire.aggregation import Reduction
-from simulation.faults.schedule import Rates
+from p4reduce.simulation.faults.schedule import Rates
 from tests.host_agent.rack import Simulation
 from tests.host_agent.transport.fabric import ring_configs
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from host_agent.transport import EventType, FailureCode, SwitchOp
 from host_agent.wire.aggregation import CHUNK_BYTES, AggregationHeader, Flags, Kind, Reduction, Stage
-from simulation.nic import DEAD, NOT_READY, TAKEN, MessageEngine, NicEndpoint
+from p4reduce.simulation.nic import DEAD, NOT_READY, TAKEN, MessageEngine, NicEndpoint
 from tests.host_agent.rack import Simulation
 from tests.host_agent.transport.fabric import ring_configs, router
 from tests.host_agent.transport.peer import Peer, passing, sum_of

@@ -14,7 +14,7 @@ from host_agent.member import IN_NETWORK_LIMIT
 from host_agent.transport import Endpoint, SwitchOp
 from host_agent.wire.aggregation import AggregationHeader, ElementType, Op, Reduction
 from host_agent.wire.headers import Opcode
-from simulation.faults.schedule import Rates
+from p4reduce.simulation.faults.schedule import Rates
 from tests.host_agent.rack import Simulation
 from tests.host_agent.transport.fabric import ring_configs, router
 from tests.host_agent.transport.peer import Peer, passing, sum_of

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from host_agent.transport import SwitchOp
 from host_agent.wire.headers import Opcode, RocePacket
-from simulation.faults.schedule import Rates
+from p4reduce.simulation.faults.schedule import Rates
 from tests.host_agent.rack import CheckedSwitch, Simulation
 from tests.host_agent.transport.fabric import ring_configs, router
 from tests.host_agent.transport.peer import passing, sum_of

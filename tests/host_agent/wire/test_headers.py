@@ -21,7 +21,7 @@ from host_agent.wire.headers import (
     Udp,
     parse_mac,
 )
-from simulation.switch.placement import is_whole
+from p4reduce.oracle.placement import is_whole
 
 FRAMES = {
     name: bytes.fromhex(text)

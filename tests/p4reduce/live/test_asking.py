@@ -9,10 +9,10 @@ import pytest
 
 from controller.api import controller_pb2 as pb
 from controller.api.errors import UnreachableError
+from controller.telemetry.server import registry
 from host_agent.metrics import AgentMetrics
 from p4reduce.live import asking
 from p4reduce.live.asking import Asker, ClusterGoneError, decode_agent
-from telemetry.server import registry
 from tests.host_agent.exposed import Worker
 from tests.p4reduce.live import clusters
 from topologies.errors import TopologyError

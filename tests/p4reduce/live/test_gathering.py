@@ -12,13 +12,13 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from controller.service.metrics import families as of_controller
+from controller.telemetry.address import MetricsError
+from controller.telemetry.server import registry
 from host_agent.metrics import AgentMetrics
 from p4reduce.live.gathering import ClusterMetrics
 from soft_switch.dataplane import GlobalStats, PortStats
 from soft_switch.faults import FaultKind
 from soft_switch.metrics import SwitchMetrics
-from telemetry.address import MetricsError
-from telemetry.server import registry
 from tests.controller.service.shown import FLOWS, job
 from tests.host_agent.exposed import Worker
 from tests.p4reduce.live import clusters

@@ -52,13 +52,13 @@ from host_agent.wire.headers import (
     parse_mac,
 )
 from host_agent.wire.icrc import icrc
-from simulation.network import fabric_config
-from simulation.switch.tree_packets import TreePacket
+from p4reduce.oracle.tree_packets import TreePacket
+from p4reduce.simulation.network import fabric_config
+from p4reduce.workloads.capture.packets import roce_packets
+from p4reduce.workloads.capture.reading import read
+from p4reduce.workloads.errors import WorkloadError
 from tests.controller.fake_switch import FakeSwitch
 from tests.host_agent.transport.peer import Peer, passing, sum_of
-from workloads.capture.packets import roce_packets
-from workloads.capture.reading import read
-from workloads.errors import WorkloadError
 
 LANES = 192
 FIRST = 2000  # the predecessor's first PSN

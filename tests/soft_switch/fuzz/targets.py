@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from controller.entries import Group, key_of
+from p4reduce.simulation.faults.drawing import draw
+from p4reduce.simulation.faults.recording import Step
 from p4src import CPU_PORT, JSON_PATH
-from simulation.faults.drawing import draw
-from simulation.faults.recording import Step
 from soft_switch.bmv2.reader import read_program
 from soft_switch.compiler import compile_program
 from soft_switch.dataplane import DataPlane, Exact, Lpm
+from tests.p4reduce.simulation.worlds import frames_of, recorded, written
 from tests.p4src.test_fabric_against_model import something_else
-from tests.simulation.worlds import frames_of, recorded, written
 from tests.soft_switch.fuzz.entries import fill
 from tests.soft_switch.fuzz.packets import PacketMaker
 from tests.soft_switch.fuzz.recording import recorded as recorded_calls

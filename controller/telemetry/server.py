@@ -1,0 +1,132 @@
+"""Serves a process's metrics over HTTP. Until somebody asks, that is one thread that sleeps.
+
+What makes text of numbers (prometheus_client, http.server) is imported by the first request: a worker that
+nobody reads pays for a socket and a thread.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final
+
+from controller.telemetry import address as addresses
+from controller.telemetry.address import STATE_PATH, Address, MetricsError
+from controller.telemetry.sockets import Serving
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+    from prometheus_client.registry import CollectorRegistry
+
+Collect = Callable[[], "Iterable[Metric]"]
+State = Callable[[], dict[str, Any]]
+
+_CLIENT_S: Final = 5.0  # a client that says nothing holds up the others for so long
+_JOIN_S: Final = 1.0
+_PATHS: Final = ("/", "/metrics")
+
+
+class MetricsServer:
+    """Serves what `collect` yields at `address` ("unix:/path", "HOST:PORT"); MetricsError where it cannot.
+
+    `collect` is called in this server's thread, once a request; a MetricsError of its is told to who asked.
+    `process`: this process's own CPU time, memory and open files too. `state`: what is served as JSON at
+    `STATE_PATH`, on a Unix socket only: it is for who may look into this machine's processes anyway.
+    """
+
+    def __init__(
+        self, address: str, collect: Collect, *, process: bool = False, state: State | None = None
+    ) -> None:
+        wanted = addresses.parse(address)
+        self._collect = collect
+        self._process = process
+        self._state = state if wanted.path is not None else None
+        self._handler: Any = None
+        listener = wanted.listen()
+        self.address = wanted if wanted.path is not None else _bound(listener)
+        self._serving = Serving(
+            listener, self._answer, what=f"metrics at {self.address}", thread="metrics", client_s=_CLIENT_S
+        )
+        self._serving.start()
+
+    def __enter__(self) -> MetricsServer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Serve no more; idempotent. A request under way is not waited for long."""
+        self._serving.close(_JOIN_S)
+
+    def wait(self) -> None:
+        """Until somebody closes it (a signal, in the main thread)."""
+        self._serving.wait()
+
+    def _answer(self, connection: socket.socket, client: Any) -> None:
+        if self._handler is None:
+            self._handler = _handler(registry(self._collect, process=self._process), self._state)
+        self._handler(connection, client, self)
+
+
+def registry(collect: Collect, *, process: bool = False) -> CollectorRegistry:
+    """A registry of its own (not the global one) that asks `collect` each time."""
+    from prometheus_client import CollectorRegistry, ProcessCollector
+
+    made = CollectorRegistry()
+    made.register(_Collector(collect))
+    if process:
+        ProcessCollector(namespace="p4reduce", registry=made)
+    return made
+
+
+class _Collector:
+    """What a registry takes."""
+
+    def __init__(self, collect: Collect) -> None:
+        self._collect = collect
+
+    def collect(self) -> Iterable[Metric]:
+        return self._collect()
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing is asked when it is registered."""
+        return ()
+
+
+def _handler(metrics: CollectorRegistry, state: State | None) -> Any:
+    """A request handler for `metrics` and `state`."""
+    from prometheus_client import MetricsHandler
+
+    class Handler(MetricsHandler):
+        registry = metrics
+
+        def do_GET(self) -> None:
+            path = self.path.partition("?")[0]
+            try:
+                if path == STATE_PATH and state is not None:
+                    self._tell(json.dumps(state()).encode())
+                elif path in _PATHS:
+                    super().do_GET()
+                else:
+                    self.send_error(404, "metrics are at /metrics")
+            except MetricsError as error:
+                self.send_error(503, str(error))
+
+        def _tell(self, text: bytes) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text)
+
+    return Handler
+
+
+def _bound(listener: socket.socket) -> Address:
+    host, port = listener.getsockname()[:2]
+    return Address(host=host, port=port)

@@ -1,0 +1,25 @@
+"""`p4reduce exec`: a command in a host of a running cluster."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from p4reduce.cli.options import ClusterOption
+from topologies import launch, state
+
+
+def execute(
+    host: Annotated[str, typer.Argument(metavar="HOST", help="The host's name, h1 for instance.")],
+    command: Annotated[list[str], typer.Argument(metavar="COMMAND...", help="What to run there.")],
+    cluster: ClusterOption = None,
+) -> None:
+    """Run a command in a host of the running cluster (a worker of your own, ip, tcpdump); its exit code."""
+    words = command[1:] if command[0] == "--" else command
+    running = state.running(cluster)
+    try:
+        sys.exit(launch.call(running, running.host(host), words))
+    except KeyboardInterrupt:  # the command had it too, and has ended
+        sys.exit(130)

@@ -1,0 +1,258 @@
+"""`p4reduce job`: jobs at the running cluster's controller."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from enum import Enum
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Any
+
+import typer
+
+from controller.api import controller_pb2 as pb
+from controller.api.admin import AdminClient
+from p4reduce.cli import output
+from p4reduce.cli.controlling import ClusterAdmin
+from p4reduce.cli.options import ClusterOption, JsonFlag, Selective
+from p4reduce.cli.output import Column, Row
+from p4reduce.doctor import words
+from topologies import state
+from topologies.errors import TopologyError
+
+app = typer.Typer(no_args_is_help=True, help="Jobs at the controller: create, list, show, delete.")
+
+Name = Annotated[str, typer.Argument(metavar="JOB", help="The job's name.")]
+
+
+class JobMode(str, Enum):
+    """How a job's sums are to be made."""
+
+    AUTO = "auto"
+    IN_NETWORK = "in-network"
+    RING = "ring"
+
+
+_MODES = {JobMode.AUTO: pb.MODE_UNSPECIFIED, JobMode.IN_NETWORK: pb.IN_NETWORK, JobMode.RING: pb.RING}
+
+
+def _if_any(value: int | str | None) -> str:
+    """Nothing for what is not known before all workers have joined."""
+    return str(value or "")
+
+
+JOBS = (
+    Column("name", "job"),
+    Column("phase", "phase"),
+    Column("workers", "workers", lambda workers: str(len(workers)), right=True),
+    Column("world_size", "of", right=True),
+    Column("tenant", "tenant"),
+    Column("mode", "sums by"),
+    Column("places", "on", lambda places: " ".join(place["switch"] for place in places)),
+    Column("waitlisted", "queue", lambda entry: "" if entry is None else str(entry["position"]), right=True),
+    Column("generation", "generation", _if_any, right=True),
+    Column("path_mtu", "path MTU", _if_any, right=True),
+    Column("window", "window", _if_any, right=True),
+    Column("slots", "slots", _if_any, right=True),
+    Column("ended", "ended because", _if_any),
+)
+PLACES = (
+    Column("switch", "switch"),
+    Column("role", "role"),
+    Column("first_slot", "first slot", right=True),
+    Column("slots", "slots", right=True),
+    Column("ranks", "ranks", lambda ranks: " ".join(map(str, ranks))),
+)
+WORKERS = (
+    Column("rank", "rank", right=True),
+    Column("host", "host"),
+    Column("ip", "IP"),
+    Column("switch", "switch"),
+    Column("port", "port", right=True),
+    Column("qpn_out", "QP out", hex, right=True),
+    Column("qpn_in", "QP in", hex, right=True),
+    Column("connected", "connected", lambda yes: "yes" if yes else "no"),
+    Column("heard_s_ago", "heard", lambda seconds: f"{seconds:.1f} s ago", right=True),
+)
+
+
+@app.callback()
+def group() -> None:
+    """Jobs at the controller: create, list, show, delete."""
+
+
+@app.command("create")
+def create(
+    name: Name,
+    world_size: Annotated[int, typer.Option("--world-size", "-n", min=1, help="Workers that will join.")],
+    mode: Annotated[
+        JobMode, typer.Option(help="auto: in the network if possible, else ring.")
+    ] = JobMode.AUTO,
+    path_mtu: Annotated[int | None, typer.Option(help="Path MTU in bytes (default: the cluster's).")] = None,
+    window: Annotated[int | None, typer.Option(help="Messages in flight: 1, 2, 4 or 8.")] = None,
+    message_packets: Annotated[int | None, typer.Option(help="Packets a message: a power of two.")] = None,
+    tenant: Annotated[str, typer.Option(help="Whose quota its slots count against.")] = "",
+    elastic: Annotated[bool, typer.Option("--elastic", help="Goes on without workers that die.")] = False,
+    min_workers: Annotated[
+        int, typer.Option(min=0, help="With --elastic: ends when fewer are left (default: 1).")
+    ] = 0,
+    selective: Selective = False,
+    token: Annotated[
+        str, typer.Option(help="Join token that workers have to bring (others here see it: --token-file).")
+    ] = "",
+    token_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The join token is in this file; -: on stdin.")
+    ] = None,
+    cluster: ClusterOption = None,
+    json: JsonFlag = False,
+) -> None:
+    """Create a job before its workers join (joining alone does it too, with the cluster's settings)."""
+    with client(cluster) as admin:
+        job = admin.create_job(
+            name,
+            world_size,
+            mode="" if mode is JobMode.AUTO else mode.value,
+            path_mtu=path_mtu,
+            window=window,
+            message_packets=message_packets,
+            tenant=tenant,
+            elastic=elastic,
+            min_workers=min_workers,
+            selective=selective,
+            join_token=token if token_file is None else _token_in(token_file),
+        )
+    _show(job_row(job), as_json=json)
+
+
+def _token_in(path: Path) -> str:
+    try:
+        return (sys.stdin.read() if str(path) == "-" else path.read_text()).strip()
+    except OSError as error:
+        raise TopologyError(f"cannot read {path}: {error.strerror}") from error
+
+
+@app.command("list")
+def list_(cluster: ClusterOption = None, json: JsonFlag = False) -> None:
+    """All jobs, ended ones too."""
+    with client(cluster) as admin:
+        rows = [job_row(job, switches=_switches(cluster)) for job in admin.list_jobs()]
+    output.show_rows(rows, JOBS, title="Jobs", as_json=json)
+
+
+@app.command("show")
+def show(name: Name, cluster: ClusterOption = None, json: JsonFlag = False) -> None:
+    """One job and its workers."""
+    with client(cluster) as admin:
+        job = admin.show_job(name)
+    _show(job_row(job, switches=_switches(cluster)), as_json=json)
+
+
+@app.command("delete")
+def delete(name: Name, cluster: ClusterOption = None) -> None:
+    """End a job if it runs (its workers are told), free its slots, and forget it."""
+    with client(cluster) as admin:
+        admin.delete_job(name)
+    output.say(f"job {name}: deleted")
+
+
+def client(cluster: str | None) -> AdminClient:
+    """The controller of the running cluster."""
+    return ClusterAdmin(state.running(cluster))
+
+
+def _switches(cluster: str | None) -> dict[str, str]:
+    """The switch that each host is on."""
+    return {host.name: host.switch for host in state.running(cluster).hosts}
+
+
+def job_row(job: Any, *, switches: Mapping[str, str] = MappingProxyType({})) -> Row:
+    """A JobInfo as JSON has it; `switches` has the switch that each host is on."""
+    asked = job.spec
+    places = [_place_row(place) for place in job.places]
+    return {
+        "name": asked.name,
+        "phase": pb.Phase.Name(job.phase).lower(),
+        "explicit": job.explicit,
+        "world_size": asked.world_size,
+        "tenant": asked.tenant or "default",
+        "mode": _mode(job.mode or asked.mode),
+        "mode_reason": job.mode_reason,
+        "job_id": job.job_id,
+        "generation": job.generation,
+        "window": job.window,
+        "message_packets": job.message_packets,
+        "path_mtu": job.path_mtu,
+        "slots": sum(place["slots"] for place in places),
+        "places": places,
+        "ring": list(job.ring),
+        "waitlisted": _waitlisted_row(job.waitlisted) if job.HasField("waitlisted") else None,
+        "selective": job.selective if job.generation else asked.selective,
+        "elastic": asked.elastic,
+        "min_workers": asked.min_workers,
+        "renewals": job.renewals,
+        "renewal_reason": job.renewal_reason,
+        "renewing": job.renewing,
+        "awaited": list(job.awaited),
+        "ended": job.ended.reason if job.HasField("ended") else None,
+        "workers": [_worker_row(worker, switches) for worker in job.workers],
+    }
+
+
+def _place_row(place: Any) -> Row:
+    names = ("switch", "role", "first_slot", "slots")
+    return {**{name: getattr(place, name) for name in names}, "ranks": list(place.ranks)}
+
+
+def _waitlisted_row(entry: Any) -> Row:
+    return {"position": entry.position, "reason": entry.reason, "waiting_s": entry.waiting_s}
+
+
+def _worker_row(info: Any, switches: Mapping[str, str]) -> Row:
+    worker = info.worker
+    return {
+        "rank": worker.rank,
+        "host": info.host,
+        "hostname": worker.hostname,
+        "ip": worker.ip,
+        "mac": worker.mac,
+        "switch": switches.get(info.host, ""),
+        "port": info.port,
+        "qpn_out": worker.qpn_out,
+        "psn_out": worker.psn_out,
+        "qpn_in": worker.qpn_in,
+        "connected": info.connected,
+        "heard_s_ago": info.heard_s_ago,
+    }
+
+
+def _mode(mode: int) -> str:
+    return next(name.value for name, value in _MODES.items() if value == mode)
+
+
+def _show(job: Row, *, as_json: bool) -> None:
+    if as_json:
+        output.say_json(job)
+        return
+    output.show_rows([job], JOBS, title=f"Job {job['name']}", as_json=False)
+    if job["mode_reason"]:
+        output.say(f"sums are not made in the network: {job['mode_reason']}")
+    if job["selective"]:
+        output.say("lost packets alone are sent again (selective retransmission)")
+    if job["renewing"]:
+        output.say(f"is about to go on under a new generation: {job['renewal_reason']}")
+    elif job["renewal_reason"]:
+        times = words.count(job["renewals"], "time")
+        begun = f"went on under a new generation {times}, the last because " if job["renewals"] else ""
+        output.say(f"{begun}{job['renewal_reason']}")
+    if job["awaited"]:
+        output.say(f"the controller waits for {words.ranks(job['awaited'])}")
+    if job["waitlisted"] is not None:
+        entry = job["waitlisted"]
+        output.say(
+            f"number {entry['position']} in the queue for {entry['waiting_s']:.0f} s: {entry['reason']}"
+        )
+    if job["places"]:
+        output.show_rows(job["places"], PLACES, title="Slots", as_json=False)
+    if job["workers"]:
+        output.show_rows(job["workers"], WORKERS, title="Workers", as_json=False)

@@ -1,0 +1,35 @@
+"""`p4reduce shell`: p4runtime-shell on a running switch."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from p4reduce.cli import output
+from p4reduce.cli.options import ClusterOption
+from topologies import p4runtime_shell, state
+
+
+def shell(
+    switch: Annotated[str, typer.Argument(metavar="SWITCH", help="The switch's name, s1 for instance.")],
+    election_id: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            max=2**64 - 1,
+            help="1 reads beside the controller; above the controller's: takes its place.",
+        ),
+    ] = 1,
+    script: Annotated[
+        str | None, typer.Option("--command", "-c", help="Run this Python code in the shell, then exit.")
+    ] = None,
+    cluster: ClusterOption = None,
+) -> None:
+    """Open p4runtime-shell on a running switch (installed in an environment of its own on first use)."""
+    running = state.running(cluster)
+    chosen = running.switch(switch)
+    with output.progress() as progress:
+        python = p4runtime_shell.environment(progress=progress)
+    sys.exit(p4runtime_shell.run(python, running, chosen, election_id=election_id, script=script))

@@ -1,0 +1,85 @@
+"""Options that several commands take, and the values that have a syntax of their own."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from p4reduce.workloads import sizes
+from p4reduce.workloads.errors import WorkloadError
+from topologies.errors import TopologyError
+from topologies.links import parse_rate_mbit
+from topologies.state import HostKind
+
+ClusterOption = Annotated[
+    str | None,
+    typer.Option("--cluster", envvar="P4REDUCE_CLUSTER", help="Which cluster; the only one if not given."),
+]
+Selective = Annotated[
+    bool, typer.Option("--selective", help="Lost packets are sent again alone, as suits networks that lose.")
+]
+Elastic = Annotated[bool, typer.Option("--elastic", help="Jobs go on without workers that die.")]
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+JsonFile = Annotated[
+    Path | None,
+    typer.Option("--json", metavar="FILE", help="Write the result as JSON to FILE (-: stdout)."),
+]
+
+Report = Annotated[Path | None, typer.Option(metavar="FILE.html", help="Write a report with charts.")]
+Workers = Annotated[int | None, typer.Option(min=2, max=64, help="Workers; one a host if not given.")]
+Placement = Annotated[
+    str, typer.Option(help="packed (leaf after leaf), spread (leaves take turns), or 3,1: so many a leaf.")
+]
+OtherName = Annotated[
+    str | None, typer.Option("--cluster", metavar="NAME", help="Another name than the file's.")
+]
+
+
+def parse_bytes(text: str) -> int:
+    """A size in bytes: `4096`, `64K`, `32M`."""
+    try:
+        return sizes.parse_bytes(text)
+    except WorkloadError as error:
+        raise typer.BadParameter(str(error)) from error
+
+
+def parse_rate(text: str) -> float | None:
+    """A link rate in Mbit/s; None: unlimited."""
+    try:
+        return parse_rate_mbit(text)
+    except TopologyError as error:
+        raise typer.BadParameter(str(error)) from error
+
+
+def parse_uplink_rate(text: str | None) -> float | Literal["rate"] | None:
+    """The same of the links between switches: as the hosts' if not given."""
+    return "rate" if text is None else parse_rate(text)
+
+
+def parse_host_counts(text: str, *, leaves: int) -> int | tuple[int, ...]:
+    """Hosts of a spine-leaf fabric: `8` in all, or `3,3,2` by leaf."""
+    if re.fullmatch(r"\d+(\s*,\s*\d+)*", text.strip()) is None:
+        raise typer.BadParameter(f"{text!r} is no number of hosts: say 8, or a number for each leaf (3,3,2)")
+    counts = tuple(int(word) for word in text.split(","))
+    if len(counts) == 1 and leaves != 1:
+        return counts[0]
+    if len(counts) != leaves:
+        raise typer.BadParameter(
+            f"{len(counts)} numbers of hosts for {leaves} leaves: say one, or one for each"
+        )
+    return counts
+
+
+def parse_host_kinds(text: str, *, hosts: int) -> tuple[str, ...]:
+    """The kind of each of `hosts` hosts: one for all, or a list with commas."""
+    kinds = tuple(word.strip() for word in text.split(","))
+    known = [kind.value for kind in HostKind]
+    for kind in kinds:
+        if kind not in known:
+            raise typer.BadParameter(f"{kind!r} is no kind of host: say {' or '.join(known)}")
+    if len(kinds) not in (1, hosts):
+        raise typer.BadParameter(f"{len(kinds)} kinds of host for {hosts} hosts: say one, or one for each")
+    return kinds * hosts if len(kinds) == 1 else kinds

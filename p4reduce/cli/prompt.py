@@ -1,0 +1,110 @@
+"""The prompt of a running cluster: p4reduce's own commands, and Mininet's command line."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from typing import Any
+
+from mininet.cli import CLI
+from mininet.log import setLogLevel
+
+from p4reduce.cli.failing import guarded
+from p4reduce.cli.output import complain, say
+from topologies.errors import TopologyError
+from topologies.fabric import Fabric
+from topologies.state import HostKind
+
+_HELP = """\
+  show flows|slots|counters|ports     what the switches hold
+  show links, link down|up l1:s2      the links between switches
+  job create|list|show|delete         jobs at the controller
+  allreduce --bytes 32M --verify      a timed all-reduce over all hosts
+  replay resnet-50                    a training job's traffic, by several strategies in turns
+  fault packets h1 loss, fault list   making it fail on purpose
+  top, metrics                        the cluster live; its metrics for Prometheus
+  push                                load the P4 program anew
+  plan|apply FILE, rollback           what the switches shall hold besides
+  shell s1                            p4runtime-shell on the switch
+  mininet                             Mininet's own command line (exit: back here)
+  exit                                take the cluster down
+Every command takes --help."""
+_LEAVE = ("exit", "quit", "down")
+_ELSEWHERE = ("up", "run", "demo", "compare")
+
+
+class Prompt:
+    """Reads commands until there are no more; `commands` is the whole p4reduce command."""
+
+    def __init__(self, fabric: Fabric, commands: Any) -> None:
+        self._fabric = fabric
+        self._commands = commands
+
+    def run(self) -> None:
+        """Until `exit` or the end of input."""
+        name = self._fabric.state.name
+        before = os.environ.get("P4REDUCE_CLUSTER")
+        os.environ["P4REDUCE_CLUSTER"] = name
+        try:
+            say(f"cluster {name} is up: {self._summary()}. 'help' lists commands, 'exit' takes it down.")
+            while (line := self._read(f"{name}> ")) is not None and self.carry_out(line):
+                self._look()
+        finally:
+            if before is None:
+                del os.environ["P4REDUCE_CLUSTER"]
+            else:
+                os.environ["P4REDUCE_CLUSTER"] = before
+
+    def carry_out(self, line: str) -> bool:
+        """Do what a line says; False where it says to leave."""
+        try:
+            words = shlex.split(line)
+        except ValueError as error:
+            complain(f"{line!r}: {error}")
+            return True
+        if not words:
+            return True
+        if words[0] in _LEAVE:
+            return False
+        if words[0] == "help":
+            say(_HELP)
+        elif words[0] == "mininet":
+            setLogLevel("output")  # what hosts print
+            CLI(self._fabric.net)
+            setLogLevel("warning")
+        elif words[0] in _ELSEWHERE:
+            complain(f"'{words[0]}' needs a terminal of its own")
+        else:
+            debug = "--debug" in words
+            arguments = [word for word in words if word != "--debug"]
+            with self._fabric.outside():  # as in another terminal
+                guarded(lambda: self._commands.main(args=arguments, prog_name="p4reduce"), debug=debug)
+        return True
+
+    def _read(self, prompt: str) -> str | None:
+        """The next line; None at the end of input. Ctrl-C gives up the line, as in a shell."""
+        while True:
+            try:
+                return input(prompt if sys.stdin.isatty() else "")
+            except EOFError:
+                return None
+            except KeyboardInterrupt:
+                say("")
+
+    def _look(self) -> None:
+        try:
+            self._fabric.check()
+        except TopologyError as error:
+            complain(str(error))
+
+    def _summary(self) -> str:
+        state = self._fabric.state
+        rate = "unlimited links" if state.rate_mbit is None else f"{state.rate_mbit:g} Mbit/s links"
+        machines = sum(host.kind is HostKind.ROCE for host in state.hosts)
+        hosts = f"{len(state.hosts)} hosts" + (f" ({machines} of them RoCE machines)" if machines else "")
+        switches = f"{state.target} switch"
+        if state.links:
+            leaves = len(state.leaves())
+            switches = f"{leaves} leaves, {len(state.switches) - leaves} spines, {state.target} switches"
+        return f"{hosts}, {switches}, {rate}, path MTU {state.path_mtu}"

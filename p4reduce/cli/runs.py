@@ -1,0 +1,76 @@
+"""What `compare` and `replay` have in common: strategies that are asked for, what becomes of a run."""
+
+from __future__ import annotations
+
+import shlex
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from p4reduce.cli import output
+
+if TYPE_CHECKING:  # it takes pydantic, which other commands need not wait for
+    from p4reduce.workloads.run_file import Run
+
+DEFAULT_STRATEGIES: Final = "in-network,ring,gloo"
+Strategies = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME,NAME...|all",
+        help="in-network, in-network-16bit (float32 in half the bytes), ring, halving-doubling, "
+        "parameter-server, parameter-server-switch, gloo; "
+        f"{DEFAULT_STRATEGIES} if not given (gloo where PyTorch is installed).",
+    ),
+]
+
+
+def choose_strategies(given: str | None, dtype: str) -> tuple[tuple[str, ...], dict[str, str]]:
+    """What to run, and why others cannot; WorkloadError where one of these was named ("all" names none)."""
+    from p4reduce.workloads.compare import possible
+    from p4reduce.workloads.strategies.names import strategies_of
+
+    named = given is not None and given.strip().lower() != "all"
+    chosen = strategies_of(DEFAULT_STRATEGIES if given is None else given)
+    return possible(chosen, asked=named, dtype=dtype)
+
+
+def show_run(found: Run, *, json: Path | None, report: Path | None) -> None:
+    """Write it wherever that was asked for, and show a table."""
+    from p4reduce.workloads.reporting.page import write
+    from p4reduce.workloads.reporting.tables import run_tables
+
+    output.result(found.as_json(), run_tables(found), json_file=json)
+    if report is not None:
+        write(found, report)
+
+
+def command_line(context: typer.Context) -> str:
+    """What was said; this may be a cluster's prompt, which no `sys.argv` knows of."""
+    words = ["p4reduce", context.info_name or ""]
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        if not is_given(context, name):
+            continue
+        value = context.params[name]
+        if isinstance(value, bool):
+            words.append(parameter.opts[0])
+            continue
+        option = [parameter.opts[0]] if parameter.opts[0].startswith("-") else []
+        for each in value if isinstance(value, list | tuple) else [value]:
+            words += [*option, str(each.value if isinstance(each, Enum) else each)]
+    return shlex.join(words)
+
+
+def is_given(context: typer.Context, name: str) -> bool:
+    """Whether a parameter was on the command line."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def refuse_given(context: typer.Context, names: tuple[str, ...], why: str) -> None:
+    """BadParameter where one of these parameters was on the command line."""
+    for parameter in context.command.params:
+        if parameter.name in names and is_given(context, parameter.name):
+            raise typer.BadParameter(f"{parameter.opts[0]} {why}")

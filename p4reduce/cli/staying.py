@@ -1,0 +1,55 @@
+"""A cluster that a command brings up: it stays with a prompt, or runs on in a process of its own."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+from p4reduce.cli import output
+from p4reduce.cli.detached import let_go, start_detached
+from p4reduce.cli.failing import ending_on_signals
+from p4reduce.cli.prompt import Prompt
+from topologies import cleanup
+from topologies.fabric import Fabric
+from topologies.options import FabricOptions
+from topologies.state import ClusterState, running
+
+Prepare = Callable[[ClusterState], None]
+
+
+def _nothing(cluster: ClusterState) -> None:
+    """What is to be done on most clusters before anybody uses them."""
+
+
+def stay(
+    options: FabricOptions, commands: Any, *, detach: bool, hold: bool, prepare: Prepare = _nothing
+) -> None:
+    """Bring it up and do `prepare` on it; until one leaves the prompt, which takes `commands`.
+
+    `detach`: it runs on by itself. `hold`: this is the process in which it does.
+    """
+    name = options.name
+    if detach:
+        options.validate()
+        with ending_on_signals(), output.progress() as progress:
+            start_detached(options, progress=progress)
+        try:
+            prepare(running(name))
+        except BaseException:
+            cleanup.take_down(running(name))  # as it is without `detach`
+            raise
+        output.say(f"cluster {name} is up: 'p4reduce down --cluster {name}' takes it down")
+        return
+    with ending_on_signals(), ExitStack() as stack:
+        if hold:
+            stack.enter_context(Fabric(options, progress=output.note))
+            let_go()
+            while True:
+                signal.pause()
+        with output.progress() as progress:
+            fabric = Fabric(options, progress=lambda text: progress(f"bringing up cluster {name}: {text}"))
+            stack.enter_context(fabric)
+        prepare(fabric.state)
+        Prompt(fabric, commands).run()

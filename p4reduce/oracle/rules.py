@@ -1,0 +1,216 @@
+"""The slot rules as a table: what a switch does with one packet of a message, and what it counts for it.
+
+    a packet's place ──► case_of: classify ──► rule_of: its row ──► SwitchModel.apply: count, write, send
+
+Fragment i of message m lives in slot (m mod 2W)·P + i of its job, under the tag (generation, m). Four things
+decide: where the switch stands, what the packet brings, what its slot holds, and what its sender has done
+about that. Each has a column and an enum below. Every case has exactly one row, so their order means nothing.
+docs/protocol.md ("Slot rules") has the same rows under the same names, and says why they are safe.
+
+The numbers are those of the five rules that all of it comes from. A switch adds every contributor once (1, 2)
+and tells everybody when all are there. Who sends again has had no answer: the switch answers from what it
+stored (4), or says who is late (3). What is older than its slot is needed by nobody any more (5).
+
+The contributors of a rack are its workers, and of a spine the job's leaves. A leaf does both halves of it: it
+collects its workers as a rack does, sends up what they come to, and gives them the sum when it comes down.
+
+Index 0 begins with a header, from which differences between contributors are known: another size is no reason
+to drop it there. What `SwitchModel.compare` finds is counted beside what the row counts, and marks the sum.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from functools import cache
+from typing import Any, Final, NamedTuple
+
+from host_agent.wire.aggregation import CHUNK_BYTES
+from host_agent.wire.headers import RocePacket
+from p4reduce.oracle.state import Job, Slot, SpineJob
+from p4reduce.oracle.tree_packets import TreePacket
+
+
+class At(Enum):
+    """Where the switch stands: it has all of the job's workers behind it, some of them, or leaves."""
+
+    RACK = "rack"
+    LEAF = "leaf"
+    SPINE = "spine"
+
+
+class Brings(Enum):
+    """What a worker contributes, or, to a spine, a leaf (PARTIAL); the sum of all; or the question for it."""
+
+    CONTRIBUTION = "contribution"
+    RESULT = "RESULT"
+    ASK = "ASK"
+
+
+class Holds(Enum):
+    """What the slot holds: the first of these that is true."""
+
+    DIFFERING = "differing"  # ranks differ, as the message's first packet has shown; this is a later one
+    OLDER = "older"  # nothing, an older message's, or another generation's
+    NEWER = "newer"  # a newer message's
+    OTHER_SIZE = "other size"  # behind the first packet: the first contributor's payload was another size
+    OVER = "over"  # what would cross the tree once more, though the first packet's slot is a newer message's
+    SUM = "sum"  # of all workers
+    ALL = "all"  # contributors are in; on a leaf, as elsewhere that is the sum
+    SOME = "some"
+
+
+class Sender(Enum):
+    """What the sender has done for what the slot holds."""
+
+    NEW = "new"  # nothing yet, and others will be missing
+    LAST = "last"  # nothing yet, and all others are in
+    SEEN = "seen"  # contributed
+    AWAITED = "awaited"  # contributed; its NIC takes RNR NAKs, and its receiver waits for just this PSN
+
+
+class Writes(Enum):
+    """What becomes of the slot."""
+
+    NOTHING = "–"
+    CLAIM = "claim"  # it forgets what it held, and begins with this payload
+    ADD = "add"
+    STORE = "store"  # the payload in place of what is there
+
+
+class Sends(Enum):
+    """What leaves the switch."""
+
+    NOTHING = "–"
+    ITSELF = "itself"  # unchanged, to its receiver
+    SUMS = "sums"  # on every flow that ends behind this switch; from a spine, to every leaf
+    SUM = "its sum"  # on the sender's own flow; from a spine, to the leaf that sent it
+    UP = "up"  # what the slot holds, to the message's spine
+    ANSWER = "answer"  # the same, to the spine that asks
+    NOT_READY = "NAK"  # an RNR NAK to the sender: its receiver is not ready
+    NOT_READY_AND_UP = "NAK, up"
+    ASK = "ASK"  # to the leaves that have not contributed
+
+
+TABLE: Final = """
+| rule         | at          | brings       | holds      | sender  | writes | sends   | counts
+| 1 claim      | any         | contribution | older      | new     | claim  | –       | aggregated
+| 1 whole rack | leaf        | contribution | older      | last    | claim  | up      | aggregated, partials
+| 1 by a sum   | spine       | RESULT       | older      | any     | claim  | sums    | results
+| 2 add        | any         | contribution | some       | new     | add    | –       | aggregated
+| 2 complete   | rack, spine | contribution | some       | last    | add    | sums    | aggregated, completed
+| 2 whole rack | leaf        | contribution | some       | last    | add    | up      | aggregated, partials
+| 3 duplicate  | rack, leaf  | contribution | some       | seen    | –      | –       | duplicate
+| 3 not ready  | rack, leaf  | contribution | some       | awaited | –      | NAK     | not_ready
+| 3 ask others | spine       | contribution | some       | seen    | –      | ASK     | asked
+| 3 up again   | leaf        | contribution | all        | seen    | –      | up      | partials
+| 3 NAK and up | leaf        | contribution | all        | awaited | –      | NAK, up | not_ready, partials
+| 4 replay     | any         | contribution | sum        | any     | –      | its sum | replayed
+| 4 tell sum   | leaf        | ASK          | sum        | any     | –      | answer  | replayed
+| 4 tell part  | leaf        | ASK          | all        | any     | –      | answer  | partials
+| 5 stale      | rack, leaf  | contribution | newer      | any     | –      | itself  | stale
+| 5 over       | leaf        | contribution | over       | any     | –      | itself  | stale
+| 5 stale part | spine       | contribution | newer      | any     | –      | –       | stale
+| 5 stale sum  | leaf, spine | RESULT, ASK  | newer      | any     | –      | –       | stale
+| sum for rack | leaf        | RESULT       | all        | any     | store  | sums    | results
+| sum of leaf  | spine       | RESULT       | some       | any     | store  | sums    | results
+| sum again    | leaf, spine | RESULT       | sum        | any     | –      | –       | duplicate
+| late         | leaf        | RESULT, ASK  | older, over, some | any | –  | –       | late
+| other size   | any         | any          | other size | any     | –      | –       | mismatch
+| differs      | any         | any          | differing  | any     | –      | –       | mismatch
+"""
+
+
+class Rule(NamedTuple):
+    """A row: for which cases it is, what it does to the slot, what leaves, and what is counted."""
+
+    name: str
+    at: tuple[At, ...]
+    brings: tuple[Brings, ...]
+    holds: tuple[Holds, ...]
+    sender: tuple[Sender, ...]
+    writes: Writes
+    sends: Sends
+    counts: tuple[str, ...]
+
+
+def _rule(line: str) -> Rule:
+    cells = [cell.strip() for cell in line.split("|")[1:]]
+    kinds: tuple[type[Enum], ...] = (At, Brings, Holds, Sender)
+    cases: list[Any] = [
+        tuple(kind) if cell == "any" else tuple(map(kind, cell.split(", ")))
+        for kind, cell in zip(kinds, cells[1:5], strict=True)
+    ]
+    at, brings, holds, sender = cases
+    counts = tuple(cells[7].split(", "))
+    return Rule(cells[0], at, brings, holds, sender, Writes(cells[5]), Sends(cells[6]), counts)
+
+
+RULES: Final = tuple(map(_rule, TABLE.splitlines()[2:]))
+
+
+@cache
+def rule_of(at: At, brings: Brings, holds: Holds, sender: Sender) -> Rule:
+    """The one row for a case."""
+    (rule,) = (
+        rule
+        for rule in RULES
+        if at in rule.at and brings in rule.brings and holds in rule.holds and sender in rule.sender
+    )
+    return rule
+
+
+@dataclass
+class Fragment:
+    """A packet that has found its place.
+
+    `sender`: its number among the slot's contributors. `psn`: what the packet has on the flow that leaves the
+    rack, or, of what a spine sends, on the one that enters it. `packet`: a host's, or what `tree` stands for.
+    """
+
+    brings: Brings
+    message: int
+    index: int
+    op: int
+    sender: int
+    psn: int
+    port: int
+    packet: RocePacket
+    frame: bytes = b""
+    tree: TreePacket | None = None
+    is_awaited: bool = False
+
+    @property
+    def chunks(self) -> int:
+        """How many it has."""
+        return len(self.packet.payload) // CHUNK_BYTES
+
+    @property
+    def flags(self) -> int:
+        """Of the tree packet."""
+        return 0 if self.tree is None else self.tree.flags
+
+
+def case_of(job: Job | SpineJob, slot: Slot, fragment: Fragment) -> tuple[At, Brings, Holds, Sender]:
+    """What `rule_of` is asked for."""
+    at = At.SPINE if isinstance(job, SpineJob) else At.LEAF if job.tree is not None else At.RACK
+    message, index, tag = fragment.message, fragment.index, (job.generation, fragment.message)
+    seen, everybody = slot.ranks, job.contributors
+    if index and job.heard_of_mismatch(message):
+        holds = Holds.DIFFERING
+    elif slot.behind(tag):
+        holds, seen = Holds.OLDER, set()
+    elif slot.tag != tag:
+        holds = Holds.NEWER
+    elif index and fragment.chunks != slot.count:
+        holds = Holds.OTHER_SIZE
+    else:
+        holds = Holds.SUM if slot.result else Holds.ALL if len(seen) == everybody else Holds.SOME
+        crosses = at is At.LEAF and (holds is Holds.ALL or fragment.brings is not Brings.CONTRIBUTION)
+        if crosses and index and job.is_over(message):
+            holds = Holds.OVER
+    if fragment.sender in seen:
+        sender = Sender.AWAITED if fragment.is_awaited else Sender.SEEN
+    else:
+        sender = Sender.LAST if len(seen) + 1 == everybody else Sender.NEW
+    return at, fragment.brings, holds, sender

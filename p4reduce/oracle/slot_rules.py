@@ -1,0 +1,296 @@
+"""A switch in Python: the oracle for the P4 program, for both targets and in simulations.
+
+    frame ─ port? ─ tree packet? ─ RoCE v2? ─ flow? ─ own? ─ ICRC ─ place ─ PASS? ─► the slot rules (rules.py)
+                      │              │no        │no member                   │
+                      │              └──────────┴──────── forward ◄──────────┘
+                      └─ job? ─ ICRC ─ place ─► the slot rules
+
+The words are those of docs/protocol.md. Registers keep what was last written to them, as in a switch: a claim
+writes only the chunks that its packet has.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from enum import Enum
+from ipaddress import IPv4Address
+from typing import TypeAlias
+
+from host_agent.wire import headers
+from host_agent.wire import psn as psn_math
+from host_agent.wire.aggregation import SIGNATURE, SUMMED_BIT, Op
+from host_agent.wire.headers import Opcode, RocePacket
+from p4reduce.oracle import emit, placement
+from p4reduce.oracle.ecmp import choice
+from p4reduce.oracle.rules import Brings, Fragment, Rule, Sends, Writes, case_of, rule_of
+from p4reduce.oracle.state import BUCKETS, Flow, Job, Link, Out, Record, Route, Slot, SpineJob, Tag
+from p4reduce.oracle.tree_packets import TREE_VERSION, Kind, TreePacket
+
+BROADCAST = b"\xff" * 6
+_IPV4, _ARP = headers.ETHERTYPE_IPV4.to_bytes(2, "big"), headers.ETHERTYPE_ARP.to_bytes(2, "big")
+_BRINGS = {int(Kind.PARTIAL): Brings.CONTRIBUTION, int(Kind.RESULT): Brings.RESULT, int(Kind.ASK): Brings.ASK}
+_NOT_READY = (Sends.NOT_READY, Sends.NOT_READY_AND_UP)
+_READS = (Sends.SUM, Sends.UP, Sends.ANSWER, Sends.NOT_READY_AND_UP)  # what the slot holds
+
+MARK_OFFSET = 50  # BTH's reserved bits
+CONGESTION_NOTIFICATION = 0x81  # CNP: RoCE v2's congestion management (annex A17)
+
+
+class Role(Enum):
+    """What a packet of a job's is for this switch."""
+
+    DATA = "data"
+    ACK = "ack"
+    GUARD = "guard"  # it is aimed at a job's queue pair, and not from its peer
+    PASSING = "passing"  # its sender or its receiver is here, and the leaf that deals with it is another
+
+
+FlowKey: TypeAlias = tuple[int, bytes, bytes, int]  # ingress port, source, destination, its QP
+QueuePair: TypeAlias = tuple[bytes, int]  # what takes packets from its peer alone
+
+
+class SwitchModel:
+    """One switch of a rack: routes, and the jobs on it.
+
+    Behind each port is the host that is routed there. `EntrySwitch` has links to other switches as well, by
+    port (`links`), ports that ARP is flooded to, routes of several next hops (ECMP), and jobs in several
+    racks by port and generation.
+    """
+
+    def __init__(
+        self, jobs: Iterable[Job], routes: Mapping[IPv4Address, Route], *, check_icrc: bool = True
+    ) -> None:
+        self.routes: dict[bytes, Route | tuple[Route, ...]] = {ip.packed: routes[ip] for ip in routes}
+        self.host_ports = {route.port: ip for ip, route in routes.items()}
+        self.fabric_ports: frozenset[int] = frozenset()  # that another switch is behind
+        self.links: dict[int, Link] = {}
+        self.flood: tuple[int, ...] = ()  # the ports that ARP is sent to
+        self.mac_ports: dict[bytes, int] = {}
+        self.check_icrc = check_icrc
+        self.members: dict[FlowKey | QueuePair, tuple[Job, Flow, Role]] = {}
+        self.tree_jobs: dict[tuple[int, int], Job | SpineJob] = {}
+        self.port_counters: defaultdict[str, Counter[int]] = defaultdict(Counter)
+        self.echoes: list[int] = []  # the nonces of echoes that came back, for the controller
+        for job in jobs:
+            for flow in job.flows:
+                src, dst = flow.src_ip.packed, flow.dst_ip.packed
+                self.members[flow.port, src, dst, flow.dst_qp] = (job, flow, Role.DATA)
+                self.members[flow.dst_port, dst, src, flow.src_qp] = (job, flow, Role.ACK)
+                self.members[dst, flow.dst_qp] = self.members[src, flow.src_qp] = (job, flow, Role.GUARD)
+
+    # What comes in
+
+    def process(self, port: int, frame: bytes) -> list[Out]:
+        """What leaves, and where, when `frame` comes in on `port`."""
+        if port not in self.host_ports and port not in self.fabric_ports:
+            return self.drop("unnamed", port)
+        if (tree_packet := TreePacket.parse(frame)) is not None:
+            return self.tree_packet(port, tree_packet)
+        if not placement.is_roce(frame):
+            return self.drop("spoofed", port) if placement.is_disguised(frame) else self.forward(port, frame)
+        src, dst, opcode, dest_qp = frame[26:30], frame[30:34], frame[42], int.from_bytes(frame[47:50], "big")
+        found = self.members.get((port, src, dst, dest_qp)) or self.members.get((dst, dest_qp))
+        if found is not None and found[2] is Role.GUARD:
+            return found[0].drop("foreign")
+        if found is None or opcode == CONGESTION_NOTIFICATION:
+            return self.drop("spoofed", port) if self.is_spoofed(port, frame) else self.forward(port, frame)
+        job, flow, role = found
+        if role is Role.ACK:
+            if opcode != Opcode.ACKNOWLEDGE:
+                return job.drop("foreign")
+            job.counters["acks"] += 1
+        if self.is_spoofed(port, frame):
+            return self.drop("spoofed", port)
+        if role is Role.DATA:
+            return self.data(job, flow, frame)
+        if role is Role.ACK and flow.rnr_syndrome:
+            placement.note_acknowledgement(job, flow, frame)
+        return self.forward(port, frame)
+
+    def drop(self, reason: str, port: int) -> list[Out]:
+        """Nothing leaves; `reason` is counted."""
+        self.port_counters[reason][port] += 1
+        return []
+
+    def is_spoofed(self, port: int, frame: bytes) -> bool:
+        """A host sends RoCE v2 with its own address, and never as a switch marks it."""
+        own = self.host_ports.get(port)
+        return own is not None and (own.packed != frame[26:30] or bool(frame[MARK_OFFSET] & SUMMED_BIT))
+
+    def data(self, job: Job, flow: Flow, frame: bytes) -> list[Out]:
+        """A packet of a flow whose sender is here."""
+        packet = placement.whole_chunks(frame)
+        if packet is None:
+            return job.drop("unplaced")
+        if self.check_icrc and not placement.is_whole(frame):
+            return job.drop("bad_icrc")
+        record = None if packet.bth.reserved else placement.place(job, flow, packet)
+        if record is None:
+            return job.drop("unplaced")
+        if record.op == Op.PASS:
+            job.counters["passed"] += 1
+            return self.forward(flow.port, frame)
+        return self.aggregate(job, flow, record, packet, frame)
+
+    def aggregate(self, job: Job, flow: Flow, record: Record, packet: RocePacket, frame: bytes) -> list[Out]:
+        """A worker's contribution."""
+        place, psn = job.places[flow.rank], packet.bth.psn
+        index = psn_math.distance(record.psn, psn)
+        if index == 0:
+            job.first_psns[place][record.message % job.messages] = psn
+        is_awaited = flow.rnr_syndrome != 0 and psn == placement.awaited(job, flow)
+        fields = (record.message, index, record.op, place, psn, flow.port, packet)
+        return self.apply(job, Fragment(Brings.CONTRIBUTION, *fields, frame=frame, is_awaited=is_awaited))
+
+    def tree_packet(self, port: int, packet: TreePacket) -> list[Out]:
+        """From another switch, or who says so."""
+        if port not in self.fabric_ports or packet.version != TREE_VERSION or packet.is_cut:
+            return self.drop("no_job", port)
+        if packet.kind in (Kind.ECHO_REQUEST, Kind.ECHO_REPLY):
+            return self.echo(port, packet)
+        job = self.tree_jobs.get((port, packet.generation))
+        if job is None:
+            return self.drop("no_job", port)
+        if not packet.icrc_ok():
+            return job.drop("bad_icrc")
+        if not placement.is_placed(job, packet):
+            return job.drop("unplaced")
+        sender = job.leaves.index(port) if isinstance(job, SpineJob) else len(job.flows) - 1
+        brings, stands_for = _BRINGS[packet.kind], packet.as_host_packet()
+        fields = (packet.message, packet.index, packet.op, sender, packet.psn, port, stands_for)
+        return self.apply(job, Fragment(brings, *fields, tree=packet))
+
+    def echo(self, port: int, packet: TreePacket) -> list[Out]:
+        """A probe of the link: turned around, or come back."""
+        if not packet.icrc_ok():
+            return self.drop("bad_echo", port)
+        if packet.kind == Kind.ECHO_REPLY:
+            self.echoes.append(packet.message)
+            return []
+        answer = emit.changed(packet, udp=emit.changed(packet.udp, checksum=0), kind=Kind.ECHO_REPLY)
+        if port in self.links:  # its entry comes after the port's
+            answer = emit.over(self.links[port], answer)
+        return [(port, answer.build())]
+
+    # What the slot rules do
+
+    def apply(self, job: Job | SpineJob, fragment: Fragment) -> list[Out]:
+        """Count, write and send as its rule says."""
+        slot = job.slot(fragment.message, fragment.index)
+        rule = rule_of(*case_of(job, slot, fragment))
+        for name in rule.counts:
+            job.counters[name] += 1
+        if rule.writes is not Writes.NOTHING:
+            self.update(rule, job, slot, fragment)
+        elif rule.sends in _READS:
+            self.compare(job, slot, fragment, adds=False)
+        if rule.sends is Sends.NOTHING:
+            return []
+        if isinstance(job, Job):
+            return self.send(rule.sends, job, slot, fragment)
+        asks, leaves = rule.sends is Sends.ASK, range(len(job.leaves))
+        if rule.sends is Sends.SUM:
+            leaves = range(fragment.sender, fragment.sender + 1)
+        missing = [leaf for leaf in leaves if not (asks and leaf in slot.ranks)]
+        return [self.to_leaf(job, slot, leaf, fragment, asks=asks) for leaf in missing]
+
+    def update(self, rule: Rule, job: Job | SpineJob, slot: Slot, fragment: Fragment) -> None:
+        """Where the rule sends nothing, more will be added."""
+        payload, op, more = fragment.packet.payload, fragment.op, rule.sends is Sends.NOTHING
+        if rule.writes is Writes.CLAIM:
+            self.claim(job, slot, (job.generation, fragment.message))
+        if rule.writes is Writes.ADD:
+            slot.mismatch |= self.compare(job, slot, fragment, adds=True)
+            slot.add(payload, op, fragment.index, last=not more)
+        else:
+            slot.store(payload, fragment.index, op if more else Op.SUM)
+        slot.ranks.add(fragment.sender)
+        slot.psns[fragment.sender] = fragment.psn
+        slot.mismatch |= fragment.flags & emit.MISMATCH != 0
+        slot.result = rule.sends is Sends.SUMS
+
+    def claim(self, job: Job | SpineJob, slot: Slot, tag: Tag) -> None:
+        """The slot's older message is forgotten."""
+        slot.claim(tag)
+
+    def compare(self, job: Job | SpineJob, slot: Slot, fragment: Fragment, *, adds: bool) -> bool:
+        """Whether a header asks for something else than the first contributor's did."""
+        payload = fragment.packet.payload
+        differs = fragment.index == 0 and (
+            fragment.chunks != slot.count or (adds and payload[SIGNATURE] != slot.header[SIGNATURE])
+        )
+        job.counters["mismatch"] += differs
+        return differs
+
+    def send(self, sends: Sends, job: Job, slot: Slot, fragment: Fragment) -> list[Out]:
+        """To hosts, or up."""
+        if sends is Sends.ITSELF:
+            return self.forward(fragment.port, fragment.frame)
+        if sends is Sends.SUMS:
+            return self.emit_sums(job, slot, fragment)
+        if sends is Sends.SUM:
+            return self.sum_again(job, slot, fragment)
+        left = [self.not_ready(job, fragment)] if sends in _NOT_READY else []
+        return left if sends is Sends.NOT_READY else left + self.up(job, slot, fragment)
+
+    def emit_sums(self, job: Job, slot: Slot, fragment: Fragment) -> list[Out]:
+        """On every flow whose receiver is here; the one that enters has the place of the one that leaves."""
+        message, index, packet = fragment.message, fragment.index, fragment.packet
+        here = job.flows if job.tree is None else job.flows[:-1]
+        psns = [(flow, job.psn(place, message, index)) for place, flow in enumerate(here)]
+        if job.tree is not None and fragment.flags & emit.PSN_VALID:  # else its sender asks its own leaf
+            psns.append((job.tree.entering, fragment.psn))
+        return [emit.sum_on(flow, slot, index, packet, psn) for flow, psn in psns]
+
+    def sum_again(self, job: Job, slot: Slot, fragment: Fragment) -> list[Out]:
+        """On the sender's own flow, the ordinary way to the receiver."""
+        packet, route = fragment.packet, self.route(fragment.frame)
+        if route is None or packet.ip.ttl <= 1:
+            return []
+        way = {"dst_port": route.port, "src_mac": route.src_mac, "dst_mac": route.dst_mac}
+        flow = emit.changed(job.flows[fragment.sender], udp_src_port=packet.udp.src_port, **way)
+        return [emit.sum_on(flow, slot, fragment.index, packet, fragment.psn)]
+
+    def not_ready(self, job: Job, fragment: Fragment) -> Out:
+        """To the sender, in its receiver's name."""
+        return emit.not_ready(job.flows[fragment.sender], fragment.message, fragment.packet)
+
+    def up(self, job: Job, slot: Slot, fragment: Fragment) -> list[Out]:
+        """What the slot holds, to whoever asks for it, or to the message's spine."""
+        assert job.tree is not None
+        asked = fragment.brings is Brings.ASK
+        port = fragment.port if asked else job.tree.uplinks[fragment.message % BUCKETS]
+        if port is None:
+            return job.drop("no_uplink")
+        return [(port, emit.to_spine(job, slot, fragment, self.links[port]))]
+
+    def to_leaf(self, job: SpineJob, slot: Slot, leaf: int, fragment: Fragment, *, asks: bool) -> Out:
+        """With the PSN on the flow that enters the leaf's rack: the one before it on the ring has told it."""
+        assert fragment.tree is not None
+        port, before = job.leaves[leaf], (leaf - 1) % len(job.leaves)
+        return port, emit.to_leaf(slot, fragment.tree, self.links[port], before, asks=asks)
+
+    # What goes on as in any router
+
+    def forward(self, port: int, frame: bytes) -> list[Out]:
+        """By destination address, TTL - 1. Of what is not IPv4, ARP alone, as in a switch."""
+        if frame[12:14] == _ARP:
+            if frame[:6] == BROADCAST:
+                return [(out, frame) for out in self.flood if out != port]
+            known = self.mac_ports.get(bytes(frame[:6]))
+            return [] if known is None else [(known, frame)]
+        route = self.route(frame) if frame[12:14] == _IPV4 else None
+        if route is None or frame[22] <= 1:
+            return []
+        head = bytearray(frame[14:34])
+        head[8] -= 1
+        if head[0] & 0xF == 5:  # with options, the checksum is left alone
+            head[10:12] = bytes(2)
+            head[10:12] = headers.ipv4_checksum(bytes(head)).to_bytes(2, "big")
+        return [(route.port, route.dst_mac + route.src_mac + frame[12:14] + head + frame[34:])]
+
+    def route(self, frame: bytes) -> Route | None:
+        """The next hop of a packet; of several, always the same for the same connection."""
+        found = self.routes.get(bytes(frame[30:34]))
+        return found[choice(frame, len(found))] if isinstance(found, tuple) else found

@@ -1,0 +1,455 @@
+"""The controller that ships, one step at a time: its registry, its switches' machines, a database in memory.
+
+The one module here that knows how the controller is built. Its workers' streams are queues; what it asks of
+the switch is answered when the explorer says so ("work"), and its clock stands still but for that, and for
+"time": then so much passes that every patience is over, or until it does something by itself. Timeouts are
+long here, so that what goes to and fro takes no time beside them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import heapq
+import secrets
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from controller.api.messages import Ended, FromController, FromWorker, Heartbeat, Mode
+from controller.config import Config
+from controller.database.store import Store
+from controller.entries import Entry, TableEntry, key_of
+from controller.fabric.flows import FLOW, of_jobs
+from controller.jobs.job import Job
+from controller.orchestration.sessions import Session
+from p4reduce.simulation.exhaustive.canonical import Canon, Moments
+from p4reduce.simulation.exhaustive.control_scopes import ControlScope
+from p4reduce.simulation.exhaustive.parts import Given
+from p4reduce.simulation.faults.control import Defects, HungUp, Life
+from p4reduce.simulation.faults.loop import NS, Clock
+from p4reduce.simulation.faults.node import SwitchNode
+from p4reduce.simulation.faults.p4runtime import Connection, SimulatedSwitch
+from p4reduce.simulation.network import fabric_config
+
+JOB: Final = "job"
+BEAT_S: Final = 1000.0  # between heartbeats
+PATIENCE_S: Final = 7 * BEAT_S  # longer than guards stay
+SHORT_S: Final = 60.0  # what is due within that is a matter of the switch
+_BEGINS_S: Final = 1_000_000_000
+_GENERATIONS: Final = 1000
+_REQUEST_S: Final = 0.01
+_TICK_S: Final = BEAT_S / 4
+
+
+@dataclass(frozen=True)
+class Passed:
+    """Time has. `idle`: nothing has come of it."""
+
+    idle: bool
+
+
+@dataclass(frozen=True)
+class ControllerFacts:
+    """`works`: it waits for the switch; `flows`: the generations that the switch sums for; `movable`: the job
+    is among them, and can be moved; `phase`: the job's; `left`: what there is of jobs, though all may be
+    over; `cut`: whose streams broke, unnoticed.
+    """
+
+    up: bool
+    works: bool
+    switch_up: bool
+    flows: frozenset[int]
+    movable: bool
+    phase: str
+    left: str
+    cut: frozenset[int]
+
+
+def config_of(scope: ControlScope) -> Config:
+    """A rack with as many hosts as workers."""
+    return replace(
+        fabric_config(0, [scope.workers]),
+        path_mtu=1024,
+        window=1,
+        message_packets=2,
+        heartbeat_interval_s=BEAT_S,
+        heartbeat_timeout_s=1.2 * BEAT_S,
+        lost_timeout_s=1.2 * BEAT_S,
+        resume_timeout_s=1.2 * BEAT_S,
+        switch_timeout_s=BEAT_S,
+        probe_interval_s=0.0,
+    )
+
+
+class _Heap(Clock):
+    """A clock that tells what comes."""
+
+    def due_ns(self) -> int | None:
+        """When the next thing happens."""
+        heap = self._heap
+        while heap and _is_cancelled(heap[0][3]):
+            heapq.heappop(heap)
+        return heap[0][0] if heap else None
+
+    def pending(self) -> list[tuple[bool, Any, Any]]:
+        """What will happen, in order: whether soon, and what."""
+        soon = self.now_ns + round(SHORT_S * NS)
+        return [
+            (time <= soon, action, args)
+            for time, _, action, args in sorted(self._heap, key=lambda item: item[:2])
+            if not _is_cancelled(args)
+        ]
+
+    def clear(self) -> None:
+        self._heap.clear()
+
+
+def _is_cancelled(args: tuple[Any, ...]) -> bool:
+    return bool(args) and isinstance(args[0], asyncio.Handle) and args[0].cancelled()
+
+
+class _Plane:
+    """The entries of a switch; nothing is in its registers."""
+
+    def __init__(self) -> None:
+        self.entries: dict[Any, Entry] = {}
+        self.registers: dict[int, Any] = {}
+
+    def write(self, insert: Sequence[Entry] = (), delete: Sequence[Entry] = ()) -> None:
+        for entry in delete:
+            self.entries.pop(key_of(entry), None)
+        self.entries.update((key_of(entry), entry) for entry in insert)
+
+    def restart(self) -> None:
+        self.entries.clear()
+
+    def forget(self) -> None:
+        """It has no more than entries."""
+
+
+class _Node(SwitchNode):
+    """The switch, as far as the controller sees it."""
+
+    def __init__(self) -> None:
+        plane: Any = _Plane()
+        super().__init__("l1", plane, request_s=_REQUEST_S)
+        self.waiting: list[asyncio.Future[None]] = []
+
+    def send(self, port: int, frame: bytes) -> None:
+        raise AssertionError("one switch has no links to probe")
+
+    def start(self) -> None:
+        super().start()
+        waiting, self.waiting = self.waiting, []
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)
+
+
+class _Connection(Connection):
+    """Waits for a switch that is away, instead of trying again and again."""
+
+    async def open(self, election_id: int) -> Any:
+        node: Any = self.node
+        if not node.up:
+            future = asyncio.get_running_loop().create_future()
+            node.waiting.append(future)
+            await future
+        return await super().open(election_id)
+
+
+class _Switch(SimulatedSwitch):
+    def __init__(self, *of: Any, **how: Any) -> None:
+        super().__init__(*of, **how)
+        self._poll_interval_s = 1e9
+
+    def _new_client(self) -> Any:
+        return _Connection(self._node, self._label, self._packet_in)
+
+
+class _Stream:
+    """A worker's, as the controller has it. `is_cut`: the worker is not at the other end any more."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.is_cut = False
+
+
+class ControllerPart:
+    """All that the controller's machine has: its processes one after the other, their database, the switch.
+
+    What it is given: ("open", worker, first), ("hear", worker, message), ("end", worker, told), ("cut",
+    worker), ("notice", worker), "work", ("time", ((worker, running), ...)), "crash", "start", "away", "back",
+    "move", "renumber". What comes out: (worker, message or HungUp), and Passed.
+    """
+
+    def __init__(self, scope: ControlScope) -> None:
+        self.scope = scope
+        self.config = config_of(scope)
+        self.clock = _Heap()
+        self.clock.now_ns = _BEGINS_S * NS
+        self.node = _Node()
+        self.store = Store(":memory:", wall_clock=lambda: _GENERATIONS)
+        self.drawn = 0
+        self.out: list[Any] = []
+        with self._drawing():
+            self._start()
+            while self._soon() is not None:
+                self._work()
+        if not self.life.listening:
+            raise AssertionError("the controller did not start")
+
+    # What it is given
+
+    def apply(self, given: Given) -> tuple[Any, ...]:
+        """One step. AssertionError: it is wrong."""
+        self.out = []
+        verb, *what = given
+        with self._drawing(), self.life.running():
+            getattr(self, f"_{verb}")(*what)
+            self._run()
+        return tuple(self.out)
+
+    def _open(self, worker: int, first: FromWorker) -> None:
+        begun = self.life.begin(first)
+        if isinstance(begun, HungUp):
+            self.out.append((worker, begun))
+            return
+        for stream in self.streams.get(worker, []):
+            stream.is_cut = True
+        self.streams.setdefault(worker, []).append(_Stream(begun))
+
+    def _hear(self, worker: int, message: FromWorker) -> None:
+        stream = self._newest(worker)
+        if stream is not None and (hung_up := self.life.hear(stream.session, message)) is not None:
+            self.streams[worker].remove(stream)
+            self.out.append((worker, hung_up))
+
+    def _end(self, worker: int, told: bool) -> None:
+        """The worker has ended its side of the stream; `told`: as it heard that its job is over."""
+        stream = self._newest(worker)
+        if stream is not None:
+            self.streams[worker].remove(stream)
+            self.life.ended(stream.session, told=told)
+
+    def _cut(self, worker: int) -> None:
+        """The stream breaks, and nobody here knows."""
+        stream = self._newest(worker)
+        if stream is not None:
+            stream.is_cut = True
+
+    def _notice(self, worker: int) -> None:
+        """Now it is known: the oldest of those that broke."""
+        stream = next(stream for stream in self.streams[worker] if stream.is_cut)
+        self.streams[worker].remove(stream)
+        stream.session.broken()
+
+    def _work(self) -> None:
+        """The switch answers, and what follows from that."""
+        first = self._soon()
+        while (due := self._soon()) is not None and not (self.scope.fine and due != first):
+            self.clock.step()
+            self._run()
+
+    def _time(self, beating: tuple[tuple[int, int | None], ...]) -> None:
+        """It passes, until all patience is over or something is said or written. Who beats is heard."""
+        until = self.clock.now_ns + round(PATIENCE_S * NS)
+        while (due := self.clock.due_ns()) is not None and due <= until:
+            for worker, running in beating:
+                self._hear(worker, Heartbeat(running=running))
+            while self.clock.due_ns() == due:
+                self.clock.step()
+            self._run()
+            if self.out or self._soon() is not None:
+                self.out.append(Passed(idle=False))
+                return
+        self.clock.now_ns = until
+        self.out.append(Passed(idle=True))
+
+    def _crash(self) -> None:
+        self._kill()
+        generation = self.store.connection.execute(
+            "SELECT value FROM counters WHERE name = 'generation'"
+        ).fetchone()[0]
+        again = Store(":memory:", wall_clock=lambda: int(generation))
+        self.store.connection.backup(again.connection)
+        self.store.close()
+        self.store = again
+
+    def _start(self) -> None:
+        self.streams: dict[int, list[_Stream]] = {}
+        nodes = {self.node.name: self.node}
+        self.life = Life(self.clock, self.config, nodes, self.store, patience_s=SHORT_S / 2, switch=_Switch)
+
+    def _away(self) -> None:
+        self.node.die()
+
+    def _back(self) -> None:
+        self.node.start()
+
+    def _move(self) -> None:
+        self.life.registry.waitlist.move_out(self.life.registry.job(JOB), "somebody wants it to")
+
+    def _renumber(self) -> None:
+        self.life.registry.waitlist.renumber(self.life.registry.job(JOB))
+
+    # How it runs
+
+    @contextlib.contextmanager
+    def _drawing(self) -> Iterator[None]:
+        """What it draws is what it drew before."""
+        drawn = secrets.token_bytes, secrets.randbelow
+        secrets.token_bytes = self._bytes  # type: ignore[assignment]
+        secrets.randbelow = self._draw  # type: ignore[assignment]
+        try:
+            yield
+        finally:
+            secrets.token_bytes, secrets.randbelow = drawn
+
+    def _draw(self, below: int) -> int:
+        self.drawn += 1
+        return self.drawn % below
+
+    def _bytes(self, size: int | None = None) -> bytes:
+        return self._draw(1 << 62).to_bytes(size or 32, "big")
+
+    def _soon(self) -> int | None:
+        due = self.clock.due_ns()
+        return due if due is not None and due <= self.clock.now_ns + round(SHORT_S * NS) else None
+
+    def _run(self) -> None:
+        """All that it does by itself now."""
+        if not self.life.alive:
+            return
+        while True:
+            while (due := self.clock.due_ns()) is not None and due <= self.clock.now_ns:
+                self.clock.step()
+            if not self._tell():
+                break
+        defects, DEFECTS.found = DEFECTS.found, []
+        if defects:
+            raise AssertionError(f"a defect in the controller: {defects[0]}")
+
+    def _tell(self) -> bool:
+        """What sessions have to say goes out; whether there was anything that has consequences here."""
+        acted = False
+        for worker, streams in self.streams.items():
+            for stream in list(streams):
+                while not stream.session.events.empty():
+                    event = stream.session.events.get_nowait()
+                    if event is not None:
+                        self._say(worker, stream, event)
+                    elif not isinstance(stream.session.told, Ended):  # else its worker ends its side
+                        acted = True
+                        streams.remove(stream)
+                        stream.session.broken()
+                        if not stream.is_cut:
+                            self.out.append((worker, HungUp("the session is over")))
+                        break
+        return acted
+
+    def _say(self, worker: int, stream: _Stream, event: FromController) -> None:
+        if not stream.is_cut and event != Heartbeat():
+            self.out.append((worker, event))
+
+    def _newest(self, worker: int) -> _Stream | None:
+        streams = [stream for stream in self.streams.get(worker, []) if not stream.is_cut]
+        return streams[-1] if streams else None
+
+    def _kill(self) -> None:
+        life = self.life
+        life.alive = life.listening = False
+        life.loop.kill()
+        self.clock.clear()
+        self.node.connection = None
+        self.node.waiting.clear()
+        boots, self.node.boots = self.node.boots, -1  # what it is at ends at once
+        with self._drawing():
+            life.loop.bury()
+        DEFECTS.found.clear()
+        self.node.boots = boots
+        self.clock.clear()
+        self.streams = {}
+
+    def close(self) -> None:
+        """It is not used any more."""
+        if self.life.alive:
+            self._kill()
+        self.store.close()
+
+    # What is to be seen of it
+
+    def facts(self) -> ControllerFacts:
+        """For the rest of the system."""
+        flows = {
+            value
+            for entry in self.node.plane.entries.values()
+            if isinstance(entry, TableEntry) and entry.table == FLOW
+            for name, value in (*entry.match, *entry.params)
+            if name == "generation" and isinstance(value, int)
+        }
+        job = self._job()
+        return ControllerFacts(
+            up=self.life.listening,
+            works=self.life.alive and self._soon() is not None,
+            switch_up=self.node.up,
+            flows=frozenset(flows),
+            movable=self._is_movable(),
+            phase="" if job is None else job.phase.name,
+            left=self._left(),
+            cut=frozenset(w for w, streams in self.streams.items() if any(s.is_cut for s in streams)),
+        )
+
+    def _job(self) -> Job | None:
+        record = self.life.registry.book.by_name.get(JOB) if self.life.alive else None
+        return None if record is None else record.job
+
+    def _is_movable(self) -> bool:
+        """Whether the job is in the switch, and can be moved now."""
+        job = self._job()
+        if job is None or job.plan is None or job.plan.mode is not Mode.IN_NETWORK:
+            return False
+        return not job.why_not_move()
+
+    def _left(self) -> str:
+        if not self.life.alive:
+            return ""
+        for name, managed in self.life.registry.switches.items():
+            if managed.allocator.used:
+                return f"{name} has slots taken: {managed.allocator.regions}"
+        if held := [entry for entry in self.node.plane.entries.values() if of_jobs(key_of(entry))]:
+            return f"the switch has {len(held)} entries of jobs"
+        if alive := self.store.running():
+            return f"the database has generations that run: {alive}"
+        if self.life.registry.places.holding:
+            return "jobs have places"
+        return ""
+
+    def digest(self) -> bytes:
+        """Of all that decides what it does next."""
+        roots: list[Any] = [self.life.alive, self.life.listening, self.drawn, self.node]
+        if self.life.alive:
+            tasks = [task for task in self.life.loop.tasks if not task.done()]
+            roots += [self.life.registry, self.streams, tasks, self.clock.pending()]
+        else:
+            roots.append(self.store)
+        moments = Moments(float, self.clock.now_s, 1e8, _TICK_S, round(PATIENCE_S / _TICK_S))
+        return _CANON.digest(roots, moments)
+
+
+DEFECTS: Final = Defects()
+
+_CANON: Final = Canon(
+    {
+        "Config",
+        "ControllerPart",
+        "Life",
+        "ConfigView",
+        "_Heap",
+        "Timing",
+        "Program",
+        "SimpleNamespace",
+        "Graph",
+    }
+)

@@ -1,0 +1,237 @@
+"""A seed to a schedule: most are small, some are large, all kinds of faults come alone and together."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import replace
+
+from controller.config import Config, Spread
+from host_agent.member import IN_NETWORK_LIMIT
+from p4reduce.simulation.faults.loop import NS
+from p4reduce.simulation.faults.schedule import (
+    COLLECTIVES,
+    ON_CONTROLLER,
+    ON_SWITCHES,
+    ON_WORKERS,
+    JobPlan,
+    Mishap,
+    Rates,
+    Schedule,
+    Work,
+)
+from p4reduce.simulation.network import fabric_config
+
+_COLLECTIVES = ("all_reduce",) * 4 + COLLECTIVES
+_SIZES = [
+    (1, 2, 256),
+    (2, 2, 256),
+    (2, 4, 256),
+    (4, 2, 512),
+    (8, 2, 256),
+    (4, 4, 1024),
+    (1, 4, 256),
+    (2, 8, 256),
+]
+
+
+def draw(seed: int) -> Schedule:
+    """The schedule of a seed, the same for ever as long as this file is."""
+    chance = random.Random(seed)
+    large = chance.random() < 0.04
+    spines, hosts = _fabric(chance, large)
+    config = fabric_config(spines, hosts)
+    count = 1 if chance.random() < 0.75 else chance.randint(2, 3)
+    jobs: list[JobPlan] = []
+    for _ in range(count):
+        jobs.append(_job(chance, config, large, jobs))
+    calm = chance.random() < 0.15
+    rates = [Rates() if calm or chance.random() < 0.25 else _rates(chance) for _ in range(2)]
+    mishaps = [] if chance.random() < 0.4 else _mishaps(chance, config, jobs)
+    absences = _long_absence(seed, jobs)
+    mishaps += absences
+    mishaps += _restored(seed, config, jobs)
+    numbers = random.Random(f"numbers/{seed}")  # of its own: what other draws give stays
+    renumber = 0 if absences else numbers.choice([0, 0, 0, 0, 0, 1, 4, 16])
+    # Workers say with their heartbeats how far they are, and most jobs are over before the first.
+    timing = {"heartbeat_interval_s": numbers.choice([0.01, 0.04])} if renumber else {}
+    for n, job in enumerate(jobs):
+        first = _near_a_boundary(numbers) if numbers.random() < 0.2 else 0
+        jobs[n] = replace(job, first_message=first, work=job.work * (3 if renumber else 1))
+    return Schedule(
+        seed=seed,
+        spines=spines,
+        hosts=hosts,
+        jobs=jobs,
+        host_rates=rates[0],
+        uplink_rates=rates[1],
+        mishaps=sorted(mishaps, key=lambda mishap: mishap.at_ns),
+        spread=chance.choice([spread.value for spread in Spread]),
+        slots=chance.choice([0, 0, 0, 0, 64]),
+        timing=timing,
+        renumber=renumber,
+    )
+
+
+def _near_a_boundary(chance: random.Random) -> int:
+    """Where the switch sums no more, or where numbers come round."""
+    boundary = chance.choice([IN_NETWORK_LIMIT, 2**31, 2**32])
+    return (boundary - chance.choice([1, 2, 3, chance.randint(1, 40)])) % 2**32
+
+
+def _fabric(chance: random.Random, large: bool) -> tuple[int, list[int]]:
+    if chance.random() < 0.6:
+        return 0, [chance.randint(2, 8 if large else 4)]
+    leaves = chance.randint(2, 4 if large else 3)
+    return chance.randint(1, 3), [chance.randint(1, 4 if large else 2) for _ in range(leaves)]
+
+
+def _rates(chance: random.Random) -> Rates:
+    some = [0.0, 0.0, 0.005, 0.02, 0.1]
+    return Rates(
+        loss=chance.choice([0.0, 0.002, 0.01, 0.05, 0.2]),
+        duplicate=chance.choice(some),
+        reorder=chance.choice(some),
+        corrupt=chance.choice([0.0, 0.0, 0.01, 0.03]),
+        stale=chance.choice([0.0, 0.0, 0.01, 0.05]),
+        late_ns=chance.choice([20_000, 200_000, 2_000_000]),
+        stale_ns=chance.choice([1_000_000, 100_000_000, 2_000_000_000]),
+    )
+
+
+def _job(chance: random.Random, config: Config, large: bool, others: list[JobPlan]) -> JobPlan:
+    hosts = list(range(len(config.hosts)))
+    size = min(len(hosts), chance.choice([2, 2, 3, 3, 4]) if not large else chance.randint(2, 8))
+    placement = chance.sample(hosts, size)
+    if len(placement) < 2 or chance.random() < 0.05:
+        placement.append(chance.choice(hosts))  # two on one host
+    ranks = range(len(placement))
+    adapters = chance.random() < 0.06
+    wrap = chance.random() < 0.4
+    window, packets, path_mtu = chance.choice(_SIZES)
+    elements = chance.choice([500, 2000] if large else [40, 120, 120, 250])
+    elastic = chance.random() < 0.2
+    follows = bool(others) and chance.random() < 0.5
+    first_qpn = others[-1].qpns[0] if follows else 0x100 + 0x1000 * len(others)
+    return JobPlan(
+        hosts=placement,
+        work=[
+            _work(chance, elements, elastic)
+            for _ in range(chance.choice([1, 1, 2, 3]) if not large else chance.randint(2, 6))
+        ],
+        qpns=[first_qpn + 2 * rank for rank in ranks],
+        # A stray of the job before on the same QPs must not be in order by mere chance.
+        psns=[_psn(chance, len(others), wrap) for _ in ranks],
+        mode=chance.choice(["", "", "", "", "", "", "", "", "", "RING"]),
+        window=window,
+        packets=packets,
+        path_mtu=path_mtu,
+        adapters=[rank for rank in ranks if adapters and chance.random() < 0.7],
+        rnr=[rank for rank in ranks if chance.random() < 0.05],
+        late_ns=[0 if chance.random() < 0.8 else _log_time(chance, 100_000_000) for _ in ranks],
+        starts_ns=chance.choice([0, 0, _log_time(chance, 100_000_000)]),
+        after=len(others) if follows else 0,
+        seed=chance.randrange(2**32),
+        elastic=elastic,
+        backup=chance.random() < 0.5,
+        selective=chance.random() < 0.3 and not adapters,
+    )
+
+
+def _psn(chance: random.Random, before: int, wrap: bool) -> int:
+    """Far from those of as many jobs `before`; the first one's may wrap at once."""
+    first = -chance.randint(1, 40) if wrap else 2**21 + chance.randrange(2**20)
+    return (first + 2**22 * before) % 2**24
+
+
+def _work(chance: random.Random, elements: int, elastic: bool) -> Work:
+    name = chance.choice(_COLLECTIVES)
+    return Work(
+        module="in_network" if chance.random() < 0.8 else "ring",
+        name="all_reduce" if elastic and name == "reduce_scatter" else name,
+        dtype=chance.choice(["int32", "int32", "float32", "float16", "bfloat16"]),
+        elements=chance.choice([0, 1, chance.randint(0, elements), elements, elements]),
+        reduction=chance.choice(["SUM", "SUM", "AVG", "MAX", "MIN"]),
+        root=chance.randrange(32),
+        non_finite=chance.random() < 0.15,
+        in_place=chance.random() < 0.3,
+        half=chance.random() < 0.3,
+        scaled=chance.random() < 0.5,
+        think_ns=chance.choice([0, 0, 50_000, 1_000_000, 100_000_000]),
+    )
+
+
+def _mishaps(chance: random.Random, config: Config, jobs: list[JobPlan]) -> list[Mishap]:
+    soon_ns = chance.choice([1_000_000, 5_000_000, 30_000_000, 300_000_000])
+    return [_mishap(chance, config, jobs, soon_ns) for _ in range(chance.choice([1, 1, 1, 2, 2, 4]))]
+
+
+_MISHAPS = (
+    *("worker-kill", "worker-pause", "worker-pause", "link-down", "link-down", "link-down", "session-cut"),
+    *("switch-restart", "switch-restart", "switch-restart", "p4runtime-cut", "p4runtime-cut", "disk-full"),
+    *("controller-restart", "controller-restart"),
+)
+
+
+def _mishap(chance: random.Random, config: Config, jobs: list[JobPlan], soon_ns: int) -> Mishap:
+    kind = chance.choice(_MISHAPS)
+    lasts_ns = _log_time(chance, chance.choice([1_000_000, 100_000_000, NS, 8 * NS]))
+    what = ""
+    if kind == "link-down":
+        ends = [f"{host.name}:{host.switch}" for host in config.hosts] + [link.name for link in config.links]
+        what = chance.choice(ends)
+    elif kind in ON_SWITCHES:
+        what = chance.choice([switch.name for switch in config.switches])
+    job = chance.randrange(len(jobs))
+    rank = chance.randrange(len(jobs[job].hosts))
+    on_worker = kind in ON_WORKERS
+    since = job + 1 if chance.random() < 0.85 else 0
+    return Mishap(
+        _log_time(chance, soon_ns) if since else _log_time(chance, 200_000_000),
+        kind,
+        what,
+        job + 1 if on_worker else 0,
+        rank if on_worker else 0,
+        0 if kind == "worker-kill" else lasts_ns,
+        since,
+    )
+
+
+def _long_absence(seed: int, jobs: list[JobPlan]) -> list[Mishap]:
+    """Sometimes the controller is away for minutes. Drawn beside all else, which is as it was."""
+    chance = random.Random(f"{seed}/absence")
+    if chance.random() >= 0.06:
+        return []
+    kind = chance.choice(ON_CONTROLLER)
+    lasts_ns = round(NS * 45 * math.pow(700 / 45, chance.random()))
+    return [
+        Mishap(_log_time(chance, 30_000_000), kind, lasts_ns=lasts_ns, since=chance.randint(1, len(jobs)))
+    ]
+
+
+def _restored(seed: int, config: Config, jobs: list[JobPlan]) -> list[Mishap]:
+    """Sometimes the controller goes on with a backup of its database, which may not have all of the jobs.
+
+    Drawn beside all else, too; one more job begins when the backup has been made.
+    """
+    chance = random.Random(f"{seed}/restored")
+    if chance.random() >= 0.06:
+        return []
+    job = _job(chance, config, False, jobs)
+    if chance.random() < 0.6:
+        job = replace(job, after=len(jobs))
+    jobs.append(replace(job, work=job.work * 3))
+    backup = Mishap(_log_time(chance, 3_000_000), "database-backup", since=chance.randint(1, len(jobs)))
+    lasts_ns = _log_time(chance, chance.choice([100_000_000, 8 * NS]))
+    restored = Mishap(
+        _log_time(chance, chance.choice([1_000_000, 30_000_000])),
+        "database-restored",
+        lasts_ns=lasts_ns,
+        since=chance.choice([len(jobs), len(jobs), chance.randint(1, len(jobs))]),
+    )
+    return [backup, restored]
+
+
+def _log_time(chance: random.Random, most_ns: int) -> int:
+    """From 1 us on, every order of magnitude as likely as another."""
+    return round(1000 * math.pow(most_ns / 1000, chance.random()))

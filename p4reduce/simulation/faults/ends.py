@@ -1,0 +1,63 @@
+"""How a job's workers may end: all leave, or are told an error for which there was a reason."""
+
+from __future__ import annotations
+
+from controller.api.messages import Ended
+from p4reduce.simulation.faults.deaths import check_told
+from p4reduce.simulation.faults.job import JobRun
+from p4reduce.simulation.faults.loop import NS
+from p4reduce.simulation.faults.schedule import DATABASE_GONE, ON_WORKERS
+from p4reduce.simulation.faults.worker import Worker
+from p4reduce.simulation.faults.world import World
+from p4reduce.simulation.invariant import InvariantError
+
+_FIRST_TRY_S = 0.11  # until a worker whose session broke has tried to resume it for the first time
+
+
+def check_end(world: World, job: JobRun) -> None:
+    """Everybody left, or was told an error for which there is a reason."""
+    for worker in world.workers[job.number - 1]:
+        excuse = _excuse(world, job, worker)
+        if worker.state == "dead":
+            continue
+        if worker.state == "left":
+            if worker.collective < len(job.plan.work):
+                raise InvariantError(f"{worker} left after {worker.collective} collectives")
+            continue
+        why = worker.end.reason if isinstance(worker.end, Ended) else worker.end
+        if job.failures and not excuse:
+            raise InvariantError(f"a connection failed: {job.failures[0]}")
+        if not excuse:
+            raise InvariantError(f"{worker} was told that its job is over, for no reason: {why}")
+        if not why:
+            raise InvariantError(f"{worker} was not told why its job is over")
+        check_told(worker, [death for death in world.deaths if death.worker.job is job])
+
+
+def _excuse(world: World, job: JobRun, worker: Worker) -> str:
+    """Why a worker may be told an error; empty: there is nothing."""
+    config = world.scene.config
+    kinds = {m.kind for _, m in world.scene.happened if not m.job or world.job_of(m.job) == job.number - 1}
+    lost = not kinds.isdisjoint(DATABASE_GONE)
+    if lost and (kinds & set(ON_WORKERS) or worker.is_leaving):
+        return "the database was lost, and not all of the workers were there to say what it had been"
+    if lost and "switch-restart" in kinds:
+        return "what a switch had to hold was lost with the database, and with the switch"
+    silent_s = 0.0  # that the controller was away, for however long, excuses nothing
+    for at_ns, mishap in world.scene.happened:
+        mine = world.job_of(mishap.job) == job.number - 1
+        if mishap.job and not mine:
+            continue
+        me = mine and mishap.rank % job.plan_size == worker.joined_as
+        lasts_s = mishap.lasts_ns / NS
+        if at_ns < job.running_ns and mishap.kind not in ("worker-pause", "link-down"):
+            return "it was being set up"
+        if mishap.kind == "worker-kill" and not job.plan.elastic:
+            return "a worker was killed"
+        ends = me or not job.plan.elastic or at_ns < job.running_ns  # nobody can be lost before it runs
+        if mishap.kind in ("worker-pause", "session-cut") and ends:
+            silent_s += lasts_s
+    away_s = silent_s and 2 * silent_s + _FIRST_TRY_S  # it tries again after longer and longer waits
+    if away_s > min(config.lost_timeout_s, config.heartbeat_timeout_s):
+        return "a worker was silent for long"
+    return ""

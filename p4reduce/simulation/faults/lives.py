@@ -1,0 +1,99 @@
+"""The controller's lives, one after the other, and the database that each finds: its own, none, a backup."""
+
+from __future__ import annotations
+
+import sqlite3
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from controller.database.store import Store
+from p4reduce.simulation.faults.control import ControllerProcess
+from p4reduce.simulation.faults.node import SwitchNode
+from p4reduce.simulation.faults.scene import Scene
+
+EPOCH = 1_000_000  # where generations begin
+_MOST_PAGES = 1073741823  # as SQLite has it
+
+
+class Lives:
+    """`current`: the process that there is, which may have to come up, or be stopped."""
+
+    def __init__(self, scene: Scene, nodes: Mapping[str, SwitchNode]) -> None:
+        self.scene = scene
+        self.nodes = nodes
+        self.current: ControllerProcess | None = None
+        self.store = Store(":memory:", wall_clock=lambda: EPOCH)
+        self._past: list[ControllerProcess] = []
+        self._lost: list[Store] = []
+        self._copy: sqlite3.Connection | None = None  # the backup that there is
+        self._restored: list[tempfile.TemporaryDirectory[str]] = []
+
+    @property
+    def listening(self) -> ControllerProcess | None:
+        """The process that takes connections, if there is one."""
+        return self.current if self.current is not None and self.current.listening else None
+
+    def start(self) -> None:
+        """The next life begins, unless it has begun."""
+        if self.current is None:
+            self.current = ControllerProcess(self.scene, self.nodes, self.store)
+
+    def kill(self, until_ns: int) -> None:
+        """SIGKILL; it is started then."""
+        if self.current is not None:
+            self.current.kill()
+            self._past.append(self.current)
+            self.current = None
+            self.scene.clock.at(until_ns, self.start)
+
+    # Its database.
+
+    @property
+    def forgot(self) -> bool:
+        """What it has now may not say all that it once knew."""
+        return bool(self._lost)
+
+    def lose_database(self) -> None:
+        """The next life finds an empty one; its numbers begin at the time, long after the others."""
+        self._lost.append(self.store)
+        self.store = Store(":memory:", wall_clock=lambda: EPOCH + 100_000 * len(self._lost))
+
+    def back_up_database(self) -> None:
+        """Copy it, while the controller runs or not."""
+        if self._copy is None:
+            self._copy = sqlite3.connect(":memory:")
+        self.store.connection.backup(self._copy)
+
+    def restore_database(self) -> None:
+        """The next life finds the copy; its own, where nobody has made one."""
+        if self._copy is None:
+            return
+        self._lost.append(self.store)
+        self._restored.append(tempfile.TemporaryDirectory(prefix="p4reduce-"))
+        path = Path(self._restored[-1].name) / "controller.db"
+        file = sqlite3.connect(path)
+        self._copy.backup(file)
+        file.close()
+        self.store = Store(path)
+        self.store.connection.execute("PRAGMA synchronous = OFF")  # no run is there to see a power cut
+
+    def fill_disk(self) -> None:
+        """The database can grow no more."""
+        (pages,) = self.store.connection.execute("PRAGMA page_count").fetchone()
+        self.store.connection.execute(f"PRAGMA max_page_count = {pages}")
+
+    def free_disk(self) -> None:
+        """It can again."""
+        self.store.connection.execute(f"PRAGMA max_page_count = {_MOST_PAGES}")
+
+    def close(self) -> None:
+        """Let go of everything."""
+        for store in (self.store, *self._lost):
+            store.close()
+        if self._copy is not None:
+            self._copy.close()
+        for directory in self._restored:
+            directory.cleanup()
+        for process in [*self._past, *([self.current] if self.current is not None else [])]:
+            process.loop.bury()

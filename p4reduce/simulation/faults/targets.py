@@ -1,0 +1,86 @@
+"""What a run is held against: the model alone, or the compiled program as well, frame by frame."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from functools import cache
+
+from controller.switches.updates import SwitchError
+from p4reduce.simulation.faults.drawing import draw
+from p4reduce.simulation.faults.node import SwitchNode
+from p4reduce.simulation.faults.playing import Outcome, run
+from p4reduce.simulation.faults.running import Tally
+from p4reduce.simulation.faults.schedule import Schedule
+from p4reduce.simulation.faults.world import World
+
+TARGETS = ("model", "embedded", "bmv2")
+
+
+class TargetError(Exception):
+    """A target cannot be had here, or it does not answer; what to do about it."""
+
+
+@cache
+def _freeze() -> None:
+    """Once: what is frozen is never collected. (To ask whether something is, Python counts it all.)"""
+    gc.freeze()
+
+
+@dataclass
+class Targeted:
+    """Plays schedules; `shadow` gives a switch of the simulation its counterpart, `afterwards` says what a
+    counterpart that is asked after the run did otherwise (empty: nothing).
+    """
+
+    shadow: Callable[[World, SwitchNode], None] | None = None
+    afterwards: Callable[[], str] | None = None
+
+    def one(self, schedule: Schedule, *, tracing: bool = False) -> Outcome:
+        """One run."""
+        outcome = run(schedule, tracing=tracing, shadow=self.shadow)
+        if self.afterwards is not None:
+            outcome.error = self.afterwards() or outcome.error
+        return outcome
+
+    def many(self, seeds: Iterable[int]) -> Tally:
+        """Several, or those before Ctrl-C.
+
+        Runs leave much behind that hangs together: what is collected when is chosen for that. No run lives
+        for long, so that those that are over go with what is young, and all there is need not be looked at.
+        """
+        _freeze()
+        gc.set_threshold(50_000, 20, 1_000)
+        tally = Tally()
+        try:
+            for seed in seeds:
+                tally.add(self.one(draw(seed)))
+        except KeyboardInterrupt:
+            tally.interrupted = True  # the caller says so
+        return tally
+
+
+@contextmanager
+def players(target: str) -> Iterator[Targeted]:
+    """For a name among `TARGETS`; TargetError where that one cannot be had."""
+    if target == "model":
+        yield Targeted()
+    elif target == "embedded":
+        from p4reduce.simulation.faults import lockstep  # it compiles the program
+
+        with lockstep.shadows() as shadow:
+            yield Targeted(shadow)
+    else:
+        if os.geteuid() != 0:
+            raise TargetError("BMv2's ports are interfaces, which only root can make: run it again with sudo")
+        from p4reduce.simulation.bmv2 import Bmv2Error
+        from p4reduce.simulation.faults import recording
+
+        with closing(recording.Playback()) as playback:
+            try:
+                yield Targeted(playback.record, playback.compare)
+            except (Bmv2Error, SwitchError) as error:
+                raise TargetError(str(error)) from error

@@ -1,0 +1,72 @@
+"""All that there is in a run: switches, links, the controller's lives, jobs and their workers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from p4reduce.simulation.faults.deaths import Death
+from p4reduce.simulation.faults.job import Generations, JobRun
+from p4reduce.simulation.faults.lives import Lives
+from p4reduce.simulation.faults.loop import NS
+from p4reduce.simulation.faults.network import Network
+from p4reduce.simulation.faults.node import GhostSwitch, SwitchNode
+from p4reduce.simulation.faults.scene import Scene
+from p4reduce.simulation.faults.schedule import Schedule
+from p4reduce.simulation.faults.worker import Worker
+
+
+class World:
+    """`shadow`: makes something that is to come to the same as each switch. `playing` makes things happen."""
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        *,
+        tracing: bool = False,
+        shadow: Callable[[World, SwitchNode], Any] | None = None,
+    ) -> None:
+        self.schedule = schedule
+        self.scene = Scene(schedule, tracing=tracing)
+        self.clock = self.scene.clock
+        generations = Generations()
+        sums: dict[tuple[int, int, int], bytes] = {}  # of all switches
+        request_s = self.scene.latency("p4runtime", 100_000, 2_000_000) / NS
+        self.nodes = {
+            switch.name: SwitchNode(
+                switch.name, GhostSwitch(switch.name, generations, sums), request_s=request_s
+            )
+            for switch in self.scene.config.switches
+        }
+        self.network = Network(self.scene, self.nodes)
+        self.controller = Lives(self.scene, self.nodes)
+        self.began: Callable[[int], None] = lambda number: None  # a job runs
+        self.jobs = [
+            JobRun(self.scene, number, plan, generations, lambda number: self.began(number))
+            for number, plan in enumerate(schedule.jobs, 1)
+        ]
+        self.workers = [
+            [Worker(self.scene, self.network, self.controller, job, rank) for rank in range(job.plan_size)]
+            for job in self.jobs
+        ]
+        self.deaths: list[Death] = []
+        if shadow is not None:
+            for node in self.nodes.values():
+                shadow(self, node)
+
+    def job_of(self, number: int) -> int:
+        """The place of the one that a mishap names: they count from 1, and round."""
+        return (number - 1) % len(self.jobs)
+
+    def kill(self, worker: Worker) -> None:
+        """SIGKILL, where it lives."""
+        if not worker.over:
+            self.deaths.append(Death.of(worker, self.nodes[worker.host.switch].plane))
+            worker.kill()
+
+    def close(self) -> None:
+        """Let go of everything."""
+        for workers in self.workers:
+            for worker in workers:
+                worker.free()
+        self.controller.close()

@@ -1,0 +1,257 @@
+"""One timed all-reduce of random data on a running cluster."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final
+
+from controller.api.admin import AdminClient
+from controller.api.errors import ControllerError
+from p4reduce.workloads.errors import VerificationError, WorkloadError
+from p4reduce.workloads.machine import free_bytes
+from p4reduce.workloads.team import Answer, Team
+from p4reduce.workloads.tensors import complaint, dtype_of, require_wire
+from topologies import wires
+from topologies.state import ClusterState, HostState
+
+Counters = dict[str, int]
+STALL_S: Final = 60.0  # all workers call at once: who sees no progress for longer has lost its way
+_MAX_BYTES = 2**32
+_TENSORS_A_WORKER = 3  # the tensor, its parts while it is made, the result
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timing:
+    """All-reduces of one kind: the tensor's size, the slowest worker's median, a host's bytes on the wire."""
+
+    bytes: int
+    median_s: float
+    goodput_mbit_s: float
+    bytes_sent_per_host: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What a group of workers measured: `checks` of those that verified, `equal` where all bits agree."""
+
+    timing: Timing
+    equal: bool
+    checks: list[dict[str, Any]]
+    retransmissions: int
+    duplicates: int
+    by_ring: int = 0  # of the sums
+    ring_reason: str = ""
+
+    @property
+    def passed(self) -> bool | None:
+        """Whether the result was right; None where nobody looked."""
+        return all(check["passed"] for check in self.checks) if self.checks else None
+
+    @property
+    def exact(self) -> bool | None:
+        """Whether the result was equal to NumPy's; None where nobody looked."""
+        return all(check["exact"] for check in self.checks) if self.checks else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What to reduce. `strategy` is "in-network", "ring" or "both": one after the other.
+
+    `wire`: "16bit" sends float32 through the switch in half precision. `selective`: lost packets alone are
+    sent again. `elastic`: it goes on without workers that die.
+    """
+
+    bytes: int
+    dtype: str = "float32"
+    op: str = "sum"
+    strategy: str = "in-network"
+    wire: str = "full"
+    repeat: int = 1
+    verify: bool = False
+    selective: bool = False
+    elastic: bool = False
+    seed: int = 1
+
+    @property
+    def strategies(self) -> tuple[str, ...]:
+        """Those to run."""
+        return ("in-network", "ring") if self.strategy == "both" else (self.strategy,)
+
+    def elements(self) -> int:
+        """How many elements that is; WorkloadError where it is none, or not whole."""
+        dtype = dtype_of(self.dtype)
+        require_wire(self.wire, dtype, self.op)
+        size = dtype.itemsize
+        if self.bytes < 1:
+            raise WorkloadError(f"{self.bytes} bytes are no tensor: at least one element ({size} bytes)")
+        if self.bytes % size:
+            raise WorkloadError(
+                f"{self.bytes} bytes are not a whole number of {self.dtype} elements ({size} bytes each)"
+            )
+        if self.bytes >= _MAX_BYTES:
+            raise WorkloadError(f"{self.bytes} bytes are too many for one all-reduce: less than 4 GiB")
+        if self.repeat < 1:
+            raise WorkloadError("an all-reduce has to run at least once")
+        return self.bytes // size
+
+
+def require_memory(size: int, workers: int) -> None:
+    """WorkloadError where the tensors of `workers`, all on this machine, would not fit its memory."""
+    needed = _TENSORS_A_WORKER * size * workers
+    free = free_bytes()
+    if needed > free:
+        raise WorkloadError(
+            f"{workers} workers with tensors of {size} bytes need about "
+            f"{needed / 2**30:.1f} GiB of this machine's memory, {free / 2**30:.1f} GiB are free: "
+            "ask for fewer bytes"
+        )
+
+
+def measure(team: Team, request: Request) -> Outcome:
+    """Run it on a team that has joined a job. Rank 0 verifies; the others' bits are compared with its."""
+    answers = team.do(
+        "all_reduce",
+        per_rank=[{"verify": request.verify and (rank == 0 or request.elastic)} for rank in range(team.size)],
+        elements=request.elements(),
+        dtype=request.dtype,
+        op=request.op,
+        strategy=request.strategy,
+        wire=request.wire,
+        seed=request.seed,
+        repeat=request.repeat,
+        racks=None if request.elastic else team.racks,
+        timeout_s=900.0,
+    )
+    return outcome(answers, request)
+
+
+def outcome(answers: list[Answer], request: Request) -> Outcome:
+    """The workers' answers together."""
+    slowest = [max(times) for times in zip(*(answer["seconds"] for answer in answers), strict=True)]
+    median = statistics.median(slowest)
+    return Outcome(
+        timing=Timing(
+            bytes=request.bytes,
+            median_s=median,
+            goodput_mbit_s=request.bytes * 8 / median / 1e6,
+            bytes_sent_per_host=round(max(answer["bytes_sent"] for answer in answers)),
+        ),
+        equal=len({answer["digest"] for answer in answers}) == 1,
+        checks=[answer["check"] for answer in answers if "check" in answer],
+        retransmissions=sum(answer["retransmissions"] for answer in answers),
+        duplicates=sum(answer["duplicates"] for answer in answers),
+        by_ring=max(answer["by_ring"] for answer in answers),
+        ring_reason=answers[0]["ring_reason"],
+    )
+
+
+def require_right(result: Outcome, what: str) -> None:
+    """VerificationError where the result was wrong."""
+    if not result.equal:
+        raise VerificationError(f"{what}: the workers' results differ from each other")
+    for check in result.checks:
+        if not check["passed"]:
+            raise VerificationError(f"{what}: {complaint(check)}")
+
+
+def switch_counters(cluster: ClusterState, job: str) -> Counters:
+    """What the switches counted for a job, in packets, summed over its flows."""
+    total: Counters = {}
+    with AdminClient(f"unix:{cluster.control_socket}") as admin:
+        for flow in admin.counters(job):
+            for name, value in flow.counters.items():
+                total[name] = total.get(name, 0) + value.packets
+    return dict(sorted(total.items()))
+
+
+def run(
+    cluster: ClusterState, request: Request, *, hosts: Sequence[HostState] | None = None
+) -> dict[str, Any]:
+    """Start workers in `hosts` (all), join, reduce, leave; the JSON object of 'p4reduce allreduce'."""
+    request.elements()
+    chosen = list(cluster.hosts if hosts is None else hosts)
+    if len(chosen) < 2:
+        raise WorkloadError("an all-reduce needs two workers or more: name more hosts")
+    require_memory(request.bytes, len(chosen))
+    job = f"allreduce-{secrets.token_hex(4)}"
+    outcomes: dict[str, Outcome] = {}
+    links: dict[str, list[dict[str, Any]]] = {}
+    try:
+        with Team(cluster, len(chosen), hosts=chosen) as team:
+            joined = team.join(job, timeout_s=STALL_S, selective=request.selective, elastic=request.elastic)[
+                0
+            ]
+            for strategy in request.strategies:
+                before = wires.wires(cluster)
+                outcomes[strategy] = measure(team, replace(request, strategy=strategy))
+                links[strategy] = link_rows(wires.since(wires.wires(cluster), before), repeat=request.repeat)
+            counters = switch_counters(cluster, job)
+            team.do("leave")
+            lost = team.lost
+    finally:
+        # It has ended, and nobody will ask for it; or it never began.
+        with contextlib.suppress(ControllerError), AdminClient(f"unix:{cluster.control_socket}") as admin:
+            admin.delete_job(job)
+    for strategy, outcome_ in outcomes.items():
+        require_right(outcome_, f"all-reduce of {request.bytes} bytes, {strategy}")
+    return {
+        "switch": cluster.target,
+        "topology": cluster.topology,
+        "workers": len(chosen),
+        "workers_left": len(chosen) - len(lost),
+        "lost": {f"rank {rank}": words for rank, words in sorted(lost.items())},
+        "hosts": [host.name for host in chosen],
+        "dtype": request.dtype,
+        "op": request.op,
+        "strategy": request.strategy,
+        "wire": request.wire,
+        "path_mtu": joined["path_mtu"],
+        "accuracy": None,
+        "reference_accuracy": None,
+        **_summary(outcomes, integers=request.dtype == "int32"),
+        "links": {strategy.replace("-", "_"): rows for strategy, rows in links.items() if rows},
+        "counters": {
+            **counters,
+            "retransmissions": sum(found.retransmissions for found in outcomes.values()),
+            "duplicates_received": sum(found.duplicates for found in outcomes.values()),
+        },
+    }
+
+
+def link_rows(traffic: Sequence[wires.Wire], *, repeat: int = 1) -> list[dict[str, Any]]:
+    """What went over each link between switches (of `repeat` times, each time), as JSON has it."""
+    return [
+        {
+            "link": wire.link.name,
+            "leaf": wire.link.a,
+            "spine": wire.link.b,
+            "bytes_up": round(wire.upward.bytes / repeat),
+            "bytes_down": round(wire.downward.bytes / repeat),
+            "packets_up": round(wire.upward.packets / repeat),
+            "packets_down": round(wire.downward.packets / repeat),
+        }
+        for wire in traffic
+    ]
+
+
+def _summary(outcomes: dict[str, Outcome], *, integers: bool) -> dict[str, Any]:
+    found = list(outcomes.values())
+    switched, ringed = outcomes.get("in-network"), outcomes.get("ring")
+    looked = [one for one in found if one.passed is not None]
+    return {
+        "ranks_bitwise_equal": all(one.equal for one in found),
+        "integer_sum_exact": all(one.exact for one in looked) if integers and looked else None,
+        "verified": all(one.passed for one in looked) if looked else None,
+        "checks": [check for one in found for check in one.checks],
+        "in_network": None if switched is None else asdict(switched.timing),
+        "ring": None if ringed is None else asdict(ringed.timing),
+        "by_ring_meanwhile": 0 if switched is None else switched.by_ring,
+        "ring_reason": "" if switched is None else switched.ring_reason,
+        "ratio": (
+            None if switched is None or ringed is None else ringed.timing.median_s / switched.timing.median_s
+        ),
+    }

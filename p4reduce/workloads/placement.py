@@ -1,0 +1,86 @@
+"""Which hosts of a fabric a job's workers are on: rank r is on the r-th."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from itertools import chain, zip_longest
+
+from p4reduce.workloads.errors import WorkloadError
+from topologies.state import ClusterState, HostState
+
+PACKED, SPREAD = "packed", "spread"
+
+
+def place(
+    cluster: ClusterState, *, workers: int | None = None, placement: str = PACKED, hosts: Sequence[str] = ()
+) -> list[HostState]:
+    """`place_on` for a running cluster."""
+    racks = {leaf.name: [host.name for host in cluster.hosts_of(leaf.name)] for leaf in cluster.leaves()}
+    names = place_on(racks, workers=workers, placement=placement, hosts=hosts)
+    return [cluster.host(name) for name in names]
+
+
+def place_on(
+    racks: Mapping[str, Sequence[str]],
+    *,
+    workers: int | None = None,
+    placement: str = PACKED,
+    hosts: Sequence[str] = (),
+) -> list[str]:
+    """The hosts for `workers` workers (None: one on every host); WorkloadError where they do not fit.
+
+    `racks` has the hosts of each leaf. `hosts` names the workers'. Else `placement` is "packed" (rack after
+    rack is filled), "spread" (racks take turns), or how many each leaf has: "3,1".
+    """
+    if hosts:
+        return _named(racks, hosts, workers=workers)
+    if placement not in (PACKED, SPREAD):
+        return _counted(racks, counts_of(placement), workers=workers)
+    if placement == PACKED:
+        order = list(chain.from_iterable(racks.values()))
+    else:
+        turns = chain.from_iterable(zip_longest(*racks.values()))
+        order = [host for host in turns if host is not None]
+    wanted = len(order) if workers is None else workers
+    if not 1 <= wanted <= len(order):
+        raise WorkloadError(f"{wanted} workers do not fit {len(order)} hosts: a job has one worker a host")
+    return order[:wanted]
+
+
+def counts_of(placement: str) -> list[int]:
+    """How many workers each leaf has, of "3,1"; WorkloadError where that is no placement."""
+    if re.fullmatch(r"\d+(\s*,\s*\d+)*", placement) is None:
+        raise WorkloadError(
+            f"{placement!r} is no placement: say {PACKED}, {SPREAD}, or how many workers each leaf has (3,1)"
+        )
+    return [int(word) for word in placement.split(",")]
+
+
+def _named(racks: Mapping[str, Sequence[str]], names: Sequence[str], *, workers: int | None) -> list[str]:
+    known = list(chain.from_iterable(racks.values()))
+    for name in names:
+        if name not in known:
+            raise WorkloadError(f"there is no host {name!r}, there are {', '.join(known)}")
+        if names.count(name) > 1:
+            raise WorkloadError(f"host {name} is named twice: a job has one worker a host")
+    if workers not in (None, len(names)):
+        raise WorkloadError(f"{workers} workers do not fit the {len(names)} hosts that are named")
+    return list(names)
+
+
+def _counted(racks: Mapping[str, Sequence[str]], counts: Sequence[int], *, workers: int | None) -> list[str]:
+    if len(counts) != len(racks):
+        leaves = "1 leaf" if len(racks) == 1 else f"{len(racks)} leaves"
+        raise WorkloadError(
+            f"a placement has a number of workers for each leaf (0: none), {len(counts)} do not fit {leaves}"
+        )
+    for (leaf, hosts), count in zip(racks.items(), counts, strict=True):
+        if count > len(hosts):
+            raise WorkloadError(f"{count} workers do not fit leaf {leaf}, which has {len(hosts)} hosts")
+    chosen = [host for hosts, count in zip(racks.values(), counts, strict=True) for host in hosts[:count]]
+    if workers not in (None, len(chosen)):
+        raise WorkloadError(f"{workers} workers are not the {len(chosen)} of the placement")
+    if not chosen:
+        raise WorkloadError("a placement without workers is none")
+    return chosen

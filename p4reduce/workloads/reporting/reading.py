@@ -1,0 +1,129 @@
+"""What a run says when one looks at it: figures that pages, tables and the verdict share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from p4reduce.workloads.errors import WorkloadError
+from p4reduce.workloads.run_file import LinkBytes, Result, Run
+from p4reduce.workloads.strategies import names
+
+IN_NETWORK: Final = names.IN_NETWORK
+RING: Final = names.RING
+# As people say them; what is unknown is called by its name.
+NAMES: Final = {
+    IN_NETWORK: "in-network",
+    names.IN_NETWORK_16BIT: "in-network, 16 bits",
+    RING: "ring",
+    names.HALVING_DOUBLING: "halving-doubling",
+    names.PARAMETER_SERVER: "parameter server",
+    names.PARAMETER_SERVER_SWITCH: "parameter server + switch",
+    names.GLOO: "Gloo over TCP",
+}
+
+
+@dataclass(frozen=True)
+class Busiest:
+    """The link that carried most one way, and how much."""
+
+    link: str
+    way: Literal["up", "down"]
+    bytes: int
+
+
+def name_of(strategy: str) -> str:
+    """What a strategy is called."""
+    return NAMES.get(strategy, strategy)
+
+
+def result_of(run: Run, strategy: str) -> Result | None:
+    """That strategy's result; None if it did not run."""
+    return next((result for result in run.results if result.strategy == strategy), None)
+
+
+def speedup(run: Run, result: Result) -> float | None:
+    """How many times as fast as ring, by the medians; None where no ring ran."""
+    ring = result_of(run, RING)
+    return ring.median_s / result.median_s if ring is not None else result.speedup_over_ring
+
+
+def textbook_bound(workers: int) -> float:
+    """2(N-1)/N: tensors that a ring sends over each link [Patarasuk and Yuan, 2009]; in-network sends one."""
+    return 2 * (workers - 1) / workers
+
+
+def rate_bound(run: Run) -> float | None:
+    """The speed-up over ring that these links allow: not the textbook's where uplinks are narrow."""
+    switched, ring = result_of(run, IN_NETWORK), result_of(run, RING)
+    if switched is None or ring is None or not switched.link_bound_s or not ring.link_bound_s:
+        return None
+    return ring.link_bound_s / switched.link_bound_s
+
+
+def workers(run: Run) -> int:
+    """How many took part."""
+    return max(result.workers for result in run.results)
+
+
+def busiest(links: dict[str, LinkBytes]) -> Busiest | None:
+    """None where no bytes were counted."""
+    ways = [
+        found
+        for name, each in links.items()
+        for found in (Busiest(name, "up", each.up), Busiest(name, "down", each.down))
+    ]
+    return max(ways, key=lambda way: way.bytes, default=None)
+
+
+def uplinks(run: Run) -> tuple[str, ...]:
+    """Links between switches."""
+    switches = {switch.name for switch in run.topology.switches}
+    return tuple(link for link in run.topology.links if link.partition(":")[0] in switches)
+
+
+def rate_of(run: Run, link: str) -> float | None:
+    """A link's rate in Mbit/s, each way."""
+    if link in uplinks(run) and run.topology.uplink_rate_mbit is not None:
+        return run.topology.uplink_rate_mbit
+    return run.topology.rate_mbit
+
+
+def checked(run: Run) -> Run:
+    """The run, if its parts fit together. WorkloadError says which do not."""
+    if not run.results:
+        skipped = "; ".join(f"{name}: {why}" for name, why in run.skipped.items())
+        raise WorkloadError(
+            f"the run has no results to report{f' ({skipped})' if skipped else ''}: measure again"
+        )
+    seen: set[str] = set()
+    for result in run.results:
+        where = f"results of {result.strategy!r}"
+        if result.strategy in seen:
+            raise WorkloadError(f"{where}: there are two; a strategy is measured once in a run")
+        seen.add(result.strategy)
+        if result.workers < 1 or result.bytes < 1:
+            raise WorkloadError(f"{where}: {result.workers} workers and {result.bytes} bytes measure nothing")
+        if min([result.median_s, result.min_s, result.max_s, *result.seconds]) <= 0:
+            raise WorkloadError(f"{where}: a time is not above 0")
+        _know_links(run, result.bytes_per_link, where)
+    switches = {switch.name for switch in run.topology.switches}
+    for host in run.topology.hosts:
+        if host.switch not in switches:
+            raise WorkloadError(
+                f"topology: host {host.name!r} is behind {host.switch!r}, which is no switch of it"
+            )
+    ends = switches | {host.name for host in run.topology.hosts}
+    for link in run.topology.links:
+        if not set(link.split(":")) <= ends or link.count(":") != 1:
+            raise WorkloadError(f"topology: link {link!r} does not join two of its hosts and switches")
+    for strategy, samples in run.samples.items():
+        for sample in samples:
+            _know_links(run, sample.links, f"samples of {strategy!r}")
+    return run
+
+
+def _know_links(run: Run, links: dict[str, LinkBytes], where: str) -> None:
+    unknown = sorted(set(links) - set(run.topology.links))
+    if unknown:
+        raise WorkloadError(f"{where}: the topology has no link {unknown[0]!r}")

@@ -1,0 +1,56 @@
+"""A worker's end of each strategy, by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from host_agent.collectives.plan import Strategy, Wire
+from host_agent.communicator import Communicator
+from p4reduce.workloads.errors import WorkloadError
+from p4reduce.workloads.strategies import names
+from p4reduce.workloads.strategies.gloo import Gloo
+from p4reduce.workloads.strategies.halving_doubling import HalvingDoubling, plan
+from p4reduce.workloads.strategies.of_the_job import JobReducer
+from p4reduce.workloads.strategies.pairs import Pairs
+from p4reduce.workloads.strategies.parameter_server import SERVER, ParameterServer, SwitchedParameterServer
+from p4reduce.workloads.strategies.reducer import Reducer
+
+
+def open_reducer(
+    strategy: str, communicator: Communicator, *, controller: str, job: str, meeting_place: str
+) -> Reducer:
+    """Connect for `strategy`; all ranks call it. `job` is a prefix that nobody else uses."""
+    rank, size = communicator.rank, communicator.world_size
+    if strategy in (names.IN_NETWORK, names.RING):
+        return JobReducer(communicator, Strategy(strategy))
+    if strategy == names.IN_NETWORK_16BIT:
+        return JobReducer(communicator, Strategy.IN_NETWORK, Wire.HALF)
+    if strategy == names.PARAMETER_SERVER_SWITCH:
+        return SwitchedParameterServer(communicator)
+    if strategy == names.GLOO:
+        return Gloo(Path(meeting_place), controller=controller, rank=rank, world_size=size)
+    if strategy in _PEERS:
+        pairs = Pairs(controller, f"{job}-{strategy}", rank=rank, peers=_PEERS[strategy](rank, size))
+        kind = HalvingDoubling if strategy == names.HALVING_DOUBLING else ParameterServer
+        return kind(pairs, rank=rank, world_size=size)
+    raise WorkloadError(f"there is no strategy {strategy!r}")
+
+
+def pairs_of(strategy: str, world_size: int) -> set[tuple[int, int]]:
+    """The pairs of ranks that a strategy connects, the lower one first."""
+    if strategy not in _PEERS:
+        return set()
+    peers = _PEERS[strategy]
+    return {
+        (min(rank, peer), max(rank, peer)) for rank in range(world_size) for peer in peers(rank, world_size)
+    }
+
+
+def _server_peers(rank: int, size: int) -> list[int]:
+    return [other for other in range(size) if other != SERVER] if rank == SERVER else [SERVER]
+
+
+_PEERS = {
+    names.HALVING_DOUBLING: lambda rank, size: plan(rank, size).peers,
+    names.PARAMETER_SERVER: _server_peers,
+}

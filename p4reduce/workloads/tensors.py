@@ -1,0 +1,210 @@
+"""Seeded tensors that every process can make for every rank, and what their reduction has to be."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from host_agent.arguments import wire_of
+from host_agent.collectives.plan import Strategy, Wire
+from host_agent.errors import UsageError
+from host_agent.quantisation import BFLOAT16, error_bound
+from host_agent.wire.aggregation import Reduction
+from p4reduce.workloads.errors import WorkloadError
+
+if TYPE_CHECKING:  # it takes native code, which those who only name a type need not wait for
+    from p4reduce.workloads.references import Reference
+
+Array = NDArray[Any]
+DTYPES: dict[str, np.dtype[Any]] = {
+    "int32": np.dtype(np.int32),
+    "float32": np.dtype(np.float32),
+    "float16": np.dtype(np.float16),
+    "bfloat16": BFLOAT16,
+}
+OPERATIONS = {r.name.lower(): r for r in Reduction if r is not Reduction.NONE}
+_PART = 1 << 20  # elements looked at together: the check's memory stays small
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """How a result compares with NumPy's, at the element that is nearest to its bound, or farthest beyond.
+
+    `largest_error` is 0 where all of it is exact. `same_bits`: whether it is the one result that the protocol
+    allows; None where it allows several, or nobody said how it was made.
+    """
+
+    exact: bool
+    largest_error: float
+    bound: float
+    same_bits: bool | None = None
+
+    @property
+    def passed(self) -> bool:
+        """Whether the result is as right as is promised."""
+        return self.same_bits is not False and (self.exact or self.largest_error <= self.bound)
+
+
+def dtype_of(name: str) -> np.dtype[Any]:
+    """An element type by name; WorkloadError lists them."""
+    if name.lower() not in DTYPES:
+        raise WorkloadError(f"{name!r} is no element type; there are {', '.join(DTYPES)}")
+    return DTYPES[name.lower()]
+
+
+def operation_of(name: str) -> Reduction:
+    """An operation by name; WorkloadError lists them."""
+    if name.lower() not in OPERATIONS:
+        raise WorkloadError(f"{name!r} is no operation; there are {', '.join(OPERATIONS)}")
+    return OPERATIONS[name.lower()]
+
+
+def complaint(check: Mapping[str, Any]) -> str:
+    """What is wrong with a result whose `Check` did not pass (the fields of one)."""
+    if check["largest_error"] <= check["bound"]:
+        return (
+            f"off by {check['largest_error']:g}, less than the bound {check['bound']:g}, but not by what the "
+            "protocol says: its bits are others"
+        )
+    return f"off by {check['largest_error']:g}, the bound is {check['bound']:g}"
+
+
+def require_wire(wire: str, dtype: np.dtype[Any], op: str) -> None:
+    """WorkloadError where such a reduction cannot go over that wire, or there is none."""
+    try:
+        wire_of(wire, dtype, operation_of(op))
+    except UsageError as error:
+        raise WorkloadError(str(error)) from error
+
+
+def tensor(*, seed: int, rank: int, elements: int, dtype: np.dtype[Any]) -> Array:
+    """Rank `rank`'s random tensor: whole-range integers, or normal floats."""
+    parts = [part for _, part in _parts(_PART, seed=seed, rank=rank, elements=elements, dtype=dtype)]
+    return np.concatenate(parts) if parts else np.empty(0, dtype)
+
+
+def digest(array: Array) -> str:
+    """What two arrays of the same bits share."""
+    return hashlib.blake2b(np.ascontiguousarray(array).view(np.uint8).data, digest_size=16).hexdigest()
+
+
+def check(
+    result: Array,
+    *,
+    seed: int,
+    world_size: int,
+    reduction: Reduction,
+    strategy: Strategy = Strategy.IN_NETWORK,
+    ranks: Sequence[int] = (),
+    reference: Reference | None = None,
+    wire: Wire = Wire.FULL,
+) -> Check:
+    """Compare the reduction of all ranks' tensors (or of `ranks`, `world_size` of them) with NumPy's.
+
+    Integers, MAX and MIN have to be equal. Float sums in the network are held to
+    `quantisation.error_bound`; those that are added in floating point ("ring"), in whatever order, each to
+    `_bounds_of_additions`. With a `reference` their bits have to be its.
+    """
+    dtype, elements = result.dtype, result.size
+    chosen = ranks or range(world_size)
+    if _must_be_equal(dtype, reduction):
+        reference = None  # there is nothing else that it could be
+    part = _PART if reference is None else -(-_PART // reference.step(dtype)) * reference.step(dtype)
+    parts = [_parts(part, seed=seed, rank=r, elements=elements, dtype=dtype) for r in chosen]
+    divisor = world_size if reduction is Reduction.AVG else 1
+    same_bits = None if reference is None else True
+    exact, worst, largest = True, 0.0, 0.0
+    nearest = (0.0, 0.0, 0.0)  # by ring: what share of its bound an error is, the error, the bound
+    for pieces in zip(*parts, strict=True):
+        start = pieces[0][0]
+        inputs = [piece for _, piece in pieces]
+        found = result[start : start + inputs[0].size]
+        expected = _expected(inputs, reduction)
+        difference = np.abs(found.astype(np.float64) - expected.astype(np.float64))
+        worst = float(np.maximum(worst, difference.max(initial=0.0)))  # a NaN stays
+        exact = exact and bool(np.array_equal(found.astype(expected.dtype), expected))
+        if reference is not None:
+            right = reference.result(inputs, start=start, elements=elements, divisor=divisor)
+            same_bits = same_bits and found.tobytes() == right.tobytes()
+        if not _must_be_equal(dtype, reduction):
+            widened = [np.abs(piece.astype(np.float64)) for piece in inputs]
+            largest = max(largest, *(float(piece.max()) for piece in widened))
+            if strategy is Strategy.RING:
+                bounds = _bounds_of_additions(widened, dtype, reduction)
+                nearest = max(nearest, _nearest(difference, bounds))
+    if _must_be_equal(dtype, reduction):
+        return Check(exact=exact, largest_error=worst, bound=0.0)
+    if strategy is Strategy.RING:
+        return Check(exact=exact, largest_error=nearest[1], bound=nearest[2], same_bits=same_bits)
+    bound = error_bound(
+        largest,
+        world_size=world_size,
+        dtype=dtype,
+        reduction=reduction,
+        half=wire.halves(dtype),
+        racks=world_size,
+    )
+    return Check(exact=exact, largest_error=worst, bound=bound, same_bits=same_bits)
+
+
+def _parts(
+    part: int, *, seed: int, rank: int, elements: int, dtype: np.dtype[Any]
+) -> Iterator[tuple[int, Array]]:
+    """A tensor in pieces of `part` elements, and where each begins; the tensor is the same for any."""
+    random = np.random.default_rng([seed, rank])
+    for start in range(0, elements, part):
+        size = min(part, elements - start)
+        if dtype == np.int32:
+            yield start, random.integers(-(2**31), 2**31, size, dtype=np.int32)
+        else:
+            yield start, random.standard_normal(size, dtype=np.float32).astype(dtype)
+
+
+def _expected(inputs: list[Array], reduction: Reduction) -> Array:
+    """In the tensors' own type where that is exact, else in 64-bit floats."""
+    if reduction in (Reduction.MAX, Reduction.MIN):
+        pick = np.maximum if reduction is Reduction.MAX else np.minimum
+        extreme: Array = pick.reduce([piece.astype(np.float64) for piece in inputs])
+        return extreme
+    if inputs[0].dtype == np.int32:
+        total: Array = np.add.reduce(inputs, dtype=np.int32)  # wraps
+        return np.trunc(total / len(inputs)).astype(np.int32) if reduction is Reduction.AVG else total
+    exact: Array = np.add.reduce([piece.astype(np.float64) for piece in inputs])
+    return exact / len(inputs) if reduction is Reduction.AVG else exact
+
+
+def _must_be_equal(dtype: np.dtype[Any], reduction: Reduction) -> bool:
+    return dtype == np.int32 or reduction in (Reduction.MAX, Reduction.MIN)
+
+
+def _bounds_of_additions(
+    magnitudes: list[NDArray[np.float64]], dtype: np.dtype[Any], reduction: Reduction
+) -> NDArray[np.float64]:
+    """How far each element of a sum of N floats may be off, in whatever order it was added up.
+
+    (N - 1) u times the sum of the magnitudes, u half a unit in the last place [C.-P. Jeannerod, S. M. Rump:
+    Improved Error Bounds for Inner Products in Floating-Point Arithmetic, 2013]; additions lose nothing to
+    underflow. An average is rounded once more.
+    """
+    summands, total = len(magnitudes), np.add.reduce(magnitudes)
+    info = ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
+    unit = float(info.eps) / 2
+    added: NDArray[np.float64] = (summands - 1) * unit * total
+    if reduction is not Reduction.AVG:
+        return added
+    divided: NDArray[np.float64] = (added + unit * (total + added)) / summands
+    return divided + float(info.smallest_subnormal) / 2
+
+
+def _nearest(errors: NDArray[np.float64], bounds: NDArray[np.float64]) -> tuple[float, float, float]:
+    """The error that is the largest share of its bound: the share, the error, the bound."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        shares = np.where(errors == 0, 0.0, errors / bounds)
+    place = int(np.argmax(np.where(np.isnan(shares), np.inf, shares)))
+    return float(np.nan_to_num(shares[place], nan=np.inf)), float(errors[place]), float(bounds[place])

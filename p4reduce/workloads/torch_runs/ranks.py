@@ -1,0 +1,280 @@
+"""The processes of a run: started, heard, ended. One that fails ends the others."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import selectors
+import signal
+import subprocess
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
+
+from p4reduce.workloads.torch_runs.script import Script
+from topologies import launch
+from topologies.state import ClusterState, HostState
+
+LOOK_S: Final = 0.2
+_DYING_S: Final = 10.0  # Python prints a traceback, ends its threads, and only then the process
+_GRACE_S: Final = 3.0  # from SIGTERM to SIGKILL
+_CHUNK: Final = 1 << 16
+_KEPT_LINES: Final = 60
+_LAST_LINES: Final = 10
+_TRACEBACK: Final = "Traceback (most recent call last)"  # behind "[rank1]: " where PyTorch prints it
+
+
+@dataclass(frozen=True)
+class Line:
+    """What a rank printed: a line, without its end."""
+
+    rank: int
+    host: str
+    text: str
+    is_error: bool  # of its standard error
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The rank that failed first. `code` is negative where a signal ended it; `words` its last on stderr."""
+
+    rank: int
+    host: str
+    code: int
+    words: tuple[str, ...]
+
+    @property
+    def exit_code(self) -> int:
+        """As a shell has it."""
+        return 128 - self.code if self.code < 0 else self.code
+
+    def __str__(self) -> str:
+        if self.code < 0:
+            how = f"was ended by {_signal_name(-self.code)}"
+            if self.code == -signal.SIGKILL:
+                how += " (the machine may have run out of memory)"
+        else:
+            how = f"failed with exit code {self.code}"
+        said = "".join(f"\n  {line}" for line in self.words) or " it said nothing on its standard error"
+        return f"{self.host} (rank {self.rank}) {how}:{said}"
+
+
+OnLine = Callable[[Line], None]
+
+
+@dataclass
+class _Rank:
+    """A process. `raised_at`: when it began to print the last traceback; `ended_at`: when it ended."""
+
+    number: int
+    host: str
+    process: subprocess.Popen[str]
+    pidfd: int
+    code: int | None = None
+    raised_at: float | None = None
+    ended_at: float | None = None
+    words: deque[str] = field(default_factory=lambda: deque(maxlen=_KEPT_LINES))
+
+    @property
+    def failed_at(self) -> float:
+        """When it went wrong: who fails makes others fail, which may be quicker to end."""
+        ended = time.monotonic() if self.ended_at is None else self.ended_at
+        raised = self.raised_at
+        return ended if raised is None or raised < ended - _DYING_S else raised
+
+    @property
+    def is_raising(self) -> bool:
+        """Whether it is about to end with a traceback."""
+        return self.code is None and self.raised_at is not None and self.failed_at == self.raised_at
+
+    def failure(self) -> Failure:
+        """It has failed; its last traceback, or the last lines."""
+        lines = list(self.words)
+        begins = [place for place, line in enumerate(lines) if _TRACEBACK in line]
+        kept = lines[begins[-1] :] if begins else lines[-_LAST_LINES:]
+        return Failure(self.number, self.host, self.code or 0, tuple(kept))
+
+
+class Ranks:
+    """A process of `script` in each of `hosts`: rank r in the r-th. A context manager, which ends them."""
+
+    def __init__(
+        self,
+        cluster: ClusterState,
+        hosts: Sequence[HostState],
+        script: Script,
+        environments: Sequence[Mapping[str, str]],
+        *,
+        on_line: OnLine,
+    ) -> None:
+        self._cluster, self._hosts, self._script = cluster, hosts, script
+        self._environments = environments
+        self._on_line = on_line
+        self._ranks: list[_Rank] = []
+        self._selector = selectors.DefaultSelector()
+
+    def __enter__(self) -> Ranks:
+        try:
+            for number, host in enumerate(self._hosts):
+                self._start(number, host)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def running(self) -> int:
+        """How many have not ended."""
+        return sum(rank.code is None for rank in self._ranks)
+
+    def wait(self, on_look: Callable[[], None]) -> Failure | None:
+        """Until all have ended well, or one has not, and its failure. `on_look` every so often.
+
+        Whoever prints a traceback meanwhile is given the time to end: it may be what the others failed by.
+        """
+        failed: list[_Rank] = []
+        while self.running and not (failed and not any(rank.is_raising for rank in self._ranks)):
+            self._hear(LOOK_S)
+            on_look()
+            failed = [rank for rank in self._ranks if rank.code]
+        return min(failed, key=lambda rank: rank.failed_at).failure() if failed else None
+
+    def close(self) -> None:
+        """End those that still run, and what they all have started; idempotent."""
+        try:
+            self._stop()
+        finally:
+            self._signal(signal.SIGKILL)
+            launch.stop(self._cluster, [rank.process for rank in self._ranks])
+            for rank in self._ranks:
+                if rank.pidfd >= 0:
+                    os.close(rank.pidfd)
+                    rank.pidfd = -1
+            self._selector.close()
+
+    def _start(self, number: int, host: HostState) -> None:
+        process = launch.start(
+            self._cluster,
+            host,
+            self._script.command,
+            env=self._environments[number],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            directory=self._script.directory,
+        )
+        rank = _Rank(number, host.name, process, os.pidfd_open(process.pid))
+        self._ranks.append(rank)
+        for pipe, is_error in ((process.stdout, False), (process.stderr, True)):
+            if pipe is not None:
+                os.set_blocking(pipe.fileno(), False)
+                heard = _Pipe(pipe.fileno(), partial(self._say, rank, is_error=is_error))
+                self._selector.register(pipe.fileno(), selectors.EVENT_READ, (rank, heard))
+        self._selector.register(rank.pidfd, selectors.EVENT_READ, (rank, None))
+
+    def _say(self, rank: _Rank, text: str, *, is_error: bool) -> None:
+        if is_error:
+            rank.words.append(text)
+            if _TRACEBACK in text:
+                rank.raised_at = time.monotonic()
+        self._on_line(Line(rank.number, rank.host, text, is_error))
+
+    def _hear(self, timeout_s: float) -> None:
+        """What was printed, and who has ended, in that order."""
+        ready = [key.data for key, _ in self._selector.select(timeout_s)]
+        for _, pipe in ready:
+            if pipe is not None and not pipe.read():
+                self._selector.unregister(pipe.descriptor)
+        for rank, pipe in ready:
+            if pipe is None:
+                self._end(rank)
+
+    def _end(self, rank: _Rank) -> None:
+        self._selector.unregister(rank.pidfd)
+        rank.code = _code_of(rank.process.pid)
+        rank.ended_at = time.monotonic()
+        for pipe in self._pipes_of(rank):  # what it has left there; children of its may hold them open
+            pipe.drain()
+            self._selector.unregister(pipe.descriptor)
+
+    def _pipes_of(self, rank: _Rank) -> Iterator[Any]:
+        for key in list(self._selector.get_map().values()):
+            owner, pipe = key.data
+            if owner is rank and pipe is not None:
+                yield pipe
+
+    def _stop(self) -> None:
+        """SIGTERM to those that still run, some time to hear it, and what they say meanwhile."""
+        if not self.running:
+            return
+        self._signal(signal.SIGTERM)
+        deadline = time.monotonic() + _GRACE_S
+        while self.running and (left := deadline - time.monotonic()) > 0:
+            self._hear(left)
+
+    def _signal(self, number: signal.Signals) -> None:
+        """To all processes of all ranks. Nobody has waited for these yet: their groups are still theirs."""
+        for rank in self._ranks:
+            if rank.process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(rank.process.pid, number)
+
+
+class _Pipe:
+    """A pipe's lines. Of what a carriage return takes back (progress bars), the last is left."""
+
+    def __init__(self, descriptor: int, on_line: Callable[[str], None]) -> None:
+        self.descriptor = descriptor
+        self._on_line = on_line
+        self._held = b""
+
+    def read(self) -> bool:
+        """Take some of what is there; False where nothing is, now or for good."""
+        try:
+            more = os.read(self.descriptor, _CHUNK)
+        except BlockingIOError:
+            return False
+        *lines, self._held = (self._held + more).split(b"\n")
+        for line in lines:
+            self._tell(line)
+        if not more or len(self._held) > _CHUNK:
+            self._tell_rest()
+        return bool(more)
+
+    def drain(self) -> None:
+        """Take all that is there now; somebody may go on to write."""
+        for _ in range(fcntl.fcntl(self.descriptor, fcntl.F_GETPIPE_SZ) // _CHUNK + 1):
+            if not self.read():
+                break
+        self._tell_rest()
+
+    def _tell_rest(self) -> None:
+        """What was not ended by a line's end is one, too."""
+        if self._held:
+            held, self._held = self._held, b""
+            self._tell(held)
+
+    def _tell(self, line: bytes) -> None:
+        text = line.decode(errors="replace").rstrip("\r")
+        self._on_line(text.rpartition("\r")[2])
+
+
+def _code_of(pid: int) -> int:
+    """The exit code of a child that has ended, as Popen has it; it stays to be waited for."""
+    ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    if ended is None:
+        raise ProcessLookupError(f"process {pid} has not ended")
+    return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal
+        return f"signal {number}"

@@ -1,0 +1,152 @@
+"""A run of a script on a running cluster: what it printed, how it ended, what went over the links."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from controller.api.admin import AdminClient
+from controller.api.errors import ControllerError
+from p4reduce.workloads import links
+from p4reduce.workloads.errors import WorkloadError
+from p4reduce.workloads.run_file import LinkBytes
+from p4reduce.workloads.sampling import Look, Sampler
+from p4reduce.workloads.torch_runs.ranks import Failure, OnLine, Ranks
+from p4reduce.workloads.torch_runs.record import INSTEAD, RECORD, Record, read
+from p4reduce.workloads.torch_runs.script import Meeting, Script, environment
+from topologies import state
+from topologies.state import ClusterState, HostState
+
+_OFTEN_S: Final = 0.05
+_PATIENCE_S: Final = 5.0
+_RATE_OVER_S: Final = 1.0
+
+
+@dataclass(frozen=True)
+class Status:
+    """How it goes. `busiest` is the link that carries most now, one way, and its Mbit/s."""
+
+    running: int
+    hosts: int
+    seconds: float
+    busiest: tuple[str, float] | None
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A run that is over. `failure`: the rank that ended it; `looks`, `record`: where asked for."""
+
+    seconds: float
+    failure: Failure | None
+    links: dict[str, LinkBytes]
+    looks: list[Look]
+    record: Record
+
+
+OnStatus = Callable[[Status], None]
+
+
+def run(
+    cluster: ClusterState,
+    hosts: Sequence[HostState],
+    script: Script,
+    *,
+    on_line: OnLine,
+    on_status: OnStatus,
+    recorded: bool = False,
+    backend: str = "",
+    job: str = "",
+) -> Ran:
+    """Run `script` in `hosts` to its end.
+
+    `recorded`: with what its steps took. `backend` "gloo": what asks for p4reduce gets Gloo, on the same
+    links. `job`: one that is there already; without, it has one of its own, which is deleted at the end.
+    """
+    meeting = Meeting.at(hosts[0], run=job)
+    told = [environment(cluster, hosts, rank, meeting) for rank in range(len(hosts))]
+    if backend:
+        told = [{**one, INSTEAD: backend} for one in told]
+    with tempfile.TemporaryDirectory(prefix="p4reduce-") as scratch:
+        record = Path(scratch) / "steps.json"
+        if recorded:
+            told[0][RECORD] = str(record)
+        rates = _Rates(cluster)
+        before, began = links.link_bytes(cluster), time.monotonic()
+        with contextlib.ExitStack() as stack:
+            if not job:
+                stack.callback(_delete_jobs, cluster, meeting.run)
+            sampler = Sampler(links.link_look(cluster), None, interval_s=_OFTEN_S) if recorded else None
+            if sampler is not None:
+                stack.enter_context(sampler)
+            ranks = stack.enter_context(Ranks(cluster, hosts, script, told, on_line=on_line))
+
+            def look() -> None:
+                seconds = time.monotonic() - began
+                on_status(Status(ranks.running, len(hosts), seconds, rates.busiest()))
+
+            failure = ranks.wait(look)
+            seconds = time.monotonic() - began
+        return Ran(
+            seconds=seconds,
+            failure=failure,
+            links=rates.since(before),
+            looks=[] if sampler is None else sampler.looks,
+            record=read(record),
+        )
+
+
+class _Rates:
+    """What the links carry. A training goes on without the controller, beside which they are looked for."""
+
+    def __init__(self, cluster: ClusterState) -> None:
+        self._cluster = cluster
+        self._look = links.link_look(cluster)
+        self._looks: list[tuple[float, dict[str, LinkBytes]]] = []
+
+    def busiest(self) -> tuple[str, float] | None:
+        """The link that carried most in the last second, and its Mbit/s; None where that is not known."""
+        now = self._now()
+        if now is None:
+            self._looks.clear()
+            return None
+        at = time.monotonic()
+        self._looks.append((at, now))
+        while len(self._looks) > 2 and self._looks[1][0] <= at - _RATE_OVER_S:
+            self._looks.pop(0)
+        since_s, before = self._looks[0]
+        if since_s == at:
+            return None
+        carried = links.since(now, before)
+        name = max(carried, key=lambda link: max(carried[link].up, carried[link].down))
+        return name, max(carried[name].up, carried[name].down) * 8 / (at - since_s) / 1e6
+
+    def since(self, before: dict[str, LinkBytes]) -> dict[str, LinkBytes]:
+        """What went over each link since then; nothing where that is not known any more."""
+        now = self._now()
+        return {} if now is None else links.since(now, before)
+
+    def _now(self) -> dict[str, LinkBytes] | None:
+        with contextlib.suppress(WorkloadError):
+            return self._look()
+        newest = state.load(self._cluster.name)
+        if newest is None:
+            return None
+        with contextlib.suppress(WorkloadError):  # it was started again, and is another process
+            self._look = links.link_look(newest)
+            return self._look()
+        return None
+
+
+def _delete_jobs(cluster: ClusterState, run: str) -> None:
+    """Those of a run, groups' too: they have ended, and nobody will ask for them; or they never began."""
+    target = f"unix:{cluster.control_socket}"
+    with contextlib.suppress(ControllerError), AdminClient(target, timeout_s=_PATIENCE_S) as admin:
+        for job in admin.list_jobs():
+            if job.spec.name.startswith(run):
+                with contextlib.suppress(ControllerError):
+                    admin.delete_job(job.spec.name)

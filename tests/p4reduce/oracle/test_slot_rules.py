@@ -1,0 +1,157 @@
+"""The oracle where the table of slot rules leaves off, in packets: sums, what has a place, what is forwarded.
+
+Each row of the table is played, to the oracle and to the program, in tests/p4src/test_rules.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from host_agent.wire.aggregation import AggregationHeader, ElementType, Flags, Op
+from host_agent.wire.headers import Opcode
+from tests.p4reduce.oracle.racks import Racks, host, lanes
+
+ALL_SHAPES = pytest.mark.parametrize("hosts", [(3,), (2, 1), (1, 1, 1)], ids=["rack", "racks", "far apart"])
+NOBODYS_QP = 0x999
+
+
+@pytest.fixture
+def rack() -> Racks:
+    """Rank r is on port r + 1 of l1."""
+    return Racks(hosts=(3,), window=2)
+
+
+@ALL_SHAPES
+def test_the_sum_comes_on_every_flow_with_that_flows_addresses_and_psns(hosts: tuple[int, ...]) -> None:
+    """Whoever sends again gets its own once more, and nobody else anything. PSNs wrap in this message."""
+    racks = Racks(hosts=hosts)
+    for index in (0, 1):
+        arrived = racks.reduce(1, index)
+        assert sorted(rank for rank, _ in arrived) == [0, 1, 2]
+        for receiver, packet in arrived:
+            rank = (receiver - 1) % 3
+            me, after = racks.members[rank], racks.members[receiver]
+            assert (packet.ip.src, packet.ip.dst) == (me.ip, after.ip)
+            assert (packet.bth.dest_qp, packet.bth.psn) == (after.qpn_in, racks.psn(rank, 1, index))
+            assert (packet.bth.reserved, packet.bth.ack_req, lanes(packet)) == (0x40, index == 1, {111})
+            if index == 0:
+                header = AggregationHeader.unpack(packet.payload)
+                assert (header.rank, header.flags) == (rank, Flags.RESULT)
+            ((to, again),) = racks.through(rank, 1, index)
+            assert (to, again.bth, again.payload) == (receiver, packet.bth, packet.payload)
+    assert (racks.psn(0, 1, 0), racks.psn(0, 1, 1)) == (0xFFFFFF, 0)
+
+
+@ALL_SHAPES
+@pytest.mark.parametrize("wrong", [0, 1, 2])
+@pytest.mark.parametrize("shape", [False, True], ids=["element type", "shape"])
+def test_ranks_that_disagree_all_hear_of_it_also_on_replays(
+    hosts: tuple[int, ...], wrong: int, shape: bool
+) -> None:
+    """On an Only, as nothing else of the message will come."""
+    racks = Racks(hosts=hosts)
+    other = racks.packet(wrong, 0, 0, element_type=ElementType.FLOAT32)
+    if shape:
+        other = racks.packet(wrong, 0, 0, chunks=1, packets=1)
+        other = replace(other, bth=replace(other.bth, opcode=Opcode.SEND_ONLY))
+    arrived = [
+        item
+        for rank in range(3)
+        for item in racks.through(rank, 0, 0, packet=other if rank == wrong else None)
+    ]
+    assert sorted(rank for rank, _ in arrived) == [0, 1, 2]
+    for _, packet in arrived + racks.through(0, 0, 0, packet=other if wrong == 0 else None):
+        header = AggregationHeader.unpack(packet.payload)
+        assert (header.flags, packet.bth.opcode) == (Flags.RESULT | Flags.MISMATCH, Opcode.SEND_ONLY)
+    late = 1 if wrong == 2 else 2
+    assert racks.through(late, 0, 1) == []
+    assert racks.counted(racks.config.hosts[late].switch)["mismatch"] >= 1
+
+
+# What has a place
+
+
+def test_pass_messages_go_through_untouched_but_for_the_ttl(rack: Racks) -> None:
+    for packet in [rack.packet(0, 0, index, 7, op=Op.PASS) for index in (0, 1)]:
+        ((port, out),) = host(rack.come("l1", 1, packet))
+        assert (port, out.bth, out.payload, out.ip.ttl) == (2, packet.bth, packet.payload, 63)
+        assert out.icrc == packet.build()[-4:]
+    assert rack.counted("l1") == {"passed": 2}
+
+
+def test_a_header_that_does_not_match_the_flow_is_dropped_and_counted(rack: Racks) -> None:
+    packet = rack.packet(0, 0, 0)
+    header = AggregationHeader.unpack(packet.payload)
+    wrong = [replace(header, job=9), replace(header, generation=6), replace(header, rank=1)]
+    wrong += [replace(header, flags=Flags.RESULT), *(replace(header, packets=n) for n in (0, 1, 3))]
+    for other in wrong:
+        assert rack.come("l1", 1, replace(packet, payload=other.pack() + packet.payload[256:])) == []
+    assert rack.send(0, 0, 1) == []  # so its First was never seen
+    assert rack.counted("l1") == {"unplaced": 8}
+
+
+def test_a_first_that_is_2w_messages_late_or_has_another_psn_than_before_is_dropped(rack: Racks) -> None:
+    first = rack.packet(0, 4, 0)
+    rack.come("l1", 1, first)
+    assert rack.come("l1", 1, replace(first, bth=replace(first.bth, psn=77))) == []
+    assert rack.send(0, 0, 0) == []
+    assert rack.counted("l1") == {"aggregated": 1, "unplaced": 2}
+    assert rack.send(0, 1, 0) == []
+    assert rack.counted("l1") == {"aggregated": 2, "unplaced": 2}
+
+
+@pytest.mark.parametrize("opcode", [Opcode.SEND_MIDDLE, Opcode.SEND_LAST])
+def test_only_a_first_is_first_and_only_a_last_is_last(rack: Racks, opcode: Opcode) -> None:
+    rack.send(0, 0, 0)
+    for index in (0, 1):
+        packet = rack.packet(0, 0, index)
+        placed = index == 1 and opcode is Opcode.SEND_LAST
+        assert rack.come("l1", 1, replace(packet, bth=replace(packet.bth, opcode=opcode))) == []
+        assert rack.counted("l1")["aggregated"] == 1 + placed
+
+
+def test_a_truncated_padded_or_damaged_packet_on_a_jobs_flow_is_dropped(rack: Racks) -> None:
+    packet = rack.packet(0, 0, 0)
+    damaged = bytearray(packet.build())
+    damaged[-20] ^= 4
+    cut = [packet.build()[:-cut] for cut in (1, 4, 100, 400)]
+    sizes = [replace(packet, payload=packet.payload[:size]).build() for size in (-4, 0)]
+    assert [rack.come("l1", 1, frame) for frame in (*cut, *sizes, bytes(damaged))] == [[]] * 7
+    assert rack.counted("l1") == {"unplaced": 6, "bad_icrc": 1}
+
+
+def test_what_is_for_a_jobs_qp_comes_from_its_peer_alone(rack: Racks) -> None:
+    """Acknowledgements as well, and they are nothing else."""
+    packet, ack = rack.packet(0, 0, 0), rack.acknowledgement(0, 5)
+    assert rack.come("l1", 3, packet) == []
+    assert rack.come("l1", 1, replace(packet, ip=replace(packet.ip, src=rack.members[2].ip))) == []
+    assert rack.come("l1", 3, ack) == []
+    assert rack.come("l1", 2, replace(ack, bth=replace(ack.bth, opcode=Opcode.SEND_ONLY), aeth=None)) == []
+    assert rack.counted("l1") == {"foreign": 4}
+    ((port, out),) = host(rack.come("l1", 2, ack))
+    assert (port, out.aeth, out.ip.ttl) == (1, ack.aeth, 63)
+    assert rack.counted("l1") == {"foreign": 4, "acks": 1}
+
+
+# What is forwarded
+
+
+def test_other_traffic_is_routed_and_dead_packets_are_dropped(rack: Racks) -> None:
+    packet = rack.packet(0, 0, 0)
+    other = replace(packet, bth=replace(packet.bth, dest_qp=NOBODYS_QP, reserved=0x3F))
+    ((port, out),) = host(rack.come("l1", 1, other))
+    assert (port, out.ip.ttl, out.bth, out.payload) == (2, 63, other.bth, packet.payload)
+    for ip in (replace(packet.ip, ttl=1), replace(packet.ip, dst=packet.ip.dst + 100)):
+        assert rack.come("l1", 1, replace(other, ip=ip)) == []
+    assert rack.counted("l1") == {}
+    assert not +rack.switches["l1"].port_counters["spoofed"]
+
+
+def test_arp_goes_on_as_in_a_switch(rack: Racks) -> None:
+    arp = bytes(6) + b"\x08\x06" + bytes(28)
+    broadcast, known, unknown = b"\xff" * 6 + arp, rack.packet(2, 0, 0).ethernet.dst + arp, bytes(6) + arp
+    assert rack.come("l1", 2, broadcast) == [(1, broadcast), (3, broadcast)]
+    assert rack.come("l1", 2, known) == [(1, known)]
+    assert rack.come("l1", 2, unknown) == []

@@ -1,0 +1,37 @@
+"""Defects put into the model, one a context manager."""
+
+from __future__ import annotations
+
+import pytest
+
+from p4reduce.oracle import placement
+from p4reduce.oracle.rules import Sends, Writes
+from p4reduce.oracle.state import Owner, Slot, serial_age
+from tests.p4reduce.simulation.planted import change_rule
+
+
+def one_window_of_slots(patch: pytest.MonkeyPatch) -> None:
+    def slot(self: Owner, message: int, index: int) -> Slot:
+        return self.slots[message % self.window * self.packets + index]
+
+    patch.setattr(Owner, "slot", slot)
+
+
+def duplicates_are_added(patch: pytest.MonkeyPatch) -> None:
+    change_rule(patch, "3 duplicate", writes=Writes.ADD, counts=("aggregated",))
+
+
+def generations_are_ignored(patch: pytest.MonkeyPatch) -> None:
+    def behind(self: Slot, tag: tuple[int, int]) -> bool:
+        return self.tag is None or serial_age(self.tag[1], tag[1]) > 0
+
+    patch.setattr(Slot, "behind", behind)
+
+
+def sums_go_out_before_all_are_there(patch: pytest.MonkeyPatch) -> None:
+    change_rule(patch, "1 claim", sends=Sends.SUM)
+
+
+def foreign_packets_are_forwarded(patch: pytest.MonkeyPatch) -> None:
+    """What is not placed is dropped: a hang."""
+    patch.setattr(placement, "place", lambda job, flow, packet: None)

@@ -1,0 +1,307 @@
+"""Seeds hold, replay exactly, shrink; the compiled program does the same; and broken variants are found."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from controller.api.messages import Ended
+from controller.jobs import job as jobs
+from controller.jobs.renewals import Cause
+from controller.orchestration import lost
+from controller.orchestration.record import Record
+from controller.orchestration.renewer import Renewer
+from controller.orchestration.retired import RetiredQueuePairs
+from controller.slots.allocator import Region, SwitchAllocator
+from host_agent.member import Member, Settle
+from host_agent.recovery import Ledger
+from p4reduce.oracle import emit, placement
+from p4reduce.simulation.faults.drawing import draw
+from p4reduce.simulation.faults.network import BackupNetwork
+from p4reduce.simulation.faults.playing import Outcome, run
+from p4reduce.simulation.faults.running import run_many
+from p4reduce.simulation.faults.schedule import Mishap, Schedule, ScheduleError
+from p4reduce.simulation.faults.shrinking import Shrinker, fewest, kind_of
+from p4reduce.simulation.faults.targets import Targeted, players
+from p4reduce.simulation.faults.worker import Worker
+from tests.p4reduce.simulation.defects import (
+    duplicates_are_added,
+    foreign_packets_are_forwarded,
+    generations_are_ignored,
+    one_window_of_slots,
+    sums_go_out_before_all_are_there,
+)
+from tests.p4reduce.simulation.planted import sets
+
+SEEDS = int(os.environ.get("P4REDUCE_SEEDS", "100"))
+SCHEDULES = Path(__file__).parent / "schedules"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_seeds_hold() -> None:
+    """$P4REDUCE_SEEDS says how many; `p4reduce simulate-faults --seed N` plays one again."""
+    tally = run_many(range(SEEDS), play=Targeted().many)
+    assert not tally.failures
+    assert tally.seeds == SEEDS
+    assert tally.collectives > 2 * SEEDS
+
+
+def test_a_seed_is_played_alike_every_time() -> None:
+    for seed in (3, lossy(), 27):
+        first, second = run(draw(seed)), run(draw(seed))
+        assert (first.trace, first.events, first.strikes) == (second.trace, second.events, second.strikes)
+
+
+@pytest.mark.slow
+def test_a_seed_is_played_alike_in_every_process() -> None:
+    """Whatever order sets of strings have there."""
+    code = (
+        "from p4reduce.simulation.faults.playing import run; from p4reduce.simulation.faults.drawing import draw\n"
+        "print([run(draw(seed)).trace for seed in (3, 11, 27, 40)])"
+    )
+    said = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONHASHSEED": str(number)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for number in (1, 2)
+    }
+    assert len(said) == 1
+
+
+@functools.cache
+def lossy() -> int:
+    """A seed of links that lose frames."""
+    return next(seed for seed in itertools.count(1) if len(run(draw(seed)).strikes) > 20)
+
+
+@pytest.mark.parametrize("path", sorted(SCHEDULES.glob("*.json")), ids=lambda path: path.stem)
+def test_a_schedule_that_once_failed_holds(path: Path) -> None:
+    assert not run(Schedule.from_json(path.read_text())).error
+
+
+def test_what_struck_as_a_list_plays_the_same() -> None:
+    by_rates = run(draw(lossy()))
+    assert by_rates.strikes
+    listed = replace(draw(lossy()), strikes=list(by_rates.strikes))
+    again = run(Schedule.from_json(listed.to_json()))
+    assert again.trace == by_rates.trace
+    assert again.strikes == by_rates.strikes
+
+
+def test_a_schedule_is_json() -> None:
+    for seed in range(20):
+        schedule = draw(seed)
+        assert Schedule.from_json(schedule.to_json()) == schedule
+        assert json.loads(schedule.to_json())["seed"] == seed
+        assert schedule.in_words()
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"p4reduce_schedule": 1}', '{"p4reduce_schedule": 2}'])
+def test_what_is_no_schedule_is_refused(text: str) -> None:
+    with pytest.raises(ScheduleError):
+        Schedule.from_json(text)
+
+
+def test_the_compiled_program_does_what_the_model_does() -> None:
+    """Frame by frame, on every switch of the run."""
+    with players("embedded") as play:
+        tally = run_many(range(1000, 1000 + min(12, SEEDS)), play=play.many)
+    assert not tally.failures
+
+
+def test_a_program_that_does_otherwise_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(emit, "SUMMED_BIT", 0x20)
+    with players("embedded") as play:
+        outcome = play.one(draw(3))
+    assert "the program and the model differ" in outcome.error
+
+
+# Broken variants, each of which some seed has to find.
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """`broken`: what is set where; `seeds`: within how many it is found, of schedules that `drawn` makes."""
+
+    name: str
+    broken: Callable[[pytest.MonkeyPatch], None]
+    seeds: int
+    drawn: Callable[[int], Schedule] = draw
+
+
+def nothing_is_drained(patch: pytest.MonkeyPatch) -> None:
+    def settle(self: Member) -> None:
+        if self._move is not None and self._held_from is not None:
+            self._actions.append(Settle(self._move))
+
+    def settled(self: Worker) -> None:
+        if self._settling is not None and self.member is not None:
+            move, self._settling = self._settling, None
+            self.member.settled(move)
+            self._act_on_job()
+
+    patch.setattr(Member, "_perhaps_settle", settle)
+    patch.setattr(Worker, "_perhaps_settled", settled)
+
+
+def restarted(seed: int) -> Schedule:
+    """The leaf loses everything while the first job runs; that one adds up in place, again and again."""
+    schedule = draw(seed)
+    job = schedule.jobs[0]
+    work = [
+        replace(
+            job.work[0], name="all_reduce", dtype="int32", elements=120, in_place=True, module="in_network"
+        )
+    ] * 3
+    mishap = Mishap(20_000 + seed * 37_000 % 1_500_000, "switch-restart", "l1", lasts_ns=1_000_000, since=1)
+    return replace(schedule, jobs=[replace(job, work=work, mode="")], mishaps=[mishap], slots=0)
+
+
+def crowded(seed: int) -> Schedule:
+    """Jobs that begin by ring for want of slots, and are moved into the switch when there are some."""
+    schedule = draw(seed)
+    job = replace(schedule.jobs[0], mode="", elastic=False, window=2, packets=4, path_mtu=256, adapters=[])
+    long = replace(job, work=[replace(job.work[0], name="all_reduce", module="in_network", elements=120)] * 6)
+    other = replace(long, qpns=[qpn + 0x4000 for qpn in job.qpns], psns=[psn ^ 0x400000 for psn in job.psns])
+    return replace(
+        schedule, jobs=[replace(long, work=long.work[:1]), other], mishaps=[], slots=16, strikes=None
+    )
+
+
+def without_its_switch(seed: int) -> Schedule:
+    """The leaf is away for longer than anybody waits for it; the workers have another network."""
+    schedule = restarted(seed)
+    (job,), (mishap,) = schedule.jobs[:1], schedule.mishaps
+    job = replace(job, backup=True, adapters=[], rnr=[], elastic=False)
+    return replace(schedule, jobs=[job], mishaps=[replace(mishap, lasts_ns=20_000_000_000)], timing={})
+
+
+def bereaved(seed: int) -> Schedule:
+    """A worker is killed while its job runs, which nobody else disturbs."""
+    schedule = draw(seed)
+    job = schedule.jobs[0]
+    work = [replace(job.work[0], name="all_reduce", dtype="int32", elements=120, module="in_network")] * 3
+    mishap = Mishap(20_000 + seed * 37_000 % 500_000, "worker-kill", job=1, rank=seed, since=1)
+    return replace(
+        schedule, jobs=[replace(job, work=work, mode="", elastic=False)], mishaps=[mishap], slots=0
+    )
+
+
+def jobs_move_in_as_they_are(patch: pytest.MonkeyPatch) -> None:
+    """Under the generation that they had."""
+
+    def begin_planned(self: Renewer, running: Record, cause: Cause, reason: str) -> None:
+        assert running.generation is not None
+        self._begin(running, running.generation, cause, reason)
+
+    patch.setattr(Renewer, "begin_planned", begin_planned)
+
+
+MUTANTS = [
+    Mutant("nothing is missing", sets(lost, "first_missing", lambda *slots: None), 10, bereaved),
+    Mutant("all is missing", sets(lost, "first_missing", lambda *slots: 0), 40, bereaved),
+    Mutant("no host", sets(jobs, "Ended", lambda host, **end: Ended(host="", **end)), 10, bereaved),
+    Mutant(
+        "numbers used again", sets(RetiredQueuePairs, "retire", lambda self, job, free_at=None: None), 100
+    ),
+    Mutant("W slots", one_window_of_slots, 60),
+    Mutant("duplicates added", duplicates_are_added, 40),
+    Mutant("generation ignored", generations_are_ignored, 200),
+    Mutant("early sums", sums_go_out_before_all_are_there, 20),
+    Mutant("no ICRC check", sets(placement, "is_whole", lambda frame: True), 80),
+    Mutant("nothing placed", foreign_packets_are_forwarded, 10),
+    Mutant(
+        "one region for all", sets(SwitchAllocator, "allocate", lambda self, slots: Region(1, 0, slots)), 60
+    ),
+    Mutant("input not restored", sets(Ledger, "restore_input", lambda self: None), 40, restarted),
+    Mutant("result not repaired", sets(Ledger, "put_result", lambda self: None), 150, restarted),
+    Mutant("no drain", nothing_is_drained, 40, crowded),
+    Mutant("no limit", sets(Member, "mode_of", lambda self, numbered: self.mode), 100),
+    Mutant("no new generation", jobs_move_in_as_they_are, 40, crowded),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_broken_variant_is_found(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
+    mutant.broken(monkeypatch)
+    found = next((seed for seed in range(mutant.seeds) if run(mutant.drawn(seed)).error), None)
+    assert found is not None
+    monkeypatch.undo()
+    assert not run(mutant.drawn(found)).error
+
+
+def test_without_its_switch_a_job_goes_on_over_its_workers_backup_interfaces(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """To the addresses that the controller told each of its neighbours."""
+    sent: list[bytes] = []
+    taken: list[bytes] = []
+    send, receive = BackupNetwork.send, Worker.receive
+
+    def record(network: BackupNetwork, frame: bytes) -> None:
+        sent.append(frame)
+        send(network, frame)
+
+    def note(worker: Worker, frame: bytes) -> None:
+        if isinstance(worker.wire, BackupNetwork):
+            taken.append(frame)
+        receive(worker, frame)
+
+    monkeypatch.setattr(BackupNetwork, "send", record)
+    monkeypatch.setattr(Worker, "receive", note)
+    for seed in range(3):
+        outcome = run(without_its_switch(seed))
+        assert not outcome.error
+    assert len(taken) > 10
+    assert len(taken) > 0.9 * len(sent), "the last ones may come when their worker has left"
+
+
+def test_a_failure_is_made_short(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A lost packet, repeated and added twice, needs little more than one fault and two workers."""
+    duplicates_are_added(monkeypatch)
+    outcome = next(o for o in map(run, map(draw, range(40))) if o.error and o.strikes)
+    shrunk = Shrinker(outcome, run, seconds=20).shrink()
+    assert kind_of(shrunk.outcome.error) == kind_of(outcome.error)
+    assert shrunk.schedule.faults <= 3
+    assert sum(len(job.hosts) for job in shrunk.schedule.jobs) <= 3
+    again = run(Schedule.from_json(shrunk.schedule.to_json()))
+    assert again.error == shrunk.outcome.error
+    assert again.trace == shrunk.outcome.trace
+
+
+def test_the_fewest_that_fail() -> None:
+    def fails(some: Any) -> bool:
+        return {3, 17} <= set(some)
+
+    assert fewest(range(40), fails) == [3, 17]
+    assert fewest([1, 2, 3], lambda some: True) == []
+
+
+def test_an_error_without_its_numbers() -> None:
+    one = kind_of("l1: message 4 overwrites the slot of 2, which ranks [0, 1] lack")
+    assert one == kind_of("l2: message 19 overwrites the slot of 11, which ranks [2] lack")
+    assert one != kind_of("job 1, rank 0 (h1-1) was told that its job is over")
+
+
+def test_a_broken_run_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    duplicates_are_added(monkeypatch)
+    outcome: Outcome = next(o for o in map(run, map(draw, range(40))) if o.error)
+    tally = run_many(range(outcome.schedule.seed, outcome.schedule.seed + 1), play=Targeted().many)
+    assert [failure.seed for failure in tally.failures] == [outcome.schedule.seed]
+    assert tally.as_json()["failures"][0]["error"] == outcome.error

@@ -1,0 +1,186 @@
+"""What a file may say of a run, and what is said of a file that says something else."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from p4reduce.simulation.faults.drawing import draw
+from p4reduce.simulation.faults.playing import Outcome, run
+from p4reduce.simulation.faults.schedule import Mishap, Schedule, ScheduleError, Strike
+from p4reduce.simulation.faults.shrinking import Shrinker
+
+SCHEDULES = sorted((Path(__file__).parent / "schedules").glob("*.json"))
+FABRIC = json.loads((Path(__file__).parent / "schedules" / "dropped-in-a-pause.json").read_text())
+ANYTHING: list[Any] = [
+    *(None, True, False, -1, 0, 1, 2, 33, 256, 2**24, 2**64, 10**400, -0.5, 0.5, 1e300),
+    *(float("nan"), float("inf"), "", "x", "l1", "h1-1:l1", "\ud800", "RING", "link-down", "loss"),
+    *([], {}, [0], ["x"], [[]], {"a": 1}, {"kind": "loss"}),
+]
+
+
+def refusal(**changed: Any) -> str:
+    with pytest.raises(ScheduleError) as refused:
+        Schedule.from_json(json.dumps({**FABRIC, **changed}))
+    return str(refused.value)
+
+
+def job(**changed: Any) -> list[Any]:
+    return [{**FABRIC["jobs"][0], **changed}]
+
+
+def work(**changed: Any) -> list[Any]:
+    return job(work=[{**FABRIC["jobs"][0]["work"][0], **changed}])
+
+
+def mishap(**changed: Any) -> list[Any]:
+    return [{**FABRIC["mishaps"][0], **changed}]
+
+
+def strike(**changed: Any) -> list[Any]:
+    return [{"link": "h1-1>l1", "frame": 0, "kind": "loss", **changed}]
+
+
+@pytest.mark.slow
+def test_what_is_drawn_can_be_read_again() -> None:
+    for seed in range(400):
+        assert Schedule.from_json(draw(seed).to_json()) == draw(seed)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"spines": "x"}, 'spines is "x", and has to be a whole number'),
+        ({"spines": -1}, "spines is -1, and has to be a number from 0 to 4"),
+        ({"spines": 1.0}, "spines is 1.0, and has to be a whole number"),
+        ({"spines": True}, "spines is true, and has to be a whole number"),
+        ({"spines": 0}, "without spines, hosts is a list of 2, and has to be a list of 1"),
+        ({"seed": 2**64}, f"seed is {2**64}, and has to be a number from 0 to {2**64 - 1}"),
+        ({"hosts": []}, "hosts is a list of 0, and has to be a list of 1 to 8"),
+        ({"hosts": [2, 99]}, "hosts[1] is 99, and has to be a number from 1 to 32"),
+        ({"spread": "x"}, 'spread is "x", and has to be one of "jobs", "messages"'),
+        ({"spread": "x" * 99}, f'spread is "{"x" * 39}..., and has to be one of "jobs", "messages"'),
+        ({"slots": 10**400}, f"slots is 1{'0' * 39}..., and has to be a number from 0 to 8192"),
+        ({"jobs": []}, "jobs is a list of 0, and has to be a list of 1 to 64"),
+        ({"jobs": [3]}, "jobs[0] is 3, and has to be an object"),
+        ({"host_rates": {"loss": 2}}, "host_rates.loss is 2, and has to be a number from 0 to 1"),
+        ({"host_rates": {"loss": float("nan")}}, "host_rates.loss is NaN, and has to be a number from 0"),
+        ({"uplink_rates": None}, "uplink_rates is null, and has to be an object"),
+        ({"extra": 1}, "extra is 1, and has to be left out: known are seed, spines, hosts, jobs, "),
+        ({"latencies": {"gap/l1>s1": "x"}}, 'latencies."gap/l1>s1" is "x", and has to be a whole number'),
+        (
+            {"latencies": {"psn/256": 2**24}},
+            'latencies."psn/256" is 16777216, and has to be a number from 0 to 16777215',
+        ),
+        (
+            {"timing": {"hosts": 1}},
+            'a name in timing is "hosts", and has to be one of "heartbeat_interval_s", ',
+        ),
+        ({"timing": {"heartbeat_interval_s": 9}}, "heartbeat_interval_s must be above 0 and below"),
+        ({"jobs": job(hosts=[0, 3])}, "jobs[0].hosts[1] is 3, and has to be a number from 0 to 2"),
+        ({"jobs": job(qpns=[256])}, "jobs[0].qpns is a list of 1, and has to be a list of 2"),
+        ({"jobs": job(qpns=[256, 2**24])}, "jobs[0], rank 1: qpn_out 16777216 is not within 2..16777215"),
+        ({"jobs": job(late_ns=[1])}, "jobs[0].late_ns is a list of 1, and has to be a list of 2"),
+        ({"jobs": job(rnr=[2])}, "jobs[0].rnr[0] is 2, and has to be a number from 0 to 1"),
+        ({"jobs": job(after=1)}, "jobs[0].after is 1, and has to be 0"),
+        ({"jobs": job(window=3)}, "a window of 3 messages is not possible"),
+        ({"jobs": job(path_mtu=1000)}, "path MTU 1000 is none of 256, 512"),
+        ({"jobs": job(elastic=1)}, "jobs[0].elastic is 1, and has to be true or false"),
+        ({"jobs": job(mode="TREE")}, 'jobs[0].mode is "TREE", and has to be one of "", "IN_NETWORK", "RING"'),
+        ({"jobs": work(name="reduce_scatter")}, '.work[0].name is "reduce_scatter", and has to be another'),
+        ({"jobs": work(elements=10**12)}, "jobs[0].work[0].elements is 1000000000000, and has to be"),
+        ({"mishaps": mishap(kind="meteor")}, 'mishaps[0].kind is "meteor", and has to be one of "worker-'),
+        ({"mishaps": mishap(job=2)}, "mishaps[0].job is 2, and has to be 1"),
+        ({"mishaps": mishap(since=2)}, "mishaps[0].since is 2, and has to be a number from 0 to 1"),
+        ({"mishaps": mishap(at_ns=-5)}, "mishaps[0].at_ns is -5, and has to be a number from 0 to "),
+        ({"mishaps": [{"kind": "disk-full"}]}, "mishaps[0].at_ns is missing, and has to be there"),
+        (
+            {"mishaps": mishap(kind="link-down", what="h9:l1")},
+            'mishaps[0].what is "h9:l1", and has to be one of "h1-1:l1", ',
+        ),
+        (
+            {"mishaps": mishap(kind="switch-restart", what="s2")},
+            'mishaps[0].what is "s2", and has to be one of "l1", "l2", "s1"',
+        ),
+        ({"strikes": strike(link="h1:l1")}, 'strikes[0].link is "h1:l1", and has to be one of "h1-1>l1", '),
+        ({"strikes": strike(frame=None)}, "strikes[0].frame is null, and has to be a whole number"),
+    ],
+    ids=lambda value: value[:60] if isinstance(value, str) else "",
+)
+def test_a_refusal_names_the_field_its_value_and_what_would_do(changed: dict[str, Any], said: str) -> None:
+    assert said in refusal(**changed)
+
+
+def test_a_field_with_a_default_may_be_left_out() -> None:
+    needed = {name: FABRIC[name] for name in ("p4reduce_schedule", "seed", "spines", "hosts", "jobs")}
+    assert Schedule.from_json(json.dumps(needed)).host_rates.loss == 0
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"seed": ' + "9" * 5000 + "}", "NaN", '"\\ud800"', "{"])
+def test_what_json_cannot_hold_is_refused(text: str) -> None:
+    with pytest.raises(ScheduleError, match="this is no"):
+        Schedule.from_json(text)
+
+
+def places(document: Any) -> Iterator[tuple[Any, Any]]:
+    """Each object or list of a document, with each of its keys."""
+    for key, value in list(document.items() if isinstance(document, dict) else enumerate(document)):
+        yield document, key
+        if isinstance(value, dict | list):
+            yield from places(value)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", SCHEDULES, ids=lambda path: path.stem)
+def test_whatever_a_file_has_is_refused_or_played(path: Path) -> None:
+    """One value after the other is replaced by what it may not be, or left out."""
+    chance = random.Random(path.name)
+    original, played = json.loads(path.read_text()), 0
+    for n in range(len(list(places(original)))):
+        for value in [*ANYTHING, places]:
+            document = copy.deepcopy(original)
+            parent, key = list(places(document))[n]
+            if value is places:
+                del parent[key]
+            else:
+                parent[key] = value
+            try:
+                schedule = Schedule.from_json(json.dumps(document))
+            except ScheduleError:
+                continue
+            if chance.random() < 0.1:
+                played += 1
+                error = run(schedule).error
+                assert not error or "for no reason: " in error, (key, value)
+                assert schedule.in_words()
+    assert played > 10
+
+
+def test_what_is_made_short_can_be_played_again() -> None:
+    """No fault stays of hosts, switches and jobs that are gone."""
+    schedule = next(s for s in map(draw, range(500)) if s.spines > 1 and len(s.jobs) > 2 and len(s.hosts) > 2)
+    mishaps = [
+        Mishap(1, "link-down", f"l{len(schedule.hosts)}:s{schedule.spines}"),
+        Mishap(2, "switch-restart", f"s{schedule.spines}", since=3),
+        Mishap(3, "worker-kill", job=3, since=2),
+    ]
+    strikes = [Strike(f"l1>s{schedule.spines}", 0, "loss")]
+    played: list[Schedule] = []
+
+    def fails(one: Schedule) -> Outcome:
+        played.append(one)
+        return Outcome(one, error="it fails" if one.mishaps or one.strikes else "")
+
+    began = replace(schedule, mishaps=mishaps, strikes=strikes)
+    shrunk = Shrinker(Outcome(began, error="it fails"), fails, seconds=60).shrink()
+    assert shrunk.schedule.faults == 1
+    assert len(shrunk.schedule.jobs) == 1
+    for one in played:
+        assert Schedule.from_json(one.to_json()) == one

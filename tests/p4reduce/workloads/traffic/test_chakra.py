@@ -1,0 +1,249 @@
+"""Chakra execution traces: the bytes, the order of nodes, and which time goes where."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from p4reduce.workloads.errors import WorkloadError
+from p4reduce.workloads.traffic.chakra import from_binary, from_json
+from p4reduce.workloads.traffic.model import Workload
+from tests.p4reduce.workloads.traffic.traces import (
+    ALL_GATHER,
+    COMM_COLL_NODE,
+    all_reduce,
+    delimited,
+    metadata,
+    node,
+    varint,
+)
+
+
+def _read(*messages: bytes) -> Workload:
+    return from_binary(delimited(metadata(), *messages), name="made", where="made.et")
+
+
+def _seen(workload: Workload) -> list[tuple[str, int, int, int]]:
+    return [(layer.name, layer.numel, layer.forward_ns, layer.backward_ns) for layer in workload.layers]
+
+
+# What chakra_converter makes of a text file of two data-parallel layers, for two passes.
+TEXT = [
+    node(0, "COMP_NODE_conv_FWD", duration_us=100),
+    node(1, "COMP_NODE_fc_FWD", duration_us=40, after=(0,)),
+    node(2, "COMP_NODE_fc_BWD_WG", duration_us=30, after=(1,)),
+    all_reduce(3, "COMM_COLL_NODE_fc_ALLREDUCE", 4000, after=(2,)),
+    node(4, "COMP_NODE_fc_BWD_IG", duration_us=20, after=(2,)),
+    node(5, "COMP_NODE_conv_BWD_WG", duration_us=150, after=(4,)),
+    all_reduce(6, "COMM_COLL_NODE_conv_ALLREDUCE", 801, after=(5,)),
+]
+SECOND = [
+    node(7, "COMP_NODE_conv_FWD", duration_us=9999, after=(6,)),
+    node(8, "COMP_NODE_fc_BWD_WG", duration_us=9999, after=(7,)),
+    all_reduce(9, "COMM_COLL_NODE_fc_ALLREDUCE", 4000, after=(8,)),
+]
+
+
+def test_a_trace_of_layers() -> None:
+    """Sizes are bytes (801 need 201 floats); the gradient of fc is ready before its inputs' is."""
+    workload = _read(*TEXT)
+    assert _seen(workload) == [("conv", 201, 100_000, 170_000), ("fc", 1000, 40_000, 30_000)]
+    assert workload.source == "Chakra execution trace made.et; gradients are taken as float32"
+
+
+def test_sizes_are_bytes_of_whatever_type() -> None:
+    """801 need 401 elements of two bytes; times are the same."""
+    content = delimited(metadata(), *TEXT)
+    workload = from_binary(content, name="made", where="made.et", dtype="bfloat16")
+    assert _seen(workload) == [("conv", 401, 100_000, 170_000), ("fc", 2000, 40_000, 30_000)]
+    assert workload.dtype == "bfloat16"
+    assert workload.gradient_bytes == 802 + 4000
+    assert workload.source.endswith("gradients are taken as bfloat16")
+
+
+@pytest.mark.parametrize(
+    ("kernel", "dtype"),
+    [
+        ("ncclKernel_AllReduce_RING_LL_Sum_float(ncclWork)", "float32"),
+        ("ncclDevKernel_AllReduce_Sum_f32_TREE_LL", "float32"),
+        ("ncclKernel_AllReduce_TREE_LL128_Sum_half", "float16"),
+        ("ncclDevKernel_AllReduce_Sum_f16_RING_LL(ncclDevComm*, unsigned long)", "float16"),
+        ("ncclKernel_AllReduce_RING_LL_Sum___nv_bfloat16", "bfloat16"),
+        ("ncclDevKernel_AllReduce_Sum_bf16_RING_SIMPLE", "bfloat16"),
+    ],
+)
+def test_kernels_tell_the_type(kernel: str, dtype: str) -> None:
+    content = delimited(
+        metadata(), node(1, "x_backward", duration_us=9), all_reduce(2, kernel, 64, after=(1,))
+    )
+    workload = from_binary(content, name="made", where="made.et")
+    assert (workload.dtype, workload.gradient_bytes) == (dtype, 64)
+    assert "taken as" not in workload.source
+    assert from_binary(content, name="made", where="made.et", dtype=dtype) == workload
+    other = "bfloat16" if dtype == "float32" else "float32"
+    with pytest.raises(WorkloadError, match=f"made.et recorded gradients of {dtype}, not {other}"):
+        from_binary(content, name="made", where="made.et", dtype=other)
+
+
+def test_kernels_of_two_types() -> None:
+    content = delimited(
+        metadata(),
+        node(1, "x_backward", duration_us=9),
+        all_reduce(2, "ncclDevKernel_AllReduce_Sum_f32_RING_LL", 64, after=(1,)),
+        all_reduce(3, "ncclDevKernel_AllReduce_Sum_bf16_RING_LL", 64, after=(1,)),
+    )
+    with pytest.raises(WorkloadError, match="has gradients of bfloat16 and float32: a replay has one"):
+        from_binary(content, name="made", where="made.et")
+    assert from_binary(content, name="made", where="made.et", dtype="bfloat16").numel == 64
+    with pytest.raises(WorkloadError, match="recorded gradients of bfloat16 and float32, not float16"):
+        from_binary(content, name="made", where="made.et", dtype="float16")
+
+
+def test_layers_that_are_split_over_workers_sum_in_the_forward_pass_too() -> None:
+    """Those sums are no gradients, and do not end the iteration."""
+    split = all_reduce(20, "COMM_COLL_NODE_conv_ALLREDUCE", 64, after=(0,))
+    assert _read(TEXT[0], split, *TEXT[1:]).layers == _read(*TEXT).layers
+
+
+def test_of_several_iterations_the_first() -> None:
+    assert _read(*TEXT, *SECOND).layers == _read(*TEXT).layers
+
+
+def test_nodes_may_come_in_any_order_and_unpacked() -> None:
+    shuffled = [TEXT[index] for index in (6, 2, 0, 5, 1, 4, 3)]
+    assert _read(*shuffled).layers == _read(*TEXT).layers
+    unpacked = node(2, "COMP_NODE_fc_BWD_WG", duration_us=30, after=(1,), packed=False)
+    assert _read(*TEXT[:2], unpacked, *TEXT[3:]).layers == _read(*TEXT).layers
+
+
+def _recorded() -> list[bytes]:
+    """Like what PyTorch and NCCL leave: operators launch kernels, buckets are summed."""
+    return [
+        node(1, "aten::conv2d", duration_us=500, is_cpu_op=True),
+        node(2, "implicit_gemm", duration_us=300, after=(1,), is_cpu_op=False),
+        all_reduce(3, "ncclKernel_AllReduce (of batch statistics)", 64, after=(2,), duration_us=70),
+        node(4, "autograd::engine::evaluate_function: ConvolutionBackward0", duration_us=800, is_cpu_op=True),
+        node(5, "wgrad", duration_us=100, after=(4,), is_cpu_op=False),
+        node(6, "c10d::allreduce_", COMM_COLL_NODE, after=(5,), duration_us=90, is_cpu_op=True),
+        all_reduce(7, "ncclKernel_AllReduce_RING_LL_Sum_float", 400, after=(6,), duration_us=5000),
+        node(8, "broadcast", COMM_COLL_NODE, after=(6,), comm_type=ALL_GATHER, comm_size=4),
+        node(9, "wgrad", duration_us=500, after=(5,), is_cpu_op=False),
+        all_reduce(10, "ncclKernel_AllReduce_RING_LL_Sum_float", 800, after=(9,), duration_us=5000),
+        node(11, "Optimizer.step#SGD.step", duration_us=1000, after=(10,), is_cpu_op=True),
+        all_reduce(12, "ncclKernel_AllReduce (of the loss)", 4, after=(11,)),
+    ]
+
+
+def test_a_recorded_trace_has_buckets_and_kernels() -> None:
+    """The kernels' time counts; without layers' names, forward time is as backward time is (1 to 5)."""
+    workload = _read(*_recorded())
+    assert _seen(workload) == [
+        ("all-reduce-1", 200, 250_000, 500_000),
+        ("all-reduce-0", 100, 50_000, 100_000),
+    ]
+    assert "forward time spread over the layers" in workload.source
+
+
+def test_an_all_reduce_is_ready_when_what_it_waits_for_is() -> None:
+    """Its place in the file says nothing, and nodes without parents in the file are no mistake."""
+    late = [
+        node(1, "fwd", duration_us=10, after=(99, 1)),
+        node(2, "a_backward", duration_us=20, after=(1,)),
+        node(3, "b_backward", duration_us=40, after=(2,)),
+        all_reduce(50, "b", 4, after=(3,)),
+        all_reduce(60, "a", 8, after=(2,)),
+    ]
+    assert [(layer.numel, layer.backward_ns) for layer in _read(*late).layers] == [(1, 40_000), (2, 20_000)]
+
+
+def test_start_times_decide_where_dependencies_do_not() -> None:
+    nodes = [
+        node(1, "b_backward", duration_us=40, start_us=300),
+        node(2, "a_backward", duration_us=20, start_us=200),
+        node(3, "f", duration_us=10, start_us=100),
+        all_reduce(4, "x", 4, after=(2,)),
+        all_reduce(5, "y", 8, after=(1,)),
+    ]
+    workload = _read(*nodes)
+    assert workload.forward_ns == 10_000
+    assert [(layer.numel, layer.backward_ns) for layer in workload.layers] == [(2, 40_000), (1, 20_000)]
+
+
+def test_a_circle_ends() -> None:
+    nodes = [node(1, "backward", after=(2,), duration_us=5), node(2, "x", after=(1,), duration_us=6)]
+    assert _read(*nodes, all_reduce(3, "y", 4, after=(2,))).backward_ns == 11_000
+
+
+def test_without_a_mark_a_third_is_forward() -> None:
+    workload = _read(node(1, "k", duration_us=300), all_reduce(2, "x", 4, after=(1,)))
+    assert (workload.forward_ns, workload.backward_ns) == (100_000, 200_000)
+    assert "a third of the computing is taken as forward" in workload.source
+
+
+def test_the_jsonizers_form() -> None:
+    """MessageToJson's names: 64-bit numbers are strings, enumerations names; objects follow each other."""
+
+    def attribute(name: str, value: int) -> dict[str, Any]:
+        return {"name": name, "int64Val": str(value)}
+
+    objects = [
+        {"version": "0.0.4"},
+        {"id": "1", "name": "f", "type": "COMP_NODE", "durationMicros": "10"},
+        {"id": "2", "name": "f_backward", "type": "COMP_NODE", "dataDeps": ["1"], "durationMicros": "30"},
+        {
+            "id": "3", "name": "sum", "type": "COMM_COLL_NODE", "ctrlDeps": ["2"], "unheardOf": 1,
+            "attr": [attribute("comm_type", 0), attribute("comm_size", 40)],
+        },
+    ]  # fmt: skip
+    text = "".join(json.dumps(entry, indent=2) for entry in objects)
+    assert _seen(from_json(text, name="made", where="made.json")) == [("all-reduce-0", 10, 10_000, 30_000)]
+
+
+def test_the_feeders_json_form() -> None:
+    graph = [
+        {"Id": 1, "Name": "f", "NodeType": 4, "data_deps": [], "runtime": 10, "is_cpu_op": False},
+        {"Id": 2, "Name": "f_backward", "NodeType": 4, "ctrlDeps": [1], "runtime": 30, "is_cpu_op": False},
+        {"Id": 3, "Name": "sum", "NodeType": 7, "data_deps": [2], "comm_type": 0, "comm_size": 40},
+    ]
+    text = json.dumps({"workload_graph": graph})
+    assert _seen(from_json(text, name="made", where="made.json")) == [("all-reduce-0", 10, 10_000, 30_000)]
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (delimited(metadata()), "made.et has no all-reduce with a size .* among its 0 nodes"),
+        (delimited(metadata(), node(1, "x", COMM_COLL_NODE, comm_type=2, comm_size=8)), "has no all-reduce"),
+        (delimited(metadata(), all_reduce(1, "x", 0)), "has no all-reduce"),
+        (delimited(metadata(), *TEXT)[:-1], "made.et: message 7, at byte .* the file ends before"),
+        (delimited(metadata(), *TEXT) + b"\x80", "there is no length of a message"),
+        (delimited(metadata(), b"\x0a\x05abc"), "message 1 is no Node of a Chakra execution trace"),
+        (varint(2**60), "there is no length of a message"),
+    ],
+)
+def test_malformed_bytes(content: bytes, says: str) -> None:
+    with pytest.raises(WorkloadError, match=says):
+        from_binary(content, name="made", where="made.et")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('{"version": "1"} {"id": ', "made.json is no JSON"),
+        ('{"version": "1"} [1]', "an object is expected, not list"),
+        ('{"version": "1"} {"id": "one"}', "object 1 is no Chakra node"),
+        ('{"workload_graph": [{"Id": 1}]}', "entry 0 of workload_graph is no Chakra node"),
+        ('{"workload_graph": [{"Id": 1, "NodeType": 4, "runtime": 1e999}]}', "entry 0 of workload_graph"),
+        ('{"version": "1"} {"id": 1e999}', "object 1 is no Chakra node"),
+        ('{"workload_graph": [{"Id": 1, "NodeType": 7, "comm_type": 0, "comm_size": NaN}]}', "no all-reduce"),
+        ('{"a":' * 100_000, "made.json is no JSON"),
+        ('{"workload_graph": 3}', "workload_graph is no list"),
+        ('{"schema": "1.1.1-chakra.0.0.4", "nodes": []}', "without durations: join it with the profiler's"),
+        ("", "has no all-reduce"),
+    ],
+)
+def test_malformed_json(text: str, says: str) -> None:
+    with pytest.raises(WorkloadError, match=says):
+        from_json(text, name="made", where="made.json")
