@@ -23,8 +23,8 @@ BIN := $(VENV)/bin
 STAMPS := $(VENV)/p4reduce-stamps
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-NATIVE := host_agent/_native.so soft_switch/_engine.so
-NATIVE_SOURCES := $(wildcard host_agent/native/* soft_switch/native/*) setup.py
+NATIVE := host_agent/_native.so p4reduce/workloads/capture/_player.so soft_switch/_engine.so
+NATIVE_SOURCES := $(wildcard host_agent/native/* p4reduce/workloads/capture/native/* soft_switch/native/*) setup.py
 
 # command:package, as Debian and Ubuntu name them
 NEEDED := mnexec:mininet ip:iproute2 tc:iproute2 ethtool:ethtool nsenter:util-linux ping:iputils-ping gcc:gcc g++:g++

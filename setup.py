@@ -25,6 +25,19 @@ HOST_AGENT = Extension(
     extra_link_args=["-pthread"],
 )
 
+# Of the agent it takes packets on the wire: how a frame is written, its ICRC, and a socket's rings.
+_ON_THE_WIRE = [f"host_agent/native/{name}.cpp" for name in ("frame", "icrc", "packet_socket")]
+CAPTURE = "p4reduce/workloads/capture/native"
+FRAME_PLAYER = Extension(
+    "p4reduce.workloads.capture._player",
+    sources=[*sorted(glob(f"{CAPTURE}/*.cpp")), *_ON_THE_WIRE],
+    depends=[*glob(f"{CAPTURE}/*.h"), *glob("host_agent/native/*.h")],
+    include_dirs=["host_agent/native"],
+    language="c++",
+    extra_compile_args=[*COMMON, "-O3"],
+    extra_link_args=["-pthread"],
+)
+
 
 def engine_sources() -> str:
     """What the engine was built from, as `soft_switch.build.engine_sources` has it."""
@@ -59,4 +72,7 @@ class PlatformWheel(bdist_wheel):
         return "py3", "none", super().get_tag()[2]
 
 
-setup(ext_modules=[HOST_AGENT, ENGINE], cmdclass={"build_ext": BuildNative, "bdist_wheel": PlatformWheel})
+setup(
+    ext_modules=[HOST_AGENT, FRAME_PLAYER, ENGINE],
+    cmdclass={"build_ext": BuildNative, "bdist_wheel": PlatformWheel},
+)

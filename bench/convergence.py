@@ -4,10 +4,10 @@
 
 8 workers' data-parallel gradient descent with momentum on handwritten digits, in one process and without a
 network: `bench.convergence_training` says how gradients are summed. Two trainings are plain: the network of
-`p4reduce.workloads.digits`, and a convolutional one in PyTorch; where that is not installed, it is left out. Two are
-made so that what a sum loses matters. From a seed, every way to sum gets the same first parameters, and the
-same samples in the same order. A way is *within the spread* where its mean over all seeds is not farther from
-that of the first way in its training than the standard deviation of that one's seeds.
+`p4reduce.workloads.digits`, and a convolutional one in PyTorch; where that is not installed, it is left out.
+Two are made so that what a sum loses matters. From a seed, every way to sum gets the same first parameters,
+and the same samples in the same order. A way is *within the spread* where its mean over all seeds is not
+farther from that of the first way in its training than the standard deviation of that one's seeds.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ AGENT = (
     "tests/host_agent/transport",
     "tests/host_agent/test_communicator.py",
     "tests/host_agent/test_on_veths.py",
-    "tests/host_agent/test_player.py",
+    "tests/p4reduce/workloads/capture/test_player.py",
 )
 SWITCH = (
     "tests/soft_switch/test_dataplane.py",

@@ -88,7 +88,6 @@ class NativeProgress(ctypes.Structure):
 
 
 _PROTOTYPES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
-    "p4r_abi_version": (c_int, ()),
     "p4r_endpoint_new": (c_void_p, (ctypes.POINTER(NativeConfig), c_char_p, c_size_t)),
     "p4r_endpoint_free": (None, (c_void_p,)),
     "p4r_endpoint_post": (
@@ -141,22 +140,22 @@ _PROTOTYPES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
 @cache
 def library() -> ctypes.CDLL:
     """The native library, loaded once. NativeLibraryError says how to build it."""
+    return loaded(LIBRARY, _PROTOTYPES)
+
+
+def loaded(path: Path, prototypes: dict[str, tuple[Any, tuple[Any, ...]]]) -> ctypes.CDLL:
+    """A library of this interface version, with what its functions return and take. NativeLibraryError."""
     remedy = "build it with 'pip install .' or 'python setup.py build_ext --inplace'"
     try:
-        lib = declare(ctypes.CDLL(str(LIBRARY)), _PROTOTYPES)
+        lib = ctypes.CDLL(str(path))
+        for name, (result, arguments) in prototypes.items():
+            function = getattr(lib, name)
+            function.restype, function.argtypes = result, arguments
+        version = lib.p4r_abi_version()
     except (OSError, AttributeError) as error:
-        raise NativeLibraryError(f"the native library {LIBRARY} does not load ({error}): {remedy}") from error
-    version = lib.p4r_abi_version()
+        raise NativeLibraryError(f"the native library {path} does not load ({error}): {remedy}") from error
     if version != ABI_VERSION:
-        raise NativeLibraryError(f"{LIBRARY} has interface version {version}, not {ABI_VERSION}: {remedy}")
-    return lib
-
-
-def declare(lib: ctypes.CDLL, prototypes: dict[str, tuple[Any, tuple[Any, ...]]]) -> ctypes.CDLL:
-    """Say what the library's functions return and take."""
-    for name, (result, arguments) in prototypes.items():
-        function = getattr(lib, name)
-        function.restype, function.argtypes = result, arguments
+        raise NativeLibraryError(f"{path} has interface version {version}, not {ABI_VERSION}: {remedy}")
     return lib
 
 

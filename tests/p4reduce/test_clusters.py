@@ -177,7 +177,7 @@ def test_modules_in_the_working_directory_are_not_ours(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
-    for module in ("controller", "soft_switch", "simulation", "workloads", "topologies"):
+    for module in ("controller", "soft_switch", "topologies"):
         (tmp_path / f"{module}.py").write_text("raise SystemExit('the wrong module')\n")
     monkeypatch.chdir(tmp_path)
     code = "import sys; sys.path.pop(0); from p4reduce.cli.app import main; main()"

@@ -12,7 +12,7 @@ import pytest
 
 REPOSITORY = Path(__file__).parents[2]
 _IMPORTS = """
-import p4reduce, p4src, p4reduce.workloads.demo, host_agent.transport.native, soft_switch.dataplane, controller.service
+import p4src, p4reduce.workloads.demo, host_agent.transport.native, soft_switch.dataplane, controller.service
 from pathlib import Path
 assert Path(p4reduce.__file__).is_relative_to({environment!r}), p4reduce.__file__
 assert p4src.JSON_PATH.exists() and p4src.P4INFO_PATH.exists()
@@ -66,6 +66,7 @@ def test_what_is_in_the_wheel(wheel: Path) -> None:
         "p4src/p4reduce.p4",
         "p4src/include/headers.p4",
         "host_agent/_native.so",
+        "p4reduce/workloads/capture/_player.so",
         "soft_switch/_engine.so",
         "soft_switch/native/engine.cpp",
         "controller/api/controller.proto",

@@ -46,14 +46,10 @@ _KERNEL_COMMAND_LINE: Final = (
 )
 _PACKAGES: Final = (
     "p4src",
-    "security",
-    "telemetry",
     "soft_switch",
     "controller",
     "host_agent",
-    "simulation",
     "topologies",
-    "workloads",
     "p4reduce",
 )
 _READY: Final = "P4REDUCE-READY"

@@ -11,8 +11,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from host_agent.player import HEADER_BYTES
 from host_agent.wire.headers import ROCE_V2_PORT
+from p4reduce.workloads.capture.player import HEADER_BYTES
 from p4reduce.workloads.capture.reading import Capture, LinkType
 from p4reduce.workloads.errors import WorkloadError
 

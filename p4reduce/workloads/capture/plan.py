@@ -10,9 +10,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from host_agent.player import PACKET
 from p4reduce.workloads.capture.hosts import hosts_for
 from p4reduce.workloads.capture.packets import RocePackets
+from p4reduce.workloads.capture.player import PACKET
 from p4reduce.workloads.errors import WorkloadError
 from p4src import PATH_MTUS
 from topologies.links import LinkShape

@@ -11,10 +11,17 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from host_agent.player import ETHERNET_BYTES, NEVER, FramePlayer, PlayerError, PlayHost, PlayProgress
 from p4reduce.workloads.capture.guard import require_no_jobs_packets
 from p4reduce.workloads.capture.packets import RocePackets, roce_packets
 from p4reduce.workloads.capture.plan import Plan, require_room
+from p4reduce.workloads.capture.player import (
+    ETHERNET_BYTES,
+    NEVER,
+    FramePlayer,
+    PlayerError,
+    PlayHost,
+    PlayProgress,
+)
 from p4reduce.workloads.capture.reading import read
 from p4reduce.workloads.capture.result import CaptureResult, PairResult, Spread
 from p4reduce.workloads.errors import WorkloadError

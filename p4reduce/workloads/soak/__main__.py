@@ -1,4 +1,4 @@
-"""`python -m p4reduce.workloads.soak`: bring a fabric up, and try to get a wrong sum, a hang or a leak out of it."""
+"""`make soak`: bring a fabric up, and try to get a wrong sum, a hang or a leak out of it."""
 
 from __future__ import annotations
 

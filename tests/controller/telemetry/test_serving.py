@@ -123,10 +123,11 @@ def test_no_addresses(text: str, why: str) -> None:
 
 def test_who_is_not_asked_imports_nothing() -> None:
     code = (
-        "import sys; from controller.telemetry.server import MetricsServer; s = MetricsServer('127.0.0.1:0', list);"
+        "import sys; from controller.telemetry.server import MetricsServer\n"
+        "s = MetricsServer('127.0.0.1:0', list);"
         "print([m for m in ('prometheus_client', 'http.server') if m in sys.modules]); s.close()"
     )
-    path = str(Path(__file__).parents[2])
+    path = str(Path(__file__).parents[3])
     done = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,

@@ -67,7 +67,8 @@ def test_a_seed_is_played_alike_every_time() -> None:
 def test_a_seed_is_played_alike_in_every_process() -> None:
     """Whatever order sets of strings have there."""
     code = (
-        "from p4reduce.simulation.faults.playing import run; from p4reduce.simulation.faults.drawing import draw\n"
+        "from p4reduce.simulation.faults.drawing import draw\n"
+        "from p4reduce.simulation.faults.playing import run\n"
         "print([run(draw(seed)).trace for seed in (3, 11, 27, 40)])"
     )
     said = {

@@ -118,7 +118,7 @@ def with_atheris(name: str, runs: int, seed: int) -> None:
     """In this process, until it ends."""
     import atheris
 
-    with atheris.instrument_imports(include=["host_agent", "controller", "workloads", "simulation"]):
+    with atheris.instrument_imports(include=["host_agent", "controller", "p4reduce"]):
         from tests.security.fuzz.targets import TARGETS
     arguments = [f"-runs={runs}", f"-seed={seed}", "-max_len=4096", "-artifact_prefix=/tmp/"]
     atheris.Setup([sys.argv[0], *arguments, os.environ[_INSIDE]], TARGETS[name])

@@ -78,7 +78,7 @@ def test_what_a_machine_is_told(saved: Saved) -> None:
     ):
         assert line in told["network"].splitlines()
     packages = [Path(line) for line in told["packages"].splitlines()]
-    assert {"host_agent", "workloads", "controller"} <= {path.name for path in packages}
+    assert {"host_agent", "p4reduce", "controller"} <= {path.name for path in packages}
     assert all((path / "__init__.py").exists() for path in packages)
     assert told["hosts"].splitlines()[1:] == ["10.0.0.1 h1", "10.0.0.2 h2"]
 

@@ -15,12 +15,12 @@ import pytest
 from rich.console import Console
 
 from controller.api import controller_pb2 as pb
-from host_agent.player import FramePlayer, PlayerError, PlayHost, frame_of
 from p4reduce.oracle.placement import is_whole
 from p4reduce.workloads.capture import capture_tables, guard, play
 from p4reduce.workloads.capture.guard import require_no_jobs_packets
 from p4reduce.workloads.capture.packets import RocePackets, roce_packets
 from p4reduce.workloads.capture.plan import Plan, require_room
+from p4reduce.workloads.capture.player import FramePlayer, PlayerError, PlayHost, frame_of
 from p4reduce.workloads.capture.reading import read
 from p4reduce.workloads.capture.result import CaptureResult, PairResult, Spread
 from p4reduce.workloads.errors import WorkloadError

@@ -61,7 +61,7 @@ def test_names_of_types_are_what_people_type() -> None:
 
 def test_nothing_here_needs_a_cluster_or_torch() -> None:
     """Workloads are read where the command runs, and in the worker: neither has to have PyTorch."""
-    allowed = {"workloads", "google"}
+    allowed = {"p4reduce", "google"}
     standard = {
         "__future__", "bisect", "collections", "csv", "dataclasses", "enum", "gzip", "heapq", "itertools",
         "json", "math", "pathlib", "re", "typing", "zlib",

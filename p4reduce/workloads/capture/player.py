@@ -1,6 +1,6 @@
 """The native frame player through ctypes: captured packets, sent again on the interfaces of several hosts.
 
-Its structures are as `host_agent/native/p4r_player.h` lays them out.
+Its structures are as `native/p4r_player.h` lays them out.
 """
 
 from __future__ import annotations
@@ -11,19 +11,21 @@ from ctypes import c_char, c_char_p, c_int, c_int64, c_size_t, c_uint8, c_uint32
 from dataclasses import dataclass, fields
 from functools import cache
 from ipaddress import IPv4Address
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from host_agent.errors import CommunicatorError
-from host_agent.transport.native import ERROR_BYTES, declare, library
+from host_agent.transport.native import ERROR_BYTES, loaded
 from host_agent.wire.headers import parse_mac
 
 NEVER: Final = -1  # the time of what was not sent, or has not come
 HEADER_BYTES: Final = 40  # IPv4, UDP, BTH: what must be there of a packet
 ETHERNET_BYTES: Final = 14
 _MAX_PACKET: Final = 65535
+_LIBRARY: Final = Path(__file__).parent / "_player.so"
 
 # One packet: when (ns after the start), where its IPv4 header is in the data, how much of it is there (what
 # is missing is sent as zeros), its bytes from the IPv4 header to the ICRC, and the numbers of its hosts.
@@ -198,4 +200,4 @@ def _native_hosts(hosts: Sequence[PlayHost]) -> ctypes.Array[_NativeHost]:
 
 @cache
 def _library() -> ctypes.CDLL:
-    return declare(library(), _PROTOTYPES)
+    return loaded(_LIBRARY, _PROTOTYPES)

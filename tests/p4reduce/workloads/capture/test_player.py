@@ -14,9 +14,9 @@ from ipaddress import IPv4Address
 import numpy as np
 import pytest
 
-from host_agent.player import NEVER, PACKET, FramePlayer, PlayerError, PlayHost
 from host_agent.wire.headers import Bth, Ethernet, IPv4, Opcode, RocePacket, Udp
 from p4reduce.oracle.placement import is_whole
+from p4reduce.workloads.capture.player import NEVER, PACKET, FramePlayer, PlayerError, PlayHost
 
 pytestmark = [
     pytest.mark.emulation,

@@ -6,6 +6,8 @@
 #include "p4r_player.h"
 #include "played_frame.h"
 
+int p4r_abi_version(void) { return P4R_ABI_VERSION; }
+
 struct p4r_player {
     explicit p4r_player(const p4r::FramePlayer::Input &input) : machine(input) {}
     p4r::FramePlayer machine;
