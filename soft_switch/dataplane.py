@@ -157,6 +157,12 @@ class DataPlane:
     ) -> None:
         self.close()
 
+    def spare(self) -> DataPlane:
+        """One to try a program on: it has no ports, but sees the links of this one's."""
+        made = DataPlane(cpu_port=self._cpu_port)
+        made._interfaces = self._interfaces
+        return made
+
     @property
     def _native(self) -> ctypes.CDLL:
         return self._lazy_engine.library

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 
 from finsy.proto import p4r
 
+from soft_switch.dataplane import DataPlane
 from soft_switch.description import Match, MeterConfig
 from soft_switch.server.action_profiles import ActionProfiles, Choice
 from soft_switch.server.actions import format_action, parse_action
-from soft_switch.server.backend import ForwardingBackend
 from soft_switch.server.errors import (
     P4RuntimeError,
     already_exists,
@@ -68,20 +68,20 @@ class TableState:
 
 
 class Tables:
-    """Writes and reads `TableEntry` on one backend. `clock` gives nanoseconds and never goes back."""
+    """Writes and reads `TableEntry` on one data plane. `clock` gives nanoseconds and never goes back."""
 
     def __init__(
         self,
         schema: Schema,
         program: ProgramTables,
-        backend: ForwardingBackend,
+        plane: DataPlane,
         clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self._schema = schema
-        self._backend = backend
+        self._plane = plane
         self._clock = clock
-        self.idle: IdleTimeouts[tuple[int, Key]] = IdleTimeouts(backend)
-        self.profiles = ActionProfiles(schema, backend, clock)
+        self.idle: IdleTimeouts[tuple[int, Key]] = IdleTimeouts(plane)
+        self.profiles = ActionProfiles(schema, plane, clock)
         self._states: dict[int, TableState] = {}
         for table in schema.tables.values():
             default = program.defaults.get(table.id)
@@ -181,7 +181,7 @@ class Tables:
             handle, call, metadata=message.metadata, controller_metadata=message.controller_metadata
         )
         if meter is not None:
-            self._backend.direct_meter_write(table.name, handle, meter)
+            self._plane.direct_meter_write(table.name, handle, meter)
         self._write_resources(table, key, entry, message)
 
     def _modify(self, state: TableState, message: p4r.TableEntry) -> None:
@@ -205,7 +205,7 @@ class Tables:
         entry.metadata = message.metadata
         entry.controller_metadata = message.controller_metadata
         if table.direct_meter:
-            self._backend.direct_meter_write(table.name, entry.handle, meter)
+            self._plane.direct_meter_write(table.name, entry.handle, meter)
         self._write_resources(table, key, entry, message)
 
     def _delete(self, state: TableState, message: p4r.TableEntry) -> None:
@@ -214,7 +214,7 @@ class Tables:
             raise denied(f"table {table.name} is constant: its entries are part of the program")
         key = _key(table, message)
         entry = _find(state, key)
-        self._backend.delete(table.name, entry.handle)
+        self._plane.delete(table.name, entry.handle)
         del state.entries[key]
         self.idle.drop((table.id, key))
         if not isinstance(entry.call, ActionCall):
@@ -225,10 +225,10 @@ class Tables:
         match, priority = key
         if isinstance(call, ActionCall):
             name = self._action(call).name
-            return self._backend.insert(table.name, match, priority=priority, action=name, params=call.params)
+            return self._plane.insert(table.name, match, priority=priority, action=name, params=call.params)
         target = self.profiles.acquire(table, call)
         try:
-            return self._backend.insert(table.name, match, priority=priority, target=target)
+            return self._plane.insert(table.name, match, priority=priority, target=target)
         except Exception:
             self.profiles.release(table, call)
             raise
@@ -238,10 +238,10 @@ class Tables:
         before, entry.call = entry.call, call
         if isinstance(call, ActionCall):
             name = self._action(call).name
-            self._backend.modify(table.name, entry.handle, action=name, params=call.params)
+            self._plane.modify(table.name, entry.handle, action=name, params=call.params)
             return
         target = self.profiles.acquire(table, call)
-        self._backend.modify(table.name, entry.handle, target=target)
+        self._plane.modify(table.name, entry.handle, target=target)
         if not isinstance(before, ActionCall):
             self.profiles.release(table, before)
 
@@ -262,11 +262,11 @@ class Tables:
                 f"table {table.name}: direct resources belong to entries, not to the default entry"
             )
         if not message.HasField("action"):
-            self._backend.set_default(table.name, None)
+            self._plane.set_default(table.name, None)
             state.default = DefaultEntry(state.program_default)
             return
         call = self._parse_action(table, message.action, default=True)
-        self._backend.set_default(table.name, self._action(call).name, call.params)
+        self._plane.set_default(table.name, self._action(call).name, call.params)
         state.default = DefaultEntry(call, message.metadata, message.controller_metadata)
 
     # Actions and direct resources
@@ -313,7 +313,7 @@ class Tables:
         """Counter and timeout of an entry that has just been written."""
         if message.HasField("counter_data"):
             data = message.counter_data
-            self._backend.direct_counter_write(table.name, entry.handle, data.packet_count, data.byte_count)
+            self._plane.direct_counter_write(table.name, entry.handle, data.packet_count, data.byte_count)
         if message.idle_timeout_ns or entry.idle_timeout_ns:
             entry.idle_timeout_ns = message.idle_timeout_ns
             self.idle.watch((table.id, key), table.name, entry.handle, entry.idle_timeout_ns, self._clock())
@@ -332,16 +332,16 @@ class Tables:
             is_const=entry.is_const,
         )
         if request.HasField("counter_data") and table.direct_counter:
-            packets, bytes_ = self._backend.direct_counter_read(table.name, entry.handle)
+            packets, bytes_ = self._plane.direct_counter_read(table.name, entry.handle)
             message.counter_data.CopyFrom(counter_data(packets, bytes_))
         if request.HasField("meter_counter_data"):
             raise unimplemented(COUNTERS_TEXT)
         if request.HasField("meter_config") and table.direct_meter:
-            config = self._backend.direct_meter_read(table.name, entry.handle)
+            config = self._plane.direct_meter_read(table.name, entry.handle)
             if config is not None:
                 message.meter_config.CopyFrom(format_config(config))
         if request.HasField("time_since_last_hit") and table.idle_timeout:
-            message.time_since_last_hit.elapsed_ns = self._backend.idle_ns(table.name, entry.handle)
+            message.time_since_last_hit.elapsed_ns = self._plane.idle_ns(table.name, entry.handle)
         return message
 
     def _format_default(self, state: TableState, request: p4r.TableEntry) -> p4r.TableEntry:
@@ -367,9 +367,9 @@ class Tables:
 class DirectCounters:
     """Writes and reads `DirectCounterEntry`: the counters that hang on table entries."""
 
-    def __init__(self, tables: Tables, backend: ForwardingBackend) -> None:
+    def __init__(self, tables: Tables, plane: DataPlane) -> None:
         self._tables = tables
-        self._backend = backend
+        self._plane = plane
 
     def write(self, operation: Operation, message: p4r.DirectCounterEntry) -> None:
         """Set one counter. Only MODIFY exists; without data nothing changes."""
@@ -382,7 +382,7 @@ class DirectCounters:
         entry = find_entry(state, message.table_entry)
         if message.HasField("data"):
             check_counter_data(message.data)
-            self._backend.direct_counter_write(
+            self._plane.direct_counter_write(
                 state.table.name, entry.handle, message.data.packet_count, message.data.byte_count
             )
 
@@ -397,7 +397,7 @@ class DirectCounters:
             if selector.match and not selected:
                 raise missing_entry(state.table)
             for (match, priority), entry in selected:
-                packets, bytes_ = self._backend.direct_counter_read(state.table.name, entry.handle)
+                packets, bytes_ = self._plane.direct_counter_read(state.table.name, entry.handle)
                 yield p4r.Entity(
                     direct_counter_entry=p4r.DirectCounterEntry(
                         table_entry=p4r.TableEntry(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,11 @@ from google.protobuf.message import Message
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from soft_switch.dataplane import DataPlane
 from soft_switch.server.arbitration import Arbiter
 from soft_switch.server.device import _write_or_roll_back
 from soft_switch.server.errors import P4RuntimeError
 from soft_switch.server.reconcile import carry_over
-from soft_switch.server.shadow import Shadow
 from soft_switch.server.state import ForwardingState, PipelineConfig, parse_config
 
 HERE = Path(__file__).parent
@@ -199,9 +200,19 @@ def refusal(request: Callable[[], object]) -> grpc.StatusCode | None:
     return None
 
 
-def fresh(program: str) -> ForwardingState:
+class Plane(DataPlane):
+    """One on which all ports are there."""
+
+    def port_is_up(self, port: int) -> bool | None:
+        return True
+
+
+@contextmanager
+def fresh(program: str) -> Iterator[ForwardingState]:
     config = pipeline(program)
-    return ForwardingState(config, Shadow(config.schema, config.program))
+    with Plane() as plane:
+        plane.load(config.device_config)
+        yield ForwardingState(config, plane)
 
 
 def everything(state: ForwardingState) -> list[str]:
@@ -221,17 +232,17 @@ def everything(state: ForwardingState) -> list[str]:
 @given(data=st.data())
 def test_any_batch(program: str, data: st.DataObject) -> None:
     """What is refused has a reason that is the request's; what a refused batch did is undone."""
-    state = fresh(program)
-    for _ in range(3):
-        before = everything(state)
-        batch = data.draw(st.lists(updates(program), min_size=1, max_size=6))
-        results = _write_or_roll_back(state, batch, None)
-        for error in results:
-            assert error is None or error.code not in DEFECTS
-        if any(results):
-            assert sorted(everything(state)) == sorted(before)
-    request = data.draw(entities(program))
-    assert refusal(lambda: state.read(request)) not in DEFECTS
+    with fresh(program) as state:
+        for _ in range(3):
+            before = everything(state)
+            batch = data.draw(st.lists(updates(program), min_size=1, max_size=6))
+            results = _write_or_roll_back(state, batch, None)
+            for error in results:
+                assert error is None or error.code not in DEFECTS
+            if any(results):
+                assert sorted(everything(state)) == sorted(before)
+        request = data.draw(entities(program))
+        assert refusal(lambda: state.read(request)) not in DEFECTS
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
@@ -239,13 +250,12 @@ def test_any_batch(program: str, data: st.DataObject) -> None:
 @given(data=st.data())
 def test_any_state_is_carried_over(program: str, data: st.DataObject) -> None:
     """RECONCILE_AND_COMMIT: what a state consists of makes the same state of a fresh one."""
-    state = fresh(program)
-    for update in data.draw(st.lists(updates(program), max_size=12)):
-        refusal(lambda: state.write(update))  # noqa: B023  (called at once)
-    other = fresh(program)
-    for update in carry_over(state, pipeline(program)):
-        other.write(update)
-    assert sorted(everything(other)) == sorted(everything(state))
+    with fresh(program) as state, fresh(program) as other:
+        for update in data.draw(st.lists(updates(program), max_size=12)):
+            refusal(lambda: state.write(update))  # noqa: B023  (called at once)
+        for update in carry_over(state, pipeline(program)):
+            other.write(update)
+        assert sorted(everything(other)) == sorted(everything(state))
 
 
 @settings(max_examples=50, suppress_health_check=list(HealthCheck), deadline=None)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from finsy.proto import U128, p4d, p4i, p4r, rpc_code
+from finsy.proto import U128, p4d, p4r, rpc_code
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from soft_switch.dataplane import DataPlane
 from soft_switch.server.arbitration import Arbiter
 from soft_switch.server.errors import P4RuntimeError
-from soft_switch.server.shadow import Shadow
-from soft_switch.server.state import ForwardingState, PipelineConfig, parse_config
+from soft_switch.server.state import ForwardingState, parse_config
 
 pytestmark = pytest.mark.slow
 
@@ -221,10 +223,13 @@ updates = st.lists(st.builds(p4r.Update, type=types, entity=good | bad), min_siz
 good_updates = st.lists(st.builds(p4r.Update, type=types, entity=good), min_size=3, max_size=20)
 
 
-def fresh(p4info: p4i.P4Info, device_config: bytes) -> tuple[PipelineConfig, ForwardingState]:
-    """The test program on a backend without packets."""
-    config = parse_config(p4r.ForwardingPipelineConfig(p4info=p4info, p4_device_config=device_config))
-    return config, ForwardingState(config, Shadow(config.schema, config.program))
+@contextmanager
+def fresh(message: p4r.ForwardingPipelineConfig) -> Iterator[ForwardingState]:
+    """The test program."""
+    config = parse_config(message)
+    with DataPlane() as plane:
+        plane.load(config.device_config)
+        yield ForwardingState(config, plane)
 
 
 def everything(state: ForwardingState) -> list[p4r.Entity]:
@@ -247,18 +252,18 @@ def test_any_updates(config: p4r.ForwardingPipelineConfig) -> None:
     @settings(deadline=None, max_examples=100)
     @given(updates)
     def check(batch: list[p4r.Update]) -> None:
-        _, state = fresh(config.p4info, config.p4_device_config)
-        for update in batch:
-            before = everything(state)
-            try:
-                state.write(update)
-            except P4RuntimeError as refused:
-                error = refused
-            else:
-                continue
-            assert error.number not in (rpc_code.OK, rpc_code.INTERNAL, rpc_code.UNKNOWN)
-            assert len(error.message) > 10
-            assert everything(state) == before
+        with fresh(config) as state:
+            for update in batch:
+                before = everything(state)
+                try:
+                    state.write(update)
+                except P4RuntimeError as refused:
+                    error = refused
+                else:
+                    continue
+                assert error.number not in (rpc_code.OK, rpc_code.INTERNAL, rpc_code.UNKNOWN)
+                assert len(error.message) > 10
+                assert everything(state) == before
 
     check()
 
@@ -269,29 +274,28 @@ def test_what_is_read_can_be_written_back(config: p4r.ForwardingPipelineConfig) 
     @settings(deadline=None, max_examples=100)
     @given(good_updates)
     def check(batch: list[p4r.Update]) -> None:
-        _, state = fresh(config.p4info, config.p4_device_config)
-        for update in batch:
-            try:
-                state.write(update)
-            except P4RuntimeError:
-                continue
-        _, copy = fresh(config.p4info, config.p4_device_config)
-        initial = {entity.SerializeToString() for entity in everything(copy)}
-        for entity in everything(state):
-            kind = entity.WhichOneof("entity")
-            if entity.SerializeToString() in initial or entity.table_entry.is_const:
-                continue
-            insert = kind in ("table_entry", "packet_replication_engine_entry")
-            insert = insert and not entity.table_entry.is_default_action
-            operation = p4r.Update.INSERT if insert else p4r.Update.MODIFY
-            try:
-                copy.write(p4r.Update(type=operation, entity=entity))
-            except P4RuntimeError as error:  # an initial entry of the program that was modified
-                assert error.number == rpc_code.ALREADY_EXISTS  # noqa: PT017
-                copy.write(p4r.Update(type=p4r.Update.MODIFY, entity=entity))
-        kept = [entity.SerializeToString() for entity in everything(state)]
-        answers = [entity.SerializeToString() for entity in everything(copy)]
-        deleted = initial - set(kept)  # initial entries deleted in the original are still in the copy
-        assert sorted(kept) == sorted(answer for answer in answers if answer not in deleted)
+        with fresh(config) as state, fresh(config) as copy:
+            for update in batch:
+                try:
+                    state.write(update)
+                except P4RuntimeError:
+                    continue
+            initial = {entity.SerializeToString() for entity in everything(copy)}
+            for entity in everything(state):
+                kind = entity.WhichOneof("entity")
+                if entity.SerializeToString() in initial or entity.table_entry.is_const:
+                    continue
+                insert = kind in ("table_entry", "packet_replication_engine_entry")
+                insert = insert and not entity.table_entry.is_default_action
+                operation = p4r.Update.INSERT if insert else p4r.Update.MODIFY
+                try:
+                    copy.write(p4r.Update(type=operation, entity=entity))
+                except P4RuntimeError as error:  # an initial entry of the program that was modified
+                    assert error.number == rpc_code.ALREADY_EXISTS  # noqa: PT017
+                    copy.write(p4r.Update(type=p4r.Update.MODIFY, entity=entity))
+            kept = [entity.SerializeToString() for entity in everything(state)]
+            answers = [entity.SerializeToString() for entity in everything(copy)]
+            deleted = initial - set(kept)  # initial entries deleted in the original are still in the copy
+            assert sorted(kept) == sorted(answer for answer in answers if answer not in deleted)
 
     check()
