@@ -21,7 +21,7 @@ from typing import Union
 from finsy.proto import p4r
 
 from soft_switch.dataplane import DataPlane
-from soft_switch.description import Group, Member, Target
+from soft_switch.description import ActionCall, Group, Member, Target
 from soft_switch.server.actions import format_action, parse_action
 from soft_switch.server.errors import already_exists, exhausted, invalid, not_found, unimplemented
 from soft_switch.server.group_rules import (
@@ -33,7 +33,6 @@ from soft_switch.server.group_rules import (
     mixed,
     watched_port,
 )
-from soft_switch.server.program import ActionCall
 from soft_switch.server.schema import ActionProfile, Schema, Table, lookup_error
 
 
@@ -235,9 +234,8 @@ class ActionProfiles:
         state = self.state(message.action_profile_id)
         member = self._member(state, message.member_id)
         call = self._parse_member_action(state.profile, message)
-        action = self._schema.actions[call.action_id].name
         for handle in member.handles:
-            self._plane.profile_member_modify(state.profile.name, handle, action, call.params)
+            self._plane.profile_member_modify(state.profile.name, handle, call.action, call.params)
         member.call = call
 
     def delete_member(self, message: p4r.ActionProfileMember) -> None:
@@ -258,8 +256,7 @@ class ActionProfiles:
         return parse_action(self._schema, f"action profile {profile.name}", profile.actions, message.action)
 
     def _insert_member(self, profile: str, call: ActionCall) -> int:
-        action = self._schema.actions[call.action_id]
-        return self._plane.profile_member_insert(profile, action.name, call.params)
+        return self._plane.profile_member_insert(profile, call.action, call.params)
 
     # Groups
 

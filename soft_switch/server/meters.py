@@ -17,7 +17,7 @@ from soft_switch.server.keys import format_key
 from soft_switch.server.meter_config import COUNTERS_TEXT, format_config, parse_config
 from soft_switch.server.operation import Operation
 from soft_switch.server.schema import Meter, Schema, lookup_error
-from soft_switch.server.tables import Tables, find_entry, matching, missing_entry
+from soft_switch.server.tables import Tables, find_entry, missing_entry
 
 
 class Meters:
@@ -90,7 +90,7 @@ class DirectMeters:
             if not selector.table_id and not state.table.direct_meter:
                 continue
             self._meter(p4r.TableEntry(table_id=state.table.id, is_default_action=selector.is_default_action))
-            selected = list(matching(state, selector))
+            selected = list(self._tables.matching(state, selector))
             if selector.match and not selected:
                 raise missing_entry(state.table)
             for (match, priority), entry in selected:

@@ -19,8 +19,8 @@ from soft_switch.server.errors import P4RuntimeError, invalid
 from soft_switch.server.meters import DirectMeters, Meters
 from soft_switch.server.operation import Operation
 from soft_switch.server.profile_entries import Groups, Members
-from soft_switch.server.program import ProgramTables, read_program
-from soft_switch.server.refused import REFUSED, Refused
+from soft_switch.server.program import add_program
+from soft_switch.server.refused import Externs
 from soft_switch.server.replication import Replication
 from soft_switch.server.rollback import inverse, query
 from soft_switch.server.schema import Schema, parse_p4info
@@ -46,7 +46,6 @@ class PipelineConfig:
     message: p4r.ForwardingPipelineConfig
     device_config: bytes  # the BMv2 JSON
     schema: Schema
-    program: ProgramTables
 
 
 def parse_config(message: p4r.ForwardingPipelineConfig) -> PipelineConfig:
@@ -57,10 +56,10 @@ def parse_config(message: p4r.ForwardingPipelineConfig) -> PipelineConfig:
         raise invalid("the forwarding pipeline config has no p4_device_config: it is p4c's BMv2 JSON")
     schema = parse_p4info(message.p4info)
     device_config = unwrap(message.p4_device_config)
-    program, schema = read_program(device_config, schema)
+    schema = add_program(schema, device_config)
     kept = p4r.ForwardingPipelineConfig()
     kept.CopyFrom(message)
-    return PipelineConfig(kept, device_config, schema, program)
+    return PipelineConfig(kept, device_config, schema)
 
 
 class EntityHandler(Protocol):
@@ -77,8 +76,8 @@ class ForwardingState:
     def __init__(self, config: PipelineConfig, plane: DataPlane) -> None:
         self.config = config
         self.digests = Digests(config.schema)
-        self.tables = Tables(config.schema, config.program, plane)
-        self.replication = Replication(config.program.port_width, plane)
+        self.tables = Tables(config.schema, plane)
+        self.replication = Replication(config.schema.port_width, plane)
         self._handlers: dict[str, EntityHandler] = {
             "table_entry": self.tables,
             "action_profile_member": Members(self.tables.profiles),
@@ -91,7 +90,7 @@ class ForwardingState:
             "value_set_entry": ValueSets(config.schema, plane),
             "digest_entry": self.digests,
             "packet_replication_engine_entry": self.replication,
-            **{entity: Refused(entity) for entity in REFUSED},
+            "extern_entry": Externs(),
         }
 
     def write(self, update: p4r.Update) -> None:

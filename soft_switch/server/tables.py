@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from finsy.proto import p4r
 
 from soft_switch.dataplane import DataPlane
-from soft_switch.description import Match, MeterConfig
+from soft_switch.description import ActionCall, Match, MeterConfig
 from soft_switch.server.action_profiles import ActionProfiles, Choice
 from soft_switch.server.actions import format_action, parse_action
 from soft_switch.server.errors import (
@@ -29,8 +29,7 @@ from soft_switch.server.idle import IdleTimeouts
 from soft_switch.server.keys import check_priority, format_key, parse_key
 from soft_switch.server.meter_config import COUNTERS_TEXT, format_config, parse_config
 from soft_switch.server.operation import Operation
-from soft_switch.server.program import ActionCall, ProgramTables
-from soft_switch.server.schema import Action, Schema, Table, lookup_error
+from soft_switch.server.schema import Schema, Table, lookup_error
 
 Key = tuple[tuple[Match, ...], int]  # match values and priority: what tells two entries of a table apart
 
@@ -61,8 +60,6 @@ class TableState:
     """One table, its entries and its default entry as they are now."""
 
     table: Table
-    size: int
-    program_default: ActionCall | None
     default: DefaultEntry
     entries: dict[Key, Entry] = field(default_factory=dict)
 
@@ -73,7 +70,6 @@ class Tables:
     def __init__(
         self,
         schema: Schema,
-        program: ProgramTables,
         plane: DataPlane,
         clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
@@ -84,10 +80,9 @@ class Tables:
         self.profiles = ActionProfiles(schema, plane, clock)
         self._states: dict[int, TableState] = {}
         for table in schema.tables.values():
-            default = program.defaults.get(table.id)
-            state = TableState(table, program.sizes[table.id], default, DefaultEntry(default))
+            state = TableState(table, DefaultEntry(table.default))
             # The data plane gives the program's own entries the handles 0, 1, ... in the order of the JSON.
-            for handle, entry in enumerate(program.entries.get(table.id, ())):
+            for handle, entry in enumerate(table.entries):
                 state.entries[entry.match, entry.priority] = Entry(handle, entry.call, table.is_const)
             self._states[table.id] = state
 
@@ -115,7 +110,7 @@ class Tables:
             if request.is_default_action:
                 yield p4r.Entity(table_entry=self._format_default(state, request))
                 continue
-            for key, entry in matching(state, request):
+            for key, entry in self.matching(state, request):
                 yield p4r.Entity(table_entry=self._format(state.table, key, entry, request))
 
     def expired(self) -> list[p4r.TableEntry]:
@@ -143,6 +138,30 @@ class Tables:
         if request.match:
             raise invalid("a read with match fields needs a table id: field ids mean nothing without a table")
         return list(self._states.values())
+
+    def matching(self, state: TableState, request: p4r.TableEntry) -> Iterator[tuple[Key, Entry]]:
+        """The entries that pass every filter set in a read request."""
+        table = state.table
+        wanted = parse_key(table, request.match) if request.match else None
+        if wanted is not None and (request.priority or not table.needs_priority):
+            key = (wanted, request.priority)
+            candidates = [(key, state.entries[key])] if key in state.entries else []
+        else:
+            candidates = list(state.entries.items())
+        if request.HasField("action") and request.action.WhichOneof("type") != "action":
+            raise invalid(f"table {table.name}: a read can select entries by action id only")
+        action_id = request.action.action.action_id
+        action = self._schema.actions.get(action_id)
+        for key, entry in candidates:
+            runs = isinstance(entry.call, ActionCall) and action and entry.call.action == action.name
+            if (
+                (wanted is None or key[0] == wanted)
+                and request.priority in (0, key[1])
+                and (action_id == 0 or runs)
+                and request.controller_metadata in (0, entry.controller_metadata)
+                and request.metadata in (b"", entry.metadata)
+            ):
+                yield key, entry
 
     def key_message(self, table: Table, key: Key) -> p4r.Entity:
         """An entity that names an entry, and nothing more."""
@@ -174,8 +193,8 @@ class Tables:
         meter = self._check_resources(table, message)
         if key in state.entries:
             raise already_exists(f"table {table.name} has this entry already: use MODIFY to change it")
-        if len(state.entries) >= state.size:
-            raise exhausted(f"table {table.name} is full: it holds {state.size} entries")
+        if len(state.entries) >= table.size:
+            raise exhausted(f"table {table.name} is full: it holds {table.size} entries")
         handle = self._place(table, key, call)
         entry = state.entries[key] = Entry(
             handle, call, metadata=message.metadata, controller_metadata=message.controller_metadata
@@ -224,8 +243,8 @@ class Tables:
         """Put a new entry into the data plane; its handle."""
         match, priority = key
         if isinstance(call, ActionCall):
-            name = self._action(call).name
-            return self._plane.insert(table.name, match, priority=priority, action=name, params=call.params)
+            name, params = call.action, call.params
+            return self._plane.insert(table.name, match, priority=priority, action=name, params=params)
         target = self.profiles.acquire(table, call)
         try:
             return self._plane.insert(table.name, match, priority=priority, target=target)
@@ -237,8 +256,7 @@ class Tables:
         """Give an entry another action, or something else to refer to."""
         before, entry.call = entry.call, call
         if isinstance(call, ActionCall):
-            name = self._action(call).name
-            self._plane.modify(table.name, entry.handle, action=name, params=call.params)
+            self._plane.modify(table.name, entry.handle, action=call.action, params=call.params)
             return
         target = self.profiles.acquire(table, call)
         self._plane.modify(table.name, entry.handle, target=target)
@@ -263,10 +281,10 @@ class Tables:
             )
         if not message.HasField("action"):
             self._plane.set_default(table.name, None)
-            state.default = DefaultEntry(state.program_default)
+            state.default = DefaultEntry(table.default)
             return
         call = self._parse_action(table, message.action, default=True)
-        self._plane.set_default(table.name, self._action(call).name, call.params)
+        self._plane.set_default(table.name, call.action, call.params)
         state.default = DefaultEntry(call, message.metadata, message.controller_metadata)
 
     # Actions and direct resources
@@ -282,9 +300,6 @@ class Tables:
             raise invalid(f"table {table.name} takes a direct action, the request gives {kind or 'none'}")
         what = f"table {table.name}"
         return parse_action(self._schema, what, table.actions, message.action, default=default)
-
-    def _action(self, call: ActionCall) -> Action:
-        return self._schema.actions[call.action_id]
 
     def _check_resources(
         self, table: Table, message: p4r.TableEntry, *, default: bool = False
@@ -393,7 +408,7 @@ class DirectCounters:
             if not selector.table_id and not state.table.direct_counter:
                 continue
             _check_direct_counter(state.table, selector)
-            selected = list(matching(state, selector))
+            selected = list(self._tables.matching(state, selector))
             if selector.match and not selected:
                 raise missing_entry(state.table)
             for (match, priority), entry in selected:
@@ -418,29 +433,6 @@ def check_counter_data(data: p4r.CounterData) -> None:
     """Refuse negative counts."""
     if data.packet_count < 0 or data.byte_count < 0:
         raise invalid(f"a counter cannot be negative: {data.packet_count} packets, {data.byte_count} bytes")
-
-
-def matching(state: TableState, request: p4r.TableEntry) -> Iterator[tuple[Key, Entry]]:
-    """The entries that pass every filter set in a read request."""
-    table = state.table
-    wanted = parse_key(table, request.match) if request.match else None
-    if wanted is not None and (request.priority or not table.needs_priority):
-        key = (wanted, request.priority)
-        candidates = [(key, state.entries[key])] if key in state.entries else []
-    else:
-        candidates = list(state.entries.items())
-    if request.HasField("action") and request.action.WhichOneof("type") != "action":
-        raise invalid(f"table {table.name}: a read can select entries by action id only")
-    action_id = request.action.action.action_id
-    for key, entry in candidates:
-        if (
-            (wanted is None or key[0] == wanted)
-            and request.priority in (0, key[1])
-            and (action_id == 0 or (isinstance(entry.call, ActionCall) and entry.call.action_id == action_id))
-            and request.controller_metadata in (0, entry.controller_metadata)
-            and request.metadata in (b"", entry.metadata)
-        ):
-            yield key, entry
 
 
 def _key(table: Table, message: p4r.TableEntry) -> Key:

@@ -11,11 +11,11 @@ import grpc
 from finsy.proto import p4r
 
 from soft_switch.dataplane import DataPlane
-from soft_switch.description import Match
+from soft_switch.description import Match, ValueSetInfo
 from soft_switch.server.errors import P4RuntimeError, already_exists, invalid
 from soft_switch.server.keys import format_fields, parse_fields
 from soft_switch.server.operation import Operation
-from soft_switch.server.schema import Schema, ValueSet, lookup_error
+from soft_switch.server.schema import Schema, lookup_error
 
 
 class ValueSets:
@@ -56,7 +56,7 @@ class ValueSets:
                 entry.members.add(match=format_fields(values.fields, member))
             yield p4r.Entity(value_set_entry=entry)
 
-    def _value_set(self, number: int) -> ValueSet:
+    def _value_set(self, number: int) -> ValueSetInfo:
         values = self._schema.value_sets.get(number)
         if values is None:
             raise lookup_error("value set", number, self._schema)

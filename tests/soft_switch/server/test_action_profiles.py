@@ -395,6 +395,7 @@ def test_a_saved_pipeline_takes_profiles_too(controller: Controller, plane: Plan
     write(controller, "INSERT", member(1, 10), member(2, 20), group(1, (1, 1), (2, 1)))
     write(controller, "INSERT", entry(action_profile_group_id=1))
     write(controller, "INSERT", entry("by_crc16", action_profile_action_set=one_shot((call("one", 3), 2))))
+    assert why(controller, "INSERT", group(2, (1, 1, 9))).endswith("its watch port 9 is not there")
     assert values(plane, 2) == [0, 0]
     controller.set_config("COMMIT")
     assert values(plane, 2) == [10, 20]

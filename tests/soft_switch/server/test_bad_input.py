@@ -127,14 +127,14 @@ def sound_entries(draw: Any, program: str) -> p4r.TableEntry:
     for field in table.fields:
         match = entry.match.add(field_id=field.id)
         value = draw(digit)
-        if field.kind.value == "lpm":
+        if field.kind == "lpm":
             match.lpm.value, match.lpm.prefix_len = value, field.width
-        elif field.kind.value == "ternary":
+        elif field.kind == "ternary":
             match.ternary.value, match.ternary.mask = value, value
-        elif field.kind.value == "range":
+        elif field.kind == "range":
             match.range.low, match.range.high = value, b"\3"
         else:
-            getattr(match, field.kind.value).value = value
+            getattr(match, field.kind).value = value
     if table.needs_priority:
         entry.priority = draw(st.integers(1, 3))
     if table.indirect:
