@@ -10,7 +10,7 @@ from typing import Any
 
 import grpc
 import pytest
-from finsy.proto import p4i, p4r
+from finsy.proto import p4d, p4i, p4r
 from google.protobuf import text_format
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
@@ -170,6 +170,17 @@ def sound_entities(draw: Any, program: str) -> p4r.Entity:
         p4r.Entity(digest_entry=p4r.DigestEntry(digest_id=digest, config={"max_list_size": number}))
         for digest in schema.digests
     ]
+    cell = p4r.Index(index=number - 1)
+    counts = p4r.CounterData(packet_count=number)
+    choices += [
+        p4r.Entity(counter_entry=p4r.CounterEntry(counter_id=counter, index=cell, data=counts))
+        for counter in schema.counters
+    ]
+    value = p4d.P4Data(bitstring=bytes([number]))
+    choices += [
+        p4r.Entity(register_entry=p4r.RegisterEntry(register_id=register, index=cell, data=value))
+        for register in schema.registers
+    ]
     for profile in schema.action_profiles.values():
         action = schema.actions[draw(st.sampled_from(list(profile.actions)))]
         call = p4r.Action(action_id=action.id)
@@ -228,11 +239,16 @@ def everything(state: ForwardingState) -> list[str]:
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-@settings(max_examples=12, suppress_health_check=list(HealthCheck), deadline=None)
+@settings(max_examples=30, suppress_health_check=list(HealthCheck), deadline=None)
 @given(data=st.data())
 def test_any_batch(program: str, data: st.DataObject) -> None:
-    """What is refused has a reason that is the request's; what a refused batch did is undone."""
+    """What is refused has a reason that is the request's, and changes nothing; a refused batch is undone."""
     with fresh(program) as state:
+        for update in data.draw(st.lists(updates(program), min_size=6, max_size=20)):
+            before = everything(state)
+            code = refusal(lambda: state.write(update))  # noqa: B023  (called at once)
+            assert code not in DEFECTS
+            assert code is None or everything(state) == before
         for _ in range(3):
             before = everything(state)
             batch = data.draw(st.lists(updates(program), min_size=1, max_size=6))
@@ -246,7 +262,7 @@ def test_any_batch(program: str, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-@settings(max_examples=8, suppress_health_check=list(HealthCheck), deadline=None)
+@settings(max_examples=20, suppress_health_check=list(HealthCheck), deadline=None)
 @given(data=st.data())
 def test_any_state_is_carried_over(program: str, data: st.DataObject) -> None:
     """RECONCILE_AND_COMMIT: what a state consists of makes the same state of a fresh one."""
