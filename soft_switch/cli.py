@@ -400,7 +400,6 @@ def _run(options: argparse.Namespace, stop: Stop) -> None:
             plane,
             device_id=options.device_id,
             address=options.grpc_server_addr,
-            verify=verify_program,
             promote=not options.strict_arbitration,
             tls=_tls(options),
             max_request_bytes=options.grpc_max_request_bytes,
@@ -456,9 +455,3 @@ def _attach(plane: DataPlane, port: Port, pcap: Path | None) -> None:
     except (OSError, ValueError) as error:
         text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise StartError(f"cannot attach {port.interface} as port {port.number}: {text}") from error
-
-
-def verify_program(program: bytes) -> None:
-    """Whether a program could be loaded, tried on a data plane without ports: ProgramError if not."""
-    with closing(DataPlane()) as scratch:
-        scratch.load(program)

@@ -157,6 +157,12 @@ class DataPlane:
     ) -> None:
         self.close()
 
+    def spare(self) -> DataPlane:
+        """One to try a program on: it has no ports, but sees the links of this one's."""
+        made = DataPlane(cpu_port=self._cpu_port)
+        made._interfaces = self._interfaces
+        return made
+
     @property
     def _native(self) -> ctypes.CDLL:
         return self._lazy_engine.library
@@ -414,32 +420,32 @@ class DataPlane:
     def profile_member_insert(self, profile: str, action: str, params: Sequence[int]) -> int:
         """Insert a member and give its handle. There is no limit: P4Runtime's sizes are for its server."""
         with self._control:
-            return self._running().profiles.member_insert(profile, action, params)
+            return self._running().profiles.set_member(profile, None, action, params)
 
     def profile_member_modify(self, profile: str, member: int, action: str, params: Sequence[int]) -> None:
         """Give a member another action."""
         with self._control:
-            self._running().profiles.member_modify(profile, member, action, params)
+            self._running().profiles.set_member(profile, member, action, params)
 
     def profile_member_delete(self, profile: str, member: int) -> None:
         """Delete a member that no entry and no group uses, EntryInUse otherwise."""
         with self._control:
-            self._running().profiles.member_delete(profile, member)
+            self._running().profiles.delete_member(profile, member)
 
     def profile_group_insert(self, profile: str, members: Sequence[int]) -> int:
         """Insert a group of different members, maybe of none, and give its handle."""
         with self._control:
-            return self._running().profiles.group_insert(profile, members)
+            return self._running().profiles.set_group(profile, None, members)
 
     def profile_group_modify(self, profile: str, group: int, members: Sequence[int]) -> None:
         """Give a group other members."""
         with self._control:
-            self._running().profiles.group_modify(profile, group, members)
+            self._running().profiles.set_group(profile, group, members)
 
     def profile_group_delete(self, profile: str, group: int) -> None:
         """Delete a group that no entry uses, EntryInUse otherwise."""
         with self._control:
-            self._running().profiles.group_delete(profile, group)
+            self._running().profiles.delete_group(profile, group)
 
     # Counters and registers
 

@@ -1,4 +1,8 @@
-"""What a loaded program consists of, by the names P4Info and the BMv2 JSON give it, and how entries match."""
+"""What a program consists of for those who control it, and how entries match.
+
+Objects go by the names that P4Info and the BMv2 JSON give them. The JSON's reader makes them, and so does
+`server.schema` out of P4Info, which gives them ids: what each of the two says alone stands there.
+"""
 
 from __future__ import annotations
 
@@ -62,31 +66,36 @@ Target = Union[Member, Group]  # noqa: UP007  (evaluated at run time, as above)
 
 @dataclass(frozen=True)
 class KeyField:
-    """One component of a table key; `kind` is exact, lpm, ternary, range or optional, `width` in bits."""
+    """One component of a key; `kind` is exact, lpm, ternary, range or optional, `width` in bits.
+
+    `id` is P4Info's, here as in what follows.
+    """
 
     name: str
     kind: str
     width: int
+    id: int = 0
 
 
 @dataclass(frozen=True)
-class ActionParam:
-    """A parameter that table entries give an action; `width` in bits."""
+class Param:
+    """A parameter that table entries give an action, or a field of a controller header; `width` in bits."""
 
     name: str
     width: int
+    id: int = 0
 
 
 @dataclass(frozen=True)
 class ActionInfo:
-    """An action; `id` is the JSON's, as names of compiler-made actions repeat."""
+    """An action; its `id` is P4Info's, or the JSON's, where names of compiler-made actions repeat."""
 
     name: str
     id: int
-    params: tuple[ActionParam, ...]
+    params: tuple[Param, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class ActionCall:
     """An action with arguments."""
 
@@ -111,7 +120,6 @@ class TableInfo:
     """
 
     name: str
-    id: int
     keys: tuple[KeyField, ...]
     size: int
     actions: tuple[str, ...]
@@ -128,9 +136,9 @@ class CounterInfo:
     """An indexed counter, or (with `table`) one per entry of a table."""
 
     name: str
-    id: int
     size: int
-    table: str | None
+    table: str | None = None
+    id: int = 0
 
 
 @dataclass(frozen=True)
@@ -138,7 +146,6 @@ class RegisterInfo:
     """A register array of `size` cells, each `width` bits."""
 
     name: str
-    id: int
     size: int
     width: int
 
@@ -147,14 +154,12 @@ class RegisterInfo:
 class MeterInfo:
     """A two-rate three-color meter of `size` cells, or (with `table`) one per entry of a table.
 
-    `unit` is "packets" or "bytes"; `rates` is how many rates it has (2 in v1model).
+    `unit` is "packets" or "bytes".
     """
 
     name: str
-    id: int
     size: int
     unit: str
-    rates: int
     table: str | None
 
 
@@ -169,41 +174,27 @@ class MeterConfig:
 
 
 @dataclass(frozen=True)
-class DigestInfo:
-    """A digest: `fields` are the name and width in bits of each value of a sample."""
-
-    name: str
-    id: int
-    fields: tuple[tuple[str, int], ...]
-
-
-@dataclass(frozen=True)
 class ValueSetInfo:
     """A parser value set of at most `size` members; each matches the components of a select key."""
 
     name: str
-    id: int
     size: int
     fields: tuple[KeyField, ...]
+    id: int = 0
 
 
 @dataclass(frozen=True)
 class ActionProfileInfo:
-    """An action profile of `size` members; with a `selector` they can form groups.
-
-    `max_group_size` is 0 where the program sets no bound.
-    """
+    """An action profile of `size` members; with a `selector` they can form groups."""
 
     name: str
-    id: int
     size: int
     selector: bool
-    max_group_size: int = 0
 
 
 @dataclass(frozen=True)
 class Program:
-    """A program as the control plane sees it."""
+    """A program as its BMv2 JSON describes it; of digests, the width in bits of each value of a sample."""
 
     name: str
     tables: Mapping[str, TableInfo]
@@ -211,6 +202,6 @@ class Program:
     counters: Mapping[str, CounterInfo]
     registers: Mapping[str, RegisterInfo]
     meters: Mapping[str, MeterInfo] = field(default_factory=dict)
-    digests: Mapping[str, DigestInfo] = field(default_factory=dict)
+    digests: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     value_sets: Mapping[str, ValueSetInfo] = field(default_factory=dict)
     action_profiles: Mapping[str, ActionProfileInfo] = field(default_factory=dict)

@@ -164,45 +164,25 @@ class Profiles:
         self._loaded = loaded
         self._library = loaded.library
 
-    def member_insert(self, profile: str, action: str, params: Sequence[int]) -> int:
-        """Insert a member; its handle."""
-        return self._set_member(profile, -1, action, params)
-
-    def member_modify(self, profile: str, member: int, action: str, params: Sequence[int]) -> None:
-        """Give a member another action."""
+    def set_member(self, profile: str, member: int | None, action: str, params: Sequence[int]) -> int:
+        """Give a member an action, a new one without `member`; its handle."""
         layout = self._layout(profile)
-        _check(layout, "member", member, 0 if member >= 0 else api.TABLE_UNKNOWN)
-        self._set_member(profile, member, action, params)
-
-    def _set_member(self, profile: str, member: int, action: str, params: Sequence[int]) -> int:
-        layout = self._layout(profile)
+        number = _given(layout, "member", member)
         info = self._action(layout, action)
         words = to_bytes(pack_params(info, params), layout.param_words)
-        state = self._loaded.state
-        return _check(
-            layout,
-            "member",
-            member,
-            self._library.p4_set_member(state, layout.index, member, info.id, words),
-        )
+        status = self._library.p4_set_member(self._loaded.state, layout.index, number, info.id, words)
+        return _check(layout, "member", number, status)
 
-    def member_delete(self, profile: str, member: int) -> None:
+    def delete_member(self, profile: str, member: int) -> None:
         """Delete a member."""
         layout = self._layout(profile)
         status = self._library.p4_delete_member(self._loaded.state, layout.index, member)
         _check(layout, "member", member, status)
 
-    def group_insert(self, profile: str, members: Sequence[int]) -> int:
-        """Insert a group; its handle."""
-        return self._set_group(profile, -1, members)
-
-    def group_modify(self, profile: str, group: int, members: Sequence[int]) -> None:
-        """Give a group other members."""
-        _check(self._layout(profile), "group", group, 0 if group >= 0 else api.TABLE_UNKNOWN)
-        self._set_group(profile, group, members)
-
-    def _set_group(self, profile: str, group: int, members: Sequence[int]) -> int:
+    def set_group(self, profile: str, group: int | None, members: Sequence[int]) -> int:
+        """Give a group members, a new one without `group`; its handle."""
         layout = self._layout(profile)
+        number = _given(layout, "group", group)
         if not layout.info.selector:
             raise TableError(f"action profile {profile} has no selector: there are no groups")
         if len(set(members)) < len(members):
@@ -210,15 +190,10 @@ class Profiles:
         if any(member < 0 for member in members):
             raise UnknownEntry(f"action profile {profile}: members have handles from 0 on")
         words = api.to_words(list(members))
-        state = self._loaded.state
-        return _check(
-            layout,
-            "group",
-            group,
-            self._library.p4_set_group(state, layout.index, group, words, len(members)),
-        )
+        status = self._library.p4_set_group(self._loaded.state, layout.index, number, words, len(members))
+        return _check(layout, "group", number, status)
 
-    def group_delete(self, profile: str, group: int) -> None:
+    def delete_group(self, profile: str, group: int) -> None:
         """Delete a group."""
         layout = self._layout(profile)
         status = self._library.p4_delete_group(self._loaded.state, layout.index, group)
@@ -235,6 +210,13 @@ class Profiles:
         if number is None:
             raise UnknownEntry(f"action profile {layout.info.name} has no action {name}")
         return self._loaded.actions[number]
+
+
+def _given(layout: ProfileLayout, kind: str, handle: int | None) -> int:
+    """The handle, or -1 for a new one."""
+    if handle is None:
+        return -1
+    return _check(layout, kind, handle, handle if handle >= 0 else api.TABLE_UNKNOWN)
 
 
 def _check(layout: ProfileLayout, kind: str, handle: int, status: int) -> int:

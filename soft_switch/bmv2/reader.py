@@ -49,16 +49,15 @@ from soft_switch.bmv2.syntax import (
 from soft_switch.description import (
     ActionCall,
     ActionInfo,
-    ActionParam,
     ActionProfileInfo,
     CounterInfo,
-    DigestInfo,
     Exact,
     InitialEntry,
     KeyField,
     Lpm,
     Match,
     MeterInfo,
+    Param,
     Program,
     Range,
     RegisterInfo,
@@ -189,7 +188,7 @@ class _Reader:
         return result
 
     def _action(self, item: Json) -> Action:
-        params = tuple(ActionParam(p["name"], int(p["bitwidth"])) for p in item["runtime_data"])
+        params = tuple(Param(p["name"], int(p["bitwidth"])) for p in item["runtime_data"])
         place = read_source(item)
         primitives = tuple(self.syntax.primitive(p, place) for p in item["primitives"])
         return Action(ActionInfo(item["name"], int(item["id"]), params), primitives)
@@ -248,7 +247,7 @@ class _Reader:
             for table in pipe["tables"]:
                 if "action_profile" not in table and "act_prof_name" in table:
                     chooser = {"selector": table["selector"]} if "selector" in table else {}
-                    result.append({"name": table["act_prof_name"], "id": table["id"], **chooser})
+                    result.append({"name": table["act_prof_name"], **chooser})
         return result
 
     def _selector(self, item: Json) -> Calculation:
@@ -263,17 +262,13 @@ class _Reader:
         for item in self.root.get("counter_arrays", ()):
             table = item["binding"] if item["is_direct"] else None
             size = tables[table].size if table else _size(item, "size")
-            counters[item["name"]] = CounterInfo(item["name"], int(item["id"]), size, table)
+            counters[item["name"]] = CounterInfo(item["name"], size, table)
         registers = {
-            item["name"]: RegisterInfo(
-                item["name"], int(item["id"]), _size(item, "size"), _size(item, "bitwidth", MAX_WIDTH)
-            )
+            item["name"]: RegisterInfo(item["name"], _size(item, "size"), _size(item, "bitwidth", MAX_WIDTH))
             for item in self.root.get("register_arrays", ())
         }
         profiles = {
-            item["name"]: ActionProfileInfo(
-                item["name"], int(item["id"]), int(item.get("max_size", 0)), "selector" in item
-            )
+            item["name"]: ActionProfileInfo(item["name"], int(item.get("max_size", 0)), "selector" in item)
             for item in self._profiles()
         }
         for info in tables.values():
@@ -282,11 +277,6 @@ class _Reader:
                     f"table {info.name} has an action profile {info.profile} that is not there"
                 )
         meters = {item["name"]: self._meter(item, tables) for item in self.root.get("meter_arrays", ())}
-        digests: dict[str, DigestInfo] = {}
-        for number, item in self.learn_lists.items():  # one for each call; those of one type share a name
-            names = [f"f{i}" if isinstance(v, Const) else v.field for i, (v, _) in enumerate(item.values)]
-            fields = tuple(zip(names, (width for _, width in item.values), strict=True))
-            digests.setdefault(item.name, DigestInfo(item.name, number, fields))
         return Program(
             name=name,
             tables=tables,
@@ -296,7 +286,10 @@ class _Reader:
             action_profiles=profiles,
             value_sets=self.value_sets,
             meters=meters,
-            digests=digests,
+            # One for each call; those of one type share a name.
+            digests={
+                item.name: tuple(width for _, width in item.values) for item in self.learn_lists.values()
+            },
         )
 
     def _meter(self, item: Json, tables: Mapping[str, TableInfo]) -> MeterInfo:
@@ -305,7 +298,7 @@ class _Reader:
             raise UnsupportedConstruct(f"meter {item['name']} of {rates} rates in {unit}", read_source(item))
         table = item["binding"] if item["is_direct"] else None
         size = tables[table].size if table else _size(item, "size")
-        return MeterInfo(item["name"], int(item["id"]), size, unit, rates, table)
+        return MeterInfo(item["name"], size, unit, table)
 
     def _list_fields(self, item: Json) -> Iterator[Field]:
         """The fields of a field list or learn list; constants in a field list have no effect."""
@@ -459,7 +452,6 @@ class _Reader:
         top = max((row["priority"] for row in rows), default=0) + 1
         info = TableInfo(
             name=name,
-            id=int(item["id"]),
             keys=fields,
             # Where there are initial entries p4c writes how many, whatever size the program gives the table.
             size=max(_size(item, "max_size"), len(rows), MIN_PRESET_SIZE if rows else 0),
@@ -608,7 +600,7 @@ def _size(item: Json, key: str, most: int = MAX_SIZE) -> int:
 def _value_set(item: Json) -> ValueSetInfo:
     """Its fields are those of the select that uses it."""
     whole = KeyField("field0", "exact", int(item["compressed_bitwidth"]))
-    return ValueSetInfo(item["name"], int(item["id"]), int(item.get("max_size", 0)), (whole,))
+    return ValueSetInfo(item["name"], int(item.get("max_size", 0)), (whole,))
 
 
 def _key_name(key: Json) -> str:

@@ -30,7 +30,6 @@ from soft_switch.compiler.effects import ENDING, STANDARD
 from soft_switch.compiler.expressions import Constants, ExpressionWriter
 from soft_switch.compiler.hashes import Calculations
 from soft_switch.compiler.layout import HeaderPlace, Layout, Place, StackPlace
-from soft_switch.compiler.propagate import ActionLocals
 from soft_switch.compiler.standard_metadata import StandardMetadata
 from soft_switch.description import MeterInfo
 from soft_switch.errors import ProgramError, Source, UnsupportedConstruct
@@ -342,7 +341,7 @@ class Primitives:
 
 
 class Actions:
-    """The actions of a program as functions `actionN(g, p, c, a)`. Without `local` no calls are fused."""
+    """The actions of a program as functions `actionN(g, p, c, a)`."""
 
     def __init__(
         self,
@@ -350,10 +349,11 @@ class Actions:
         layout: Layout,
         constants: Constants,
         primitives: Primitives,
-        local: ActionLocals | None = None,
+        *,
+        fuse: bool = True,
     ) -> None:
         self._program = program
-        self._locals = local
+        self._fuses = fuse
         self._layout = layout
         self._constants = constants
         self._primitives = primitives
@@ -367,22 +367,16 @@ class Actions:
         return not self._program.actions[action_id].primitives
 
     def declare(self, out: Code, used: frozenset[int]) -> None:
-        """Write the functions of the actions that tables refer to; those that do the same are one."""
-        known: dict[str, int] = {}
+        """Write the functions of the actions that tables refer to."""
         for action in self._program.actions.values():
             number, name = action.info.id, comment(action.info.name)
-            if number not in used:
-                continue
-            body = self._body(action)
-            same = known.setdefault(body, number)
-            if same != number:
-                out(f"static constexpr auto& action{number} = action{same};  {name}")
-                continue
-            out(f"static void action{number}(Program& g, Phv& p, Context& c, const uint64_t* a) {{  {name}")
-            out.lines += body.split("\n")
-            out("}")
+            if number in used:
+                parameters = "Program& g, Phv& p, Context& c, const uint64_t* a"
+                out(f"static void action{number}({parameters}) {{  {name}")
+                out.lines += self._body(action).lines
+                out("}")
 
-    def _body(self, action: Action) -> str:
+    def _body(self, action: Action) -> Code:
         out = Code(1)
         params = param_words([param.width for param in action.info.params])
         writer = ExpressionWriter(self._layout, self._constants, out, params)
@@ -401,11 +395,11 @@ class Actions:
             if target >= len(action.primitives):
                 out.label(f"L{target}")
         out("(void)g, (void)p, (void)c, (void)a;")
-        return out.text()
+        return out
 
     def _fuse(self, action: Action, index: int, targets: set[int], writer: ExpressionWriter) -> int:
         """Write the assignments from there on that can share a loop over their words; where they end."""
-        if self._locals is None:
+        if not self._fuses:
             return index
         group: list[tuple[Field, Expression]] = []
         words = 0
@@ -424,10 +418,8 @@ class Actions:
         writer.forget()
         if len(group) < 2:
             return index
-        end = index + len(group)
-        stored = {target for target, _ in group if not self._locals.ends(action, end, target)}
-        writer.fuse(group, words, stored)
-        return end
+        writer.fuse(group, words)
+        return index + len(group)
 
     def _primitive(self, call: Primitive, writer: ExpressionWriter) -> None:
         if call.op == "_jump":

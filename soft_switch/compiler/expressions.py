@@ -9,7 +9,7 @@ comparisons, shifts to the right, division and saturation get their operands exa
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from typing import Union
 
 from soft_switch.bmv2.program import HeaderType
@@ -403,19 +403,16 @@ class ExpressionWriter:
             case _:
                 return f"from_unsigned<{count}>({self.boolean(expression)})"
 
-    def fuse(self, group: Sequence[tuple[Field, Expression]], count: int, stored: Container[Field]) -> None:
-        """Assignments one after the other, each of which `fusible` allows, as one loop over words.
-
-        Only those fields that are `stored` keep their value behind it.
-        """
+    def fuse(self, group: Sequence[tuple[Field, Expression]], count: int) -> None:
+        """Assignments one after the other, each of which `fusible` allows, as one loop over words."""
         self._uses.clear()  # nothing is computed before the loop
         with self.out.block(f"for (int i = 0; i < {count}; i++)"):
             for target, expression in group:
                 name = self.out.name("l")
                 self.out(f"const uint64_t {name} = {self._word(expression, count)};")
                 self.let(target, expression, name)
-            for target in [target for target in self._locals if target in stored]:
-                self.out(f"{self.place(target).text}.w[i] = {self._locals[target][0]};")
+            for target, (name, _) in list(self._locals.items()):
+                self.out(f"{self.place(target).text}.w[i] = {name};")
         self.forget()
 
     def let(self, target: Field, expression: Expression, name: str) -> None:

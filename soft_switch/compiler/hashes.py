@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 
 from soft_switch.bmv2.program import Calculation
@@ -26,9 +25,6 @@ ALGORITHMS = {
 }
 
 
-SHARED = 8  # fields that are worth a function of their own
-
-
 class Calculations:
     """The calculations of a program as functions `calcN(p, c)` that return uint64_t."""
 
@@ -36,7 +32,6 @@ class Calculations:
         self._layout = layout
         self._numbers = {item.name: number for number, item in enumerate(calculations)}
         self._items = list(calculations)
-        self._pieces: dict[str, str] = {}
         for item in self._items:
             if item.algorithm not in ALGORITHMS:
                 raise UnsupportedConstruct(f"hash algorithm {item.algorithm}", item.source)
@@ -51,14 +46,10 @@ class Calculations:
 
     def declare(self, out: Code) -> None:
         """Write the functions."""
-        functions = Code()
         for number, item in enumerate(self._items):
-            functions(comment(f"{item.name}: {item.algorithm}"))
-            with functions.block(f"static uint64_t calc{number}(const Phv& p, const Context& c)"):
-                self._body(functions, item)
-        for text, name in self._pieces.items():
-            out(f"static void {name}(uint8_t* q, const Phv& p) {{\n{text}\n    (void)p;\n}}")
-        out.lines += functions.lines
+            out(comment(f"{item.name}: {item.algorithm}"))
+            with out.block(f"static uint64_t calc{number}(const Phv& p, const Context& c)"):
+                self._body(out, item)
 
     def _body(self, out: Code, item: Calculation) -> None:
         runs = self._runs(item)
@@ -81,22 +72,8 @@ class Calculations:
                         text = part[0].text
                         out(f"std::memcpy(q, {text}.bytes, {text}.size);\nq += {text}.size;")
                     else:
-                        size = self._write(out, part)
-                        out(f"q += {size};")
+                        out(f"q += {write_bytes(out, 'q', part)};")
         out("state.add(buffer, size_t(q - buffer));")
-
-    def _write(self, out: Code, run: Sequence[Bits]) -> int:
-        """Write a run of bytes; what many calculations begin with is one function."""
-        head = list(itertools.takewhile(lambda bits: bits.width <= 64, run))
-        while head and sum(bits.width for bits in head) % 8:
-            head.pop()
-        if len(head) < SHARED:
-            return write_bytes(out, "q", run)
-        text = Code(1)
-        size = write_bytes(text, "q", head)
-        name = self._pieces.setdefault(text.text(), f"piece{len(self._pieces)}")
-        out(f"{name}(q, p);")
-        return write_bytes(out, "q", run[len(head) :], size)
 
     def _bit_by_bit(self, out: Code, runs: Sequence[tuple[str | None, list[Bits]]]) -> None:
         """Where a header that is not valid shifts what follows by less than a byte."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 
 from soft_switch.bmv2.program import Bmv2Program, FieldType, HeaderInstance, HeaderStack, HeaderType
@@ -185,9 +184,8 @@ class Layout:
             return None
         return self.field(place, field)
 
-    def declare(self, out: Code, program: Bmv2Program, body: str) -> None:
-        """Write the structs and what resets and copies them, without metadata that `body` does not name."""
-        used = set(re.findall(r"\b[a-z]+\.x\d+\b", body))
+    def declare(self, out: Code, program: Bmv2Program) -> None:
+        """Write the structs and what resets and copies them."""
         types = {h.type.name: h.type for h in program.header_instances.values() if not h.metadata}
         types |= {s.type.name: s.type for s in program.stacks.values()}
         for name, header_type in types.items():
@@ -197,8 +195,7 @@ class Layout:
         for group, members in self._groups.items():
             with out.block(f"struct {group.capitalize()}", ";"):
                 for index, (name, field) in enumerate(members):
-                    if f"{group}.x{index}" in used:
-                        out(f"{field_type(field)} x{index};  {comment(name)}")
+                    out(f"{field_type(field)} x{index};  {comment(name)}")
         with out.block("struct Phv", ";"):
             out(f"uint8_t v[{self.valid_count + 1}];\nuint32_t next[{len(self._counters) + 1}];")
             for group in self._groups:

@@ -54,8 +54,8 @@ def find_liveness(program: Bmv2Program) -> Liveness:
     finder = EffectsFinder(program)
     cleared: set[Variable] = set()
     for state in program.parser_states.values():
-        cleared |= sequence(_parser_effects(finder, state)).reads
-    verify, update = _checksum_reads(program, finder, "verify"), _checksum_reads(program, finder, "update")
+        cleared |= sequence(parser_effects(finder, state)).reads
+    verify, update = checksum_reads(program, finder, "verify"), checksum_reads(program, finder, "update")
     ingress = _ways(program, finder, program.pipelines["ingress"])
     egress = _ways(program, finder, program.pipelines["egress"])
     ends = finder.at_end()
@@ -66,7 +66,8 @@ def find_liveness(program: Bmv2Program) -> Liveness:
     return Liveness(needed, copied | finder.standard, finder.first_writes)
 
 
-def _parser_effects(finder: EffectsFinder, state: ParserState) -> Iterator[Effects]:
+def parser_effects(finder: EffectsFinder, state: ParserState) -> Iterator[Effects]:
+    """The effects of a parser state, one after the other."""
     for op in state.ops:
         reads: set[Variable] = set()
         writes: frozenset[Variable] = frozenset()
@@ -83,7 +84,8 @@ def _parser_effects(finder: EffectsFinder, state: ParserState) -> Iterator[Effec
     yield Effects(frozenset().union(*(finder.variables(part) for part in state.key)), frozenset())
 
 
-def _checksum_reads(program: Bmv2Program, finder: EffectsFinder, which: str) -> frozenset[Variable]:
+def checksum_reads(program: Bmv2Program, finder: EffectsFinder, which: str) -> frozenset[Variable]:
+    """What checksums read when they "verify" or "update"."""
     reads: set[Variable] = set()
     for item in program.checksums:
         if getattr(item, which):

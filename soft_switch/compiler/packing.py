@@ -21,12 +21,9 @@ class Bits:
     varbit: bool = False
 
 
-def write_bytes(out: Code, base: str, items: Sequence[Bits], start: int = 0) -> int:
-    """Write items one after the other, `start` bytes behind `base`; their widths sum to whole bytes.
-
-    The number of bytes from `base` to their end.
-    """
-    offset, group = 8 * start, list[Bits]()
+def write_bytes(out: Code, base: str, items: Sequence[Bits]) -> int:
+    """Write items one after the other; the bytes that they take, for their widths sum to whole ones."""
+    offset, group = 0, list[Bits]()
     for item in items:
         group.append(item)
         size = sum(member.width for member in group)

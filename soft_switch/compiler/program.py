@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from soft_switch.bmv2.program import Bmv2Program
@@ -18,8 +18,7 @@ from soft_switch.compiler.liveness import everything, find_liveness
 from soft_switch.compiler.packing import declare_codecs
 from soft_switch.compiler.parser import ParserExpressionWriter, ParserWriter
 from soft_switch.compiler.passes import PassWriter
-from soft_switch.compiler.propagate import ActionLocals, all_reads, propagate_copies
-from soft_switch.compiler.reroll import reroll
+from soft_switch.compiler.propagate import all_reads, propagate_copies
 from soft_switch.compiler.standard_metadata import StandardMetadata
 from soft_switch.compiler.tables import (
     PipelineWriter,
@@ -70,8 +69,7 @@ class _Compiler:
         self.standard = StandardMetadata(program, self.layout, all_reads(program) if optimise else None)
         self.passes = PassWriter(program, self.layout, self.standard)
         self.primitives = Primitives(program, self.calculations, self.standard)
-        local = ActionLocals(program) if optimise else None
-        self.actions = Actions(program, self.layout, self.constants, self.primitives, local)
+        self.actions = Actions(program, self.layout, self.constants, self.primitives, fuse=optimise)
         tables = [table for pipeline in program.pipelines.values() for table in pipeline.tables]
         self.profiles = lay_out_profiles(program)
         self.tables = {
@@ -93,8 +91,8 @@ class _Compiler:
         out()
         out("namespace p4 {\nnamespace {\n")
         self.constants.declare(out)
-        self._structs(out, body.text())
-        out.lines += reroll(body.lines)
+        self._structs(out)
+        out.lines += body.lines
         out("}  // namespace\n}  // namespace p4\n")
         out('#include "program_api.h"')
         return CompiledProgram(
@@ -108,8 +106,8 @@ class _Compiler:
             {meter.name: index for index, meter in enumerate(self.meters)},
         )
 
-    def _structs(self, out: Code, body: str) -> None:
-        self.layout.declare(out, self.program, body)
+    def _structs(self, out: Code) -> None:
+        self.layout.declare(out, self.program)
         seen = set()
         types = [h.type for h in self.program.header_instances.values() if not h.metadata]
         for header_type in [*types, *(stack.type for stack in self.program.stacks.values())]:
@@ -165,38 +163,22 @@ class _Compiler:
 
     def _dispatch(self, out: Code) -> None:
         """What the C interface needs: the objects by number."""
-        with out.block("static TableCore* table_at(Program& g, uint32_t number)"):
-            with out.block("switch (number)"):
-                for layout in self.tables.values():
-                    if not is_call(layout.table, self.program):
-                        out(f"case {layout.index}: return &g.t{layout.index};")
-                out("default: break;")
-            out("(void)g;\nreturn nullptr;")
-        with out.block("static ActionProfile* profile_at(Program& g, uint32_t number)"):
-            with out.block("switch (number)"):
-                for profile in self.profiles.values():
-                    out(f"case {profile.index}: return &g.a{profile.index};")
-                out("default: break;")
-            out("(void)g;\nreturn nullptr;")
-        with out.block("static uint64_t* counter_array(Program& g, uint32_t number)"):
-            with out.block("switch (number)"):
-                for index in range(len(self.counters)):
-                    out(f"case {index}: return g.c{index};")
-                out("default: break;")
-            out("(void)g;\nreturn nullptr;")
-        with out.block("static Meter* meter_array(Program& g, uint32_t number)"):
-            with out.block("switch (number)"):
-                for index in range(len(self.meters)):
-                    out(f"case {index}: return g.m{index};")
-                out("default: break;")
-            out("(void)g;\nreturn nullptr;")
-        with out.block("static Meter* direct_meters(Program& g, uint32_t table)"):
-            with out.block("switch (table)"):
-                for index, meter in enumerate(self.meters):
-                    if meter.table is not None:
-                        out(f"case {self.tables[meter.table].index}: return g.m{index};")
-                out("default: break;")
-            out("(void)g;\nreturn nullptr;")
+
+        def by_number(head: str, cases: Iterable[tuple[int, str]]) -> None:
+            with out.block(f"static {head}(Program& g, uint32_t number)"):
+                with out.block("switch (number)"):
+                    for number, item in cases:
+                        out(f"case {number}: return {item};")
+                    out("default: break;")
+                out("(void)g;\nreturn nullptr;")
+
+        tables = [layout.index for layout in self.tables.values() if not is_call(layout.table, self.program)]
+        direct = [(n, m.table) for n, m in enumerate(self.meters) if m.table is not None]
+        by_number("TableCore* table_at", ((n, f"&g.t{n}") for n in tables))
+        by_number("ActionProfile* profile_at", ((p.index, f"&g.a{p.index}") for p in self.profiles.values()))
+        by_number("uint64_t* counter_array", ((n, f"g.c{n}") for n in range(len(self.counters))))
+        by_number("Meter* meter_array", ((n, f"g.m{n}") for n in range(len(self.meters))))
+        by_number("Meter* direct_meters", ((self.tables[table].index, f"g.m{n}") for n, table in direct))
         args = "Program& g, uint32_t number, uint64_t index, uint64_t* value, bool write"
         with out.block(f"static void access_register({args})"):
             with out.block("switch (number)"):

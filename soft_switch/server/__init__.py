@@ -10,7 +10,6 @@ A request goes through these modules in this order:
     state.py        an entity to its handler
     tables.py, action_profiles.py, arrays.py, meters.py, value_sets.py, digests.py, replication.py, refused.py
                     the entities, checked and kept
-    backend.py      what the data plane is asked to do
 
 `ticker.py` wakes what has to happen by itself: idle timeouts (`idle.py`), digests that have waited, ports
 that are watched. `rollback.py` takes an update back, `reconcile.py` carries the state to another pipeline.

@@ -20,9 +20,9 @@ from typing import Union
 
 from finsy.proto import p4r
 
-from soft_switch.description import Group, Member, Target
+from soft_switch.dataplane import DataPlane
+from soft_switch.description import ActionCall, Group, Member, Target
 from soft_switch.server.actions import format_action, parse_action
-from soft_switch.server.backend import ForwardingBackend
 from soft_switch.server.errors import already_exists, exhausted, invalid, not_found, unimplemented
 from soft_switch.server.group_rules import (
     Weighted,
@@ -33,7 +33,6 @@ from soft_switch.server.group_rules import (
     mixed,
     watched_port,
 )
-from soft_switch.server.program import ActionCall
 from soft_switch.server.schema import ActionProfile, Schema, Table, lookup_error
 
 
@@ -97,13 +96,13 @@ class ProfileState:
 
 
 class ActionProfiles:
-    """The action profiles of one pipeline on one backend: what members, groups and entries refer to."""
+    """The action profiles of one pipeline on one data plane: what members, groups and entries refer to."""
 
     def __init__(
-        self, schema: Schema, backend: ForwardingBackend, clock: Callable[[], int] = time.monotonic_ns
+        self, schema: Schema, plane: DataPlane, clock: Callable[[], int] = time.monotonic_ns
     ) -> None:
         self._schema = schema
-        self._backend = backend
+        self._plane = plane
         self._clock = clock
         self._looked = 0  # at the ports, last
         self._states = {profile.id: ProfileState(profile) for profile in schema.action_profiles.values()}
@@ -184,7 +183,7 @@ class ActionProfiles:
         for action, call in zip(choice.message.action_profile_actions, choice.calls, strict=True):
             for _ in range(max(1, action.weight)):
                 choice.members.append(self._insert_member(name, call))
-        choice.group = self._backend.profile_group_insert(name, [])
+        choice.group = self._plane.profile_group_insert(name, [])
         state.one_shots[choice.group] = choice
         self._watch(choice.message.action_profile_actions)
         self._fill_one_shot(name, choice)
@@ -199,11 +198,11 @@ class ActionProfiles:
             state.groups[choice.group_id].entries -= 1
         else:
             name = state.profile.name
-            self._backend.profile_group_delete(name, choice.group)
+            self._plane.profile_group_delete(name, choice.group)
             del state.one_shots[choice.group]
             self._unwatch(choice.message.action_profile_actions)
             for handle in choice.members:
-                self._backend.profile_member_delete(name, handle)
+                self._plane.profile_member_delete(name, handle)
             choice.members.clear()
 
     def format(self, choice: Choice) -> p4r.TableAction:
@@ -235,9 +234,8 @@ class ActionProfiles:
         state = self.state(message.action_profile_id)
         member = self._member(state, message.member_id)
         call = self._parse_member_action(state.profile, message)
-        action = self._schema.actions[call.action_id].name
         for handle in member.handles:
-            self._backend.profile_member_modify(state.profile.name, handle, action, call.params)
+            self._plane.profile_member_modify(state.profile.name, handle, call.action, call.params)
         member.call = call
 
     def delete_member(self, message: p4r.ActionProfileMember) -> None:
@@ -249,7 +247,7 @@ class ActionProfiles:
         if member.entries:
             raise in_use(state.profile, f"member {message.member_id}", "a table entry refers to it")
         for handle in member.handles:
-            self._backend.profile_member_delete(state.profile.name, handle)
+            self._plane.profile_member_delete(state.profile.name, handle)
         del state.members[message.member_id]
 
     def _parse_member_action(self, profile: ActionProfile, message: p4r.ActionProfileMember) -> ActionCall:
@@ -258,8 +256,7 @@ class ActionProfiles:
         return parse_action(self._schema, f"action profile {profile.name}", profile.actions, message.action)
 
     def _insert_member(self, profile: str, call: ActionCall) -> int:
-        action = self._schema.actions[call.action_id]
-        return self._backend.profile_member_insert(profile, action.name, call.params)
+        return self._plane.profile_member_insert(profile, call.action, call.params)
 
     # Groups
 
@@ -274,7 +271,7 @@ class ActionProfiles:
             raise already_exists(f"action profile {profile.name} has a group {number} already")
         check_max_size(profile, message.max_size)
         self._check_group(state, message, message.max_size)
-        handle = self._backend.profile_group_insert(profile.name, [])
+        handle = self._plane.profile_group_insert(profile.name, [])
         state.groups[number] = GroupState(handle, message.max_size)
         self._set_group(state, number, message.members)
 
@@ -297,7 +294,7 @@ class ActionProfiles:
         if group.entries:
             raise in_use(state.profile, f"group {message.group_id}", "a table entry refers to it")
         self._set_group(state, message.group_id, ())
-        self._backend.profile_group_delete(state.profile.name, group.handle)
+        self._plane.profile_group_delete(state.profile.name, group.handle)
         del state.groups[message.group_id]
 
     def _selector(self, message: p4r.ActionProfileGroup) -> ProfileState:
@@ -347,7 +344,7 @@ class ActionProfiles:
         for member_id in concerned:
             member = state.members[member_id]
             while len(member.handles) > max([1, *member.weights.values()]):
-                self._backend.profile_member_delete(name, member.handles.pop())
+                self._plane.profile_member_delete(name, member.handles.pop())
 
     # Watch ports
 
@@ -362,7 +359,7 @@ class ActionProfiles:
 
     def _look(self, now: int) -> None:
         self._looked = now
-        is_up = self._backend.port_is_up
+        is_up = self._plane.port_is_up
         changed = {port for port, up in self._up.items() if bool(is_up(port)) != up}
         if not changed:
             return
@@ -380,7 +377,7 @@ class ActionProfiles:
         ports = _watched(members)
         self._watchers.update(ports)
         for port in ports - self._up.keys():
-            self._up[port] = bool(self._backend.port_is_up(port))
+            self._up[port] = bool(self._plane.port_is_up(port))
         self._look(self._clock())
 
     def _unwatch(self, members: Iterable[Weighted]) -> None:
@@ -391,7 +388,7 @@ class ActionProfiles:
 
     def _check_port(self, what: str, member: Weighted) -> None:
         port = watched_port(member)
-        if port is not None and self._backend.port_is_up(port) is None:
+        if port is not None and self._plane.port_is_up(port) is None:
             raise invalid(f"{what}: its watch port {port} is not there")
 
     def _is_up(self, member: Weighted) -> bool:
@@ -403,7 +400,7 @@ class ActionProfiles:
         for member in group.members:
             if self._is_up(member):
                 handles += state.members[member.member_id].handles[: max(1, member.weight)]
-        self._backend.profile_group_modify(state.profile.name, group.handle, handles)
+        self._plane.profile_group_modify(state.profile.name, group.handle, handles)
 
     def _fill_one_shot(self, profile: str, one_shot: OneShot) -> None:
         handles: list[int] = []
@@ -413,7 +410,7 @@ class ActionProfiles:
             if self._is_up(action):
                 handles += one_shot.members[at : at + weight]
             at += weight
-        self._backend.profile_group_modify(profile, one_shot.group, handles)
+        self._plane.profile_group_modify(profile, one_shot.group, handles)
 
     # Looking up
 

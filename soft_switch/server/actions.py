@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 from finsy.proto import p4r
 
+from soft_switch.description import ActionCall, ActionInfo
 from soft_switch.server.bytestrings import decode, encode
 from soft_switch.server.errors import P4RuntimeError, denied, invalid
-from soft_switch.server.program import ActionCall
-from soft_switch.server.schema import Action, Schema, Scope, lookup_error
+from soft_switch.server.schema import Schema, Scope, lookup_error
 
 
 def parse_action(
@@ -31,19 +31,20 @@ def parse_action(
         raise denied(f"{owner}: action {action.name} is @tableonly, it cannot be the default action")
     if not default and scope == Scope.DEFAULT_ONLY:
         raise denied(f"{owner}: action {action.name} is @defaultonly, an entry cannot have it")
-    return ActionCall(message.action_id, _parse_params(action, message))
+    return ActionCall(action.name, _parse_params(action, message))
 
 
 def format_action(schema: Schema, call: ActionCall) -> p4r.Action:
     """The canonical message of an action."""
+    action = schema.actions_by_name[call.action]
     params = [
         p4r.Action.Param(param_id=param.id, value=encode(value))
-        for param, value in zip(schema.actions[call.action_id].params, call.params, strict=True)
+        for param, value in zip(action.params, call.params, strict=True)
     ]
-    return p4r.Action(action_id=call.action_id, params=params)
+    return p4r.Action(action_id=action.id, params=params)
 
 
-def _parse_params(action: Action, message: p4r.Action) -> tuple[int, ...]:
+def _parse_params(action: ActionInfo, message: p4r.Action) -> tuple[int, ...]:
     given = {param.param_id: param.value for param in message.params}
     if len(given) != len(message.params):
         raise invalid(f"action {action.name}: a parameter is given twice")

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 
 from finsy.proto import p4r
 
-from soft_switch.server.backend import ForwardingBackend
+from soft_switch.dataplane import DataPlane
 from soft_switch.server.errors import invalid, out_of_range, unimplemented
 from soft_switch.server.operation import Operation
 from soft_switch.server.p4data import Scalar, format_data, parse_scalar
@@ -21,9 +21,9 @@ from soft_switch.server.tables import check_counter_data, counter_data
 class Counters:
     """Writes and reads `CounterEntry`."""
 
-    def __init__(self, schema: Schema, backend: ForwardingBackend) -> None:
+    def __init__(self, schema: Schema, plane: DataPlane) -> None:
         self._schema = schema
-        self._backend = backend
+        self._plane = plane
 
     def write(self, operation: Operation, message: p4r.CounterEntry) -> None:
         """Set one cell, or all when there is no index. Only MODIFY exists; without data nothing changes."""
@@ -39,9 +39,7 @@ class Counters:
             return
         check_counter_data(message.data)
         for index in indices:
-            self._backend.counter_write(
-                counter.name, index, message.data.packet_count, message.data.byte_count
-            )
+            self._plane.counter_write(counter.name, index, message.data.packet_count, message.data.byte_count)
 
     def read(self, request: p4r.CounterEntry) -> Iterator[p4r.Entity]:
         """One cell, all cells of a counter (no index), or all cells of all counters (id 0)."""
@@ -52,9 +50,9 @@ class Counters:
                 continue
             if request.HasField("index"):
                 (index,) = cells("counter", counter.name, counter.size, request.index)
-                values = {index: self._backend.counter_read(counter.name, index)}
+                values = {index: self._plane.counter_read(counter.name, index)}
             else:
-                values = dict(enumerate(self._backend.counter_read_all(counter.name).tolist()))
+                values = dict(enumerate(self._plane.counter_read_all(counter.name).tolist()))
             for index, (packets, bytes_) in values.items():
                 entry = p4r.CounterEntry(
                     counter_id=counter.id, index=p4r.Index(index=index), data=counter_data(packets, bytes_)
@@ -65,9 +63,9 @@ class Counters:
 class Registers:
     """Writes and reads `RegisterEntry`."""
 
-    def __init__(self, schema: Schema, backend: ForwardingBackend) -> None:
+    def __init__(self, schema: Schema, plane: DataPlane) -> None:
         self._schema = schema
-        self._backend = backend
+        self._plane = plane
 
     def write(self, operation: Operation, message: p4r.RegisterEntry) -> None:
         """Set one cell, or all when there is no index. Only MODIFY exists."""
@@ -83,7 +81,7 @@ class Registers:
             raise invalid(f"register {register.name}: the data to write is missing")
         value = parse_scalar(_type(register), message.data, f"register {register.name}, data")
         for index in indices:
-            self._backend.register_write(register.name, index, value)
+            self._plane.register_write(register.name, index, value)
 
     def read(self, request: p4r.RegisterEntry) -> Iterator[p4r.Entity]:
         """One cell, all cells of a register (no index), or all cells of all registers (id 0)."""
@@ -96,7 +94,7 @@ class Registers:
                 "register", register.name, register.size, request.index if request.HasField("index") else None
             )
             for index in indices:
-                value = self._backend.register_read(register.name, index)
+                value = self._plane.register_read(register.name, index)
                 data = format_data(_type(register), iter((value,)))
                 entry = p4r.RegisterEntry(register_id=register.id, index=p4r.Index(index=index), data=data)
                 yield p4r.Entity(register_entry=entry)

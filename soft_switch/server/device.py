@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
 import time
@@ -11,13 +12,12 @@ from dataclasses import dataclass, field
 import grpc
 from finsy.proto import p4r
 
+from soft_switch.dataplane import DataPlane
 from soft_switch.errors import ProgramError
-from soft_switch.server.backend import Backend
 from soft_switch.server.errors import P4RuntimeError, denied, invalid, not_found, unimplemented
 from soft_switch.server.packet_io import decode_packet_in, encode_packet_out
 from soft_switch.server.reconcile import carry_over
 from soft_switch.server.roles import Access, entity_id, filter_entities
-from soft_switch.server.shadow import Shadow
 from soft_switch.server.state import ForwardingState, PipelineConfig, parse_config
 
 Results = list[P4RuntimeError | None]
@@ -26,31 +26,30 @@ Permit = Callable[[], Access | None]  # raises if the client is not primary; wha
 
 @dataclass
 class Saved:
-    """A pipeline after VERIFY_AND_SAVE: it takes writes, but no packet sees it before COMMIT."""
+    """A pipeline after VERIFY_AND_SAVE: it takes writes on a data plane of its own, which no packet sees."""
 
     state: ForwardingState
+    plane: DataPlane
     writes: list[p4r.Update] = field(default_factory=list)
 
 
 class Device:
     """Pipelines and forwarding state on one data plane.
 
-    `verify` tells whether a program could be loaded, without touching the running one: it raises
-    ProgramError like `Backend.load`. `clock` gives nanoseconds and never goes back.
+    `clock` gives nanoseconds and never goes back.
     """
 
-    def __init__(
-        self,
-        backend: Backend,
-        verify: Callable[[bytes], None],
-        clock: Callable[[], int] = time.monotonic_ns,
-    ) -> None:
-        self._backend = backend
-        self._verify = verify
+    def __init__(self, plane: DataPlane, clock: Callable[[], int] = time.monotonic_ns) -> None:
+        self._plane = plane
         self._clock = clock
         self._lock = threading.Lock()
         self._running: ForwardingState | None = None
         self._saved: Saved | None = None
+
+    def close(self) -> None:
+        """Give back what a saved pipeline takes."""
+        with self._lock:
+            self._forget_saved()
 
     def drain(self) -> None:
         """Wait until no write is in progress."""
@@ -83,14 +82,13 @@ class Device:
             raise invalid(f"{name(action)} needs a config")
         config = parse_config(request.config)
         if action in (actions.VERIFY, actions.VERIFY_AND_SAVE):
-            _realize(self._verify, config)  # may take a compiler's time, so without the lock
+            self._try(config, permit, save=action == actions.VERIFY_AND_SAVE)
+            return
         with self._lock:
             permit()
-            if action == actions.VERIFY_AND_SAVE:
-                self._saved = Saved(ForwardingState(config, Shadow(config.schema, config.program)))
-            elif action == actions.VERIFY_AND_COMMIT:
+            if action == actions.VERIFY_AND_COMMIT:
                 self._commit(config)
-            elif action == actions.RECONCILE_AND_COMMIT:
+            else:
                 self._reconcile(config)
 
     def get_config(self, response_type: int) -> p4r.ForwardingPipelineConfig | None:
@@ -162,7 +160,7 @@ class Device:
             raise no_pipeline()
         data = encode_packet_out(running.config.schema.packet_out, message)
         try:
-            self._backend.packet_out(data)
+            self._plane.packet_out(data)
         except ValueError as error:
             raise invalid(f"packet-out: {error}") from error
         except RuntimeError as error:
@@ -235,13 +233,30 @@ class Device:
             raise no_pipeline()
         return state
 
+    def _try(self, config: PipelineConfig, permit: Permit, *, save: bool) -> None:
+        """Load a program into a spare data plane, and keep that one if it is to be saved."""
+        with contextlib.ExitStack() as spare:
+            plane = spare.enter_context(self._plane.spare())
+            _load(plane, config)  # may take a compiler's time, so without the lock
+            with self._lock:
+                permit()
+                if save:
+                    self._forget_saved()
+                    self._saved = Saved(ForwardingState(config, plane), plane)
+                    spare.pop_all()
+
+    def _forget_saved(self) -> None:
+        saved, self._saved = self._saved, None
+        if saved is not None:
+            saved.plane.close()
+
     def _commit(self, config: PipelineConfig) -> None:
         """Load a program; on failure the running one stays."""
-        _realize(self._backend.load, config)
+        _load(self._plane, config)
         if self._running is not None:
             self._running.clear_replication()
-        self._running = ForwardingState(config, self._backend)
-        self._saved = None
+        self._running = ForwardingState(config, self._plane)
+        self._forget_saved()
 
     def _commit_saved(self) -> None:
         """Load the saved program and replay what was written to it."""
@@ -263,15 +278,17 @@ class Device:
         same = old.p4_device_config == config.message.p4_device_config and old.p4info == config.message.p4info
         if same:
             running.config = config  # the cookie may be another
-            self._saved = None
+            self._forget_saved()
             return
         updates = carry_over(running, config)
-        trial = ForwardingState(config, Shadow(config.schema, config.program))
-        for update in updates:
-            try:
-                trial.write(update)
-            except P4RuntimeError as error:
-                raise invalid(f"the state cannot be kept: {error.message}") from error
+        with self._plane.spare() as plane:
+            _load(plane, config)
+            trial = ForwardingState(config, plane)
+            for update in updates:
+                try:
+                    trial.write(update)
+                except P4RuntimeError as error:
+                    raise invalid(f"the state cannot be kept: {error.message}") from error
         self._commit(config)
         state = self._require()
         for update in updates:
@@ -286,10 +303,10 @@ def no_pipeline() -> P4RuntimeError:
     )
 
 
-def _realize(load: Callable[[bytes], None], config: PipelineConfig) -> None:
-    """Load or verify a program; one that cannot be realized is the request's fault."""
+def _load(plane: DataPlane, config: PipelineConfig) -> None:
+    """Load a program; one that cannot be realized is the request's fault."""
     try:
-        load(config.device_config)
+        plane.load(config.device_config)
     except ProgramError as error:
         raise invalid(f"the program cannot be realized by this switch: {error}") from error
 

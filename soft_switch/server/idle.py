@@ -13,7 +13,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from soft_switch.server.backend import ForwardingBackend
+from soft_switch.dataplane import DataPlane
 
 MIN_TIMEOUT_NS = 10_000_000  # smaller ones are taken as this one, as the specification allows
 
@@ -35,8 +35,8 @@ class Watch(Generic[K]):
 class IdleTimeouts(Generic[K]):
     """The entries that can expire, by a key of the caller's. Not for several threads at once."""
 
-    def __init__(self, backend: ForwardingBackend) -> None:
-        self._backend = backend
+    def __init__(self, plane: DataPlane) -> None:
+        self._plane = plane
         self._watches: dict[K, Watch[K]] = {}
         self._heap: list[tuple[int, int, Watch[K]]] = []  # due, tie-breaker; stale ones stay
         self._numbers = itertools.count()
@@ -49,7 +49,7 @@ class IdleTimeouts(Generic[K]):
         timeout = max(timeout_ns, MIN_TIMEOUT_NS)
         reset = now - timeout if before is None else before.reset
         watch = self._watches[key] = Watch(key, table, handle, timeout, reset)
-        self._push(watch, now + timeout - min(timeout, self._backend.idle_ns(table, handle)))
+        self._push(watch, now + timeout - min(timeout, self._plane.idle_ns(table, handle)))
 
     def drop(self, key: K) -> None:
         """The entry is gone."""
@@ -62,7 +62,7 @@ class IdleTimeouts(Generic[K]):
             _, _, watch = heapq.heappop(self._heap)
             if self._watches.get(watch.key) is not watch:
                 continue
-            idle = min(self._backend.idle_ns(watch.table, watch.handle), now - watch.reset)
+            idle = min(self._plane.idle_ns(watch.table, watch.handle), now - watch.reset)
             if idle >= watch.timeout:
                 keys.append(watch.key)
                 watch.reset = now

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 
 from finsy.proto import p4r
 
-from soft_switch.description import Exact, Lpm, Match, Optional_, Range, Ternary
+from soft_switch.description import Exact, KeyField, Lpm, Match, Optional_, Range, Ternary
 from soft_switch.server.bytestrings import decode, encode
 from soft_switch.server.errors import P4RuntimeError, invalid
-from soft_switch.server.schema import MatchField, MatchKind, Table
+from soft_switch.server.schema import Table
 
 MAX_PRIORITY = 2**31 - 1  # int32 on the wire
 
@@ -24,7 +24,7 @@ def parse_key(table: Table, messages: Sequence[p4r.FieldMatch]) -> tuple[Match, 
 
 
 def parse_fields(
-    owner: str, fields: Sequence[MatchField], messages: Sequence[p4r.FieldMatch]
+    owner: str, fields: Sequence[KeyField], messages: Sequence[p4r.FieldMatch]
 ) -> tuple[Match, ...]:
     """One value for each of `fields`; `owner` is whose they are, for INVALID_ARGUMENT."""
     by_id: dict[int, p4r.FieldMatch] = {}
@@ -66,7 +66,7 @@ def format_key(table: Table, key: Sequence[Match]) -> list[p4r.FieldMatch]:
     return format_fields(table.fields, key)
 
 
-def format_fields(fields: Sequence[MatchField], key: Sequence[Match]) -> list[p4r.FieldMatch]:
+def format_fields(fields: Sequence[KeyField], key: Sequence[Match]) -> list[p4r.FieldMatch]:
     """The canonical messages of one value for each of `fields`, don't-care fields left out."""
     messages = []
     for field, match in zip(fields, key, strict=True):
@@ -76,11 +76,11 @@ def format_fields(fields: Sequence[MatchField], key: Sequence[Match]) -> list[p4
     return messages
 
 
-def _parse_field(owner: str, field: MatchField, message: p4r.FieldMatch) -> Match:
+def _parse_field(owner: str, field: KeyField, message: p4r.FieldMatch) -> Match:
     kind = message.WhichOneof("field_match_type")
-    if kind != field.word:
+    if kind != field.kind:
         what = f"{owner}, match field {field.name or field.id}"
-        raise invalid(f"{what} is {field.word}, but the request gives {kind or 'no match'}")
+        raise invalid(f"{what} is {field.kind}, but the request gives {kind or 'no match'}")
     try:
         return _PARSERS[kind](field.width, message)
     except P4RuntimeError as error:
@@ -140,19 +140,19 @@ _PARSERS = {
 }
 
 
-def _dont_care(owner: str, field: MatchField) -> Match:
-    if field.kind is MatchKind.EXACT:
+def _dont_care(owner: str, field: KeyField) -> Match:
+    if field.kind == "exact":
         raise invalid(f"{owner}: exact match field {field.name} ({field.id}) is missing")
-    if field.kind is MatchKind.LPM:
+    if field.kind == "lpm":
         return Lpm(0, 0)
-    if field.kind is MatchKind.TERNARY:
+    if field.kind == "ternary":
         return Ternary(0, 0)
-    if field.kind is MatchKind.RANGE:
+    if field.kind == "range":
         return Range(0, (1 << field.width) - 1)
     return Optional_(None)
 
 
-def _format_field(field: MatchField, match: Match) -> p4r.FieldMatch | None:
+def _format_field(field: KeyField, match: Match) -> p4r.FieldMatch | None:
     message = p4r.FieldMatch(field_id=field.id)
     if isinstance(match, Exact):
         message.exact.value = encode(match.value)

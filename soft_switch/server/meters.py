@@ -10,22 +10,22 @@ from collections.abc import Iterator
 
 from finsy.proto import p4r
 
+from soft_switch.dataplane import DataPlane
 from soft_switch.server.arrays import cells
-from soft_switch.server.backend import ForwardingBackend
 from soft_switch.server.errors import invalid, unimplemented
 from soft_switch.server.keys import format_key
 from soft_switch.server.meter_config import COUNTERS_TEXT, format_config, parse_config
 from soft_switch.server.operation import Operation
 from soft_switch.server.schema import Meter, Schema, lookup_error
-from soft_switch.server.tables import Tables, find_entry, matching, missing_entry
+from soft_switch.server.tables import Tables, find_entry, missing_entry
 
 
 class Meters:
     """Writes and reads `MeterEntry`."""
 
-    def __init__(self, schema: Schema, backend: ForwardingBackend) -> None:
+    def __init__(self, schema: Schema, plane: DataPlane) -> None:
         self._schema = schema
-        self._backend = backend
+        self._plane = plane
 
     def write(self, operation: Operation, message: p4r.MeterEntry) -> None:
         """Configure one cell, or all when there is no index. Only MODIFY exists; no config is the default."""
@@ -39,7 +39,7 @@ class Meters:
         indices = cells("meter", meter.name, meter.size, message.index if message.HasField("index") else None)
         config = parse_config(meter, message.config) if message.HasField("config") else None
         for index in indices:
-            self._backend.meter_write(meter.name, index, config)
+            self._plane.meter_write(meter.name, index, config)
 
     def read(self, request: p4r.MeterEntry) -> Iterator[p4r.Entity]:
         """One cell, all cells of a meter (no index), or all cells of all meters (id 0)."""
@@ -53,7 +53,7 @@ class Meters:
             index = request.index if request.HasField("index") else None
             for cell in cells("meter", meter.name, meter.size, index):
                 entry = p4r.MeterEntry(meter_id=meter.id, index=p4r.Index(index=cell))
-                config = self._backend.meter_read(meter.name, cell)
+                config = self._plane.meter_read(meter.name, cell)
                 if config is not None:
                     entry.config.CopyFrom(format_config(config))
                 yield p4r.Entity(meter_entry=entry)
@@ -62,10 +62,10 @@ class Meters:
 class DirectMeters:
     """Writes and reads `DirectMeterEntry`: the meters that hang on table entries."""
 
-    def __init__(self, schema: Schema, tables: Tables, backend: ForwardingBackend) -> None:
+    def __init__(self, schema: Schema, tables: Tables, plane: DataPlane) -> None:
         self._schema = schema
         self._tables = tables
-        self._backend = backend
+        self._plane = plane
 
     def write(self, operation: Operation, message: p4r.DirectMeterEntry) -> None:
         """Configure the meter of one entry. Only MODIFY exists; no config is the default."""
@@ -79,7 +79,7 @@ class DirectMeters:
             raise unimplemented(COUNTERS_TEXT)
         entry = find_entry(state, message.table_entry)
         config = parse_config(meter, message.config) if message.HasField("config") else None
-        self._backend.direct_meter_write(state.table.name, entry.handle, config)
+        self._plane.direct_meter_write(state.table.name, entry.handle, config)
 
     def read(self, request: p4r.DirectMeterEntry) -> Iterator[p4r.Entity]:
         """The meters of the entries a request selects; NOT_FOUND when it gives a key that is not there."""
@@ -90,7 +90,7 @@ class DirectMeters:
             if not selector.table_id and not state.table.direct_meter:
                 continue
             self._meter(p4r.TableEntry(table_id=state.table.id, is_default_action=selector.is_default_action))
-            selected = list(matching(state, selector))
+            selected = list(self._tables.matching(state, selector))
             if selector.match and not selected:
                 raise missing_entry(state.table)
             for (match, priority), entry in selected:
@@ -99,7 +99,7 @@ class DirectMeters:
                         table_id=state.table.id, match=format_key(state.table, match), priority=priority
                     )
                 )
-                config = self._backend.direct_meter_read(state.table.name, entry.handle)
+                config = self._plane.direct_meter_read(state.table.name, entry.handle)
                 if config is not None:
                     answer.config.CopyFrom(format_config(config))
                 yield p4r.Entity(direct_meter_entry=answer)

@@ -5,14 +5,16 @@ Source: P4Runtime specification, sections "ControllerPacketMetadata" and "Packet
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from finsy.proto import p4r
 
+from soft_switch.description import Param
 from soft_switch.server.bytestrings import decode, encode
 from soft_switch.server.errors import P4RuntimeError, invalid
-from soft_switch.server.schema import PacketHeader, Param
 
 
-def encode_packet_out(header: PacketHeader | None, message: p4r.PacketOut) -> bytes:
+def encode_packet_out(fields: Sequence[Param], message: p4r.PacketOut) -> bytes:
     """The bytes that enter the pipeline on the CPU port.
 
     Every field must be given once. Only padding (a name that starts with "_" or "pad") may be left out and
@@ -22,7 +24,7 @@ def encode_packet_out(header: PacketHeader | None, message: p4r.PacketOut) -> by
     if len(given) != len(message.metadata):
         raise invalid("packet-out: a metadata field is given twice")
     bits = width = 0
-    for field in header.fields if header is not None else ():
+    for field in fields:
         data = given.pop(field.id, None)
         if data is None and not _is_padding(field):
             raise invalid(f"packet-out: metadata field {field.name} ({field.id}) is missing")
@@ -40,9 +42,8 @@ def encode_packet_out(header: PacketHeader | None, message: p4r.PacketOut) -> by
     return (bits << (size * 8 - width)).to_bytes(size, "big") + message.payload
 
 
-def decode_packet_in(header: PacketHeader | None, data: bytes) -> p4r.PacketIn:
+def decode_packet_in(fields: Sequence[Param], data: bytes) -> p4r.PacketIn:
     """The message for a packet that left the pipeline on the CPU port."""
-    fields = header.fields if header is not None else ()
     width = sum(field.width for field in fields)
     size = (width + 7) // 8
     if len(data) < size:

@@ -48,7 +48,7 @@ def _modify(**entity: Any) -> p4r.Update:
 def _table_updates(old: ForwardingState, new: PipelineConfig) -> Iterator[p4r.Update]:
     for table in old.config.schema.tables.values():
         state = old.tables.state(table.id)
-        changed = not table.const_default and state.default.call != state.program_default
+        changed = not table.const_default and state.default.call != table.default
         if table.id not in new.schema.tables:
             if changed or (state.entries and not table.is_const):
                 raise invalid(f"the state cannot be kept: the new program has no table {table.name}")
@@ -65,8 +65,8 @@ def _entry_updates(old: ForwardingState, new: PipelineConfig, state: TableState)
     table = state.table
     if table.is_const:
         return
-    fresh = {(entry.match, entry.priority) for entry in new.program.entries.get(table.id, ())}
-    before = {(entry.match, entry.priority) for entry in old.config.program.entries.get(table.id, ())}
+    fresh = {(entry.match, entry.priority) for entry in new.schema.tables[table.id].entries}
+    before = {(entry.match, entry.priority) for entry in table.entries}
     request = p4r.TableEntry(
         table_id=table.id, counter_data=p4r.CounterData(), meter_config=p4r.MeterConfig()
     )

@@ -12,7 +12,7 @@ from typing import Any
 
 from finsy.proto import p4r
 
-from soft_switch.server.backend import ForwardingBackend
+from soft_switch.dataplane import DataPlane
 from soft_switch.server.bytestrings import decode
 from soft_switch.server.errors import already_exists, invalid, not_found, out_of_range, unimplemented
 from soft_switch.server.operation import Operation
@@ -37,9 +37,9 @@ class Fallback:
 class Replication:
     """Writes and reads `PacketReplicationEngineEntry`."""
 
-    def __init__(self, port_width: int, backend: ForwardingBackend) -> None:
+    def __init__(self, port_width: int, plane: DataPlane) -> None:
         self._port_width = port_width
-        self._backend = backend
+        self._plane = plane
         self._groups: dict[int, p4r.MulticastGroupEntry] = {}
         self._sessions: dict[int, p4r.CloneSessionEntry] = {}
         self._fallbacks: dict[tuple[str, int], Fallback] = {}
@@ -68,10 +68,10 @@ class Replication:
     def clear(self) -> None:
         """Take all groups and sessions out of the data plane."""
         for group in list(self._groups):
-            self._backend.multicast_delete(group)
+            self._plane.multicast_delete(group)
             del self._groups[group]
         for session in list(self._sessions):
-            self._backend.clone_delete(session)
+            self._plane.clone_delete(session)
             del self._sessions[session]
         self._fallbacks.clear()
 
@@ -99,12 +99,12 @@ class Replication:
         what = f"multicast group {group}"
         _check_existence(operation, group in self._groups, what)
         if operation == Operation.DELETE:
-            self._backend.multicast_delete(group)
+            self._plane.multicast_delete(group)
             del self._groups[group]
             self._fallbacks.pop(("group", group), None)
             return
         candidates = self._replicas(entry.replicas, what)
-        self._install("group", group, candidates, lambda copies: self._backend.multicast_set(group, copies))
+        self._install("group", group, candidates, lambda copies: self._plane.multicast_set(group, copies))
         stored = p4r.MulticastGroupEntry()
         stored.CopyFrom(entry)
         self._groups[group] = stored
@@ -116,7 +116,7 @@ class Replication:
             raise invalid(f"{what} is not within 1 to {MAX_SESSION}")
         _check_existence(operation, session in self._sessions, what)
         if operation == Operation.DELETE:
-            self._backend.clone_delete(session)
+            self._plane.clone_delete(session)
             del self._sessions[session]
             self._fallbacks.pop(("session", session), None)
             return
@@ -126,7 +126,7 @@ class Replication:
             raise invalid(f"{what}: packet length {entry.packet_length_bytes} is negative")
         candidates, length = self._replicas(entry.replicas, what), entry.packet_length_bytes
         self._install(
-            "session", session, candidates, lambda copies: self._backend.clone_set(session, copies, length)
+            "session", session, candidates, lambda copies: self._plane.clone_set(session, copies, length)
         )
         stored = p4r.CloneSessionEntry()
         stored.CopyFrom(entry)
@@ -144,7 +144,7 @@ class Replication:
 
     def _choose(self, candidates: Sequence[Sequence[Copy]]) -> list[Copy]:
         """The first candidate of each row whose port is up, or the first of all."""
-        is_up = self._backend.port_is_up
+        is_up = self._plane.port_is_up
         return [
             row[0] if len(row) == 1 else next((copy for copy in row if is_up(copy[0])), row[0])
             for row in candidates

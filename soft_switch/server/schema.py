@@ -1,31 +1,35 @@
-"""P4Info as the server uses it: every object by its id, widths and match kinds checked once, at load."""
+"""P4Info as the server uses it: every object by its id, widths and match kinds checked once, at load.
+
+What P4Info leaves out, `program` adds from the BMv2 JSON.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from enum import Enum, IntEnum
+from enum import IntEnum
 from functools import cached_property
 from typing import Any
 
 from finsy.proto import p4i, p4t
 
+from soft_switch.description import (
+    ActionCall,
+    ActionInfo,
+    CounterInfo,
+    InitialEntry,
+    KeyField,
+    Param,
+    ValueSetInfo,
+)
 from soft_switch.server.errors import P4RuntimeError, invalid
 from soft_switch.server.p4data import Scalar, Type, parse_type, scalars
 
-
-class MatchKind(Enum):
-    """How a key field is compared; the value is the word BMv2 JSON uses."""
-
-    EXACT = "exact"
-    LPM = "lpm"
-    TERNARY = "ternary"
-    RANGE = "range"
-    OPTIONAL = "optional"
-
-
 # A table with one of these has entries that can overlap, and so needs priorities.
-PRIORITY_KINDS = frozenset({MatchKind.TERNARY, MatchKind.RANGE, MatchKind.OPTIONAL})
+PRIORITY_KINDS = frozenset({"ternary", "range", "optional"})
+
+
+DEFAULT_PORT_WIDTH = 9  # bits of standard_metadata.egress_port in v1model.p4
 
 
 class Scope(IntEnum):
@@ -45,63 +49,40 @@ class MeterType(IntEnum):
 
 
 _MATCH_KINDS = {
-    p4i.MatchField.EXACT: MatchKind.EXACT,
-    p4i.MatchField.LPM: MatchKind.LPM,
-    p4i.MatchField.TERNARY: MatchKind.TERNARY,
-    p4i.MatchField.RANGE: MatchKind.RANGE,
-    p4i.MatchField.OPTIONAL: MatchKind.OPTIONAL,
+    p4i.MatchField.EXACT: "exact",
+    p4i.MatchField.LPM: "lpm",
+    p4i.MatchField.TERNARY: "ternary",
+    p4i.MatchField.RANGE: "range",
+    p4i.MatchField.OPTIONAL: "optional",
 }
 
 
 @dataclass(frozen=True)
-class MatchField:
-    """One field of a table's key; `width` in bits."""
-
-    id: int
-    name: str
-    kind: MatchKind
-    width: int
-
-    @cached_property
-    def word(self) -> str:
-        """The kind as `FieldMatch` has it."""
-        return self.kind.value
-
-
-@dataclass(frozen=True)
-class Param:
-    """One parameter of an action; `width` in bits."""
-
-    id: int
-    name: str
-    width: int
-
-
-@dataclass(frozen=True)
-class Action:
-    """An action and its parameters, in the order in which the data plane takes them."""
-
-    id: int
-    name: str
-    params: tuple[Param, ...]
-
-
-@dataclass(frozen=True)
 class Table:
-    """A match-action table: its key, what its entries may do, and what hangs on them."""
+    """A match-action table: its key, what its entries may do, and what hangs on them.
+
+    From the JSON come the initial entries (with P4Runtime's priorities), the default action and the size, but
+    for tables with initial entries: p4c's JSON counts these.
+    """
 
     id: int
     name: str
-    fields: tuple[MatchField, ...]
+    fields: tuple[KeyField, ...]
     actions: Mapping[int, Scope]
     is_const: bool
     const_default: bool
-    indirect: bool
     idle_timeout: bool
     direct_counter: bool
     direct_meter: bool
     profile_id: int = 0  # of the action profile of an indirect table
     size: int = 0
+    entries: tuple[InitialEntry, ...] = ()
+    default: ActionCall | None = None
+
+    @property
+    def indirect(self) -> bool:
+        """Whether its entries have no actions of their own."""
+        return self.profile_id != 0
 
     @cached_property
     def needs_priority(self) -> bool:
@@ -126,15 +107,6 @@ class ActionProfile:
     sum_of_members: bool = False
     max_member_weight: int = 0
     weights_disallowed: bool = False
-
-
-@dataclass(frozen=True)
-class Counter:
-    """An indexed counter array."""
-
-    id: int
-    name: str
-    size: int
 
 
 @dataclass(frozen=True)
@@ -168,46 +140,34 @@ class Digest:
 
 
 @dataclass(frozen=True)
-class ValueSet:
-    """A parser value set that holds up to `size` members; `fields` as in a table's key."""
-
-    id: int
-    name: str
-    fields: tuple[MatchField, ...]
-    size: int
-
-
-@dataclass(frozen=True)
-class PacketHeader:
-    """The controller header of packet-in or packet-out, fields in wire order."""
-
-    fields: tuple[Param, ...]
-
-
-@dataclass(frozen=True)
 class Schema:
-    """All objects of one P4Info, by id."""
+    """All objects of one P4Info, by id; controller headers as their fields in wire order."""
 
     tables: dict[int, Table] = field(default_factory=dict)
-    actions: dict[int, Action] = field(default_factory=dict)
-    counters: dict[int, Counter] = field(default_factory=dict)
+    actions: dict[int, ActionInfo] = field(default_factory=dict)
+    counters: dict[int, CounterInfo] = field(default_factory=dict)
     registers: dict[int, Register] = field(default_factory=dict)
     meters: dict[int, Meter] = field(default_factory=dict)
     direct_meters: dict[int, Meter] = field(default_factory=dict)  # by the id of their table
     digests: dict[int, Digest] = field(default_factory=dict)
-    value_sets: dict[int, ValueSet] = field(default_factory=dict)
+    value_sets: dict[int, ValueSetInfo] = field(default_factory=dict)
     action_profiles: dict[int, ActionProfile] = field(default_factory=dict)
-    packet_in: PacketHeader | None = None
-    packet_out: PacketHeader | None = None
-    # Objects that no request names by id, or that none can be served for yet.
-    other_ids: dict[int, str] = field(default_factory=dict)
+    packet_in: tuple[Param, ...] = ()
+    packet_out: tuple[Param, ...] = ()
+    port_width: int = DEFAULT_PORT_WIDTH
+    names: dict[int, str] = field(default_factory=dict)  # kind and name of every object of P4Info
     # Tables that the program lacks: p4c leaves those that no packet reaches out of the BMv2 JSON only.
     dropped: dict[int, str] = field(default_factory=dict)
+
+    @cached_property
+    def actions_by_name(self) -> dict[str, ActionInfo]:
+        """The actions again."""
+        return {action.name: action for action in self.actions.values()}
 
 
 def parse_p4info(p4info: p4i.P4Info) -> Schema:
     """The schema of a P4Info; INVALID_ARGUMENT names the object that is wrong or cannot be served."""
-    _check_preambles(p4info)
+    names = _names(p4info)
     translated = {
         name
         for name, spec in p4info.type_info.new_types.items()
@@ -230,7 +190,7 @@ def parse_p4info(p4info: p4i.P4Info) -> Schema:
         tables=tables,
         actions=actions,
         counters={
-            counter.preamble.id: Counter(counter.preamble.id, counter.preamble.name, counter.size)
+            counter.preamble.id: CounterInfo(counter.preamble.name, counter.size, id=counter.preamble.id)
             for counter in p4info.counters
         },
         registers={
@@ -249,15 +209,15 @@ def parse_p4info(p4info: p4i.P4Info) -> Schema:
         digests={digest.preamble.id: _digest(digest, p4info.type_info) for digest in p4info.digests},
         value_sets={values.preamble.id: _value_set(values, translated) for values in p4info.value_sets},
         action_profiles=_action_profiles(p4info, tables),
-        packet_in=headers.get("packet_in"),
-        packet_out=headers.get("packet_out"),
-        other_ids=dict(_other_objects(p4info)),
+        packet_in=headers.get("packet_in", ()),
+        packet_out=headers.get("packet_out", ()),
+        names=names,
     )
 
 
 def _table(
     table: p4i.Table,
-    actions: Mapping[int, Action],
+    actions: Mapping[int, ActionInfo],
     direct_counters: set[int],
     direct_meters: set[int],
     translated: set[str],
@@ -275,7 +235,6 @@ def _table(
         actions={reference.id: Scope(reference.scope) for reference in table.action_refs},
         is_const=table.is_const_table,
         const_default=table.const_default_action_id != 0,
-        indirect=table.implementation_id != 0,
         idle_timeout=table.idle_timeout_behavior != p4i.Table.NO_TIMEOUT,
         direct_counter=table.preamble.id in direct_counters,
         direct_meter=table.preamble.id in direct_meters,
@@ -312,31 +271,31 @@ def _action_profiles(p4info: p4i.P4Info, tables: Mapping[int, Table]) -> dict[in
     return profiles
 
 
-def _match_field(match: p4i.MatchField, owner: str, translated: set[str]) -> MatchField:
+def _match_field(match: p4i.MatchField, owner: str, translated: set[str]) -> KeyField:
     what = f"match field {match.name or match.id} of {owner}"
     kind = _MATCH_KINDS.get(match.match_type) if match.WhichOneof("match") == "match_type" else None
     if kind is None:
         raise invalid(f"P4Info: {what} has match kind {match.other_match_type or 'none'!r}, not supported")
     # p4c gives fields of type `error` no width; `fit_program` takes the program's.
     _check_type(match.type_name, match.bitwidth or 1, translated, what)
-    return MatchField(match.id, match.name, kind, match.bitwidth)
+    return KeyField(match.name, kind, match.bitwidth, match.id)
 
 
-def _action(action: p4i.Action, translated: set[str]) -> Action:
+def _action(action: p4i.Action, translated: set[str]) -> ActionInfo:
     name = action.preamble.name
     for param in action.params:
         _check_type(param.type_name, param.bitwidth, translated, f"parameter {param.name} of action {name}")
     _check_unique((param.id for param in action.params), f"parameters of action {name}")
-    params = tuple(Param(param.id, param.name, param.bitwidth) for param in action.params)
-    return Action(action.preamble.id, name, params)
+    params = tuple(Param(param.name, param.bitwidth, param.id) for param in action.params)
+    return ActionInfo(name, action.preamble.id, params)
 
 
-def _packet_header(header: p4i.ControllerPacketMetadata, translated: set[str]) -> PacketHeader:
+def _packet_header(header: p4i.ControllerPacketMetadata, translated: set[str]) -> tuple[Param, ...]:
     name = header.preamble.name
     for member in header.metadata:
         _check_type(member.type_name, member.bitwidth, translated, f"field {member.name} of {name}")
     _check_unique((member.id for member in header.metadata), f"fields of {name}")
-    return PacketHeader(tuple(Param(member.id, member.name, member.bitwidth) for member in header.metadata))
+    return tuple(Param(member.name, member.bitwidth, member.id) for member in header.metadata)
 
 
 def _meter(preamble: p4i.Preamble, spec: p4i.MeterSpec, size: int) -> Meter:
@@ -355,11 +314,11 @@ def _digest(digest: p4i.Digest, types: p4t.P4TypeInfo) -> Digest:
     return Digest(digest.preamble.id, name, kind, numbers)
 
 
-def _value_set(values: p4i.ValueSet, translated: set[str]) -> ValueSet:
+def _value_set(values: p4i.ValueSet, translated: set[str]) -> ValueSetInfo:
     name = values.preamble.name
     fields = tuple(_match_field(match, f"value set {name}", translated) for match in values.match)
     _check_unique((field.id for field in fields), f"match fields of value set {name}")
-    return ValueSet(values.preamble.id, name, fields, values.size)
+    return ValueSetInfo(name, values.size, fields, values.preamble.id)
 
 
 def _check_type(type_name: p4t.P4NamedType, width: int, translated: set[str], what: str) -> None:
@@ -380,14 +339,17 @@ def _check_unique(ids: Iterable[int], what: str) -> None:
         seen.add(number)
 
 
-def _check_preambles(p4info: p4i.P4Info) -> None:
-    seen: dict[int, str] = {}
+def _names(p4info: p4i.P4Info) -> dict[int, str]:
+    names: dict[int, str] = {}
     for preamble, kind in _preambles(p4info):
         if preamble.id == 0:
             raise invalid(f"P4Info: {kind} {preamble.name} has no id")
-        if preamble.id in seen:
-            raise invalid(f"P4Info: id {preamble.id:#010x} is {seen[preamble.id]} and {kind} {preamble.name}")
-        seen[preamble.id] = f"{kind} {preamble.name}"
+        if preamble.id in names:
+            raise invalid(
+                f"P4Info: id {preamble.id:#010x} is {names[preamble.id]} and {kind} {preamble.name}"
+            )
+        names[preamble.id] = f"{kind} {preamble.name}"
+    return names
 
 
 def _preambles(p4info: p4i.P4Info) -> Iterable[tuple[p4i.Preamble, str]]:
@@ -409,38 +371,15 @@ def _preambles(p4info: p4i.P4Info) -> Iterable[tuple[p4i.Preamble, str]]:
             yield item.preamble, kind
 
 
-def _other_objects(p4info: p4i.P4Info) -> Iterable[tuple[int, str]]:
-    for preamble, kind in _preambles(p4info):
-        if kind in {"direct counter", "direct meter"}:
-            yield preamble.id, f"{kind} {preamble.name}"
-
-
 def lookup_error(kind: str, number: int, schema: Schema) -> P4RuntimeError:
     """The error for an id that is not a `kind` in this P4Info."""
     if number == 0:
         return invalid(f"the {kind} id is missing (0)")
-    other = next(
-        (
-            f"{name} {objects[number].name}"
-            for name, objects in (
-                ("table", schema.tables),
-                ("action", schema.actions),
-                ("counter", schema.counters),
-                ("register", schema.registers),
-                ("meter", schema.meters),
-                ("digest", schema.digests),
-                ("value set", schema.value_sets),
-                ("action profile", schema.action_profiles),
-            )
-            if number in objects
-        ),
-        schema.other_ids.get(number),
-    )
-    if other is not None:
-        return invalid(f"id {number:#010x} is not a {kind}, it is {other}")
     if number in schema.dropped:
         return invalid(
             f"table {schema.dropped[number]} is in P4Info, but not in the program: p4c leaves out what no "
             "packet reaches, or P4Info and BMv2 JSON are not of one program"
         )
+    if number in schema.names:
+        return invalid(f"id {number:#010x} is not a {kind}, it is {schema.names[number]}")
     return invalid(f"there is no {kind} with id {number:#010x} in the P4Info of the running pipeline")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -11,8 +10,8 @@ from finsy.proto import p4r_grpc
 
 from controller.security.channels import server_credentials
 from controller.security.files import TlsFiles
+from soft_switch.dataplane import DataPlane
 from soft_switch.server.arbitration import Arbiter
-from soft_switch.server.backend import Backend
 from soft_switch.server.device import Device
 from soft_switch.server.service import MAX_STREAMS, P4RuntimeService
 
@@ -50,19 +49,17 @@ class ServerTls:
 class P4RuntimeServer:
     """Serves P4Runtime for one data plane.
 
-    `address` is HOST:PORT (port 0 takes a free one) or unix:PATH. `verify` tells whether a program could be
-    loaded, as `soft_switch.server.device.Device` says. `promote` chooses what happens when a primary leaves,
-    as `soft_switch.server.arbitration` says. With `tls` it takes TLS only; requests of more than
-    `max_request_bytes` it takes in no case.
+    `address` is HOST:PORT (port 0 takes a free one) or unix:PATH. `promote` chooses what happens when a
+    primary leaves, as `soft_switch.server.arbitration` says. With `tls` it takes TLS only; requests of more
+    than `max_request_bytes` it takes in no case.
     """
 
     def __init__(
         self,
-        backend: Backend,
+        plane: DataPlane,
         *,
         device_id: int = 0,
         address: str = DEFAULT_ADDRESS,
-        verify: Callable[[bytes], None],
         promote: bool = True,
         tls: ServerTls | None = None,
         max_request_bytes: int = MAX_REQUEST_BYTES,
@@ -77,10 +74,10 @@ class P4RuntimeServer:
             maximum_concurrent_rpcs=MAX_STREAMS + UNARY_THREADS + WAITING_REQUESTS,
         )
         arbiter = Arbiter(device_id, promote=promote)
-        self._service = P4RuntimeService(device_id, Device(backend, verify), arbiter)
+        self._service = P4RuntimeService(device_id, Device(plane), arbiter)
         p4r_grpc.add_P4RuntimeServicer_to_server(self._service, self._server)
-        backend.on_packet_in(self._service.deliver_packet_in)
-        backend.on_digest(self._service.deliver_digest)
+        plane.on_packet_in(self._service.deliver_packet_in)
+        plane.on_digest(self._service.deliver_digest)
 
     @property
     def address(self) -> str:

@@ -59,6 +59,7 @@ class P4RuntimeService(p4r_grpc.P4RuntimeServicer):
     def stop(self) -> None:
         """No more notifications."""
         self._ticker.stop()
+        self._device.close()
 
     # Unary RPCs
 

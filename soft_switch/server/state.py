@@ -10,17 +10,17 @@ from typing import Any, Protocol
 import grpc
 from finsy.proto import p4r
 
+from soft_switch.dataplane import DataPlane
 from soft_switch.errors import DuplicateEntry, EntryInUse, TableError, TableFull, UnknownEntry
 from soft_switch.server.arrays import Counters, Registers
-from soft_switch.server.backend import ForwardingBackend
 from soft_switch.server.device_config import unwrap
 from soft_switch.server.digests import Digests
 from soft_switch.server.errors import P4RuntimeError, invalid
 from soft_switch.server.meters import DirectMeters, Meters
 from soft_switch.server.operation import Operation
 from soft_switch.server.profile_entries import Groups, Members
-from soft_switch.server.program import ProgramTables, read_program
-from soft_switch.server.refused import REFUSED, Refused
+from soft_switch.server.program import add_program
+from soft_switch.server.refused import Externs
 from soft_switch.server.replication import Replication
 from soft_switch.server.rollback import inverse, query
 from soft_switch.server.schema import Schema, parse_p4info
@@ -30,7 +30,7 @@ from soft_switch.server.value_sets import ValueSets
 LOG = logging.getLogger(__name__)
 
 # What a data plane says, as the code a controller acts on.
-BACKEND_ERRORS = (
+DATA_PLANE_ERRORS = (
     (TableFull, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (DuplicateEntry, grpc.StatusCode.ALREADY_EXISTS),
     (UnknownEntry, grpc.StatusCode.NOT_FOUND),
@@ -46,7 +46,6 @@ class PipelineConfig:
     message: p4r.ForwardingPipelineConfig
     device_config: bytes  # the BMv2 JSON
     schema: Schema
-    program: ProgramTables
 
 
 def parse_config(message: p4r.ForwardingPipelineConfig) -> PipelineConfig:
@@ -57,10 +56,10 @@ def parse_config(message: p4r.ForwardingPipelineConfig) -> PipelineConfig:
         raise invalid("the forwarding pipeline config has no p4_device_config: it is p4c's BMv2 JSON")
     schema = parse_p4info(message.p4info)
     device_config = unwrap(message.p4_device_config)
-    program, schema = read_program(device_config, schema)
+    schema = add_program(schema, device_config)
     kept = p4r.ForwardingPipelineConfig()
     kept.CopyFrom(message)
-    return PipelineConfig(kept, device_config, schema, program)
+    return PipelineConfig(kept, device_config, schema)
 
 
 class EntityHandler(Protocol):
@@ -72,26 +71,26 @@ class EntityHandler(Protocol):
 
 
 class ForwardingState:
-    """All entities of one pipeline on one backend, which holds the program freshly loaded."""
+    """All entities of one pipeline on one data plane, which holds the program freshly loaded."""
 
-    def __init__(self, config: PipelineConfig, backend: ForwardingBackend) -> None:
+    def __init__(self, config: PipelineConfig, plane: DataPlane) -> None:
         self.config = config
         self.digests = Digests(config.schema)
-        self.tables = Tables(config.schema, config.program, backend)
-        self.replication = Replication(config.program.port_width, backend)
+        self.tables = Tables(config.schema, plane)
+        self.replication = Replication(config.schema.port_width, plane)
         self._handlers: dict[str, EntityHandler] = {
             "table_entry": self.tables,
             "action_profile_member": Members(self.tables.profiles),
             "action_profile_group": Groups(self.tables.profiles),
-            "direct_counter_entry": DirectCounters(self.tables, backend),
-            "direct_meter_entry": DirectMeters(config.schema, self.tables, backend),
-            "counter_entry": Counters(config.schema, backend),
-            "register_entry": Registers(config.schema, backend),
-            "meter_entry": Meters(config.schema, backend),
-            "value_set_entry": ValueSets(config.schema, backend),
+            "direct_counter_entry": DirectCounters(self.tables, plane),
+            "direct_meter_entry": DirectMeters(config.schema, self.tables, plane),
+            "counter_entry": Counters(config.schema, plane),
+            "register_entry": Registers(config.schema, plane),
+            "meter_entry": Meters(config.schema, plane),
+            "value_set_entry": ValueSets(config.schema, plane),
             "digest_entry": self.digests,
             "packet_replication_engine_entry": self.replication,
-            **{entity: Refused(entity) for entity in REFUSED},
+            "extern_entry": Externs(),
         }
 
     def write(self, update: p4r.Update) -> None:
@@ -106,7 +105,7 @@ class ForwardingState:
         except P4RuntimeError:
             raise
         except Exception as error:
-            raise _from_backend(error) from error
+            raise _from_data_plane(error) from error
 
     def read(self, request: p4r.Entity) -> list[p4r.Entity]:
         """The entities one element of a ReadRequest selects."""
@@ -116,7 +115,7 @@ class ForwardingState:
         except P4RuntimeError:
             raise
         except Exception as error:
-            raise _from_backend(error) from error
+            raise _from_data_plane(error) from error
 
     def undo(self, update: p4r.Update) -> list[p4r.Update]:
         """The updates that take back what `update` is about to do; none if it will be refused."""
@@ -151,9 +150,9 @@ class ForwardingState:
         return self._handlers[kind], getattr(entity, kind)
 
 
-def _from_backend(error: Exception) -> P4RuntimeError:
+def _from_data_plane(error: Exception) -> P4RuntimeError:
     """The data plane's refusal with its code; anything else is a defect and logged with its trace."""
-    for kind, code in BACKEND_ERRORS:
+    for kind, code in DATA_PLANE_ERRORS:
         if isinstance(error, kind):
             return P4RuntimeError(code, str(error))
     LOG.error("the data plane failed on a P4Runtime request", exc_info=error)

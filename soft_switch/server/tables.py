@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 
 from finsy.proto import p4r
 
-from soft_switch.description import Match, MeterConfig
+from soft_switch.dataplane import DataPlane
+from soft_switch.description import ActionCall, Match, MeterConfig
 from soft_switch.server.action_profiles import ActionProfiles, Choice
 from soft_switch.server.actions import format_action, parse_action
-from soft_switch.server.backend import ForwardingBackend
 from soft_switch.server.errors import (
     P4RuntimeError,
     already_exists,
@@ -29,8 +29,7 @@ from soft_switch.server.idle import IdleTimeouts
 from soft_switch.server.keys import check_priority, format_key, parse_key
 from soft_switch.server.meter_config import COUNTERS_TEXT, format_config, parse_config
 from soft_switch.server.operation import Operation
-from soft_switch.server.program import ActionCall, ProgramTables
-from soft_switch.server.schema import Action, Schema, Table, lookup_error
+from soft_switch.server.schema import Schema, Table, lookup_error
 
 Key = tuple[tuple[Match, ...], int]  # match values and priority: what tells two entries of a table apart
 
@@ -61,33 +60,29 @@ class TableState:
     """One table, its entries and its default entry as they are now."""
 
     table: Table
-    size: int
-    program_default: ActionCall | None
     default: DefaultEntry
     entries: dict[Key, Entry] = field(default_factory=dict)
 
 
 class Tables:
-    """Writes and reads `TableEntry` on one backend. `clock` gives nanoseconds and never goes back."""
+    """Writes and reads `TableEntry` on one data plane. `clock` gives nanoseconds and never goes back."""
 
     def __init__(
         self,
         schema: Schema,
-        program: ProgramTables,
-        backend: ForwardingBackend,
+        plane: DataPlane,
         clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self._schema = schema
-        self._backend = backend
+        self._plane = plane
         self._clock = clock
-        self.idle: IdleTimeouts[tuple[int, Key]] = IdleTimeouts(backend)
-        self.profiles = ActionProfiles(schema, backend, clock)
+        self.idle: IdleTimeouts[tuple[int, Key]] = IdleTimeouts(plane)
+        self.profiles = ActionProfiles(schema, plane, clock)
         self._states: dict[int, TableState] = {}
         for table in schema.tables.values():
-            default = program.defaults.get(table.id)
-            state = TableState(table, program.sizes[table.id], default, DefaultEntry(default))
+            state = TableState(table, DefaultEntry(table.default))
             # The data plane gives the program's own entries the handles 0, 1, ... in the order of the JSON.
-            for handle, entry in enumerate(program.entries.get(table.id, ())):
+            for handle, entry in enumerate(table.entries):
                 state.entries[entry.match, entry.priority] = Entry(handle, entry.call, table.is_const)
             self._states[table.id] = state
 
@@ -115,7 +110,7 @@ class Tables:
             if request.is_default_action:
                 yield p4r.Entity(table_entry=self._format_default(state, request))
                 continue
-            for key, entry in matching(state, request):
+            for key, entry in self.matching(state, request):
                 yield p4r.Entity(table_entry=self._format(state.table, key, entry, request))
 
     def expired(self) -> list[p4r.TableEntry]:
@@ -143,6 +138,30 @@ class Tables:
         if request.match:
             raise invalid("a read with match fields needs a table id: field ids mean nothing without a table")
         return list(self._states.values())
+
+    def matching(self, state: TableState, request: p4r.TableEntry) -> Iterator[tuple[Key, Entry]]:
+        """The entries that pass every filter set in a read request."""
+        table = state.table
+        wanted = parse_key(table, request.match) if request.match else None
+        if wanted is not None and (request.priority or not table.needs_priority):
+            key = (wanted, request.priority)
+            candidates = [(key, state.entries[key])] if key in state.entries else []
+        else:
+            candidates = list(state.entries.items())
+        if request.HasField("action") and request.action.WhichOneof("type") != "action":
+            raise invalid(f"table {table.name}: a read can select entries by action id only")
+        action_id = request.action.action.action_id
+        action = self._schema.actions.get(action_id)
+        for key, entry in candidates:
+            runs = isinstance(entry.call, ActionCall) and action and entry.call.action == action.name
+            if (
+                (wanted is None or key[0] == wanted)
+                and request.priority in (0, key[1])
+                and (action_id == 0 or runs)
+                and request.controller_metadata in (0, entry.controller_metadata)
+                and request.metadata in (b"", entry.metadata)
+            ):
+                yield key, entry
 
     def key_message(self, table: Table, key: Key) -> p4r.Entity:
         """An entity that names an entry, and nothing more."""
@@ -174,14 +193,14 @@ class Tables:
         meter = self._check_resources(table, message)
         if key in state.entries:
             raise already_exists(f"table {table.name} has this entry already: use MODIFY to change it")
-        if len(state.entries) >= state.size:
-            raise exhausted(f"table {table.name} is full: it holds {state.size} entries")
+        if len(state.entries) >= table.size:
+            raise exhausted(f"table {table.name} is full: it holds {table.size} entries")
         handle = self._place(table, key, call)
         entry = state.entries[key] = Entry(
             handle, call, metadata=message.metadata, controller_metadata=message.controller_metadata
         )
         if meter is not None:
-            self._backend.direct_meter_write(table.name, handle, meter)
+            self._plane.direct_meter_write(table.name, handle, meter)
         self._write_resources(table, key, entry, message)
 
     def _modify(self, state: TableState, message: p4r.TableEntry) -> None:
@@ -205,7 +224,7 @@ class Tables:
         entry.metadata = message.metadata
         entry.controller_metadata = message.controller_metadata
         if table.direct_meter:
-            self._backend.direct_meter_write(table.name, entry.handle, meter)
+            self._plane.direct_meter_write(table.name, entry.handle, meter)
         self._write_resources(table, key, entry, message)
 
     def _delete(self, state: TableState, message: p4r.TableEntry) -> None:
@@ -214,7 +233,7 @@ class Tables:
             raise denied(f"table {table.name} is constant: its entries are part of the program")
         key = _key(table, message)
         entry = _find(state, key)
-        self._backend.delete(table.name, entry.handle)
+        self._plane.delete(table.name, entry.handle)
         del state.entries[key]
         self.idle.drop((table.id, key))
         if not isinstance(entry.call, ActionCall):
@@ -224,11 +243,11 @@ class Tables:
         """Put a new entry into the data plane; its handle."""
         match, priority = key
         if isinstance(call, ActionCall):
-            name = self._action(call).name
-            return self._backend.insert(table.name, match, priority=priority, action=name, params=call.params)
+            name, params = call.action, call.params
+            return self._plane.insert(table.name, match, priority=priority, action=name, params=params)
         target = self.profiles.acquire(table, call)
         try:
-            return self._backend.insert(table.name, match, priority=priority, target=target)
+            return self._plane.insert(table.name, match, priority=priority, target=target)
         except Exception:
             self.profiles.release(table, call)
             raise
@@ -237,11 +256,10 @@ class Tables:
         """Give an entry another action, or something else to refer to."""
         before, entry.call = entry.call, call
         if isinstance(call, ActionCall):
-            name = self._action(call).name
-            self._backend.modify(table.name, entry.handle, action=name, params=call.params)
+            self._plane.modify(table.name, entry.handle, action=call.action, params=call.params)
             return
         target = self.profiles.acquire(table, call)
-        self._backend.modify(table.name, entry.handle, target=target)
+        self._plane.modify(table.name, entry.handle, target=target)
         if not isinstance(before, ActionCall):
             self.profiles.release(table, before)
 
@@ -262,11 +280,11 @@ class Tables:
                 f"table {table.name}: direct resources belong to entries, not to the default entry"
             )
         if not message.HasField("action"):
-            self._backend.set_default(table.name, None)
-            state.default = DefaultEntry(state.program_default)
+            self._plane.set_default(table.name, None)
+            state.default = DefaultEntry(table.default)
             return
         call = self._parse_action(table, message.action, default=True)
-        self._backend.set_default(table.name, self._action(call).name, call.params)
+        self._plane.set_default(table.name, call.action, call.params)
         state.default = DefaultEntry(call, message.metadata, message.controller_metadata)
 
     # Actions and direct resources
@@ -282,9 +300,6 @@ class Tables:
             raise invalid(f"table {table.name} takes a direct action, the request gives {kind or 'none'}")
         what = f"table {table.name}"
         return parse_action(self._schema, what, table.actions, message.action, default=default)
-
-    def _action(self, call: ActionCall) -> Action:
-        return self._schema.actions[call.action_id]
 
     def _check_resources(
         self, table: Table, message: p4r.TableEntry, *, default: bool = False
@@ -313,7 +328,7 @@ class Tables:
         """Counter and timeout of an entry that has just been written."""
         if message.HasField("counter_data"):
             data = message.counter_data
-            self._backend.direct_counter_write(table.name, entry.handle, data.packet_count, data.byte_count)
+            self._plane.direct_counter_write(table.name, entry.handle, data.packet_count, data.byte_count)
         if message.idle_timeout_ns or entry.idle_timeout_ns:
             entry.idle_timeout_ns = message.idle_timeout_ns
             self.idle.watch((table.id, key), table.name, entry.handle, entry.idle_timeout_ns, self._clock())
@@ -332,16 +347,16 @@ class Tables:
             is_const=entry.is_const,
         )
         if request.HasField("counter_data") and table.direct_counter:
-            packets, bytes_ = self._backend.direct_counter_read(table.name, entry.handle)
+            packets, bytes_ = self._plane.direct_counter_read(table.name, entry.handle)
             message.counter_data.CopyFrom(counter_data(packets, bytes_))
         if request.HasField("meter_counter_data"):
             raise unimplemented(COUNTERS_TEXT)
         if request.HasField("meter_config") and table.direct_meter:
-            config = self._backend.direct_meter_read(table.name, entry.handle)
+            config = self._plane.direct_meter_read(table.name, entry.handle)
             if config is not None:
                 message.meter_config.CopyFrom(format_config(config))
         if request.HasField("time_since_last_hit") and table.idle_timeout:
-            message.time_since_last_hit.elapsed_ns = self._backend.idle_ns(table.name, entry.handle)
+            message.time_since_last_hit.elapsed_ns = self._plane.idle_ns(table.name, entry.handle)
         return message
 
     def _format_default(self, state: TableState, request: p4r.TableEntry) -> p4r.TableEntry:
@@ -367,9 +382,9 @@ class Tables:
 class DirectCounters:
     """Writes and reads `DirectCounterEntry`: the counters that hang on table entries."""
 
-    def __init__(self, tables: Tables, backend: ForwardingBackend) -> None:
+    def __init__(self, tables: Tables, plane: DataPlane) -> None:
         self._tables = tables
-        self._backend = backend
+        self._plane = plane
 
     def write(self, operation: Operation, message: p4r.DirectCounterEntry) -> None:
         """Set one counter. Only MODIFY exists; without data nothing changes."""
@@ -382,7 +397,7 @@ class DirectCounters:
         entry = find_entry(state, message.table_entry)
         if message.HasField("data"):
             check_counter_data(message.data)
-            self._backend.direct_counter_write(
+            self._plane.direct_counter_write(
                 state.table.name, entry.handle, message.data.packet_count, message.data.byte_count
             )
 
@@ -393,11 +408,11 @@ class DirectCounters:
             if not selector.table_id and not state.table.direct_counter:
                 continue
             _check_direct_counter(state.table, selector)
-            selected = list(matching(state, selector))
+            selected = list(self._tables.matching(state, selector))
             if selector.match and not selected:
                 raise missing_entry(state.table)
             for (match, priority), entry in selected:
-                packets, bytes_ = self._backend.direct_counter_read(state.table.name, entry.handle)
+                packets, bytes_ = self._plane.direct_counter_read(state.table.name, entry.handle)
                 yield p4r.Entity(
                     direct_counter_entry=p4r.DirectCounterEntry(
                         table_entry=p4r.TableEntry(
@@ -418,29 +433,6 @@ def check_counter_data(data: p4r.CounterData) -> None:
     """Refuse negative counts."""
     if data.packet_count < 0 or data.byte_count < 0:
         raise invalid(f"a counter cannot be negative: {data.packet_count} packets, {data.byte_count} bytes")
-
-
-def matching(state: TableState, request: p4r.TableEntry) -> Iterator[tuple[Key, Entry]]:
-    """The entries that pass every filter set in a read request."""
-    table = state.table
-    wanted = parse_key(table, request.match) if request.match else None
-    if wanted is not None and (request.priority or not table.needs_priority):
-        key = (wanted, request.priority)
-        candidates = [(key, state.entries[key])] if key in state.entries else []
-    else:
-        candidates = list(state.entries.items())
-    if request.HasField("action") and request.action.WhichOneof("type") != "action":
-        raise invalid(f"table {table.name}: a read can select entries by action id only")
-    action_id = request.action.action.action_id
-    for key, entry in candidates:
-        if (
-            (wanted is None or key[0] == wanted)
-            and request.priority in (0, key[1])
-            and (action_id == 0 or (isinstance(entry.call, ActionCall) and entry.call.action_id == action_id))
-            and request.controller_metadata in (0, entry.controller_metadata)
-            and request.metadata in (b"", entry.metadata)
-        ):
-            yield key, entry
 
 
 def _key(table: Table, message: p4r.TableEntry) -> Key:

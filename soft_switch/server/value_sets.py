@@ -10,20 +10,20 @@ from collections.abc import Iterator
 import grpc
 from finsy.proto import p4r
 
-from soft_switch.description import Match
-from soft_switch.server.backend import ForwardingBackend
+from soft_switch.dataplane import DataPlane
+from soft_switch.description import Match, ValueSetInfo
 from soft_switch.server.errors import P4RuntimeError, already_exists, invalid
 from soft_switch.server.keys import format_fields, parse_fields
 from soft_switch.server.operation import Operation
-from soft_switch.server.schema import Schema, ValueSet, lookup_error
+from soft_switch.server.schema import Schema, lookup_error
 
 
 class ValueSets:
     """Writes and reads `ValueSetEntry`."""
 
-    def __init__(self, schema: Schema, backend: ForwardingBackend) -> None:
+    def __init__(self, schema: Schema, plane: DataPlane) -> None:
         self._schema = schema
-        self._backend = backend
+        self._plane = plane
         self._members: dict[int, list[tuple[Match, ...]]] = {number: [] for number in schema.value_sets}
 
     def write(self, operation: Operation, message: p4r.ValueSetEntry) -> None:
@@ -41,7 +41,7 @@ class ValueSets:
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
                 f"{what} holds {values.size} members, the request has {len(members)}",
             )
-        self._backend.value_set_write(values.name, members)
+        self._plane.value_set_write(values.name, members)
         self._members[values.id] = members
 
     def read(self, request: p4r.ValueSetEntry) -> Iterator[p4r.Entity]:
@@ -56,7 +56,7 @@ class ValueSets:
                 entry.members.add(match=format_fields(values.fields, member))
             yield p4r.Entity(value_set_entry=entry)
 
-    def _value_set(self, number: int) -> ValueSet:
+    def _value_set(self, number: int) -> ValueSetInfo:
         values = self._schema.value_sets.get(number)
         if values is None:
             raise lookup_error("value set", number, self._schema)

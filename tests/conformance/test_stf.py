@@ -86,7 +86,7 @@ KEYS = (
      ("hdr.u.valid", 3), ("valid", 3)],
 )  # fmt: skip
 def test_names_of_key_fields(name: str, index: int) -> None:
-    assert key_index(TableInfo("t", 1, KEYS, 10, (), (), None, False, False), name) == index
+    assert key_index(TableInfo("t", KEYS, 10, (), (), None, False, False), name) == index
 
 
 @pytest.mark.parametrize(

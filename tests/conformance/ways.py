@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
-from soft_switch.cli import verify_program
 from soft_switch.dataplane import DataPlane
 from soft_switch.server import P4RuntimeServer
 from tests.conformance.bmv2 import running_bmv2
@@ -53,7 +52,7 @@ def bmv2(program: bytes, p4info: str) -> Iterator[Switch]:
 def served(plane: DataPlane) -> Iterator[Controller]:
     """A P4Runtime server for a data plane, and its primary controller."""
     with tempfile.TemporaryDirectory(prefix="p4rt") as folder:
-        server = P4RuntimeServer(plane, address=f"unix:{folder}/p4rt", verify=verify_program)
+        server = P4RuntimeServer(plane, address=f"unix:{folder}/p4rt")
         server.start()
         try:
             controller = Controller(server.address)

@@ -11,7 +11,6 @@ import pytest
 from finsy.proto import p4r, p4r_grpc
 
 from p4src import JSON_PATH, P4INFO_PATH
-from soft_switch.cli import verify_program
 from soft_switch.dataplane import DataPlane
 from soft_switch.server import P4RuntimeServer
 
@@ -21,9 +20,7 @@ LARGEST = 16 << 20
 @pytest.fixture
 def server() -> Iterator[P4RuntimeServer]:
     plane = DataPlane()
-    running = P4RuntimeServer(
-        plane, device_id=1, address="127.0.0.1:0", verify=verify_program, max_request_bytes=LARGEST
-    )
+    running = P4RuntimeServer(plane, device_id=1, address="127.0.0.1:0", max_request_bytes=LARGEST)
     running.start()
     yield running
     running.stop()

@@ -108,11 +108,11 @@ def test_entries_have_meters_of_their_own(plane_with: PlaneFactory) -> None:
 def test_configuration(plane_with: PlaneFactory) -> None:
     plane, name = plane_with("meters"), "TestIngress.by_packets"
     assert plane.program is not None
-    described = {n: (m.size, m.unit, m.rates, m.table) for n, m in plane.program.meters.items()}
+    described = {n: (m.size, m.unit, m.table) for n, m in plane.program.meters.items()}
     assert described == {
-        name: (8, "packets", 2, None),
-        "TestIngress.by_bytes": (8, "bytes", 2, None),
-        "TestIngress.of_entry": (16, "bytes", 2, TABLE),
+        name: (8, "packets", None),
+        "TestIngress.by_bytes": (8, "bytes", None),
+        "TestIngress.of_entry": (16, "bytes", TABLE),
     }
     config = MeterConfig(1, 2, 3, 4)
     plane.meter_write(name, 7, config)

@@ -126,7 +126,7 @@ def test_the_server(plane: DataPlane, rounds: int) -> None:
     info = text_format.Parse(p4info("tables"), p4i.P4Info())
     tables = {table.preamble.alias: table.preamble.id for table in info.tables}
     actions = {action.preamble.alias: action.preamble.id for action in info.actions}
-    device = Device(plane, lambda text: None)
+    device = Device(plane)
     action = p4r.SetForwardingPipelineConfigRequest.VERIFY_AND_COMMIT
     config = p4r.ForwardingPipelineConfig(p4info=info, p4_device_config=roomy("tables"))
     device.set_config(p4r.SetForwardingPipelineConfigRequest(action=action, config=config), lambda: None)

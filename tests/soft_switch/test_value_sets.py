@@ -118,7 +118,7 @@ def test_rows_of_ranges(seed: int) -> None:
     chance = random.Random(seed)
     width = chance.randint(1, 9)
     low, high = sorted(chance.randrange(1 << width) for _ in range(2))
-    info = ValueSetInfo("set", 0, 1, (KeyField("field0", "exact", width),))
+    info = ValueSetInfo("set", 1, (KeyField("field0", "exact", width),))
     rows = list(pack_member(info, [Range(low, high)]))
     for value in range(1 << width):
         assert any(value & mask == wanted for wanted, mask in rows) == (low <= value <= high)

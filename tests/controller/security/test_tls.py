@@ -298,13 +298,12 @@ def test_who_talks_no_tls_is_told(switch: str) -> None:
 
 
 def test_a_switch_on_a_unix_socket_has_tls_too(ours: Path, tmp_path: Path) -> None:
-    from soft_switch.cli import verify_program
     from soft_switch.dataplane import DataPlane
     from soft_switch.server import P4RuntimeServer, ServerTls
 
     tls = ServerTls(files=TlsFiles.of(switch_directory(ours, "s1")), client_certificates=True)
     plane = DataPlane()
-    server = P4RuntimeServer(plane, address=f"unix:{tmp_path}/s1.sock", verify=verify_program, tls=tls)
+    server = P4RuntimeServer(plane, address=f"unix:{tmp_path}/s1.sock", tls=tls)
     server.start()
     try:
         opened(server.address, TlsFiles.of(ours / "controller" / "switches"))

@@ -16,7 +16,8 @@ import pytest
 from finsy.proto import U128, p4i, p4r, p4r_grpc, rpc_code, rpc_status
 from google.protobuf import text_format
 
-from soft_switch.description import Match, MeterConfig
+from soft_switch.dataplane import DataPlane
+from soft_switch.description import Match, MeterConfig, Target
 from soft_switch.errors import DuplicateEntry, ProgramError, TableFull, UnknownEntry, UnsupportedConstruct
 from soft_switch.server import P4RuntimeServer
 
@@ -26,14 +27,14 @@ TIMEOUT_S = 10.0
 CODES: dict[int, str] = {number: name for name, number in rpc_code.Code.items()}
 
 
-class FakePlane:
+class FakePlane(DataPlane):
     """A data plane without packets. What it was asked to do is in its dictionaries."""
 
     def __init__(self) -> None:
         self.loads = 0
-        self.verified = 0
-        self.program: dict[str, Any] = {}
-        self.entries: dict[str, dict[int, tuple[tuple[Match, ...], int, str, tuple[int, ...]]]] = {}
+        self.spares: list[FakePlane] = []
+        self.entries: dict[str, dict[int, tuple[tuple[Match, ...], int, str | None, tuple[int, ...]]]] = {}
+        self.closed = False
         self.defaults: dict[str, tuple[str, tuple[int, ...]] | None] = {}
         self.counters: dict[str, npt.NDArray[np.uint64]] = {}
         self.registers: dict[str, list[int]] = {}
@@ -52,21 +53,20 @@ class FakePlane:
         self.waiting = threading.Event()
         self._handles = 100
 
-    def verify(self, program_json: bytes) -> None:
-        self.verified += 1
-        self._check(json.loads(program_json))
+    def spare(self) -> FakePlane:
+        self.spares.append(FakePlane())
+        return self.spares[-1]
 
-    def _check(self, program: dict[str, Any]) -> None:
+    def close(self) -> None:
+        self.closed = True
+
+    def load(self, program_json: bytes, *, optimise: bool = True, wait: bool = False) -> None:
+        program = json.loads(program_json)
         if "unsupported" in program:
             raise UnsupportedConstruct(program["unsupported"])
         if "broken" in program:
             raise ProgramError(program["broken"])
-
-    def load(self, program_json: bytes) -> None:
-        program = json.loads(program_json)
-        self._check(program)
         self.loads += 1
-        self.program = program
         tables = [table for pipe in program["pipelines"] for table in pipe["tables"]]
         self.entries = {table["name"]: {} for table in tables}
         self.sizes = {table["name"]: table["max_size"] for table in tables}
@@ -87,7 +87,14 @@ class FakePlane:
         self.registers = {array["name"]: [0] * array["size"] for array in program["register_arrays"]}
 
     def insert(
-        self, table: str, match: Sequence[Match], *, priority: int, action: str, params: Sequence[int]
+        self,
+        table: str,
+        match: Sequence[Match],
+        *,
+        priority: int,
+        action: str | None = None,
+        params: Sequence[int] = (),
+        target: Target | None = None,
     ) -> int:
         if not self.gate.is_set():
             self.waiting.set()
@@ -103,7 +110,15 @@ class FakePlane:
         entries[self._handles] = (tuple(match), priority, action, tuple(params))
         return self._handles
 
-    def modify(self, table: str, handle: int, *, action: str, params: Sequence[int]) -> None:
+    def modify(
+        self,
+        table: str,
+        handle: int,
+        *,
+        action: str | None = None,
+        params: Sequence[int] = (),
+        target: Target | None = None,
+    ) -> None:
         if (table, handle) in self.program_handles:
             return
         match, priority, *_ = self.entries[table][handle]
@@ -378,7 +393,6 @@ class Switch:
             self.plane,
             device_id=DEVICE_ID,
             address="127.0.0.1:0",
-            verify=self.plane.verify,
             promote=promote,
         )
         self.server.start()

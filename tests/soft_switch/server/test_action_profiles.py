@@ -12,7 +12,6 @@ import pytest
 from finsy.proto import p4i, p4r
 from google.protobuf import text_format
 
-from soft_switch.cli import verify_program
 from soft_switch.dataplane import DataPlane
 from soft_switch.server import P4RuntimeServer
 from soft_switch.server.device import Device
@@ -39,6 +38,11 @@ class Plane(DataPlane):
         super().__init__(cpu_port=255)
         self.down: set[int] = set()
 
+    def spare(self) -> Plane:
+        made = Plane()
+        made.down = self.down
+        return made
+
     def port_is_up(self, port: int) -> bool | None:
         return port not in self.down if 1 <= port <= 4 else None
 
@@ -46,7 +50,7 @@ class Plane(DataPlane):
 @pytest.fixture(scope="module")
 def shared() -> Iterator[tuple[Plane, P4RuntimeServer]]:
     plane = Plane()
-    server = P4RuntimeServer(plane, device_id=1, address="127.0.0.1:0", verify=verify_program)
+    server = P4RuntimeServer(plane, device_id=1, address="127.0.0.1:0")
     server.start()
     yield plane, server
     server.stop(grace_s=0)
@@ -391,6 +395,7 @@ def test_a_saved_pipeline_takes_profiles_too(controller: Controller, plane: Plan
     write(controller, "INSERT", member(1, 10), member(2, 20), group(1, (1, 1), (2, 1)))
     write(controller, "INSERT", entry(action_profile_group_id=1))
     write(controller, "INSERT", entry("by_crc16", action_profile_action_set=one_shot((call("one", 3), 2))))
+    assert why(controller, "INSERT", group(2, (1, 1, 9))).endswith("its watch port 9 is not there")
     assert values(plane, 2) == [0, 0]
     controller.set_config("COMMIT")
     assert values(plane, 2) == [10, 20]
@@ -454,7 +459,7 @@ def test_random_updates_leave_nothing_behind(controller: Controller, plane: Plan
 
 
 def test_ports_that_nothing_watches_any_more_are_not_looked_at(plane: Plane) -> None:
-    device = Device(plane, lambda text: None)
+    device = Device(plane)
     commit = p4r.SetForwardingPipelineConfigRequest.VERIFY_AND_COMMIT
     config = p4r.ForwardingPipelineConfig(p4info=INFO, p4_device_config=program("profiles"))
     device.set_config(p4r.SetForwardingPipelineConfigRequest(action=commit, config=config), lambda: None)

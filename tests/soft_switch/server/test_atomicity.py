@@ -10,7 +10,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from soft_switch.server.device import _write_or_roll_back
-from soft_switch.server.shadow import Shadow
 from soft_switch.server.state import ForwardingState, parse_config
 from tests.soft_switch.server.features import (
     LEARN_DIGEST,
@@ -25,7 +24,7 @@ from tests.soft_switch.server.features import (
 )
 
 if TYPE_CHECKING:
-    from tests.soft_switch.server.conftest import Controller
+    from tests.soft_switch.server.conftest import Controller, FakePlane
 
 ROLLBACK = p4r.WriteRequest.ROLLBACK_ON_ERROR
 METER_CONFIG = p4r.MeterConfig(cir=1, cburst=2, pir=3, pburst=4)
@@ -116,10 +115,11 @@ def test_one_change_is_taken_back(learner: Controller, change: p4r.Update) -> No
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30, deadline=None)
 @given(st.lists(st.sampled_from(CHANGES), max_size=12))
 def test_any_changes_are_taken_back(
-    features: p4r.ForwardingPipelineConfig, changes: list[p4r.Update]
+    plane: FakePlane, features: p4r.ForwardingPipelineConfig, changes: list[p4r.Update]
 ) -> None:
     config = parse_config(features)
-    state = ForwardingState(config, Shadow(config.schema, config.program))
+    plane.load(config.device_config)
+    state = ForwardingState(config, plane)
     assert _write_or_roll_back(state, BEFORE, None) == [None] * len(BEFORE)
     before = [str(entity) for wildcard in WILDCARDS for entity in state.read(wildcard)]
     results = _write_or_roll_back(state, [*changes, FAILS], None)

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
-from finsy.proto import p4i, p4r
+from finsy.proto import p4d, p4i, p4r
 from google.protobuf import text_format
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from soft_switch.dataplane import DataPlane
 from soft_switch.server.arbitration import Arbiter
 from soft_switch.server.device import _write_or_roll_back
 from soft_switch.server.errors import P4RuntimeError
 from soft_switch.server.reconcile import carry_over
-from soft_switch.server.shadow import Shadow
 from soft_switch.server.state import ForwardingState, PipelineConfig, parse_config
 
 HERE = Path(__file__).parent
@@ -126,14 +127,14 @@ def sound_entries(draw: Any, program: str) -> p4r.TableEntry:
     for field in table.fields:
         match = entry.match.add(field_id=field.id)
         value = draw(digit)
-        if field.kind.value == "lpm":
+        if field.kind == "lpm":
             match.lpm.value, match.lpm.prefix_len = value, field.width
-        elif field.kind.value == "ternary":
+        elif field.kind == "ternary":
             match.ternary.value, match.ternary.mask = value, value
-        elif field.kind.value == "range":
+        elif field.kind == "range":
             match.range.low, match.range.high = value, b"\3"
         else:
-            getattr(match, field.kind.value).value = value
+            getattr(match, field.kind).value = value
     if table.needs_priority:
         entry.priority = draw(st.integers(1, 3))
     if table.indirect:
@@ -169,6 +170,17 @@ def sound_entities(draw: Any, program: str) -> p4r.Entity:
         p4r.Entity(digest_entry=p4r.DigestEntry(digest_id=digest, config={"max_list_size": number}))
         for digest in schema.digests
     ]
+    cell = p4r.Index(index=number - 1)
+    counts = p4r.CounterData(packet_count=number)
+    choices += [
+        p4r.Entity(counter_entry=p4r.CounterEntry(counter_id=counter, index=cell, data=counts))
+        for counter in schema.counters
+    ]
+    value = p4d.P4Data(bitstring=bytes([number]))
+    choices += [
+        p4r.Entity(register_entry=p4r.RegisterEntry(register_id=register, index=cell, data=value))
+        for register in schema.registers
+    ]
     for profile in schema.action_profiles.values():
         action = schema.actions[draw(st.sampled_from(list(profile.actions)))]
         call = p4r.Action(action_id=action.id)
@@ -199,9 +211,19 @@ def refusal(request: Callable[[], object]) -> grpc.StatusCode | None:
     return None
 
 
-def fresh(program: str) -> ForwardingState:
+class Plane(DataPlane):
+    """One on which all ports are there."""
+
+    def port_is_up(self, port: int) -> bool | None:
+        return True
+
+
+@contextmanager
+def fresh(program: str) -> Iterator[ForwardingState]:
     config = pipeline(program)
-    return ForwardingState(config, Shadow(config.schema, config.program))
+    with Plane() as plane:
+        plane.load(config.device_config)
+        yield ForwardingState(config, plane)
 
 
 def everything(state: ForwardingState) -> list[str]:
@@ -217,35 +239,39 @@ def everything(state: ForwardingState) -> list[str]:
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-@settings(max_examples=12, suppress_health_check=list(HealthCheck), deadline=None)
+@settings(max_examples=30, suppress_health_check=list(HealthCheck), deadline=None)
 @given(data=st.data())
 def test_any_batch(program: str, data: st.DataObject) -> None:
-    """What is refused has a reason that is the request's; what a refused batch did is undone."""
-    state = fresh(program)
-    for _ in range(3):
-        before = everything(state)
-        batch = data.draw(st.lists(updates(program), min_size=1, max_size=6))
-        results = _write_or_roll_back(state, batch, None)
-        for error in results:
-            assert error is None or error.code not in DEFECTS
-        if any(results):
-            assert sorted(everything(state)) == sorted(before)
-    request = data.draw(entities(program))
-    assert refusal(lambda: state.read(request)) not in DEFECTS
+    """What is refused has a reason that is the request's, and changes nothing; a refused batch is undone."""
+    with fresh(program) as state:
+        for update in data.draw(st.lists(updates(program), min_size=6, max_size=20)):
+            before = everything(state)
+            code = refusal(lambda: state.write(update))  # noqa: B023  (called at once)
+            assert code not in DEFECTS
+            assert code is None or everything(state) == before
+        for _ in range(3):
+            before = everything(state)
+            batch = data.draw(st.lists(updates(program), min_size=1, max_size=6))
+            results = _write_or_roll_back(state, batch, None)
+            for error in results:
+                assert error is None or error.code not in DEFECTS
+            if any(results):
+                assert sorted(everything(state)) == sorted(before)
+        request = data.draw(entities(program))
+        assert refusal(lambda: state.read(request)) not in DEFECTS
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-@settings(max_examples=8, suppress_health_check=list(HealthCheck), deadline=None)
+@settings(max_examples=20, suppress_health_check=list(HealthCheck), deadline=None)
 @given(data=st.data())
 def test_any_state_is_carried_over(program: str, data: st.DataObject) -> None:
     """RECONCILE_AND_COMMIT: what a state consists of makes the same state of a fresh one."""
-    state = fresh(program)
-    for update in data.draw(st.lists(updates(program), max_size=12)):
-        refusal(lambda: state.write(update))  # noqa: B023  (called at once)
-    other = fresh(program)
-    for update in carry_over(state, pipeline(program)):
-        other.write(update)
-    assert sorted(everything(other)) == sorted(everything(state))
+    with fresh(program) as state, fresh(program) as other:
+        for update in data.draw(st.lists(updates(program), max_size=12)):
+            refusal(lambda: state.write(update))  # noqa: B023  (called at once)
+        for update in carry_over(state, pipeline(program)):
+            other.write(update)
+        assert sorted(everything(other)) == sorted(everything(state))
 
 
 @settings(max_examples=50, suppress_health_check=list(HealthCheck), deadline=None)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import pytest
 from finsy.proto import p4r
 
-from soft_switch.cli import verify_program
 from soft_switch.dataplane import DataPlane
 from soft_switch.server import P4RuntimeServer
 from tests.soft_switch.server.features import (
@@ -48,7 +47,7 @@ def controller(
     plane: DataPlane, connect: Connect, features: p4r.ForwardingPipelineConfig
 ) -> Iterator[Controller]:
     """The primary of a switch that runs `features`."""
-    server = P4RuntimeServer(plane, device_id=1, address="127.0.0.1:0", verify=verify_program)
+    server = P4RuntimeServer(plane, device_id=1, address="127.0.0.1:0")
     plane.start()
     server.start()
     controller = connect(server.address)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from finsy.proto import p4d, p4r
 
-from soft_switch.cli import verify_program
 from soft_switch.dataplane import DataPlane
 from soft_switch.server import P4RuntimeServer
 
@@ -37,7 +36,7 @@ def controller(
     plane: DataPlane, connect: Connect, config: p4r.ForwardingPipelineConfig
 ) -> Iterator[Controller]:
     """The primary of a switch that runs the test program."""
-    server = P4RuntimeServer(plane, device_id=1, address="127.0.0.1:0", verify=verify_program)
+    server = P4RuntimeServer(plane, device_id=1, address="127.0.0.1:0")
     plane.start()
     server.start()
     controller = connect(server.address)

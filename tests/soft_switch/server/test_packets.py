@@ -10,8 +10,8 @@ from finsy.proto import p4r, rpc_code
 from hypothesis import given
 from hypothesis import strategies as st
 
+from soft_switch.description import Param
 from soft_switch.server.packet_io import decode_packet_in, encode_packet_out
-from soft_switch.server.schema import PacketHeader, Param
 from soft_switch.server.streams import MAX_QUEUED, MAX_QUEUED_BYTES, StreamSession
 
 if TYPE_CHECKING:
@@ -216,7 +216,7 @@ fields = st.lists(st.integers(1, 48), min_size=0, max_size=6)
 @given(widths=fields, payload=st.binary(max_size=64), data=st.data())
 def test_headers_are_packed_as_p4_lays_them_out(widths: list[int], payload: bytes, data: Any) -> None:
     """Any header, also one that is not whole bytes: what goes out comes back in."""
-    header = PacketHeader(tuple(Param(index, f"f{index}", width) for index, width in enumerate(widths, 1)))
+    header = tuple(Param(f"f{index}", width, index) for index, width in enumerate(widths, 1))
     values = [data.draw(st.integers(0, 2**width - 1)) for width in widths]
     items = [
         p4r.PacketMetadata(metadata_id=index, value=value.to_bytes(8, "big"))

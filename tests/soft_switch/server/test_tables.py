@@ -9,7 +9,7 @@ from finsy.proto import p4r
 from hypothesis import given
 from hypothesis import strategies as st
 
-from soft_switch.description import Exact, Lpm, Optional_, Range, Ternary
+from soft_switch.description import Exact, KeyField, Lpm, Optional_, Range, Ternary
 
 if TYPE_CHECKING:
     from tests.soft_switch.server.conftest import Controller, FakePlane
@@ -139,14 +139,14 @@ def test_every_key_reads_back_as_it_was_written(
     """Read-write symmetry, without the network."""
     from soft_switch.server.bytestrings import encode
     from soft_switch.server.keys import format_key, parse_key
-    from soft_switch.server.schema import MatchField, MatchKind, Table
+    from soft_switch.server.schema import Table
 
     fields = (
-        MatchField(1, "t", MatchKind.TERNARY, 32),
-        MatchField(2, "r", MatchKind.RANGE, 16),
-        MatchField(3, "o", MatchKind.OPTIONAL, 8),
+        KeyField("t", "ternary", 32, 1),
+        KeyField("r", "range", 16, 2),
+        KeyField("o", "optional", 8, 3),
     )
-    table = Table(1, "t", fields, {}, False, False, False, False, False, False)
+    table = Table(1, "t", fields, {}, False, False, False, False, False)
     low, high = min(low, high), max(low, high)
     messages = [ternary(1, encode(value & mask), encode(mask))]
     if (low, high) != (0, 0xFFFF):

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 from finsy.proto import p4r
 
-from soft_switch.description import Exact, Lpm, Match, Optional_, Range, Ternary
+from soft_switch.description import Exact, KeyField, Lpm, Optional_, Range, Ternary, ValueSetInfo
 from soft_switch.server.errors import P4RuntimeError
 from soft_switch.server.operation import Operation
-from soft_switch.server.schema import MatchField, MatchKind, Schema, ValueSet
-from soft_switch.server.shadow import Shadow
+from soft_switch.server.schema import Schema
 from soft_switch.server.value_sets import ValueSets
 from tests.soft_switch.server.features import METER, VALUE_SET, exact, why
 
@@ -68,21 +67,10 @@ def test_a_bad_read(learner: Controller) -> None:
     assert refusal.codes == ["INVALID_ARGUMENT"]
 
 
-class Plane(Shadow):
-    """Keeps what is written."""
-
-    def __init__(self) -> None:
-        self.members: list[tuple[Match, ...]] = []
-
-    def value_set_write(self, name: str, members: object) -> None:
-        self.members = members  # type: ignore[assignment]
-
-
-def test_members_of_several_fields_of_all_kinds() -> None:
-    kinds = (MatchKind.EXACT, MatchKind.LPM, MatchKind.TERNARY, MatchKind.RANGE, MatchKind.OPTIONAL)
-    fields = tuple(MatchField(number, f"f{number}", kind, 8) for number, kind in enumerate(kinds, 1))
-    plane = Plane()
-    handler = ValueSets(Schema(value_sets={1: ValueSet(1, "s", fields, 2)}), plane)
+def test_members_of_several_fields_of_all_kinds(plane: FakePlane) -> None:
+    kinds = ("exact", "lpm", "ternary", "range", "optional")
+    fields = tuple(KeyField(f"f{number}", kind, 8, number) for number, kind in enumerate(kinds, 1))
+    handler = ValueSets(Schema(value_sets={1: ValueSetInfo("s", 2, fields, 1)}), plane)
     entry = p4r.ValueSetEntry(
         value_set_id=1,
         members=[
@@ -99,7 +87,7 @@ def test_members_of_several_fields_of_all_kinds() -> None:
         ],
     )
     handler.write(Operation.MODIFY, entry)
-    assert plane.members == [
+    assert plane.value_sets["s"] == [
         (Exact(5), Lpm(0x80, 1), Ternary(1, 3), Range(1, 2), Optional_(1)),
         (Exact(5), Lpm(0, 0), Ternary(0, 0), Range(0, 255), Optional_(None)),
     ]
