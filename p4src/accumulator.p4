@@ -42,6 +42,7 @@ const lanes_t BYTE_VALUES = (ONES * 0x7f7f7f7f) & ~FIELDS;
 control Accumulator(inout chunk_t chunk, inout work_t work, in slot_t slot, in chunk_op_t op) {
     register<lanes_t>(MAX_SLOTS) sums;
     register<lanes_t>(MAX_SLOTS) second_sums;
+    lanes_t stored = 0; /* not shared: as nothing has written it before, the embedded switch need not clear it for every packet */
 
     action claim() {
         sums.write(slot, chunk.lanes);
@@ -53,19 +54,19 @@ control Accumulator(inout chunk_t chunk, inout work_t work, in slot_t slot, in c
 
     /* Adds without the sign bits, so that no carry leaves its lane, then puts them in: a xor b xor carry. */
     action sum() {
-        sums.read(work.stored, slot);
-        chunk.lanes = ((work.stored & VALUES) + (chunk.lanes & VALUES)) ^ ((work.stored ^ chunk.lanes) & SIGNS);
+        sums.read(stored, slot);
+        chunk.lanes = ((stored & VALUES) + (chunk.lanes & VALUES)) ^ ((stored ^ chunk.lanes) & SIGNS);
         sums.write(slot, chunk.lanes);
     }
 
     /* Lane-wise signed comparison (Hacker's Delight 2-18): `chosen` gets the sign bit of the lanes where the stored
      * one is at least as large, then all bits of those. No borrow crosses a lane: the sign bit of the minuend is set. */
     action maximum() {
-        sums.read(work.stored, slot);
-        work.chosen = (work.stored | SIGNS) - (chunk.lanes & VALUES);
-        work.chosen = ((~work.stored & chunk.lanes) | (~(work.stored ^ chunk.lanes) & work.chosen)) & SIGNS;
+        sums.read(stored, slot);
+        work.chosen = (stored | SIGNS) - (chunk.lanes & VALUES);
+        work.chosen = ((~stored & chunk.lanes) | (~(stored ^ chunk.lanes) & work.chosen)) & SIGNS;
         work.chosen = work.chosen | (work.chosen - (work.chosen >> 31));
-        chunk.lanes = (work.stored & work.chosen) | (chunk.lanes & ~work.chosen);
+        chunk.lanes = (stored & work.chosen) | (chunk.lanes & ~work.chosen);
         sums.write(slot, chunk.lanes);
     }
 
@@ -118,21 +119,21 @@ control Accumulator(inout chunk_t chunk, inout work_t work, in slot_t slot, in c
         sum = (((work.number >> 20) & LOW(12)) + work.shift) | (work.negative >> 16);
 
     action half_maximum() {
-        sums.read(work.stored, slot);
-        work.chosen = (work.stored | HALF_SIGNS) - (chunk.lanes & HALF_VALUES);
-        work.chosen = ((~work.stored & chunk.lanes) | (~(work.stored ^ chunk.lanes) & work.chosen)) & HALF_SIGNS;
+        sums.read(stored, slot);
+        work.chosen = (stored | HALF_SIGNS) - (chunk.lanes & HALF_VALUES);
+        work.chosen = ((~stored & chunk.lanes) | (~(stored ^ chunk.lanes) & work.chosen)) & HALF_SIGNS;
         work.chosen = work.chosen | (work.chosen - (work.chosen >> 15));
-        chunk.lanes = (work.stored & work.chosen) | (chunk.lanes & ~work.chosen);
+        chunk.lanes = (stored & work.chosen) | (chunk.lanes & ~work.chosen);
         sums.write(slot, chunk.lanes);
     }
 
     /* As above, of unsigned bytes. */
     action header_maximum() {
-        sums.read(work.stored, slot);
-        work.chosen = (work.stored | BYTE_SIGNS) - (chunk.lanes & BYTE_VALUES);
-        work.chosen = ((work.stored & ~chunk.lanes) | (~(work.stored ^ chunk.lanes) & work.chosen)) & BYTE_SIGNS;
+        sums.read(stored, slot);
+        work.chosen = (stored | BYTE_SIGNS) - (chunk.lanes & BYTE_VALUES);
+        work.chosen = ((stored & ~chunk.lanes) | (~(stored ^ chunk.lanes) & work.chosen)) & BYTE_SIGNS;
         work.chosen = FIELDS | (work.chosen | (work.chosen - (work.chosen >> 7)));
-        chunk.lanes = (work.stored & work.chosen) | (chunk.lanes & ~work.chosen);
+        chunk.lanes = (stored & work.chosen) | (chunk.lanes & ~work.chosen);
         sums.write(slot, chunk.lanes);
     }
 
@@ -146,23 +147,23 @@ control Accumulator(inout chunk_t chunk, inout work_t work, in slot_t slot, in c
     }
 
     action sum_half() {
-        sums.read(work.stored, slot);
-        second_sums.read(work.second_stored, slot);
+        sums.read(stored, slot);
         UNPACK((chunk.lanes >> 16))
-        ADD(work.first, work.stored)
+        ADD(work.first, stored)
         UNPACK(chunk.lanes)
-        ADD(work.second, work.second_stored)
+        second_sums.read(stored, slot);
+        ADD(work.second, stored)
         sums.write(slot, work.first);
         second_sums.write(slot, work.second);
     }
 
     action sum_last_half() {
-        sums.read(work.stored, slot);
-        second_sums.read(work.second_stored, slot);
+        sums.read(stored, slot);
         UNPACK((chunk.lanes >> 16))
-        ADD(work.first, work.stored)
+        ADD(work.first, stored)
         UNPACK(chunk.lanes)
-        ADD(work.second, work.second_stored)
+        second_sums.read(stored, slot);
+        ADD(work.second, stored)
         PACK(work.first)
         PACK(work.second)
         chunk.lanes = ((work.first & LOW(16)) << 16) | work.second;

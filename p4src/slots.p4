@@ -1,8 +1,7 @@
 /* The slot rules (docs/protocol.md, "Slot rules"), for a packet of rank r, message m, index i, in slot (m mod 2W) * P + i.
  *
- *   what the packet finds:       ──► rule: one row for each case   ──► add up, store, report
- *   at, brings, holds, sender        counts; says what is written
- *                                    and what is sent
+ *   classify: at, brings,  ──► rule: a row for each case counts,   ──► add up and store ──► report to egress
+ *   holds, sender              and says what is written and sent
  *
  * Table `rule` has the rows of docs/protocol.md's table and of p4reduce/oracle/rules.py, under the same names; a test holds the
  * three together (tests/p4src/test_rule_table.py), another plays each row. Every case has one row, so their order means nothing.
@@ -31,24 +30,37 @@ const writes_t CLAIM   = 2; /* it forgets what it held, and begins with this pay
 const writes_t ADD     = 3;
 const writes_t STORE   = 4; /* the payload in place of what is there */
 
-/* Columns of table `rule`; `at` has RACK, LEAF and SPINE, `brings` CONTRIBUTION, RESULT and ASK. */
+/* What a slot holds for a packet, a bit for each, and what the packet's sender has done for that. */
+typedef bit<7> holds_t;
+const holds_t HOLDS_DIFFERING  = 0b1000000; /* ranks disagree, as the message's first packet has shown */
+const holds_t HOLDS_OLDER      = 0b0100000; /* nothing, or what is of an older message or another generation */
+const holds_t HOLDS_NEWER      = 0b0010000;
+const holds_t HOLDS_OTHER_SIZE = 0b0001000;
+const holds_t HOLDS_OVER       = 0b0000100; /* the message's first slot is a newer one's: nothing of it crosses between racks any more */
+const holds_t HOLDS_SUM        = 0b0000010; /* of all workers */
+const holds_t HOLDS_ALL        = 0b0000001; /* all contributors are in */
+typedef bit<3> sender_t;
+const sender_t HAS_CONTRIBUTED = 0b100;
+const sender_t IS_THE_LAST     = 0b010;
+const sender_t IS_AWAITED      = 0b001;
+
+/* The columns' values in table `rule`, beside RACK, LEAF and SPINE, CONTRIBUTION, RESULT and ASK. Of what a slot holds, the first bit
+ * that is set counts, whatever follows. */
 #define RACK_OR_LEAF  RACK &&& 2w0b10
 #define RACK_OR_SPINE RACK &&& 2w0b01
 #define RESULT_OR_ASK RESULT &&& 2w0b10
-/* What the slot holds: a bit for each of these, and the first that is set counts. */
-#define DIFFERING     7w0b1000000 &&& 7w0b1000000
-#define OLDER         7w0b0100000 &&& 7w0b1100000
-#define NEWER         7w0b0010000 &&& 7w0b1110000
-#define OTHER_SIZE    7w0b0001000 &&& 7w0b1111000
-#define OVER          7w0b0000100 &&& 7w0b1111100
-#define SUM           7w0b0000010 &&& 7w0b1111110
-#define ALL           7w0b0000001 &&& 7w0b1111111
-#define SOME          7w0b0000000 &&& 7w0b1111111
-/* What the sender has done for that: seen, the last one, awaited. */
-#define NEW           3w0b000 &&& 3w0b110
-#define LAST          3w0b010 &&& 3w0b110
-#define SEEN          3w0b100 &&& 3w0b101
-#define AWAITED       3w0b101 &&& 3w0b101
+#define DIFFERING     HOLDS_DIFFERING  &&& 7w0b1000000
+#define OLDER         HOLDS_OLDER      &&& 7w0b1100000
+#define NEWER         HOLDS_NEWER      &&& 7w0b1110000
+#define OTHER_SIZE    HOLDS_OTHER_SIZE &&& 7w0b1111000
+#define OVER          HOLDS_OVER       &&& 7w0b1111100
+#define SUM           HOLDS_SUM        &&& 7w0b1111110
+#define ALL           HOLDS_ALL        &&& 7w0b1111111
+#define SOME          7w0              &&& 7w0b1111111
+#define NEW           3w0              &&& 3w0b110
+#define LAST          IS_THE_LAST      &&& 3w0b110
+#define SEEN          HAS_CONTRIBUTED  &&& 3w0b101
+#define AWAITED       3w0b101          &&& 3w0b101
 
 /* What ranks that disagree get: they may have added to accumulators that an older message, of another job even, has left. */
 #define SILENCE(i) if (hdr.chunk[i].isValid()) { hdr.chunk[i].lanes = 0; }
@@ -78,59 +90,43 @@ control Slots(inout headers_t hdr,
     bit<112> state = 0;
     bit<8> chunks = 0;           /* the first contributor's */
     bit<8> flags = 0;
-    bool whole = true;           /* the message's first packet has its slot, too */
+    bit<112> first = 0;          /* state of the slot of the message's first packet */
     bit<AWAITED_BITS> acknowledged = 0;
 
-    bit<7> holds = 0;
-    bit<3> sender = 0;
+    holds_t holds = 0;
+    sender_t sender = 0;
     writes_t writes = NOTHING;
     chunk_op_t op = CHUNK_LOAD;
     chunk_op_t first_op = CHUNK_LOAD;
-
-    /* Classify */
 
     action read_slot() {
         slot = meta.region + ((meta.message & meta.window_mask) << meta.packets_shift) + (bit<32>)meta.index;
         slot_state.read(state, slot);
     }
 
-    /* The slot is empty for whoever comes now. */
+    /* It is empty for whoever comes now. */
     action find_older() {
         meta.bitmap = 0;
-        flags = 0;
         chunks = meta.chunks;
-        holds = 0b0100000;
-        sender = 1w0 ++ (bit<1>)(meta.rank_bit == meta.all_ranks) ++ 1w0;
+        holds = HOLDS_OLDER;
     }
 
     action find_contributors() {
         meta.bitmap = SLOT_BITMAP(state);
-        flags = SLOT_FLAGS(state);
         chunks = SLOT_CHUNKS(state);
-        holds = 2w0 ++ (bit<1>)(SLOT_MESSAGE(state) != meta.message) ++ 2w0
-                ++ flags[0:0] /* FLAG_RESULT */ ++ (bit<1>)(meta.bitmap == meta.all_ranks);
-        sender = (bit<1>)(meta.bitmap & meta.rank_bit != 0) ++ (bit<1>)(meta.bitmap | meta.rank_bit == meta.all_ranks) ++ 1w0;
+        flags = SLOT_FLAGS(state);
     }
 
-    /* For another packet than the first. Where the first one's slot is a newer message's, everybody has all of this one, and its
-     * first PSNs may be gone: nothing of it crosses between racks any more. */
-    action find_first() {
-        slot_state.read(state, slot - (bit<32>)meta.index);
-        whole = SLOT_MESSAGE(state) == meta.message && SLOT_GENERATION(state) == meta.generation;
-        holds = holds | ((bit<1>)(whole && SLOT_FLAGS(state) & FLAG_MISMATCH != 0) ++ 2w0 ++ (bit<1>)(chunks != meta.chunks)
-                ++ (bit<1>)(!whole && meta.at == LEAF && (meta.brings != CONTRIBUTION || holds[1:0] == 0b01)) ++ 2w0);
+    action read_first() {
+        slot_state.read(first, slot - (bit<32>)meta.index);
     }
 
-    /* Whether this is the PSN before which the receiver has acknowledged everything. */
-    action find_awaited() {
+    /* The PSN before which the receiver has acknowledged everything. */
+    action read_acknowledged() {
         awaited_psns.read(acknowledged, meta.flow);
-        sender = sender[2:1] ++ (bit<1>)(
-            (AWAITED_GENERATION(acknowledged) == meta.generation && AWAITED_PSN(acknowledged) == hdr.bth.psn)
-            || (AWAITED_GENERATION(acknowledged) != meta.generation && meta.first_psn == hdr.bth.psn));
     }
 
-    /* Decide: what is counted, written and sent */
-
+/* The sender is in. */
 #define ENTER meta.bitmap = meta.bitmap | meta.rank_bit; flags = flags | meta.tree_flags;
 #define RULE(name, what) \
     action name(writes_t writes_, verdict_t verdict) { \
@@ -207,8 +203,6 @@ control Slots(inout headers_t hdr,
         }
     }
 
-    /* Write */
-
     action lanes(chunk_op_t first_, chunk_op_t others) {
         first_op = first_;
         op = others;
@@ -276,8 +270,6 @@ control Slots(inout headers_t hdr,
         WITH_FIRST_PSN(meta.psn - (psn_t)meta.index)
     }
 
-    /* Send: what egress has to know */
-
     action report() {
         meta.result_flags = flags | FLAG_RESULT;
         meta.stamp_shift = 239;
@@ -285,25 +277,58 @@ control Slots(inout headers_t hdr,
     }
 
     apply {
+        /* Classify. */
         read_slot();
         /* Serial numbers: 1 to 2^31 - 1 ahead of the slot's. */
         if (SLOT_GENERATION(state) != meta.generation || meta.message - SLOT_MESSAGE(state) - 1 < 0x7fffffff) {
             find_older();
         } else {
             find_contributors();
+            if (SLOT_MESSAGE(state) != meta.message) {
+                holds = holds | HOLDS_NEWER;
+            }
+            if (flags & FLAG_RESULT != 0) {
+                holds = holds | HOLDS_SUM;
+            }
+            if (meta.bitmap == meta.all_ranks) {
+                holds = holds | HOLDS_ALL;
+            }
+            if (meta.bitmap & meta.rank_bit != 0) {
+                sender = HAS_CONTRIBUTED;
+                if (meta.rnr_syndrome != 0) {
+                    read_acknowledged();
+                    if ((AWAITED_GENERATION(acknowledged) == meta.generation && AWAITED_PSN(acknowledged) == hdr.bth.psn)
+                            || (AWAITED_GENERATION(acknowledged) != meta.generation && meta.first_psn == hdr.bth.psn)) {
+                        sender = HAS_CONTRIBUTED | IS_AWAITED;
+                    }
+                }
+            }
+        }
+        if (meta.bitmap | meta.rank_bit == meta.all_ranks) {
+            sender = sender | IS_THE_LAST;
         }
         if (meta.index != 0) {
-            find_first();
+            read_first();
+            if (SLOT_MESSAGE(first) != meta.message || SLOT_GENERATION(first) != meta.generation) {
+                if (meta.at == LEAF && (meta.brings != CONTRIBUTION || holds == HOLDS_ALL)) {
+                    holds = holds | HOLDS_OVER;
+                }
+            } else if (SLOT_FLAGS(first) & FLAG_MISMATCH != 0) {
+                holds = holds | HOLDS_DIFFERING;
+            }
+            if (chunks != meta.chunks) {
+                holds = holds | HOLDS_OTHER_SIZE;
+            }
         }
-        if (meta.rnr_syndrome != 0 && sender[2:2] == 1) {
-            find_awaited();
-        }
+
+        rule.apply();
+
+        /* Write. What a spine asks has PSNs, too. */
         if (meta.from_leaf) {
             read_psns();
         } else if (meta.from_spine) {
             read_first_psns();
         }
-        rule.apply();
         if (writes != NOTHING) {
             accumulate.apply();
             if (writes == CLAIM) {
@@ -336,7 +361,6 @@ control Slots(inout headers_t hdr,
                     SILENCE(15)
                 }
             }
-            report();
             if (writes != READ) {
                 store_state();
                 if (meta.from_leaf) {
@@ -346,6 +370,7 @@ control Slots(inout headers_t hdr,
             if (meta.from_spine && meta.brings == RESULT) {
                 enter_first_psn();
             }
+            report();
         }
     }
 }

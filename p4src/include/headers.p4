@@ -224,8 +224,6 @@ const at_t SPINE = 2;            /* leaves are */
 /* What the accumulators work with (accumulator.p4): once for all chunks. BMv2 clears each field of the metadata for each packet and
  * copies it for each replica, whether it is used or not; as variables of Accumulator, they were there sixteen times. */
 struct work_t {
-    lanes_t stored;
-    lanes_t second_stored;
     lanes_t chosen;              /* in lanes that something is done to, a bit, then as many ones as it takes */
     lanes_t shift;
     lanes_t number;
