@@ -117,3 +117,10 @@ def test_what_is_installed_does_not_need_the_tests() -> None:
         assert not {name.partition(".")[0] for name in imported(path)} & {"tests", "pytest", "hypothesis"}, (
             path
         )
+
+
+def test_the_glossary_says_where_things_are() -> None:
+    page = (ROOT / "docs" / "glossary.md").read_text()
+    named = re.findall(r"`([\w/]+(?:/|\.py|\.p4))`", page)
+    assert len(named) > 20
+    assert not [path for path in named if not (ROOT / path).exists()]
