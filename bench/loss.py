@@ -80,7 +80,7 @@ class Row:
         return {**asdict(self), "median_s": self.median_s, "goodput_mbit_s": self.goodput_mbit_s}
 
 
-class Contest:
+class SideBySide:
     """Workers of one rack, connected for all strategies."""
 
     def __init__(self, rack: Fabric, strategies: Sequence[str], stack: contextlib.ExitStack) -> None:
@@ -144,7 +144,7 @@ class Contest:
 
 
 @contextlib.contextmanager
-def contest(loss: float, rate_mbit: float | None, strategies: Sequence[str]) -> Iterator[Contest]:
+def side_by_side(loss: float, rate_mbit: float | None, strategies: Sequence[str]) -> Iterator[SideBySide]:
     """A rack of this loss with workers."""
     options = RackOptions(
         name=f"loss-{os.getpid()}",
@@ -154,7 +154,7 @@ def contest(loss: float, rate_mbit: float | None, strategies: Sequence[str]) -> 
         switch_loss=loss,
     )
     with contextlib.ExitStack() as stack:
-        yield Contest(stack.enter_context(Fabric(options)), strategies, stack)
+        yield SideBySide(stack.enter_context(Fabric(options)), strategies, stack)
 
 
 def rows_of(
@@ -163,7 +163,7 @@ def rows_of(
     """All strategies at one loss, in turns, after a turn to warm up."""
     rows = {s: Row(strategy=s, loss=loss, rate_mbit=rate_mbit, bytes=size) for s in strategies}
     elements = size // dtype_of(DTYPE).itemsize
-    with contest(loss, rate_mbit, strategies) as running:
+    with side_by_side(loss, rate_mbit, strategies) as running:
         for number in range(rounds + 1):
             for strategy, row in rows.items():
                 if row.late or sum(row.seconds) > _BUDGET_S:

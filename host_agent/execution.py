@@ -391,7 +391,7 @@ class Execution:
             attempts.append((begun, strategy))
             return Attempt(begun.place, call, begun.steps(call, strategy))
 
-        steps = through_renewals(self.member.ledger, begin)
+        steps = through_renewals(self.member.replay_log, begin)
         switched = self.runner.run(steps, what, on_cut=lambda error: self._park(error, what))
         begun, strategy = attempts[-1]
         return begun.result, strategy, switched
@@ -620,7 +620,7 @@ class Execution:
             return
         view = wanted.view
         call = Call(rank=view.rank, world_size=view.world_size, collective=wanted.collective, ring=view.ring)
-        steps = repair(self.member.ledger, call, holder=wanted.holder, mode=wanted.mode)
+        steps = repair(self.member.replay_log, call, holder=wanted.holder, mode=wanted.mode)
         self.runner.run(
             steps, f"the result of collective {wanted.collective}, which rank {wanted.holder} has"
         )
@@ -648,7 +648,7 @@ class Execution:
         else:
             failure = error
         self._drop_queue_pairs()
-        self.fail(failure, self._reason(failure), self.member.ledger.finished)
+        self.fail(failure, self._reason(failure), self.member.replay_log.finished)
 
 
 class _Changes:

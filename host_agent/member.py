@@ -50,7 +50,7 @@ from controller.api.messages import (
 )
 from host_agent.calls import Calls
 from host_agent.membership import MembershipChange, Request, View
-from host_agent.recovery import NUMBERS, Ledger, Window, is_consistent
+from host_agent.recovery import NUMBERS, ReplayLog, Window, is_consistent
 
 # What begins below it may have 2^28 messages. A collective has 2^26 and a few: 2^32 - 1 elements at most, of
 # which a message holds 64 or more.
@@ -158,7 +158,7 @@ class Member:
     def __init__(self, ready: Ready, view: View) -> None:
         self.view = view
         self.generation = ready.generation
-        self.ledger = Ledger(_window_of(ready))
+        self.replay_log = ReplayLog(_window_of(ready))
         self.calls = Calls(lambda called: self._actions.append(Say(called)))
         self.ring_reason = ""
         self.ring_moves = self.renewals = self.marks = self.next_collective = 0
@@ -295,7 +295,7 @@ class Member:
             qpn_out=qpn_out,
             psn_out=psn_out,
             qpn_in=qpn_in,
-            collective=self.ledger.finished,
+            collective=self.replay_log.finished,
         )
         self._actions.append(Say(self._answer))
         return True
@@ -339,7 +339,7 @@ class Member:
     def _hear_renewed(self, renewed: Renewed) -> None:
         if self.stage is not Stage.AGREEING or self._renew is None or renewed.renewal != self._renew.renewal:
             return
-        finished = self.ledger.finished
+        finished = self.replay_log.finished
         if not is_consistent(finished, renewed.collective, held=renewed.holder is not None):
             told = f"the job goes on with collective {renewed.collective}, but {finished} are finished here"
             self._actions.append(Inconsistent(renewed.renewal, told))
@@ -373,7 +373,7 @@ class Member:
         ready, before, mode_before = renewed.ready, self.view, self.mode
         self.view = view = before.after(renewed)
         self.generation = ready.generation
-        self.ledger.window = _window_of(ready)
+        self.replay_log.window = _window_of(ready)
         self._set_mode(ready.mode, ready.mode_reason)
         self.renewals += 1
         self.stage = Stage.NONE

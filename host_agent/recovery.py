@@ -52,7 +52,7 @@ class Window:
         )
 
 
-class Ledger:
+class ReplayLog:
     """A worker's account of its collectives: how many it has finished, and what it keeps.
 
     Not thread safe: used by whoever runs a collective, and, while that one is parked or none runs, by whoever
@@ -147,14 +147,14 @@ class LinkCut(Exception):
 
 
 class Attempt(NamedTuple):
-    """A collective as it runs in the present generation. `place`: as `Ledger.begin` has it."""
+    """A collective as it runs in the present generation. `place`: as `ReplayLog.begin` has it."""
 
     place: Array | None
     call: Call
     steps: Steps[Any]
 
 
-def through_renewals(ledger: Ledger, begin: Callable[[], Attempt]) -> Steps[Any]:
+def through_renewals(replay_log: ReplayLog, begin: Callable[[], Attempt]) -> Steps[Any]:
     """Runs a collective to its end, anew after each LinkCut; returns what the last attempt's steps return.
 
     `begin` is called for each attempt.
@@ -163,23 +163,23 @@ def through_renewals(ledger: Ledger, begin: Callable[[], Attempt]) -> Steps[Any]
     try:
         while True:
             if again:
-                ledger.restore_input()
+                replay_log.restore_input()
             attempt = begin()
             if not again:
-                ledger.begin(attempt.place)
-            ledger.attempt(attempt.call)
+                replay_log.begin(attempt.place)
+            replay_log.attempt(attempt.call)
             try:
                 result = yield from _apart(attempt.steps)
                 break
             except LinkCut:
-                if ledger.restored:
-                    ledger.put_result()
+                if replay_log.restored:
+                    replay_log.put_result()
                     result = yield from _apart(attempt.steps, Restored())
                     break
                 again = True
-        ledger.finish()
+        replay_log.finish()
     except BaseException:
-        ledger.abandon()
+        replay_log.abandon()
         raise
     return result
 
@@ -199,14 +199,14 @@ def _apart(steps: Steps[T], first: Exception | None = None) -> Steps[T]:
         return result
 
 
-def repair(ledger: Ledger, call: Call, *, holder: int, mode: Mode) -> Steps[None]:
+def repair(replay_log: ReplayLog, call: Call, *, holder: int, mode: Mode) -> Steps[None]:
     """Collective `call.collective`'s result, from rank `holder` to all who have not finished it."""
-    mine = ledger.kept(call.collective)
+    mine = replay_log.kept(call.collective)
     call = call.named(Kind.REPAIR, mine, root=holder)
     result = np.empty_like(mine)
     module = in_network if mode is Mode.IN_NETWORK else ring
     yield from module.broadcast(call, mine, result, root=holder)
-    ledger.take(call.collective, result)
+    replay_log.take(call.collective, result)
 
 
 def is_consistent(finished: int, collective: int, *, held: bool) -> bool:

@@ -167,7 +167,7 @@ class Configuration:
             found = set() if replaced else await control.read_entries()
         except SwitchError as error:
             return SwitchReport(switch.name, False, control.state if not control.connected else str(error))
-        wanted = self._registry.manager.upkeep.wanted_entries(
+        wanted = self._registry.manager.rerouting.wanted_entries(
             switch.name, drained=desired.drain, extra=desired.on(switch.name)
         )
         report = SwitchReport(switch.name, control.connected and switch.ready, control.state, replaced)
@@ -191,7 +191,7 @@ class Configuration:
 
     async def _quiet(self) -> None:
         """Wait for what moves by itself, as nobody is to be told of that."""
-        await self._registry.manager.upkeep.quiet(_PATIENCE_S)
+        await self._registry.manager.rerouting.quiet(_PATIENCE_S)
 
     async def _apply(self, desired: Desired, document: str) -> Report:
         await self._quiet()

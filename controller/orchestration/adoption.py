@@ -114,7 +114,7 @@ class Adoption:
         self._store = manager.store
         self._switches = manager.switches
         self._places_of_jobs = manager.places
-        self._upkeep = manager.upkeep
+        self._rerouting = manager.rerouting
         self._engine = manager.engine
         self._book = book
         self._renewer = renewer
@@ -206,7 +206,7 @@ class Adoption:
         record = Record(job, places={orphan.place.switch: orphan.place for orphan in places})
         self._places_of_jobs.adopted(record, places)
         self._book.by_name[spec.name] = self._book.by_generation[plan.generation] = record
-        self._upkeep.placed(record)
+        self._rerouting.placed(record)
         qps = frozenset((int(m.ip), qpn) for m in members for qpn in (m.qpn_in, m.qpn_out))
         self._engine.spawn(self._places_of_jobs.take_qps_back(plan.generation, qps))
         logger.warning("job %s: taken over from its workers, generation %d", spec.name, plan.generation)

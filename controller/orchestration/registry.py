@@ -171,7 +171,7 @@ class Registry:
             self.engine.act(record, lambda job, now: job.end(reason, EndCause.NOT_SET_UP))
         else:
             self.book.by_generation[plan.generation] = record
-            self.manager.upkeep.placed(record)
+            self.manager.rerouting.placed(record)
             logger.info(
                 "job %s: generation %d, %d workers, %s%s",
                 *(job.spec.name, plan.generation, job.spec.world_size, plan.mode.name),

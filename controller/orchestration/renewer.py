@@ -228,7 +228,7 @@ class Renewer:
             record.places = draft.places
             self._places.holding[self._places.holding.index(draft)] = record
         self._renewed(record, plan)
-        self._manager.upkeep.placed(record)
+        self._manager.rerouting.placed(record)
 
     def _renewed(self, record: Record, plan: Plan) -> None:
         """A job has its places in a new generation."""

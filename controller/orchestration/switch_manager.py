@@ -17,8 +17,8 @@ from controller.fabric.trees import Tree
 from controller.jobs.specs import Member
 from controller.orchestration.engine import Engine
 from controller.orchestration.places import Places
+from controller.orchestration.rerouting import Rerouting
 from controller.orchestration.retired import STRAGGLERS_S
-from controller.orchestration.upkeep import Upkeep
 from controller.switches.links import LinkWatch
 from controller.switches.managed_switch import ManagedSwitch
 from controller.switches.updates import SwitchError
@@ -47,11 +47,11 @@ class SwitchManager:
             broken=store.broken() if config.links else (),
         )
         self.places = Places(config, store, self.switches, self.links, engine, on_room=self._room)
-        self.upkeep = Upkeep(config, self.switches, self.places, self.links, engine)
+        self.rerouting = Rerouting(config, self.switches, self.places, self.links, engine)
         for switch in switches:
             switch.switch.guards = functools.partial(self.places.guards, switch.name)
             switch.switch.on_found = functools.partial(self._found, switch)
-            switch.switch.base = functools.partial(self.upkeep.base, switch.name)
+            switch.switch.base = functools.partial(self.rerouting.base, switch.name)
 
     def _found(self, switch: ManagedSwitch, entries: Iterable[Entry]) -> None:
         """What a switch holds when it is connected: generations that it has had are given out no more."""
@@ -74,8 +74,8 @@ class SwitchManager:
     def set_configuration(self, *, drained: frozenset[str], extra: Mapping[str, Sequence[Entry]]) -> None:
         """What is drained, and extra entries. The caller has written the switches, and has their locks."""
         self.links.drained = drained
-        self.upkeep.extra = {name: tuple(entries) for name, entries in extra.items()}
-        self.upkeep.decide()
+        self.rerouting.extra = {name: tuple(entries) for name, entries in extra.items()}
+        self.rerouting.decide()
         self.links.look()
 
     def writing(self) -> contextlib.AbstractAsyncContextManager[None]:
@@ -137,7 +137,7 @@ class SwitchManager:
         await self.places.settle(switch)
         self.links.look()
         if switch.ready:
-            self.upkeep.changed()  # what was decided while it was written
+            self.rerouting.changed()  # what was decided while it was written
 
     def tick(self) -> None:
         """Time has passed."""
@@ -153,17 +153,17 @@ class SwitchManager:
                 self.engine.spawn(self.places.clean(record))
         if probes := self.links.probe():
             self.engine.spawn(self.links.send(probes))
-        self.upkeep.retry()
+        self.rerouting.retry()
 
     def _links_changed(self) -> None:
         try:
             self.store.save_broken(self.links.broken)
         except sqlite3.Error as error:  # after a restart it is found out anew
             logger.error("%s: which links are down is not saved: %s", self.store.path, error)
-        self.upkeep.changed()
+        self.rerouting.changed()
         self._room()
 
     def _room(self) -> None:
-        self.upkeep.room()
+        self.rerouting.room()
         for hook in self.on_room:
             hook()

@@ -182,7 +182,7 @@ class Waitlist:
     def _written(self, record: Record) -> None:
         """The switches have been written for a job that may have ended meanwhile."""
         record.installing = False
-        self._manager.upkeep.placed(record)
+        self._manager.rerouting.placed(record)
         waiting, record.when_written = record.when_written, []
         if not record.job.live:
             self._engine.post(record, Over())

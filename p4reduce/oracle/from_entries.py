@@ -80,7 +80,7 @@ class EntrySwitch(SwitchModel):
         self.registers.clear()
         before, self.jobs = self.jobs, {}
         self.rebuild()
-        self._bury(before)
+        self._retire(before)
 
     def rows(self, table: str, action: str = "") -> list[Row]:
         """With that action, or with any."""
@@ -108,13 +108,13 @@ class EntrySwitch(SwitchModel):
         self._spine_jobs(before)
         owned = [id(slot) for job in self.jobs.values() for slot in job.slots]
         assert len(owned) == len(set(owned)), "two jobs have the same slots"
-        self._bury(before)
+        self._retire(before)
 
     def counted(self) -> Counter[str]:
         """For all jobs since it was started."""
         return sum((job.counters for job in self.jobs.values()), self.past + self.nobody.counters)
 
-    def _bury(self, before: dict[int, Job | SpineJob]) -> None:
+    def _retire(self, before: dict[int, Job | SpineJob]) -> None:
         for generation, job in before.items():
             if self.jobs.get(generation) is not job:
                 self.past += job.counters

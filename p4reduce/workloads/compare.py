@@ -113,7 +113,7 @@ def possible(
 
 
 @contextmanager
-def contest(
+def connected(
     cluster: ClusterState,
     hosts: Sequence[HostState],
     strategies: Sequence[str],
@@ -126,7 +126,7 @@ def contest(
         raise WorkloadError("a comparison needs two workers or more")
     if names.GLOO in strategies and any(host.kind is HostKind.ROCE for host in hosts):
         raise WorkloadError(f"strategy {names.GLOO} needs PyTorch in the hosts, which RoCE machines have not")
-    job = f"contest-{secrets.token_hex(4)}"
+    job = f"compare-{secrets.token_hex(4)}"
     jobs = [job]
     with tempfile.TemporaryDirectory(prefix="p4reduce-") as scratch:
         meeting_place = str(Path(scratch) / "gloo")
@@ -169,7 +169,7 @@ def compare_on(
     comparison.elements()
     require_memory(comparison.bytes * comparison.repeat, len(hosts))
     seen = {strategy: Rounds() for strategy in comparison.strategies}
-    with contest(
+    with connected(
         cluster, hosts, comparison.strategies, progress=progress, selective=comparison.selective
     ) as team:
         samples = {}

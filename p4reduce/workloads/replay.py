@@ -146,7 +146,9 @@ def run(
 ) -> Run:
     """Start workers in `hosts`, replay, let them go; `given` goes into the run."""
     require_memory(workload, options, workers=len(hosts))
-    with compare.contest(cluster, hosts, strategies, progress=progress, selective=options.selective) as team:
+    with compare.connected(
+        cluster, hosts, strategies, progress=progress, selective=options.selective
+    ) as team:
         found = replay_on(cluster, team, hosts, workload, strategies, options=options, progress=progress)
     return compare.new_run(
         cluster,

@@ -107,7 +107,7 @@ class FabricBench(ControllerBench):
         """Whether each switch holds exactly what it shall."""
         return all(
             set(self.switches[name].entries.values())
-            == set(self.registry.manager.upkeep.wanted_entries(name))
+            == set(self.registry.manager.rerouting.wanted_entries(name))
             for name in self.switches
         )
 

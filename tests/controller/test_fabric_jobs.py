@@ -418,7 +418,7 @@ async def test_a_busy_controller_takes_no_link_away(b: FabricBench) -> None:
 
 async def test_what_is_drained_takes_no_new_traffic(b: FabricBench) -> None:
     await b.run_job("train", ACROSS)
-    wanted = b.registry.manager.upkeep.wanted_entries("l1", drained=frozenset({"s1"}), extra=[])
+    wanted = b.registry.manager.rerouting.wanted_entries("l1", drained=frozenset({"s1"}), extra=[])
     assert b.is_as_wanted(), "asking changes nothing"
     assert b.uses("l1") == {"s1", "s2"}
     b.registry.manager.set_configuration(drained=frozenset({"s1"}), extra={})

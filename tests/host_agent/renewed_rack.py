@@ -1,7 +1,7 @@
 """Workers that run collectives on simulated racks, one rack a generation, and are cut where a test says.
 
-Each worker is its program, a `Ledger` and what its user got; the user spoils all arrays as soon as it has a
-result, as a training step does.
+Each worker is its program, a `ReplayLog` and what its user got; the user spoils all arrays as soon as it has
+a result, as a training step does.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from controller.api.messages import Mode
 from host_agent.collectives.plan import Call, Steps
-from host_agent.recovery import Attempt, Ledger, LinkCut, Window, is_consistent, repair, through_renewals
+from host_agent.recovery import Attempt, LinkCut, ReplayLog, Window, is_consistent, repair, through_renewals
 from p4reduce.simulation.cases import Case
 from p4reduce.simulation.faults.schedule import Rates
 from p4reduce.simulation.rack import configs
@@ -32,7 +32,7 @@ class Member:
     """A worker: `identity` is the rank it began with."""
 
     identity: int
-    ledger: Ledger
+    replay_log: ReplayLog
     inputs: list[Array]
     results: list[Array] = field(default_factory=list)
     steps: Steps[Any] | None = None  # of the collective that it is in
@@ -61,7 +61,9 @@ class RenewedRack:
         self.chance = random.Random(seed)
         self.given = [case.inputs(world_size, seed + number) for number, case in enumerate(cases)]
         self.members = [
-            Member(rank, Ledger(self.shape), [given[rank].copy() for given in self.given], in_place=in_place)
+            Member(
+                rank, ReplayLog(self.shape), [given[rank].copy() for given in self.given], in_place=in_place
+            )
             for rank in range(world_size)
         ]
         self.events = 0  # of all generations
@@ -104,11 +106,11 @@ class RenewedRack:
             simulation.uninstall()
         if deaf is not None:
             _deafen(simulation, deaf)
-        finished = [member.ledger.finished for member in self.members]
+        finished = [member.replay_log.finished for member in self.members]
         collective = min(finished)
         holder = next((rank for rank, count in enumerate(finished) if count > collective), None)
         for member in self.members:
-            assert is_consistent(member.ledger.finished, collective, held=holder is not None), finished
+            assert is_consistent(member.replay_log.finished, collective, held=holder is not None), finished
         self.repaired += holder is not None
         programs = [self._life(rank, mode, tuple(order), collective, holder, window) for rank in range(size)]
         try:
@@ -150,18 +152,18 @@ class RenewedRack:
     ) -> Steps[None]:
         """What a worker does in one generation."""
         member, size = self.members[rank], len(self.members)
-        ledger = member.ledger
+        replay_log = member.replay_log
         if holder is not None:
             call = Call(rank=rank, world_size=size, collective=collective, ring=ring)
-            yield from repair(ledger, call, holder=holder, mode=mode)
-        ledger.window = window
+            yield from repair(replay_log, call, holder=holder, mode=mode)
+        replay_log.window = window
         member.begin = partial(self._begin, member, rank, size, mode, ring)
         while len(member.results) < len(self.cases):
             try:
                 if member.steps is not None:
                     step = member.steps.throw(LinkCut())
                 else:
-                    member.steps = through_renewals(ledger, lambda: member.begin())
+                    member.steps = through_renewals(replay_log, lambda: member.begin())
                     step = next(member.steps)
                 while True:
                     step = member.steps.send((yield step))

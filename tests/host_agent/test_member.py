@@ -106,7 +106,7 @@ def do(one: Member, event: Event) -> None:
     elif event.startswith("run "):
         number = int(event[4:])
         assert one.start(number)
-        one.ledger.finished = (number + 1) % 2**32
+        one.replay_log.finished = (number + 1) % 2**32
         one.ended()
     else:
         name, *numbers = event.removeprefix("not ").split()
@@ -343,7 +343,7 @@ def test_a_newer_renewal_starts_it_over_at_any_moment(stage: Stage) -> None:
 
 def test_the_mode_behind_the_last_message_and_what_a_generation_allows() -> None:
     one = play([*IDLE, (Start(), went_on(1, Mode.RING))])
-    assert one.ledger.window == Window(2, 16, 1024)
+    assert one.replay_log.window == Window(2, 16, 1024)
     modes = [one.mode_of(numbered) for numbered in (0, IN_NETWORK_LIMIT - 1, IN_NETWORK_LIMIT, 2**32)]
     assert modes == [Mode.IN_NETWORK, Mode.IN_NETWORK, Mode.RING, Mode.RING]
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from controller.api.messages import Mode
 from host_agent.collectives.plan import Call, Disagreement, Shared
 from host_agent.quantisation import BFLOAT16
-from host_agent.recovery import Ledger, Window, is_consistent
+from host_agent.recovery import ReplayLog, Window, is_consistent
 from host_agent.wire.aggregation import Reduction
 from p4reduce.simulation.cases import DTYPES, REDUCTIONS, Case
 from p4reduce.simulation.faults.schedule import Rates
@@ -43,7 +43,7 @@ CASES = [
 
 def first_finished(rack: RenewedRack, count: int) -> Callable[[int], bool]:
     """Cut when the first rank has finished so many."""
-    return lambda events: any(member.ledger.finished >= count for member in rack.members)
+    return lambda events: any(member.replay_log.finished >= count for member in rack.members)
 
 
 def after(cut: int) -> Callable[[int], bool]:
@@ -62,7 +62,7 @@ def test_a_cut_right_after_one_rank_has_finished(case: Case, mode: Mode) -> None
         mtu = 1024 if case.elements > 10_000 else 256
         rack = RenewedRack([before, case, before], 3, in_place=in_place, seed=seed, path_mtu=mtu)
         assert not rack.run(mode, until=first_finished(rack, 2))
-        counts = [member.ledger.finished for member in rack.members]
+        counts = [member.replay_log.finished for member in rack.members]
         assert sorted(set(counts)) == [1, 2]
         assert rack.run(MODES[seed])
         assert rack.repaired == 1
@@ -75,9 +75,9 @@ def test_a_cut_right_after_one_rank_has_finished(case: Case, mode: Mode) -> None
 def test_a_rank_that_lacks_a_whole_window_gets_it(dtype: np.dtype[Any], in_place: bool) -> None:
     case = Case("in_network", "all_reduce", dtype, 3001, Reduction.MAX)
     rack = RenewedRack([case], 3, in_place=in_place, seed=1)
-    others_done = lambda events: [m.ledger.finished for m in rack.members] == [1, 0, 1]  # noqa: E731
+    others_done = lambda events: [m.replay_log.finished for m in rack.members] == [1, 0, 1]  # noqa: E731
     assert not rack.run(Mode.IN_NETWORK, until=others_done, deaf=1)
-    kept = rack.members[0].ledger.kept(0).size
+    kept = rack.members[0].replay_log.kept(0).size
     assert kept == rack.shape.elements(dtype.itemsize) * dtype.itemsize < 3001 * dtype.itemsize
     assert rack.run(Mode.IN_NETWORK)
     rack.check(0)
@@ -202,14 +202,14 @@ def test_a_job_goes_on_down_to_one_worker() -> None:
 
 
 def test_the_count_of_collectives_wraps() -> None:
-    ledger = Ledger(Window(4, 4, 1024))
-    ledger.finished = 2**32 - 1
+    replay_log = ReplayLog(Window(4, 4, 1024))
+    replay_log.finished = 2**32 - 1
     call = Call(rank=0, world_size=2, collective=2**32 - 1, shared=Shared(np.arange(3, dtype=np.int32)))
-    ledger.begin(None)
-    ledger.attempt(call)
-    ledger.finish()
-    assert ledger.finished == 0
-    assert ledger.kept(2**32 - 1).view(np.int32).tolist() == [0, 1, 2]
+    replay_log.begin(None)
+    replay_log.attempt(call)
+    replay_log.finish()
+    assert replay_log.finished == 0
+    assert replay_log.kept(2**32 - 1).view(np.int32).tolist() == [0, 1, 2]
     assert is_consistent(0, 2**32 - 1, held=True)
     assert is_consistent(0, 0, held=False)
     assert not is_consistent(0, 2**32 - 1, held=False)
@@ -218,25 +218,25 @@ def test_the_count_of_collectives_wraps() -> None:
 
 def test_results_that_differ_between_those_who_have_one_are_an_error() -> None:
     """It cannot be; were it so, nobody shall go on with it."""
-    ledger = Ledger(Window(4, 4, 1024))
+    replay_log = ReplayLog(Window(4, 4, 1024))
     call = Call(rank=0, world_size=2, collective=0, shared=Shared(np.arange(3, dtype=np.int32)))
-    ledger.begin(None)
-    ledger.attempt(call)
-    ledger.finish()
-    ledger.take(0, np.arange(3, dtype=np.int32).view(np.uint8))
+    replay_log.begin(None)
+    replay_log.attempt(call)
+    replay_log.finish()
+    replay_log.take(0, np.arange(3, dtype=np.int32).view(np.uint8))
     with pytest.raises(Disagreement, match="differ between workers"):
-        ledger.take(0, np.arange(1, 4, dtype=np.int32).view(np.uint8))
+        replay_log.take(0, np.arange(1, 4, dtype=np.int32).view(np.uint8))
 
 
 def test_what_is_kept_of_a_sum_is_what_a_window_can_hold() -> None:
     window = Window(2, 2, 256)
     assert (window.elements(4), window.elements(2)) == (2 * 64, 2 * 128)
-    ledger = Ledger(window)
+    replay_log = ReplayLog(window)
     place = np.arange(1000, dtype=np.int32)
-    ledger.begin(place)
-    ledger.attempt(Call(rank=0, world_size=2, collective=0, shared=Shared(place)))
+    replay_log.begin(place)
+    replay_log.attempt(Call(rank=0, world_size=2, collective=0, shared=Shared(place)))
     place += 5
-    ledger.restore_input()
+    replay_log.restore_input()
     np.testing.assert_array_equal(place, np.arange(1000))
-    ledger.finish()
-    np.testing.assert_array_equal(ledger.kept(0).view(np.int32), np.arange(872, 1000))
+    replay_log.finish()
+    np.testing.assert_array_equal(replay_log.kept(0).view(np.int32), np.arange(872, 1000))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # it takes pydantic, which other commands need not wait for
     from p4reduce.workloads.run_file import Run
     from p4reduce.workloads.traffic.model import Workload
 
-Contest = Callable[[ClusterState, output.Say, dict[str, Any]], "Run"]
+Measure = Callable[[ClusterState, output.Say, dict[str, Any]], "Run"]
 _BYTES = "32000000"
 
 
@@ -68,7 +68,7 @@ def compare(
     chosen, skipped = choose_strategies(strategies, kind_of)
     options = own.options(context, kind, hosts)
     if played is None:
-        contest = _of_tensors(
+        measure = _of_tensors(
             parse_bytes(size or _BYTES),
             chosen,
             rounds=rounds,
@@ -76,7 +76,7 @@ def compare(
             selective=selective,
         )
     elif size is None:
-        contest = _of_a_workload(
+        measure = _of_a_workload(
             played,
             chosen,
             rounds=rounds,
@@ -87,14 +87,14 @@ def compare(
         raise typer.BadParameter("--bytes is of single tensors: a --workload has its own")
     with ending_on_signals(), output.progress() as progress, Fabric(options, progress=progress) as fabric:
         given = {"command": command_line(context), "skipped": skipped}
-        found = contest(fabric.state, progress, given)
+        found = measure(fabric.state, progress, given)
         progress("taking the fabric down")
     show_run(found, json=json, report=report)
 
 
 def _of_tensors(
     size: int, strategies: tuple[str, ...], *, rounds: int, dtype: str, selective: bool
-) -> Contest:
+) -> Measure:
     """Single tensors; what is wrong with them is said at once."""
     from p4reduce.workloads.compare import Comparison, compare_on, new_run
 
@@ -103,7 +103,7 @@ def _of_tensors(
     )
     comparison.elements()
 
-    def contest(cluster: ClusterState, progress: output.Say, given: dict[str, Any]) -> Run:
+    def measure(cluster: ClusterState, progress: output.Say, given: dict[str, Any]) -> Run:
         found = compare_on(cluster, cluster.hosts, comparison, progress=progress)
         return new_run(
             cluster,
@@ -115,7 +115,7 @@ def _of_tensors(
             **given,
         )
 
-    return contest
+    return measure
 
 
 def _workload(name: str, *, dtype: str | None, compute_scale: float) -> Workload:
@@ -131,14 +131,14 @@ def _of_a_workload(
     rounds: int,
     workers: int,
     selective: bool,
-) -> Contest:
+) -> Measure:
     """Iterations of a workload; that it does not fit this machine is said at once."""
     from p4reduce.workloads.replay import ReplayOptions, require_memory, run
 
     options = ReplayOptions(iterations=rounds, selective=selective)
     require_memory(workload, options, workers=workers)
 
-    def contest(cluster: ClusterState, progress: output.Say, given: dict[str, Any]) -> Run:
+    def measure(cluster: ClusterState, progress: output.Say, given: dict[str, Any]) -> Run:
         return run(cluster, cluster.hosts, workload, strategies, options=options, progress=progress, **given)
 
-    return contest
+    return measure

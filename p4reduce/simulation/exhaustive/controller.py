@@ -366,7 +366,7 @@ class ControllerPart:
         self.node.waiting.clear()
         boots, self.node.boots = self.node.boots, -1  # what it is at ends at once
         with self._drawing():
-            life.loop.bury()
+            life.loop.abandon()
         DEFECTS.found.clear()
         self.node.boots = boots
         self.clock.clear()

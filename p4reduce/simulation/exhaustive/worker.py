@@ -258,7 +258,7 @@ class WorkerPart(Agent):
             repairs, self.repairs = self.repairs, None
             self.entered = None
             self.work.popleft()
-            self.in_job.ledger.take(repairs.collective, np.array([generation], np.int64).view(np.uint8))
+            self.in_job.replay_log.take(repairs.collective, np.array([generation], np.int64).view(np.uint8))
             self.in_job.repaired(repairs.renewal)
         else:
             self._resume(generation)
@@ -307,7 +307,7 @@ class WorkerPart(Agent):
     def _enter_repair(self, repair: Repair) -> None:
         """As `host_agent.recovery.repair`, but for how the result travels."""
         assert self.generation is not None
-        mine = self.in_job.ledger.kept(repair.collective)
+        mine = self.in_job.replay_log.kept(repair.collective)
         if repair.view.rank == repair.holder and not mine.view(np.int64).any():
             raise AssertionError(f"rank {self.rank} is to give a result that it has not")
         self.repairs = repair
@@ -404,7 +404,7 @@ class WorkerPart(Agent):
             generation=self.generation,
             newest=self.newest,
             members=members if ready is not None else (),
-            finished=0 if member is None else member.ledger.finished,
+            finished=0 if member is None else member.replay_log.finished,
             results=tuple(self.results),
             running=self.session.running,
             timer=timer,

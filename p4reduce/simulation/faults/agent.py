@@ -175,14 +175,14 @@ class Agent(ABC):
         self._act_on_job()
         if starts:
             self.session.running = self.collective
-            self._whole = through_renewals(self.in_job.ledger, self._attempt)
+            self._whole = through_renewals(self.in_job.replay_log, self._attempt)
         return starts
 
     def _done(self, result: Any) -> None:
         """The one that ran has a result."""
         self._whole = None
         self.collective += 1
-        if (finished := self.in_job.ledger.finished) != self.collective:
+        if (finished := self.in_job.replay_log.finished) != self.collective:
             raise InvariantError(f"{self} counts {finished} collectives, and ran {self.collective}")
         self._unreturned = result
         self.in_job.ended()

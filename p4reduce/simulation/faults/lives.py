@@ -96,4 +96,4 @@ class Lives:
         for directory in self._restored:
             directory.cleanup()
         for process in [*self._past, *([self.current] if self.current is not None else [])]:
-            process.loop.bury()
+            process.loop.abandon()

@@ -89,7 +89,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         self.stopped = False
         self._run_ready()
 
-    def bury(self) -> None:
+    def abandon(self) -> None:
         """Let go of what it left, after everything; what that does has no effect."""
         self.alive, self.stopped = True, False
         for task in self.tasks:

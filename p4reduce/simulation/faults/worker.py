@@ -318,7 +318,7 @@ class Worker(Agent):
                 self.scene.note(f"{self} goes on {now}")
                 self._begin()
             case Again():
-                self._restored = self.in_job.ledger.restored
+                self._restored = self.in_job.replay_log.restored
                 self._steps, self._waiting = self._whole, None
                 self._advance(LinkCut())
                 self.flush()
@@ -368,7 +368,7 @@ class Worker(Agent):
         view = wanted.view
         call = Call(rank=view.rank, world_size=view.world_size, collective=wanted.collective, ring=view.ring)
         self._repair = wanted
-        self._steps = repair(self.in_job.ledger, call, holder=wanted.holder, mode=wanted.mode)
+        self._steps = repair(self.in_job.replay_log, call, holder=wanted.holder, mode=wanted.mode)
         self._waiting = None
         self._advance()
         self.flush()

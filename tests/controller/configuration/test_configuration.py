@@ -104,7 +104,7 @@ class JobsOfNobody:
 
     def __init__(self, switches: Mapping[str, MemorySwitch], config: Config = CONFIG) -> None:
         self.config = config
-        self.manager = self.upkeep = self.waitlist = self
+        self.manager = self.rerouting = self.waitlist = self
         self.jobs: dict[str, tuple[Entry, ...]] = {}
         self.drained: frozenset[str] = frozenset()
         self.extra: dict[str, tuple[Entry, ...]] = {}

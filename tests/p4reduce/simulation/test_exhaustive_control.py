@@ -13,7 +13,7 @@ from controller.jobs.renewals import Renewal
 from controller.orchestration.places import Places
 from controller.slots.allocator import SwitchAllocator
 from host_agent.member import Member, Stage
-from host_agent.recovery import Ledger
+from host_agent.recovery import ReplayLog
 from host_agent.session import Session
 from p4reduce.simulation.exhaustive.catalogue import ALL, any_scope, explorer_of
 from p4reduce.simulation.exhaustive.control import ControlExplorer
@@ -156,7 +156,7 @@ def a_lease_is_for_ever(patch: pytest.MonkeyPatch) -> None:
 
 def a_given_result_is_made_again(patch: pytest.MonkeyPatch) -> None:
     """Though another worker has it, and its user may have it."""
-    patch.setattr(Ledger, "restored", property(lambda self: False))
+    patch.setattr(ReplayLog, "restored", property(lambda self: False))
 
 
 def the_holder_is_forgotten(patch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ from controller.orchestration.renewer import Renewer
 from controller.orchestration.retired import RetiredQueuePairs
 from controller.slots.allocator import Region, SwitchAllocator
 from host_agent.member import Member, Settle
-from host_agent.recovery import Ledger
+from host_agent.recovery import ReplayLog
 from p4reduce.oracle import emit, placement
 from p4reduce.simulation.faults.drawing import draw
 from p4reduce.simulation.faults.network import BackupNetwork
@@ -229,8 +229,8 @@ MUTANTS = [
     Mutant(
         "one region for all", sets(SwitchAllocator, "allocate", lambda self, slots: Region(1, 0, slots)), 60
     ),
-    Mutant("input not restored", sets(Ledger, "restore_input", lambda self: None), 40, restarted),
-    Mutant("result not repaired", sets(Ledger, "put_result", lambda self: None), 150, restarted),
+    Mutant("input not restored", sets(ReplayLog, "restore_input", lambda self: None), 40, restarted),
+    Mutant("result not repaired", sets(ReplayLog, "put_result", lambda self: None), 150, restarted),
     Mutant("no drain", nothing_is_drained, 40, crowded),
     Mutant("no limit", sets(Member, "mode_of", lambda self, numbered: self.mode), 100),
     Mutant("no new generation", jobs_move_in_as_they_are, 40, crowded),

@@ -83,7 +83,7 @@ def test_jobs_of_pairs_go_also_where_not_all_could_be_made(monkeypatch: pytest.M
     assert len(hosts) == 4
     with (
         pytest.raises(ControllerError, match="no room"),
-        compare.contest(cluster, hosts, (names.PARAMETER_SERVER,), progress=seen.append),
+        compare.connected(cluster, hosts, (names.PARAMETER_SERVER,), progress=seen.append),
     ):
         pass
     assert seen[-1] == "connecting for parameter-server"

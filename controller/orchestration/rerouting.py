@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 _RETRY_S = 2.0
 
 
-class Upkeep:
+class Rerouting:
     """`extra`: entries by switch that an operator wants beside ours; they win over base entries."""
 
     def __init__(
