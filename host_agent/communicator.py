@@ -17,6 +17,7 @@ from controller.api.messages import Mode, Ready
 from controller.security import tokens
 from controller.security.files import TlsFiles, tls_files
 from host_agent import joining, metrics, standing
+from host_agent.adapters import Transport
 from host_agent.arguments import (
     contiguous,
     name_of,
@@ -27,7 +28,6 @@ from host_agent.arguments import (
     strategy_of,
     wire_of,
 )
-from host_agent.carriers import Transport
 from host_agent.collectives import in_network, ring
 from host_agent.collectives.plan import Array, Strategy, Wire, cheaper, choose
 from host_agent.error_feedback import ErrorFeedback
@@ -236,7 +236,7 @@ class Communicator:
             membership=place.membership,
             timeout_s=timeout_s,
             strategy=strategy,
-            transport=place.queue_pairs.carrier.transport,
+            transport=place.queue_pairs.adapter.transport,
             queue_pairs=place.queue_pairs,
         )
         if where is not None:

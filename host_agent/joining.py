@@ -12,7 +12,7 @@ from typing import Final
 
 from controller.api.messages import Join, Ready, Worker
 from controller.security.files import TlsFiles
-from host_agent.carriers import Carrier, Transport, fresh_carrier, renumber, transport_of
+from host_agent.adapters import Adapter, Transport, fresh_adapter, renumber, transport_of
 from host_agent.controller_session import ControllerSession
 from host_agent.errors import InterfaceError, QueuePairTakenError, UsageError
 from host_agent.membership import Membership
@@ -61,22 +61,22 @@ def join(
     backup = find_backup(controller, link_interface) if world_size > 1 else None
     used: deque[int] = deque(maxlen=_REMEMBERED)
 
-    def request_with(carrier: Carrier) -> Join:
+    def request_with(adapter: Adapter) -> Join:
         worker = Worker(
             rank=rank,
             mac=link_interface.mac,
             ip=link_interface.ip,
-            qpn_out=carrier.qpn_out,
+            qpn_out=adapter.qpn_out,
             psn_out=secrets.randbelow(PSN_MODULUS) if first_psn is None else first_psn,
-            qpn_in=carrier.qpn_in,
+            qpn_in=adapter.qpn_in,
             hostname=socket.gethostname(),
         )
         asked = Join(
             job=job,
             world_size=world_size,
             worker=worker,
-            path_mtu_max=carrier.path_mtu if path_mtu is None else min(path_mtu, carrier.path_mtu),
-            rnr_nak=carrier.rnr_nak,
+            path_mtu_max=adapter.path_mtu if path_mtu is None else min(path_mtu, adapter.path_mtu),
+            rnr_nak=adapter.rnr_nak,
             tenant=tenant,
             join_token=join_token,
             elastic=elastic,
@@ -88,17 +88,17 @@ def join(
         return replace(asked, backup_mac=backup.mac, backup_ip=backup.ip, backup_path_mtu=there)
 
     until = time.monotonic() + timeout_s
-    carrier = fresh_carrier(transport, link_interface, used)
+    adapter = fresh_adapter(transport, link_interface, used)
     try:
         for _ in range(_MOST_OFFERS):
-            request = request_with(carrier)
+            request = request_with(adapter)
             membership = ControllerSession(controller, tls=tls)
             try:
                 return take_place(
                     membership,
                     request,
                     link_interface,
-                    carrier,
+                    adapter,
                     timeout_s=max(0.0, until - time.monotonic()),
                     retry_limit=retry_limit,
                     backup=backup,
@@ -107,10 +107,10 @@ def join(
             except QueuePairTakenError as error:
                 _LOG.info("rank %d of job %s takes other queue pairs: %s", rank, job, error)
                 refusal = error
-            renumber(carrier, used)
+            renumber(adapter, used)
         raise refusal
     except BaseException:
-        carrier.close()
+        adapter.close()
         raise
 
 
@@ -122,7 +122,7 @@ class QueuePairs:
     """
 
     request: Join
-    carrier: Carrier
+    adapter: Adapter
     interface: Interface
     retry_limit: int
     backup: Interface | None = None
@@ -138,10 +138,10 @@ class QueuePairs:
 
     def offer(self) -> QueuePairs:
         """Fresh ones, as these, with numbers that this worker has not had. InterfaceError."""
-        carrier = fresh_carrier(self.carrier.transport, self.interface, self.used)
+        adapter = fresh_adapter(self.adapter.transport, self.interface, self.used)
         psn_out = secrets.randbelow(PSN_MODULUS)
-        worker = replace(self.worker, qpn_out=carrier.qpn_out, psn_out=psn_out, qpn_in=carrier.qpn_in)
-        return replace(self, request=replace(self.request, worker=worker), carrier=carrier)
+        worker = replace(self.worker, qpn_out=adapter.qpn_out, psn_out=psn_out, qpn_in=adapter.qpn_in)
+        return replace(self, request=replace(self.request, worker=worker), adapter=adapter)
 
     def connect(self, ready: Ready) -> Link:
         """The connection to the neighbours, started. InterfaceError, TransportError."""
@@ -159,7 +159,7 @@ class QueuePairs:
         if not ready.backup:
             require_path_mtu(ready.path_mtu, self.interface)
             config = transport_config(self.request, ready, retry_limit=self.retry_limit)
-            return self.carrier.link(config, ready.rc)
+            return self.adapter.link(config, ready.rc)
         if self.backup is None:
             raise InterfaceError(
                 f"the job goes over the workers' backup interfaces ({ready.mode_reason}), and here is none"
@@ -167,12 +167,12 @@ class QueuePairs:
         require_path_mtu(ready.path_mtu, self.backup)
         worker = replace(self.request.worker, mac=self.backup.mac, ip=self.backup.ip)
         request = replace(self.request, worker=worker)
-        self.carrier.close()  # an RDMA device has no part in it
+        self.adapter.close()  # an RDMA device has no part in it
         return RcDriver(transport_config(request, ready, retry_limit=self.retry_limit), self.backup.name)
 
     def close(self) -> None:
         """Let go of queue pairs that got no connection; idempotent."""
-        self.carrier.close()
+        self.adapter.close()
 
 
 @dataclass(frozen=True)
@@ -189,7 +189,7 @@ def take_place(
     membership: Membership,
     request: Join,
     interface: Interface,
-    carrier: Carrier,
+    adapter: Adapter,
     *,
     timeout_s: float,
     retry_limit: int,
@@ -198,11 +198,11 @@ def take_place(
 ) -> Place:
     """Join, bring the connections up, and wait until everybody's are.
 
-    On an error nothing is left behind but the carrier: it can take other numbers after QueuePairTakenError.
+    On an error nothing is left behind but the adapter: it can take other numbers after QueuePairTakenError.
     """
     link: Link = Alone()
     numbers = deque[int](maxlen=_REMEMBERED) if used is None else used
-    pairs = QueuePairs(request, carrier, interface, retry_limit, backup, numbers)
+    pairs = QueuePairs(request, adapter, interface, retry_limit, backup, numbers)
     try:
         ready = membership.join(request, timeout_s=timeout_s)
         link = pairs.connect(ready)

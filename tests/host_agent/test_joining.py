@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from controller.api.messages import Join, RcParameters, Ready
-from host_agent import carriers, joining
-from host_agent.carriers import Transport, UserspaceCarrier, VerbsCarrier
+from host_agent import adapters, joining
+from host_agent.adapters import Transport, UserspaceAdapter, VerbsAdapter
 from host_agent.communicator import Communicator
 from host_agent.errors import InterfaceError, JobEndedError, JobRefusedError, QueuePairTakenError, UsageError
 from host_agent.joining import take_place, transport_config
@@ -68,14 +68,14 @@ def test_the_ring_need_not_be_in_order_of_rank() -> None:
 def test_a_refusal_reaches_the_user_and_closes_the_session() -> None:
     membership = Scripted(JobRefusedError("job train: rank 1 is taken by host h7"))
     with pytest.raises(JobRefusedError, match="rank 1 is taken by host h7"):
-        take_place(membership, request(), INTERFACE, UserspaceCarrier(INTERFACE), timeout_s=1, retry_limit=0)
+        take_place(membership, request(), INTERFACE, UserspaceAdapter(INTERFACE), timeout_s=1, retry_limit=0)
     assert membership.closed
 
 
 def test_a_worker_that_cannot_open_its_interface_tells_the_others_why() -> None:
     membership = Scripted(ready_of(CONFIG))
     with pytest.raises(InterfaceError, match="nosuchif0"):
-        take_place(membership, request(), INTERFACE, UserspaceCarrier(INTERFACE), timeout_s=1, retry_limit=0)
+        take_place(membership, request(), INTERFACE, UserspaceAdapter(INTERFACE), timeout_s=1, retry_limit=0)
     assert membership.closed
     assert not membership.is_up
     ended = membership.controller.ended
@@ -86,14 +86,14 @@ def test_a_worker_that_cannot_open_its_interface_tells_the_others_why() -> None:
 def test_a_job_whose_path_mtu_this_link_cannot_carry_is_not_started() -> None:
     membership = Scripted(ready_of(configs(4, path_mtu=2048)[1]))
     with pytest.raises(InterfaceError, match="path MTU 2048 needs a link MTU of 2092"):
-        take_place(membership, request(), INTERFACE, UserspaceCarrier(INTERFACE), timeout_s=1, retry_limit=0)
+        take_place(membership, request(), INTERFACE, UserspaceAdapter(INTERFACE), timeout_s=1, retry_limit=0)
     assert membership.closed
 
 
 def test_one_worker_joins_without_opening_an_interface() -> None:
     membership = Scripted(ready_of(CONFIG))
     place = take_place(
-        membership, request(world_size=1), INTERFACE, UserspaceCarrier(INTERFACE), timeout_s=1, retry_limit=0
+        membership, request(world_size=1), INTERFACE, UserspaceAdapter(INTERFACE), timeout_s=1, retry_limit=0
     )
     assert membership.is_up
     assert place.link.counters().data_packets_sent == 0
@@ -142,7 +142,7 @@ def test_a_transport_of_another_name_is_refused() -> None:
         join(transport="tcp")
 
 
-class FakeCarrier(VerbsCarrier):
+class FakeAdapter(VerbsAdapter):
     """Queue pairs of a device that does not exist."""
 
     def __init__(self, wire: FakeWire) -> None:
@@ -167,15 +167,15 @@ class FakeCarrier(VerbsCarrier):
 def test_a_device_s_queue_pairs_exist_before_joining_and_their_numbers_are_joined_with(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    membership, carrier = Scripted(JobRefusedError("no")), FakeCarrier(FakeWire())
+    membership, adapter = Scripted(JobRefusedError("no")), FakeAdapter(FakeWire())
     at(monkeypatch, lambda controller, tls: membership)
-    monkeypatch.setattr(carriers, "choose_carrier", lambda transport, interface: carrier)
+    monkeypatch.setattr(adapters, "choose_adapter", lambda transport, interface: adapter)
     with pytest.raises(JobRefusedError):
         join(path_mtu=1024)
     asked = membership.requests[0]
     assert (asked.worker.qpn_out, asked.worker.qpn_in) == (0x21, 0x22)
     assert (asked.path_mtu_max, asked.rnr_nak) == (512, True)
-    assert carrier.device.calls == ["close"]
+    assert adapter.device.calls == ["close"]
 
 
 class Recycling:
@@ -186,11 +186,11 @@ class Recycling:
         self.made = 0
         self.wire = FakeWire()
 
-    def choose(self, transport: Transport, interface: Interface) -> FakeCarrier:
+    def choose(self, transport: Transport, interface: Interface) -> FakeAdapter:
         return Lowest(self)
 
 
-class Lowest(FakeCarrier):
+class Lowest(FakeAdapter):
     """What it gives out."""
 
     def __init__(self, recycling: Recycling) -> None:
@@ -220,7 +220,7 @@ def test_who_cannot_have_its_numbers_joins_with_others(monkeypatch: pytest.Monke
         return memberships[-1]
 
     at(monkeypatch, session)
-    monkeypatch.setattr(carriers, "choose_carrier", device.choose)
+    monkeypatch.setattr(adapters, "choose_adapter", device.choose)
     with pytest.raises(JobRefusedError, match="no"):
         join()
     assert [m.requests[0].worker.qpn_out for m in memberships] == [0x20, 0x22, 0x24, 0x26]
@@ -241,7 +241,7 @@ def test_a_host_where_many_numbers_are_taken_for_ever_locks_nobody_out(
             raise JobRefusedError("no")
 
     at(monkeypatch, lambda controller, tls: Choosy(ready_of(CONFIG)))
-    monkeypatch.setattr(carriers, "choose_carrier", device.choose)
+    monkeypatch.setattr(adapters, "choose_adapter", device.choose)
     with pytest.raises(JobRefusedError, match="no"):
         join()
     assert asked == [*sorted(taken), 0x20 + 2 * len(taken)]
@@ -253,7 +253,7 @@ def test_who_never_can_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     refusal = QueuePairTakenError("QP 0x20 of host h2 belongs to rank 0")
     at(monkeypatch, lambda controller, tls: Scripted(refusal))
     device = Recycling()
-    monkeypatch.setattr(carriers, "choose_carrier", device.choose)
+    monkeypatch.setattr(adapters, "choose_adapter", device.choose)
     with pytest.raises(JobRefusedError, match="belongs to rank 0"):
         join()
     assert device.open == set()
@@ -262,7 +262,7 @@ def test_who_never_can_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_new_queue_pairs_have_none_of_the_numbers_before(monkeypatch: pytest.MonkeyPatch) -> None:
     """The device would give out again what was destroyed just now."""
     device = Recycling()
-    monkeypatch.setattr(carriers, "choose_carrier", device.choose)
+    monkeypatch.setattr(adapters, "choose_adapter", device.choose)
     first = device.choose(Transport.VERBS, INTERFACE)
     worker = replace(request().worker, qpn_out=first.qpn_out, qpn_in=first.qpn_in)
     asked = replace(request(), worker=worker)
@@ -280,22 +280,22 @@ def test_new_queue_pairs_have_none_of_the_numbers_before(monkeypatch: pytest.Mon
 
 def test_the_controller_s_parameters_reach_the_device() -> None:
     rc = RcParameters(timeout=18, retry_count=6)
-    membership, carrier = Scripted(replace(ready_of(CONFIG), rc=rc)), FakeCarrier(FakeWire())
-    place = take_place(membership, request(), INTERFACE, carrier, timeout_s=1, retry_limit=0)
+    membership, adapter = Scripted(replace(ready_of(CONFIG), rc=rc)), FakeAdapter(FakeWire())
+    place = take_place(membership, request(), INTERFACE, adapter, timeout_s=1, retry_limit=0)
     assert membership.is_up
-    assert carrier.rc == carrier.device.rc == rc
-    assert carrier.device.calls == ["connect"]
-    assert place.queue_pairs.carrier.transport is Transport.VERBS
+    assert adapter.rc == adapter.device.rc == rc
+    assert adapter.device.calls == ["connect"]
+    assert place.queue_pairs.adapter.transport is Transport.VERBS
     place.link.close()
 
 
 def test_a_job_that_does_not_start_leaves_no_queue_pair(monkeypatch: pytest.MonkeyPatch) -> None:
-    membership, carrier = Scripted(ready_of(CONFIG)), FakeCarrier(FakeWire())
+    membership, adapter = Scripted(ready_of(CONFIG)), FakeAdapter(FakeWire())
 
     def up(*, timeout_s: float) -> None:
         raise JobEndedError("rank 2 could not start")
 
     monkeypatch.setattr(membership, "up", up)
     with pytest.raises(JobEndedError):
-        take_place(membership, request(), INTERFACE, carrier, timeout_s=1, retry_limit=0)
-    assert carrier.device.calls[:3] == ["connect", "stop", "close"]
+        take_place(membership, request(), INTERFACE, adapter, timeout_s=1, retry_limit=0)
+    assert adapter.device.calls[:3] == ["connect", "stop", "close"]

@@ -18,7 +18,7 @@ from controller.telemetry.address import STATE_PATH, VARIABLE, Address, MetricsE
 from controller.telemetry.client import fetch
 from controller.telemetry.server import registry
 from host_agent import joining, metrics
-from host_agent.carriers import UserspaceCarrier
+from host_agent.adapters import UserspaceAdapter
 from host_agent.communicator import Communicator
 from host_agent.errors import UsageError
 from host_agent.joining import Place, QueuePairs
@@ -118,7 +118,7 @@ def test_a_worker_that_is_refused_leaves_nothing_behind(
     workers = configs(2, path_mtu=1024)
     fabric, controller = SimulatedFabric(Simulation(workers, seed=1)), FakeController(2)
     membership = FakeMembership(controller, 0)
-    pairs = QueuePairs(request(), UserspaceCarrier(INTERFACE), INTERFACE, retry_limit=0)
+    pairs = QueuePairs(request(), UserspaceAdapter(INTERFACE), INTERFACE, retry_limit=0)
     place = Place(ready_of(workers[0]), SimulatedLink(fabric, 0), membership, pairs)
     monkeypatch.setattr(joining, "join", lambda *arguments, **named: place)
     with pytest.raises(UsageError, match="cannot serve metrics on unix:"):

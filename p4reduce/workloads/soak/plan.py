@@ -39,7 +39,7 @@ class Case:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One job: which of its crew's workers are its ranks 0, 1, ..., and its rounds of collectives."""
+    """One job: which of its group's workers are its ranks 0, 1, ..., and its rounds of collectives."""
 
     workers: tuple[int, ...]
     path_mtu: int
@@ -65,10 +65,10 @@ class Step:
 
 
 class Jobs:
-    """Draws the jobs of one crew, which has `workers` workers."""
+    """Draws the jobs of one group, which has `workers` workers."""
 
-    def __init__(self, seed: int, crew: int, *, workers: int, elastic: bool, selective: bool) -> None:
-        self._chance = random.Random(f"{seed} crew {crew}")
+    def __init__(self, seed: int, group: int, *, workers: int, elastic: bool, selective: bool) -> None:
+        self._chance = random.Random(f"{seed} crew {group}")  # the name by which seeds are known
         self._workers = workers
         self._elastic = elastic
         self._selective = selective
@@ -102,7 +102,7 @@ class Jobs:
         )
 
 
-class Storm:
+class FaultPlan:
     """Draws faults; `links` are those between switches."""
 
     def __init__(

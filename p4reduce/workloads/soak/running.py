@@ -20,10 +20,10 @@ from typing import Any, Final
 from p4reduce.workloads.errors import WorkloadError
 from p4reduce.workloads.machine import machine
 from p4reduce.workloads.soak.board import Board
-from p4reduce.workloads.soak.crew import Crew
+from p4reduce.workloads.soak.fault_runner import FaultRunner
 from p4reduce.workloads.soak.looking import Look, delete_ended_jobs, grown, left, look
-from p4reduce.workloads.soak.plan import KINDS, PACKETS, Jobs, Storm
-from p4reduce.workloads.soak.storm import Weather
+from p4reduce.workloads.soak.plan import KINDS, PACKETS, FaultPlan, Jobs
+from p4reduce.workloads.soak.worker_group import WorkerGroup
 from topologies.fabric import Fabric
 from topologies.faults import ClusterFaults
 from topologies.spine_leaf import SpineLeafOptions
@@ -33,7 +33,7 @@ _HUSH_S: Final = 240.0
 _SETTLE_S: Final = 3.0
 # Slots of jobs whose workers did not all hear of the end are kept until those have surely ended.
 _SLOTS_GONE_S: Final = 90.0
-_CREW: Final = 4
+_EACH: Final = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,8 +110,8 @@ def soak(options: SoakOptions, *, progress: Progress = lambda text: None) -> Out
         up.set()
         cluster = running.state
         began = time.monotonic()
-        with _at_work(running, options, board) as (crews, weather):
-            _watch(running, options, board, crews, weather, outcome, progress)
+        with _at_work(running, options, board) as (groups, fault_runners):
+            _watch(running, options, board, groups, fault_runners, outcome, progress)
             if board.interrupted:
                 progress("interrupted: taking everything down")
             elif board.failure:
@@ -150,27 +150,27 @@ def _interruptible(board: Board) -> Iterator[threading.Event]:
 @contextlib.contextmanager
 def _at_work(
     running: Fabric, options: SoakOptions, board: Board
-) -> Iterator[tuple[list[Crew], list[Weather]]]:
-    """Crews and storms, each in a thread."""
+) -> Iterator[tuple[list[WorkerGroup], list[FaultRunner]]]:
+    """Groups and fault runners, each in a thread."""
     cluster, chance = running.state, random.Random(f"{options.seed} places")
-    crews = [
-        Crew(
+    groups = [
+        WorkerGroup(
             number,
             cluster,
-            chance.choices(cluster.hosts, k=_CREW),
-            Jobs(options.seed, number, workers=_CREW, elastic=options.elastic, selective=options.selective),
+            chance.choices(cluster.hosts, k=_EACH),
+            Jobs(options.seed, number, workers=_EACH, elastic=options.elastic, selective=options.selective),
             board,
         )
         for number in range(options.crews)
     ]
     faults = ClusterFaults(cluster)
-    weather = []
+    fault_runners = []
     for name, kinds in (
         ("packets", [kind for kind in options.kinds if kind in PACKETS]),
         ("others", [kind for kind in options.kinds if kind not in PACKETS]),
     ):
         if kinds:
-            storm = Storm(
+            plan = FaultPlan(
                 options.seed,
                 name,
                 kinds=kinds,
@@ -178,37 +178,37 @@ def _at_work(
                 links=[link.name for link in cluster.links],
                 switches=[switch.name for switch in cluster.switches],
             )
-            weather.append(Weather(storm, faults, board))
+            fault_runners.append(FaultRunner(plan, faults, board))
     threads = [
         threading.Thread(target=run, daemon=True)
-        for run in (*(c.run for c in crews), *(w.run for w in weather))
+        for run in (*(c.run for c in groups), *(w.run for w in fault_runners))
     ]
     for thread in threads:
         thread.start()
     try:
-        yield crews, weather
+        yield groups, fault_runners
     finally:
         board.stop.set()
-        for crew in crews if board.failure or board.interrupted else ():
-            crew.terminate()
+        for group in groups if board.failure or board.interrupted else ():
+            group.terminate()
         for thread in threads:
             thread.join(_HUSH_S)
-        for crew in crews:
-            crew.close()
+        for group in groups:
+            group.close()
 
 
 def _watch(
     running: Fabric,
     options: SoakOptions,
     board: Board,
-    crews: Sequence[Crew],
-    weather: Sequence[Weather],
+    groups: Sequence[WorkerGroup],
+    fault_runners: Sequence[FaultRunner],
     outcome: Outcome,
     progress: Progress,
 ) -> None:
     """Look every now and then, until the time is over or something is wrong."""
     turn, next_look = 0, min(options.calm_s, options.seconds) / 4  # the first one when all is warm
-    for one in weather:
+    for one in fault_runners:
         one.gentle = True
     while not board.over:
         until = min(next_look, options.seconds)
@@ -221,22 +221,22 @@ def _watch(
         if board.over:
             return
         if not rested:
-            board.fail(f"{board.busy} crews or storms do not come to rest within {_HUSH_S:g} s")
+            board.fail(f"{board.busy} groups or fault runners do not come to rest within {_HUSH_S:g} s")
             return
-        outcome.looks.append(_rested(running, crews, board))
+        outcome.looks.append(_rested(running, groups, board))
         progress(_line(board, outcome.looks[-1]))
         if board.elapsed_s >= options.seconds:
             return
         turn += 1
-        for one in weather:
+        for one in fault_runners:
             one.gentle = turn % 2 == 1 and options.seconds > 2 * options.calm_s
         next_look = board.elapsed_s + options.calm_s
         board.resume()
 
 
-def _rested(running: Fabric, crews: Sequence[Crew], board: Board) -> Look:
+def _rested(running: Fabric, groups: Sequence[WorkerGroup], board: Board) -> Look:
     """A look when all slots are given back, or have had time to be."""
-    workers = {name: process for crew in crews for name, process in crew.processes.items()}
+    workers = {name: process for group in groups for name, process in group.processes.items()}
     time.sleep(_SETTLE_S)
     deadline = time.monotonic() + _SLOTS_GONE_S
     while True:

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from controller.api.messages import RcParameters
-from host_agent import carriers
-from host_agent.carriers import Transport, UserspaceCarrier, VerbsCarrier, choose_carrier
+from host_agent import adapters
+from host_agent.adapters import Transport, UserspaceAdapter, VerbsAdapter, choose_adapter
 from host_agent.errors import InterfaceError
 from host_agent.netinfo import Interface
 from host_agent.transport import TransportError
@@ -72,7 +72,7 @@ def test_without_rdma_in_the_kernel_there_is_no_device(tmp_path: Path) -> None:
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """What `choose_carrier` finds on this machine: no device, pyverbs there."""
+    """What `choose_adapter` finds on this machine: no device, pyverbs there."""
     found = SimpleNamespace(device=None, missing="", error=None, closed=0)
 
     class Pairs:
@@ -85,32 +85,32 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         def close(self) -> None:
             found.closed += 1
 
-    monkeypatch.setattr(carriers, "find_device", lambda name, ip: found.device)
-    monkeypatch.setattr(carriers, "pyverbs_missing", lambda: found.missing)
-    monkeypatch.setattr(carriers, "QueuePairs", Pairs)
+    monkeypatch.setattr(adapters, "find_device", lambda name, ip: found.device)
+    monkeypatch.setattr(adapters, "pyverbs_missing", lambda: found.missing)
+    monkeypatch.setattr(adapters, "QueuePairs", Pairs)
     return found
 
 
 def test_without_a_device_auto_is_userspace(machine: SimpleNamespace) -> None:
-    carrier = choose_carrier(Transport.AUTO, INTERFACE)
-    assert isinstance(carrier, UserspaceCarrier)
-    assert (carrier.path_mtu, carrier.rnr_nak) == (4096, False)
-    assert 0x100 <= carrier.qpn_in != carrier.qpn_out >= 0x100
+    adapter = choose_adapter(Transport.AUTO, INTERFACE)
+    assert isinstance(adapter, UserspaceAdapter)
+    assert (adapter.path_mtu, adapter.rnr_nak) == (4096, False)
+    assert 0x100 <= adapter.qpn_in != adapter.qpn_out >= 0x100
 
 
 def test_with_a_device_auto_is_verbs(machine: SimpleNamespace) -> None:
     machine.device = DEVICE
-    carrier = choose_carrier(Transport.AUTO, INTERFACE)
-    assert isinstance(carrier, VerbsCarrier)
-    assert (carrier.qpn_out, carrier.qpn_in, carrier.path_mtu, carrier.rnr_nak) == (0x11, 0x12, 1024, True)
-    carrier.close()
+    adapter = choose_adapter(Transport.AUTO, INTERFACE)
+    assert isinstance(adapter, VerbsAdapter)
+    assert (adapter.qpn_out, adapter.qpn_in, adapter.path_mtu, adapter.rnr_nak) == (0x11, 0x12, 1024, True)
+    adapter.close()
     assert machine.closed == 1
-    assert choose_carrier(Transport.AUTO, replace(INTERFACE, mtu=600)).path_mtu == 512
+    assert choose_adapter(Transport.AUTO, replace(INTERFACE, mtu=600)).path_mtu == 512
 
 
 def test_userspace_is_what_was_asked_for_also_with_a_device(machine: SimpleNamespace) -> None:
     machine.device = DEVICE
-    assert isinstance(choose_carrier(Transport.USERSPACE, INTERFACE), UserspaceCarrier)
+    assert isinstance(choose_adapter(Transport.USERSPACE, INTERFACE), UserspaceAdapter)
 
 
 def test_a_device_without_pyverbs_is_not_passed_over_in_silence(
@@ -118,20 +118,20 @@ def test_a_device_without_pyverbs_is_not_passed_over_in_silence(
 ) -> None:
     machine.device, machine.missing = DEVICE, "pyverbs does not import: apt install python3-pyverbs"
     with caplog.at_level(logging.WARNING):
-        assert isinstance(choose_carrier(Transport.AUTO, INTERFACE), UserspaceCarrier)
+        assert isinstance(choose_adapter(Transport.AUTO, INTERFACE), UserspaceAdapter)
     assert "RDMA device rxe0 on h2-eth0 is not used" in caplog.text
     assert "apt install python3-pyverbs" in caplog.text
 
 
 def test_verbs_without_a_device_is_refused(machine: SimpleNamespace) -> None:
     with pytest.raises(InterfaceError, match=r"no RDMA device is behind interface h2-eth0.*10\.1\.0\.2"):
-        choose_carrier(Transport.VERBS, INTERFACE)
+        choose_adapter(Transport.VERBS, INTERFACE)
 
 
 def test_a_device_that_does_not_open_is_an_error_of_the_interface(machine: SimpleNamespace) -> None:
     machine.device, machine.error = DEVICE, TransportError("RDMA device rxe0 cannot be opened")
     with pytest.raises(InterfaceError, match="rxe0 cannot be opened"):
-        choose_carrier(Transport.AUTO, INTERFACE)
+        choose_adapter(Transport.AUTO, INTERFACE)
 
 
 class PyverbsError(Exception):
@@ -280,13 +280,13 @@ def test_queue_pairs_with_other_numbers_are_made_beside_those_before_them(rdma: 
 
 
 def test_queue_pairs_that_no_others_were_had_for_are_all_closed(rdma: Rdma) -> None:
-    carrier = VerbsCarrier(QueuePairs(DEVICE), INTERFACE)
-    carrier.exchange()
-    assert (carrier.qpn_out, carrier.qpn_in) == (0x12, 0x13)
+    adapter = VerbsAdapter(QueuePairs(DEVICE), INTERFACE)
+    adapter.exchange()
+    assert (adapter.qpn_out, adapter.qpn_in) == (0x12, 0x13)
     rdma.refused = "QP"
     with pytest.raises(InterfaceError, match=r"has no room for more queue pairs.*rdma resource"):
-        carrier.exchange()
-    carrier.close()
+        adapter.exchange()
+    adapter.close()
     assert rdma.closed == ["QP"] * 4 + ["CQ", "CompChannel", "PD", "Context"]
 
 

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from p4reduce.workloads.soak.plan import KINDS, PACKETS, RESTARTS, Job, Jobs, Step, Storm
+from p4reduce.workloads.soak.plan import KINDS, PACKETS, RESTARTS, FaultPlan, Job, Jobs, Step
 
 
-def jobs(seed: int, *, crew: int = 0) -> list[Job]:
-    source = Jobs(seed, crew, workers=4, elastic=True, selective=True)
+def jobs(seed: int, *, group: int = 0) -> list[Job]:
+    source = Jobs(seed, group, workers=4, elastic=True, selective=True)
     return [source.next() for _ in range(200)]
 
 
 def steps(seed: int, *, but: tuple[str, ...] = ()) -> list[Step]:
-    storm = Storm(seed, "all", kinds=KINDS, hosts=4, links=["l1:s1"], switches=["l1", "s1"])
-    return [storm.next(but=but) for _ in range(500)]
+    plan = FaultPlan(seed, "all", kinds=KINDS, hosts=4, links=["l1:s1"], switches=["l1", "s1"])
+    return [plan.next(but=but) for _ in range(500)]
 
 
 def test_the_same_seed_draws_the_same() -> None:
     assert jobs(3) == jobs(3)
     assert steps(3) == steps(3)
     assert jobs(3) != jobs(4)
-    assert jobs(3) != jobs(3, crew=1)
+    assert jobs(3) != jobs(3, group=1)
     assert steps(3) != steps(4)
 
 

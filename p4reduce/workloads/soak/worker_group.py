@@ -1,4 +1,4 @@
-"""A crew: workers in some hosts that join one job after the other, and what has to become of each job."""
+"""A group: workers in some hosts that join one job after the other, and what has to become of each job."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class HangError(Exception):
     """Somebody does not answer."""
 
 
-class Crew:
+class WorkerGroup:
     """`hosts` have a worker each (a host may be there twice)."""
 
     def __init__(
@@ -42,7 +42,7 @@ class Crew:
         self._jobs = jobs
         self._board = board
         self._team: Team | None = None
-        self._pool = ThreadPoolExecutor(len(hosts), thread_name_prefix=f"crew-{number}")
+        self._pool = ThreadPoolExecutor(len(hosts), thread_name_prefix=f"group-{number}")
         self._started = 0
 
     @property
@@ -54,12 +54,12 @@ class Crew:
         found = {}
         for place, pid in enumerate(team.pids):
             with contextlib.suppress(ProcessLookupError):
-                found[f"worker {place} of crew {self._number}"] = ProcessId.of(pid)
+                found[f"worker {place} of group {self._number}"] = ProcessId.of(pid)
         return found
 
     def run(self) -> None:
         """Jobs until the board says stop."""
-        self._board.take_turns(f"crew {self._number}", lambda: self._job(self._jobs.next()))
+        self._board.take_turns(f"group {self._number}", lambda: self._job(self._jobs.next()))
 
     def terminate(self) -> None:
         """Ask the workers to end, from another thread: whoever waits for one goes on."""
@@ -75,7 +75,7 @@ class Crew:
     def _job(self, job: Job) -> None:
         self._started += 1
         name = f"soak-{self._number}-{self._started}"
-        # The first crew's workers are never killed: they show what grows over all of a soak.
+        # The first group's workers are never killed: they show what grows over all of a soak.
         running = Running(name, set(range(len(job.workers))), spared=self._number == 0)
         try:
             if self._join(job, running):

@@ -39,7 +39,7 @@ def transport_of(transport: Transport | str) -> Transport:
         raise UsageError(f"transport {transport!r} is none of {names}") from None
 
 
-class UserspaceCarrier:
+class UserspaceAdapter:
     """Queue pairs that are numbers of our own choice.
 
     `path_mtu`: the largest that it carries. `rnr_nak`: whether the switch shall answer with RNR NAKs what
@@ -66,7 +66,7 @@ class UserspaceCarrier:
         """Nothing is held."""
 
 
-class VerbsCarrier:
+class VerbsAdapter:
     """Queue pairs of an RDMA device."""
 
     transport = Transport.VERBS
@@ -95,17 +95,17 @@ class VerbsCarrier:
 
 
 # A worker's two queue pairs before it has joined: they have numbers, but no neighbours yet.
-Carrier: TypeAlias = UserspaceCarrier | VerbsCarrier
+Adapter: TypeAlias = UserspaceAdapter | VerbsAdapter
 
 
-def choose_carrier(transport: Transport, interface: Interface) -> Carrier:
-    """The carrier for `interface`. InterfaceError where the one that was asked for cannot be had."""
+def choose_adapter(transport: Transport, interface: Interface) -> Adapter:
+    """The adapter for `interface`. InterfaceError where the one that was asked for cannot be had."""
     if transport is Transport.USERSPACE:
-        return UserspaceCarrier(interface)
+        return UserspaceAdapter(interface)
     device = find_device(interface.name, interface.ip)
     if device is None:
         if transport is Transport.AUTO:
-            return UserspaceCarrier(interface)
+            return UserspaceAdapter(interface)
         raise InterfaceError(
             f"no RDMA device is behind interface {interface.name}: none in {SYSFS} has a RoCE v2 GID of "
             f"{interface.ip} on it ('rdma link' lists devices; 'rdma link add rxe0 type rxe netdev "
@@ -114,36 +114,36 @@ def choose_carrier(transport: Transport, interface: Interface) -> Carrier:
     missing = pyverbs_missing()
     if missing and transport is Transport.AUTO:
         _LOG.warning("RDMA device %s on %s is not used: %s", device.name, interface.name, missing)
-        return UserspaceCarrier(interface)
+        return UserspaceAdapter(interface)
     try:
-        return VerbsCarrier(QueuePairs(device), interface)
+        return VerbsAdapter(QueuePairs(device), interface)
     except TransportError as error:
         raise InterfaceError(str(error)) from error
 
 
-def fresh_carrier(transport: Transport, interface: Interface, used: deque[int]) -> Carrier:
-    """As `choose_carrier`, with none of these numbers, to which its own are added."""
-    carrier = choose_carrier(transport, interface)
+def fresh_adapter(transport: Transport, interface: Interface, used: deque[int]) -> Adapter:
+    """As `choose_adapter`, with none of these numbers, to which its own are added."""
+    adapter = choose_adapter(transport, interface)
     try:
-        renumber(carrier, used)
+        renumber(adapter, used)
     except BaseException:
-        carrier.close()
+        adapter.close()
         raise
-    return carrier
+    return adapter
 
 
-def renumber(carrier: Carrier, used: deque[int]) -> None:
-    """Let a carrier have none of these numbers, to which its own are added. InterfaceError.
+def renumber(adapter: Adapter, used: deque[int]) -> None:
+    """Let an adapter have none of these numbers, to which its own are added. InterfaceError.
 
     A device may give out again the numbers that it got back last, so it is asked for others beside them: each
     time another of these numbers is in use.
     """
     known = set(used)
     for _ in range(len(known) + 1):
-        if known.isdisjoint({carrier.qpn_out, carrier.qpn_in}):
-            used.extend((carrier.qpn_out, carrier.qpn_in))
+        if known.isdisjoint({adapter.qpn_out, adapter.qpn_in}):
+            used.extend((adapter.qpn_out, adapter.qpn_in))
             return
-        carrier.exchange()
+        adapter.exchange()
     raise InterfaceError(
         f"the RDMA device gave out only numbers of queue pairs that this worker has had, {len(known) + 1} "
         "times: an old packet could be taken for a new one ('rdma resource' shows what is in use)"

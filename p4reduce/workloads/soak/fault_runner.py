@@ -8,7 +8,7 @@ from collections.abc import Callable, Container
 from typing import Final
 
 from p4reduce.workloads.soak.board import IDLE_S, Board
-from p4reduce.workloads.soak.plan import PACKETS, RESTARTS, Step, Storm
+from p4reduce.workloads.soak.plan import PACKETS, RESTARTS, FaultPlan, Step
 from topologies.errors import TopologyError
 from topologies.faults import ClusterFaults, PacketFault
 
@@ -18,20 +18,20 @@ _PATIENCE_S: Final = 60.0
 _CONTROLLER_RUNS_S: Final = 45.0
 
 
-class Weather:
-    """Carries out a storm's steps. `gentle` is true while nothing is to be restarted."""
+class FaultRunner:
+    """Carries out a plan's steps. `gentle` is true while nothing is to be restarted."""
 
-    def __init__(self, storm: Storm, faults: ClusterFaults, board: Board) -> None:
+    def __init__(self, plan: FaultPlan, faults: ClusterFaults, board: Board) -> None:
         self.gentle = False
-        self._storm = storm
+        self._plan = plan
         self._faults = faults
         self._board = board
         self._controller_stays_until = 0.0
 
     def run(self) -> None:
         """Until the board says stop."""
-        who = f"faults ({self._storm.name})"
-        self._board.take_turns(who, lambda: self._step(self._storm.next(but=self._not_now())))
+        who = f"faults ({self._plan.name})"
+        self._board.take_turns(who, lambda: self._step(self._plan.next(but=self._not_now())))
 
     def _not_now(self) -> Container[str]:
         if self.gentle:
@@ -39,7 +39,7 @@ class Weather:
         return ("controller",) if time.monotonic() < self._controller_stays_until else ()
 
     def _step(self, step: Step) -> None:
-        self._board.step(f"{self._storm.name} {step}", step.kind)
+        self._board.step(f"{self._plan.name} {step}", step.kind)
         if step.kind in PACKETS:
             self._packets(step)
         elif step.kind in ("pause-worker", "kill-worker"):
@@ -53,7 +53,7 @@ class Weather:
         try:
             number = self._faults.add(fault)
         except TopologyError:
-            self._board.count(faults_without_a_place=1)  # the other storm has paused that switch
+            self._board.count(faults_without_a_place=1)  # the other plan has paused that switch
             return
         self._wait(step.hold_s)
         for known, _, struck in self._faults.faults():
