@@ -128,7 +128,7 @@ def patience(registry: Registry) -> tuple[float, float]:
     Not for as long where workers want to resume: what they wait for waits too, one dead switch or not.
     """
     config = registry.config
-    if any(running.job.live and running.job.seats for running in registry.jobs()):
+    if any(running.job.live and running.job.workers for running in registry.jobs()):
         timeout_s = min(config.switch_timeout_s, _RESUMING * config.resume_timeout_s)
         return timeout_s, timeout_s
     return config.switch_timeout_s, _LOADING_S

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from controller.api.messages import Called
-from controller.jobs.seats import Seat
 from controller.jobs.serials import ahead
+from controller.jobs.workers import WorkerState
 
 LONGEST_CALL = 200  # characters
 _LONGEST_S = 5.0
@@ -41,13 +41,13 @@ class Comparison:
         """A worker will not say anything more."""
         self.answers.setdefault(rank, f" has not said what it has called: {why}")
 
-    def look(self, seats: Mapping[int, Seat]) -> None:
+    def look(self, workers: Mapping[int, WorkerState]) -> None:
         """Who has left after its first so many collectives, or is lost, calls nothing more."""
-        for rank, seat in seats.items():
-            if seat.lost:
+        for rank, worker in workers.items():
+            if worker.lost:
                 self.gone(rank, "it is lost")
-            if seat.left_after is not None and ahead(self.collective, seat.left_after) >= 0:
-                self.answers.setdefault(rank, f" has left after {_counted(seat.left_after)}")
+            if worker.left_after is not None and ahead(self.collective, worker.left_after) >= 0:
+                self.answers.setdefault(rank, f" has left after {_counted(worker.left_after)}")
 
     @property
     def is_complete(self) -> bool:
@@ -72,14 +72,14 @@ class Comparison:
         )
 
 
-def in_vain(seats: Mapping[int, Seat]) -> tuple[int, str] | None:
+def in_vain(workers: Mapping[int, WorkerState]) -> tuple[int, str] | None:
     """A collective that one worker is in and another has left before, and that in words: it has no result."""
-    for seat in seats.values():
-        for away in seats.values():
-            if seat.in_collective is None or away.left_after is None:
+    for worker in workers.values():
+        for away in workers.values():
+            if worker.in_collective is None or away.left_after is None:
                 continue
-            if ahead(seat.in_collective, away.left_after) >= 0:
-                return seat.in_collective, f"{seat.member} waits for {away.member}, which has left"
+            if ahead(worker.in_collective, away.left_after) >= 0:
+                return worker.in_collective, f"{worker.member} waits for {away.member}, which has left"
     return None
 
 

@@ -44,9 +44,9 @@ from controller.jobs import effects
 from controller.jobs.comparing import Comparison, in_vain
 from controller.jobs.moves import Move
 from controller.jobs.renewals import Cause, Renewal
-from controller.jobs.seats import Seat, Seats, require_alike
 from controller.jobs.specs import Member, Phase, Plan, Timing
 from controller.jobs.states import MOVING, RENEWING, State, require
+from controller.jobs.workers import Workers, WorkerState, require_alike
 
 
 class Job:
@@ -61,7 +61,7 @@ class Job:
         self.spec = spec
         self.timing = timing
         self.explicit = explicit
-        self.seats = Seats()
+        self.workers = Workers()
         self.plan: Plan | None = None
         self.outcome: Left | Ended | effects.Superseded | None = None
         self.move: Move | None = None
@@ -92,14 +92,14 @@ class Job:
         """
         job = cls(spec, timing, explicit=explicit)
         for member, token in workers:
-            job.seats[member.rank] = Seat(
+            job.workers[member.rank] = WorkerState(
                 member, now, timing.resume_timeout_s, token, connected=False, recovered=True
             )
         job.plan, job._state = plan, State.RUNNING if phase is Phase.RUNNING else State.READY
         if outcome is not None:
-            for rank, seat in sorted(job.seats.items()):
-                if dropped and seat.token in dropped:
-                    job.seats.drop(rank, dropped[seat.token])
+            for rank, worker in sorted(job.workers.items()):
+                if dropped and worker.token in dropped:
+                    job.workers.drop(rank, dropped[worker.token])
             job._becomes(State.ENDED)
             job.outcome = outcome
         return job
@@ -107,8 +107,8 @@ class Job:
     def generation_so_far(self) -> Job:
         """Its generation as a job that is over: what it leaves on switches when it goes on under another."""
         job = Job(self.spec, self.timing, explicit=self.explicit)
-        for rank, seat in self.seats.everybody.items():
-            job.seats[rank] = replace(seat, knows_end=False)
+        for rank, worker in self.workers.everybody.items():
+            job.workers[rank] = replace(worker, knows_end=False)
         job.plan, job.outcome, job._state = self.plan, effects.Superseded(), State.ENDED
         return job
 
@@ -117,8 +117,8 @@ class Job:
         assert self.renewal is not None
         job = Job(self.spec, self.timing, explicit=self.explicit)
         job._state = State.INSTALLING
-        for member, rank in zip(self.renewal.members(self.seats), sorted(self.seats), strict=True):
-            job.seats[member.rank] = replace(self.seats[rank], member=member)
+        for member, rank in zip(self.renewal.members(self.workers), sorted(self.workers), strict=True):
+            job.workers[member.rank] = replace(self.workers[rank], member=member)
         return job
 
     # What it is.
@@ -146,17 +146,17 @@ class Job:
     @property
     def members(self) -> list[Member]:
         """Those who have joined, by rank."""
-        return self.seats.members
+        return self.workers.members
 
     @property
     def missing(self) -> tuple[int, ...]:
         """The ranks that have not joined."""
-        return tuple(rank for rank in range(self.spec.world_size) if rank not in self.seats)
+        return tuple(rank for rank in range(self.spec.world_size) if rank not in self.workers)
 
     @property
     def world_size(self) -> int:
         """How many workers it has; in an elastic job fewer and fewer."""
-        return self.spec.world_size if self.plan is None else len(self.seats)
+        return self.spec.world_size if self.plan is None else len(self.workers)
 
     @property
     def awaited(self) -> tuple[int, ...]:
@@ -167,18 +167,20 @@ class Job:
 
     @property
     def is_doubtful(self) -> bool:
-        """Whether the job may have gone on without some of the workers that have a seat.
+        """Whether the job may have gone on without some of the workers that have a part in it.
 
         A database that is from a backup, or on a disk that was full, does not know that; the workers do.
         """
-        return any(seat.generation is None or seat.generation < self.newest for seat in self.seats.values())
+        return any(
+            worker.generation is None or worker.generation < self.newest for worker in self.workers.values()
+        )
 
     @property
     def offered(self) -> list[Member]:
         """Workers as they shall be, as far as they have said which QPs they have for that."""
         if self.renewal is None or self._state is State.RAISING:
             return []
-        return self.renewal.members(self.seats)
+        return self.renewal.members(self.workers)
 
     def rank_of(self, rank: int, token: bytes, generation: int | None = None) -> int:
         """The rank now of the worker with that token, which had `rank` in that generation (None: this one).
@@ -186,7 +188,7 @@ class Job:
         InvalidRequestError where the token is another's; NotPossibleError where its worker was given up.
         """
         this = generation is None or (self.plan is not None and generation == self.plan.generation)
-        return self.seats.rank_of(self.spec.name, rank, token, has_been_renumbered=not this)
+        return self.workers.rank_of(self.spec.name, rank, token, has_been_renumbered=not this)
 
     def take_effects(self) -> list[effects.Effect]:
         """What has to be done, in order; each once."""
@@ -205,7 +207,9 @@ class Job:
 
     def check(self, member: Member, world_size: int, tenant: str = "", *, elastic: bool = False) -> None:
         """Raise what speaks against taking this worker in: InvalidRequestError, ConflictError."""
-        require_alike(self.spec, self.seats, member, world_size, tenant, elastic=elastic, free=self.explicit)
+        require_alike(
+            self.spec, self.workers, member, world_size, tenant, elastic=elastic, free=self.explicit
+        )
         if self._state not in (State.CREATED, State.JOINING):
             raise ConflictError(
                 f"job {self.spec.name} is {self.phase.name.lower()} and takes nobody in, {member} neither: "
@@ -219,7 +223,7 @@ class Job:
         self.check(member, world_size, tenant, elastic=elastic)
         complete = set(self.missing) == {member.rank}
         self._becomes(State.INSTALLING if complete else State.JOINING)
-        self.seats[member.rank] = Seat(member, now, self.timing.heartbeat_timeout_s)
+        self.workers[member.rank] = WorkerState(member, now, self.timing.heartbeat_timeout_s)
         if complete:
             self._effects.append(effects.Install())
         else:
@@ -227,14 +231,14 @@ class Job:
 
     def has_not_heard(self, member: Member) -> bool:
         """Whether a worker that joins has been taken in already, as nobody else has these QPs and PSN."""
-        seat = self.seats.get(member.rank)
-        return self._state is State.READY and seat is not None and seat.member == member and not seat.up
+        worker = self.workers.get(member.rank)
+        return self._state is State.READY and worker is not None and worker.member == member and not worker.up
 
     def join_again(self, rank: int, now: float) -> None:
         """It is told so once more, and belongs to this generation: it has never heard of another."""
         assert self.plan is not None
-        seat = self.seats[rank]
-        seat.connected, seat.generation = True, self.plan.generation
+        worker = self.workers[rank]
+        worker.connected, worker.generation = True, self.plan.generation
         self._heard(rank, now)
         self._tell(rank, self._ready(rank))
 
@@ -244,8 +248,8 @@ class Job:
             raise NotPossibleError(f"job {self.spec.name} is {self.phase.name}, nobody waits for its plan")
         self._becomes(State.READY)
         self.plan, self._beaten_at = plan, now
-        for rank in plan.ring or sorted(self.seats):
-            self.seats[rank].token, self.seats[rank].generation = tokens[rank], plan.generation
+        for rank in plan.ring or sorted(self.workers):
+            self.workers[rank].token, self.workers[rank].generation = tokens[rank], plan.generation
             self._heard(rank, now)
             self._tell(rank, self._ready(rank))
 
@@ -255,7 +259,7 @@ class Job:
         """A worker says something. NotPossibleError, InvalidRequestError where it says what it must not."""
         if isinstance(said, (Up, Leave)) and self.plan is None and self.live:
             what = "ready to start" if isinstance(said, Up) else "leaving"
-            raise NotPossibleError(f"{self.seats[rank].member} is {what}, but has not heard Ready")
+            raise NotPossibleError(f"{self.workers[rank].member} is {what}, but has not heard Ready")
         self._heard(rank, now)
         match said:
             case Heartbeat():
@@ -293,16 +297,16 @@ class Job:
         """
         if self.plan is not None and beat.generation == self.plan.generation:
             self.numbered = max(self.numbered, beat.messages)
-        self.seats[rank].in_collective = beat.running
+        self.workers[rank].in_collective = beat.running
         self._find_who_waits_in_vain(now)
         late = self.renewal is not None and rank in self.renewal.waiting
-        unsure = late or self.seats[rank].lost or self.is_doubtful
+        unsure = late or self.workers[rank].lost or self.is_doubtful
         if self.spec.elastic and self.is_set_up and beat.number and not unsure:
             self._tell(rank, Heartbeat(number=beat.number))
 
     def _up(self, rank: int) -> None:
         """A worker's QPs are ready."""
-        self.seats[rank].up = True
+        self.workers[rank].up = True
         if self._state is State.RAISING:
             assert self.renewal is not None
             cause = self.renewal.cause
@@ -310,7 +314,7 @@ class Job:
                 self._becomes(State.RUNNING)
                 self._effects.append(effects.WentOn(cause))
                 self._tell_all(Start())
-        elif self._state is State.READY and all(seat.up for seat in self.seats.values()):
+        elif self._state is State.READY and all(worker.up for worker in self.workers.values()):
             self._begin_to_run()
             self._tell_all(Start())
         elif self.phase is Phase.RUNNING and self.renewal is None:  # it lost its session before it heard
@@ -318,11 +322,11 @@ class Job:
 
     def _leave(self, rank: int, collectives: int | None, now: float) -> None:
         """A worker is done, has called so many collectives, and stays only for its peers' sake."""
-        seat = self.seats[rank]
-        seat.leaving, seat.left_after, seat.in_collective = True, collectives, None
+        worker = self.workers[rank]
+        worker.leaving, worker.left_after, worker.in_collective = True, collectives, None
         if not self.live:
             return
-        if all(seat.leaving for seat in self.seats.values()):
+        if all(worker.leaving for worker in self.workers.values()):
             self._finish(Left())
         elif self.comparison is not None:
             self._compared(now)
@@ -331,7 +335,7 @@ class Job:
 
     def _abort(self, rank: int, reason: str) -> None:
         """A worker wants the job to end; an elastic one goes on without it."""
-        reason = reason or f"{self.seats[rank].member} gave up without saying why"
+        reason = reason or f"{self.workers[rank].member} gave up without saying why"
         if self.comparison is not None:  # it ends; this one may have failed as another has stopped for that
             return
         if self._can_lose_workers:
@@ -343,9 +347,9 @@ class Job:
 
     def closed(self, rank: int) -> None:
         """A worker ended its session on purpose, without having left."""
-        seat = self.seats[rank]
-        seat.connected = False
-        reason = f"{seat.member} closed its session before everybody had left"
+        worker = self.workers[rank]
+        worker.connected = False
+        reason = f"{worker.member} closed its session before everybody had left"
         if self._state is State.JOINING:
             self._withdraw(rank)
         else:
@@ -353,20 +357,20 @@ class Job:
 
     def broken(self, rank: int) -> None:
         """A worker's session broke; before Ready there is no way back for it."""
-        seat = self.seats[rank]
-        seat.connected = False
-        if not seat.recovered:  # else this is about the time when the controller was away
-            seat.patience_s = min(seat.patience_s, self.timing.lost_timeout_s)
+        worker = self.workers[rank]
+        worker.connected = False
+        if not worker.recovered:  # else this is about the time when the controller was away
+            worker.patience_s = min(worker.patience_s, self.timing.lost_timeout_s)
         if self._state is State.JOINING:
             self._withdraw(rank)
         elif self._state is State.INSTALLING:
-            reason = f"{seat.member} lost its connection with the controller during set-up"
+            reason = f"{worker.member} lost its connection with the controller during set-up"
             self.end(reason, EndCause.WORKER_LOST, rank=rank)
 
     def heard_end(self, rank: int) -> None:
         """A worker ended its session after it was told that the job is over."""
-        if not self.live and rank in self.seats:
-            self.seats[rank].knows_end = True
+        if not self.live and rank in self.workers:
+            self.workers[rank].knows_end = True
 
     def resume(
         self, rank: int, token: bytes, now: float, generation: int | None = None, answered: int = 0
@@ -376,19 +380,19 @@ class Job:
         `answered`: the renewal that it has answered last, where it has not heard how that ended.
         """
         rank = self.rank_of(rank, token, generation)
-        seat = self.seats[rank]
-        seat.connected = True
+        worker = self.workers[rank]
+        worker.connected = True
         self._heard(rank, now)
         if self.plan is not None:
             known = self.plan.generation if generation is None else generation
             self.newest = max(self.newest, known)
-            seat.generation = max(seat.generation or 0, known, answered)
+            worker.generation = max(worker.generation or 0, known, answered)
         if isinstance(self.outcome, (Left, Ended)):
             self._tell(rank, self.outcome)
         if not self.live:
             return
         renewed = self._drop_left_behind()
-        if not self.live or rank not in self.seats:
+        if not self.live or rank not in self.workers:
             return
         self._tell(rank, Resumed())
         if self.comparison is not None:
@@ -420,10 +424,10 @@ class Job:
             return f"it is being renewed: {self.renewal.reason}"
         if self.move is not None:
             return "it is being moved already"
-        for rank, seat in sorted(self.seats.items()):
-            if seat.leaving:
+        for rank, worker in sorted(self.workers.items()):
+            if worker.leaving:
                 return f"rank {rank} is leaving"
-            if not seat.connected:
+            if not worker.connected:
                 return f"rank {rank} is without a connection to the controller"
         return ""
 
@@ -432,7 +436,7 @@ class Job:
         if why := self.why_not_move():
             raise NotPossibleError(f"job {self.spec.name} cannot be moved: {why}")
         self._becomes(State.PAUSING)
-        self.move = Move(number, mode, frozenset(self.seats), now)
+        self.move = Move(number, mode, frozenset(self.workers), now)
         self._tell_all(self.move.saying)
 
     def _moving(self, state: State, number: int) -> Move | None:
@@ -472,7 +476,7 @@ class Job:
         if self._state in (State.PAUSING, State.HOLDING):
             self._effects.append(effects.Stayed(f"it is renewed: {reason}"))
         self._becomes(State.ASKING)
-        self.renewal = Renewal(number, cause, reason, frozenset(self.seats), now)
+        self.renewal = Renewal(number, cause, reason, frozenset(self.workers), now)
         self._effects.append(effects.Detach())
         self._tell_all(Renew(number, reason))
 
@@ -504,8 +508,8 @@ class Job:
             return
         (rear, front), answers = apart, renewal.answers
         self.end(
-            f"job {self.spec.name} cannot go on: {self.seats[rear].member} has not finished collective "
-            f"{answers[rear].collective}, but {self.seats[front].member} stands at "
+            f"job {self.spec.name} cannot go on: {self.workers[rear].member} has not finished collective "
+            f"{answers[rear].collective}, but {self.workers[front].member} stands at "
             f"{answers[front].collective}",
             EndCause.CANNOT_GO_ON,
         )
@@ -520,19 +524,19 @@ class Job:
         if renewal is None or not self.is_rebuilding(plan.generation):
             raise NotPossibleError(f"job {self.spec.name}: nobody waits for generation {plan.generation}")
         self._becomes(State.RAISING)
-        new_ranks = self.seats.renumber(renewal.members(self.seats), plan.generation)
+        new_ranks = self.workers.renumber(renewal.members(self.workers), plan.generation)
         self.plan, self.numbered = plan, 0
         renewal.written(new_ranks, now)
         self._effects.append(effects.Renumbered(new_ranks))
-        for rank in sorted(self.seats):
+        for rank in sorted(self.workers):
             self._tell_renewal(rank, now)
 
     def has_stopped(self, token: bytes) -> bool:
         """Whether a worker has taken down its connections for a renewal, and waits."""
         renewal = self.renewal
         return renewal is not None and any(
-            seat.token == token and (self._state is not State.ASKING or rank not in renewal.waiting)
-            for rank, seat in self.seats.items()
+            worker.token == token and (self._state is not State.ASKING or rank not in renewal.waiting)
+            for rank, worker in self.workers.items()
         )
 
     def _tell_renewal(self, rank: int, now: float) -> None:
@@ -572,22 +576,22 @@ class Job:
         """A collective that one has left before will never have a result."""
         if not self.is_set_up or self.comparison is not None or self.renewal is not None:
             return
-        if found := in_vain(self.seats):
+        if found := in_vain(self.workers):
             collective, reason = found
             self._compare(collective, reason, now)
             self._compared(now)
 
     def _compare(self, collective: int, reason: str, now: float) -> None:
-        self.comparison = Comparison(collective, frozenset(self.seats), reason, now)
-        for rank, seat in sorted(self.seats.items()):
-            if not seat.leaving:
+        self.comparison = Comparison(collective, frozenset(self.workers), reason, now)
+        for rank, worker in sorted(self.workers.items()):
+            if not worker.leaving:
                 self._tell(rank, Compare(collective))
 
     def _compared(self, now: float) -> None:
         """End the job where it is known who has called what, or nobody is waited for any more."""
         comparison = self.comparison
         assert comparison is not None
-        comparison.look(self.seats)
+        comparison.look(self.workers)
         if comparison.is_complete or comparison.is_late(now, self.timing.lost_timeout_s):
             self._finish(Ended(reason=comparison.outcome, cause=EndCause.MISMATCH))
 
@@ -598,21 +602,21 @@ class Job:
         return self.spec.elastic and self.phase is Phase.RUNNING
 
     def _lose(self, rank: int, reason: str) -> None:
-        seat = self.seats[rank]
-        if seat.lost:
+        worker = self.workers[rank]
+        if worker.lost:
             return
         if self.comparison is not None:  # that is why the job ends, for this worker as for all
-            seat.lost = True
+            worker.lost = True
             self.comparison.gone(rank, reason)
         elif self.phase is Phase.RUNNING:
-            seat.lost = True
-            self._effects.append(effects.Lost(rank, seat.token, reason))
+            worker.lost = True
+            self._effects.append(effects.Lost(rank, worker.token, reason))
         else:
             self.end(reason, EndCause.WORKER_LOST, rank=rank)
 
     def go_on_without(self, token: bytes, reason: str, first_message: int | None = None) -> None:
         """A worker that is lost has no part in the job any more; one that is not elastic ends."""
-        rank = next((r for r, seat in self.seats.items() if seat.token == token and seat.lost), None)
+        rank = next((r for r, worker in self.workers.items() if worker.token == token and worker.lost), None)
         if rank is None or not self.live or self.comparison is not None:
             return
         if self._can_lose_workers:
@@ -622,9 +626,9 @@ class Job:
 
     def drop_again(self, dropped: Mapping[bytes, str]) -> None:
         """Workers, by token, that the job was to go on without when the controller was restarted."""
-        for rank, seat in sorted(self.seats.items()):
-            if seat.token in dropped and self._can_lose_workers:
-                self._drop(rank, dropped[seat.token])
+        for rank, worker in sorted(self.workers.items()):
+            if worker.token in dropped and self._can_lose_workers:
+                self._drop(rank, dropped[worker.token])
 
     def _drop_left_behind(self) -> bool:
         """A later generation than some workers know of has run: without them, as it waits for all of its own.
@@ -637,28 +641,28 @@ class Job:
             return False
         behind = [
             rank
-            for rank, seat in sorted(self.seats.items())
-            if (seat.generation or self.newest) < self.newest
+            for rank, worker in sorted(self.workers.items())
+            if (worker.generation or self.newest) < self.newest
         ]
         for rank in behind:
             if self.live:
                 if self._state is State.READY:
                     self._begin_to_run()
-                text = f"{self.seats[rank].member} was given up before the controller was restarted"
+                text = f"{self.workers[rank].member} was given up before the controller was restarted"
                 self._drop(rank, f"{text}: the others have gone on without it")
         return bool(behind)
 
     def _drop(self, rank: int, reason: str, cause: EndCause = EndCause.WORKER_LOST) -> None:
         """Go on without a worker."""
-        who = self.seats[rank].member
+        who = self.workers[rank].member
         self._tell(rank, Ended(reason=reason, cause=cause, rank=rank, host=who.host or who.hostname))
-        self.seats.drop(rank, reason)
+        self.workers.drop(rank, reason)
         least = max(1, self.spec.min_workers)
-        if len(self.seats) < least:
-            left = len(self.seats)
+        if len(self.workers) < least:
+            left = len(self.workers)
             needed = f"{left} {'worker is' if left == 1 else 'workers are'} left, and the job needs {least}"
-            self.end(reason if not self.seats else f"{reason}; {needed}", cause, rank=rank)
-        elif all(seat.leaving for seat in self.seats.values()):
+            self.end(reason if not self.workers else f"{reason}; {needed}", cause, rank=rank)
+        elif all(worker.leaving for worker in self.workers.values()):
             self._finish(Left())
         else:
             self._interrupted(Cause.WORKER_LOST, reason)
@@ -669,9 +673,9 @@ class Job:
         """Time has passed: heartbeats are due, or overdue."""
         if not self.is_set_up:
             return
-        for rank, seat in sorted(self.seats.items()):
-            if now - seat.heard_at > seat.patience_s:
-                self._lose(rank, seat.silence)
+        for rank, worker in sorted(self.workers.items()):
+            if now - worker.heard_at > worker.patience_s:
+                self._lose(rank, worker.silence)
         if self.comparison is not None and self.live:
             self._compared(now)
         if not self.live:
@@ -679,24 +683,24 @@ class Job:
         if self.renewal is not None:
             self._lose_late(self.renewal, now)
         if self.move is not None and self.move.is_late(self._state, now, self.timing.lost_timeout_s):
-            seat = self.seats[min(self.move.missing)]
-            self.call_off(f"{seat.member} kept the others waiting for {now - self.move.since:.0f} s")
+            worker = self.workers[min(self.move.missing)]
+            self.call_off(f"{worker.member} kept the others waiting for {now - self.move.since:.0f} s")
         if now - self._beaten_at >= self.timing.heartbeat_interval_s:
             self._beaten_at = now
             self._tell_all(Heartbeat())
 
     def _lose_late(self, renewal: Renewal, now: float) -> None:
         """Workers that are there and do not answer keep all others waiting."""
-        connected = [rank for rank, seat in self.seats.items() if seat.connected]
+        connected = [rank for rank, worker in self.workers.items() if worker.connected]
         limit_s, why = self.timing.heartbeat_timeout_s, renewal.reason
         for rank in renewal.late(connected, now, limit_s):
-            who = self.seats[rank].member
+            who = self.workers[rank].member
             self._lose(rank, f"{who} did not take part for {limit_s:g} s when the job was renewed ({why})")
 
     def forgive(self, seconds: float, now: float) -> None:
         """The controller itself was stopped for so long, until now: nobody could be heard."""
-        for seat in self.seats.values():
-            seat.heard_at = min(now, seat.heard_at + seconds)
+        for worker in self.workers.values():
+            worker.heard_at = min(now, worker.heard_at + seconds)
         if self.renewal is not None:
             self.renewal.forgive(seconds, now)
         if self.move is not None:
@@ -711,9 +715,9 @@ class Job:
 
         Without `again`, who has not come back since the last time has what is left of that.
         """
-        for seat in self.seats.values():
-            if self.is_set_up and not seat.lost and (again or not seat.recovered):
-                seat.heard_at, seat.patience_s, seat.recovered = now, self.timing.resume_timeout_s, True
+        for worker in self.workers.values():
+            if self.is_set_up and not worker.lost and (again or not worker.recovered):
+                worker.heard_at, worker.patience_s, worker.recovered = now, self.timing.resume_timeout_s, True
 
     # Ends.
 
@@ -722,8 +726,8 @@ class Job:
     ) -> None:
         """End the job early, for all workers; nothing where it has ended."""
         if self.live:
-            seat = None if rank is None else self.seats.everybody.get(rank)
-            host = "" if seat is None else seat.member.host or seat.member.hostname
+            worker = None if rank is None else self.workers.everybody.get(rank)
+            host = "" if worker is None else worker.member.host or worker.member.hostname
             self._finish(Ended(reason=reason, cause=cause, rank=rank, host=host, first_message=first_message))
 
     def discard(self) -> None:
@@ -740,7 +744,7 @@ class Job:
     # Small things that several of these do.
 
     def _heard(self, rank: int, now: float) -> None:
-        self.seats[rank].heard(now, self.timing.heartbeat_timeout_s)
+        self.workers[rank].heard(now, self.timing.heartbeat_timeout_s)
 
     def _begin_to_run(self) -> None:
         self._becomes(State.RUNNING)
@@ -750,8 +754,8 @@ class Job:
         self._effects.append(effects.Interrupted(cause, reason))
 
     def _withdraw(self, rank: int) -> None:
-        del self.seats[rank]
-        if self.seats:
+        del self.workers[rank]
+        if self.workers:
             self._tell_all(Waiting(self.missing))
         else:
             self._becomes(State.CREATED)
@@ -761,14 +765,14 @@ class Job:
         assert self.plan is not None
         created = self.spec if self.explicit else None
         lease_s = self.timing.lease_s if self.spec.elastic else 0.0
-        return self.seats.ready(rank, self.plan, self.timing, lease_s=lease_s, created=created)
+        return self.workers.ready(rank, self.plan, self.timing, lease_s=lease_s, created=created)
 
     def _tell_all(self, event: FromController) -> None:
-        for rank in sorted(self.seats):
+        for rank in sorted(self.workers):
             self._tell(rank, event)
 
     def _tell(self, rank: int, event: FromController) -> None:
-        if self.seats[rank].connected:
+        if self.workers[rank].connected:
             self._effects.append(effects.Tell(rank, event))
 
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from controller.api.messages import Renewing
-from controller.jobs.seats import Seat
 from controller.jobs.serials import SERIALS, rearmost
 from controller.jobs.specs import Member
+from controller.jobs.workers import WorkerState
 
 
 class Cause(str, Enum):
@@ -61,18 +61,18 @@ class Renewal:
         self.waiting.discard(rank)
         return not self.waiting
 
-    def members(self, seats: Mapping[int, Seat]) -> list[Member]:
+    def members(self, workers: Mapping[int, WorkerState]) -> list[Member]:
         """The workers as they will be, as far as they have answered: new QPs, ranks without gaps."""
         return [
             replace(
-                seat.member,
+                worker.member,
                 rank=new,
                 qpn_out=self.answers[old].qpn_out,
                 psn_out=self.answers[old].psn_out,
                 qpn_in=self.answers[old].qpn_in,
-                joined_as=seat.member.original_rank,
+                joined_as=worker.member.original_rank,
             )
-            for new, (old, seat) in enumerate(sorted(seats.items()))
+            for new, (old, worker) in enumerate(sorted(workers.items()))
             if old in self.answers
         ]
 

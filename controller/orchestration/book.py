@@ -40,7 +40,7 @@ class Book:
         NotFoundError; NotPossibleError where it went on without the worker.
         """
         record = self.by_name.get(name)
-        if record is not None and record.job.live and record.job.seats.knows(token):
+        if record is not None and record.job.live and record.job.workers.knows(token):
             return record
         record = self.by_generation.get(generation)
         if record is None or record.job.spec.name != name:
@@ -48,7 +48,7 @@ class Book:
         if isinstance(record.job.outcome, Superseded):
             for later in reversed(self.by_generation.values()):
                 job = later.job
-                is_it = job.spec.name == name and job.seats.knows(token)
+                is_it = job.spec.name == name and job.workers.knows(token)
                 if is_it and not isinstance(job.outcome, Superseded):
                     return later
             raise NotPossibleError(

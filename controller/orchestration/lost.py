@@ -34,11 +34,11 @@ async def what_it_lacks(
     in words; None where there is none, or it is not known. A job's slots are read for it.
     """
     job = record.job
-    rank = next((rank for rank, seat in job.seats.items() if seat.token == token), None)
+    rank = next((rank for rank, worker in job.workers.items() if worker.token == token), None)
     if rank is None or job.plan is None:
         return None, "what it had sent is not known"
     tree = Tree.of(config, job.members)
-    leaf = config.by_ip[job.seats[rank].member.ip].switch
+    leaf = config.by_ip[job.workers[rank].member.ip].switch
     found = Found()
     asking = asyncio.ensure_future(_read(switches, record, leaf, job.plan.message_packets, found))
     asking.add_done_callback(lambda task: task.cancelled() or task.exception())

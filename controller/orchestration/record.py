@@ -119,16 +119,16 @@ class Record:
 def stored(
     job: Job, plan: Plan, places: Iterable[Place], phase: Phase, tokens: Mapping[int, bytes] | None = None
 ) -> StoredJob:
-    """The job as the database keeps it; `tokens` by rank where seats do not have theirs yet."""
+    """The job as the database keeps it; `tokens` by rank where workers do not have theirs yet."""
     return StoredJob(
         spec=job.spec,
         explicit=job.explicit,
         plan=plan,
         workers=tuple(
-            (seat.member, tokens[rank] if tokens else seat.token)
-            for rank, seat in sorted(job.seats.everybody.items())
+            (worker.member, tokens[rank] if tokens else worker.token)
+            for rank, worker in sorted(job.workers.everybody.items())
         ),
-        dropped=job.seats.departures,
+        dropped=job.workers.departures,
         phase=phase if job.outcome is None else Phase.ENDED,
         outcome=job.outcome,
         places=tuple(sorted(places, key=lambda place: place.switch)),

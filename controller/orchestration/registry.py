@@ -144,7 +144,7 @@ class Registry:
 
     def _vacated(self, record: Record, effect: effects.Vacated) -> None:
         name = record.job.spec.name
-        if not record.job.explicit and not record.job.seats and self.book.by_name.get(name) is record:
+        if not record.job.explicit and not record.job.workers and self.book.by_name.get(name) is record:
             del self.book.by_name[name]
 
     def _install(self, record: Record, effect: effects.Install) -> None:
@@ -153,7 +153,7 @@ class Registry:
 
     async def _installed(self, record: Record) -> None:
         job, why = record.job, ""
-        tokens = {rank: secrets.token_bytes(_TOKEN_BYTES) for rank in job.seats}
+        tokens = {rank: secrets.token_bytes(_TOKEN_BYTES) for rank in job.workers}
         try:
             job.plan = plan = await self.installer.set_up(record)
             # From here on there is something to take away.
@@ -200,7 +200,7 @@ class Registry:
             logger.warning("job %s ended: %s", job.spec.name, job.outcome.reason)
         else:
             logger.info("job %s: all workers have left", job.spec.name)
-        started = any(seat.token for seat in job.seats.values())
+        started = any(worker.token for worker in job.workers.values())
         if started:
             # Who has left has nothing of its own to send again, but may answer what finds it late.
             left = isinstance(job.outcome, Left)
@@ -220,8 +220,8 @@ class Registry:
         try:
             if record.unsaved and not job.live:
                 self.renewer.save_generation(record)
-            if job.seats.departed and not job.live:  # they may still send, and a restart must know that
-                self.store.save_dropped(record.generation, job.seats.departures)
+            if job.workers.departed and not job.live:  # they may still send, and a restart must know that
+                self.store.save_dropped(record.generation, job.workers.departures)
             self.store.save_phase(record.generation, job.phase, job.outcome, deleted=record.deleted)
         except sqlite3.Error as error:
             if record not in self._phase_unsaved:

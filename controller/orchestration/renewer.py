@@ -80,9 +80,9 @@ class Renewer:
 
     def _save_dropped(self, job: Job) -> None:
         """So that a controller that is restarted meanwhile need not wait for the dead again."""
-        if job.seats.departed and job.plan is not None:
+        if job.workers.departed and job.plan is not None:
             try:
-                self._store.save_dropped(job.plan.generation, job.seats.departures)
+                self._store.save_dropped(job.plan.generation, job.workers.departures)
             except sqlite3.Error as error:
                 logger.debug("job %s: who was dropped is not saved: %s", job.spec.name, error)
 
@@ -117,8 +117,8 @@ class Renewer:
         """A worker has closed its connections: it sends nothing more in the generations before."""
         record.before = [before for before in record.before if before.places]
         for before in record.before:
-            for seat in before.job.seats.values():
-                seat.knows_end |= seat.token == token
+            for worker in before.job.workers.values():
+                worker.knows_end |= worker.token == token
 
     # Writing
 
@@ -246,15 +246,15 @@ class Renewer:
     def _leave_later(self, record: Record) -> None:
         """All workers of a job have answered a Renew: generations that only they knew of are over."""
         later, record.later = record.later, {}
-        seats = {seat.token: seat for seat in record.job.seats.values()}
+        workers = {worker.token: worker for worker in record.job.workers.values()}
         qps = frozenset(
-            (int(seats[token].member.ip), qpn)
+            (int(workers[token].member.ip), qpn)
             for token, (_, qpns) in later.items()
             for qpn in qpns
-            if token in seats
+            if token in workers
         )
         generations = frozenset(generation for generation, _ in later.values())
-        away = frozenset(int(seat.member.ip) for seat in record.job.seats.departed.values())
+        away = frozenset(int(worker.member.ip) for worker in record.job.workers.departed.values())
         if qps:
             self._engine.spawn(self._places.outgrown(generations, qps, away))
 

@@ -43,22 +43,22 @@ class RetiredQueuePairs:
         """
         if job.plan is None:
             return
-        seats = job.seats.everybody
-        ring = job.plan.ring or tuple(sorted(seats))
+        workers = job.workers.everybody
+        ring = job.plan.ring or tuple(sorted(workers))
         for place, rank in enumerate(ring):
-            seat, after = seats.get(rank), seats.get(ring[(place + 1) % len(ring)])
-            if seat is None or after is None or seat is after:
+            worker, after = workers.get(rank), workers.get(ring[(place + 1) % len(ring)])
+            if worker is None or after is None or worker is after:
                 continue
             for owner, number, sender in (
-                (after.member, after.member.qpn_in, seat.token),  # data
-                (seat.member, seat.member.qpn_out, after.token),  # and what acknowledges it
+                (after.member, after.member.qpn_in, worker.token),  # data
+                (worker.member, worker.member.qpn_out, after.token),  # and what acknowledges it
             ):
                 if not sender:  # it has never heard of the other
                     continue
                 key = (owner.ip, number, job.plan.generation)
                 fresh = _Retired(owner, number, job.spec.name, job.plan.generation, sender)
                 known = self._known.setdefault(key, fresh)
-                if known.free_at is None and sender not in job.seats.dropped:
+                if known.free_at is None and sender not in job.workers.dropped:
                     known.free_at = free_at
 
     def stopped(self, token: bytes, before: int, now: float) -> None:

@@ -51,7 +51,7 @@ class Session(Mailbox):
 
     def is_of(self, member: Member) -> bool:
         """Whether the worker is this one, with these QPs and PSN."""
-        return self.record.job.seats[self.rank].member == member
+        return self.record.job.workers[self.rank].member == member
 
     def hear(self, said: FromWorker) -> None:
         """What the worker says. ControllerError where it says what it must not."""
@@ -113,7 +113,7 @@ class Sessions:
                     account = Account.of(self._config, first)
                 if record is not None:
                     rank = record.job.rank_of(first.rank, first.token, first.generation)
-                    require_host(record.job.seats[rank].member.host)
+                    require_host(record.job.workers[rank].member.host)
                 elif account is not None:
                     require_host(account.member.host)
                 return self.resume(*who, account, answered=first.answered)
@@ -235,13 +235,13 @@ class Sessions:
 
         InvalidRequestError, QueuePairTakenError.
         """
-        record, seat = session.record, session.record.job.seats[session.rank]
-        member = seat.member
+        record, worker = session.record, session.record.job.workers[session.rank]
+        member = worker.member
         planning.check_qps(
             str(member), qpn_out=standing.qpn_out, psn_out=standing.psn_out, qpn_in=standing.qpn_in
         )
-        self._renewer.stopped(record, seat.token)
-        self._book.retired.stopped(seat.token, standing.renewal, self._engine.clock())
+        self._renewer.stopped(record, worker.token)
+        self._book.retired.stopped(worker.token, standing.renewal, self._engine.clock())
         if not record.job.awaits(session.rank, standing.renewal):
             return True
         why = self._why_not_qps(replace(member, qpn_out=standing.qpn_out, qpn_in=standing.qpn_in))

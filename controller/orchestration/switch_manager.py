@@ -147,7 +147,7 @@ class SwitchManager:
             if switch.switch.connected and not switch.ready:
                 self.engine.spawn(self.settle(switch))
         for record in self.places.remains:
-            if all(seat.knows_end for seat in record.job.seats.values()):
+            if all(worker.knows_end for worker in record.job.workers.values()):
                 record.free_at = min(record.free_at, now + STRAGGLERS_S)
             if self.places.needs_cleaning(record, now):
                 self.engine.spawn(self.places.clean(record))

@@ -270,7 +270,7 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
     @_answers
     async def GetStatus(self, request: pb.StatusRequest, context: Any) -> pb.Status:
         """How the controller is."""
-        live = [record for record in self.registry.jobs() if record.job.live and record.job.seats]
+        live = [record for record in self.registry.jobs() if record.job.live and record.job.workers]
         return pb.Status(
             switches=[views.switch_info(switch) for switch in self.registry.switches.values()],
             live_jobs=len(live),

@@ -42,13 +42,13 @@ def job_info(registry: Registry, record: Record) -> pb.JobInfo:
     info = pb.JobInfo(
         spec=to_proto(job.spec), phase=job.phase.name, explicit=job.explicit, awaited=job.awaited
     )
-    for rank, seat in sorted(job.seats.items()):
-        host = registry.config.by_ip.get(seat.member.ip)
+    for rank, worker in sorted(job.workers.items()):
+        host = registry.config.by_ip.get(worker.member.ip)
         info.workers.add(
-            worker=to_proto(seat.member.worker()),
-            host=seat.member.host,
+            worker=to_proto(worker.member.worker()),
+            host=worker.member.host,
             port=host.port if host is not None else 0,
-            heard_s_ago=max(0.0, now - seat.heard_at),
+            heard_s_ago=max(0.0, now - worker.heard_at),
             connected=rank in record.sessions,
         )
     outcome = job.outcome

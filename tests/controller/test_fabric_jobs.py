@@ -500,7 +500,7 @@ async def test_what_the_workers_of_a_job_that_moves_out_are_told_is_what_a_resta
     told = (await b.registry.waitlist.take_off(running, "why not"))[0]
     monkeypatch.undo()
     assert told is Mode.IN_NETWORK or writes
-    generation, token = running.generation, running.job.seats[0].token
+    generation, token = running.generation, running.job.workers[0].token
     assert generation is not None
     await b.restart()
     assert bool(b.used()) is (told is Mode.IN_NETWORK)

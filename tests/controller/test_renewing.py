@@ -198,9 +198,9 @@ async def test_who_was_dropped_knows_nothing_of_the_end_for_who_has_its_rank_now
     assert workers[1].rank == 0
     b.registry.engine.act(b.registry.job("train"), lambda job, now: job.end("enough", EndCause.DELETED))
     workers[0].session.took_end()
-    assert not b.job.seats[0].knows_end
+    assert not b.job.workers[0].knows_end
     workers[1].session.took_end()
-    assert b.job.seats[0].knows_end
+    assert b.job.workers[0].knows_end
 
 
 async def test_a_dropped_worker_that_took_its_end_keeps_no_queue_pairs_retired(b: RenewalBench) -> None:
@@ -700,7 +700,7 @@ async def test_a_worker_whose_new_queue_pairs_have_old_numbers_is_asked_for_othe
     assert again.renewal > asked.renewal
     assert re.match(why, again.reason)
     assert {worker.started for worker in workers} == {3 if whose == "before" else 2}
-    assert {old, 0x777}.isdisjoint({b.job.seats[1].member.qpn_out, b.job.seats[1].member.qpn_in})
+    assert {old, 0x777}.isdisjoint({b.job.workers[1].member.qpn_out, b.job.workers[1].member.qpn_in})
 
 
 async def test_without_its_switch_a_job_goes_on_by_ring_over_the_backup_interfaces_and_back(
@@ -1325,7 +1325,7 @@ async def test_what_dead_workers_of_an_old_generation_had_does_not_keep_a_contro
     await b.resume(*workers[:2])
     await b.go(workers[:2], 3.0)
     assert b.job.phase is Phase.RUNNING
-    assert len(b.job.seats) == 2
+    assert len(b.job.workers) == 2
 
 
 @pytest.mark.parametrize("deleted", [False, True])
@@ -1345,7 +1345,7 @@ async def test_a_job_that_ended_while_the_disk_was_full_stays_so(b: RenewalBench
     await b.go([], 2.0)
     assert not [known for known in b.store.jobs() if known.outcome is None]
     await b.restart()
-    assert not [running for running in b.registry.jobs() if running.job.seats and running.job.live]
+    assert not [running for running in b.registry.jobs() if running.job.workers and running.job.live]
     again = await b.join("train", ONE_RACK)
     assert len(again) == len(ONE_RACK)
 

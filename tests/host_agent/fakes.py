@@ -207,7 +207,7 @@ class FakeMembership:
 
     def runs(self, collective: int | None) -> None:
         def runs(job: Job, now: float) -> None:
-            if self.rank in job.seats:
+            if self.rank in job.workers:
                 job.hear(self.rank, Heartbeat(running=collective), now)
 
         self.controller.act(runs)
@@ -455,7 +455,7 @@ class FakeRack:
         self.renewals += 1
         self.members = [member for member in self.members if member not in lost]
         for member in lost:
-            self.controller.job.seats.pop(member, None)
+            self.controller.job.workers.pop(member, None)
         for member in self.members:
             self.controller.listeners[member](Renew(self.renewals, reason))
 

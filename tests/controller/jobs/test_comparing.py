@@ -26,7 +26,7 @@ def end_of(job: Job) -> Ended:
     """How the job has ended, which all are told alike."""
     events = [event for _, event in told(job)]
     assert isinstance(job.outcome, Ended)
-    assert events == [job.outcome] * len(job.seats)
+    assert events == [job.outcome] * len(job.workers)
     return job.outcome
 
 

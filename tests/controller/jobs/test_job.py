@@ -577,7 +577,7 @@ class JobMachine(RuleBasedStateMachine):
             worker.session = False
             worker.gone = how == "closed"
             if how == "closed":  # as the registry does: its session is the one thing it has no more
-                self.job.seats[rank].connected = False
+                self.job.workers[rank].connected = False
             getattr(self.job, how)(rank)
         if withdraws:
             del self.workers[rank]
@@ -734,7 +734,7 @@ def test_a_job_that_runs_takes_nobody_in_even_if_it_has_lost_that_rank(size: int
     job.renew(80, Cause.WORKER_LOST, lost.reason, 1.0)
     with pytest.raises(ConflictError, match=r"is running and takes nobody in, rank .* under another name"):
         job.join(member(size - 1), size, 1.0, elastic=True)
-    assert len(job.seats) == size - 1
+    assert len(job.workers) == size - 1
 
 
 def test_a_mismatch_and_a_silence_that_end_a_job_at_once_end_it_once() -> None:

@@ -135,7 +135,7 @@ def test_of_two_that_die_at_once_each_has_its_own_reason() -> None:
         job.go_on_without(effect.token, effect.reason)
     effects = job.take_effects()
     assert [type(effect) for effect in effects] == [Tell, Interrupted] * 2
-    assert sorted(job.seats) == [0]
+    assert sorted(job.workers) == [0]
     with pytest.raises(NotPossibleError, match=r"goes on without this worker: rank 1 .* sent no heartbeat"):
         job.rank_of(1, token(1))
 
@@ -186,10 +186,10 @@ class RenewalMachine(RuleBasedStateMachine):
     # What the controller does
 
     def by_rank(self, rank: int) -> Worker:
-        return next(w for w in self.workers if w.rank == rank and w.end is None and self.has_seat(w))
+        return next(w for w in self.workers if w.rank == rank and w.end is None and self.takes_part(w))
 
-    def has_seat(self, worker: Worker) -> bool:
-        return any(seat.token == token(worker.identity) for seat in self.job.seats.values())
+    def takes_part(self, worker: Worker) -> bool:
+        return any(state.token == token(worker.identity) for state in self.job.workers.values())
 
     def settle(self) -> None:
         for effect in self.job.take_effects():
@@ -203,7 +203,7 @@ class RenewalMachine(RuleBasedStateMachine):
                 self.overs += 1
             elif isinstance(effect, Renumbered):
                 for worker in self.workers:
-                    if self.has_seat(worker):
+                    if self.takes_part(worker):
                         worker.rank = effect.ranks[worker.rank]
             elif isinstance(effect, Tell):
                 self.hear(effect.rank, effect.event)
@@ -216,11 +216,11 @@ class RenewalMachine(RuleBasedStateMachine):
 
     def hear(self, rank: int, event: FromController) -> None:
         known = [w for w in self.workers if w.rank == rank and w.session and w.end is None]
-        seated = [w for w in known if self.has_seat(w)]
+        taking_part = [w for w in known if self.takes_part(w)]
         if not known:
             return  # its session broke with this on its way
         dropped = isinstance(event, Ended) and self.job.phase is not Phase.ENDED
-        worker = known[0] if dropped or not seated else seated[0]
+        worker = known[0] if dropped or not taking_part else taking_part[0]
         if isinstance(event, (Ended, Left)):
             worker.end, worker.session = event, False
         elif isinstance(event, Renew):
@@ -234,7 +234,7 @@ class RenewalMachine(RuleBasedStateMachine):
             assert all(
                 w.renewed is not None and w.renewed.renewal == worker.renewed.renewal
                 for w in self.workers
-                if self.has_seat(w)
+                if self.takes_part(w)
             ), "started before all were up"
             self.go_on(worker)
 
@@ -243,7 +243,7 @@ class RenewalMachine(RuleBasedStateMachine):
         assert worker.asked is not None
         assert event.renewal == worker.asked.renewal == event.ready.generation > worker.generation
         assert event.ready.rank == worker.rank
-        assert event.ready.world_size == len(event.members) == len(self.job.seats)
+        assert event.ready.world_size == len(event.members) == len(self.job.workers)
         assert event.members[worker.rank] == worker.identity
         members = [self.workers[identity] for identity in event.members]
         assert event.collective == min(w.finished for w in members)
@@ -264,9 +264,9 @@ class RenewalMachine(RuleBasedStateMachine):
         self.finish(data.draw(st.sampled_from(self.workers)))
 
     def finish(self, worker: Worker) -> None:
-        peers = [w for w in self.workers if self.has_seat(w)]
+        peers = [w for w in self.workers if self.takes_part(w)]
         together = all(w.generation == worker.generation for w in peers)
-        if worker.running and worker.alive and together and worker.end is None and self.has_seat(worker):
+        if worker.running and worker.alive and together and worker.end is None and self.takes_part(worker):
             worker.finished += all(w.finished >= worker.finished for w in peers)
 
     @rule()
@@ -276,13 +276,13 @@ class RenewalMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def talk(self, data: st.DataObject) -> None:
         worker = data.draw(st.sampled_from(self.workers))
-        if worker.session and worker.alive and worker.end is None and self.has_seat(worker):
+        if worker.session and worker.alive and worker.end is None and self.takes_part(worker):
             self.answer(worker)
 
     @rule()
     def all_talk(self) -> None:
         for worker in self.workers:
-            if worker.session and worker.alive and worker.end is None and self.has_seat(worker):
+            if worker.session and worker.alive and worker.end is None and self.takes_part(worker):
                 self.answer(worker)
 
     def answer(self, worker: Worker) -> None:
@@ -309,7 +309,7 @@ class RenewalMachine(RuleBasedStateMachine):
     @rule(data=st.data(), how=st.sampled_from(["dies", "broken", "broken", "closed", "abort"]))
     def fails(self, data: st.DataObject, how: str) -> None:
         worker = data.draw(st.sampled_from(self.workers))
-        if not worker.session or not worker.alive or worker.end is not None or not self.has_seat(worker):
+        if not worker.session or not worker.alive or worker.end is not None or not self.takes_part(worker):
             return
         if how == "abort":
             self.job.hear(worker.rank, Abort("no more"), self.now)
@@ -329,7 +329,7 @@ class RenewalMachine(RuleBasedStateMachine):
         try:
             worker.rank = self.job.rank_of(worker.rank, token(worker.identity), worker.generation)
         except NotPossibleError as error:
-            assert not self.has_seat(worker)
+            assert not self.takes_part(worker)
             worker.end = Ended(reason=str(error))
             return
         worker.session = True
@@ -348,7 +348,7 @@ class RenewalMachine(RuleBasedStateMachine):
         """Who is connected sends heartbeats meanwhile."""
         self.now += seconds
         for worker in self.workers:
-            if worker.session and worker.end is None and self.has_seat(worker):
+            if worker.session and worker.end is None and self.takes_part(worker):
                 self.job.hear(worker.rank, Heartbeat(), self.now)
         self.job.tick(self.now)
         self.settle()
@@ -372,7 +372,7 @@ class RenewalMachine(RuleBasedStateMachine):
     def leave(self, data: st.DataObject) -> None:
         """Only who has no collective left leaves: here, who is not behind any other."""
         worker = data.draw(st.sampled_from(self.workers))
-        peers = [w for w in self.workers if self.has_seat(w)]
+        peers = [w for w in self.workers if self.takes_part(w)]
         there = worker.session and worker.alive and worker.end is None and worker in peers
         if there and not worker.leaving and all(w.finished <= worker.finished for w in peers):
             worker.leaving = True
@@ -382,10 +382,10 @@ class RenewalMachine(RuleBasedStateMachine):
     @invariant()
     def one_end(self) -> None:
         assert self.overs == (0 if self.job.live else 1)
-        ranks = sorted(self.job.seats)
+        ranks = sorted(self.job.workers)
         if self.job.live and self.job.renewal is None:
             assert ranks == list(range(len(ranks))) or self.elastic
-        finished = [w.finished for w in self.workers if self.has_seat(w)]
+        finished = [w.finished for w in self.workers if self.takes_part(w)]
         assert not finished or max(finished) - min(finished) <= 1, "collectives synchronise"
 
     def teardown(self) -> None:
@@ -404,7 +404,7 @@ class RenewalMachine(RuleBasedStateMachine):
             self.wait(1.0)
         assert not self.job.live or (self.job.phase is Phase.RUNNING and self.job.renewal is None)
         if self.job.live:
-            living = [w for w in self.workers if self.has_seat(w)]
+            living = [w for w in self.workers if self.takes_part(w)]
             assert sorted(w.rank for w in living) == list(range(len(living)))
             assert self.job.plan is not None
             assert {w.generation for w in living} == {self.job.plan.generation}
@@ -452,8 +452,8 @@ class RestoredMachine(RenewalMachine):
     def stored(self) -> tuple[Plan, list[tuple[Member, bytes]]]:
         """The job as the database has it, which may not know who was given up."""
         assert self.job.plan is not None
-        seats = {**self.job.seats.departed, **self.job.seats}
-        return self.job.plan, [(seat.member, seat.token) for _, seat in sorted(seats.items())]
+        workers = {**self.job.workers.departed, **self.job.workers}
+        return self.job.plan, [(worker.member, worker.token) for _, worker in sorted(workers.items())]
 
     @rule()
     def back_up(self) -> None:
@@ -474,7 +474,7 @@ class RestoredMachine(RenewalMachine):
             self.all_come_back(data)
 
     def cut_off(self, worker: Worker) -> None:
-        if worker.session and worker.alive and worker.end is None and self.has_seat(worker):
+        if worker.session and worker.alive and worker.end is None and self.takes_part(worker):
             worker.session = False
             self.job.broken(worker.rank)
             self.settle()
@@ -510,7 +510,7 @@ class RestoredMachine(RenewalMachine):
 
     def come_back(self, worker: Worker) -> None:
         sums = self.sums[worker.identity]
-        if not self.job.seats.knows(token(worker.identity)):  # as the database knows that it was given up
+        if not self.job.workers.knows(token(worker.identity)):  # as the database knows that it was given up
             worker.end = Ended(reason="there is no job with this worker")
             return
         try:
@@ -529,7 +529,7 @@ class RestoredMachine(RenewalMachine):
         self.ask(worker)
 
     def ask(self, worker: Worker) -> None:
-        if worker.session and worker.alive and worker.end is None and self.has_seat(worker):
+        if worker.session and worker.alive and worker.end is None and self.takes_part(worker):
             self.beats += 1
             self.job.hear(worker.rank, Heartbeat(number=self.beats), self.now)
             self.settle()
@@ -544,11 +544,11 @@ class RestoredMachine(RenewalMachine):
         for worker in known:
             if isinstance(event, Ended) and event.reason.endswith("the others have gone on without it"):
                 newest = max(sums.knows for sums in self.sums)
-                assert worker.identity not in self.members[newest] or self.has_seat(worker)
-            if isinstance(event, Heartbeat) and event.number and self.has_seat(worker):
+                assert worker.identity not in self.members[newest] or self.takes_part(worker)
+            if isinstance(event, Heartbeat) and event.number and self.takes_part(worker):
                 self.sums[worker.identity].confirmed_at = self.now
                 self.returns(worker)
-            elif isinstance(event, Renewed) and self.has_seat(worker):
+            elif isinstance(event, Renewed) and self.takes_part(worker):
                 sums = self.sums[worker.identity]
                 sums.knows, sums.rank, sums.answered = event.renewal, event.ready.rank, 0
                 self.members[event.renewal] = frozenset(event.members)
@@ -599,7 +599,7 @@ class RestoredMachine(RenewalMachine):
             sums.returned[collective] = sums.made[collective]
             for other in self.workers:
                 theirs = self.sums[other.identity]
-                if self.has_seat(other) and theirs.knows >= sums.knows and other.end is None:
+                if self.takes_part(other) and theirs.knows >= sums.knows and other.end is None:
                     assert theirs.returned.get(collective, sums.made[collective]) == sums.made[collective]
 
     @invariant()

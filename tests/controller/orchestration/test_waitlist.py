@@ -416,7 +416,7 @@ async def resumed(b: Bench, name: str, agents: Agents) -> None:
     running = b.registry.job(name)
     generation = running.generation
     assert generation is not None
-    tokens = {rank: seat.token for rank, seat in running.job.seats.items()}
+    tokens = {rank: worker.token for rank, worker in running.job.workers.items()}
     agents.sessions = [b.registry.sessions.resume(name, generation, rank, tokens[rank]) for rank in tokens]
 
 

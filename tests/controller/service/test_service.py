@@ -369,12 +369,12 @@ def test_a_job_is_off_the_switch_soon_when_all_workers_have_heard_that_it_ended(
         with pytest.raises(JobEndedError):
             session.leave(timeout_s=10)
     assert served.registry is not None
-    seats = served.registry.job("train").job.seats.values()
+    states = served.registry.job("train").job.workers.values()
     for _ in range(500):
-        if all(seat.knows_end for seat in seats):
+        if all(state.knows_end for state in states):
             break
         threading.Event().wait(0.01)
-    assert all(seat.knows_end for seat in seats)
+    assert all(state.knows_end for state in states)
 
 
 def test_a_worker_that_is_out_of_reach_has_not_heard_that_its_job_ended(
@@ -400,8 +400,8 @@ def test_a_worker_that_is_out_of_reach_has_not_heard_that_its_job_ended(
         stop.set()
         ended.set()
     assert served.registry is not None
-    seats = served.registry.job("train").job.seats
-    assert (seats[0].knows_end, seats[1].knows_end) == (True, False)
+    states = served.registry.job("train").job.workers
+    assert (states[0].knows_end, states[1].knows_end) == (True, False)
     assert guards_of(served) == {MEMBER_QP}
 
 

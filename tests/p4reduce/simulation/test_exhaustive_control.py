@@ -193,7 +193,7 @@ def slots_are_not_freed(patch: pytest.MonkeyPatch) -> None:
     freed = Places.freed
 
     def keeps(self: Places, running: Any, name: str) -> None:
-        early = not any(seat.up for seat in running.job.seats.values())
+        early = not any(worker.up for worker in running.job.workers.values())
         if early:
             patch.setattr(SwitchAllocator, "release", lambda self, region: None)
         freed(self, running, name)
@@ -212,9 +212,9 @@ def nobody_knows_who_joins_again(patch: pytest.MonkeyPatch) -> None:
     join_again = Job.join_again
 
     def forgets(self: Job, rank: int, now: float) -> None:
-        known = self.seats[rank].generation
+        known = self.workers[rank].generation
         join_again(self, rank, now)
-        self.seats[rank].generation = known
+        self.workers[rank].generation = known
 
     patch.setattr(Job, "join_again", forgets)
 

@@ -12,8 +12,8 @@ from controller.jobs.specs import Member, Plan, Timing
 
 
 @dataclass
-class Seat:
-    """A worker's standing in its job: last heard of at `heard_at`, lost after `patience_s` of silence.
+class WorkerState:
+    """What the controller knows of a worker: last heard of at `heard_at`, lost after `patience_s` of silence.
 
     `recovered`: it has to come back, as the controller was away. `lost`: it is, and never comes back.
     `generation`: the newest that its worker is known to belong to; None: it has not come back since the
@@ -51,8 +51,8 @@ class Seat:
         return f"{self.member} {how} for {self.patience_s:g} s: it has died or hangs"
 
 
-class Seats(dict[int, Seat]):
-    """By rank. `dropped` says, by token, why a worker has no seat any more, of this generation or before.
+class Workers(dict[int, WorkerState]):
+    """By rank. `dropped` says, by token, why a worker, of this generation or before, is not in it any more.
 
     `departed`, by rank: those of this generation among them.
     """
@@ -60,7 +60,7 @@ class Seats(dict[int, Seat]):
     def __init__(self) -> None:
         super().__init__()
         self.dropped: dict[bytes, str] = {}
-        self.departed: dict[int, Seat] = {}
+        self.departed: dict[int, WorkerState] = {}
 
     @property
     def members(self) -> list[Member]:
@@ -68,23 +68,23 @@ class Seats(dict[int, Seat]):
         return [self[rank].member for rank in sorted(self)]
 
     @property
-    def everybody(self) -> dict[int, Seat]:
-        """Those of this generation, also who has no seat any more."""
+    def everybody(self) -> dict[int, WorkerState]:
+        """Those of this generation, also who has no part in it any more."""
         return {**self, **self.departed}
 
     @property
     def departures(self) -> dict[bytes, str]:
         """Why, by token, workers of this generation have no part in the job any more."""
-        return {seat.token: self.dropped[seat.token] for seat in self.departed.values()}
+        return {worker.token: self.dropped[worker.token] for worker in self.departed.values()}
 
     def drop(self, rank: int, reason: str) -> None:
         """The job goes on without a worker, or had done so when it ended."""
-        seat = self.departed[rank] = self.pop(rank)
-        self.dropped[seat.token] = reason
+        worker = self.departed[rank] = self.pop(rank)
+        self.dropped[worker.token] = reason
 
     def knows(self, token: bytes) -> bool:
         """Whether a worker with that token has or had a part in the job."""
-        tokens = [*(seat.token for seat in self.values() if seat.token), *self.dropped]
+        tokens = [*(worker.token for worker in self.values() if worker.token), *self.dropped]
         return any(hmac.compare_digest(known, token) for known in tokens)
 
     def rank_of(self, job: str, rank: int, token: bytes, *, has_been_renumbered: bool) -> int:
@@ -92,9 +92,9 @@ class Seats(dict[int, Seat]):
 
         InvalidRequestError where the token is another's; NotPossibleError where its worker was given up.
         """
-        for known, seat in self.items():
+        for known, worker in self.items():
             right = has_been_renumbered or known == rank
-            if seat.token and hmac.compare_digest(seat.token, token) and right:
+            if worker.token and hmac.compare_digest(worker.token, token) and right:
                 return known
         for dropped, why in self.dropped.items():
             if hmac.compare_digest(dropped, token):
@@ -109,11 +109,11 @@ class Seats(dict[int, Seat]):
         Returns their new ranks by those before.
         """
         old = sorted(self)
-        seats = [self[rank] for rank in old]
+        workers = [self[rank] for rank in old]
         self.clear()
-        for member, seat in zip(members, seats, strict=True):
-            seat.member, seat.generation, seat.up = member, generation, False
-            self[member.rank] = seat
+        for member, worker in zip(members, workers, strict=True):
+            worker.member, worker.generation, worker.up = member, generation, False
+            self[member.rank] = worker
         self.departed = {}
         return {rank: member.rank for rank, member in zip(old, members, strict=True)}
 
@@ -150,7 +150,7 @@ class Seats(dict[int, Seat]):
 
 def require_alike(
     spec: JobSpec,
-    seats: Mapping[int, Seat],
+    workers: Mapping[int, WorkerState],
     member: Member,
     world_size: int,
     tenant: str = "",
@@ -189,7 +189,7 @@ def require_alike(
             f"job {name} was created with path MTU {spec.path_mtu}, but the link of {member} carries at "
             f"most {member.path_mtu_max}: raise the link's MTU, or create the job with a smaller path MTU"
         )
-    if taken := seats.get(member.rank):
+    if taken := workers.get(member.rank):
         raise ConflictError(
             f"job {name}: rank {member.rank} is taken by {taken.member.host or taken.member.hostname} "
             f"({taken.member.ip}), and {member.host or member.hostname} ({member.ip}) asks for it too: "
