@@ -28,4 +28,4 @@ def test_however_far_the_next_deadline_is_it_can_be_woken(
     ticker.wake()
     assert ticked.wait(WAIT_S)
     ticker.stop()
-    assert not caplog.records
+    assert not [record for record in caplog.records if record.name.startswith("soft_switch")]
