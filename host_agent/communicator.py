@@ -93,6 +93,8 @@ def _deprecated(name: str) -> Callable[..., Future[Any]]:
         future: Future[Any] = getattr(self, name)(*args, async_op=True, **kwargs)
         return future
 
+    method.__name__, method.__qualname__ = f"{name}_async", f"Communicator.{name}_async"
+    method.__doc__ = f"`{name}(..., async_op=True)`. Deprecated."
     return method
 
 

@@ -9,7 +9,7 @@ from functools import cached_property
 from soft_switch.bmv2.program import ActionCallNode, Bmv2Program, Conditional, KeySource, Pipeline, Table
 from soft_switch.bmv2.syntax import Field, Valid
 from soft_switch.compiler import bounds as b
-from soft_switch.compiler.actions import Actions, param_words, write_color
+from soft_switch.compiler.actions import Actions, write_color
 from soft_switch.compiler.code import Code, comment, word
 from soft_switch.compiler.expressions import ExpressionWriter
 from soft_switch.compiler.hashes import Calculations
@@ -366,8 +366,3 @@ class PipelineWriter:
         if header.valid is None or field.field == "$valid$":
             return text
         return f"({header.valid} ? {text} : 0)"
-
-
-def param_layout(program: Bmv2Program, action_id: int) -> list[tuple[int, int]]:
-    """First word and width of each parameter of an action."""
-    return param_words([param.width for param in program.actions[action_id].info.params])

@@ -210,6 +210,9 @@ def test_the_old_names_of_asynchronous_collectives_work_and_name_the_new_ones(ra
         np.testing.assert_array_equal(old.result(20), new.result(20))
     told = [str(warning.message) for warning in caught if warning.category is DeprecationWarning]
     assert len(told) == 3 * len(given)
+    assert [getattr(Communicator, f"{name}_async").__name__ for name in given] == [
+        f"{name}_async" for name in given
+    ]
     for name, text in zip(given, told, strict=False):
         assert f"{name}_async is deprecated" in text
         assert f"{name}(..., async_op=True)" in text
