@@ -95,8 +95,8 @@ define install_missing
 	    echo "== installing with apt-get:$$missing"; \
 	    [ "$$(id -u)" = 0 ] || { echo "This needs root: run it again with sudo." >&2; exit 1; }; \
 	    export DEBIAN_FRONTEND=noninteractive; \
-	    apt-get -qq update; \
-	    apt-get -qq -y --no-install-recommends install $$missing >/dev/null; \
+	    apt-get -qq -o DPkg::Lock::Timeout=600 update; \
+	    apt-get -qq -y -o DPkg::Lock::Timeout=600 --no-install-recommends install $$missing >/dev/null; \
 	fi
 endef
 

@@ -144,7 +144,7 @@ class Session:
         self._opened_at = self._heard_at = 0
         # What has been said, to say it again.
         self._up = False
-        self._answer: Renewing | None = None  # to Renew; until Renewed comes
+        self._answers: list[Renewing] = []  # to Renew; until Renewed comes
         self._leaving: Leave | None = None
         self._aborting: Abort | None = None
         # When to act next, by itself.
@@ -196,7 +196,8 @@ class Session:
         """An answer to what was asked, Up, Leave or Abort."""
         match message:
             case Renewing():
-                self._answer = message
+                if message not in self._answers:  # it may be asked twice
+                    self._answers.append(message)
             case Up():
                 self._up = True
             case Leave():
@@ -248,12 +249,12 @@ class Session:
             case Renew():
                 self._up = False
             case Renewed():
-                if self._answer is None or self._answer.renewal != said.renewal:
+                if not self._answers or self._answers[-1].renewal != said.renewal:
                     return  # of one that was given up
-                self._use_queue_pairs_of(self._answer)
-                self.ready, self._answer = said.ready, None
+                self._use_queue_pairs_of(self._answers[-1])
+                self.ready, self._answers = said.ready, []
                 self._up = False  # this worker was slow to say it, for the generation before
-            case Start() if self._answer is not None:
+            case Start() if self._answers:
                 return  # of the generation before
             case Moved(mode=mode, mode_reason=reason) if self.ready is not None:
                 self.ready = replace(self.ready, mode=mode, mode_reason=reason)
@@ -319,7 +320,7 @@ class Session:
             token=ready.resume_token,
             joined=self.join,
             ready=ready,
-            answered=0 if self._answer is None else self._answer.renewal,
+            answered=tuple(answer.renewal for answer in self._answers),
         )
         self._actions.append(Open(resume))
 
@@ -343,8 +344,8 @@ class Session:
 
     def _say_again(self) -> None:
         """What the controller may not have taken before the stream broke."""
-        if self._answer is not None:
-            self._send(self._answer)
+        if self._answers:
+            self._send(self._answers[-1])
         elif self._up:  # also after Start: a controller may not have been able to save that it said so
             self._send(Up())
         if self._aborting is not None:

@@ -139,8 +139,8 @@ class Resume(_message.Message):
     token: bytes
     joined: Join
     ready: Ready
-    answered: int
-    def __init__(self, job: _Optional[str] = ..., generation: _Optional[int] = ..., rank: _Optional[int] = ..., token: _Optional[bytes] = ..., joined: _Optional[_Union[Join, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., answered: _Optional[int] = ...) -> None: ...
+    answered: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, job: _Optional[str] = ..., generation: _Optional[int] = ..., rank: _Optional[int] = ..., token: _Optional[bytes] = ..., joined: _Optional[_Union[Join, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., answered: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Up(_message.Message):
     __slots__ = ()

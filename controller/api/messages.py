@@ -115,7 +115,7 @@ class Join:
 
 @dataclass(frozen=True, kw_only=True)
 class Resume:
-    """A worker is back. `token`: from Ready. `answered`: the last Renew that it has answered, 0: none open.
+    """A worker is back. `token`: from Ready. `answered`: each Renew that it has since it last heard Renewed.
 
     `joined`, with its present queue pairs, and `ready`, in the present mode, are for a controller that has
     lost its database.
@@ -127,7 +127,7 @@ class Resume:
     token: bytes = field(repr=False)
     joined: Join | None = None
     ready: Ready | None = None
-    answered: int = 0
+    answered: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -172,7 +172,7 @@ class Job:
         A database that is from a backup, or on a disk that was full, does not know that; the workers do.
         """
         return any(
-            worker.generation is None or worker.generation < self.newest for worker in self.workers.values()
+            worker.generation is None or worker.is_behind(self.newest) for worker in self.workers.values()
         )
 
     @property
@@ -373,11 +373,11 @@ class Job:
             self.workers[rank].knows_end = True
 
     def resume(
-        self, rank: int, token: bytes, now: float, generation: int | None = None, answered: int = 0
+        self, rank: int, token: bytes, now: float, generation: int | None = None, answered: Sequence[int] = ()
     ) -> None:
         """A worker is back, and knows of that generation; what is raised says `rank_of`.
 
-        `answered`: the renewal that it has answered last, where it has not heard how that ended.
+        `answered`: the renewals that it has answered since, and has not heard the end of.
         """
         rank = self.rank_of(rank, token, generation)
         worker = self.workers[rank]
@@ -386,7 +386,8 @@ class Job:
         if self.plan is not None:
             known = self.plan.generation if generation is None else generation
             self.newest = max(self.newest, known)
-            worker.generation = max(worker.generation or 0, known, answered)
+            worker.generation = max(worker.generation or 0, known, self.plan.generation)
+            worker.answered = answered
         if isinstance(self.outcome, (Left, Ended)):
             self._tell(rank, self.outcome)
         if not self.live:
@@ -639,11 +640,7 @@ class Job:
         """
         if not self.spec.elastic or self.comparison is not None:
             return False
-        behind = [
-            rank
-            for rank, worker in sorted(self.workers.items())
-            if (worker.generation or self.newest) < self.newest
-        ]
+        behind = [rank for rank, worker in sorted(self.workers.items()) if worker.is_behind(self.newest)]
         for rank in behind:
             if self.live:
                 if self._state is State.READY:

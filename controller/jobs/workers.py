@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hmac
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from controller.api.errors import ConflictError, InvalidRequestError, NotPossibleError
@@ -17,7 +17,8 @@ class WorkerState:
 
     `recovered`: it has to come back, as the controller was away. `lost`: it is, and never comes back.
     `generation`: the newest that its worker is known to belong to; None: it has not come back since the
-    controller was started. `knows_end`: it has acted on the job's end, and sends nothing more.
+    controller was started. `answered`: the renewals that it had answered when it came back, and did not know
+    the end of. `knows_end`: it has acted on the job's end, and sends nothing more.
     `in_collective`: the one that it is in, as it said. `left_after`: so many collectives, and calls no more.
     """
 
@@ -26,6 +27,7 @@ class WorkerState:
     patience_s: float
     token: bytes = b""
     generation: int | None = None
+    answered: Collection[int] = ()
     connected: bool = True
     up: bool = False
     leaving: bool = False
@@ -38,6 +40,14 @@ class WorkerState:
     def heard(self, now: float, patience_s: float) -> None:
         """Anything came from the worker, so it lives."""
         self.heard_at, self.patience_s, self.recovered = now, patience_s, False
+
+    def is_behind(self, newest: int) -> bool:
+        """Whether this worker is none of a generation that another knows of: each of those has answered.
+
+        That it answered a later one says nothing: a controller that was restarted on an older database asks
+        workers that had been given up, too.
+        """
+        return self.generation is not None and self.generation < newest and newest not in self.answered
 
     @property
     def silence(self) -> str:

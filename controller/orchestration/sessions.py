@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from controller.api.errors import InvalidRequestError, NotFoundError, QueuePairTakenError
@@ -186,7 +186,7 @@ class Sessions:
         token: bytes,
         account: Account | None = None,
         *,
-        answered: int = 0,
+        answered: Sequence[int] = (),
     ) -> Session:
         """Take a worker back, which knows of that generation. NotFoundError, InvalidRequestError,
         NotPossibleError, ConflictError.
@@ -198,7 +198,7 @@ class Sessions:
             self._adoption.hear(account)
         record = self._book.of_worker(name, generation, token)
         known = record.job.rank_of(rank, token, generation)
-        self._adoption.count_behind(name, max(generation, answered))
+        self._adoption.count_behind(name, max((generation, *answered)))
         session, before = Session(self, record, known, token), record.sessions.get(known)
 
         def take_back(job: Job, now: float) -> None:

@@ -57,7 +57,7 @@ class Worker:
         self.started = 0
         self.end: Ended | Left | None = None
         self.silent = self.deaf = False
-        self.answered = 0  # the last renewal, until it has heard Renewed
+        self.answered: list[int] = []  # renewals, until it has heard Renewed
 
     def listen(self) -> None:
         for event in heard(self.session):
@@ -76,7 +76,7 @@ class Worker:
                 if self.renewed is not None:
                     assert event.ready.generation > self.renewed.ready.generation
                 self.renewed, self.ready, self.rank = event, event.ready, event.ready.rank
-                self.answered = 0
+                self.answered = []
                 if not self.deaf:
                     self.session.hear(Up())
             elif isinstance(event, Start):
@@ -86,9 +86,10 @@ class Worker:
 
     def answer(self, number: int | None = None) -> None:
         assert self.renew is not None
-        self.answered = self.renew.renewal if number is None else number
+        number = self.renew.renewal if number is None else number
+        self.answered.append(number)
         standing = Renewing(
-            renewal=self.answered, qpn_out=self.qp, psn_out=7, qpn_in=self.qp + 1, collective=self.collective
+            renewal=number, qpn_out=self.qp, psn_out=7, qpn_in=self.qp + 1, collective=self.collective
         )
         self.session.hear(standing)
 

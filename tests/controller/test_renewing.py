@@ -433,11 +433,11 @@ async def test_who_had_not_heard_how_a_renewal_ended_is_no_worker_that_was_given
     rest, deaf = workers[:2], workers[1]
     before, deaf.deaf = deaf.ready, True
     await b.go(rest, 7.0)
-    deaf.ready, deaf.answered, deaf.deaf = before, rest[0].plan[0], False
+    deaf.ready, deaf.answered, deaf.deaf = before, [rest[0].plan[0]], False
     assert [worker.plan[2] for worker in rest] == [2, 3]
     await b.restore(copy)
     await b.resume(workers[2], rest[0], deaf)
-    deaf.answer(deaf.answered)
+    deaf.answer(rest[0].plan[0])
     await b.go(rest, 2.0)
     assert {worker.plan[2] for worker in rest} == {2}
     assert [worker.asks(50) for worker in rest] == [True] * 2
@@ -1430,7 +1430,7 @@ async def test_a_renewal_that_began_before_workers_were_back_is_not_behind_what_
     workers[0].silent = not written
     begin(b)
     await b.go(workers)
-    last = workers[1].plan[0] if written else workers[1].answered
+    last = workers[1].plan[0] if written else workers[1].answered[-1]
     await b.restore(copy)
     begin(b)
     assert b.job.renewal is not None
@@ -1438,7 +1438,7 @@ async def test_a_renewal_that_began_before_workers_were_back_is_not_behind_what_
     for worker in workers:
         await b.resume(worker)
         if worker.answered:
-            worker.answer(worker.answered)
+            worker.answer(worker.answered[-1])
     workers[0].silent = False
     await b.go(workers, 1.0)
     (plan,) = {worker.plan for worker in workers}

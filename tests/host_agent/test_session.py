@@ -54,7 +54,7 @@ RENEWED = Renewed(
 )
 
 
-def resumed(ready: Ready = READY, join: Join = JOIN, answered: int = 0) -> Open:
+def resumed(ready: Ready = READY, join: Join = JOIN, answered: tuple[int, ...] = ()) -> Open:
     return Open(
         Resume(
             job="train",
@@ -209,7 +209,7 @@ def test_what_was_said_for_the_generation_before_is_not_said_again() -> None:
     assert session.state is State.RENEWING
     session.broken("gone", 3, final=False)
     session.actions()
-    assert until(session, NS // 2) == [((3 + FIRST_RETRY_NS) / NS, resumed(answered=4))]
+    assert until(session, NS // 2) == [((3 + FIRST_RETRY_NS) / NS, resumed(answered=(4,)))]
     session.heard(Resumed(), NS // 2)
     assert session.actions() == [Send(ANSWER)]
     session.heard(replace(RENEWED, renewal=3), NS // 2)  # of one that was given up
@@ -222,6 +222,18 @@ def test_what_was_said_for_the_generation_before_is_not_said_again() -> None:
     assert opened == resumed(RENEWED.ready, replace(JOIN, worker=worker))
     session.heard(Resumed(), NS)
     assert session.actions() == []
+
+
+def test_it_says_every_renewal_that_it_has_answered_in_vain() -> None:
+    session = ready()
+    for number in (4, 4, 5):  # it is asked for the first once more, and then for another in its place
+        session.heard(Renew(number, "a switch restarted"), 1)
+        session.say(replace(ANSWER, renewal=number))
+    session.actions()
+    session.broken("gone", 3, final=False)
+    assert until(session, NS // 2) == [((3 + FIRST_RETRY_NS) / NS, resumed(answered=(4, 5)))]
+    session.heard(Resumed(), NS // 2)
+    assert session.actions() == [Send(replace(ANSWER, renewal=5))]
 
 
 def test_it_resumes_in_the_mode_that_the_job_has_now() -> None:

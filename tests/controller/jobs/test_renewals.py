@@ -140,6 +140,22 @@ def test_of_two_that_die_at_once_each_has_its_own_reason() -> None:
         job.rank_of(1, token(1))
 
 
+@pytest.mark.parametrize("answered", [(), (79,), (78, 79)])
+def test_who_was_given_up_before_a_restart_on_an_older_database(answered: tuple[int, ...]) -> None:
+    """Rank 0, if it was none of generation 78; the old database, and a renewal of its time, know it still."""
+    spec = JobSpec(name="train", world_size=3, elastic=True)
+    workers = [(member(rank), token(rank)) for rank in range(3)]
+    job = Job.recovered(spec, TIMING, PLAN, workers, explicit=False, phase=Phase.RUNNING, now=0.0)
+    job.resume(0, token(0), 0.0, PLAN.generation, answered)
+    job.resume(1, token(1), 0.0, PLAN.generation + 1)
+    job.resume(2, token(2), 0.0, PLAN.generation + 1)
+    assert (0 in job.workers) == (78 in answered)
+    gone = [effect.event for effect in job.take_effects() if isinstance(effect, Tell) and effect.rank == 0]
+    if 78 not in answered:
+        assert isinstance(gone[-1], Ended)
+        assert "given up before the controller was restarted" in gone[-1].reason
+
+
 class Worker:
     """An agent, by the rank that it joined with; `finished`: how many collectives."""
 
@@ -432,7 +448,8 @@ class Sums:
     """
 
     def __init__(self, identity: int) -> None:
-        self.knows, self.rank, self.answered = PLAN.generation, identity, 0
+        self.knows, self.rank = PLAN.generation, identity
+        self.answered: list[int] = []
         self.confirmed_at = -1e9
         self.made: dict[int, frozenset[int]] = {}
         self.returned: dict[int, frozenset[int]] = {}
@@ -524,7 +541,7 @@ class RestoredMachine(RenewalMachine):
 
     def answer(self, worker: Worker) -> None:
         if worker.asked is not None and worker.asked.renewal > self.sums[worker.identity].knows:
-            self.sums[worker.identity].answered = worker.asked.renewal
+            self.sums[worker.identity].answered.append(worker.asked.renewal)
         super().answer(worker)
         self.ask(worker)
 
@@ -550,7 +567,7 @@ class RestoredMachine(RenewalMachine):
                 self.returns(worker)
             elif isinstance(event, Renewed) and self.takes_part(worker):
                 sums = self.sums[worker.identity]
-                sums.knows, sums.rank, sums.answered = event.renewal, event.ready.rank, 0
+                sums.knows, sums.rank, sums.answered = event.renewal, event.ready.rank, []
                 self.members[event.renewal] = frozenset(event.members)
         if isinstance(event, Start):
             for worker in known:
