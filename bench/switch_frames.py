@@ -12,8 +12,10 @@ import numpy as np
 
 from controller.api.messages import Mode
 from controller.entries import Entry, table_entry
-from controller.fabric.flows import Ring, leaf_entries, source_port
-from controller.fabric.routes import EDGE_PORT, mac_number, switch_mac
+from controller.fabric.addresses import mac_number, switch_mac
+from controller.fabric.flows import Ring, leaf_entries
+from controller.fabric.tables.edges import EDGE_PORT
+from controller.fabric.tables.emit import source_port
 from controller.jobs.specs import Member, Plan
 from controller.slots.allocator import Region
 from host_agent.wire.aggregation import (

@@ -27,7 +27,7 @@ from controller.entries import Entry, Group, Key, TableEntry, key_of
 from controller.fabric.flows import JOB_GROUPS, JOB_TABLES
 from controller.fabric.graph import ALL_UP, Graph
 from controller.fabric.marks import MARK_GROUP
-from controller.fabric.routes import FLOOD
+from controller.fabric.tables.forward import FLOOD
 from controller.slots.admission import QuotaError, parse_quotas
 from controller.slots.allocator import FLOOD_GROUP
 from p4src import AGAIN_GROUP, CPU_PORT, DROP_PORT, MAX_PORTS

@@ -5,21 +5,18 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from controller.entries import Entry, Group, Key, TableEntry, table_entry
-from controller.fabric.routes import mac_number, switch_mac
+from controller.entries import Entry, Group, Key
+from controller.fabric.tables import emit, membership, tree
+from controller.fabric.tables.emit import EMIT
+from controller.fabric.tables.membership import FLOW, MEMBER_QP
+from controller.fabric.tables.tree import TREE_JOB
+from controller.fabric.tables.up import UPLINK
 from controller.jobs.specs import Member, Plan
 from controller.slots.allocator import FLOOD_GROUP, Region
 from p4src import MAX_JOBS
 
-FLOW = "SwitchIngress.membership.flow"
-MEMBER_QP = "SwitchIngress.membership.member_qp"
-EMIT = "SwitchEgress.emit.emit"
-TREE_JOB = "SwitchIngress.tree.job"
-UPLINK = "SwitchIngress.up.uplink"
 JOB_TABLES = (FLOW, MEMBER_QP, EMIT, TREE_JOB, UPLINK)
 JOB_GROUPS = range(FLOOD_GROUP + 1, FLOOD_GROUP + 1 + MAX_JOBS)
-
-RNR_NAK = 0x20  # AETH syndrome, with a timer in the lower five bits
 
 COUNTERS = {
     **{
@@ -73,25 +70,40 @@ def leaf_entries(ring: Ring, plan: Plan, region: Region, *, check_icrc: bool, rn
     `removal_order` takes them away. `rnr_timer`: what RNR NAKs to members that want them ask them to wait, 5
     bits.
     """
+    count, first, before = len(ring.members), ring.members[0], ring.before
+    flows = [(place, member, ring.successor(place)) for place, member in enumerate(ring.members)]
     entries: list[Entry] = [_group(ring, region)]
-    for place, member in enumerate(ring.members):
-        if ring.is_here(ring.successor(place)):
-            entries.append(_emit(ring, place, member, ring.successor(place), region))
-    if ring.before is not None:
-        entries.append(_emit(ring, ring.exit, ring.before, ring.members[0], region))
-        entries += [_from_spine(ring, port, plan, region) for port in ring.uplinks]
-    for place, member in enumerate(ring.members):
-        rnr_syndrome = RNR_NAK | rnr_timer if member.rnr_nak else 0
+    entries += [
+        _emit(ring, place, member, receiver, region)
+        for place, member, receiver in flows
+        if ring.is_here(receiver)
+    ]
+    if before is not None:
+        entries.append(_emit(ring, ring.exit, before, first, region))
+        entries += [
+            tree.from_spine(port, plan, region, count=count, place=ring.exit) for port in ring.uplinks
+        ]
+    for place, member, receiver in flows:
         entries.append(
-            _data_flow(ring, place, plan, region, check_icrc=check_icrc, rnr_syndrome=rnr_syndrome)
+            membership.data_flow(
+                *(ring.ports[member.rank], member, receiver, plan, region),
+                count=count,
+                place=place,
+                check_icrc=check_icrc,
+                rnr_timer=rnr_timer,
+                exit_place=None if before is None else ring.exit,
+            )
         )
-        entries += _ack_flows(ring, place, plan, region)
-    if ring.before is not None:
-        entries += _pass_on(ring, ring.before, ring.members[0])
-    for place, member in enumerate(ring.members):
-        entries += _guards(region.flow(place), member, ring.successor(place))
-    if ring.before is not None:
-        entries += _guards(region.flow(ring.exit), ring.before, ring.members[0])
+        # A successor in another rack may be heard by any uplink.
+        ports = [ring.ports[receiver.rank]] if ring.is_here(receiver) else ring.uplinks
+        entries += [membership.ack_flow(port, member, receiver, plan, region.flow(place)) for port in ports]
+    if before is not None:  # the flow that enters the rack, and its ACKs, which leave
+        entries += [membership.pass_on(port, before, first) for port in ring.uplinks]
+        entries.append(membership.pass_on(ring.ports[first.rank], before, first, acks=True))
+    for place, member, receiver in flows:
+        entries += membership.guards(region.flow(place), member, receiver)
+    if before is not None:
+        entries += membership.guards(region.flow(ring.exit), before, first)
     return entries
 
 
@@ -122,116 +134,6 @@ def _group(ring: Ring, region: Region) -> Group:
     return Group(region.group, tuple(sorted(replicas)))
 
 
-def _emit(ring: Ring, place: int, sender: Member, receiver: Member, region: Region) -> TableEntry:
-    return table_entry(
-        EMIT,
-        {"group": region.group, "rid": place + 1},
-        "SwitchEgress.emit.to_flow",
-        rank=sender.rank,
-        psn_shift=8 * place,
-        src_mac=switch_mac(ring.device_id, ring.ports[receiver.rank]),
-        dst_mac=mac_number(receiver.mac),
-        src_ip=int(sender.ip),
-        dst_ip=int(receiver.ip),
-        udp_src_port=source_port(sender.qpn_out),
-        dest_qp=receiver.qpn_in,
-    )
-
-
-def _from_spine(ring: Ring, port: int, plan: Plan, region: Region) -> TableEntry:
-    return table_entry(
-        TREE_JOB,
-        {"ingress_port": port, "generation": plan.generation},
-        "SwitchIngress.tree.from_spine",
-        flow=region.flow(ring.exit),
-        **sums(plan, region, count=len(ring.members), place=ring.exit),
-    )
-
-
-def sums(plan: Plan, region: Region, *, count: int, place: int) -> dict[str, int]:
-    """What an entry says of a job whose sums are of `count` parts, about the part at a place."""
-    return {
-        "all_ranks": (1 << count) - 1,
-        "region": region.base,
-        "window_mask": 2 * plan.window - 1,
-        "packets_shift": plan.message_packets.bit_length() - 1,
-        "psn_shift": 8 * place,
-        "group": region.group,
-    }
-
-
-def _data_flow(
-    ring: Ring, place: int, plan: Plan, region: Region, *, check_icrc: bool, rnr_syndrome: int
-) -> TableEntry:
-    member, successor = ring.members[place], ring.successor(place)
-    two_level = ring.before is not None
-    return table_entry(
-        FLOW,
-        _key(ring.ports[member.rank], member, successor, successor.qpn_in),
-        "SwitchIngress.membership.data_flow",
-        flow=region.flow(place),
-        job=plan.job_id,
-        generation=plan.generation,
-        rank=member.rank,
-        rank_bit=1 << place,
-        **sums(plan, region, count=len(ring.members), place=place),
-        check_icrc=int(check_icrc),
-        first_psn=member.psn_out,
-        ack_qp=member.qpn_out,
-        rnr_syndrome=rnr_syndrome,
-        two_level=int(two_level),
-        exit_psn_shift=8 * ring.exit if two_level else 0,
-    )
-
-
-def _ack_flows(ring: Ring, place: int, plan: Plan, region: Region) -> list[Entry]:
-    """From a successor's port; one in another rack may be heard by any uplink."""
-    member, successor = ring.members[place], ring.successor(place)
-    ports = [ring.ports[successor.rank]] if ring.is_here(successor) else ring.uplinks
-    return [
-        table_entry(
-            FLOW,
-            _key(port, successor, member, member.qpn_out),
-            "SwitchIngress.membership.ack_flow",
-            flow=region.flow(place),
-            generation=plan.generation,
-            track=int(member.rnr_nak),
-            first_psn=member.psn_out,
-        )
-        for port in ports
-    ]
-
-
-def _pass_on(ring: Ring, sender: Member, receiver: Member) -> list[Entry]:
-    """The flow that enters the rack, and its ACKs, which leave: the sender's leaf has the flow."""
-    action = "SwitchIngress.membership.pass_on"
-    keys = [_key(port, sender, receiver, receiver.qpn_in) for port in ring.uplinks]
-    keys.append(_key(ring.ports[receiver.rank], receiver, sender, sender.qpn_out))
-    return [table_entry(FLOW, key, action) for key in keys]
-
-
-def _guards(flow: int, sender: Member, receiver: Member) -> list[Entry]:
-    """Both QPs of a flow take packets from its two ends only."""
-    return [
-        table_entry(
-            MEMBER_QP,
-            {"dst_ip": int(ip), "dest_qp": qpn},
-            "SwitchIngress.membership.not_from_its_peer",
-            of_flow=flow,
-        )
-        for ip, qpn in ((receiver.ip, receiver.qpn_in), (sender.ip, sender.qpn_out))
-    ]
-
-
-def _key(port: int, source: Member, destination: Member, qpn: int) -> dict[str, int | tuple[int, int]]:
-    return {
-        "ingress_port": port,
-        "src_ip": int(source.ip),
-        "dst_ip": int(destination.ip),
-        "dest_qp": qpn,
-    }
-
-
-def source_port(qpn: int) -> int:
-    """The UDP source port that the agent gives a connection, 0xc000..0xffff by its QPN."""
-    return 0xC000 | ((qpn ^ qpn >> 14) & 0x3FFF)
+def _emit(ring: Ring, place: int, sender: Member, receiver: Member, region: Region) -> Entry:
+    port = ring.ports[receiver.rank]
+    return emit.to_flow(region.group, place, sender, receiver, device_id=ring.device_id, port=port)

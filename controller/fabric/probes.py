@@ -12,8 +12,8 @@ import zlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from controller.fabric.addresses import switch_ip, switch_mac
 from controller.fabric.graph import Link
-from controller.fabric.routes import switch_ip, switch_mac
 
 TREE_PORT = 53300  # UDP
 _VERSION = 1

@@ -4,38 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from ipaddress import IPv4Address
 
 from controller.config import Config, HostConfig, SwitchConfig
-from controller.entries import Entry, Group, TableEntry, table_entry
+from controller.entries import Entry, Group
+from controller.fabric.addresses import mac_number, switch_mac
 from controller.fabric.graph import ALL_UP, Graph, Link, LinkState, spread
+from controller.fabric.tables import edges, forward, tree_out
 from controller.slots.allocator import FLOOD_GROUP
 from p4src import AGAIN_GROUP, RID_BACK, RID_UP
-
-ROUTE = "SwitchIngress.forward.route"
-ECMP_MEMBER = "SwitchIngress.forward.ecmp_member"
-MAC = "SwitchIngress.forward.mac"
-EDGE_PORT = "SwitchIngress.edges.port"
-TREE_LINK = "SwitchEgress.tree_out.link"
-FLOOD = "SwitchIngress.forward.flood"
-_NEXT_HOP = "SwitchIngress.forward.next_hop"
-_BROADCAST = 0xFFFF_FFFF_FFFF
-_LINK_LOCAL = int(IPv4Address("169.254.0.0"))
-
-
-def mac_number(mac: str) -> int:
-    """02:00:00:00:00:01 as a number."""
-    return int(mac.replace(":", ""), 16)
-
-
-def switch_mac(device_id: int, port: int) -> int:
-    """A locally administered MAC for a switch's side of a link: 02:70:dd:dd:pp:pp."""
-    return 0x0270 << 32 | (device_id & 0xFFFF) << 16 | port
-
-
-def switch_ip(device_id: int) -> int:
-    """The address of a switch in tree packets: 169.254.dd.dd."""
-    return _LINK_LOCAL | device_id & 0xFFFF
 
 
 def rack_entries(switch: SwitchConfig, hosts: Iterable[HostConfig]) -> list[Entry]:
@@ -43,13 +19,13 @@ def rack_entries(switch: SwitchConfig, hosts: Iterable[HostConfig]) -> list[Entr
     hosts = sorted(hosts, key=lambda host: host.port)
     entries: list[Entry] = [Group(FLOOD_GROUP, tuple((host.port, 1) for host in hosts))]
     for host in hosts:
-        port, mac = host.port, mac_number(host.mac)
+        macs = {"src_mac": switch_mac(switch.device_id, host.port), "dst_mac": mac_number(host.mac)}
         entries += [
-            _route(host, _NEXT_HOP, port=port, src_mac=switch_mac(switch.device_id, port), dst_mac=mac),
-            table_entry(MAC, {"dst_mac": mac}, "SwitchIngress.forward.to_port", port=port),
-            table_entry(EDGE_PORT, {"ingress_port": port}, "SwitchIngress.edges.host_port", ip=int(host.ip)),
+            forward.next_hop(host.ip, port=host.port, **macs),
+            forward.to_port(host.mac, host.port),
+            edges.host_port(host.port, host.ip),
         ]
-    entries.append(table_entry(MAC, {"dst_mac": _BROADCAST}, FLOOD, group=FLOOD_GROUP))
+    entries.append(forward.flood(FLOOD_GROUP))
     return entries
 
 
@@ -70,10 +46,10 @@ def _spine(config: Config, graph: Graph, switch: SwitchConfig) -> list[Entry]:
     entries: list[Entry] = []
     for link in graph.downlinks(switch.name):
         leaf = config.switch(link.leaf)
-        entries.append(_fabric_port(link.spine_port))
-        entries.append(_over(switch, link.spine_port, leaf, link.leaf_port))
+        entries.append(edges.fabric_port(link.spine_port))
+        entries.append(tree_out.over(switch, link.spine_port, leaf, link.leaf_port))
         hop = _hop(switch, link.spine_port, leaf, link.leaf_port)
-        entries += [_route(host, _NEXT_HOP, **hop) for host in _by_port(config, link.leaf)]
+        entries += [forward.next_hop(host.ip, **hop) for host in _by_port(config, link.leaf)]
     return entries
 
 
@@ -85,8 +61,8 @@ def _edges(config: Config, leaf: SwitchConfig, uplinks: Iterable[Link]) -> list[
     entries: list[Entry] = []
     hosts = _by_port(config, leaf.name)
     for link in uplinks:
-        entries.append(_fabric_port(link.leaf_port))
-        entries.append(_over(leaf, link.leaf_port, config.switch(link.spine), link.spine_port))
+        entries.append(edges.fabric_port(link.leaf_port))
+        entries.append(tree_out.over(leaf, link.leaf_port, config.switch(link.spine), link.spine_port))
         for host in hosts:
             replicas = sorted(((link.leaf_port, RID_UP), (host.port, RID_BACK)))
             entries.append(Group(AGAIN_GROUP + 4 * host.port + link.index, tuple(replicas)))
@@ -113,41 +89,16 @@ def _remote(config: Config, graph: Graph, leaf: SwitchConfig, state: LinkState) 
         for index, spine in enumerate(members):
             link = graph.link(leaf.name, spine)
             assert link is not None
-            entries.append(
-                table_entry(
-                    ECMP_MEMBER,
-                    {"group": number, "index": index},
-                    _NEXT_HOP,
-                    **_hop(leaf, link.leaf_port, config.switch(spine), link.spine_port),
-                )
-            )
-        ways = {"group": number, "size": len(members)}
-        entries += [_route(host, "SwitchIngress.forward.ecmp", **ways) for host in _by_port(config, remote)]
+            hop = _hop(leaf, link.leaf_port, config.switch(spine), link.spine_port)
+            entries.append(forward.ecmp_member(number, index, **hop))
+        entries += [
+            forward.ecmp(host.ip, group=number, size=len(members)) for host in _by_port(config, remote)
+        ]
     return entries
 
 
 def _by_port(config: Config, switch: str) -> list[HostConfig]:
     return sorted(config.hosts_of(switch), key=lambda host: host.port)
-
-
-def _route(host: HostConfig, action: str, **params: int) -> TableEntry:
-    return table_entry(ROUTE, {"dst_ip": (int(host.ip), 32)}, action, **params)
-
-
-def _fabric_port(port: int) -> TableEntry:
-    return table_entry(EDGE_PORT, {"ingress_port": port}, "SwitchIngress.edges.fabric_port")
-
-
-def _over(near: SwitchConfig, port: int, far: SwitchConfig, far_port: int) -> TableEntry:
-    return table_entry(
-        TREE_LINK,
-        {"egress_port": port},
-        "SwitchEgress.tree_out.over",
-        src_mac=switch_mac(near.device_id, port),
-        dst_mac=switch_mac(far.device_id, far_port),
-        src_ip=switch_ip(near.device_id),
-        dst_ip=switch_ip(far.device_id),
-    )
 
 
 def _hop(near: SwitchConfig, port: int, far: SwitchConfig, far_port: int) -> dict[str, int]:

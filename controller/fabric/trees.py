@@ -6,13 +6,16 @@ adds up its own workers; the spines, each a part of the messages, add up the lea
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from controller.config import Config, Spread
-from controller.entries import Entry, Group, TableEntry, table_entry
-from controller.fabric.flows import EMIT, TREE_JOB, UPLINK, Ring, leaf_entries, sums
+from controller.entries import Entry, Group, TableEntry
+from controller.fabric.flows import Ring, leaf_entries
 from controller.fabric.graph import Graph, LinkState, spread
+from controller.fabric.tables import emit
+from controller.fabric.tables import tree as tree_tables
+from controller.fabric.tables.up import is_uplink, to_spine
 from controller.jobs.specs import Member, Plan
 from controller.slots.allocator import Region
 from p4src import BUCKETS
@@ -120,30 +123,10 @@ def spine_entries(tree: Tree, spine: str, plan: Plan, region: Region) -> list[En
     if len(ports) < count:
         raise ValueError(f"{spine} has no link to one of {', '.join(tree.leaves)}")
     entries: list[Entry] = [Group(region.group, tuple(sorted((port, k + 1) for k, port in enumerate(ports))))]
-    for k in range(count):
-        before = (k - 1) % count
-        entries.append(
-            table_entry(
-                EMIT,
-                {"group": region.group, "rid": k + 1},
-                "SwitchEgress.emit.to_leaf",
-                leaf_bit=1 << k,
-                predecessor_bit=1 << before,
-                psn_shift=8 * before,
-            )
-        )
-    for k, port in enumerate(ports):
-        entries.append(
-            table_entry(
-                TREE_JOB,
-                {"ingress_port": port, "generation": plan.generation},
-                "SwitchIngress.tree.from_leaf",
-                flow=region.flow(k),
-                rank=k,
-                rank_bit=1 << k,
-                **sums(plan, region, count=count, place=k),
-            )
-        )
+    entries += [emit.to_leaf(region.group, k, (k - 1) % count) for k in range(count)]
+    entries += [
+        tree_tables.from_leaf(port, plan, region, count=count, place=k) for k, port in enumerate(ports)
+    ]
     return entries
 
 
@@ -156,14 +139,6 @@ def chosen(how: Spread, graph: Graph, usable: Sequence[str], generation: int) ->
     return (next(spine for spine in in_turn if spine in usable),)
 
 
-def generation_of(entries: Iterable[Entry]) -> int:
-    """The generation of a job of several racks, by its entries on one of its switches."""
-    found = (entry for entry in entries if isinstance(entry, TableEntry) and entry.table == TREE_JOB)
-    generation = dict(next(found).match)["generation"]
-    assert isinstance(generation, int)
-    return generation
-
-
 def uplink_entries(graph: Graph, leaf: str, region: Region, spines: Sequence[str]) -> list[Entry]:
     """Which spine a leaf's partial sums go to, by message; the same on all leaves. ValueError if none."""
     if not spines:
@@ -173,15 +148,7 @@ def uplink_entries(graph: Graph, leaf: str, region: Region, spines: Sequence[str
         link = graph.link(leaf, spine)
         if link is None:
             raise ValueError(f"there is no link {leaf}:{spine}")
-        entries.append(
-            table_entry(
-                UPLINK,
-                {"group": region.group, "bucket": bucket},
-                "SwitchIngress.up.to_spine",
-                port=link.leaf_port,
-                index=link.index,
-            )
-        )
+        entries.append(to_spine(region.group, bucket, port=link.leaf_port, index=link.index))
     return entries
 
 
@@ -201,8 +168,3 @@ def spines_in_use(graph: Graph, leaf: str, entries: Sequence[Entry]) -> tuple[st
         dict(entry.params)["port"] for entry in entries if isinstance(entry, TableEntry) and is_uplink(entry)
     }
     return tuple(link.spine for link in graph.uplinks(leaf) if link.leaf_port in used)
-
-
-def is_uplink(entry: Entry) -> bool:
-    """Whether an entry says which spine is used: what changes while a job runs."""
-    return entry.table == UPLINK

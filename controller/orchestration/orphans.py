@@ -12,7 +12,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from controller.entries import Entry, Group, TableEntry, key_of
-from controller.fabric.flows import EMIT, FLOW, JOB_GROUPS, MEMBER_QP, TREE_JOB, UPLINK, of_jobs
+from controller.fabric.flows import JOB_GROUPS, of_jobs
+from controller.fabric.tables.emit import EMIT
+from controller.fabric.tables.membership import FLOW, MEMBER_QP
+from controller.fabric.tables.tree import TREE_JOB
+from controller.fabric.tables.up import UPLINK
 from controller.slots.allocator import Region
 from controller.slots.place import Place
 from controller.switches.managed_switch import collide

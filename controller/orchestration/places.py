@@ -23,7 +23,8 @@ from controller.api.errors import ControllerError, NoResourcesError, Unreachable
 from controller.config import Config
 from controller.database.store import Store
 from controller.entries import Entry
-from controller.fabric.trees import Tree, entries_on, is_uplink
+from controller.fabric.tables.up import is_uplink
+from controller.fabric.trees import Tree, entries_on
 from controller.jobs.effects import Forgotten
 from controller.jobs.specs import Phase, Plan
 from controller.orchestration.engine import Engine

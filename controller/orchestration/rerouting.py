@@ -15,11 +15,14 @@ from dataclasses import replace
 from controller.api.errors import ControllerError
 from controller.config import Config
 from controller.entries import Entry, Key, TableEntry, key_of
-from controller.fabric.flows import UPLINK, removal_order
+from controller.fabric.flows import removal_order
 from controller.fabric.graph import LinkState
 from controller.fabric.marks import mark_of
-from controller.fabric.routes import ECMP_MEMBER, base_entries
-from controller.fabric.trees import chosen, generation_of, moved, spines_in_use
+from controller.fabric.routes import base_entries
+from controller.fabric.tables.forward import ECMP_MEMBER
+from controller.fabric.tables.tree import generation_of
+from controller.fabric.tables.up import UPLINK
+from controller.fabric.trees import chosen, moved, spines_in_use
 from controller.orchestration.engine import Engine
 from controller.orchestration.places import Places
 from controller.orchestration.record import Record

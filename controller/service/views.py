@@ -12,7 +12,8 @@ from controller.configuration.configuration import Report, Setting, SwitchReport
 from controller.configuration.vocabulary import Vocabulary
 from controller.database.revisions import Revision
 from controller.entries import Entry, TableEntry
-from controller.fabric.flows import FLOW, TREE_JOB
+from controller.fabric.tables.membership import FLOW
+from controller.fabric.tables.tree import TREE_JOB
 from controller.fabric.trees import Tree
 from controller.orchestration.record import Record
 from controller.orchestration.registry import Registry

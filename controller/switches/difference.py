@@ -13,8 +13,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from controller.entries import Entry, Group, Key, key_of
-from controller.fabric.flows import EMIT, FLOW, MEMBER_QP, TREE_JOB, UPLINK
-from controller.fabric.routes import ECMP_MEMBER, EDGE_PORT
+from controller.fabric.tables.edges import EDGE_PORT
+from controller.fabric.tables.emit import EMIT
+from controller.fabric.tables.forward import ECMP_MEMBER
+from controller.fabric.tables.membership import FLOW, MEMBER_QP
+from controller.fabric.tables.tree import TREE_JOB
+from controller.fabric.tables.up import UPLINK
 from controller.switches.updates import Update, UpdateKind
 
 Stage = tuple[Entry, ...]

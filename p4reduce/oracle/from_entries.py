@@ -13,8 +13,13 @@ from ipaddress import IPv4Address
 from typing import Any
 
 from controller.entries import Entry, Group, Key, TableEntry, key_of
-from controller.fabric.flows import EMIT, FLOW, MEMBER_QP, TREE_JOB, UPLINK
-from controller.fabric.routes import ECMP_MEMBER, EDGE_PORT, MAC, ROUTE, TREE_LINK
+from controller.fabric.tables.edges import EDGE_PORT
+from controller.fabric.tables.emit import EMIT
+from controller.fabric.tables.forward import ECMP_MEMBER, MAC, ROUTE
+from controller.fabric.tables.membership import FLOW, MEMBER_QP
+from controller.fabric.tables.tree import TREE_JOB
+from controller.fabric.tables.tree_out import TREE_LINK
+from controller.fabric.tables.up import UPLINK
 from p4reduce.oracle.slot_rules import Role, SwitchModel
 from p4reduce.oracle.state import BUCKETS, Flow, Job, LeafTree, Link, Route, Slot, SpineJob
 from p4src import AGAIN_GROUP, RID_BACK, RID_UP

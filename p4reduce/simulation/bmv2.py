@@ -20,7 +20,8 @@ from typing import Any, TypeVar
 from finsy.proto import p4r
 
 from controller.entries import Entry, Key, key_of, table_entry
-from controller.fabric.routes import EDGE_PORT, ROUTE
+from controller.fabric.tables.edges import EDGE_PORT
+from controller.fabric.tables.forward import ROUTE
 from controller.switches.p4rt import P4RuntimeClient
 from controller.switches.pipeline import load, shipped_program
 from controller.switches.queries import OP_ECHO

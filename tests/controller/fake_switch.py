@@ -14,7 +14,7 @@ import grpc
 from controller.config import SwitchConfig
 from controller.entries import Entry, Key, key_of
 from controller.fabric.flows import COUNTERS
-from controller.fabric.routes import ROUTE
+from controller.fabric.tables.forward import ROUTE
 from controller.switches.difference import deleting_stages, flatten, writing_stages
 from controller.switches.queries import SlotContent
 from controller.switches.switch import PORT_COUNTERS, CounterCell, Switch

@@ -9,8 +9,9 @@ from pathlib import Path
 from controller.api.messages import FromController, Moved, Up
 from controller.config import Config, Spread
 from controller.entries import Entry, TableEntry
-from controller.fabric.flows import UPLINK
-from controller.fabric.routes import ECMP_MEMBER, base_entries
+from controller.fabric.routes import base_entries
+from controller.fabric.tables.forward import ECMP_MEMBER
+from controller.fabric.tables.up import UPLINK
 from controller.jobs.specs import Member
 from controller.orchestration.sessions import Session
 from p4reduce.simulation.network import fabric_config

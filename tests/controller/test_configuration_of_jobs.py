@@ -14,8 +14,10 @@ from controller.config import Spread, SwitchConfig
 from controller.configuration.configuration import Configuration, Report
 from controller.database.revisions import Revisions
 from controller.entries import Entry, TableEntry, table_entry
-from controller.fabric.flows import MEMBER_QP, UPLINK
-from controller.fabric.routes import ECMP_MEMBER, ROUTE, base_entries
+from controller.fabric.routes import base_entries
+from controller.fabric.tables.forward import ECMP_MEMBER, ROUTE
+from controller.fabric.tables.membership import MEMBER_QP
+from controller.fabric.tables.up import UPLINK
 from controller.orchestration.registry import Registry
 from controller.orchestration.sessions import Session
 from controller.switches.difference import Change

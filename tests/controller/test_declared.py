@@ -16,7 +16,7 @@ from controller.api.errors import InvalidRequestError
 from controller.api.messages import Mode
 from controller.configuration.vocabulary import Vocabulary
 from controller.entries import Entry, TableEntry, table_entry
-from controller.fabric.routes import ROUTE
+from controller.fabric.tables.forward import ROUTE
 from controller.switches.p4rt import P4RuntimeClient
 from controller.switches.pipeline import Program, shipped_program
 from controller.switches.updates import Update, UpdateKind

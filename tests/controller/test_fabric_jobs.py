@@ -28,9 +28,12 @@ from controller.api.messages import (
 from controller.config import Spread
 from controller.database.store import Store, StoredJob
 from controller.entries import TableEntry
-from controller.fabric.flows import FLOW, TREE_JOB, UPLINK, removal_order
+from controller.fabric.flows import removal_order
 from controller.fabric.marks import MARK_GROUP
-from controller.fabric.routes import ECMP_MEMBER
+from controller.fabric.tables.forward import ECMP_MEMBER
+from controller.fabric.tables.membership import FLOW
+from controller.fabric.tables.tree import TREE_JOB
+from controller.fabric.tables.up import UPLINK
 from controller.orchestration.sessions import Session
 from controller.service.views import job_info
 from controller.slots.allocator import Region

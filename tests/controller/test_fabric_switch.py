@@ -10,9 +10,9 @@ import pytest
 from controller.api.messages import Mode
 from controller.config import Spread
 from controller.entries import Entry
-from controller.fabric.flows import UPLINK
 from controller.fabric.graph import LinkState
 from controller.fabric.routes import base_entries
+from controller.fabric.tables.up import UPLINK
 from controller.fabric.trees import Tree, entries_on, moved
 from controller.jobs.specs import Plan
 from controller.slots.allocator import Region

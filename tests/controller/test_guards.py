@@ -11,7 +11,8 @@ import pytest
 from controller.config import Config, HostConfig, SwitchConfig
 from controller.entries import Entry, Group, Key, TableEntry, key_of
 from controller.fabric.flows import removal_order
-from controller.fabric.routes import ROUTE, rack_entries
+from controller.fabric.routes import rack_entries
+from controller.fabric.tables.forward import ROUTE
 from controller.switches.p4rt import P4RuntimeClient, Pipeline, Role
 from controller.switches.pipeline import Program, push_to, shipped_program
 from controller.switches.switch import Switch

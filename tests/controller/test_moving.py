@@ -18,8 +18,8 @@ import pytest
 from controller.api.admin import AdminClient
 from controller.api.messages import Join, Mode, Ready, Worker
 from controller.entries import Entry, TableEntry
-from controller.fabric.flows import FLOW
 from controller.fabric.routes import rack_entries
+from controller.fabric.tables.membership import FLOW
 from controller.slots.admission import Quotas, TenantQuota
 from controller.switches.updates import SwitchError
 from host_agent.communicator import Communicator

@@ -28,8 +28,8 @@ from controller.api.messages import (
 )
 from controller.database.store import StoredJob
 from controller.entries import Entry, TableEntry, key_of
-from controller.fabric.flows import FLOW, MEMBER_QP
 from controller.fabric.marks import mark_of
+from controller.fabric.tables.membership import FLOW, MEMBER_QP
 from controller.jobs.renewals import Cause
 from controller.jobs.specs import Phase
 from controller.jobs.states import State

@@ -15,9 +15,9 @@ import pytest
 
 import p4src
 from controller.fabric import probes
-from controller.fabric.flows import RNR_NAK
+from controller.fabric.addresses import switch_ip
 from controller.fabric.graph import Link
-from controller.fabric.routes import switch_ip
+from controller.fabric.tables.membership import RNR_NAK
 from host_agent.wire import aggregation, headers
 from host_agent.wire.aggregation import AggregationHeader, ElementType, Flags, Op, Reduction
 from host_agent.wire.headers import Ethernet, IPv4, Udp

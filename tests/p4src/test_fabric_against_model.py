@@ -18,7 +18,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
-from controller.fabric.routes import base_entries, switch_ip, switch_mac
+from controller.fabric.addresses import switch_ip, switch_mac
+from controller.fabric.routes import base_entries
 from host_agent.wire.headers import Ethernet, IPv4, RocePacket, Udp
 from p4reduce.oracle.tree_packets import TREE_PORT, TREE_VERSION, Kind, TreePacket
 from p4reduce.simulation.faults.drawing import draw

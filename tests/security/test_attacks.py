@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 from controller.entries import TableEntry
-from controller.fabric.flows import FLOW, MEMBER_QP
-from controller.fabric.routes import EDGE_PORT, base_entries
+from controller.fabric.routes import base_entries
+from controller.fabric.tables.edges import EDGE_PORT
+from controller.fabric.tables.membership import FLOW, MEMBER_QP
 from host_agent.wire.headers import Opcode, RocePacket
 from p4reduce.oracle.comparing import describe
 from p4reduce.oracle.tree_packets import TreePacket

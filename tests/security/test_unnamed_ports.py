@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from controller.fabric.routes import switch_ip
+from controller.fabric.addresses import switch_ip
 from host_agent.transport import TransportConfig
 from host_agent.wire.aggregation import SUMMED_BIT, AggregationHeader, Flags, Op
 from host_agent.wire.headers import Aeth, Bth, Ethernet, IPv4, Opcode, RocePacket, Udp

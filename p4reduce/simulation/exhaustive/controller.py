@@ -20,7 +20,8 @@ from controller.api.messages import Ended, FromController, FromWorker, Heartbeat
 from controller.config import Config
 from controller.database.store import Store
 from controller.entries import Entry, TableEntry, key_of
-from controller.fabric.flows import FLOW, of_jobs
+from controller.fabric.flows import of_jobs
+from controller.fabric.tables.membership import FLOW
 from controller.jobs.job import Job
 from controller.orchestration.sessions import Session
 from p4reduce.simulation.exhaustive.canonical import Canon, Moments

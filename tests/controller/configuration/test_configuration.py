@@ -20,9 +20,10 @@ from controller.configuration.configuration import Configuration, Report, Settin
 from controller.configuration.marked import DocumentError
 from controller.database.revisions import SCHEMA, Revisions
 from controller.entries import Entry, Group, Key, TableEntry, key_of, table_entry
-from controller.fabric.flows import FLOW, MEMBER_QP
 from controller.fabric.graph import ALL_UP, Graph, LinkState
-from controller.fabric.routes import ECMP_MEMBER, ROUTE, base_entries
+from controller.fabric.routes import base_entries
+from controller.fabric.tables.forward import ECMP_MEMBER, ROUTE
+from controller.fabric.tables.membership import FLOW, MEMBER_QP
 from controller.service.views import report_message, revision_messages
 from controller.slots.admission import Quotas, TenantQuota
 from controller.switches.managed_switch import ManagedSwitch

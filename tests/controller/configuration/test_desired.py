@@ -18,7 +18,8 @@ from controller.configuration.vocabulary import Vocabulary
 from controller.entries import Entry, Group, TableEntry, key_of, table_entry
 from controller.fabric.flows import JOB_TABLES
 from controller.fabric.graph import Graph
-from controller.fabric.routes import ROUTE, rack_entries
+from controller.fabric.routes import rack_entries
+from controller.fabric.tables.forward import ROUTE
 from controller.slots.allocator import FLOOD_GROUP
 from controller.switches.pipeline import shipped_program
 from p4src import MAX_JOBS

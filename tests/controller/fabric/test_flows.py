@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from controller.entries import TableEntry
-from controller.fabric.flows import COUNTERS, FLOW
+from controller.fabric.flows import COUNTERS
+from controller.fabric.tables.membership import FLOW
 from controller.switches.schema import Schema
 from p4src import P4INFO_PATH
 from tests.controller.running_switch import job

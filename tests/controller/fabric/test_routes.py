@@ -10,7 +10,9 @@ import pytest
 from controller.config import Config
 from controller.entries import Entry, Group, TableEntry, key_of, table_entry
 from controller.fabric.graph import ALL_UP, LinkState
-from controller.fabric.routes import ECMP_MEMBER, EDGE_PORT, MAC, ROUTE, base_entries
+from controller.fabric.routes import base_entries
+from controller.fabric.tables.edges import EDGE_PORT
+from controller.fabric.tables.forward import ECMP_MEMBER, MAC, ROUTE
 from controller.switches.difference import difference
 from controller.switches.schema import Schema
 from controller.switches.updates import UpdateKind

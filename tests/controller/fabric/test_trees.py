@@ -12,9 +12,12 @@ from hypothesis import strategies as st
 from controller.api.messages import JobSpec, Mode
 from controller.config import Config, Spread
 from controller.entries import Entry, Group, TableEntry, key_of, table_entry
-from controller.fabric.flows import EMIT, FLOW, MEMBER_QP, TREE_JOB, UPLINK, source_port
 from controller.fabric.graph import ALL_UP, LinkState
-from controller.fabric.trees import Tree, chosen, entries_on, generation_of, moved, spines_in_use
+from controller.fabric.tables.emit import EMIT, source_port
+from controller.fabric.tables.membership import FLOW, MEMBER_QP
+from controller.fabric.tables.tree import TREE_JOB, generation_of
+from controller.fabric.tables.up import UPLINK
+from controller.fabric.trees import Tree, chosen, entries_on, moved, spines_in_use
 from controller.jobs.specs import Plan
 from controller.orchestration.planning import check_spec, why_ring
 from controller.slots.allocator import Region

@@ -30,7 +30,7 @@ from controller.api.messages import (
     Up,
 )
 from controller.database.store import Store, StoredJob
-from controller.fabric.flows import FLOW, MEMBER_QP
+from controller.fabric.tables.membership import FLOW, MEMBER_QP
 from controller.jobs.specs import Phase
 from controller.service.views import job_info
 from controller.switches.managed_switch import guards_of

@@ -31,7 +31,7 @@ from controller.api.messages import (
     Up,
 )
 from controller.entries import TableEntry
-from controller.fabric.flows import FLOW, MEMBER_QP
+from controller.fabric.tables.membership import FLOW, MEMBER_QP
 from controller.jobs.specs import Phase
 from controller.orchestration.sessions import Session
 from controller.service import views

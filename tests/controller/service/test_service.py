@@ -26,7 +26,7 @@ from controller.api.errors import (
 )
 from controller.api.messages import Called, Compare, EndCause, Ended, Mode, RcParameters
 from controller.entries import Entry, TableEntry
-from controller.fabric.flows import FLOW, MEMBER_QP
+from controller.fabric.tables.membership import FLOW, MEMBER_QP
 from controller.jobs.job import Job
 from controller.service.service import AddressError, ControllerService, make_server
 from controller.switches.queries import SlotContent

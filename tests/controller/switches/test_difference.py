@@ -7,8 +7,14 @@ from hypothesis import strategies as st
 
 from controller.api.messages import Mode
 from controller.entries import Entry, Group, TableEntry, key_of, table_entry
-from controller.fabric.flows import EMIT, FLOW, MEMBER_QP, TREE_JOB, UPLINK
-from controller.fabric.routes import ECMP_MEMBER, EDGE_PORT, MAC, ROUTE, TREE_LINK, base_entries
+from controller.fabric.routes import base_entries
+from controller.fabric.tables.edges import EDGE_PORT
+from controller.fabric.tables.emit import EMIT
+from controller.fabric.tables.forward import ECMP_MEMBER, MAC, ROUTE
+from controller.fabric.tables.membership import FLOW, MEMBER_QP
+from controller.fabric.tables.tree import TREE_JOB
+from controller.fabric.tables.tree_out import TREE_LINK
+from controller.fabric.tables.up import UPLINK
 from controller.fabric.trees import Tree, entries_on
 from controller.jobs.specs import Plan
 from controller.slots.allocator import Region

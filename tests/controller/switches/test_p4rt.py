@@ -8,7 +8,7 @@ import grpc
 import pytest
 
 from controller.entries import Entry, Group, table_entry
-from controller.fabric.routes import MAC, ROUTE
+from controller.fabric.tables.forward import MAC, ROUTE
 from controller.switches.difference import writing_stages
 from controller.switches.p4rt import MAX_BATCH, P4RuntimeClient
 from controller.switches.pipeline import load, shipped_program

@@ -11,9 +11,10 @@ from finsy.proto import U128, p4r
 from controller.api.errors import InvalidRequestError, UnreachableError
 from controller.config import SwitchConfig, Target
 from controller.entries import Entry, Group, TableEntry, table_entry
-from controller.fabric.flows import COUNTERS, FLOW, MEMBER_QP
+from controller.fabric.flows import COUNTERS
 from controller.fabric.marks import mark_in
-from controller.fabric.routes import MAC, ROUTE
+from controller.fabric.tables.forward import MAC, ROUTE
+from controller.fabric.tables.membership import FLOW, MEMBER_QP
 from controller.switches.managed_switch import ManagedSwitch
 from controller.switches.p4rt import P4RuntimeClient, Pipeline
 from controller.switches.pipeline import Program, load, push_to, shipped_program

@@ -10,9 +10,9 @@ import numpy as np
 
 from controller.api.messages import Mode
 from controller.entries import table_entry
-from controller.fabric.flows import UPLINK
 from controller.fabric.graph import ALL_UP
 from controller.fabric.routes import base_entries
+from controller.fabric.tables.up import UPLINK
 from controller.fabric.trees import Tree, entries_on
 from controller.jobs.specs import Plan
 from controller.slots.allocator import Region

@@ -7,7 +7,7 @@ from ipaddress import IPv4Address
 
 import pytest
 
-from controller.fabric.routes import switch_ip
+from controller.fabric.addresses import switch_ip
 from host_agent.wire.aggregation import Op
 from host_agent.wire.headers import Opcode
 from p4reduce.oracle.tree_packets import TREE_PORT, Kind, TreeFlags

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from controller.entries import Entry, Group, table_entry
-from controller.fabric.routes import FLOOD, MAC
+from controller.fabric.tables.forward import FLOOD, MAC
 from p4reduce.oracle import emit
 from p4reduce.simulation.bmv2 import Bmv2
 from p4reduce.simulation.faults.drawing import draw

@@ -1,0 +1,45 @@
+"""Emit: what each copy of a sum looks like when it leaves the switch."""
+
+from __future__ import annotations
+
+from controller.entries import TableEntry, table_entry
+from controller.fabric.addresses import mac_number, switch_mac
+from controller.jobs.specs import Member
+
+EMIT = "SwitchEgress.emit.emit"
+
+
+def to_flow(
+    group: int, place: int, sender: Member, receiver: Member, *, device_id: int, port: int
+) -> TableEntry:
+    """On a leaf: in the connection from one worker to its successor, which is behind that port."""
+    return table_entry(
+        EMIT,
+        {"group": group, "rid": place + 1},
+        "SwitchEgress.emit.to_flow",
+        rank=sender.rank,
+        psn_shift=8 * place,
+        src_mac=switch_mac(device_id, port),
+        dst_mac=mac_number(receiver.mac),
+        src_ip=int(sender.ip),
+        dst_ip=int(receiver.ip),
+        udp_src_port=source_port(sender.qpn_out),
+        dest_qp=receiver.qpn_in,
+    )
+
+
+def to_leaf(group: int, place: int, before: int) -> TableEntry:
+    """On a spine: to the leaf at a place, whose workers' predecessors are behind the leaf at `before`."""
+    return table_entry(
+        EMIT,
+        {"group": group, "rid": place + 1},
+        "SwitchEgress.emit.to_leaf",
+        leaf_bit=1 << place,
+        predecessor_bit=1 << before,
+        psn_shift=8 * before,
+    )
+
+
+def source_port(qpn: int) -> int:
+    """The UDP source port that the agent gives a connection, 0xc000..0xffff by its QPN."""
+    return 0xC000 | ((qpn ^ qpn >> 14) & 0x3FFF)

@@ -1,0 +1,55 @@
+"""Tree: which job a packet from another switch belongs to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from controller.entries import Entry, TableEntry, table_entry
+from controller.jobs.specs import Plan
+from controller.slots.allocator import Region
+
+TREE_JOB = "SwitchIngress.tree.job"
+
+
+def sums(plan: Plan, region: Region, *, count: int, place: int) -> dict[str, int]:
+    """What an entry says of a job whose sums are of `count` parts, about the part at a place."""
+    return {
+        "all_ranks": (1 << count) - 1,
+        "region": region.base,
+        "window_mask": 2 * plan.window - 1,
+        "packets_shift": plan.message_packets.bit_length() - 1,
+        "psn_shift": 8 * place,
+        "group": region.group,
+    }
+
+
+def from_spine(port: int, plan: Plan, region: Region, *, count: int, place: int) -> TableEntry:
+    """On a leaf with `count` workers; the flow at that place leaves the rack."""
+    return table_entry(
+        TREE_JOB,
+        {"ingress_port": port, "generation": plan.generation},
+        "SwitchIngress.tree.from_spine",
+        flow=region.flow(place),
+        **sums(plan, region, count=count, place=place),
+    )
+
+
+def from_leaf(port: int, plan: Plan, region: Region, *, count: int, place: int) -> TableEntry:
+    """On a spine, from the leaf at a place of `count`."""
+    return table_entry(
+        TREE_JOB,
+        {"ingress_port": port, "generation": plan.generation},
+        "SwitchIngress.tree.from_leaf",
+        flow=region.flow(place),
+        rank=place,
+        rank_bit=1 << place,
+        **sums(plan, region, count=count, place=place),
+    )
+
+
+def generation_of(entries: Iterable[Entry]) -> int:
+    """The generation of a job of several racks, by its entries on one of its switches."""
+    found = (entry for entry in entries if isinstance(entry, TableEntry) and entry.table == TREE_JOB)
+    generation = dict(next(found).match)["generation"]
+    assert isinstance(generation, int)
+    return generation
