@@ -292,7 +292,7 @@ def _object(value: Any, where: str) -> dict[str, Any]:
 
 
 def _mistakes(config: Config) -> Iterator[str]:
-    """What no single field can tell; each may count on what was looked at before it."""
+    """The rules that span several fields; each may rely on the checks before it."""
     if not 1 <= config.renumber_messages <= _MOST_MESSAGES:
         yield (
             f"renumber_messages is {config.renumber_messages}, not between 1 and 2^30: a switch sums "

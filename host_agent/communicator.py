@@ -16,7 +16,7 @@ import numpy as np
 from controller.api.messages import Mode, Ready
 from controller.security import tokens
 from controller.security.files import TlsFiles, tls_files
-from host_agent import joining, metrics, standing
+from host_agent import joining, metrics, status
 from host_agent.adapters import Transport
 from host_agent.arguments import (
     contiguous,
@@ -448,10 +448,10 @@ class Communicator:
             ring_reason=self._execution.member.ring_reason,
         )
 
-    def standing(self, job: str) -> dict[str, Any]:
-        """Where this worker stands, see `host_agent.standing`."""
+    def status(self, job: str) -> dict[str, Any]:
+        """This worker's status, as `host_agent.status` has it."""
         failure = self._execution.failure or self._execution.ended
-        return standing.standing(
+        return status.status(
             job=job,
             rank=self.rank,
             world_size=self.world_size,

@@ -123,9 +123,9 @@ class ControllerSession:
         if not joined:
             missing = ", ".join(map(str, session.missing_ranks))
             if not missing:
-                trouble = session.trouble or "it did not answer"
+                error = session.last_error or "it did not answer"
                 raise ControllerUnreachableError(
-                    f"no session with the controller at {self.controller} within {timeout_s:g} s: {trouble}. "
+                    f"no session with the controller at {self.controller} within {timeout_s:g} s: {error}. "
                     "Is it running (a process that is stopped takes connections, and says nothing), and does "
                     "this host reach the management network?"
                 )
@@ -204,10 +204,10 @@ class ControllerSession:
             session.say(Leave(collectives))
             self._act()
         if not self._wait(lambda: session.state is State.LEFT, timeout_s):
-            trouble = session.trouble
+            error = session.last_error
             raise ControllerUnreachableError(
                 f"not all workers had left their job within {timeout_s:g} s"
-                + (f": the controller at {self.controller} is out of reach ({trouble})" if trouble else "")
+                + (f": the controller at {self.controller} is out of reach ({error})" if error else "")
             )
 
     def close(self) -> None:
@@ -244,8 +244,8 @@ class ControllerSession:
         """What joining waits for."""
         if session.missing_ranks:
             return f"waits for ranks {', '.join(map(str, session.missing_ranks))} to join"
-        trouble = f" ({session.trouble})" if session.trouble else ""
-        return f"waits for the controller at {self.controller} to answer{trouble}"
+        error = f" ({session.last_error})" if session.last_error else ""
+        return f"waits for the controller at {self.controller} to answer{error}"
 
     def _error_of_refusal(self, why: str) -> CommunicatorError:
         if self._refusal.code() in _GONE:

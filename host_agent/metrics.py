@@ -110,7 +110,7 @@ class Counted(Protocol):
 
     def statistics(self) -> Statistics: ...
 
-    def standing(self, job: str) -> dict[str, Any]: ...
+    def status(self, job: str) -> dict[str, Any]: ...
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ class Exposed:
 
     def __init__(self, address: str, metrics: AgentMetrics) -> None:
         self._metrics = metrics
-        self._server = MetricsServer(address, metrics.collect, state=metrics.standing)
+        self._server = MetricsServer(address, metrics.collect, state=metrics.status)
         self.address = self._server.address
         self._whose: Path | None = None
 
@@ -215,12 +215,12 @@ class AgentMetrics:
         with self._lock:
             self._closed = True
 
-    def standing(self) -> dict[str, Any]:
-        """Where the worker stands. MetricsError after `close`."""
+    def status(self) -> dict[str, Any]:
+        """The worker's status. MetricsError after `close`."""
         with self._lock:
             if self._closed:
                 raise MetricsError("this worker is leaving its job")
-            return self._communicator.standing(self._job)
+            return self._communicator.status(self._job)
 
     def collect(self) -> Iterator[Metric]:
         """All families, as they are now. MetricsError after `close`."""

@@ -32,9 +32,9 @@ from host_agent.wire.aggregation import AggregationHeader, Kind, NotAnAggregatio
 
 T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
-_LOOK_S: Final = 0.5  # how often a wait between collectives looks whether it is still wanted
-_SOON_S: Final = 0.02  # how long a wait goes on before it looks where the connection stands,
-_LATER_S: Final = 1.0  # and how often it looks again
+_POLL_S: Final = 0.5  # how often a wait between collectives checks whether it is still wanted
+_SOON_S: Final = 0.02  # how long a wait goes on before it asks for the connection's progress,
+_LATER_S: Final = 1.0  # and how often it asks again
 _NOTICE_S: Final = 60.0  # without a time limit, how often a collective that does not move says so
 
 _MISMATCHES = (FailureCode.MISMATCH, FailureCode.WRONG_SHAPE)
@@ -202,7 +202,7 @@ class Runner:
         try:
             while self._last_op:
                 try:
-                    self.link.wait(self._last_op, timeout_s=_LOOK_S, until=EventType.COMPLETED)
+                    self.link.wait(self._last_op, timeout_s=_POLL_S, until=EventType.COMPLETED)
                     break
                 except TransportTimeoutError:
                     if not go_on():
@@ -222,9 +222,9 @@ class Runner:
         seen = None
         while True:
             # Most are done soon, and where the connection stands is worth knowing only of those that are not.
-            look_s = min(_SOON_S if seen is None else _LATER_S, patience)
+            poll_s = min(_SOON_S if seen is None else _LATER_S, patience)
             try:
-                self.link.wait(step.op_id, timeout_s=look_s, until=step.until)
+                self.link.wait(step.op_id, timeout_s=poll_s, until=step.until)
                 return 0
             except TransportTimeoutError:
                 if seen is None:

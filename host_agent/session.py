@@ -121,8 +121,8 @@ _OVER: Final = (State.REFUSED, State.LEFT, State.ENDED, State.CLOSED)
 class Session:
     """`join`: what the worker joined with, but for `join.worker`, which has the queue pairs that it has now.
 
-    `ready`: the newest, in the present mode. `missing_ranks`: who has not joined. `trouble`: why there is no
-    stream now. `is_first`: no stream has ended yet. `refused`, `ended`: why, in these states.
+    `ready`: the newest, in the present mode. `missing_ranks`: who has not joined. `last_error`: why there is
+    no stream now. `is_first`: no stream has ended yet. `refused`, `ended`: why, in these states.
 
     `counted` and `running` are what the next heartbeat says: so many messages have been numbered in a
     generation; the collective that this worker is in.
@@ -135,7 +135,7 @@ class Session:
         self.ended: Ended | None = None
         self.refused: str | None = None
         self.missing_ranks: tuple[int, ...] = ()
-        self.trouble = ""
+        self.last_error = ""
         self.counted = Heartbeat()
         self.running: int | None = None
         self._actions: list[Action] = []
@@ -235,7 +235,7 @@ class Session:
 
     def heard(self, said: FromController | None, now: int) -> None:
         """Anything; None is something of a later release."""
-        self._heard_at, self.trouble = now, ""
+        self._heard_at, self.last_error = now, ""
         match said:
             case Heartbeat(number=number):
                 self._lease.answered(number)
@@ -278,7 +278,7 @@ class Session:
         elif final:
             self._end(Ended(reason=f"the controller did not take this worker back: {why}"))
         else:
-            self.trouble, self.missing_ranks = why, ()
+            self.last_error, self.missing_ranks = why, ()
             self._open_later(now)
 
     # Time
@@ -330,7 +330,7 @@ class Session:
             self._said_away_at = now - SAY_EVERY_NS + SAY_AFTER_NS
         if self.ready is not None and now - self._said_away_at >= SAY_EVERY_NS:
             self._said_away_at = now
-            self._actions.append(Away(now - self._away_since, self.trouble))
+            self._actions.append(Away(now - self._away_since, self.last_error))
         self._open_at = now + self._retry_ns
         self._retry_ns = min(2 * self._retry_ns, LONGEST_RETRY_NS)
 

@@ -38,12 +38,12 @@ def from_proto(kind: type[T], proto: Any) -> T:
 
 def to_controller(said: FromWorker) -> pb.WorkerMessage:
     """As it is sent."""
-    return pb.WorkerMessage(**{_place(pb.WorkerMessage, said): to_proto(said)})
+    return pb.WorkerMessage(**{_field_name(pb.WorkerMessage, said): to_proto(said)})
 
 
 def to_worker(said: FromController) -> pb.ControllerMessage:
     """As it is sent."""
-    return pb.ControllerMessage(**{_place(pb.ControllerMessage, said): to_proto(said)})
+    return pb.ControllerMessage(**{_field_name(pb.ControllerMessage, said): to_proto(said)})
 
 
 def from_worker(proto: pb.WorkerMessage) -> FromWorker | None:
@@ -118,18 +118,18 @@ def _written(value: Any) -> Any:
 
 
 @functools.cache
-def _places(envelope: Any) -> dict[str, str]:
-    """Where in it the message of which name is."""
+def _field_names(envelope: Any) -> dict[str, str]:
+    """The envelope's field for each message, by the message's name."""
     return {field.message_type.name: field.name for field in envelope.DESCRIPTOR.fields}
 
 
-def _place(envelope: Any, said: Any) -> str:
-    return _places(envelope)[type(said).__name__]
+def _field_name(envelope: Any, said: Any) -> str:
+    return _field_names(envelope)[type(said).__name__]
 
 
 def _taken_out(envelope: Any) -> Any:
-    place = envelope.WhichOneof("message")
-    if place is None:
+    name = envelope.WhichOneof("message")
+    if name is None:
         return None
-    proto = getattr(envelope, place)
+    proto = getattr(envelope, name)
     return from_proto(getattr(messages, proto.DESCRIPTOR.name), proto)

@@ -451,7 +451,7 @@ class JobInfo(_message.Message):
     window: int
     message_packets: int
     path_mtu: int
-    places: _containers.RepeatedCompositeFieldContainer[JobPlace]
+    places: _containers.RepeatedCompositeFieldContainer[JobAllocation]
     ring: _containers.RepeatedScalarFieldContainer[int]
     waitlisted: Waitlisted
     renewals: int
@@ -460,9 +460,9 @@ class JobInfo(_message.Message):
     awaited: _containers.RepeatedScalarFieldContainer[int]
     selective: bool
     ended_s_ago: float
-    def __init__(self, spec: _Optional[_Union[JobSpec, _Mapping]] = ..., phase: _Optional[_Union[Phase, str]] = ..., explicit: _Optional[bool] = ..., workers: _Optional[_Iterable[_Union[WorkerInfo, _Mapping]]] = ..., ended: _Optional[_Union[Ended, _Mapping]] = ..., job_id: _Optional[int] = ..., generation: _Optional[int] = ..., mode: _Optional[_Union[Mode, str]] = ..., mode_reason: _Optional[str] = ..., window: _Optional[int] = ..., message_packets: _Optional[int] = ..., path_mtu: _Optional[int] = ..., places: _Optional[_Iterable[_Union[JobPlace, _Mapping]]] = ..., ring: _Optional[_Iterable[int]] = ..., waitlisted: _Optional[_Union[Waitlisted, _Mapping]] = ..., renewals: _Optional[int] = ..., renewal_reason: _Optional[str] = ..., renewing: _Optional[bool] = ..., awaited: _Optional[_Iterable[int]] = ..., selective: _Optional[bool] = ..., ended_s_ago: _Optional[float] = ...) -> None: ...
+    def __init__(self, spec: _Optional[_Union[JobSpec, _Mapping]] = ..., phase: _Optional[_Union[Phase, str]] = ..., explicit: _Optional[bool] = ..., workers: _Optional[_Iterable[_Union[WorkerInfo, _Mapping]]] = ..., ended: _Optional[_Union[Ended, _Mapping]] = ..., job_id: _Optional[int] = ..., generation: _Optional[int] = ..., mode: _Optional[_Union[Mode, str]] = ..., mode_reason: _Optional[str] = ..., window: _Optional[int] = ..., message_packets: _Optional[int] = ..., path_mtu: _Optional[int] = ..., places: _Optional[_Iterable[_Union[JobAllocation, _Mapping]]] = ..., ring: _Optional[_Iterable[int]] = ..., waitlisted: _Optional[_Union[Waitlisted, _Mapping]] = ..., renewals: _Optional[int] = ..., renewal_reason: _Optional[str] = ..., renewing: _Optional[bool] = ..., awaited: _Optional[_Iterable[int]] = ..., selective: _Optional[bool] = ..., ended_s_ago: _Optional[float] = ...) -> None: ...
 
-class JobPlace(_message.Message):
+class JobAllocation(_message.Message):
     __slots__ = ("switch", "role", "first_slot", "slots", "ranks")
     SWITCH_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]

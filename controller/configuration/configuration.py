@@ -1,6 +1,6 @@
 """The applied document: compared with what the switches hold, written to them, gone back to.
 
-    look at each switch: wanted_entries(document) against read_entries() ──► changes, drift or not
+    plan: inspect each switch: wanted_entries(document) against read_entries() ──► changes, drift or not
     apply: one WriteRequest a switch, each in turn ──► all taken? ──► in force, and a new revision
 
 A document is in force only when no switch has refused any of it: until then the controller keeps to the
@@ -31,7 +31,7 @@ from controller.switches.updates import SwitchError, Update
 
 logger = logging.getLogger(__name__)
 
-_PATIENCE_S = 2.0  # for what moves, or a switch that has just come and is being looked over
+_PATIENCE_S = 2.0  # for what moves, or a switch that has just come and is not ready yet
 
 
 @dataclass
@@ -107,8 +107,8 @@ class Configuration:
             desired = self._desired(document, revision)
             await self._quiet()
             self._check_ways(desired)
-            looks = [self._look(switch, desired) for switch in self._registry.switches.values()]
-            switches = await asyncio.gather(*looks)
+            inspections = [self._inspect(switch, desired) for switch in self._registry.switches.values()]
+            switches = await asyncio.gather(*inspections)
             return Report(revision.number, tuple(switches), self._settings(desired))
 
     async def apply(self, document: str) -> Report:
@@ -153,14 +153,14 @@ class Configuration:
                 f"revision {revision.number} does not fit this fabric any more: {error}"
             ) from error
 
-    async def _look(self, switch: ManagedSwitch, desired: Desired) -> SwitchReport:
+    async def _inspect(self, switch: ManagedSwitch, desired: Desired) -> SwitchReport:
         """A switch against a document, while no job of ours is written to it."""
         await _come(switch)
         async with switch.lock:
-            return await self._look_locked(switch, desired)
+            return await self._inspect_locked(switch, desired)
 
-    async def _look_locked(self, switch: ManagedSwitch, desired: Desired) -> SwitchReport:
-        """One that another controller has can be looked at, too."""
+    async def _inspect_locked(self, switch: ManagedSwitch, desired: Desired) -> SwitchReport:
+        """Works also where another controller is the primary."""
         control = switch.switch
         try:
             replaced = not await control.runs_our_program()
@@ -202,7 +202,7 @@ class Configuration:
         stopped = False
         async with self._registry.manager.writing():
             for switch in self._registry.switches.values():
-                report = await self._look_locked(switch, desired)
+                report = await self._inspect_locked(switch, desired)
                 if report.connected and not stopped:
                     await self._write(switch, report)
                     stopped = bool(report.error)
@@ -220,15 +220,15 @@ class Configuration:
 
     async def _load_programs(self, desired: Desired) -> dict[str, SwitchReport]:
         """Our program into the switches that run another one; what was found there before."""
-        looks = await asyncio.gather(
-            *(self._look(switch, desired) for switch in self._registry.switches.values())
+        reports = await asyncio.gather(
+            *(self._inspect(switch, desired) for switch in self._registry.switches.values())
         )
-        pushed = {look.name: look for look in looks if look.connected and look.replaced}
-        for name, look in pushed.items():
+        pushed = {report.name: report for report in reports if report.connected and report.replaced}
+        for name, report in pushed.items():
             try:
                 await self._registry.manager.push(name, force=True)
             except ControllerError as error:
-                look.error = str(error)
+                report.error = str(error)
         return pushed
 
     async def _write(self, switch: ManagedSwitch, report: SwitchReport) -> None:
@@ -278,7 +278,7 @@ class Configuration:
 
 
 async def _come(switch: ManagedSwitch) -> None:
-    """A switch that has just come is given a moment, until it has been looked over."""
+    """Give a switch that has just come a moment to become ready."""
     if switch.switch.connected:
         await switch.wait_ready(_PATIENCE_S)
 

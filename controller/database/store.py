@@ -28,8 +28,8 @@ from controller.database.revisions import SCHEMA as _REVISIONS
 from controller.entries import Entry, from_json, to_json
 from controller.jobs.effects import Superseded
 from controller.jobs.specs import Member, Phase, Plan
+from controller.slots.allocation import Allocation
 from controller.slots.allocator import Region
-from controller.slots.place import Place
 
 _VERSION = 3
 _OLDER = (1, 2)  # differ in the parameters of flow entries; one switch a job
@@ -93,10 +93,10 @@ class StoreError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class StoredJob:
-    """A job that has a plan. `places`: on each switch that holds something of it; none by ring.
+    """A job that has a plan. `allocations`: one for each switch that holds something of it; none by ring.
 
-    `deleted`: only its places and its queue pairs' numbers are of interest. `dropped` says, by token, why the
-    job goes on without some of `workers`: it was not under its next generation yet.
+    `deleted`: only its allocations and its queue pairs' numbers still matter. `dropped` says, by token, why
+    the job goes on without some of `workers`; it had not reached its next generation yet.
     """
 
     spec: JobSpec
@@ -105,7 +105,7 @@ class StoredJob:
     workers: tuple[tuple[Member, bytes], ...]
     phase: Phase
     outcome: Outcome = None
-    places: tuple[Place, ...] = ()
+    allocations: tuple[Allocation, ...] = ()
     deleted: bool = False
     dropped: dict[bytes, str] = field(default_factory=dict)
 
@@ -139,7 +139,7 @@ class Store(contextlib.AbstractContextManager["Store"]):
         """Close the file; idempotent."""
         self._db.close()
 
-    def trouble(self, error: Exception) -> str:
+    def explain(self, error: Exception) -> str:
         """What went wrong; of the database, where it is and what to do, too."""
         if not isinstance(error, sqlite3.Error):
             return str(error)
@@ -237,7 +237,7 @@ class Store(contextlib.AbstractContextManager["Store"]):
     # Jobs that have a plan.
 
     def save_job(self, job: StoredJob) -> None:
-        """Remember a job and its places, in one transaction: before switches are written."""
+        """Remember a job and its allocations, in one transaction: before switches are written."""
         with self._db:
             self._save_job(job)
 
@@ -256,8 +256,8 @@ class Store(contextlib.AbstractContextManager["Store"]):
                 "INSERT INTO given VALUES (?, ?) ON CONFLICT (first) DO UPDATE SET last = max(last, ?)",
                 (self._since, generation, generation),
             )
-        for place in job.places:
-            self._insert_place(generation, place)
+        for allocation in job.allocations:
+            self._insert_allocation(generation, allocation)
         if job.phase is Phase.ENDED:
             self._db.execute(f"{_ENDS} generation = ?", (generation,))
 
@@ -279,26 +279,26 @@ class Store(contextlib.AbstractContextManager["Store"]):
             self._db.execute(f"UPDATE jobs SET phase = ?, outcome = ? WHERE {older}", over)
             self._forget_old()
 
-    def save_places(self, places: Iterable[tuple[int, Place]]) -> None:
-        """Jobs, by generation, have more places, or other entries there."""
+    def save_allocations(self, allocations: Iterable[tuple[int, Allocation]]) -> None:
+        """Jobs, by generation, have more allocations, or other entries there."""
         with self._db:
-            for generation, place in places:
-                self._delete_place(generation, place.switch)
-                self._insert_place(generation, place)
+            for generation, allocation in allocations:
+                self._delete_allocation(generation, allocation.switch)
+                self._insert_allocation(generation, allocation)
 
-    def _insert_place(self, generation: int, place: Place) -> None:
-        where = (generation, place.switch)
-        self._insert("regions", (*where, place.role, *astuple(place.region)))
-        entries = [_text(to_json(entry)) for entry in place.entries]
+    def _insert_allocation(self, generation: int, allocation: Allocation) -> None:
+        where = (generation, allocation.switch)
+        self._insert("regions", (*where, allocation.role, *astuple(allocation.region)))
+        entries = [_text(to_json(entry)) for entry in allocation.entries]
         self._insert("entries", *((*where, position, text) for position, text in enumerate(entries)))
 
-    def _delete_place(self, generation: int, switch: str) -> None:
+    def _delete_allocation(self, generation: int, switch: str) -> None:
         self._db.execute("DELETE FROM regions WHERE generation = ? AND switch = ?", (generation, switch))
 
     def save_phase(
         self, generation: int, phase: Phase, outcome: Outcome = None, *, deleted: bool = False
     ) -> None:
-        """A job went on. `deleted`: it has ended, and only its places and numbers are of interest."""
+        """A job went on. `deleted`: it has ended, and only its allocations and numbers are of interest."""
         with self._db:
             self._db.execute(
                 "UPDATE jobs SET phase = ?, outcome = ? WHERE generation = ?",
@@ -322,7 +322,7 @@ class Store(contextlib.AbstractContextManager["Store"]):
         """These switches hold nothing of the job any more. Old ended jobs are forgotten on the way."""
         with self._db:
             for switch in switches:
-                self._delete_place(generation, switch)
+                self._delete_allocation(generation, switch)
             self._forget_old()
 
     def _forget_old(self) -> None:
@@ -368,7 +368,7 @@ class Store(contextlib.AbstractContextManager["Store"]):
                 dropped={bytes.fromhex(token): why[0] for _, token, *why in workers if why},
                 phase=Phase(phase),
                 outcome=_outcome(outcome),
-                places=self._places(generation),
+                allocations=self._allocations(generation),
                 deleted=_DELETED in (outcome or ()),
             )
             for generation, explicit, phase, *texts in rows
@@ -380,7 +380,7 @@ class Store(contextlib.AbstractContextManager["Store"]):
         rows = self._db.execute("SELECT generation FROM jobs WHERE outcome IS NULL ORDER BY generation")
         return [generation for (generation,) in rows]
 
-    def _places(self, generation: int) -> tuple[Place, ...]:
+    def _allocations(self, generation: int) -> tuple[Allocation, ...]:
         rows = self._db.execute(
             "SELECT switch, role, number, base, slots FROM regions WHERE generation = ? ORDER BY switch",
             (generation,),
@@ -391,7 +391,7 @@ class Store(contextlib.AbstractContextManager["Store"]):
         ):
             entries[switch].append(from_json(json.loads(text)))
         return tuple(
-            Place(switch=switch, role=role, region=Region(*numbers), entries=tuple(entries[switch]))
+            Allocation(switch=switch, role=role, region=Region(*numbers), entries=tuple(entries[switch]))
             for switch, role, *numbers in rows
         )
 

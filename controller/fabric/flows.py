@@ -38,7 +38,7 @@ class Ring:
 
     Where the ring goes on in other racks, `before` is whom the first receives from, `after` whom the last
     sends to, and `uplinks` are the ports towards the spines. Bits, shifts and indexes on the switch count by
-    the place among these members, from 0.
+    the position among these members, from 0.
     """
 
     members: Sequence[Member]
@@ -50,13 +50,13 @@ class Ring:
 
     @property
     def exit(self) -> int:
-        """The place of the member whose flow leaves the rack (in a single rack: goes to the first)."""
+        """The position of the member whose flow leaves the rack (in a single rack: goes to the first)."""
         return len(self.members) - 1
 
-    def successor(self, place: int) -> Member:
-        """The member that the one at a place sends to."""
-        if place < self.exit:
-            return self.members[place + 1]
+    def successor(self, position: int) -> Member:
+        """The member that the one at a position sends to."""
+        if position < self.exit:
+            return self.members[position + 1]
         return self.after or self.members[0]
 
     def is_here(self, member: Member) -> bool:
@@ -71,37 +71,39 @@ def leaf_entries(ring: Ring, plan: Plan, region: Region, *, check_icrc: bool, rn
     bits.
     """
     count, first, before = len(ring.members), ring.members[0], ring.before
-    flows = [(place, member, ring.successor(place)) for place, member in enumerate(ring.members)]
+    flows = [(position, member, ring.successor(position)) for position, member in enumerate(ring.members)]
     entries: list[Entry] = [_group(ring, region)]
     entries += [
-        _emit(ring, place, member, receiver, region)
-        for place, member, receiver in flows
+        _emit(ring, position, member, receiver, region)
+        for position, member, receiver in flows
         if ring.is_here(receiver)
     ]
     if before is not None:
         entries.append(_emit(ring, ring.exit, before, first, region))
         entries += [
-            tree.from_spine(port, plan, region, count=count, place=ring.exit) for port in ring.uplinks
+            tree.from_spine(port, plan, region, count=count, position=ring.exit) for port in ring.uplinks
         ]
-    for place, member, receiver in flows:
+    for position, member, receiver in flows:
         entries.append(
             membership.data_flow(
                 *(ring.ports[member.rank], member, receiver, plan, region),
                 count=count,
-                place=place,
+                position=position,
                 check_icrc=check_icrc,
                 rnr_timer=rnr_timer,
-                exit_place=None if before is None else ring.exit,
+                exit_position=None if before is None else ring.exit,
             )
         )
         # A successor in another rack may be heard by any uplink.
         ports = [ring.ports[receiver.rank]] if ring.is_here(receiver) else ring.uplinks
-        entries += [membership.ack_flow(port, member, receiver, plan, region.flow(place)) for port in ports]
+        entries += [
+            membership.ack_flow(port, member, receiver, plan, region.flow(position)) for port in ports
+        ]
     if before is not None:  # the flow that enters the rack, and its ACKs, which leave
         entries += [membership.pass_on(port, before, first) for port in ring.uplinks]
         entries.append(membership.pass_on(ring.ports[first.rank], before, first, acks=True))
-    for place, member, receiver in flows:
-        entries += membership.guards(region.flow(place), member, receiver)
+    for position, member, receiver in flows:
+        entries += membership.guards(region.flow(position), member, receiver)
     if before is not None:
         entries += membership.guards(region.flow(ring.exit), before, first)
     return entries
@@ -123,17 +125,17 @@ def of_jobs(key: Key) -> bool:
 
 
 def _group(ring: Ring, region: Region) -> Group:
-    """One for each flow whose receiver is here; the one that enters has the place of the one that leaves."""
+    """One replica for each flow whose receiver is here; the entering flow has the leaving one's position."""
     replicas = [
-        (ring.ports[ring.successor(place).rank], place + 1)
-        for place in range(len(ring.members))
-        if ring.is_here(ring.successor(place))
+        (ring.ports[ring.successor(position).rank], position + 1)
+        for position in range(len(ring.members))
+        if ring.is_here(ring.successor(position))
     ]
     if ring.before is not None:
         replicas.append((ring.ports[ring.members[0].rank], ring.exit + 1))
     return Group(region.group, tuple(sorted(replicas)))
 
 
-def _emit(ring: Ring, place: int, sender: Member, receiver: Member, region: Region) -> Entry:
+def _emit(ring: Ring, position: int, sender: Member, receiver: Member, region: Region) -> Entry:
     port = ring.ports[receiver.rank]
-    return emit.to_flow(region.group, place, sender, receiver, device_id=ring.device_id, port=port)
+    return emit.to_flow(region.group, position, sender, receiver, device_id=ring.device_id, port=port)

@@ -125,7 +125,7 @@ def spine_entries(tree: Tree, spine: str, plan: Plan, region: Region) -> list[En
     entries: list[Entry] = [Group(region.group, tuple(sorted((port, k + 1) for k, port in enumerate(ports))))]
     entries += [emit.to_leaf(region.group, k, (k - 1) % count) for k in range(count)]
     entries += [
-        tree_tables.from_leaf(port, plan, region, count=count, place=k) for k, port in enumerate(ports)
+        tree_tables.from_leaf(port, plan, region, count=count, position=k) for k, port in enumerate(ports)
     ]
     return entries
 

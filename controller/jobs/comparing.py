@@ -41,7 +41,7 @@ class Comparison:
         """A worker will not say anything more."""
         self.answers.setdefault(rank, f" has not said what it has called: {why}")
 
-    def look(self, workers: Mapping[int, WorkerState]) -> None:
+    def update(self, workers: Mapping[int, WorkerState]) -> None:
         """Who has left after its first so many collectives, or is lost, calls nothing more."""
         for rank, worker in workers.items():
             if worker.lost:

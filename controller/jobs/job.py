@@ -491,16 +491,16 @@ class Job:
             and rank in renewal.waiting
         )
 
-    def _renewing(self, rank: int, standing: Renewing) -> None:
+    def _renewing(self, rank: int, answer: Renewing) -> None:
         """A worker sends nothing any more in the old generation, and says where it stands."""
-        if self.renewal is not None and standing.renewal <= self.renewal.number:
-            asked = self._state is State.ASKING and standing.renewal == self.renewal.number
-            if asked and self.renewal.stands(rank, standing):
-                self._all_stand()
-        elif self.is_set_up and self.plan is not None and standing.renewal >= self.plan.generation:
+        if self.renewal is not None and answer.renewal <= self.renewal.number:
+            asked = self._state is State.ASKING and answer.renewal == self.renewal.number
+            if asked and self.renewal.answered(rank, answer):
+                self._all_answered()
+        elif self.is_set_up and self.plan is not None and answer.renewal >= self.plan.generation:
             self._interrupted(Cause.INTERRUPTED, RESTARTED)
 
-    def _all_stand(self) -> None:
+    def _all_answered(self) -> None:
         renewal = self.renewal
         assert renewal is not None
         if (apart := renewal.apart) is None:
@@ -592,7 +592,7 @@ class Job:
         """End the job where it is known who has called what, or nobody is waited for any more."""
         comparison = self.comparison
         assert comparison is not None
-        comparison.look(self.workers)
+        comparison.update(self.workers)
         if comparison.is_complete or comparison.is_late(now, self.timing.lost_timeout_s):
             self._finish(Ended(reason=comparison.outcome, cause=EndCause.MISMATCH))
 

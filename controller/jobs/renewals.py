@@ -55,9 +55,9 @@ class Renewal:
         """Who is waited for, in order."""
         return tuple(sorted(self.waiting))
 
-    def stands(self, rank: int, standing: Renewing) -> bool:
-        """A worker has said where it stands; whether that was the last one."""
-        self.answers[rank] = standing
+    def answered(self, rank: int, answer: Renewing) -> bool:
+        """A worker has answered Renew; whether it was the last one."""
+        self.answers[rank] = answer
         self.waiting.discard(rank)
         return not self.waiting
 
@@ -79,7 +79,7 @@ class Renewal:
     @property
     def collective(self) -> int:
         """The one to go on with: the first that some worker has not finished."""
-        return rearmost([standing.collective for standing in self.answers.values()])
+        return rearmost([answer.collective for answer in self.answers.values()])
 
     @property
     def holders(self) -> tuple[int, ...]:
@@ -92,8 +92,8 @@ class Renewal:
         """Two ranks that are further apart than workers can be, the rear one first; None if all is well."""
         first = self.collective
         rear = min(rank for rank, s in self.answers.items() if s.collective == first)
-        for rank, standing in sorted(self.answers.items()):
-            if (standing.collective - first) % SERIALS > 1:
+        for rank, answer in sorted(self.answers.items()):
+            if (answer.collective - first) % SERIALS > 1:
                 return rear, rank
         return None
 

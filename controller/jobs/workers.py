@@ -132,8 +132,8 @@ class Workers(dict[int, WorkerState]):
     ) -> Ready:
         """What a worker is told to begin with in the generation of the plan."""
         ring = plan.ring or tuple(sorted(self))
-        place = ring.index(rank)
-        successor, predecessor = self[ring[(place + 1) % len(ring)]], self[ring[place - 1]]
+        position = ring.index(rank)
+        successor, predecessor = self[ring[(position + 1) % len(ring)]], self[ring[position - 1]]
         return Ready(
             job_id=plan.job_id,
             generation=plan.generation,

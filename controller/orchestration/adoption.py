@@ -113,7 +113,7 @@ class Adoption:
         self._config = manager.config
         self._store = manager.store
         self._switches = manager.switches
-        self._places_of_jobs = manager.places
+        self._allocations = manager.allocations
         self._rerouting = manager.rerouting
         self._engine = manager.engine
         self._book = book
@@ -190,9 +190,9 @@ class Adoption:
         modes = {account.plan.mode for account in waiting.accounts.values()}
         spec, plan = replace(first.spec, tenant=tenant), replace(first.plan, mode=min(modes))
         now = self._engine.clock()
-        places, lost = self._places(members, plan, late=late)
+        orphans, lost = self._orphans_of(members, plan, late=late)
         lost = lost or next((why for member in members if (why := self._book.who_has_qps(member, now))), "")
-        if not lost and (len(modes) > 1 or (places and plan.mode is Mode.RING)):
+        if not lost and (len(modes) > 1 or (orphans and plan.mode is Mode.RING)):
             lost = "the controller lost its database while the job was moved"
         workers = [(member, waiting.accounts[member.rank].token) for member in members]
         job = Job.recovered(
@@ -202,25 +202,25 @@ class Adoption:
             now=now,
         )
         self.count_behind(spec.name, plan.generation)
-        self._store.save_job(stored(job, plan, [orphan.place for orphan in places], Phase.RUNNING))
-        record = Record(job, places={orphan.place.switch: orphan.place for orphan in places})
-        self._places_of_jobs.adopted(record, places)
+        self._store.save_job(stored(job, plan, [orphan.allocation for orphan in orphans], Phase.RUNNING))
+        record = Record(job, allocations={orphan.allocation.switch: orphan.allocation for orphan in orphans})
+        self._allocations.adopted(record, orphans)
         self._book.by_name[spec.name] = self._book.by_generation[plan.generation] = record
-        self._rerouting.placed(record)
+        self._rerouting.allocated(record)
         qps = frozenset((int(m.ip), qpn) for m in members for qpn in (m.qpn_in, m.qpn_out))
-        self._engine.spawn(self._places_of_jobs.take_qps_back(plan.generation, qps))
+        self._engine.spawn(self._allocations.take_qps_back(plan.generation, qps))
         logger.warning("job %s: taken over from its workers, generation %d", spec.name, plan.generation)
         if lost:
             self._renewer.begin(record, Cause.SWITCH_RESTARTED, lost)
 
-    def _places(self, members: list[Member], plan: Plan, *, late: bool) -> tuple[list[Orphan], str]:
+    def _orphans_of(self, members: list[Member], plan: Plan, *, late: bool) -> tuple[list[Orphan], str]:
         """What switches hold of it, and why its sums there are lost (empty: they are not).
 
         `late`: it waits for no spine any more, which has no guards, and no sums that leaves lack. What that
         one may hold is of a generation that is over then.
         """
         in_network = plan.mode is Mode.IN_NETWORK
-        tree, lost, places = Tree.of(self._config, members), "", []
+        tree, lost, orphans = Tree.of(self._config, members), "", []
         theirs = {(int(m.ip), qpn) for m in members for qpn in (m.qpn_in, m.qpn_out)}
         for name, switch in self._switches.items():
             spine = tree.two_level and name in tree.graph.spines
@@ -229,21 +229,21 @@ class Adoption:
                 if not (spine and late):
                     raise UnreachableError(why)
                 lost = why
-            orphan = self._places_of_jobs.orphan(name, plan.generation)
+            orphan = self._allocations.orphan(name, plan.generation)
             if orphan is not None:
                 if not orphan.qps <= theirs:
                     raise ConflictError(
                         f"switch {name} has other workers' entries of generation {plan.generation} than "
                         "those who tell of it"
                     )
-                places.append(orphan)
+                orphans.append(orphan)
             if (
                 in_network
                 and name in tree.leaves
                 and (orphan is None or orphan.lost or not _is_of(orphan, tree, name))
             ):
                 lost = f"switch {name} was restarted, and has forgotten the job's sums"
-        return places, lost
+        return orphans, lost
 
 
 def _told(account: Account) -> _Told:

@@ -112,19 +112,19 @@ class Demands:
         return self._manager.why_away(record.job.members, usable=True)
 
     def counted(self) -> list[Demand]:
-        """What counts for tenants: what has a place, is getting one, or is on its way in."""
+        """What counts for tenants: what has an allocation, is getting one, or is on its way in."""
         counted = []
-        for record in {*self._book, *self._manager.places.holding}:
+        for record in {*self._book, *self._manager.allocations.holding}:
             job = record.job
-            if job.live and record.places:
-                slots = max(place.region.slots for place in record.places.values())
+            if job.live and record.allocations:
+                slots = max(allocation.region.slots for allocation in record.allocations.values())
                 counted.append(
                     Demand(
                         key=record.generation or 0,
                         name=job.spec.name,
                         tenant=_tenant(job),
                         slots=slots,
-                        switches=tuple(record.places),
+                        switches=tuple(record.allocations),
                         since=0.0,
                     )
                 )
@@ -140,7 +140,7 @@ class Demands:
             {name: manager.config.role(name) for name in manager.switches} if manager.config.links else {},
         )
         for record in self._book:
-            if moves_in(record.job) and not record.places:
+            if moves_in(record.job) and not record.allocations:
                 demand = self.of(record.job, record.job.plan, 0.0)
                 if not rooms.lacking(demand):
                     rooms.take(demand)

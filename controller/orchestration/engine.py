@@ -30,7 +30,7 @@ class Engine:
         self.on_act: list[Callable[[], None]] = []
         self.stopping = False
         self._interval_s = interval_s
-        self._looked_at: float | None = None
+        self._awake_at: float | None = None
         self._queue: deque[tuple[Record, Effect]] = deque()
         self._at_it = False
         self._tasks: set[asyncio.Task[None]] = set()
@@ -69,8 +69,8 @@ class Engine:
     def awake(self) -> float:
         """The time. Where this process itself stood still until now, that is held against nobody."""
         now = self.clock()
-        late = 0.0 if self._looked_at is None else now - self._looked_at - self._interval_s
-        self._looked_at = now
+        late = 0.0 if self._awake_at is None else now - self._awake_at - self._interval_s
+        self._awake_at = now
         if late > 0:
             for tell in self.stood_still:
                 tell(late, now)
@@ -78,8 +78,8 @@ class Engine:
 
     def begin_anew(self) -> float:
         """The time; what was before does not count."""
-        self._looked_at = self.clock()
-        return self._looked_at
+        self._awake_at = self.clock()
+        return self._awake_at
 
     # Tasks.
 

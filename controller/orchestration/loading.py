@@ -32,7 +32,7 @@ def load(manager: SwitchManager, book: Book, renewer: Renewer, timing: Timing) -
         _load(known, manager, book, renewer.guarding_s, timing, now)
     # Who is in a generation has answered that it left those before; the oldest are first.
     book.retired.all_stopped({t: known.plan.generation for known in jobs for _, t in known.workers}, now)
-    for before in manager.places.holding:
+    for before in manager.allocations.holding:
         after = book.by_name.get(before.job.spec.name)
         if isinstance(before.job.outcome, Superseded) and after is not None:
             after.before.append(before)
@@ -43,7 +43,7 @@ def load(manager: SwitchManager, book: Book, renewer: Renewer, timing: Timing) -
     for record in list(book.by_name.values()):
         job = record.job
         runs = job.phase is Phase.RUNNING and job.renewal is None
-        if runs and job.plan is not None and job.plan.mode is Mode.IN_NETWORK and not record.places:
+        if runs and job.plan is not None and job.plan.mode is Mode.IN_NETWORK and not record.allocations:
             renewer.begin(record, Cause.INTERRUPTED, RESTARTED)
 
 
@@ -67,25 +67,25 @@ def _load(
     of_now = known.outcome is None or known.explicit == (name in book.specs)
     if of_now and not known.deleted and not isinstance(known.outcome, Superseded):
         book.by_name[name] = record
-    places = known.places
+    allocations = known.allocations
     if known.outcome is None and known.plan.mode is Mode.RING:
         # It was being moved. Its workers are told to go on by ring, and `settle` takes off what is there.
-        for place in places:
-            manager.store.release(generation, place.switch)
-        places = ()
-    for place in places:
-        if place.switch not in manager.switches:
-            logger.warning("job %s was on switch %s, which is gone", name, place.switch)
-            manager.store.release(generation, place.switch)
-            if place.role == "leaf":
-                reason = f"switch {place.switch} is no longer in the controller's configuration"
+        for allocation in allocations:
+            manager.store.release(generation, allocation.switch)
+        allocations = ()
+    for allocation in allocations:
+        if allocation.switch not in manager.switches:
+            logger.warning("job %s was on switch %s, which is gone", name, allocation.switch)
+            manager.store.release(generation, allocation.switch)
+            if allocation.role == "leaf":
+                reason = f"switch {allocation.switch} is no longer in the controller's configuration"
                 job.end(reason, EndCause.NOT_CONFIGURED)
     for member in job.members:
         if member.ip not in manager.config.by_ip:
             reason = f"the host of {member} is no longer in the controller's configuration"
             job.end(reason, EndCause.NOT_CONFIGURED)
     try:
-        manager.places.take_over(record, [p for p in places if p.switch in manager.switches])
+        manager.allocations.take_over(record, [p for p in allocations if p.switch in manager.switches])
     except ValueError as error:
         raise StoreError(f"{manager.store.path}: generation {generation}: {error}") from error
     if known.outcome is not None:

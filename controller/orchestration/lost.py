@@ -11,7 +11,7 @@ from controller.config import Config
 from controller.fabric.trees import Tree
 from controller.jobs.serials import rearmost
 from controller.orchestration.record import Record
-from controller.slots.place import Place
+from controller.slots.allocation import Allocation
 from controller.switches.managed_switch import ManagedSwitch
 from controller.switches.queries import RESULT, SlotContent
 
@@ -45,11 +45,11 @@ async def what_it_lacks(
     await asyncio.wait({asking}, timeout=_ASKING_S)  # what is late ends by itself
     if asking.done() and not isinstance(asking.exception(), ControllerError):
         asking.result()
-    place = [ranks[0] for ranks in tree.ranks_by_bit(leaf)].index(rank)
+    position = [ranks[0] for ranks in tree.ranks_by_bit(leaf)].index(rank)
     everybody = (1 << len(tree.ranks_by_bit(leaf))) - 1
     rack_bit = 1 << tree.leaves.index(leaf)
     message = first_missing(
-        job.plan.generation, found.at_leaf, 1 << place, everybody, found.at_spines, rack_bit
+        job.plan.generation, found.at_leaf, 1 << position, everybody, found.at_spines, rack_bit
     )
     if message is not None:
         return message, f"the first message it did not contribute to is {message}"
@@ -68,22 +68,24 @@ async def _read(
     switches: Mapping[str, ManagedSwitch], record: Record, leaf: str, message_packets: int, found: Found
 ) -> None:
     """The slots of a leaf and of the spines that can be asked: first those of messages' first packets."""
-    places = [record.places[leaf]] if leaf in record.places else []
-    places += [
-        place
-        for place in record.leaves_first
-        if place.role == "spine" and switches[place.switch].switch.connected
+    allocations = [record.allocations[leaf]] if leaf in record.allocations else []
+    allocations += [
+        allocation
+        for allocation in record.leaves_first
+        if allocation.role == "spine" and switches[allocation.switch].switch.connected
     ]
     for step in (message_packets, 1):
-        for place in places:
-            slots = await _slots(switches, place, step)
-            (found.at_leaf if place.role == "leaf" else found.at_spines).extend(slots)
+        for allocation in allocations:
+            slots = await _slots(switches, allocation, step)
+            (found.at_leaf if allocation.role == "leaf" else found.at_spines).extend(slots)
     found.whole = True
 
 
-async def _slots(switches: Mapping[str, ManagedSwitch], place: Place, step: int) -> list[SlotContent]:
-    region = place.region
-    slots = await switches[place.switch].switch.slots(region.base, region.slots, step=step)
+async def _slots(
+    switches: Mapping[str, ManagedSwitch], allocation: Allocation, step: int
+) -> list[SlotContent]:
+    region = allocation.region
+    slots = await switches[allocation.switch].switch.slots(region.base, region.slots, step=step)
     return [replace(slot, index=slot.index - region.base) for slot in slots]
 
 

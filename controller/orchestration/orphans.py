@@ -17,8 +17,8 @@ from controller.fabric.tables.emit import EMIT
 from controller.fabric.tables.membership import FLOW, MEMBER_QP
 from controller.fabric.tables.tree import TREE_JOB
 from controller.fabric.tables.up import UPLINK
+from controller.slots.allocation import Allocation
 from controller.slots.allocator import Region
-from controller.slots.place import Place
 from controller.switches.managed_switch import collide
 from p4src import MAX_RANKS
 
@@ -30,37 +30,41 @@ class Orphan:
     `lost`: the switch has been restarted since, and has forgotten its sums: nothing but guards can come back.
     """
 
-    place: Place
+    allocation: Allocation
     generation: int | None
     lost: bool = False
 
     @property
     def qps(self) -> frozenset[tuple[int, int]]:
         """Its workers' QPs as far as they are guarded here: address and number."""
-        return frozenset(_qp(entry) for entry in self.place.entries if _table(entry) == MEMBER_QP)
+        return frozenset(_qp(entry) for entry in self.allocation.entries if _table(entry) == MEMBER_QP)
 
     def is_for(self, qps: frozenset[tuple[int, int]]) -> bool:
         """Whether packets to any of these QPs meet it; guards are the first of its entries to go."""
-        return any(_table(entry) in (FLOW, MEMBER_QP) and _qp(entry) in qps for entry in self.place.entries)
+        return any(
+            _table(entry) in (FLOW, MEMBER_QP) and _qp(entry) in qps for entry in self.allocation.entries
+        )
 
     def give_up(self, qps: frozenset[tuple[int, int]]) -> list[Entry]:
         """Keep nothing but guards, and none of these QPs, which others have now; what is to be removed."""
         self.lost = True
         staying = [
-            entry for entry in self.place.entries if _table(entry) == MEMBER_QP and _qp(entry) not in qps
+            entry for entry in self.allocation.entries if _table(entry) == MEMBER_QP and _qp(entry) not in qps
         ]
-        going = [entry for entry in self.place.entries if entry not in staying]
-        region = Region(self.place.region.number, 0, 0)
-        self.place = replace(self.place, entries=tuple(staying), region=region)
+        going = [entry for entry in self.allocation.entries if entry not in staying]
+        region = Region(self.allocation.region.number, 0, 0)
+        self.allocation = replace(self.allocation, entries=tuple(staying), region=region)
         return going
 
-    def collides(self, place: Place) -> bool:
-        """Whether it cannot be on the switch together with a job in that place."""
-        return self.place.region.collides(place.region) or collide(self.place, place.entries)
+    def collides(self, allocation: Allocation) -> bool:
+        """Whether it cannot be on the switch together with a job in that allocation."""
+        return self.allocation.region.collides(allocation.region) or collide(
+            self.allocation, allocation.entries
+        )
 
     def is_whole(self, found: Iterable[Entry]) -> bool:
         """Whether all of it is on the switch, but for the choice of spines, which changes while it runs."""
-        fixed = {entry for entry in self.place.entries if _table(entry) != UPLINK}
+        fixed = {entry for entry in self.allocation.entries if _table(entry) != UPLINK}
         return fixed <= set(found)
 
 
@@ -68,18 +72,18 @@ def orphans(
     switch: str,
     role: str,
     found: Iterable[Entry],
-    known: Iterable[Place],
+    known: Iterable[Allocation],
     is_ours: Callable[[int], bool],
 ) -> list[Orphan]:
-    """The jobs on a switch that are neither in a `known` place there nor of a generation that is ours.
+    """The jobs on a switch that are neither in a `known` allocation there nor of a generation that is ours.
 
-    A number of the switch may be that of a known place as well: then one of the two is from before the
+    A number of the switch may be that of a known allocation as well: then one of the two is from before the
     other, and the entries that the switch has are of the generation that its flows tell.
     """
-    places = list(known)
-    entries_known = {entry for place in places for entry in place.entries}
+    allocations = list(known)
+    entries_known = {entry for allocation in allocations for entry in allocation.entries}
     keys_known = {key_of(entry) for entry in entries_known}
-    generations = {generation_in(place.entries) for place in places}
+    generations = {generation_in(allocation.entries) for allocation in allocations}
     entries = sorted((entry for entry in found if of_jobs(key_of(entry))), key=str)
     guarded = {_qp(entry): _number(entry, {}) for entry in entries if _table(entry) == MEMBER_QP}
     by_number: dict[int, list[Entry]] = {}
@@ -96,12 +100,14 @@ def orphans(
             continue
         else:
             qps = {_qp(entry) for entry in of_number if _table(entry) == FLOW}
-            theirs = [  # without the guards that were written here for a known job before this was looked at
+            theirs = [  # without the guards that were written here for a known job before this was read
                 e for e in of_number if _table(e) != MEMBER_QP or _qp(e) in qps or e not in entries_known
             ]
         if theirs:
-            place = Place(switch=switch, region=_region(number, theirs), entries=tuple(theirs), role=role)
-            unknown.append(Orphan(place, generation))
+            allocation = Allocation(
+                switch=switch, region=_region(number, theirs), entries=tuple(theirs), role=role
+            )
+            unknown.append(Orphan(allocation, generation))
     return unknown
 
 

@@ -10,7 +10,7 @@ from controller.api.messages import Ended, FromController, Left
 from controller.database.store import StoredJob
 from controller.jobs.job import Job
 from controller.jobs.specs import Phase, Plan
-from controller.slots.place import Place
+from controller.slots.allocation import Allocation
 
 
 class Mailbox:
@@ -37,30 +37,30 @@ class Queueing:
 
 
 @dataclass
-class Trouble:
-    """What keeps a renewal, or the database, from having the job's generation written.
+class Retries:
+    """When the controller tries again what a job's generation needs, and since when that has failed.
 
-    `since`: it could not be written; `retry`: the generation that is tried again, and when. `save_at`: when
-    the database is to be told of the generation once more. `away_since`: a switch that it needs is away;
-    `said_at`: when people were told.
+    `failing_since`: the switches could not be written; `rebuild`: which generation to write again, and when.
+    `save_at`: when to save the generation again. `away_since`: a switch that the job needs is away;
+    `warned_at`: when the log last said so.
     """
 
-    since: float | None = None
-    retry: tuple[int, float] | None = None
+    failing_since: float | None = None
+    rebuild: tuple[int, float] | None = None
     save_at: float | None = None
     away_since: float | None = None
-    said_at: float | None = None
+    warned_at: float | None = None
 
 
 @dataclass(eq=False)
 class Record:
-    """A job, its workers' sessions by rank, and its places by switch (empty: it has none anywhere).
+    """A job, its workers' sessions by rank, and its allocations by switch (empty: it has none anywhere).
 
     What is being done for it: `installing`: switches are being written; `rebuilding`: which generation is;
     `cleaning`: it is being taken away; `when_written`: what waits until switches are not being written.
 
-    What it waits for: `waits_for`, in words; `trouble`; `queueing`: its place in the queue, where it has one;
-    `moving_out`: why, where it is; `placed_at`: when it got its slots; `renumbered_at`: when that was last
+    What it waits for: `waits_for`, in words; `retries`; `queueing`: its place in the queue, where it has one;
+    `moving_out`: why, where it is; `allocated_at`: when it got its slots; `renumbered_at`: when that was last
     tried; `refused`: how often in this renewal workers offered queue pairs whose numbers they cannot have;
     `stuck`: no spine can be used, which has been said; `without`: spines that had no room for it, likewise.
 
@@ -75,17 +75,17 @@ class Record:
     """
 
     job: Job
-    places: dict[str, Place] = field(default_factory=dict)
+    allocations: dict[str, Allocation] = field(default_factory=dict)
     sessions: dict[int, Mailbox] = field(default_factory=dict)
     installing: bool = False
     rebuilding: int | None = None
     cleaning: bool = False
     when_written: list[Callable[[], None]] = field(default_factory=list)
     waits_for: str = ""
-    trouble: Trouble = field(default_factory=Trouble)
+    retries: Retries = field(default_factory=Retries)
     queueing: Queueing | None = None
     moving_out: str | None = None
-    placed_at: float = 0.0
+    allocated_at: float = 0.0
     renumbered_at: float | None = None
     refused: int = 0
     stuck: bool = False
@@ -107,17 +107,21 @@ class Record:
 
     @property
     def leaves(self) -> tuple[str, ...]:
-        """The leaves that it has a place on."""
-        return tuple(name for name, place in self.places.items() if place.role == "leaf")
+        """The leaves that it has an allocation on."""
+        return tuple(name for name, allocation in self.allocations.items() if allocation.role == "leaf")
 
     @property
-    def leaves_first(self) -> list[Place]:
-        """Its places, those on leaves before those on spines, by switch."""
-        return sorted(self.places.values(), key=lambda place: (place.role, place.switch))
+    def leaves_first(self) -> list[Allocation]:
+        """Its allocations, those on leaves before those on spines, by switch."""
+        return sorted(self.allocations.values(), key=lambda allocation: (allocation.role, allocation.switch))
 
 
 def stored(
-    job: Job, plan: Plan, places: Iterable[Place], phase: Phase, tokens: Mapping[int, bytes] | None = None
+    job: Job,
+    plan: Plan,
+    allocations: Iterable[Allocation],
+    phase: Phase,
+    tokens: Mapping[int, bytes] | None = None,
 ) -> StoredJob:
     """The job as the database keeps it; `tokens` by rank where workers do not have theirs yet."""
     return StoredJob(
@@ -131,5 +135,5 @@ def stored(
         dropped=job.workers.departures,
         phase=phase if job.outcome is None else Phase.ENDED,
         outcome=job.outcome,
-        places=tuple(sorted(places, key=lambda place: place.switch)),
+        allocations=tuple(sorted(allocations, key=lambda allocation: allocation.switch)),
     )

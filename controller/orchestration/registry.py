@@ -81,7 +81,7 @@ class Registry:
         self.adoption = Adoption(self.manager, self.book, self.renewer, self.timing)
         self.sessions = Sessions(self.manager, self.book, self.renewer, self.adoption, self.timing)
         self.switches, self.links = self.manager.switches, self.manager.links
-        self.places = self.manager.places
+        self.allocations = self.manager.allocations
         self._phase_unsaved: set[Record] = set()
         self.engine.stood_still.append(self._forgive)
         spawn, renewer, waitlist = self.engine.spawn, self.renewer, self.waitlist
@@ -157,9 +157,9 @@ class Registry:
         try:
             job.plan = plan = await self.installer.set_up(record)
             # From here on there is something to take away.
-            self.store.save_job(stored(job, plan, record.places.values(), Phase.READY, tokens))
+            self.store.save_job(stored(job, plan, record.allocations.values(), Phase.READY, tokens))
         except (ControllerError, StoreError, sqlite3.Error) as error:
-            why = self.store.trouble(error)
+            why = self.store.explain(error)
         except Exception as error:
             logger.exception("job %s: a defect in the controller", job.spec.name)
             why = f"a defect in the controller, its log says more: {error!r}"
@@ -171,7 +171,7 @@ class Registry:
             self.engine.act(record, lambda job, now: job.end(reason, EndCause.NOT_SET_UP))
         else:
             self.book.by_generation[plan.generation] = record
-            self.manager.rerouting.placed(record)
+            self.manager.rerouting.allocated(record)
             logger.info(
                 "job %s: generation %d, %d workers, %s%s",
                 *(job.spec.name, plan.generation, job.spec.world_size, plan.mode.name),
@@ -205,10 +205,10 @@ class Registry:
             # Who has left has nothing of its own to send again, but may answer what finds it late.
             left = isinstance(job.outcome, Left)
             self.book.retired.retire(job, self.clock() + self.renewer.guarding_s if left else None)
-        if record.places:
+        if record.allocations:
             never_sent = isinstance(job.outcome, Left) or not started
             record.free_at = self.engine.awake() + (0.0 if never_sent else self.renewer.guarding_s)
-            self.engine.spawn(self.places.clean(record))
+            self.engine.spawn(self.allocations.clean(record))
         self.waitlist.changed()  # it may have been on its way in
         self.book.forget_old()
 
@@ -257,7 +257,7 @@ class Registry:
     def _forgive(self, seconds: float, now: float) -> None:
         """The process itself stood still: workers that nobody could tell anything still send."""
         self.adoption.forgive(seconds, now)
-        for record in self.places.holding:
+        for record in self.allocations.holding:
             record.free_at += seconds
         for record in self.book.by_name.values():
             record.job.forgive(seconds, now)
@@ -267,7 +267,7 @@ class Registry:
         now = self.engine.begin_anew()
         for record in self.book.by_name.values():
             record.job.expect_back(now)
-        for record in self.places.remains:  # its workers could not be told yet, and still send
+        for record in self.allocations.remains:  # its workers could not be told yet, and still send
             record.free_at = max(record.free_at, now + self.renewer.guarding_s)
 
     def load(self) -> None:

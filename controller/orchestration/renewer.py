@@ -26,7 +26,7 @@ from controller.jobs.renewals import PLANNED, Cause
 from controller.jobs.specs import Phase, Plan, Timing
 from controller.orchestration.book import Book
 from controller.orchestration.lost import what_it_lacks
-from controller.orchestration.record import Record, Trouble, stored
+from controller.orchestration.record import Record, Retries, stored
 from controller.orchestration.retired import STRAGGLERS_S
 from controller.orchestration.setup import Installer
 from controller.orchestration.switch_manager import SwitchManager
@@ -44,7 +44,7 @@ class Renewer:
         self.begun: Counter[Cause] = Counter()
         self._manager = manager
         self._store = manager.store
-        self._places = manager.places
+        self._allocations = manager.allocations
         self._engine = manager.engine
         self._book = book
         self._installer = installer
@@ -58,7 +58,7 @@ class Renewer:
         try:
             number = self._store.next_generation()
         except (StoreError, sqlite3.Error) as error:
-            self._end(record, f"{reason}; and {self._store.trouble(error)}")
+            self._end(record, f"{reason}; and {self._store.explain(error)}")
             return
         self._save_dropped(record.job)
         self._begin(record, number, cause, reason)
@@ -103,19 +103,19 @@ class Renewer:
         if record.installing:
             record.when_written.append(lambda: self.detach(record))
             return
-        if not record.places:
+        if not record.allocations:
             return
         before = Record(record.job.generation_so_far())
-        before.places, record.places = record.places, {}
+        before.allocations, record.allocations = record.allocations, {}
         before.free_at = self._engine.awake() + self.guarding_s
-        self._places.holding.remove(record)
-        self._places.holding.append(before)
+        self._allocations.holding.remove(record)
+        self._allocations.holding.append(before)
         record.before.append(before)
-        self._engine.spawn(self._places.clean(before))
+        self._engine.spawn(self._allocations.clean(before))
 
     def stopped(self, record: Record, token: bytes) -> None:
         """A worker has closed its connections: it sends nothing more in the generations before."""
-        record.before = [before for before in record.before if before.places]
+        record.before = [before for before in record.before if before.allocations]
         for before in record.before:
             for worker in before.job.workers.values():
                 worker.knows_end |= worker.token == token
@@ -123,7 +123,7 @@ class Renewer:
     # Writing
 
     async def rebuild(self, record: Record, number: int) -> None:
-        """All workers stand still: a plan and places for the new generation."""
+        """All workers stand still: a plan and allocations for the new generation."""
         if record.installing:  # a move, which finds out that it is over
             record.when_written.append(lambda: self._engine.spawn(self.rebuild(record, number)))
             return
@@ -160,7 +160,7 @@ class Renewer:
 
     async def _plan(self, record: Record, draft: Record, number: int) -> Plan | None:
         """None where the job can only wait."""
-        job, installer, trouble = record.job, self._installer, record.trouble
+        job, installer, retries = record.job, self._installer, record.retries
         assert job.plan is not None
         assert job.renewal is not None
         before, cause, reason = job.plan, job.renewal.cause, job.renewal.reason
@@ -185,34 +185,36 @@ class Renewer:
                     self.begin(record, cause, reason)
                 return None
         except (ControllerError, StoreError, sqlite3.Error) as error:
-            why = self._store.trouble(error)
+            why = self._store.explain(error)
             if job.spec.mode is not Mode.IN_NETWORK:
                 return counted(installer.by_ring(draft.job, why, generation=number))
         now = self._engine.clock()
-        trouble.since = now if trouble.since is None else trouble.since
-        if not away and now - trouble.since > self.guarding_s:
+        retries.failing_since = now if retries.failing_since is None else retries.failing_since
+        if not away and now - retries.failing_since > self.guarding_s:
             self._end(record, why)
-        elif trouble.retry is None:
+        elif retries.rebuild is None:
             logger.warning("job %s waits: %s", job.spec.name, why)
         return None
 
     def _may_get_room(self, record: Record) -> bool:
         """Whether the slots that a job had a moment ago are still on their way back."""
-        now, trouble = self._engine.clock(), record.trouble
-        trouble.since = now if trouble.since is None else trouble.since
-        return now - trouble.since <= _OLD_SLOTS_S and any(before.places for before in record.before)
+        now, retries = self._engine.clock(), record.retries
+        retries.failing_since = now if retries.failing_since is None else retries.failing_since
+        return now - retries.failing_since <= _OLD_SLOTS_S and any(
+            before.allocations for before in record.before
+        )
 
     def _commit(self, record: Record, draft: Record, plan: Plan) -> None:
         job = record.job
         if record.unsaved and job.plan is not None:  # who was dropped from it may still send in it
             record.behind.append(stored(job, job.plan, (), job.phase))
-        record.unsaved, record.trouble.save_at = False, None
+        record.unsaved, record.retries.save_at = False, None
         try:
-            self._supersede(record, stored(draft.job, plan, draft.places.values(), Phase.RUNNING))
+            self._supersede(record, stored(draft.job, plan, draft.allocations.values(), Phase.RUNNING))
         except sqlite3.Error as error:
-            why = self._store.trouble(error)
+            why = self._store.explain(error)
             logger.error("job %s: generation %d is not saved: %s", job.spec.name, plan.generation, why)
-            if draft.places:  # a restart must find what is on switches
+            if draft.allocations:  # a restart must find what is on switches
                 self._discard(draft)
                 draft.unheard = False  # the job keeps the generation, and its row
                 draft = Record(draft.job)
@@ -221,17 +223,17 @@ class Renewer:
                     return
                 plan = replace(plan, mode=Mode.RING, mode_reason=why)
             record.unsaved = True
-        record.trouble, record.waits_for, record.stuck = Trouble(), "", False
+        record.retries, record.waits_for, record.stuck = Retries(), "", False
         if record.unsaved:
-            record.trouble.save_at = self._engine.clock() + _RETRY_S
-        if draft.places:
-            record.places = draft.places
-            self._places.holding[self._places.holding.index(draft)] = record
+            record.retries.save_at = self._engine.clock() + _RETRY_S
+        if draft.allocations:
+            record.allocations = draft.allocations
+            self._allocations.holding[self._allocations.holding.index(draft)] = record
         self._renewed(record, plan)
-        self._manager.rerouting.placed(record)
+        self._manager.rerouting.allocated(record)
 
     def _renewed(self, record: Record, plan: Plan) -> None:
-        """A job has its places in a new generation."""
+        """A job has its allocations in a new generation."""
         record.refused = 0
         self._book.by_generation[plan.generation] = record
         self._leave_later(record)
@@ -256,19 +258,19 @@ class Renewer:
         generations = frozenset(generation for generation, _ in later.values())
         away = frozenset(int(worker.member.ip) for worker in record.job.workers.departed.values())
         if qps:
-            self._engine.spawn(self._places.outgrown(generations, qps, away))
+            self._engine.spawn(self._allocations.outgrown(generations, qps, away))
 
     def _discard(self, draft: Record) -> None:
         """Take away what was written for a generation that nobody has heard of."""
         draft.installing, draft.unheard = False, True
-        if draft.places and draft.job.live:
+        if draft.allocations and draft.job.live:
             draft.job.discard()
             draft.free_at = self._engine.awake()
-            self._engine.spawn(self._places.clean(draft))
+            self._engine.spawn(self._allocations.clean(draft))
 
     def _try_again(self, record: Record, number: int) -> None:
         if record.job.is_rebuilding(number):
-            record.trouble.retry = number, self._engine.clock() + _RETRY_S
+            record.retries.rebuild = number, self._engine.clock() + _RETRY_S
 
     # Switches that are away
 
@@ -277,26 +279,26 @@ class Renewer:
         now = self._engine.clock()
         for record in self._book:
             if not record.job.is_set_up:
-                record.trouble = Trouble()
+                record.retries = Retries()
                 continue
-            self._look(record, now)
-            if record.trouble.retry is not None:
-                number, at = record.trouble.retry
+            self._check_switches(record, now)
+            if record.retries.rebuild is not None:
+                number, at = record.retries.rebuild
                 if not record.job.is_rebuilding(number):
-                    record.trouble.retry = None
+                    record.retries.rebuild = None
                 elif now >= at:
                     self._engine.spawn(self.rebuild(record, number))
-            save_at = record.trouble.save_at
+            save_at = record.retries.save_at
             if save_at is not None and now >= save_at and record.job.renewal is None:
                 self._save(record, now)
 
-    def _look(self, record: Record, now: float) -> None:
-        job, trouble, manager = record.job, record.trouble, self._manager
+    def _check_switches(self, record: Record, now: float) -> None:
+        job, retries, manager = record.job, record.retries, self._manager
         if job.plan is None or job.world_size == 1:
             return
         away = manager.why_away(job.members, usable=False)
         if not away:
-            record.waits_for, trouble.away_since, trouble.said_at = "", None, None
+            record.waits_for, retries.away_since, retries.warned_at = "", None, None
             tree = Tree.of(manager.config, job.members)
             if (
                 job.plan.backup
@@ -306,14 +308,14 @@ class Renewer:
                 names = f"{'switches' if tree.two_level else 'switch'} {', '.join(tree.leaves)}"
                 self.begin(record, Cause.SWITCH_BACK, f"{names} can be used again")
             return
-        since = trouble.away_since = now if trouble.away_since is None else trouble.away_since
+        since = retries.away_since = now if retries.away_since is None else retries.away_since
         limit_s = manager.config.switch_timeout_s
         if job.plan.backup or now - since <= limit_s:
             return
         if job.renewal is None and _has_backup(job):
             self.begin(record, Cause.SWITCH_AWAY, f"{away}, for more than {limit_s:g} s")
-        elif trouble.said_at is None or now - trouble.said_at > limit_s:
-            trouble.said_at = now
+        elif retries.warned_at is None or now - retries.warned_at > limit_s:
+            retries.warned_at = now
             why = (
                 "it must run in the network"
                 if job.spec.mode is Mode.IN_NETWORK
@@ -328,21 +330,21 @@ class Renewer:
         """A generation that the database does not know yet, and where the one before runs."""
         plan = record.job.plan
         assert plan is not None
-        self._supersede(record, stored(record.job, plan, record.places.values(), record.job.phase))
+        self._supersede(record, stored(record.job, plan, record.allocations.values(), record.job.phase))
         record.unsaved = False
 
     def _save(self, record: Record, now: float) -> None:
         try:
             self.save_generation(record)
         except sqlite3.Error:
-            record.trouble.save_at = now + _RETRY_S
+            record.retries.save_at = now + _RETRY_S
         else:
-            record.trouble.save_at = None
+            record.retries.save_at = None
             logger.info("job %s: generation %d is saved now", record.job.spec.name, record.generation)
 
     def _supersede(self, record: Record, job: StoredJob) -> None:
         """Save a generation; first what the database owes, as that may be to forget a try at the same one."""
-        self._places.settle_owed()
+        self._allocations.settle_owed()
         for generation in (*record.behind, job):
             self._store.supersede(generation)
         record.behind.clear()
@@ -352,7 +354,11 @@ class Renewer:
     async def go_on_without(self, record: Record, lost: Lost) -> None:
         """Find out what a lost worker had sent, then let its job end, or go on without it."""
         manager = self._manager
-        holding = record if record.places else next((b for b in reversed(record.before) if b.places), None)
+        holding = (
+            record
+            if record.allocations
+            else next((b for b in reversed(record.before) if b.allocations), None)
+        )
         message, text = None, lost.reason
         if record.job.has_stopped(lost.token):
             text += "; it sent nothing any more, as the job was being renewed"

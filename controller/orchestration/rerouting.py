@@ -23,10 +23,10 @@ from controller.fabric.tables.forward import ECMP_MEMBER
 from controller.fabric.tables.tree import generation_of
 from controller.fabric.tables.up import UPLINK
 from controller.fabric.trees import chosen, moved, spines_in_use
+from controller.orchestration.allocations import Allocations
 from controller.orchestration.engine import Engine
-from controller.orchestration.places import Places
 from controller.orchestration.record import Record
-from controller.slots.place import Place
+from controller.slots.allocation import Allocation
 from controller.switches.links import LinkWatch
 from controller.switches.managed_switch import ManagedSwitch
 from controller.switches.updates import SwitchError, Update, UpdateKind, WriteError
@@ -43,14 +43,14 @@ class Rerouting:
         self,
         config: Config,
         switches: Mapping[str, ManagedSwitch],
-        places: Places,
+        allocations: Allocations,
         links: LinkWatch,
         engine: Engine,
     ) -> None:
         self.extra: dict[str, tuple[Entry, ...]] = {}
         self._config = config
         self._switches = switches
-        self._places = places
+        self._allocations = allocations
         self._links = links
         self._engine = engine
         self._base: dict[str, tuple[LinkState, list[Entry]]] = {}  # made last
@@ -73,19 +73,19 @@ class Rerouting:
         state = self._links.state if drained is None else self._links.state.draining(drained)
         wanted = self._beside_jobs(name, state, self.extra.get(name, ()) if extra is None else extra)
         written = self._switches[name].switch.written
-        for record in sorted(self._places.on(name), key=lambda record: record.job.live):
-            place = record.places[name]
+        for record in sorted(self._allocations.on(name), key=lambda record: record.job.live):
+            allocation = record.allocations[name]
             if record.job.live:
-                entries = self._moved(record, place, state)
+                entries = self._moved(record, allocation, state)
             else:
-                rest, guards = removal_order(place.entries)
+                rest, guards = removal_order(allocation.entries)
                 going = () if name in record.flows_removed else rest
                 keys = [key_of(entry) for entry in going]  # a tree may have moved when the job ended
                 entries = (*(written[key] for key in keys if key in written), *guards)
             wanted.update((key_of(entry), entry) for entry in entries)
-        for orphan in self._places.orphans[name]:
-            guards = removal_order(orphan.place.entries)[1]
-            left = guards if orphan.lost else orphan.place.entries
+        for orphan in self._allocations.orphans[name]:
+            guards = removal_order(orphan.allocation.entries)[1]
+            left = guards if orphan.lost else orphan.allocation.entries
             wanted.update((key_of(entry), entry) for entry in left)
         return list(wanted.values())
 
@@ -96,19 +96,19 @@ class Rerouting:
         marks = [mark_of(mark)] if mark else []
         return {key_of(entry): entry for entry in (*self._base[name][1], *extra, *marks)}
 
-    def _moved(self, record: Record, place: Place, state: LinkState) -> tuple[Entry, ...]:
-        if place.role == "spine":
-            return place.entries
+    def _moved(self, record: Record, allocation: Allocation, state: LinkState) -> tuple[Entry, ...]:
+        if allocation.role == "spine":
+            return allocation.entries
         spines = self._spines(record, state)
-        return moved(self._links.graph, place.switch, place.region, place.entries, spines)
+        return moved(self._links.graph, allocation.switch, allocation.region, allocation.entries, spines)
 
     def _spines(self, record: Record, state: LinkState) -> tuple[str, ...]:
         """The spines that a job shall use."""
         if len(record.leaves) < 2:
             return ()
         graph = self._links.graph
-        usable = [s for s in graph.common_spines(record.leaves, state) if s in record.places]
-        generation = generation_of(record.places[record.leaves[0]].entries)
+        usable = [s for s in graph.common_spines(record.leaves, state) if s in record.allocations]
+        generation = generation_of(record.allocations[record.leaves[0]].entries)
         return chosen(self._config.spread, graph, usable, generation)
 
     # When something has changed
@@ -123,11 +123,11 @@ class Rerouting:
 
     def room(self) -> None:
         """Slots became free: a job that does without a spine for want of them may get some now."""
-        if any(record.without and record.job.live for record in self._places.holding):
+        if any(record.without and record.job.live for record in self._allocations.holding):
             self.changed()
 
-    def placed(self, record: Record) -> None:
-        """A job has been given its places; a spine may have come meanwhile."""
+    def allocated(self, record: Record) -> None:
+        """A job has been given its allocations; a spine may have come meanwhile."""
         if self._lacks(record):
             self.changed()
 
@@ -156,20 +156,20 @@ class Rerouting:
 
     def decide(self) -> None:
         """Which spines jobs use from now on; the switches are not written."""
-        changed: list[tuple[int, Place]] = []
-        for record in self._places.holding:
+        changed: list[tuple[int, Allocation]] = []
+        for record in self._allocations.holding:
             if record.job.live and len(record.leaves) > 1:
                 changed += self._decide(record)
         if not changed:
             return
-        store = self._places.store
+        store = self._allocations.store
         try:
-            store.save_places(changed)
+            store.save_allocations(changed)
         except sqlite3.Error as error:  # only after a restart they would be written as they were
             logger.error("%s: what jobs have on leaves is not saved: %s", store.path, error)
 
-    def _decide(self, record: Record) -> list[tuple[int, Place]]:
-        """The places of a job that have changed."""
+    def _decide(self, record: Record) -> list[tuple[int, Allocation]]:
+        """The allocations of a job that have changed."""
         state, name = self._links.state, record.job.spec.name
         spines = self._spines(record, state)
         if not spines:
@@ -179,17 +179,17 @@ class Rerouting:
             record.stuck = True
             return []
         record.stuck = False
-        changed: list[tuple[int, Place]] = []
+        changed: list[tuple[int, Allocation]] = []
         before: set[str] = set()
         for leaf in record.leaves:
-            place = record.places[leaf]
-            entries = self._moved(record, place, state)
-            if set(entries) == set(place.entries):
+            allocation = record.allocations[leaf]
+            entries = self._moved(record, allocation, state)
+            if set(entries) == set(allocation.entries):
                 continue
-            before.update(spines_in_use(self._links.graph, leaf, place.entries))
-            place = record.places[leaf] = replace(place, entries=entries)
+            before.update(spines_in_use(self._links.graph, leaf, allocation.entries))
+            allocation = record.allocations[leaf] = replace(allocation, entries=entries)
             if record.generation is not None:  # else it is being set up, and saved when that is done
-                changed.append((record.generation, place))
+                changed.append((record.generation, allocation))
         if before:
             was = ", ".join(spine for spine in self._links.graph.spines if spine in before)
             logger.info("job %s: leaves' sums go to %s now, they went to %s", name, ", ".join(spines), was)
@@ -198,7 +198,7 @@ class Rerouting:
     def _why_stuck(self, record: Record, state: LinkState) -> tuple[str, str]:
         """What a job without a spine to go to does, and why."""
         graph, leaf = self._links.graph, record.leaves[0]
-        used = spines_in_use(graph, leaf, record.places[leaf].entries)
+        used = spines_in_use(graph, leaf, record.allocations[leaf].entries)
         others = graph.common_spines(record.leaves, state)
         why = f"no place on {', '.join(others)}" if others else graph.why_apart(record.leaves, state)
         works = set(used) <= set(graph.common_spines(record.leaves, state.draining(())))
@@ -206,10 +206,10 @@ class Rerouting:
 
     async def _extend(self) -> None:
         """Spines that were not there when a job was set up can take a part now, if they have room."""
-        for record in list(self._places.holding):
+        for record in list(self._allocations.holding):
             for spine in self._lacks(record):
                 try:
-                    await self._places.extend(record, spine)
+                    await self._allocations.extend(record, spine)
                     record.without.discard(spine)
                 except (ControllerError, sqlite3.Error) as error:
                     if spine not in record.without:
@@ -217,11 +217,11 @@ class Rerouting:
                     record.without.add(spine)
 
     def _lacks(self, record: Record) -> list[str]:
-        """The spines that could add up for a job, but that it has no place on."""
+        """The spines that could add up for a job, but that it has no allocation on."""
         if not record.job.live or record.installing or len(record.leaves) < 2:
             return []
         usable = self._links.graph.common_spines(record.leaves, self._links.state)
-        return [spine for spine in usable if spine not in record.places and self._switches[spine].ready]
+        return [spine for spine in usable if spine not in record.allocations and self._switches[spine].ready]
 
     async def _write(self) -> bool:
         """Modify what is not as it shall be; whether that went well on all switches that are there."""
@@ -250,8 +250,8 @@ class Rerouting:
     def _overdue(self, switch: ManagedSwitch) -> list[Update]:
         written = switch.switch.written
         wanted = [*self.base(switch.name)]
-        for place, live in self._places.held(switch.name):
-            wanted += place.entries if live else ()
+        for allocation, live in self._allocations.held(switch.name):
+            wanted += allocation.entries if live else ()
         return [
             Update(UpdateKind.MODIFY, entry)
             for entry in wanted

@@ -45,8 +45,8 @@ class RetiredQueuePairs:
             return
         workers = job.workers.everybody
         ring = job.plan.ring or tuple(sorted(workers))
-        for place, rank in enumerate(ring):
-            worker, after = workers.get(rank), workers.get(ring[(place + 1) % len(ring)])
+        for position, rank in enumerate(ring):
+            worker, after = workers.get(rank), workers.get(ring[(position + 1) % len(ring)])
             if worker is None or after is None or worker is after:
                 continue
             for owner, number, sender in (

@@ -84,7 +84,7 @@ class Sessions:
         self, manager: SwitchManager, book: Book, renewer: Renewer, adoption: Adoption, timing: Timing
     ) -> None:
         self._config = manager.config
-        self._places = manager.places
+        self._allocations = manager.allocations
         self._engine = manager.engine
         self.act = manager.engine.act
         self._book = book
@@ -230,21 +230,19 @@ class Sessions:
         said = _in_one_line(said)
         self.act(session.record, lambda job, now: job.hear(session.rank, said, now))
 
-    def _may_renew(self, session: Session, standing: Renewing) -> bool:
+    def _may_renew(self, session: Session, answer: Renewing) -> bool:
         """A worker answers a renewal; all are asked again where it cannot have its new QPs' numbers.
 
         InvalidRequestError, QueuePairTakenError.
         """
         record, worker = session.record, session.record.job.workers[session.rank]
         member = worker.member
-        planning.check_qps(
-            str(member), qpn_out=standing.qpn_out, psn_out=standing.psn_out, qpn_in=standing.qpn_in
-        )
+        planning.check_qps(str(member), qpn_out=answer.qpn_out, psn_out=answer.psn_out, qpn_in=answer.qpn_in)
         self._renewer.stopped(record, worker.token)
-        self._book.retired.stopped(worker.token, standing.renewal, self._engine.clock())
-        if not record.job.awaits(session.rank, standing.renewal):
+        self._book.retired.stopped(worker.token, answer.renewal, self._engine.clock())
+        if not record.job.awaits(session.rank, answer.renewal):
             return True
-        why = self._why_not_qps(replace(member, qpn_out=standing.qpn_out, qpn_in=standing.qpn_in))
+        why = self._why_not_qps(replace(member, qpn_out=answer.qpn_out, qpn_in=answer.qpn_in))
         if not why:
             return True
         record.refused += 1
@@ -256,7 +254,7 @@ class Sessions:
     def _why_not_qps(self, member: Member) -> str:
         """Why a worker cannot have these numbers, also where it has them now; empty if it can."""
         wanted = {member.qpn_in, member.qpn_out}
-        for name, orphans in self._places.orphans.items():
+        for name, orphans in self._allocations.orphans.items():
             for orphan in orphans:
                 if taken := {qpn for qpn in wanted if (int(member.ip), qpn) in orphan.qps}:
                     return (

@@ -24,11 +24,11 @@ class Installer:
     def __init__(self, manager: SwitchManager, demands: Demands) -> None:
         self._config = manager.config
         self._store = manager.store
-        self._places = manager.places
+        self._allocations = manager.allocations
         self._demands = demands
 
     async def set_up(self, record: Record, *, generation: int | None = None) -> Plan:
-        """A plan, and the job's places. NotPossibleError where it must have some but cannot.
+        """A plan, and the job's allocations. NotPossibleError where it must have some but cannot.
 
         Without a `generation`, the next one is taken.
         """
@@ -37,7 +37,7 @@ class Installer:
         if not reason:
             plan = self._plan(job, Mode.IN_NETWORK, generation=generation)
             try:
-                await self._places.put(
+                await self._allocations.put(
                     record,
                     Tree.of(self._config, job.members),
                     plan,

@@ -1,4 +1,4 @@
-"""The switches together: looked over when they come, written when jobs, links or wishes change."""
+"""All switches together: settled when they connect, written when jobs, links or the configuration change."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from controller.entries import Entry
 from controller.fabric.marks import mark_in
 from controller.fabric.trees import Tree
 from controller.jobs.specs import Member
+from controller.orchestration.allocations import Allocations
 from controller.orchestration.engine import Engine
-from controller.orchestration.places import Places
 from controller.orchestration.rerouting import Rerouting
 from controller.orchestration.retired import STRAGGLERS_S
 from controller.switches.links import LinkWatch
@@ -46,10 +46,10 @@ class SwitchManager:
             on_change=self._links_changed,
             broken=store.broken() if config.links else (),
         )
-        self.places = Places(config, store, self.switches, self.links, engine, on_room=self._room)
-        self.rerouting = Rerouting(config, self.switches, self.places, self.links, engine)
+        self.allocations = Allocations(config, store, self.switches, self.links, engine, on_room=self._room)
+        self.rerouting = Rerouting(config, self.switches, self.allocations, self.links, engine)
         for switch in switches:
-            switch.switch.guards = functools.partial(self.places.guards, switch.name)
+            switch.switch.guards = functools.partial(self.allocations.guards, switch.name)
             switch.switch.on_found = functools.partial(self._found, switch)
             switch.switch.base = functools.partial(self.rerouting.base, switch.name)
 
@@ -65,7 +65,7 @@ class SwitchManager:
             try:
                 self.store.outlive(newest)
             except sqlite3.Error as error:
-                raise SwitchError(f"switch {switch.name}: {self.store.trouble(error)}") from error
+                raise SwitchError(f"switch {switch.name}: {self.store.explain(error)}") from error
         if newest > switch.mark:
             switch.mark = switch.repeated_to = newest
 
@@ -76,11 +76,11 @@ class SwitchManager:
         self.links.drained = drained
         self.rerouting.extra = {name: tuple(entries) for name, entries in extra.items()}
         self.rerouting.decide()
-        self.links.look()
+        self.links.refresh()
 
     def writing(self) -> contextlib.AbstractAsyncContextManager[None]:
         """The locks of all switches."""
-        return self.places.locked(self.switches)
+        return self.allocations.locked(self.switches)
 
     async def push(self, name: str, *, force: bool) -> list[ManagedSwitch]:
         """The program anew, into one switch or (empty name) all. NotFoundError, NotPossibleError."""
@@ -90,7 +90,7 @@ class SwitchManager:
         for switch in [] if force else chosen:
             jobs = sorted(
                 record.job.spec.name
-                for record in self.places.on(switch.name)
+                for record in self.allocations.on(switch.name)
                 if record.job.live and switch.name in record.leaves
             )
             if jobs:
@@ -98,13 +98,13 @@ class SwitchManager:
                     f"switch {switch.name} serves {', '.join(jobs)}: a new program would interrupt that; "
                     "wait, or force it"
                 )
-            if any(not orphan.lost for orphan in self.places.orphans[switch.name]):
+            if any(not orphan.lost for orphan in self.allocations.orphans[switch.name]):
                 raise NotPossibleError(
                     f"switch {switch.name} serves a job that the controller's database does not know: a new "
                     "program would interrupt that; wait until its workers have told of it, or force it"
                 )
         for switch in chosen:
-            await self.places.push(switch)
+            await self.allocations.push(switch)
         return chosen
 
     # What comes and goes.
@@ -112,7 +112,7 @@ class SwitchManager:
     def why_away(self, members: Sequence[Member], *, usable: bool) -> str:
         """Which switch that workers cannot reach each other without is away; empty if none.
 
-        With `usable`, which they cannot have slots on: it has not been looked over, or is drained.
+        With `usable`, which they cannot have slots on: it is not ready, or is drained.
         """
         tree = Tree.of(self.config, members)
         for leaf in tree.leaves:
@@ -130,27 +130,27 @@ class SwitchManager:
         switch.changed()
         if switch.switch.connected:
             self.engine.spawn(self.settle(switch))
-        self.links.look()
+        self.links.refresh()
 
     async def settle(self, switch: ManagedSwitch) -> None:
         """Hold a switch that is connected against what it should have; jobs that it forgot are renewed."""
-        await self.places.settle(switch)
-        self.links.look()
+        await self.allocations.settle(switch)
+        self.links.refresh()
         if switch.ready:
             self.rerouting.changed()  # what was decided while it was written
 
     def tick(self) -> None:
         """Time has passed."""
         now = self.engine.clock()
-        self.places.settle_owed()
+        self.allocations.settle_owed()
         for switch in self.switches.values():
             if switch.switch.connected and not switch.ready:
                 self.engine.spawn(self.settle(switch))
-        for record in self.places.remains:
+        for record in self.allocations.remains:
             if all(worker.knows_end for worker in record.job.workers.values()):
                 record.free_at = min(record.free_at, now + STRAGGLERS_S)
-            if self.places.needs_cleaning(record, now):
-                self.engine.spawn(self.places.clean(record))
+            if self.allocations.needs_cleaning(record, now):
+                self.engine.spawn(self.allocations.clean(record))
         if probes := self.links.probe():
             self.engine.spawn(self.links.send(probes))
         self.rerouting.retry()

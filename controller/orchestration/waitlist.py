@@ -19,9 +19,9 @@ from controller.api.messages import Mode
 from controller.database.store import StoreError
 from controller.jobs.effects import Forgotten, Over, Relocate, Stayed, WentOn
 from controller.jobs.renewals import Cause
+from controller.orchestration.allocations import HalfOffError
 from controller.orchestration.book import Book
 from controller.orchestration.demands import Demands, moves_in
-from controller.orchestration.places import HalfOffError
 from controller.orchestration.record import Queueing, Record
 from controller.orchestration.renewer import Renewer
 from controller.orchestration.switch_manager import SwitchManager
@@ -37,7 +37,7 @@ from controller.slots.admission import (
 
 logger = logging.getLogger(__name__)
 
-_LOOK_S = 1.0  # how often to look without a reason
+_ADMIT_INTERVAL_S = 1.0  # without a reason
 _FIRST_RETRY_S, _LONGEST_RETRY_S = 1.0, 60.0
 _FORBEARANCE_S = 10.0  # from a pre-emption that failed to the next
 _RENUMBER_AGAIN_S = 5.0  # from a try that came to nothing to the next
@@ -54,7 +54,7 @@ class Queued:
 
 
 class Waitlist:
-    """`look` moves in who can be; `waitlisted` says what a job waits for."""
+    """`admit` moves in who can be; `waitlisted` says what a job waits for."""
 
     def __init__(self, manager: SwitchManager, book: Book, demands: Demands, renewer: Renewer) -> None:
         self._manager = manager
@@ -63,10 +63,10 @@ class Waitlist:
         self._demands = demands
         self._renewer = renewer
         self._due = self._scheduled = False
-        self._looked_at = self._preempting_from = 0.0
-        self._standing: tuple[dict[Record, Demand], Decision] | None = None  # until something changes
+        self._admitted_at = self._preempting_from = 0.0
+        self._decided: tuple[dict[Record, Demand], Decision] | None = None  # until something changes
         manager.on_room.append(self.changed)
-        manager.engine.on_act.append(self._look_anew)
+        manager.engine.on_act.append(self._forget_decision)
 
     def set_quotas(self, quotas: Quotas | None) -> None:
         """Other quotas (None: the configuration's). Jobs that have slots keep them."""
@@ -75,42 +75,42 @@ class Waitlist:
 
     def started(self, record: Record) -> None:
         """A job runs."""
-        if record.places:
-            record.placed_at = self._engine.clock()
+        if record.allocations:
+            record.allocated_at = self._engine.clock()
         self.changed()
 
     # Moving
 
     def changed(self) -> None:
-        """Something may have become possible: look soon, once, however much has changed."""
-        self._due, self._standing = True, None
+        """Something may have become possible: `admit` soon, once, however much has changed."""
+        self._due, self._decided = True, None
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:  # the controller has not begun
             return
         if not self._scheduled:
             self._scheduled = True
-            loop.call_soon(self._look_now)
+            loop.call_soon(self._admit_now)
 
-    def _look_anew(self) -> None:
+    def _forget_decision(self) -> None:
         """Something has happened to a job; what `waitlisted` said may be old."""
-        self._standing = None
+        self._decided = None
 
     def tick(self) -> None:
         """Time has passed."""
         now = self._engine.clock()
-        if self._due or now - self._looked_at >= _LOOK_S:
-            self.look()
+        if self._due or now - self._admitted_at >= _ADMIT_INTERVAL_S:
+            self.admit()
         self._renumber(now)
 
-    def _look_now(self) -> None:
+    def _admit_now(self) -> None:
         self._scheduled = False
         if self._due:
-            self.look()
+            self.admit()
 
-    def look(self) -> None:
+    def admit(self) -> None:
         """Move in whoever can; with pre-emption, move out who has to give way."""
-        self._due, self._looked_at = False, self._engine.clock()
+        self._due, self._admitted_at = False, self._engine.clock()
         if self._engine.stopping:
             return
         for record in self._book:
@@ -127,7 +127,7 @@ class Waitlist:
             if not record.job.why_not_move():
                 self._move(record, Mode.IN_NETWORK)
         moving_out = any(record.moving_out is not None for record in self._book)
-        if not decision.admitted and not moving_out and self._looked_at >= self._preempting_from:
+        if not decision.admitted and not moving_out and self._admitted_at >= self._preempting_from:
             self._preempt(rooms, by_key, list(demands.values()))
 
     def move_out(self, record: Record, reason: str) -> None:
@@ -163,11 +163,16 @@ class Waitlist:
         Returns the mode it has then, and why it is no other; raises nothing that is not a defect.
         """
         job, why = record.job, ""
-        if job.plan is not None and job.live and not (record.installing or job.renewal) and record.places:
+        if (
+            job.plan is not None
+            and job.live
+            and not (record.installing or job.renewal)
+            and record.allocations
+        ):
             record.installing = True
             try:
                 plan = replace(job.plan, mode=Mode.RING, mode_reason=reason)
-                await self._manager.places.take_off(record, plan)
+                await self._manager.allocations.take_off(record, plan)
             except HalfOffError as error:
                 why = str(error)
                 self._engine.post(record, Forgotten(why))
@@ -182,7 +187,7 @@ class Waitlist:
     def _written(self, record: Record) -> None:
         """The switches have been written for a job that may have ended meanwhile."""
         record.installing = False
-        self._manager.rerouting.placed(record)
+        self._manager.rerouting.allocated(record)
         waiting, record.when_written = record.when_written, []
         if not record.job.live:
             self._engine.post(record, Over())
@@ -196,12 +201,12 @@ class Waitlist:
         if not job.live or job.plan is None or job.renewal is not None:
             return
         cause, reason = Cause.MOVED_IN, "there are slots for it"
-        if record.places:
+        if record.allocations:
             cause, reason = Cause.RENUMBERED, f"{job.numbered} messages are enough for one generation"
         try:
             self._renewer.begin_planned(record, cause, reason)
         except (StoreError, sqlite3.Error) as error:
-            mode, before, why = job.plan.mode, job.plan.mode_reason, self._manager.store.trouble(error)
+            mode, before, why = job.plan.mode, job.plan.mode_reason, self._manager.store.explain(error)
             logger.warning("job %s stays where it is: %s", job.spec.name, why)
             self._failed(record, Mode.IN_NETWORK, why)
             self._engine.act(record, lambda job, now: job.moved(mode, before))
@@ -213,7 +218,7 @@ class Waitlist:
         generation (docs/protocol.md, "How many messages"). Workers say with heartbeats how far they are.
         """
         for record in self._book:
-            due = record.places and record.job.numbered >= self._manager.config.renumber_messages
+            due = record.allocations and record.job.numbered >= self._manager.config.renumber_messages
             tried = record.renumbered_at is not None and now < record.renumbered_at + _RENUMBER_AGAIN_S
             if due and not tried and not record.job.why_not_move():
                 record.renumbered_at = now
@@ -256,12 +261,12 @@ class Waitlist:
     def _preempt(self, rooms: Rooms, by_key: Mapping[int, Record], waiting: Sequence[Demand]) -> None:
         holders = [
             Holder(
-                demand=self._demands.of(record.job, record.job.plan, record.placed_at),
-                regions={name: place.region for name, place in record.places.items()},
+                demand=self._demands.of(record.job, record.job.plan, record.allocated_at),
+                regions={name: allocation.region for name, allocation in record.allocations.items()},
                 movable=not self._why_stays(record),
             )
             for record in self._book
-            if record.job.live and record.places and record.job.plan is not None
+            if record.job.live and record.allocations and record.job.plan is not None
         ]
         found = preempt(self._demands.quotas, rooms, holders, waiting)
         if found is None:
@@ -287,12 +292,12 @@ class Waitlist:
 
     def waitlisted(self, record: Record) -> Queued | None:
         """What a job waits for; None where it does not."""
-        if self._standing is None:
+        if self._decided is None:
             demands = self._demands.waiting(ready_only=False)
             still = [demand for record, demand in demands.items() if not moves_in(record.job)]
             decision = decide(self._demands.quotas, self._demands.rooms(), self._demands.counted(), still)
-            self._standing = (demands, decision)
-        demands, decision = self._standing
+            self._decided = (demands, decision)
+        demands, decision = self._decided
         demand = demands.get(record)
         if demand is None or record.queueing is None:
             return None

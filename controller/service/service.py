@@ -30,7 +30,7 @@ from controller.security.files import TlsFiles
 from controller.security.limits import Bucket, Peers, TooMuchError
 from controller.security.roles import Identity, Role
 from controller.service import views
-from controller.slots.place import Place
+from controller.slots.allocation import Allocation
 from controller.switches.switch import CounterCell
 
 logger = logging.getLogger(__name__)
@@ -80,7 +80,7 @@ def _answers(method: _Method[_Request, _Answer]) -> _Method[_Request, _Answer]:
             await context.abort(error.code, str(error))
         except sqlite3.Error as error:
             logger.error("%s: %s", method.__name__, error)
-            await context.abort(grpc.StatusCode.INTERNAL, self.registry.store.trouble(error))
+            await context.abort(grpc.StatusCode.INTERNAL, self.registry.store.explain(error))
         raise AssertionError("abort raises")
 
     return call
@@ -118,7 +118,7 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
             await context.abort(error.code, str(error))
         except sqlite3.Error as error:
             logger.error("a session is refused: %s", error)
-            await context.abort(grpc.StatusCode.INTERNAL, self.registry.store.trouble(error))
+            await context.abort(grpc.StatusCode.INTERNAL, self.registry.store.explain(error))
         if session is None:
             return
         reader = asyncio.ensure_future(_read(requests, session))
@@ -138,7 +138,7 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
                 await context.abort(wrong.code, str(wrong))
             if isinstance(wrong, sqlite3.Error):  # the worker comes back, and says it again
                 logger.error("a session is interrupted: %s", wrong)
-                await context.abort(grpc.StatusCode.UNAVAILABLE, self.registry.store.trouble(wrong))
+                await context.abort(grpc.StatusCode.UNAVAILABLE, self.registry.store.explain(wrong))
             raise wrong  # TooMuchError is answered where it is caught
 
     async def _farewell(self, session: WorkerSession, reader: asyncio.Future[None]) -> None:
@@ -192,33 +192,39 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         """The flows of jobs that run in the network."""
         answer = pb.FlowList()
         found = {}
-        for record, place in self._placed(request.job):
-            if place.role == "spine":
+        for record, allocation in self._allocated(request.job):
+            if allocation.role == "spine":
                 continue
-            if place.switch not in found:
-                found[place.switch] = await self.registry.switches[place.switch].switch.read_entries()
-            answer.flows.extend(views.flow_messages(self.registry, record, place, found[place.switch]))
+            if allocation.switch not in found:
+                found[allocation.switch] = await self.registry.switches[
+                    allocation.switch
+                ].switch.read_entries()
+            answer.flows.extend(
+                views.flow_messages(self.registry, record, allocation, found[allocation.switch])
+            )
         return answer
 
     @_answers
     async def ListSlots(self, request: pb.SlotsRequest, context: Any) -> pb.SlotList:
         """What the slots of jobs hold."""
         answer = pb.SlotList()
-        for record, place in self._placed(request.job):
-            switch = self.registry.switches[place.switch].switch
-            slots = await switch.slots(place.region.base, place.region.slots)
-            answer.slots.extend(views.slot_messages(self.registry, record, place, slots, unused=request.all))
+        for record, allocation in self._allocated(request.job):
+            switch = self.registry.switches[allocation.switch].switch
+            slots = await switch.slots(allocation.region.base, allocation.region.slots)
+            answer.slots.extend(
+                views.slot_messages(self.registry, record, allocation, slots, unused=request.all)
+            )
         return answer
 
     @_answers
     async def ListCounters(self, request: pb.CountersRequest, context: Any) -> pb.CounterList:
         """What the switches counted for jobs."""
         answer = pb.CounterList()
-        for record, place in self._placed(request.job):
-            switch = self.registry.switches[place.switch].switch
-            count = Tree.of(self.registry.config, record.job.members).flows_on(place.switch)
-            counters = await switch.flow_counters(place.region.flow(0), count)
-            answer.flows.extend(views.counter_messages(self.registry, record, place, counters))
+        for record, allocation in self._allocated(request.job):
+            switch = self.registry.switches[allocation.switch].switch
+            count = Tree.of(self.registry.config, record.job.members).flows_on(allocation.switch)
+            counters = await switch.flow_counters(allocation.region.flow(0), count)
+            answer.flows.extend(views.counter_messages(self.registry, record, allocation, counters))
         return answer
 
     @_answers
@@ -279,15 +285,15 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
             database=self.registry.store.path,
         )
 
-    def _placed(self, job: str) -> list[tuple[Record, Place]]:
+    def _allocated(self, job: str) -> list[tuple[Record, Allocation]]:
         """The live jobs (one, or all) that have slots, on each switch that can be asked; a leaf must be."""
         chosen = [self.registry.job(job)] if job else self.registry.jobs()
         return [
-            (record, place)
+            (record, allocation)
             for record in chosen
             if record.job.live and record.job.plan is not None
-            for place in record.leaves_first
-            if place.role == "leaf" or self.registry.switches[place.switch].switch.connected
+            for allocation in record.leaves_first
+            if allocation.role == "leaf" or self.registry.switches[allocation.switch].switch.connected
         ]
 
     async def _port_counters(self) -> dict[str, dict[str, dict[int, CounterCell]]]:

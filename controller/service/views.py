@@ -17,7 +17,7 @@ from controller.fabric.tables.tree import TREE_JOB
 from controller.fabric.trees import Tree
 from controller.orchestration.record import Record
 from controller.orchestration.registry import Registry
-from controller.slots.place import Place
+from controller.slots.allocation import Allocation
 from controller.switches.difference import Change
 from controller.switches.managed_switch import ManagedSwitch
 from controller.switches.pipeline import shipped_program
@@ -82,14 +82,14 @@ def job_info(registry: Registry, record: Record) -> pb.JobInfo:
     if job.renewal is not None:
         info.renewing = True
         info.renewal_reason = record.waits_for or job.renewal.reason
-    if record.places and job.live:
+    if record.allocations and job.live:
         tree = Tree.of(registry.config, job.members)
-        for place in record.leaves_first:
+        for allocation in record.leaves_first:
             info.places.add(
-                **_named(place, "switch", "role"),
-                first_slot=place.region.base,
-                slots=place.region.slots,
-                ranks=[rank for ranks in tree.ranks_by_bit(place.switch) for rank in ranks],
+                **_named(allocation, "switch", "role"),
+                first_slot=allocation.region.base,
+                slots=allocation.region.slots,
+                ranks=[rank for ranks in tree.ranks_by_bit(allocation.switch) for rank in ranks],
             )
     queued = registry.waitlist.waitlisted(record)
     if queued is not None:
@@ -113,7 +113,7 @@ def switch_info(switch: ManagedSwitch) -> pb.SwitchInfo:
 
 
 def flow_messages(
-    registry: Registry, record: Record, place: Place, found: Collection[Entry]
+    registry: Registry, record: Record, allocation: Allocation, found: Collection[Entry]
 ) -> list[pb.Flow]:
     """A job's flows that begin on a leaf; `found` is what was read from it.
 
@@ -122,11 +122,11 @@ def flow_messages(
     tree = Tree.of(registry.config, record.job.members)
     by_rank = {member.rank: member for member in record.job.members}
     ring, flows = tree.ring, []
-    for number, member in enumerate(tree.rack(place.switch).members):
+    for number, member in enumerate(tree.rack(allocation.switch).members):
         successor = by_rank[ring[(ring.index(member.rank) + 1) % len(ring)]]
         receiver = registry.config.by_ip[successor.ip]
-        index = place.region.flow(number)
-        entries = [entry for entry in place.entries if _is_of_flow(entry, index, member.rank)]
+        index = allocation.region.flow(number)
+        entries = [entry for entry in allocation.entries if _is_of_flow(entry, index, member.rank)]
         # A job that was moved has another on the switch than its worker joined with.
         psns = [params["first_psn"] for params in map(_params, entries) if "ack_qp" in params]
         flows.append(
@@ -134,10 +134,10 @@ def flow_messages(
                 job=record.job.spec.name,
                 generation=record.generation or 0,
                 rank=member.rank,
-                switch=place.switch,
+                switch=allocation.switch,
                 index=index,
                 ingress_port=registry.config.by_ip[member.ip].port,
-                egress_port=receiver.port if receiver.switch == place.switch else 0,
+                egress_port=receiver.port if receiver.switch == allocation.switch else 0,
                 src_ip=str(member.ip),
                 dst_ip=str(successor.ip),
                 dest_qp=successor.qpn_in,
@@ -150,29 +150,31 @@ def flow_messages(
 
 
 def slot_messages(
-    registry: Registry, record: Record, place: Place, slots: Iterable[SlotContent], *, unused: bool
+    registry: Registry, record: Record, allocation: Allocation, slots: Iterable[SlotContent], *, unused: bool
 ) -> list[pb.Slot]:
     """A job's slots, those first that wait for somebody; with `unused` all of them, by index."""
     tree = Tree.of(registry.config, record.job.members)
     messages = [
-        _slot(record, tree, place, slot) for slot in slots if unused or slot.generation == record.generation
+        _slot(record, tree, allocation, slot)
+        for slot in slots
+        if unused or slot.generation == record.generation
     ]
     if not unused:
         messages.sort(key=lambda message: (message.state == "complete", message.index))
     return messages
 
 
-def _slot(record: Record, tree: Tree, place: Place, slot: SlotContent) -> pb.Slot:
+def _slot(record: Record, tree: Tree, allocation: Allocation, slot: SlotContent) -> pb.Slot:
     message = pb.Slot(
         **_named(record.job.spec, "tenant"),
-        **_named(place, "switch", "role"),
+        **_named(allocation, "switch", "role"),
         **_named(slot, "index", "generation", "message"),
         job=record.job.spec.name,
         state="unused",
     )
     if slot.generation != record.generation:
         return message
-    for bit, ranks in enumerate(tree.ranks_by_bit(place.switch)):
+    for bit, ranks in enumerate(tree.ranks_by_bit(allocation.switch)):
         (message.ranks if slot.bitmap >> bit & 1 else message.missing).extend(ranks)
     message.chunks = slot.chunks
     message.flags = slot.flags
@@ -180,13 +182,13 @@ def _slot(record: Record, tree: Tree, place: Place, slot: SlotContent) -> pb.Slo
     message.age_s = slot.age_us / 1e6
     message.state = "adding"
     if slot.flags & RESULT or not message.missing:
-        sent_up = tree.two_level and place.role == "leaf" and not slot.flags & RESULT
+        sent_up = tree.two_level and allocation.role == "leaf" and not slot.flags & RESULT
         message.state = "sent up" if sent_up else "complete"
     return message
 
 
 def counter_messages(
-    registry: Registry, record: Record, place: Place, counters: dict[str, list[CounterCell]]
+    registry: Registry, record: Record, allocation: Allocation, counters: dict[str, list[CounterCell]]
 ) -> list[pb.FlowCounters]:
     """A job's counters on a switch, one message a rank; on a spine one a rack, with its first rank."""
     tree = Tree.of(registry.config, record.job.members)
@@ -195,10 +197,10 @@ def counter_messages(
             job=record.job.spec.name,
             generation=record.generation or 0,
             rank=ranks[0],
-            switch=place.switch,
+            switch=allocation.switch,
             counters={name: _counted(cells[i]) for name, cells in counters.items()},
         )
-        for i, ranks in enumerate(tree.ranks_by_bit(place.switch))
+        for i, ranks in enumerate(tree.ranks_by_bit(allocation.switch))
     ]
 
 

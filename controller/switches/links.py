@@ -77,7 +77,7 @@ class LinkWatch:
     def probe(self) -> list[tuple[Link, int]]:
         """The probes to send now; `send` sends them."""
         probes = self._prober.due(self._clock(), lambda link: self._switches[link.leaf].ready)
-        self.look()
+        self.refresh()
         return probes
 
     async def send(self, probes: Iterable[tuple[Link, int]]) -> None:
@@ -101,7 +101,7 @@ class LinkWatch:
                 self._prober.not_sent(nonce)
                 logger.debug("%s: no probe: %s", link, error)
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Compare with what was known, and say what has changed."""
         state, before = self.state, self._known
         if state == before:

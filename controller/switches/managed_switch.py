@@ -1,4 +1,4 @@
-"""A switch and what the controller knows of it: whose slots are whose, whether it has been looked over."""
+"""A switch and what the controller knows of it: who has which slots, and whether it is ready for jobs."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from controller.api.errors import UnreachableError
 from controller.entries import Entry, key_of
 from controller.fabric.flows import removal_order
 from controller.fabric.marks import mark_of
+from controller.slots.allocation import Allocation
 from controller.slots.allocator import SwitchAllocator
-from controller.slots.place import Place
 from controller.switches.switch import Switch
 from controller.switches.updates import Update, UpdateKind, WriteError
 
@@ -64,17 +64,17 @@ class ManagedSwitch:
 
     # The caller holds the lock. Errors are SwitchErrors.
 
-    async def adopt(self, places: Iterable[tuple[Place, bool]]) -> None:
+    async def adopt(self, allocations: Iterable[tuple[Allocation, bool]]) -> None:
         """Make it hold its base entries, these jobs and nothing else; jobs as `held` says."""
-        await self.switch.adopt(held(places))
+        await self.switch.adopt(held(allocations))
         if self.switch.connected:
             self._ready.set()
 
-    async def install(self, place: Place, flows: int, generation: int) -> None:
+    async def install(self, allocation: Allocation, flows: int, generation: int) -> None:
         """Write a job's entries, all or none; the counters of so many flows begin at zero."""
         await self.note(generation)
-        await self.switch.reset_flow_counters(place.region.flow(0), flows)
-        await self.switch.install(place.entries)
+        await self.switch.reset_flow_counters(allocation.region.flow(0), flows)
+        await self.switch.install(allocation.entries)
 
     async def note(self, generation: int) -> None:
         """Before its registers can have anything of a generation, the switch itself says so."""
@@ -88,33 +88,33 @@ class ManagedSwitch:
             self.mark = before
             raise WriteError(f"switch {self.name}", failures, updates=1)
 
-    async def remove_flows(self, place: Place) -> None:
+    async def remove_flows(self, allocation: Allocation) -> None:
         """Remove all of a job but the guards, which drop what its workers still send."""
-        await self.switch.remove(removal_order(place.entries)[0])
+        await self.switch.remove(removal_order(allocation.entries)[0])
 
-    async def remove(self, place: Place) -> None:
+    async def remove(self, allocation: Allocation) -> None:
         """Remove all of a job."""
-        flows, guards = removal_order(place.entries)
+        flows, guards = removal_order(allocation.entries)
         await self.switch.remove([*flows, *guards])
 
 
-def held(places: Iterable[tuple[Place, bool]]) -> list[Entry]:
+def held(allocations: Iterable[tuple[Allocation, bool]]) -> list[Entry]:
     """What a switch holds of jobs, each with whether it is live: all of the live ones, others' guards.
 
     Of two guards for the same QP, the live one's.
     """
     wanted: dict[object, Entry] = {}
-    for place, live in sorted(places, key=lambda item: item[1]):
-        entries = place.entries if live else removal_order(place.entries)[1]
+    for allocation, live in sorted(allocations, key=lambda item: item[1]):
+        entries = allocation.entries if live else removal_order(allocation.entries)[1]
         wanted.update({key_of(entry): entry for entry in entries})
     return list(wanted.values())
 
 
-def guards_of(places: Iterable[tuple[Place, bool]]) -> list[Entry]:
+def guards_of(allocations: Iterable[tuple[Allocation, bool]]) -> list[Entry]:
     """The guards of jobs, each with whether it is live: of two for the same QP, the live one's."""
-    return removal_order(held(places))[1]
+    return removal_order(held(allocations))[1]
 
 
-def collide(place: Place, entries: Iterable[Entry]) -> bool:
+def collide(allocation: Allocation, entries: Iterable[Entry]) -> bool:
     """Whether a job's entries and others cannot be on the switch together."""
-    return not {key_of(entry) for entry in place.entries}.isdisjoint(key_of(entry) for entry in entries)
+    return not {key_of(entry) for entry in allocation.entries}.isdisjoint(key_of(entry) for entry in entries)

@@ -49,8 +49,8 @@ class Said(Generic[T]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Standing:
-    """What a worker says of itself (`host_agent.standing`). Times are seconds before it was asked.
+class WorkerStatus:
+    """What a worker says of itself (`host_agent.status`). Times are seconds before it was asked.
 
     Messages count up from 0: `posted`, `sent`, `received` are the next to post, to send, to receive a sum
     for; `acked` the oldest that is not acknowledged.
@@ -84,7 +84,7 @@ class Standing:
         return self.next_collective, self.posted, self.sent, self.acked, self.received, self.generation
 
     @classmethod
-    def of(cls, said: Mapping[str, Any]) -> Standing:
+    def of(cls, said: Mapping[str, Any]) -> WorkerStatus:
         """From what came over the socket. KeyError, TypeError where that is something else."""
         progress, running = said["progress"], said["collective"]
         main = next((t for t in said["threads"] if t["name"] == "MainThread"), None)
@@ -121,7 +121,7 @@ class Worker:
     rank: int
     process: Process
     host: str = ""
-    standing: Standing | None = None
+    status: WorkerStatus | None = None
     why: str = ""  # it says nothing
 
 
@@ -225,8 +225,8 @@ __all__ = [
     "ProcessState",
     "Said",
     "Sample",
-    "Standing",
     "Traffic",
     "Worker",
     "WorkerKey",
+    "WorkerStatus",
 ]

@@ -1,4 +1,4 @@
-"""What counters grew by between the two looks."""
+"""What counters grew by between the two observations."""
 
 from __future__ import annotations
 
@@ -41,13 +41,15 @@ def flows(facts: Facts, *counters: str) -> Iterator[Grown]:
 
 
 def worker(facts: Facts, key: WorkerKey, name: str) -> int:
-    """By how much a counter of a worker's own has grown; 0 where it told nothing in one of the looks."""
+    """By how much a counter of a worker has grown; 0 where one observation lacks its status."""
     values = []
-    for look in (facts.before, facts.now):
-        found = next((w for w in look.workers if (w.job, w.rank) == key and w.standing is not None), None)
-        if found is None or found.standing is None:
+    for observation in (facts.before, facts.now):
+        found = next(
+            (w for w in observation.workers if (w.job, w.rank) == key and w.status is not None), None
+        )
+        if found is None or found.status is None:
             return 0
-        values.append(found.standing.counters.get(name, 0))
+        values.append(found.status.counters.get(name, 0))
     return growth(values[1], values[0])
 
 

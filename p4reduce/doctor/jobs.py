@@ -199,9 +199,7 @@ def _running(
         ),
         key=lambda found: found.weight,
     )
-    failures = [
-        rank.standing.failure for rank in ranks if rank.standing is not None and rank.standing.failure
-    ]
+    failures = [rank.status.failure for rank in ranks if rank.status is not None and rank.status.failure]
     if job is None and failures:  # there is no controller that would say it
         yield Finding(
             code="ended-early",
@@ -222,9 +220,7 @@ def _running(
         yield _changing(job, ranks, causes, broken)
         return
     moved = any(rank.has_moved for rank in ranks) or _counted(facts, name)
-    waited = max(
-        (r.standing.for_s for r in ranks if r.standing is not None and r.standing.collective), default=0.0
-    )
+    waited = max((r.status.for_s for r in ranks if r.status is not None and r.status.collective), default=0.0)
     if opened is not None and not moved:
         waited = max(waited, opened.age_s)
     dead = [found for found in causes if found.weight == 0]
@@ -251,7 +247,7 @@ def _waiting(
     infra: Sequence[Finding],
 ) -> Finding:
     """Who is waited for, why, how far the others are, what to do."""
-    standing = _where_they_stand(ranks)
+    status = _activities(ranks)
     so_far = (opened.words(),) if opened is not None else ()
     if broken:
         first = broken[0]
@@ -262,7 +258,7 @@ def _waiting(
             says=f"job {name} waits: {first.says}",
             job=name,
             where=first.where,
-            evidence=(*first.evidence, *also, *so_far, *standing),
+            evidence=(*first.evidence, *also, *so_far, *status),
             do=first.do,
         )
     if causes:
@@ -283,10 +279,10 @@ def _waiting(
             job=name,
             rank=first_cause.rank.number,
             where=first_cause.rank.host,
-            evidence=(*first_cause.evidence, *others, *standing),
+            evidence=(*first_cause.evidence, *others, *status),
             do=do,
         )
-    return _unexplained(name, ranks, opened, waited, infra, standing)
+    return _unexplained(name, ranks, opened, waited, infra, status)
 
 
 def _unexplained(
@@ -295,14 +291,14 @@ def _unexplained(
     opened: Open | None,
     waited: float,
     infra: Sequence[Finding],
-    standing: tuple[str, ...],
+    status: tuple[str, ...],
 ) -> Finding:
     """Nobody is at fault by himself: packets do not get through, or a rank tells nothing."""
     by_number = {rank.number: rank for rank in ranks}
     bad_links = [f for f in infra if f.code in _LINK_CODES]
     behind = _behind(ranks)
     # A rank that lacks a sum which others have has not contributed to later ones: that is not its doing.
-    deaf = behind and opened is not None and set(opened.missing) <= {r.number for r in behind if r.standing}
+    deaf = behind and opened is not None and set(opened.missing) <= {r.number for r in behind if r.status}
     if opened is not None and opened.missing and not deaf:
         names = words.listed([by_number[n].name if n in by_number else f"rank {n}" for n in opened.missing])
         sent = [n for n in opened.missing if n in by_number and _has_sent(by_number[n], opened.message)]
@@ -314,7 +310,7 @@ def _unexplained(
         who = words.listed([r.name for r in behind])
         says = f"job {name}: nothing has moved for {words.seconds(waited)}"
         if behind:
-            first = min(r.standing.received for r in behind if r.standing is not None)
+            first = min(r.status.received for r in behind if r.status is not None)
             says += f"; the sum of message {first} does not reach {who}, while the others have it"
         rank = behind[0].number if behind else None
     code = "waits:path"
@@ -322,25 +318,23 @@ def _unexplained(
     if bad_links:
         says += f"; {bad_links[0].says}"
         code, do = f"waits:{bad_links[0].code}", bad_links[0].do
-    return Finding(
-        code=code, severity=Severity.ERROR, says=says, job=name, rank=rank, evidence=standing, do=do
-    )
+    return Finding(code=code, severity=Severity.ERROR, says=says, job=name, rank=rank, evidence=status, do=do)
 
 
 def _moving(facts: Facts, name: str, ranks: Sequence[Rank], infra: Sequence[Finding]) -> Finding:
     """It goes on."""
-    told = [rank for rank in ranks if rank.standing is not None and rank.earlier is not None]
+    told = [rank for rank in ranks if rank.status is not None and rank.earlier is not None]
     says = f"job {name} runs"
     if told:
-        messages = max(r.standing.received - r.earlier.received for r in told if r.standing and r.earlier)
+        messages = max(r.status.received - r.earlier.received for r in told if r.status and r.earlier)
         calls = max((r.call or 0) for r in told)
         if messages > 0:
             says += f": {messages / facts.seconds:.0f} messages a second, at collective {calls}"
         again = sum(
-            r.standing.counters.get("retransmitted_packets", 0)
+            r.status.counters.get("retransmitted_packets", 0)
             - r.earlier.counters.get("retransmitted_packets", 0)
             for r in told
-            if r.standing is not None and r.earlier is not None
+            if r.status is not None and r.earlier is not None
         )
         if again > 0:
             says += f", {words.count(again, 'packet')} sent again in {words.seconds(facts.seconds)}"
@@ -349,7 +343,7 @@ def _moving(facts: Facts, name: str, ranks: Sequence[Rank], infra: Sequence[Find
 
 def _idle(name: str, ranks: Sequence[Rank]) -> Finding:
     """No collective runs, or one that has just begun."""
-    told = [rank.standing for rank in ranks if rank.standing is not None]
+    told = [rank.status for rank in ranks if rank.status is not None]
     busy = [s for s in told if s.collective]
     if busy:
         says = f"job {name} runs: in {busy[0].collective} since {words.seconds(max(s.for_s for s in busy))}"
@@ -366,7 +360,7 @@ def _idle(name: str, ranks: Sequence[Rank]) -> Finding:
         severity=Severity.NOTE,
         says=says,
         job=name,
-        evidence=tuple(f"{r.name}: {r.activity()}" for r in ranks if r.standing is not None),
+        evidence=tuple(f"{r.name}: {r.activity()}" for r in ranks if r.status is not None),
     )
 
 
@@ -398,7 +392,7 @@ def _changing(
         job=name,
         rank=why[0].rank.number if why else None,
         where=why[0].rank.host if why else broken[0].where if broken else "",
-        evidence=_where_they_stand(ranks),
+        evidence=_activities(ranks),
         do=why[0].do
         if why
         else broken[0].do
@@ -488,10 +482,10 @@ def _missing_flows(facts: Facts, job: str) -> set[int]:
 
 
 def _counted(facts: Facts, job: str) -> bool:
-    """Whether the switches completed a sum of the job between the two looks; of workers that tell nothing."""
+    """Whether the switches completed a sum of the job between the two observations."""
     completed = []
-    for look in (facts.before, facts.now):
-        flows = [flow for flow in look.counters.value or () if flow.job == job]
+    for observation in (facts.before, facts.now):
+        flows = [flow for flow in observation.counters.value or () if flow.job == job]
         completed.append(sum(f.counters["completed"].packets for f in flows if "completed" in f.counters))
     return completed[1] > completed[0]
 
@@ -510,17 +504,17 @@ def _only_spine(job: pb.JobInfo | None, switches: Sequence[str]) -> set[str]:
 
 
 def _has_sent(rank: Rank, message: int) -> bool:
-    return rank.standing is not None and rank.standing.sent > message
+    return rank.status is not None and rank.status.sent > message
 
 
 def _behind(ranks: Sequence[Rank]) -> list[Rank]:
     """Ranks that have received less than others; none where all have the same."""
-    told = [(rank.standing.received, rank) for rank in ranks if rank.standing is not None]
+    told = [(rank.status.received, rank) for rank in ranks if rank.status is not None]
     most = max((received for received, _ in told), default=0)
     return [rank for received, rank in told if received < most]
 
 
-def _where_they_stand(ranks: Sequence[Rank]) -> tuple[str, ...]:
+def _activities(ranks: Sequence[Rank]) -> tuple[str, ...]:
     return tuple(rank.line() for rank in ranks)
 
 

@@ -195,15 +195,15 @@ def _is_settled(facts: Facts, switch: str) -> bool:
     """Whether a switch had its program all the time, as far as is known."""
     return all(
         info.connected
-        for look in (facts.before, facts.now)
-        for info in (look.status.value.switches if look.status.value is not None else ())
+        for observation in (facts.before, facts.now)
+        for info in (observation.status.value.switches if observation.status.value is not None else ())
         if info.name == switch
     )
 
 
-def _port_count(look: Observation, port: tuple[str, int], side: str) -> int:
+def _port_count(observation: Observation, port: tuple[str, int], side: str) -> int:
     """What a switch's port counts as lost on one side."""
-    losses = look.losses.get(port)
+    losses = observation.losses.get(port)
     if losses is None:
         return 0
     return sum(number for name, number in losses.items() if name.startswith(f"{side}."))
@@ -236,7 +236,7 @@ def _resent(facts: Facts, host: str) -> tuple[str, ...]:
 
 
 def _workers_on(facts: Facts, host: str) -> list[WorkerKey]:
-    return [(w.job, w.rank) for w in facts.now.workers if w.host == host and w.standing is not None]
+    return [(w.job, w.rank) for w in facts.now.workers if w.host == host and w.status is not None]
 
 
 def _damaged(facts: Facts, host: HostState) -> Iterator[Finding]:
@@ -264,8 +264,10 @@ def _damaged(facts: Facts, host: HostState) -> Iterator[Finding]:
 def _bad_at_switch(facts: Facts, host: HostState) -> tuple[int, int]:
     keys = _ranks_on(facts, host.name)
     totals = []
-    for look in (facts.before, facts.now):
-        flows = [f for f in look.counters.value or () if (f.job, f.rank) in keys and f.switch == host.switch]
+    for observation in (facts.before, facts.now):
+        flows = [
+            f for f in observation.counters.value or () if (f.job, f.rank) in keys and f.switch == host.switch
+        ]
         totals.append(sum(f.counters["bad_icrc"].packets for f in flows if "bad_icrc" in f.counters))
     return growing.growth(totals[1], totals[0]), totals[1]
 
@@ -274,10 +276,10 @@ def _bad_at_host(facts: Facts, host: HostState) -> tuple[int, int]:
     keys = _workers_on(facts, host.name)
     names = ("icrc_errors", "malformed")
     total = sum(
-        worker.standing.counters.get(name, 0)
+        worker.status.counters.get(name, 0)
         for worker in facts.now.workers
         for name in names
-        if (worker.job, worker.rank) in keys and worker.standing is not None
+        if (worker.job, worker.rank) in keys and worker.status is not None
     )
     return sum(growing.worker(facts, key, name) for key in keys for name in names), total
 
@@ -413,10 +415,10 @@ def _lost_at_port(facts: Facts, switch: str, port: int, link: str, other: str) -
 def _overflows(facts: Facts) -> Iterator[Finding]:
     """Frames that a worker's machine had no room for, and those it could not send."""
     for worker in facts.now.workers:
-        if worker.standing is None:
+        if worker.status is None:
             continue
         key = (worker.job, worker.rank)
-        now, total = growing.worker(facts, key, "ring_drops"), worker.standing.counters.get("ring_drops", 0)
+        now, total = growing.worker(facts, key, "ring_drops"), worker.status.counters.get("ring_drops", 0)
         who = f"job {worker.job} {words.rank(worker.rank, worker.host)}"
         if now:
             yield Finding(

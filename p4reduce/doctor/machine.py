@@ -13,7 +13,7 @@ from controller.config import Target
 from controller.telemetry import client
 from controller.telemetry.address import STATE_PATH, Address, MetricsError
 from host_agent.metrics import SOCKETS, WHOSE
-from p4reduce.doctor.facts import Disk, Ends, Losses, Process, ProcessState, Standing, Worker
+from p4reduce.doctor.facts import Disk, Ends, Losses, Process, ProcessState, Worker, WorkerStatus
 from topologies.processes import ProcessId
 from topologies.state import ClusterState, HostKind
 
@@ -87,12 +87,12 @@ def _worker(path: Path, hosts: Mapping[int, str]) -> Worker | None:
         return Worker(job=job, rank=rank, process=state, host=host, why=f"it is {state.state.value}")
     try:
         text = client.fetch(Address(path=path.with_suffix(".sock")), timeout_s=WORKER_S, path=STATE_PATH)
-        standing = Standing.of(json.loads(text))
+        status = WorkerStatus.of(json.loads(text))
     except (MetricsError, ValueError, KeyError, TypeError) as error:
         if not path.exists():
             return None
         return Worker(job=job, rank=rank, process=process(known), host=host, why=str(error))
-    return Worker(job=standing.job, rank=standing.rank, process=state, host=host, standing=standing)
+    return Worker(job=status.job, rank=status.rank, process=state, host=host, status=status)
 
 
 def _namespaces(cluster: ClusterState) -> dict[int, str]:

@@ -1,6 +1,6 @@
-"""Gathers the facts, twice, some tenths of a second apart. Everything may be missing, dead or stopped.
+"""Gathers the facts twice, some tenths of a second apart. Everything may be missing, dead or stopped.
 
-All questions of one look are asked at once, each with a time limit; what is not answered is itself a fact.
+One observation asks all its questions at once, each with a time limit. No answer is a fact, too.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ def gather(
     client = admin(f"unix:{cluster.control_socket}")
     try:
         with ThreadPoolExecutor(max_workers=16, thread_name_prefix="doctor") as pool:
-            return _Looks(cluster, client, pool, interfaces).facts(interval_s, started)
+            return _Observer(cluster, client, pool, interfaces).facts(interval_s, started)
     finally:
         client.close()
 
 
-class _Looks:
-    """The two looks, and what comes between."""
+class _Observer:
+    """Makes the two observations, and asks in between what is asked once."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class _Looks:
     def facts(self, interval_s: float, started: float) -> Facts:
         """All of them."""
         cluster, ask = self._cluster, self._pool.submit
-        before = self._look()
+        before = self._observe()
         heard = before.jobs.value is not None
         probes = ask(probing.probe, cluster)
         samples = [self._samples(interval_s)] if before.ports.value is not None else []
@@ -74,15 +74,15 @@ class _Looks:
         if heard:
             for name in ("slots", "flows", "plan"):
                 once[name] = ask(self._said, name)
-        now = self._look()
+        now = self._observe()
         if _is_stuck(before, now):
             time.sleep(max(0.0, before.at + _STUCK_S - time.monotonic()))
-            now = self._look()
+            now = self._observe()
         echoes, management = probes.result()
         echo_turns = 1
         if silent_hosts(cluster, now, echoes):
             echoes, management = probing.probe(cluster, patience_s=probing.LONG_PATIENCE_S)
-            echo_turns, now = 2, self._look()
+            echo_turns, now = 2, self._observe()
         return Facts(
             cluster=cluster,
             before=before,
@@ -101,7 +101,7 @@ class _Looks:
             asked_s=time.monotonic() - started,
         )
 
-    def _look(self) -> Observation:
+    def _observe(self) -> Observation:
         cluster, ask = self._cluster, self._pool.submit
         at = time.monotonic()
         workers = ask(machine.workers, cluster)
@@ -175,7 +175,7 @@ def _rules(cluster: ClusterState) -> list[str]:
 
 def _is_stuck(before: Observation, now: Observation) -> bool:
     """Whether workers that are well send the same again and again: then too little passes in a short time."""
-    earlier = {(w.job, w.rank): w.standing for w in before.workers if w.standing is not None}
+    earlier = {(w.job, w.rank): w.status for w in before.workers if w.status is not None}
     if not all(worker.process.is_well for worker in now.workers):
         return False
     if not all(process.is_well for name, process in now.processes.items() if name.startswith("switch ")):
@@ -183,10 +183,10 @@ def _is_stuck(before: Observation, now: Observation) -> bool:
     if not all(line.is_up for line in now.lines.values()):
         return False
     return any(
-        worker.standing is not None
-        and worker.standing.timeouts_in_a_row > 1
+        worker.status is not None
+        and worker.status.timeouts_in_a_row > 1
         and (worker.job, worker.rank) in earlier
-        and earlier[worker.job, worker.rank].position == worker.standing.position
+        and earlier[worker.job, worker.rank].position == worker.status.position
         for worker in now.workers
     )
 

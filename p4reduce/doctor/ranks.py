@@ -9,7 +9,7 @@ from typing import Final
 from controller.api import controller_pb2 as pb
 from p4reduce.doctor import words
 from p4reduce.doctor.control import stopped_do
-from p4reduce.doctor.facts import Facts, Observation, Process, ProcessState, Standing, Worker
+from p4reduce.doctor.facts import Facts, Observation, Process, ProcessState, Worker, WorkerStatus
 from p4reduce.doctor.findings import Finding
 
 BUSY: Final = 0.5  # of a core
@@ -24,8 +24,8 @@ class Rank:
     host: str = ""
     info: pb.WorkerInfo | None = None
     worker: Worker | None = None
-    earlier: Standing | None = None
-    cpu: float = 0.0  # of one core, between the two looks
+    earlier: WorkerStatus | None = None
+    cpu: float = 0.0  # of one core, between the two observations
 
     @property
     def name(self) -> str:
@@ -33,9 +33,9 @@ class Rank:
         return words.rank(self.number, self.host)
 
     @property
-    def standing(self) -> Standing | None:
+    def status(self) -> WorkerStatus | None:
         """What it says."""
-        return self.worker.standing if self.worker is not None else None
+        return self.worker.status if self.worker is not None else None
 
     @property
     def process(self) -> Process | None:
@@ -44,28 +44,28 @@ class Rank:
 
     @property
     def has_moved(self) -> bool:
-        """Whether anything useful happened between the two looks."""
+        """Whether anything useful happened between the two observations."""
         return (
-            self.standing is not None
+            self.status is not None
             and self.earlier is not None
-            and self.standing.position != self.earlier.position
+            and self.status.position != self.earlier.position
         )
 
     @property
     def call(self) -> int | None:
         """The number of the collective that it is in, or was in last."""
-        return None if self.standing is None else self.standing.next_collective - 1
+        return None if self.status is None else self.status.next_collective - 1
 
     def line(self) -> str:
         """Where it stands, in one line."""
-        if self.standing is None:
+        if self.status is None:
             why = f": {self.worker.why}" if self.worker is not None and self.worker.why else ""
             heard = ""
             if self.info is not None:
                 connected = "connected" if self.info.connected else "not connected"
                 heard = f", {connected} with the controller, heard {words.ago(self.info.heard_s_ago)}"
             return f"{self.name}: does not say where it stands{why}{heard}"
-        s = self.standing
+        s = self.status
         if s.collective:
             held = ", held by the controller" if s.is_held else ""
             at = f"in {s.collective} for {words.seconds(s.for_s)}{held}"
@@ -82,7 +82,7 @@ class Rank:
 
     def activity(self) -> str:
         """What its process does, as far as can be seen from outside, and where."""
-        s = self.standing
+        s = self.status
         at = f", at {s.where}" if s is not None and s.where else ""
         return f"{'it computes' if self.cpu >= BUSY else 'it sleeps'} ({100 * self.cpu:.0f}% of a core){at}"
 
@@ -112,17 +112,17 @@ def rank(facts: Facts, job: str, number: int, *, host: str, info: pb.WorkerInfo 
         host=host or (now.host if now is not None else ""),
         info=info,
         worker=now,
-        earlier=before.standing if before is not None else None,
+        earlier=before.status if before is not None else None,
         cpu=cpu,
     )
 
 
-def _worker(look: Observation, job: str, number: int, host: str) -> Worker | None:
-    mine = [worker for worker in look.workers if worker.job == job]
+def _worker(observation: Observation, job: str, number: int, host: str) -> Worker | None:
+    mine = [worker for worker in observation.workers if worker.job == job]
     for worker in mine:
-        if worker.standing is not None and worker.rank == number:
+        if worker.status is not None and worker.rank == number:
             return worker
-    silent = [worker for worker in mine if worker.standing is None]
+    silent = [worker for worker in mine if worker.status is None]
     on_host = [worker for worker in silent if host and worker.host == host]
     here = on_host or [worker for worker in silent if worker.rank == number and not worker.host]
     # Of one that was killed and its successor, the one that lives.
@@ -150,7 +150,7 @@ def cause(
     is_elastic: bool = False,
 ) -> Cause | None:
     """What is the matter with a rank; None where nothing is, as far as can be seen."""
-    process, s, info = rank.process, rank.standing, rank.info
+    process, s, info = rank.process, rank.status, rank.info
     if process is not None and process.state is ProcessState.GONE and _is_heard(info):
         process = None  # that was its predecessor, of an earlier run
     if process is not None and process.state is ProcessState.GONE:
@@ -233,17 +233,15 @@ def cause(
 
 def _late(rank: Rank, ranks: Sequence[Rank]) -> Cause | None:
     """Where others are in a collective that this rank has not called."""
-    s = rank.standing
+    s = rank.status
     if s is None or s.collective:
         return None
-    ahead = [o for o in ranks if o.standing is not None and o.standing.collective]
+    ahead = [o for o in ranks if o.status is not None and o.status.collective]
     ahead = [o for o in ahead if o.call is not None and o.call >= s.next_collective]
     if not ahead:
         return None
-    waited = max(o.standing.for_s for o in ahead if o.standing is not None)
-    what = min(
-        (o.call, o.standing.collective) for o in ahead if o.standing is not None and o.call is not None
-    )
+    waited = max(o.status.for_s for o in ahead if o.status is not None)
+    what = min((o.call, o.status.collective) for o in ahead if o.status is not None and o.call is not None)
     who = "the other rank is" if len(ahead) == 1 else f"the {len(ahead)} others are"
     if s.is_leaving:
         return Cause(

@@ -49,21 +49,21 @@ def silence(facts: Facts, found: Sequence[Finding]) -> Iterator[Finding]:
 
 
 def silent_hosts(
-    cluster: ClusterState, look: Observation, echoes: Mapping[tuple[str, str], Echo]
+    cluster: ClusterState, observation: Observation, echoes: Mapping[tuple[str, str], Echo]
 ) -> list[HostState]:
     """Hosts between which pings should have come back and none has; nobody where one did.
 
     None is due over a link that is down, through a switch that is, or between leaves while an uplink is.
     """
-    if not _are_well(look):
+    if not _are_well(observation):
         return []
     up = {
         host.name: host.switch
         for host in cluster.hosts
-        if (line := look.lines.get(f"{host.name}:{host.switch}")) is not None and line.is_up
+        if (line := observation.lines.get(f"{host.name}:{host.switch}")) is not None and line.is_up
     }
-    crosses = all(line.is_up for line in look.lines.values() if line.uplink) and all(
-        link.up for link in look.links.value or ()
+    crosses = all(line.is_up for line in observation.lines.values() if line.uplink) and all(
+        link.up for link in observation.links.value or ()
     )
     due = {
         (one, other): echo
@@ -75,25 +75,27 @@ def silent_hosts(
     return [host for host in cluster.hosts if any(host.name in pair for pair in due)]
 
 
-def _are_well(look: Observation) -> bool:
-    return all(process.is_well for name, process in look.processes.items() if name.startswith("switch "))
+def _are_well(observation: Observation) -> bool:
+    return all(
+        process.is_well for name, process in observation.processes.items() if name.startswith("switch ")
+    )
 
 
 def _are_ready(facts: Facts) -> bool:
     """Whether all switches had their programs all the time. Only the controller knows."""
     return all(
-        _are_well(look)
-        and look.status.value is not None
-        and all(info.connected for info in look.status.value.switches)
-        for look in (facts.before, facts.now)
+        _are_well(observation)
+        and observation.status.value is not None
+        and all(info.connected for info in observation.status.value.switches)
+        for observation in (facts.before, facts.now)
     )
 
 
 def _has_received(facts: Facts) -> bool:
     """Whether a worker has received anything meanwhile: then pings were late only."""
-    before = {(w.job, w.rank): w.standing for w in facts.before.workers}
+    before = {(w.job, w.rank): w.status for w in facts.before.workers}
     return any(
-        (worker.standing.acked, worker.standing.received) != (then.acked, then.received)
+        (worker.status.acked, worker.status.received) != (then.acked, then.received)
         for worker in facts.now.workers
-        if worker.standing is not None and (then := before.get((worker.job, worker.rank))) is not None
+        if worker.status is not None and (then := before.get((worker.job, worker.rank))) is not None
     )

@@ -88,10 +88,10 @@ class Worker:
         assert self.renew is not None
         number = self.renew.renewal if number is None else number
         self.answered.append(number)
-        standing = Renewing(
+        answer = Renewing(
             renewal=number, qpn_out=self.qp, psn_out=7, qpn_in=self.qp + 1, collective=self.collective
         )
-        self.session.hear(standing)
+        self.session.hear(answer)
 
     def asks(self, number: int) -> bool:
         """Whether the controller says that this worker is in its job."""

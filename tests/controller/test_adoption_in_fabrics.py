@@ -79,7 +79,7 @@ async def test_a_job_across_racks_waits_for_a_spine_and_is_then_renewed_without_
         assert worker.renew is not None
         assert f"switch {spine}" in worker.renew.reason
         assert worker.started == 2
-    assert set(b.registry.job("train").places) == {"l1", "l2", "s1", "s2"} - {spine}
+    assert set(b.registry.job("train").allocations) == {"l1", "l2", "s1", "s2"} - {spine}
     assert [worker.asks(50) for worker in workers] == [True] * 4
     await b.find(spine)
     await b.go(workers, 10.0)

@@ -75,7 +75,7 @@ async def test_a_job_in_the_slots_of_one_that_the_backup_has_keeps_them(
         b.registry.book.retired._known.clear()
         b.qp -= 2
     known = await run_job(b, 3)
-    region = b.registry.job("train").places["s1"].region
+    region = b.registry.job("train").allocations["s1"].region
     assert (region.base, region.number == before.number) == (before.base, same_number)
     entries = dict(b.switch.of_jobs)
     await restore(b, backup)
@@ -172,9 +172,9 @@ async def test_a_job_that_was_renewed_since_the_backup_leaves_nothing_behind(
     entries = {name: dict(switch.entries) for name, switch in racks.switches.items()}
     generation, *_ = workers[0].plan
     await restore(racks, backup)
-    there = {name: racks.registry.places.orphan(name, generation) for name in racks.switches}
+    there = {name: racks.registry.allocations.orphan(name, generation) for name in racks.switches}
     for name, orphan in there.items():
-        for entry in () if orphan is None else orphan.place.entries:
+        for entry in () if orphan is None else orphan.allocation.entries:
             assert entry in entries[name].values()
             assert entry in racks.switches[name].entries.values()
     assert there["l1"] is not None
@@ -191,7 +191,7 @@ async def test_a_job_that_was_renewed_since_the_backup_leaves_nothing_behind(
     await racks.go(workers, 3.0)
     (plan,) = {worker.plan for worker in workers}
     assert (plan[0] > generation, plan[1:]) == (True, (Mode.IN_NETWORK, len(hosts)))
-    assert not any(racks.registry.places.orphans.values())
+    assert not any(racks.registry.allocations.orphans.values())
     used = racks.used()
     assert used["l1"] == 256
     assert racks.is_as_wanted()
@@ -211,7 +211,7 @@ async def test_what_one_worker_says_of_a_later_generation_takes_nothing_from_oth
     await racks.start("other")
     generation = racks.registry.job("other").generation
     assert generation is not None
-    entries = set(racks.registry.job("other").places["l1"].entries)
+    entries = set(racks.registry.job("other").allocations["l1"].entries)
     qp = racks.qp
     await restore(racks, backup)
     for worker in workers:
@@ -224,7 +224,7 @@ async def test_what_one_worker_says_of_a_later_generation_takes_nothing_from_oth
         )
     await racks.go(workers, 3.0)
     assert workers[0].plan[0] > generation, "it was renewed"
-    orphan = racks.registry.places.orphan("l1", generation)
+    orphan = racks.registry.allocations.orphan("l1", generation)
     assert orphan is not None
     assert not orphan.lost
     assert entries <= set(racks.of_jobs("l1"))

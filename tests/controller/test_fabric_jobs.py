@@ -430,7 +430,7 @@ async def test_what_is_drained_takes_no_new_traffic(b: FabricBench) -> None:
     assert (b.uses("l2"), b.routes_over("l2")) == ({"s2"}, {"s2"})
     assert set(b.used()) == {"l1", "l2", "s1", "s2"}
     assert ready_of((await b.join("next", ACROSS))[0]).mode is Mode.IN_NETWORK
-    assert "s1" not in b.registry.job("next").places
+    assert "s1" not in b.registry.job("next").allocations
     b.registry.manager.set_configuration(drained=frozenset(), extra={})
     await b.registry.drain()
     assert b.uses("l1") == {"s1", "s2"}
@@ -515,7 +515,7 @@ async def test_what_the_workers_of_a_job_that_moves_out_are_told_is_what_a_resta
 async def test_a_job_that_is_being_taken_off_gets_no_other_spine_meanwhile(b: FabricBench) -> None:
     await b.lose("s2")
     await b.run_job("train", ACROSS)
-    running, places, switches = b.registry.job("train"), b.registry.places, b.registry.switches
+    running, places, switches = b.registry.job("train"), b.registry.allocations, b.registry.switches
     b.switches["s2"].connected = True
     await places.settle(switches["s2"])
     install = b.switches["s2"].install
@@ -545,7 +545,7 @@ async def test_a_spine_that_comes_while_a_job_is_set_up_takes_its_part(b: Fabric
 
     async def meanwhile(entries):  # type: ignore[no-untyped-def]
         b.registry.links.drained = frozenset()
-        b.registry.links.look()
+        b.registry.links.refresh()
         await asyncio.sleep(0)
         await install(entries)
 
@@ -590,7 +590,7 @@ async def test_a_spine_that_is_no_longer_in_the_configuration_is_done_without(
     b.store.close()
     with Store(tmp_path / "c.db") as store:
         (job,) = store.jobs()
-        assert [(place.switch, place.role) for place in job.places] == [
+        assert [(allocation.switch, allocation.role) for allocation in job.allocations] == [
             ("l1", "leaf"),
             ("l2", "leaf"),
             ("s1", "spine"),
@@ -674,7 +674,7 @@ async def test_a_generation_that_a_switch_may_have_had_is_not_used_there(b: Fabr
     for name in ("l2", "s1", "s2"):
         await b.find(name)
     await b.settled()
-    require_new = b.registry.places.require_new
+    require_new = b.registry.allocations.require_new
     require_new(generation, ["l1"])
     for name in ("l2", "s1"):
         with pytest.raises(UnreachableError, match=f"may have sums of an earlier generation {generation}"):

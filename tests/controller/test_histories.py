@@ -62,7 +62,7 @@ class Agent:
         self.session, self.rank = session, rank
         self.ready: Ready | None = None
         self.renew: Renew | None = None
-        self.standing: Renewing | None = None
+        self.answer: Renewing | None = None
         self.started = self.up = self.leaving = self.dead = self.refused = False
         self.connected = True
         self.end: Ended | Left | None = None
@@ -78,13 +78,13 @@ class Agent:
                 self.ready = event
                 self._come_up()
             elif isinstance(event, Renew):
-                self._stand(event)
+                self._answer_renew(event)
             elif isinstance(event, Renewed):
-                if self.standing is not None and self.standing.renewal == event.renewal:
-                    self.ready, self.rank, self.standing = event.ready, event.ready.rank, None
+                if self.answer is not None and self.answer.renewal == event.renewal:
+                    self.ready, self.rank, self.answer = event.ready, event.ready.rank, None
                     self._come_up()
             elif isinstance(event, Start):
-                self.started = self.standing is None
+                self.started = self.answer is None
             elif isinstance(event, Resumed):
                 self._say_again()
             elif isinstance(event, Pause):
@@ -104,18 +104,18 @@ class Agent:
         self.up, self.started = True, False
         self.session.hear(Up())
 
-    def _stand(self, renew: Renew) -> None:
+    def _answer_renew(self, renew: Renew) -> None:
         if self.renew is None or renew.renewal > self.renew.renewal:
             self.renew, self.up, self.started, qp = renew, False, False, self._qps()
-            self.standing = Renewing(
+            self.answer = Renewing(
                 renewal=renew.renewal, qpn_out=qp, psn_out=7, qpn_in=qp + 1, collective=COLLECTIVE
             )
-        if self.standing is not None and self.standing.renewal == renew.renewal:
-            self.session.hear(self.standing)
+        if self.answer is not None and self.answer.renewal == renew.renewal:
+            self.session.hear(self.answer)
 
     def _say_again(self) -> None:
-        if self.standing is not None:
-            self.session.hear(self.standing)
+        if self.answer is not None:
+            self.session.hear(self.answer)
         elif self.up:
             self.session.hear(Up())
         if self.leaving:
@@ -420,7 +420,7 @@ def test_whatever_happens(
 ) -> None:
     """The error names the seed. $P4REDUCE_SEEDS says how many, for a longer run."""
     monkeypatch.setattr("tests.controller.spine_leaf.FakeSwitch", SlowSwitch)
-    monkeypatch.setattr("controller.orchestration.places._SWITCH_PATIENCE_S", 0.001)
+    monkeypatch.setattr("controller.orchestration.allocations._SWITCH_PATIENCE_S", 0.001)
     for seed in range(start, min(start + AT_ONCE, SEEDS)):
         (tmp_path / str(seed)).mkdir()
         asyncio.run(play(tmp_path / str(seed) / "c.db", seed))

@@ -307,7 +307,7 @@ async def test_who_is_dropped_while_its_job_is_taken_off_is_known_after_a_restar
     assert running.job.plan is not None
     workers[2].session.hear(Abort("no more"))
     plan = replace(running.job.plan, mode=Mode.RING)
-    b.store.save_job(stored(running.job, plan, (), running.job.phase))  # as `Places.take_off` does
+    b.store.save_job(stored(running.job, plan, (), running.job.phase))  # as `Allocations.take_off` does
     await b.go(workers[:2], 3.0)
     await b.restart()
     b.now += 3600.0
@@ -509,7 +509,7 @@ async def test_who_died_and_what_it_lacked_is_told(
     b: RenewalBench, slots: str, text: str, number: int | None
 ) -> None:
     workers = await b.start()
-    generation, base = workers[0].plan[0], b.registry.job("train").places["l1"].region.base
+    generation, base = workers[0].plan[0], b.registry.job("train").allocations["l1"].region.base
     for place, (message, bitmap) in enumerate(SLOTS.get(slots, ())):
         slot = SlotContent(base + place, generation, message, bitmap, 1, 0)
         b.switches["l1"].slot_content[base + place] = slot
@@ -532,7 +532,7 @@ async def test_a_second_worker_that_dies_is_told_of_as_far_as_it_had_been_able_t
 ) -> None:
     """The first one's death stops all; who has heard of that is not to blame for what it has not sent."""
     workers = await b.start(elastic=True)
-    generation, base = workers[0].plan[0], b.registry.job("train").places["l1"].region.base
+    generation, base = workers[0].plan[0], b.registry.job("train").allocations["l1"].region.base
     b.switches["l1"].slot_content[base] = SlotContent(base, generation, 17, 0b100, 1, 0)
     workers[0].session.closed()
     workers[1].silent, workers[2].silent = not answered, True
@@ -691,8 +691,8 @@ async def test_a_worker_whose_new_queue_pairs_have_old_numbers_is_asked_for_othe
     assert asked is not None
     if whose == "another worker's":
         old = other[1].qp
-    standing = Renewing(renewal=asked.renewal, qpn_out=old, psn_out=5, qpn_in=0x777, collective=10)
-    workers[1].session.hear(standing)
+    answer = Renewing(renewal=asked.renewal, qpn_out=old, psn_out=5, qpn_in=0x777, collective=10)
+    workers[1].session.hear(answer)
     workers[1].silent = False
     await b.go(workers)
     again = workers[1].renew
@@ -746,7 +746,7 @@ async def test_a_worker_that_dies_while_its_switch_is_away(b: RenewalBench) -> N
 async def test_a_job_that_must_run_in_the_network_waits_for_its_switch(
     b: RenewalBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("controller.orchestration.places._SWITCH_PATIENCE_S", 0.05)
+    monkeypatch.setattr("controller.orchestration.allocations._SWITCH_PATIENCE_S", 0.05)
     spec = JobSpec(name="train", world_size=3, mode=Mode.IN_NETWORK, elastic=True)
     workers = await b.start(spec=spec, backup=True)
     await b.lose("l1", forget=True)
@@ -991,9 +991,9 @@ async def test_a_job_that_moves_into_the_switches_has_a_new_generation_there_eve
         assert plan[0] > given[-1]
         given.append(plan[0])
         assert all(w.renewed and (w.renewed.collective, w.renewed.holder) == (10, None) for w in workers)
-        places = b.registry.job("train").places
-        assert set(places) == {"l1", "l2", "s1"}
-        regions.append({name: place.region for name, place in places.items()})
+        allocations = b.registry.job("train").allocations
+        assert set(allocations) == {"l1", "l2", "s1"}
+        regions.append({name: allocation.region for name, allocation in allocations.items()})
         for name in ("l1", "l2"):
             assert generations(b.of_jobs(name)) == {plan[0]}
         assert b.is_as_wanted()
@@ -1030,7 +1030,7 @@ async def test_a_job_that_a_switch_refuses_goes_on_by_ring_and_is_tried_again(
     plan = b.job.plan
     assert plan is not None
     assert (plan.mode, plan.mode_reason) == (Mode.RING, f"{refusing} is full")
-    assert (b.used(), b.registry.job("train").places) == ({}, {})
+    assert (b.used(), b.registry.job("train").allocations) == ({}, {})
     assert b.is_as_wanted()
     await b.go(workers, 3.0)
     assert {worker.plan[1] for worker in workers} == {Mode.IN_NETWORK}

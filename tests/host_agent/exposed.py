@@ -27,5 +27,5 @@ class Worker:
         counts: dict[str, Any] = {field.name: 0 for field in fields(Statistics)}
         return replace(Statistics(**counts), collectives=5, in_network=3, ring=2, busy_s=1.5)
 
-    def standing(self, job: str) -> dict[str, Any]:
+    def status(self, job: str) -> dict[str, Any]:
         return {"job": job, "rank": self.rank}

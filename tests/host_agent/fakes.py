@@ -99,7 +99,7 @@ class FakeController:
         self.lock = threading.Lock()
         self.listeners: dict[int, Callable[[Request], None]] = {}  # by the rank that each joined with
         self.answers: queue.Queue[tuple[str, int, int, int]] = queue.Queue()  # what, rank, move, number
-        self.standings: queue.Queue[tuple[int, Renewing]] = queue.Queue()
+        self.renew_answers: queue.Queue[tuple[int, Renewing]] = queue.Queue()
         self.ups: queue.Queue[int] = queue.Queue()
         self.counted: dict[int, tuple[int, int]] = {}
         self.job = running_job(self.world_size)
@@ -189,7 +189,7 @@ class FakeMembership:
     def say(self, answer: Answer) -> None:
         match answer:
             case Renewing():
-                self.controller.standings.put((self.rank, answer))
+                self.controller.renew_answers.put((self.rank, answer))
             case Up():
                 self.controller.ups.put(self.rank)
             case Paused(move, number):
@@ -445,8 +445,8 @@ class FakeRack:
         The collective that it goes on with.
         """
         self.begin_renewal(reason, lost=lost)
-        standings = self.gather_standings()
-        collective = self.say_renewed(standings, mode, reason)
+        answers = self.gather_answers()
+        collective = self.say_renewed(answers, mode, reason)
         self.start_again()
         return collective
 
@@ -459,22 +459,22 @@ class FakeRack:
         for member in self.members:
             self.controller.listeners[member](Renew(self.renewals, reason))
 
-    def gather_standings(self) -> dict[int, Renewing]:
+    def gather_answers(self) -> dict[int, Renewing]:
         """What all who live answer to the newest Renew."""
-        standings: dict[int, Renewing] = {}
-        while len(standings) < len(self.members):
-            member, standing = self.controller.standings.get(timeout=20)
-            if standing.renewal == self.renewals:
-                standings[member] = standing
-        return standings
+        answers: dict[int, Renewing] = {}
+        while len(answers) < len(self.members):
+            member, answer = self.controller.renew_answers.get(timeout=20)
+            if answer.renewal == self.renewals:
+                answers[member] = answer
+        return answers
 
-    def say_renewed(self, standings: dict[int, Renewing], mode: Mode, reason: str = "") -> int:
+    def say_renewed(self, answers: dict[int, Renewing], mode: Mode, reason: str = "") -> int:
         """Set up the new generation, and tell everybody."""
-        counts = [standings[member].collective for member in self.members]
+        counts = [answers[member].collective for member in self.members]
         collective = next(c for c in counts if all((other - c) % 2**32 <= 1 for other in counts))
         holder = next((rank for rank, count in enumerate(counts) if count != collective), None)
         size = len(self.members)
-        workers = configs(size, path_mtu=1024, psns=[standings[member].psn_out for member in self.members])
+        workers = configs(size, path_mtu=1024, psns=[answers[member].psn_out for member in self.members])
         self.fabric = SimulatedFabric(Simulation(workers, faults=self.faults, seed=self.renewals))
         self.simulation = self.fabric.simulation
         if mode is Mode.RING:

@@ -71,7 +71,7 @@ def held(rack: FakeRack) -> None:
 def cut(rack: FakeRack) -> None:
     """All connections, in the middle of a renewal."""
     rack.begin_renewal("switch l1 has restarted")
-    rack.gather_standings()
+    rack.gather_answers()
 
 
 stopped = pytest.mark.parametrize("stop", [held, cut], ids=["held", "cut"])
@@ -332,9 +332,9 @@ def test_what_is_called_and_queued_during_a_renewal_waits_for_it(pool: ThreadPoo
     rack.begin_renewal("switch l1 has restarted")
     futures = [c.all_reduce(ONES, async_op=True) for c in rack.communicators]
     called = [pool.submit(c.all_reduce, ONES) for c in rack.communicators]
-    standings = rack.gather_standings()
+    answers = rack.gather_answers()
     assert not any(future.done() for future in [*futures, *called])
-    rack.say_renewed(standings, Mode.IN_NETWORK)
+    rack.say_renewed(answers, Mode.IN_NETWORK)
     rack.start_again()
     assert [f.result(30).tolist() for f in [*futures, *called]] == [[2] * 5] * 4
 
@@ -345,9 +345,9 @@ def test_a_renewal_is_replaced_by_the_next_wherever_it_is(pool: ThreadPoolExecut
     waiting = [pool.submit(c.all_reduce, ONES) for c in rack.communicators[:2]]
     rack.begin_renewal("switch l1 has restarted")
     if how_far != "asked":
-        standings = rack.gather_standings()
+        answers = rack.gather_answers()
         if how_far != "answered":
-            rack.say_renewed(standings, Mode.IN_NETWORK)
+            rack.say_renewed(answers, Mode.IN_NETWORK)
             if how_far == "up":
                 for _ in range(3):
                     rack.controller.ups.get(timeout=20)
@@ -364,8 +364,8 @@ def test_a_renewal_in_the_middle_of_the_repair(pool: ThreadPoolExecutor) -> None
         waiting = [pool.submit(c.all_reduce, values(c.rank, 0, np.int32)) for c in rack.communicators]
         rack.renew()
         rack.begin_renewal("again")  # whatever they are doing
-        standings = rack.gather_standings()
-        rack.say_renewed(standings, Mode.RING)
+        answers = rack.gather_answers()
+        rack.say_renewed(answers, Mode.RING)
         rack.start_again()
         rack.renew(Mode.IN_NETWORK)
         for future in waiting:
@@ -376,7 +376,7 @@ def test_leaving_lets_go_of_a_collective_that_was_cut(pool: ThreadPoolExecutor) 
     rack = FakeRack(2)
     waiting = pool.submit(rack.communicators[0].all_reduce, ONES)
     rack.begin_renewal("switch l1 has restarted")
-    rack.gather_standings()
+    rack.gather_answers()
     with contextlib.suppress(threading.BrokenBarrierError):  # the others do not leave
         rack.communicators[0].leave(timeout_s=0.1)
     with pytest.raises(CommunicatorClosedError):
@@ -541,7 +541,7 @@ def test_ranks_and_world_size_change_and_the_user_is_told(
     assert (change.old_rank, change.rank, change.old_world_size, change.world_size) == (2, 1, 3, 2)
     assert change.lost == (1,)
     assert change.generation == rack.communicators[2].generation
-    assert rack.communicators[2].standing("train")["generation"] == change.generation
+    assert rack.communicators[2].status("train")["generation"] == change.generation
     assert "going on as rank 1 of 2" in caplog.text
     gathered = [pool.submit(c.all_gather, np.full(2, c.rank, np.int32)) for c in alive]
     assert [f.result(30).tolist() for f in gathered] == [[[0, 0], [1, 1]]] * 2

@@ -168,7 +168,7 @@ def test_who_joins_tries_again_until_it_is_let_in_or_not() -> None:
     session.heard(Waiting((0, 2)), 1)
     assert session.missing_ranks == (0, 2)
     session.broken("gone", 2, final=False)
-    assert session.trouble == "gone"
+    assert session.last_error == "gone"
     assert not session.missing_ranks
     assert [session.is_first] == [False]
     assert until(session, 10 * NS) == [((2 + FIRST_RETRY_NS) / NS, Open(JOIN))]
@@ -280,7 +280,7 @@ def test_while_the_controller_is_away_it_is_tried_each_second_and_people_are_tol
     assert [one.for_ns // NS for one in told] == [10, 70]
     assert {one.why for one in told} == {"nobody is there"}
     session.heard(Heartbeat(), 200 * NS)  # it is back, and goes again
-    assert session.trouble == ""
+    assert session.last_error == ""
     opened, told = away(201 * NS, 212 * NS)
     assert opened[:3] == pytest.approx([201.1, 201.3, 201.7], abs=1e-6)
     assert [one.for_ns // NS for one in told] == [10]

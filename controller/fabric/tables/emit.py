@@ -10,15 +10,15 @@ EMIT = "SwitchEgress.emit.emit"
 
 
 def to_flow(
-    group: int, place: int, sender: Member, receiver: Member, *, device_id: int, port: int
+    group: int, position: int, sender: Member, receiver: Member, *, device_id: int, port: int
 ) -> TableEntry:
     """On a leaf: in the connection from one worker to its successor, which is behind that port."""
     return table_entry(
         EMIT,
-        {"group": group, "rid": place + 1},
+        {"group": group, "rid": position + 1},
         "SwitchEgress.emit.to_flow",
         rank=sender.rank,
-        psn_shift=8 * place,
+        psn_shift=8 * position,
         src_mac=switch_mac(device_id, port),
         dst_mac=mac_number(receiver.mac),
         src_ip=int(sender.ip),
@@ -28,13 +28,13 @@ def to_flow(
     )
 
 
-def to_leaf(group: int, place: int, before: int) -> TableEntry:
-    """On a spine: to the leaf at a place, whose workers' predecessors are behind the leaf at `before`."""
+def to_leaf(group: int, position: int, before: int) -> TableEntry:
+    """On a spine: to the leaf at a position, whose workers' predecessors are behind the leaf at `before`."""
     return table_entry(
         EMIT,
-        {"group": group, "rid": place + 1},
+        {"group": group, "rid": position + 1},
         "SwitchEgress.emit.to_leaf",
-        leaf_bit=1 << place,
+        leaf_bit=1 << position,
         predecessor_bit=1 << before,
         psn_shift=8 * before,
     )

@@ -20,28 +20,28 @@ def data_flow(
     region: Region,
     *,
     count: int,
-    place: int,
+    position: int,
     check_icrc: bool,
     rnr_timer: int,
-    exit_place: int | None,
+    exit_position: int | None,
 ) -> TableEntry:
-    """Data of the worker at a place of `count`; `exit_place`: that of the one whose flow leaves the rack."""
+    """Data of the worker at a position of `count`; `exit_position`: that of the one whose flow leaves the rack."""
     return table_entry(
         FLOW,
         _key(port, sender, receiver, receiver.qpn_in),
         "SwitchIngress.membership.data_flow",
-        flow=region.flow(place),
+        flow=region.flow(position),
         job=plan.job_id,
         generation=plan.generation,
         rank=sender.rank,
-        rank_bit=1 << place,
-        **sums(plan, region, count=count, place=place),
+        rank_bit=1 << position,
+        **sums(plan, region, count=count, position=position),
         check_icrc=int(check_icrc),
         first_psn=sender.psn_out,
         ack_qp=sender.qpn_out,
         rnr_syndrome=RNR_NAK | rnr_timer if sender.rnr_nak else 0,
-        two_level=int(exit_place is not None),
-        exit_psn_shift=8 * (exit_place or 0),
+        two_level=int(exit_position is not None),
+        exit_psn_shift=8 * (exit_position or 0),
     )
 
 

@@ -11,39 +11,39 @@ from controller.slots.allocator import Region
 TREE_JOB = "SwitchIngress.tree.job"
 
 
-def sums(plan: Plan, region: Region, *, count: int, place: int) -> dict[str, int]:
-    """What an entry says of a job whose sums are of `count` parts, about the part at a place."""
+def sums(plan: Plan, region: Region, *, count: int, position: int) -> dict[str, int]:
+    """What an entry says of a job whose sums are of `count` parts, about the part at a position."""
     return {
         "all_ranks": (1 << count) - 1,
         "region": region.base,
         "window_mask": 2 * plan.window - 1,
         "packets_shift": plan.message_packets.bit_length() - 1,
-        "psn_shift": 8 * place,
+        "psn_shift": 8 * position,
         "group": region.group,
     }
 
 
-def from_spine(port: int, plan: Plan, region: Region, *, count: int, place: int) -> TableEntry:
-    """On a leaf with `count` workers; the flow at that place leaves the rack."""
+def from_spine(port: int, plan: Plan, region: Region, *, count: int, position: int) -> TableEntry:
+    """On a leaf with `count` workers; the flow at that position leaves the rack."""
     return table_entry(
         TREE_JOB,
         {"ingress_port": port, "generation": plan.generation},
         "SwitchIngress.tree.from_spine",
-        flow=region.flow(place),
-        **sums(plan, region, count=count, place=place),
+        flow=region.flow(position),
+        **sums(plan, region, count=count, position=position),
     )
 
 
-def from_leaf(port: int, plan: Plan, region: Region, *, count: int, place: int) -> TableEntry:
-    """On a spine, from the leaf at a place of `count`."""
+def from_leaf(port: int, plan: Plan, region: Region, *, count: int, position: int) -> TableEntry:
+    """On a spine, from the leaf at a position of `count`."""
     return table_entry(
         TREE_JOB,
         {"ingress_port": port, "generation": plan.generation},
         "SwitchIngress.tree.from_leaf",
-        flow=region.flow(place),
-        rank=place,
-        rank_bit=1 << place,
-        **sums(plan, region, count=count, place=place),
+        flow=region.flow(position),
+        rank=position,
+        rank_bit=1 << position,
+        **sums(plan, region, count=count, position=position),
     )
 
 

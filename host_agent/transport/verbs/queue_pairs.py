@@ -34,7 +34,7 @@ _WR_SEND: Final = 2
 _PORT_ACTIVE: Final = 4
 _EVENT_FILE: Final = "anon_inode:[infinibandevent]"
 _SCARCE: Final = "other programs may hold all it has (rdma resource), or locked memory is short (ulimit -l)"
-_LOOK: Final = "its log (dmesg) may say more"
+_SEE_LOG: Final = "its log (dmesg) may say more"
 _opening = threading.Lock()
 
 
@@ -245,13 +245,13 @@ class QueuePairs:
         return resource
 
     @contextmanager
-    def _explained(self, what: str, advice: str = _LOOK) -> Iterator[None]:
+    def _explained(self, what: str, advice: str = _SEE_LOG) -> Iterator[None]:
         try:
             yield
         except self._error as error:
             raise self._explanation(what, error, advice) from error
 
-    def _explanation(self, what: str, error: Exception, advice: str = _LOOK) -> TransportError:
+    def _explanation(self, what: str, error: Exception, advice: str = _SEE_LOG) -> TransportError:
         return TransportError(f"RDMA device {self.device.name} {what}: {error}; {advice}")
 
 

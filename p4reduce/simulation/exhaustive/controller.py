@@ -423,8 +423,8 @@ class ControllerPart:
             return f"the switch has {len(held)} entries of jobs"
         if alive := self.store.running():
             return f"the database has generations that run: {alive}"
-        if self.life.registry.places.holding:
-            return "jobs have places"
+        if self.life.registry.allocations.holding:
+            return "jobs have allocations"
         return ""
 
     def digest(self) -> bytes:

@@ -47,10 +47,10 @@ class Death:
         own = endpoint.position()
         least = furthest([own.acked_messages, received])
         death = cls(worker, leaf, worker.rank, generation, running, worker.mode, least, own.sent_messages)
-        scene.clock.after(round(scene.config.lost_timeout_s * NS / 2), death.look)
+        scene.clock.after(round(scene.config.lost_timeout_s * NS / 2), death.find_awaited)
         return death
 
-    def look(self) -> None:
+    def find_awaited(self) -> None:
         """Which messages others of its rack have contributed to, and it had not even sent."""
         for tag, inside in self.leaf.inside.values():
             generation, message = tag

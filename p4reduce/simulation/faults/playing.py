@@ -167,7 +167,7 @@ class _Play:
         controller = self.world.controller.listening
         if controller is None:
             return "there is no controller"
-        if any(controller.registry.places.orphans.values()) and not controller.pushed:
+        if any(controller.registry.allocations.orphans.values()) and not controller.pushed:
             controller.push()
         for name, managed in controller.registry.switches.items():
             if managed.allocator.used:

@@ -17,10 +17,10 @@ from controller.api.messages import EndCause, Ended, JobSpec, Left, Mode
 from controller.database.store import Store, StoredJob, StoreError
 from controller.entries import Group, table_entry
 from controller.jobs.specs import Member, Phase, Plan
+from controller.slots.allocation import Allocation
 from controller.slots.allocator import Region
-from controller.slots.place import Place
 
-PLACE = Place(
+ALLOCATION = Allocation(
     switch="s1",
     region=Region(number=3, base=512, slots=256),
     entries=(
@@ -29,7 +29,9 @@ PLACE = Place(
         table_entry("flow", {"ingress_port": 1, "dest_qp": 0x123456}, "data_flow", flow=96),
     ),
 )
-OTHER = Place(switch="s2", role="spine", region=Region(number=0, base=0, slots=256), entries=(Group(2, ()),))
+OTHER = Allocation(
+    switch="s2", role="spine", region=Region(number=0, base=0, slots=256), entries=(Group(2, ()),)
+)
 PLAN = Plan(
     job_id=7,
     generation=7,
@@ -59,7 +61,7 @@ JOB = StoredJob(
         ),
     ),
     phase=Phase.INSTALLING,
-    places=(PLACE, OTHER),
+    allocations=(ALLOCATION, OTHER),
 )
 
 
@@ -92,7 +94,7 @@ def test_how_a_job_ended_comes_back(tmp_path: Path, outcome: Left | Ended) -> No
         db.save_phase(7, Phase.RUNNING)
         db.save_phase(7, Phase.ENDED, outcome)
         db.release(7, "s1", "s2")
-        assert db.jobs() == [replace(JOB, phase=Phase.ENDED, outcome=outcome, places=())]
+        assert db.jobs() == [replace(JOB, phase=Phase.ENDED, outcome=outcome, allocations=())]
 
 
 def test_an_end_that_a_release_without_causes_saved_has_the_cause_that_follows(tmp_path: Path) -> None:
@@ -168,19 +170,19 @@ def test_only_old_ended_jobs_are_forgotten(tmp_path: Path) -> None:
     with store(tmp_path / "db") as db:
         for generation in range(1, 121):
             phase = Phase.RUNNING if generation == 1 else Phase.ENDED
-            db.save_job(replace(JOB, plan=replace(PLAN, generation=generation), phase=phase, places=()))
+            db.save_job(replace(JOB, plan=replace(PLAN, generation=generation), phase=phase, allocations=()))
         db.release(120)
         assert [job.plan.generation for job in db.jobs()] == [1, *range(21, 121)]
 
 
 def test_a_job_that_ended_last_is_kept_however_long_it_ran(tmp_path: Path) -> None:
     with store(tmp_path / "db") as db:
-        db.save_job(replace(JOB, phase=Phase.RUNNING, places=()))
+        db.save_job(replace(JOB, phase=Phase.RUNNING, allocations=()))
         for generation in range(11, 132):
             one = replace(
                 JOB, spec=replace(JOB.spec, name="other"), plan=replace(PLAN, generation=generation)
             )
-            db.save_job(replace(one, phase=Phase.RUNNING, places=()))
+            db.save_job(replace(one, phase=Phase.RUNNING, allocations=()))
             db.save_phase(generation, Phase.ENDED, Left())
         db.save_phase(7, Phase.ENDED, Left())
         assert [job.plan.generation for job in db.jobs()] == [7, *range(33, 132)]
@@ -197,7 +199,7 @@ def test_no_run_of_a_job_that_was_deleted_is_asked_for_any_more(tmp_path: Path) 
     with store(tmp_path / "db") as db:
         for generation, name in ((7, JOB.spec.name), (8, JOB.spec.name), (9, "other")):
             one = replace(JOB, spec=replace(JOB.spec, name=name), plan=replace(PLAN, generation=generation))
-            db.save_job(replace(one, phase=Phase.ENDED, outcome=Ended(reason="died"), places=()))
+            db.save_job(replace(one, phase=Phase.ENDED, outcome=Ended(reason="died"), allocations=()))
         db.hide(JOB.spec.name)
         assert [(job.deleted, job.outcome) for job in db.jobs()] == [
             *[(True, Ended(reason="died"))] * 2,
@@ -207,9 +209,9 @@ def test_no_run_of_a_job_that_was_deleted_is_asked_for_any_more(tmp_path: Path) 
 
 def test_generations_that_jobs_went_on_after_displace_no_ended_job(tmp_path: Path) -> None:
     with store(tmp_path / "db") as db:
-        db.save_job(replace(JOB, phase=Phase.ENDED, outcome=Left(), places=()))
+        db.save_job(replace(JOB, phase=Phase.ENDED, outcome=Left(), allocations=()))
         for generation in range(11, 132):
-            db.supersede(replace(JOB, plan=replace(PLAN, generation=generation), places=()))
+            db.supersede(replace(JOB, plan=replace(PLAN, generation=generation), allocations=()))
         assert [job.plan.generation for job in db.jobs()] == [7, *range(31, 132)]
         assert db.running() == [131]
 
@@ -220,7 +222,7 @@ def test_a_job_with_a_region_is_not_forgotten(tmp_path: Path) -> None:
         with pytest.raises(StoreError, match="generation 7 still has a region on s1"):
             db.forget_job(7)
         db.release(7, "s1")
-        assert [job.places for job in db.jobs()] == [(OTHER,)]
+        assert [job.allocations for job in db.jobs()] == [(OTHER,)]
         with pytest.raises(StoreError, match="generation 7 still has a region on s2"):
             db.forget_job(7)
         db.release(7, "s2")
@@ -233,8 +235,8 @@ def test_a_place_that_changes_is_the_only_one_that_does(tmp_path: Path) -> None:
     third = replace(OTHER, switch="s3")
     with store(tmp_path / "db") as db:
         db.save_job(JOB)
-        db.save_places([(7, moved), (7, third)])
-        assert db.jobs() == [replace(JOB, places=(PLACE, moved, third))]
+        db.save_allocations([(7, moved), (7, third)])
+        assert db.jobs() == [replace(JOB, allocations=(ALLOCATION, moved, third))]
 
 
 # As format 2 had them; format 1 had the same tables.
@@ -276,7 +278,7 @@ def make_older(path: Path, version: int, *, entries: bool = False) -> None:
 @pytest.mark.parametrize("version", [1, 2])
 def test_a_file_of_a_format_before_is_taken_if_it_holds_no_entries(tmp_path: Path, version: int) -> None:
     with store(tmp_path / "db") as db:
-        db.save_job(replace(JOB, places=()))
+        db.save_job(replace(JOB, allocations=()))
         generation = db.next_generation()
     make_older(tmp_path / "db", version)
     with store(tmp_path / "db") as db:
@@ -293,7 +295,7 @@ def test_a_file_of_a_format_before_is_taken_if_it_holds_no_entries(tmp_path: Pat
 @pytest.mark.parametrize("version", [1, 2])
 def test_a_file_of_a_format_before_with_entries_is_refused(tmp_path: Path, version: int) -> None:
     with store(tmp_path / "db") as db:
-        db.save_job(replace(JOB, places=()))
+        db.save_job(replace(JOB, allocations=()))
     make_older(tmp_path / "db", version, entries=True)
     match = f"has format {version} and holds jobs' entries on switches, this controller knows 3: use another"
     with pytest.raises(StoreError, match=match):
@@ -312,7 +314,7 @@ def test_a_file_of_a_later_format_is_refused(tmp_path: Path, version: int) -> No
 
 
 def with_number(generation: int) -> StoredJob:
-    return replace(JOB, plan=replace(PLAN, generation=generation), places=())
+    return replace(JOB, plan=replace(PLAN, generation=generation), allocations=())
 
 
 def test_numbers_that_were_left_out_are_not_ours_however_many_are_given_out_behind_them(

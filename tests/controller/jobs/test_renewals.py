@@ -45,7 +45,7 @@ from tests.controller.jobs.made import PLAN, TIMING, member, ready, running, tok
 REASON = "switch s1 was restarted"
 
 
-def standing(renewal: int, collective: int, qp: int = 0x900) -> Renewing:
+def answer(renewal: int, collective: int, qp: int = 0x900) -> Renewing:
     return Renewing(renewal=renewal, qpn_out=qp, psn_out=5, qpn_in=qp + 1, collective=collective)
 
 
@@ -64,7 +64,7 @@ def test_where_to_go_on(
     stand: list[int], collective: int, holder: int | None, apart: tuple[int, int] | None
 ) -> None:
     renewal = Renewal(9, Cause.SWITCH_RESTARTED, REASON, range(3), 0.0)
-    answers = [renewal.stands(rank, standing(9, number)) for rank, number in enumerate(stand)]
+    answers = [renewal.answered(rank, answer(9, number)) for rank, number in enumerate(stand)]
     assert answers == [False, False, True]
     assert (renewal.collective, renewal.apart) == (collective, apart)
     assert list(renewal.holders)[:1] == ([] if holder is None else [holder])
@@ -78,11 +78,11 @@ def test_from_renew_to_start() -> None:
     assert job.take_effects() == [Detach(), *(Tell(rank, Renew(80, REASON)) for rank in range(3))]
     assert job.awaited == (0, 1, 2)
     job.hear(0, Up(), 1.0)  # from before
-    job.hear(2, standing(80, 8, 0x30), 1.0)
-    job.hear(0, standing(79, 99), 1.0)  # of another
-    job.hear(0, standing(80, 7, 0x10), 1.0)
+    job.hear(2, answer(80, 8, 0x30), 1.0)
+    job.hear(0, answer(79, 99), 1.0)  # of another
+    job.hear(0, answer(80, 7, 0x10), 1.0)
     assert job.take_effects() == []
-    job.hear(1, standing(80, 7, 0x20), 1.0)
+    job.hear(1, answer(80, 7, 0x20), 1.0)
     assert job.take_effects() == [Rebuild(80)]
     plan = replace(PLAN, generation=80)
     job.renewed(plan, 2.0)
@@ -116,9 +116,9 @@ def test_a_job_that_is_ready_runs_when_it_is_renewed_and_one_that_is_over_is_not
 def test_an_answer_to_a_renewal_that_nobody_knows_of_begins_one(made: Callable[[int], Job]) -> None:
     """From before a restart, at which it was maybe not saved that the job ran; what is over says nothing."""
     job = made(2)
-    job.hear(0, standing(PLAN.generation - 1, 3), 0.0)
+    job.hear(0, answer(PLAN.generation - 1, 3), 0.0)
     assert job.take_effects() == []
-    job.hear(0, standing(90, 3), 0.0)
+    job.hear(0, answer(90, 3), 0.0)
     job.resume(1, token(1), 0.0, PLAN.generation + 1)
     begun = [effect.cause for effect in job.take_effects() if isinstance(effect, Interrupted)]
     assert begun == [Cause.INTERRUPTED] * 2
@@ -308,7 +308,7 @@ class RenewalMachine(RuleBasedStateMachine):
             if renewed is not None and renewed.renewal == asked.renewal:
                 self.job.hear(worker.rank, Up(), self.now)
             else:
-                self.job.hear(worker.rank, standing(asked.renewal, worker.finished), self.now)
+                self.job.hear(worker.rank, answer(asked.renewal, worker.finished), self.now)
         else:
             self.job.hear(worker.rank, Heartbeat(), self.now)
         self.settle()

@@ -88,7 +88,7 @@ PATIENCE_S = CONFIG.resume_timeout_s + 2 * (CONFIG.heartbeat_timeout_s + CONFIG.
 
 
 def guards(bench: Bench, name: str) -> set[Entry]:
-    return set(removal_order(bench.registry.job(name).places["s1"].entries)[1])
+    return set(removal_order(bench.registry.job(name).allocations["s1"].entries)[1])
 
 
 async def comes_back(b: Bench) -> None:

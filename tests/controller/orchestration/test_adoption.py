@@ -48,14 +48,14 @@ __all__ = ["bench"]
 
 async def test_what_a_job_has_on_a_switch_stays_there_and_is_given_to_nobody(b: Bench) -> None:
     known = await run_job(b, 3)
-    entries, region = dict(b.switch.of_jobs), b.registry.job("train").places["s1"].region
+    entries, region = dict(b.switch.of_jobs), b.registry.job("train").allocations["s1"].region
     qp = b.qp
     await b.restart_on_a_new_database()
     assert b.switch.of_jobs == entries
     with pytest.raises(ConflictError, match="belongs to a job on switch s1 that the controller's database"):
         b.registry.sessions.join("other", 2, member(1, qp=qp))
     other = ready_of((await b.run_job("other", 2))[0])
-    place = b.registry.job("other").places["s1"]
+    place = b.registry.job("other").allocations["s1"]
     assert place.region.number != region.number
     assert place.region.base >= region.end
     assert other.generation > known[0].plan.generation
@@ -153,8 +153,8 @@ async def test_a_region_that_no_flow_tells_of_takes_no_slots(b: Bench) -> None:
     await b.registry.drain()
     await b.restart_on_a_new_database()
     assert set(b.switch.of_jobs.values()) == wanted
-    (orphan,) = b.registry.places.orphans["s1"]
-    assert (orphan.place.region, orphan.generation) == (Region(0, 0, 0), None)
+    (orphan,) = b.registry.allocations.orphans["s1"]
+    assert (orphan.allocation.region, orphan.generation) == (Region(0, 0, 0), None)
 
 
 @pytest.mark.parametrize(

@@ -271,10 +271,10 @@ async def test_a_qp_belongs_to_one_job(b: Bench) -> None:
 async def test_other_jobs_do_not_notice_when_one_dies(b: Bench) -> None:
     well = await b.run_job("well", 3)
     ill = await b.run_job("ill", 3)
-    before = b.registry.job("well").places.get("s1")
+    before = b.registry.job("well").allocations.get("s1")
     ill[0].hear(Abort("no more"))
     await b.pass_time(PATIENCE_S + 3, *well)
-    assert b.registry.job("well").places.get("s1") == before
+    assert b.registry.job("well").allocations.get("s1") == before
     assert before is not None
     assert set(b.switch.of_jobs.values()) == set(before.entries)
     assert [heard(session)[-1] for session in well] == [Start()] * 3
@@ -495,10 +495,10 @@ async def test_of_two_jobs_with_one_qp_the_live_one_has_the_guard(b: Bench) -> N
         ended_of(session)
         session.took_end()
     b.now += 2.0  # and the guards have not been taken away yet
-    old = b.registry.job("old").places["s1"]
+    old = b.registry.job("old").allocations["s1"]
     b.qp -= 2
     await b.join("new", 2)
-    new = b.registry.job("new").places["s1"]
+    new = b.registry.job("new").allocations["s1"]
     assert set(guards_of([(new, True), (old, False)])) == guards(b, "new")
 
 

@@ -58,7 +58,7 @@ class Agents:
         self.reason = ""
         self.heard: list[Any] = []
         self.silent: set[int] = set()
-        self.stands: dict[int, Renewing] = {}  # until they hear what became of it
+        self.answers: dict[int, Renewing] = {}  # until they hear what became of it
 
     def answer(self) -> bool:
         """Whether there was anything to answer."""
@@ -76,17 +76,17 @@ class Agents:
                     session.hear(Held(event.move))
                 elif isinstance(event, Moved):
                     self.mode, self.reason = event.mode, event.mode_reason
-                elif isinstance(event, Resumed) and rank in self.stands:
-                    session.hear(self.stands[rank])
+                elif isinstance(event, Resumed) and rank in self.answers:
+                    session.hear(self.answers[rank])
                 elif isinstance(event, Renew):
                     qpn = next(FRESH_QPNS)
                     psn = self.psn + rank
-                    self.stands[rank] = Renewing(
+                    self.answers[rank] = Renewing(
                         renewal=event.renewal, qpn_out=qpn, psn_out=psn, qpn_in=qpn + 1, collective=self.next
                     )
-                    session.hear(self.stands[rank])
+                    session.hear(self.answers[rank])
                 elif isinstance(event, Renewed):
-                    del self.stands[rank]
+                    del self.answers[rank]
                     plan = event.ready
                     self.mode, self.reason = plan.mode, plan.mode_reason
                     session.hear(Up())
@@ -278,7 +278,7 @@ async def test_a_job_that_dies_while_it_is_moved_leaves_nothing_and_the_next_get
     late.sessions[1].hear(Abort("no more"))
     await go(b, late, last)
     assert switched(last)
-    assert not b.registry.job("late").places
+    assert not b.registry.job("late").allocations
     assert b.used == 8192
 
 
@@ -297,7 +297,7 @@ async def test_a_job_that_ends_while_the_switch_is_written_for_it_leaves_nothing
         session.took_end()
     await b.pass_time(4.0, *(session for job in jobs[1:] for session in job.sessions))
     assert b.used == 7 * 1024
-    assert not b.registry.job("late").places
+    assert not b.registry.job("late").allocations
 
 
 async def test_a_worker_that_does_not_answer_keeps_nobody_else_out_for_long(b: Bench) -> None:
@@ -444,7 +444,7 @@ async def test_after_a_restart_in_the_middle_of_a_move_workers_hear_the_mode_tha
     assert running.job.plan is not None
     assert {event.mode for event in told} == {running.job.plan.mode}
     if running.job.renewal is None:
-        assert bool(running.places) == (running.job.plan.mode is Mode.IN_NETWORK)
+        assert bool(running.allocations) == (running.job.plan.mode is Mode.IN_NETWORK)
     for _ in range(10):  # a generation of which nobody knows whether it was used keeps its slots for a while
         b.now += 0.5
         for job in (*jobs[1:], late):
@@ -523,7 +523,7 @@ async def test_a_controller_that_dies_while_it_moves_a_job_finds_it_as_the_switc
     job.answer()
     if then == "it is renewed":
         assert {type(event) for event in job.heard} == {Resumed, Renew}
-        assert b.registry.job("train").places == {}
+        assert b.registry.job("train").allocations == {}
     elif then == "it runs in the network":
         assert {type(event) for event in job.heard} == {Resumed, Moved}
         assert switched(job)

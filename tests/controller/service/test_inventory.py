@@ -52,7 +52,7 @@ def service(b: RunningBench) -> ControllerService:
 
 def filled(b: FabricBench, name: str, *slots: tuple[int, int, int, int]) -> None:
     """Slots of the job on a switch: offset, bitmap, flags, age in microseconds."""
-    place = b.registry.job("train").places[name]
+    place = b.registry.job("train").allocations[name]
     generation = b.registry.job("train").generation or 0
     for offset, bitmap, flags, age_us in slots:
         index = place.region.base + offset

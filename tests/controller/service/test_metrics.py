@@ -49,7 +49,7 @@ def test_flows_are_sums_over_ranks() -> None:
 
 
 def test_jobs_that_ended_are_only_counted() -> None:
-    place = pb.JobPlace(switch="s1", slots=256)
+    place = pb.JobAllocation(switch="s1", slots=256)
     running = job('with "quotes"\n', mode=pb.IN_NETWORK, places=[place])
     found = parsed(Snapshot(jobs=[running, *(job(f"old{n}", pb.ENDED, mode=pb.RING) for n in range(100))]))
     assert samples(found["p4reduce_jobs"], "phase", "mode") == {

@@ -283,7 +283,7 @@ def test_a_broken_connection_and_a_restarted_controller_do_not_matter(
     served.start()
     assert served.switch.of_jobs == entries
     assert served.registry is not None
-    place = served.registry.job("train").places.get("s1")
+    place = served.registry.job("train").allocations.get("s1")
     assert place is not None
     assert set(place.entries) == set(entries.values())
     assert [m.rnr_nak for m in served.registry.job("train").job.members] == [False, True, False]

@@ -333,7 +333,7 @@ class Cluster(RuleBasedStateMachine):
         self.count += 1
         self.now += 1
         self.waiting[self.count] = demand(self.count, slots, *switches, tenant=tenant, since=self.now)
-        self.look()
+        self.settle()
 
     @precondition(lambda self: self.fabric.holders or self.waiting)
     @rule(data=st.data())
@@ -341,9 +341,9 @@ class Cluster(RuleBasedStateMachine):
         key = data.draw(st.sampled_from(sorted({*self.fabric.holders, *self.waiting})))
         if self.waiting.pop(key, None) is None:
             self.fabric.take(key)
-        self.look()
+        self.settle()
 
-    def look(self) -> None:
+    def settle(self) -> None:
         """What the controller does whenever something has changed, until nothing changes any more."""
         for _ in range(50):
             decision = decide(self.quotas_, self.fabric.rooms, self.fabric.held, self.waiting.values())
@@ -404,7 +404,7 @@ class Cluster(RuleBasedStateMachine):
         while self.fabric.holders:
             had_turn |= set(self.fabric.holders)
             self.fabric.take(min(self.fabric.holders))
-            self.look()
+            self.settle()
         assert set(self.waiting) == set(never) & set(self.waiting)
         assert all(key in never or key in had_turn for key in self.waiting)
 

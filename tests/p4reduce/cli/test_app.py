@@ -55,8 +55,8 @@ class FakeAdmin:
             path_mtu=1024,
             window=8,
             places=[
-                pb.JobPlace(switch="s1", role="leaf", first_slot=0, slots=256, ranks=[0, 1]),
-                pb.JobPlace(switch="s9", role="spine", first_slot=512, slots=256, ranks=[0, 1]),
+                pb.JobAllocation(switch="s1", role="leaf", first_slot=0, slots=256, ranks=[0, 1]),
+                pb.JobAllocation(switch="s9", role="spine", first_slot=512, slots=256, ranks=[0, 1]),
             ],
             ring=[0, 1],
             waitlisted=pb.Waitlisted(position=2, reason="tenant red has its 512 slots", waiting_s=3.4),

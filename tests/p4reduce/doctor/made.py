@@ -16,8 +16,8 @@ from p4reduce.doctor.facts import (
     ProcessState,
     Said,
     Sample,
-    Standing,
     Worker,
+    WorkerStatus,
 )
 from p4reduce.live.reading import Line
 from tests.topologies.states import cluster_state, host_state
@@ -47,7 +47,7 @@ def processes(**states: ProcessState) -> dict[str, Process]:
     }
 
 
-def standing(rank: int, **changes: Any) -> Standing:
+def worker_status(rank: int, **changes: Any) -> WorkerStatus:
     """A worker between two collectives: 17 are done, 18 messages each way."""
     fields: dict[str, Any] = {
         "job": "train",
@@ -65,10 +65,10 @@ def standing(rank: int, **changes: Any) -> Standing:
         "where": "train.py:83 in load_batch",
         "stack": ("train.py:12 in main", "train.py:83 in load_batch"),
     }
-    return Standing(**{**fields, **changes})
+    return WorkerStatus(**{**fields, **changes})
 
 
-def in_call(rank: int, for_s: float = 12.0, **changes: Any) -> Standing:
+def in_call(rank: int, for_s: float = 12.0, **changes: Any) -> WorkerStatus:
     """A worker that waits in collective 17, whose only message is 18."""
     fields: dict[str, Any] = {
         "collective": CALL,
@@ -80,11 +80,11 @@ def in_call(rank: int, for_s: float = 12.0, **changes: Any) -> Standing:
         "sent_s_ago": 0.4,
         "received_s_ago": for_s,
     }
-    return standing(rank, **{**fields, **changes})
+    return worker_status(rank, **{**fields, **changes})
 
 
 def worker(
-    said: Standing | int, *, state: ProcessState = ProcessState.SLEEPS, cpu_s: float = 1.0, **changes: Any
+    said: WorkerStatus | int, *, state: ProcessState = ProcessState.SLEEPS, cpu_s: float = 1.0, **changes: Any
 ) -> Worker:
     """A worker on the host of its rank; with a rank only, it says nothing."""
     rank = said if isinstance(said, int) else said.rank
@@ -93,7 +93,7 @@ def worker(
         "rank": rank,
         "host": HOSTS[rank],
         "process": Process(200 + rank, state, cpu_s),
-        "standing": None if isinstance(said, int) else said,
+        "status": None if isinstance(said, int) else said,
         "why": "timed out" if isinstance(said, int) else "",
     }
     return Worker(**{**fields, **changes})
@@ -156,7 +156,7 @@ def lines(*down: str) -> dict[str, Line]:
     }
 
 
-def look(at: float, workers: Sequence[Worker], **changes: Any) -> Observation:
+def observation(at: float, workers: Sequence[Worker], **changes: Any) -> Observation:
     """What is seen at one time."""
     fields: dict[str, Any] = {
         "at": at,
@@ -182,12 +182,12 @@ def facts(
     both: Mapping[str, Any] | None = None,
     **changes: Any,
 ) -> Facts:
-    """Two looks, 0.6 s apart; `then`, `now`, `both`: what was seen in the first, the second, in each."""
+    """Two observations, 0.6 s apart; `then`, `now`, `both`: what the first, the second, both saw."""
     common = dict(both or {})
     fields: dict[str, Any] = {
         "cluster": cluster(),
-        "before": look(10.0, workers if before is None else before, **{**common, **(then or {})}),
-        "now": look(10.6, workers, **{**common, **(now or {})}),
+        "before": observation(10.0, workers if before is None else before, **{**common, **(then or {})}),
+        "now": observation(10.6, workers, **{**common, **(now or {})}),
         "slots": Said([], ""),
         "flows": Said([], ""),
         "plan": Said(pb.PlanReport(), ""),
@@ -202,7 +202,7 @@ def facts(
 
 def idle() -> list[Worker]:
     """All are between two collectives."""
-    return [worker(standing(rank)) for rank in RANKS]
+    return [worker(worker_status(rank)) for rank in RANKS]
 
 
 def waiting_for(rank: int, that: Worker) -> list[Worker]:

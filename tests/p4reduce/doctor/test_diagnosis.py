@@ -24,7 +24,7 @@ from p4reduce.doctor.facts import (
 )
 from p4reduce.doctor.findings import Diagnosis, Severity
 from tests.p4reduce.doctor import made
-from tests.p4reduce.doctor.made import facts, idle, in_call, job, slot, standing, waiting_for, worker
+from tests.p4reduce.doctor.made import facts, idle, in_call, job, slot, waiting_for, worker, worker_status
 from tests.topologies.states import fabric_state
 
 
@@ -61,7 +61,7 @@ def test_a_job_whose_workers_compute_is_idle_and_healthy() -> None:
 
 
 def test_a_collective_that_has_just_begun_is_healthy() -> None:
-    said = [worker(standing(0)), *(worker(in_call(rank, for_s=0.3)) for rank in (1, 2, 3))]
+    said = [worker(worker_status(0)), *(worker(in_call(rank, for_s=0.3)) for rank in (1, 2, 3))]
     assert diagnose(facts(said, slots=Said([slot([0], age_s=0.3)], ""))).is_healthy
 
 
@@ -128,7 +128,7 @@ def test_a_dead_worker_is_said_although_the_last_sums_still_move() -> None:
 
 def test_a_worker_of_an_earlier_run_that_was_killed_is_not_this_ones() -> None:
     """The controller has just heard its successor, which does not say where it stands yet."""
-    seen = [worker(standing(rank)) for rank in (0, 2, 3)]
+    seen = [worker(worker_status(rank)) for rank in (0, 2, 3)]
     assert diagnose(facts([*seen, worker(1, state=ProcessState.GONE)])).is_healthy
     ready = {"jobs": Said([job(phase=pb.READY)], "")}
     assert diagnose(facts([worker(1, state=ProcessState.GONE)], both=ready)).is_healthy
@@ -136,11 +136,11 @@ def test_a_worker_of_an_earlier_run_that_was_killed_is_not_this_ones() -> None:
 
 @pytest.mark.parametrize(("cpu_s", "says"), [(1.6, "it computes (100% of a core)"), (1.0, "it sleeps (0%")])
 def test_a_straggler_and_what_it_does(cpu_s: float, says: str) -> None:
-    late = worker(standing(3), cpu_s=cpu_s)
+    late = worker(worker_status(3), cpu_s=cpu_s)
     found = diagnose(
         facts(
             waiting_for(3, late),
-            before=waiting_for(3, worker(standing(3), cpu_s=1.0)),
+            before=waiting_for(3, worker(worker_status(3), cpu_s=1.0)),
             slots=Said([slot([3])], ""),
         )
     )
@@ -154,14 +154,14 @@ def test_a_straggler_and_what_it_does(cpu_s: float, says: str) -> None:
 
 
 def test_two_stragglers_are_both_named() -> None:
-    said = [worker(standing(0)), worker(standing(1)), worker(in_call(2)), worker(in_call(3))]
+    said = [worker(worker_status(0)), worker(worker_status(1)), worker(in_call(2)), worker(in_call(3))]
     found = diagnose(facts(said, slots=Said([slot([0, 1])], "")))
     assert "waits for rank 0 (h1) and rank 1 (h2): it has not called" in found.verdict
     assert "2 of 4 ranks have contributed to message 18 on s1, ranks 0 and 1 have not" in found.verdict
 
 
 def test_a_worker_that_made_fewer_calls_and_left() -> None:
-    found = diagnose(facts(waiting_for(0, worker(standing(0, is_leaving=True)))))
+    found = diagnose(facts(waiting_for(0, worker(worker_status(0, is_leaving=True)))))
     assert only_trouble(found) == "waits:worker-left"
     assert "it has left the job ('leave'), while the 3 others are in all_reduce" in found.verdict
     assert "uneven shares of the data" in text(found)
@@ -198,7 +198,7 @@ def test_workers_elsewhere_tell_nothing() -> None:
 
 
 def test_a_worker_that_has_failed() -> None:
-    found = diagnose(facts(waiting_for(1, worker(standing(1, failure="out of memory")))))
+    found = diagnose(facts(waiting_for(1, worker(worker_status(1, failure="out of memory")))))
     assert only_trouble(found) == "waits:worker-failed"
     assert "it has failed: out of memory" in found.verdict
 
@@ -245,7 +245,7 @@ def test_a_fabric_that_carries_nothing() -> None:
     assert "p4reduce fault clear" in text(silent_fabric(rules=["#1 loss of 100% on h1"]))
 
 
-def test_a_fabric_is_not_called_silent_after_one_look() -> None:
+def test_a_fabric_is_not_called_silent_after_one_observation() -> None:
     assert silent_fabric(echo_turns=1).is_healthy
     assert silent_fabric(echoes={}).is_healthy
     some = {**SILENT, ("h2", "h3"): Echo(sent=8, received=1)}
@@ -290,7 +290,7 @@ def test_a_link_that_loses_everything_is_named_rather_than_all() -> None:
 
 def test_pings_that_are_only_late_are_no_silence() -> None:
     late: dict[str, Any] = {"echoes": SILENT, "echo_turns": 2}
-    runs = [worker(standing(rank, received=19, acked=19)) for rank in made.RANKS]
+    runs = [worker(worker_status(rank, received=19, acked=19)) for rank in made.RANKS]
     assert diagnose(facts(runs, before=idle(), **late)).is_healthy
     assert not diagnose(facts(idle(), **late)).is_healthy
 
@@ -375,7 +375,7 @@ def test_sums_that_do_not_reach_one_rank() -> None:
 
 def running(**changes: Any) -> Facts:
     """A job that moves."""
-    before = [worker(standing(rank, received=10)) for rank in made.RANKS]
+    before = [worker(worker_status(rank, received=10)) for rank in made.RANKS]
     return facts(idle(), before=before, **changes)
 
 
@@ -445,8 +445,8 @@ def test_damaged_packets_by_direction() -> None:
         )
     )
     assert "link h2:s1 damages packets from h2 to s1: 3 wrong checksums (ICRC)" in found.verdict
-    before = [worker(standing(2, received=10, counters={"icrc_errors": 1}))]
-    now = [worker(standing(2, counters={"icrc_errors": 2}))]
+    before = [worker(worker_status(2, received=10, counters={"icrc_errors": 1}))]
+    now = [worker(worker_status(2, counters={"icrc_errors": 2}))]
     found = diagnose(facts(now, before=before))
     assert (
         "link h3:s1 damages packets from s1 to h3: 1 wrong checksum (ICRC) in 0.6 s, 2 in all"
@@ -471,10 +471,10 @@ def test_a_link_that_delays() -> None:
 
 def test_packets_that_overtake_each_other() -> None:
     before = [
-        worker(standing(rank, received=10, counters={"out_of_order_received": 5})) for rank in made.RANKS
+        worker(worker_status(rank, received=10, counters={"out_of_order_received": 5})) for rank in made.RANKS
     ]
     now = [
-        worker(standing(rank, counters={"out_of_order_received": 9 if rank == 1 else 5}))
+        worker(worker_status(rank, counters={"out_of_order_received": 9 if rank == 1 else 5}))
         for rank in made.RANKS
     ]
     found = diagnose(facts(now, before=before))
@@ -484,8 +484,8 @@ def test_packets_that_overtake_each_other() -> None:
 
 def test_packets_that_overtake_each_other_on_the_management_network_are_no_links() -> None:
     """A job by ring whose switch is away: nothing of it takes a link of the fabric."""
-    before = [worker(standing(rank, counters={"out_of_order_received": 5})) for rank in made.RANKS]
-    now = [worker(standing(rank, counters={"out_of_order_received": 900})) for rank in made.RANKS]
+    before = [worker(worker_status(rank, counters={"out_of_order_received": 5})) for rank in made.RANKS]
+    now = [worker(worker_status(rank, counters={"out_of_order_received": 900})) for rank in made.RANKS]
     ring = job(mode=pb.RING, mode_reason="switch s1 is away")
     said = {"jobs": Said([ring], ""), "status": Said(made.status(s1="unreachable"), "")}
     found = diagnose(facts(now, before=before, both=said))
@@ -495,20 +495,20 @@ def test_packets_that_overtake_each_other_on_the_management_network_are_no_links
 
 def test_packets_that_overtake_each_other_on_the_way_to_the_switch() -> None:
     """All ranks see it, most of all the one behind the sender."""
-    before = [worker(standing(rank, received=10)) for rank in made.RANKS]
+    before = [worker(worker_status(rank, received=10)) for rank in made.RANKS]
     now = [
-        worker(standing(rank, counters={"out_of_order_received": 40 if rank == 3 else 10}))
+        worker(worker_status(rank, counters={"out_of_order_received": 40 if rank == 3 else 10}))
         for rank in made.RANKS
     ]
     assert "on link h3:s1, from h3 to s1" in diagnose(facts(now, before=before)).verdict
-    even = [worker(standing(rank, counters={"out_of_order_received": 10})) for rank in made.RANKS]
+    even = [worker(worker_status(rank, counters={"out_of_order_received": 10})) for rank in made.RANKS]
     assert "sums come in another order to several ranks" in diagnose(facts(even, before=before)).verdict
 
 
 def test_a_switch_that_counts_no_losses_leaves_two_possibilities() -> None:
-    before = [worker(standing(rank, received=10)) for rank in made.RANKS]
+    before = [worker(worker_status(rank, received=10)) for rank in made.RANKS]
     now = [
-        worker(standing(rank, counters={"out_of_order_received": 9 if rank == 1 else 0}))
+        worker(worker_status(rank, counters={"out_of_order_received": 9 if rank == 1 else 0}))
         for rank in made.RANKS
     ]
     found = diagnose(facts(now, before=before, both={"losses": {}}))
@@ -590,8 +590,8 @@ def test_frames_that_nobody_wants() -> None:
 
 
 def test_a_receive_ring_that_overflows() -> None:
-    before = [worker(standing(0, received=1))]
-    found = diagnose(facts([worker(standing(0, counters={"ring_drops": 40}))], before=before))
+    before = [worker(worker_status(0, received=1))]
+    found = diagnose(facts([worker(worker_status(0, counters={"ring_drops": 40}))], before=before))
     assert only_trouble(found) == "ring-overflow"
     assert (
         "rank 0 (h1): its machine is too slow: 40 frames found no room in the receive ring" in found.verdict
@@ -600,9 +600,9 @@ def test_a_receive_ring_that_overflows() -> None:
 
 def test_rnr_naks_and_resent_packets_are_good_to_know() -> None:
     before = [
-        worker(standing(rank, received=10, counters={"retransmitted_packets": 0})) for rank in made.RANKS
+        worker(worker_status(rank, received=10, counters={"retransmitted_packets": 0})) for rank in made.RANKS
     ]
-    now = [worker(standing(rank, counters={"retransmitted_packets": 2})) for rank in made.RANKS]
+    now = [worker(worker_status(rank, counters={"retransmitted_packets": 2})) for rank in made.RANKS]
     found = diagnose(
         facts(
             now,
@@ -697,7 +697,7 @@ def test_without_the_controller_workers_still_tell(process: ProcessState, code: 
 
 
 def test_without_the_controller_workers_tell_that_their_job_has_ended() -> None:
-    failed = [worker(standing(rank, failure="rank 1 (h2) has died")) for rank in made.RANKS]
+    failed = [worker(worker_status(rank, failure="rank 1 (h2) has died")) for rank in made.RANKS]
     found = diagnose(facts(failed, both={**silent("no answer"), "processes": made.processes()}))
     assert found.verdict == "job train has ended: rank 1 (h2) has died."
 

@@ -169,7 +169,7 @@ def test_pings_of_which_none_comes_back_are_sent_again(
     turns: int,
 ) -> None:
     waited: list[float] = []
-    looks: list[int] = []
+    observations: list[int] = []
 
     def probe(
         cluster: ClusterState, *, patience_s: float = probing.PATIENCE_S
@@ -179,7 +179,7 @@ def test_pings_of_which_none_comes_back_are_sent_again(
         return {("h1", "h2"): echo, ("h3", "h4"): echo}, {}
 
     def lines(*_: Any) -> dict[str, Line]:
-        looks.append(len(waited))
+        observations.append(len(waited))
         return made.lines(*down)
 
     monkeypatch.setattr(probing, "probe", probe)
@@ -190,7 +190,7 @@ def test_pings_of_which_none_comes_back_are_sent_again(
     assert waited == [probing.PATIENCE_S, probing.LONG_PATIENCE_S][:turns]
     assert found.echo_turns == turns
     assert found.echoes["h1", "h2"].received == answered[-1]
-    assert turns == 1 or looks[-1] == turns, "whether a switch is away is looked at after the pings"
+    assert turns == 1 or observations[-1] == turns, "whether a switch is away is looked at after the pings"
     assert ("fabric-silent" in diagnose(found).codes) == (answered == (0, 0))
 
 
@@ -202,7 +202,7 @@ def test_workers_that_do_not_answer(cluster: ClusterState, sleeper: subprocess.P
         listener.bind(str(path.with_suffix(".sock")))
         listener.listen()
         (silent,) = machine.workers(cluster)
-    assert (silent.job, silent.rank, silent.standing) == ("train", 1, None)
+    assert (silent.job, silent.rank, silent.status) == ("train", 1, None)
     assert silent.process.is_well
     assert "timed out" in silent.why
     sleeper.send_signal(19)  # SIGSTOP

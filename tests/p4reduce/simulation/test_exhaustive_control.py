@@ -10,7 +10,7 @@ import pytest
 from controller.api.messages import Renewing
 from controller.jobs.job import Job
 from controller.jobs.renewals import Renewal
-from controller.orchestration.places import Places
+from controller.orchestration.allocations import Allocations
 from controller.slots.allocator import SwitchAllocator
 from host_agent.member import Member, Stage
 from host_agent.recovery import ReplayLog
@@ -163,19 +163,19 @@ def the_holder_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Renewal, "holders", property(lambda self: ()))
 
 
-def renewed_before_all_have_said_where_they_stand(patch: pytest.MonkeyPatch) -> None:
-    stands = Renewal.stands
+def renewed_before_all_have_answered(patch: pytest.MonkeyPatch) -> None:
+    answered = Renewal.answered
 
-    def early(self: Renewal, rank: int, standing: Renewing) -> bool:
-        last = stands(self, rank, standing)
+    def early(self: Renewal, rank: int, answer: Renewing) -> bool:
+        last = answered(self, rank, answer)
         if not last and len(self.answers) == 1:
             for other in self.missing:
-                self.answers[other] = replace(standing, qpn_in=standing.qpn_in + 64)
+                self.answers[other] = replace(answer, qpn_in=answer.qpn_in + 64)
             self.waiting.clear()
             return True
         return last
 
-    patch.setattr(Renewal, "stands", early)
+    patch.setattr(Renewal, "answered", early)
 
 
 def started_before_all_are_up(patch: pytest.MonkeyPatch) -> None:
@@ -190,16 +190,16 @@ def held_at_the_rearmost(patch: pytest.MonkeyPatch) -> None:
 def slots_are_not_freed(patch: pytest.MonkeyPatch) -> None:
     """Of a job that has ended before it ran."""
     release = SwitchAllocator.release
-    freed = Places.freed
+    freed = Allocations.freed
 
-    def keeps(self: Places, running: Any, name: str) -> None:
+    def keeps(self: Allocations, running: Any, name: str) -> None:
         early = not any(worker.up for worker in running.job.workers.values())
         if early:
             patch.setattr(SwitchAllocator, "release", lambda self, region: None)
         freed(self, running, name)
         patch.setattr(SwitchAllocator, "release", release)
 
-    patch.setattr(Places, "freed", keeps)
+    patch.setattr(Allocations, "freed", keeps)
 
 
 def phases_are_not_saved(patch: pytest.MonkeyPatch) -> None:
@@ -233,7 +233,7 @@ SLOWLY = [
     Planted("a lease for ever", a_lease_is_for_ever, scope_of("control-stall"), "has gone on without it"),
     Planted("a given result made again", a_given_result_is_made_again, scope_of("control-away"), NEVER),
     Planted("holder forgotten", the_holder_is_forgotten, AWAY, "but 1 are finished here"),
-    Planted("Renewed early", renewed_before_all_have_said_where_they_stand, AWAY, "are not connected"),
+    Planted("Renewed early", renewed_before_all_have_answered, AWAY, "are not connected"),
     Planted("Start early", started_before_all_are_up, scope_of("control-renumber"), "are not connected"),
     Planted(
         "nobody knows who joins again",

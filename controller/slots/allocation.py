@@ -9,8 +9,8 @@ from controller.slots.allocator import Region
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
-    """Where a job is on a switch, a "leaf" or a "spine", and its entries there in the order of writing."""
+class Allocation:
+    """Its slots, and its entries in the order of writing; the switch is the job's "leaf" or "spine"."""
 
     switch: str
     region: Region

@@ -1,13 +1,15 @@
-"""What jobs hold on the switches: given all or none, taken away where and when their workers allow it.
+"""What jobs have on the switches. A job gets all of its allocations or none.
 
-Slots are given in `put` and `extend`. They are free again in `freed`, when a switch holds nothing of the job
-any more (`clean`, as its workers allow; `_evict`, where another job is found in its place); in `take_off`,
-when a running job goes on by ring; in `_give_back`, where `put` came to nothing; and those of jobs that
-nobody knows in `_give_up` and `push`.
+`put` and `extend` give slots. These free them:
 
-Several switches are locked in the order of the configuration only, so that nobody waits for each other. What
-is in the database is written there before a switch is, and deleted after it: nothing is on a switch that
-nobody knows of.
+- `freed`, when a switch holds nothing of the job any more: after `clean`, as soon as its workers allow it, or
+  after `_evict`, where another job is found in its slots;
+- `take_off`, when a running job goes on by ring;
+- `_give_back`, when `put` failed;
+- `_give_up` and `push`, for jobs that the database does not know.
+
+Several switches are always locked in the order of the configuration, which rules out a deadlock. The database
+is written before a switch, and deleted from after it, so no switch holds anything that the database lacks.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from controller.jobs.specs import Phase, Plan
 from controller.orchestration.engine import Engine
 from controller.orchestration.orphans import Orphan, orphans
 from controller.orchestration.record import Record, stored
-from controller.slots.place import Place
+from controller.slots.allocation import Allocation
 from controller.switches.links import LinkWatch
 from controller.switches.managed_switch import ManagedSwitch, collide, guards_of
 from controller.switches.updates import SwitchError
@@ -46,8 +48,8 @@ class HalfOffError(ControllerError):
     """
 
 
-class Places:
-    """`holding`: the jobs that have a place anywhere. `on_room` is called when slots became free."""
+class Allocations:
+    """`holding`: the jobs that have an allocation anywhere. Calls `on_room` when slots become free."""
 
     def __init__(
         self,
@@ -65,7 +67,7 @@ class Places:
         self.links = links
         self.holding: list[Record] = []
         # By generation, what the database did not take: forgotten when it can be written again.
-        self._owed: dict[int, tuple[Record, tuple[Place, ...]]] = {}
+        self._owed: dict[int, tuple[Record, tuple[Allocation, ...]]] = {}
         self.orphans: dict[str, list[Orphan]] = {name: [] for name in switches}
         # What switches may hold that could not be removed, and the database has no more.
         self._left_behind: dict[str, set[Entry]] = {name: set() for name in switches}
@@ -80,24 +82,24 @@ class Places:
         return [record for record in self.holding if not record.job.live and not record.installing]
 
     def on(self, switch: str) -> list[Record]:
-        """All jobs with a place on a switch."""
-        return [record for record in self.holding if switch in record.places]
+        """All jobs with an allocation on a switch."""
+        return [record for record in self.holding if switch in record.allocations]
 
-    def held(self, switch: str) -> list[tuple[Place, bool]]:
+    def held(self, switch: str) -> list[tuple[Allocation, bool]]:
         """What jobs have on a switch, and which of them are live."""
-        known = [(record.places[switch], record.job.live) for record in self.on(switch)]
-        return known + [(orphan.place, not orphan.lost) for orphan in self.orphans[switch]]
+        known = [(record.allocations[switch], record.job.live) for record in self.on(switch)]
+        return known + [(orphan.allocation, not orphan.lost) for orphan in self.orphans[switch]]
 
     def guards(self, switch: str) -> list[Entry]:
         """What a switch must hold before it has routes, so that no sum's parts reach a worker."""
         return guards_of(self.held(switch))
 
-    def take_over(self, record: Record, places: Iterable[Place]) -> None:
+    def take_over(self, record: Record, allocations: Iterable[Allocation]) -> None:
         """A job from before a restart of the controller. ValueError where its regions are another's."""
-        for place in places:
-            self.switches[place.switch].allocator.take(place.region)
-            record.places[place.switch] = place
-        if record.places:
+        for allocation in allocations:
+            self.switches[allocation.switch].allocator.take(allocation.region)
+            record.allocations[allocation.switch] = allocation
+        if record.allocations:
             self.holding.append(record)
 
     # Jobs that the database does not know
@@ -107,10 +109,10 @@ class Places:
         return next((orphan for orphan in self.orphans[switch] if orphan.generation == generation), None)
 
     def adopted(self, record: Record, orphans: Iterable[Orphan]) -> None:
-        """A job is known again that has these places; their slots are taken already."""
+        """A job is known again that has these allocations; their slots are taken already."""
         for orphan in orphans:
-            self.orphans[orphan.place.switch].remove(orphan)
-        if record.places:
+            self.orphans[orphan.allocation.switch].remove(orphan)
+        if record.allocations:
             self.holding.append(record)
 
     async def take_qps_back(self, generation: int, qps: frozenset[tuple[int, int]]) -> None:
@@ -150,10 +152,10 @@ class Places:
             mine = self.orphans[switch.name]
             if orphan not in mine:
                 return
-            switch.allocator.release(orphan.place.region)
+            switch.allocator.release(orphan.allocation.region)
             going = orphan.give_up(qps)
-            if orphan.place.entries:
-                switch.allocator.take(orphan.place.region)
+            if orphan.allocation.entries:
+                switch.allocator.take(orphan.allocation.region)
             else:
                 mine.remove(orphan)
             try:
@@ -170,22 +172,22 @@ class Places:
         for orphan in mine:
             orphan.lost |= not orphan.is_whole(found)
         found = found - self._left_behind[name]
-        known = [place for place, _ in self.held(name)]
+        known = [allocation for allocation, _ in self.held(name)]
         new = orphans(name, self.config.role(name), found, known, self.store.is_ours)
         before = list(mine)
         for orphan in new:
             self._evict(switch, orphan)
-            for older in [older for older in before if older in mine and orphan.collides(older.place)]:
+            for older in [older for older in before if older in mine and orphan.collides(older.allocation)]:
                 mine.remove(older)
-                switch.allocator.release(older.place.region)
+                switch.allocator.release(older.allocation.region)
             try:
-                switch.allocator.take(orphan.place.region)
+                switch.allocator.take(orphan.allocation.region)
             except ValueError as error:  # no controller writes that: two such jobs in the same slots
                 logger.error(
                     "switch %s: of generation %s only guards are kept: %s", name, orphan.generation, error
                 )
                 orphan.give_up(frozenset())
-                switch.allocator.take(orphan.place.region)
+                switch.allocator.take(orphan.allocation.region)
             mine.append(orphan)
             logger.warning(
                 "switch %s holds generation %s of a job that this database does not know: it stays until its "
@@ -197,12 +199,12 @@ class Places:
     def _evict(self, switch: ManagedSwitch, orphan: Orphan) -> None:
         """Known jobs give up what the switch has for another one.
 
-        The database is from before that: whoever gave their places to the other job had seen that nobody
+        The database is from before that: whoever gave their allocations to the other job had seen that nobody
         needs them, nor their guards.
         """
         for record in self.on(switch.name):
-            place = record.places[switch.name]
-            if not orphan.collides(place):
+            allocation = record.allocations[switch.name]
+            if not orphan.collides(allocation):
                 continue
             if record.generation is None:
                 raise UnreachableError(
@@ -213,7 +215,7 @@ class Places:
                 *(switch.name, orphan.generation or "(unknown)", self.store.path, record.job.spec.name),
             )
             self.freed(record, switch.name)
-            if place.role == "leaf" and record.job.live and not record.installing:
+            if allocation.role == "leaf" and record.job.live and not record.installing:
                 self._forgot(
                     record,
                     f"switch {switch.name} has another job in its slots, which is younger than the "
@@ -242,7 +244,7 @@ class Places:
         """Slots and entries on all leaves of a job, and on the spines that join them: all or none.
 
         `admit` may object with a ControllerError when all switches are locked. Raises that, NoResourcesError,
-        UnreachableError, SwitchError or what the database raises, and the job has no place anywhere then.
+        UnreachableError, SwitchError or what the database raises; the job has no allocation anywhere then.
         """
         await asyncio.gather(*(self.switches[leaf].require_ready(_SWITCH_PATIENCE_S) for leaf in tree.leaves))
         spines = tree.spines(self.links.state)
@@ -261,21 +263,21 @@ class Places:
             self.settle_owed()
             if plan.generation in self._owed:
                 raise UnreachableError(f"the controller's database {self.store.path} cannot be written")
-            places = self._allocate(tree, plan, spines)
+            allocations = self._allocate(tree, plan, spines)
             try:
-                self.store.save_job(stored(record.job, plan, places, Phase.INSTALLING))
+                self.store.save_job(stored(record.job, plan, allocations, Phase.INSTALLING))
             except BaseException:
-                self._free(places)
+                self._free(allocations)
                 raise
-            record.places = {place.switch: place for place in places}
+            record.allocations = {allocation.switch: allocation for allocation in allocations}
             self.holding.append(record)
             try:
-                for place in reversed(places):  # spines first
-                    switch = self.switches[place.switch]
-                    await self._make_room(switch, place.entries)
-                    await switch.install(place, tree.flows_on(place.switch), plan.generation)
+                for allocation in reversed(allocations):  # spines first
+                    switch = self.switches[allocation.switch]
+                    await self._make_room(switch, allocation.entries)
+                    await switch.install(allocation, tree.flows_on(allocation.switch), plan.generation)
             except BaseException:
-                await self._take_back(record, plan, places)
+                await self._take_back(record, plan, allocations)
                 raise
 
     def require_new(self, generation: int, names: Iterable[str]) -> None:
@@ -288,50 +290,52 @@ class Places:
                     "under another generation"
                 )
 
-    def _allocate(self, tree: Tree, plan: Plan, spines: Sequence[str], *, leaves: bool = True) -> list[Place]:
+    def _allocate(
+        self, tree: Tree, plan: Plan, spines: Sequence[str], *, leaves: bool = True
+    ) -> list[Allocation]:
         """Regions and entries, leaves before spines."""
-        places: list[Place] = []
+        allocations: list[Allocation] = []
         try:
             for name in (*(tree.leaves if leaves else ()), *spines):
                 try:
                     region = self.switches[name].allocator.allocate(plan.slots)
                 except NoResourcesError as error:
                     raise NoResourcesError(f"{name}: {error}") from error
-                place = Place(
+                allocation = Allocation(
                     switch=name, region=region, entries=(), role="leaf" if name in tree.leaves else "spine"
                 )
-                places.append(place)
+                allocations.append(allocation)
                 entries = entries_on(self.config, tree, name, plan, region, spines)
-                places[-1] = replace(place, entries=tuple(entries))
+                allocations[-1] = replace(allocation, entries=tuple(entries))
         except BaseException:
-            self._free(places)
+            self._free(allocations)
             raise
-        return places
+        return allocations
 
-    def _free(self, places: Iterable[Place]) -> None:
-        for place in places:
-            self.switches[place.switch].allocator.release(place.region)
+    def _free(self, allocations: Iterable[Allocation]) -> None:
+        for allocation in allocations:
+            self.switches[allocation.switch].allocator.release(allocation.region)
 
-    async def _take_back(self, record: Record, plan: Plan, places: Sequence[Place]) -> None:
+    async def _take_back(self, record: Record, plan: Plan, allocations: Sequence[Allocation]) -> None:
         """Undo `put` after a switch has refused: each is as before, or is made so when it is back.
 
         If the database fails here, the regions stay taken, as they are there, until it can be written again.
         """
-        record.places = {}
+        record.allocations = {}
         self.holding.remove(record)
-        for place in places:
+        for allocation in allocations:
             try:
-                await self.switches[place.switch].remove(place)
+                await self.switches[allocation.switch].remove(allocation)
             except SwitchError as error:
-                logger.warning("switch %s holds too much until it is back: %s", place.switch, error)
-                self._left_behind[place.switch].update(place.entries)
-        self._give_back(record, plan.generation, places)
+                logger.warning("switch %s holds too much until it is back: %s", allocation.switch, error)
+                self._left_behind[allocation.switch].update(allocation.entries)
+        self._give_back(record, plan.generation, allocations)
 
-    def _give_back(self, record: Record, generation: int, places: Sequence[Place]) -> None:
-        """A job has these places no more, in the database too; owed where that cannot be written."""
+    def _give_back(self, record: Record, generation: int, allocations: Sequence[Allocation]) -> None:
+        """A job has these allocations no more, in the database too; owed where that cannot be written."""
         job = record.job
         try:
-            self.store.release(generation, *(place.switch for place in places))
+            self.store.release(generation, *(allocation.switch for allocation in allocations))
             if job.plan is None or record.unheard:
                 self.store.forget_job(generation)
             else:
@@ -339,73 +343,73 @@ class Places:
         except sqlite3.Error as error:
             if generation not in self._owed:
                 logger.error("%s: job %s is not forgotten yet: %s", self.store.path, job.spec.name, error)
-            self._owed[generation] = (record, tuple(places))
+            self._owed[generation] = (record, tuple(allocations))
             raise
         self._owed.pop(generation, None)
-        self._free(places)
+        self._free(allocations)
 
     def settle_owed(self) -> None:
         """Write what the database did not take before."""
-        for generation, (record, places) in list(self._owed.items()):
+        for generation, (record, allocations) in list(self._owed.items()):
             with contextlib.suppress(sqlite3.Error):
-                self._give_back(record, generation, places)
+                self._give_back(record, generation, allocations)
                 self._on_room()
 
     async def extend(self, record: Record, spine: str) -> None:
-        """A place on one more spine, which was not there when the job was set up. As `put`."""
+        """An allocation on one more spine, which was not there when the job was set up. As `put`."""
         switch = self.switches[spine]
         async with switch.lock:
             plan, generation = record.job.plan, record.generation
-            wanted = record.job.live and record.places and not record.installing
-            if not (switch.ready and wanted) or spine in record.places:
+            wanted = record.job.live and record.allocations and not record.installing
+            if not (switch.ready and wanted) or spine in record.allocations:
                 return
             assert plan is not None
             assert generation is not None
             self.require_new(plan.generation, [spine])
             tree = Tree.of(self.config, record.job.members)
-            (place,) = self._allocate(tree, plan, [spine], leaves=False)
+            (allocation,) = self._allocate(tree, plan, [spine], leaves=False)
             try:
-                self.store.save_places([(generation, place)])
+                self.store.save_allocations([(generation, allocation)])
             except BaseException:
-                self._free([place])
+                self._free([allocation])
                 raise
-            record.places[spine] = place
+            record.allocations[spine] = allocation
             try:
-                await switch.install(place, tree.flows_on(place.switch), plan.generation)
+                await switch.install(allocation, tree.flows_on(allocation.switch), plan.generation)
             except BaseException:
-                self._left_behind[spine].update(place.entries)
-                del record.places[spine]
+                self._left_behind[spine].update(allocation.entries)
+                del record.allocations[spine]
                 self.store.release(generation, spine)
-                self._free([place])
+                self._free([allocation])
                 raise
 
     # Taking away
 
     async def take_off(self, record: Record, plan: Plan) -> None:
-        """A running job whose workers all hold goes on by this plan, without any place; all or none.
+        """A running job whose workers all hold goes on by this plan, without any allocation; all or none.
 
         Raises UnreachableError, SwitchError or what the database raises, and nothing has changed then; or
         HalfOffError. A restart before the one write that says so finds leaves that have forgotten the job,
         and renews it.
         """
-        job, names = record.job, list(record.places)
+        job, names = record.job, list(record.allocations)
         async with self.locked(names):
             for leaf in record.leaves:
                 await self.switches[leaf].require_ready(0.0)
-            places = list(record.places.values())
+            allocations = list(record.allocations.values())
             try:
-                for place in places:
-                    if self.switches[place.switch].ready:
-                        await self.switches[place.switch].remove(place)
+                for allocation in allocations:
+                    if self.switches[allocation.switch].ready:
+                        await self.switches[allocation.switch].remove(allocation)
                     else:  # a spine that is away is made to forget when it is back
-                        self._left_behind[place.switch].update(place.entries)
+                        self._left_behind[allocation.switch].update(allocation.entries)
                 self.store.save_job(stored(job, plan, (), job.phase))
             except BaseException as error:
                 await self._restore(names, error)
                 raise
-            job.plan, record.places = plan, {}
+            job.plan, record.allocations = plan, {}
             self.holding.remove(record)
-            self._free(places)
+            self._free(allocations)
         self._on_room()
 
     async def _restore(self, names: Iterable[str], why: BaseException) -> None:
@@ -420,8 +424,8 @@ class Places:
         """Whether an ended job has something that can go now."""
         return any(
             self.switches[name].ready
-            and (place.role == "spine" or now >= record.free_at or name not in record.flows_removed)
-            for name, place in record.places.items()
+            and (allocation.role == "spine" or now >= record.free_at or name not in record.flows_removed)
+            for name, allocation in record.allocations.items()
         )
 
     async def clean(self, record: Record) -> None:
@@ -430,7 +434,7 @@ class Places:
             return
         record.cleaning = True
         try:
-            for name in list(record.places):
+            for name in list(record.allocations):
                 await self._clean(record, self.switches[name])
         finally:
             record.cleaning = False
@@ -438,13 +442,13 @@ class Places:
     async def _clean(self, record: Record, switch: ManagedSwitch) -> None:
         try:
             async with switch.lock:
-                place = record.places.get(switch.name)
-                if not switch.ready or place is None:
+                allocation = record.allocations.get(switch.name)
+                if not switch.ready or allocation is None:
                     return
-                if place.role == "spine" or self._engine.awake() >= record.free_at:
+                if allocation.role == "spine" or self._engine.awake() >= record.free_at:
                     await self._remove(record, switch)
                 elif switch.name not in record.flows_removed:
-                    await switch.remove_flows(place)
+                    await switch.remove_flows(allocation)
                     record.flows_removed.add(switch.name)
         except (ControllerError, sqlite3.Error) as error:
             logger.warning("job %s is not off switch %s yet: %s", record.job.spec.name, switch.name, error)
@@ -452,13 +456,13 @@ class Places:
     async def _make_room(self, switch: ManagedSwitch, entries: Sequence[Entry]) -> None:
         """Take ended jobs away whose guards are in the way; the switch is locked."""
         for record in self.remains:
-            place = record.places.get(switch.name)
-            if place is not None and collide(place, entries):
+            allocation = record.allocations.get(switch.name)
+            if allocation is not None and collide(allocation, entries):
                 await self._remove(record, switch)
 
     async def _remove(self, record: Record, switch: ManagedSwitch) -> None:
         """Take all of an ended job off a switch, which is locked."""
-        await switch.remove(record.places[switch.name])
+        await switch.remove(record.allocations[switch.name])
         self.freed(record, switch.name)
 
     def freed(self, record: Record, name: str) -> None:
@@ -466,10 +470,10 @@ class Places:
         assert record.generation is not None
         # First the database: what it still has must not be given to another job.
         self.store.release(record.generation, name)
-        if record.unheard and len(record.places) == 1:
+        if record.unheard and len(record.allocations) == 1:
             self.store.forget_job(record.generation)
-        self._free([record.places.pop(name)])
-        if not record.places:
+        self._free([record.allocations.pop(name)])
+        if not record.allocations:
             self.holding.remove(record)
         self._on_room()
 
@@ -489,9 +493,9 @@ class Places:
                 found = await switch.switch.read_entries()
                 self._look_for_orphans(switch, found)
                 for record in self.on(switch.name):
-                    place = record.places[switch.name]
-                    fixed = {entry for entry in place.entries if not is_uplink(entry)}
-                    lost = place.role == "leaf" and not found.issuperset(fixed)
+                    allocation = record.allocations[switch.name]
+                    fixed = {entry for entry in allocation.entries if not is_uplink(entry)}
+                    lost = allocation.role == "leaf" and not found.issuperset(fixed)
                     if lost and record.job.live and not record.installing:
                         self._forgot(
                             record, f"switch {switch.name} was restarted, and has forgotten the job's sums"
@@ -509,14 +513,14 @@ class Places:
         """The program anew; a leaf forgets its jobs by that."""
         async with switch.lock:
             for record in self.on(switch.name):
-                if record.places[switch.name].role == "leaf" and record.job.live:
+                if record.allocations[switch.name].role == "leaf" and record.job.live:
                     self._forgot(record, f"switch {switch.name} was loaded with its program anew")
             for orphan in self.orphans[switch.name]:
-                switch.allocator.release(orphan.place.region)
+                switch.allocator.release(orphan.allocation.region)
             self.orphans[switch.name].clear()
             await switch.switch.push()
             self._left_behind[switch.name].clear()
             await switch.adopt(self.held(switch.name))  # guards stay until no worker can send any more
             for record in self.remains:
-                if switch.name in record.places:
+                if switch.name in record.allocations:
                     record.flows_removed.add(switch.name)

@@ -1,4 +1,4 @@
-"""What a worker says of where it stands: in a collective, between two, and without a link."""
+"""A worker's status: in a collective, between two, and without a link."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from host_agent.collectives.plan import Steps, Wait
 from host_agent.member import Member
 from host_agent.membership import View
 from host_agent.runner import Alone, Runner
-from host_agent.standing import standing, threads
+from host_agent.status import status, threads
 from host_agent.transport.errors import TransportClosedError
 from host_agent.transport.events import EventType, Progress
-from p4reduce.doctor.facts import Standing
+from p4reduce.doctor.facts import WorkerStatus
 from p4reduce.simulation.rack import configs
 from tests.host_agent.fakes import ready_of
 
@@ -50,7 +50,7 @@ def said(runner: Runner, member: Member, **changes: Any) -> dict[str, Any]:
         "is_leaving": False,
     }
     told: dict[str, Any] = json.loads(
-        json.dumps(standing(runner=runner, member=member, **{**fields, **changes}))
+        json.dumps(status(runner=runner, member=member, **{**fields, **changes}))
     )
     return told
 
@@ -69,13 +69,13 @@ def test_in_a_collective_and_between_two() -> None:
     worker = threading.Thread(target=runner.run, args=(steps(), "barrier (collective 0)"))
     worker.start()
     assert link.waits.wait(10)
-    within = Standing.of(said(runner, member))
+    within = WorkerStatus.of(said(runner, member))
     assert (within.job, within.rank, within.generation) == ("train", 2, 7)
     assert within.collective == "barrier (collective 0)"
     assert within.idle_s is None
     link.go.set()
     worker.join()
-    between = Standing.of(said(runner, member, failure="no more", is_leaving=True))
+    between = WorkerStatus.of(said(runner, member, failure="no more", is_leaving=True))
     assert between.collective == ""
     assert between.idle_s is not None
     assert between.failure == "no more"
@@ -86,7 +86,7 @@ def test_in_a_collective_and_between_two() -> None:
 def test_between_two_generations_the_link_is_gone() -> None:
     link = Held()
     link.is_closed = True
-    assert Standing.of(said(Runner(link, rank=0), in_mode(Mode.RING))).posted == 0
+    assert WorkerStatus.of(said(Runner(link, rank=0), in_mode(Mode.RING))).posted == 0
 
 
 def test_where_the_users_threads_are() -> None:
@@ -101,7 +101,7 @@ def test_where_the_users_threads_are() -> None:
     found = {thread["name"]: thread for thread in threads()}
     go_on.set()
     loader.join()
-    assert "test_standing.py:" in found["loader"]["users"]
+    assert "test_status.py:" in found["loader"]["users"]
     assert found["loader"]["users"].endswith(" in load_batch"), "not where Python's own code waits"
     assert "wait" in found["loader"]["stack"][-1]
     assert "MainThread" in found

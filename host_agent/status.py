@@ -1,4 +1,4 @@
-"""Where a worker stands, in plain numbers: what `p4reduce doctor` asks of each worker."""
+"""A worker's status, in plain numbers: what `p4reduce doctor` asks of each worker."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _OURS: Final = str(Path(__file__).parent)
 _STDLIB: Final = str(Path(threading.__file__).parent)
 
 
-def standing(
+def status(
     *,
     job: str,
     rank: int,
@@ -34,7 +34,7 @@ def standing(
     is_leaving: bool,
     clock: Callable[[], float] = time.monotonic,
 ) -> dict[str, Any]:
-    """As JSON has it. Times are seconds before now, None for never; see `p4reduce.doctor.facts.Standing`."""
+    """JSON. Times are seconds before now, None for never; see `p4reduce.doctor.facts.WorkerStatus`."""
     now, running = clock(), runner.running
     counters = runner.counters()
     try:
