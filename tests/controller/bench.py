@@ -1,32 +1,189 @@
-"""A controller with switches in memory: it can be restarted, and the test turns its clock."""
+"""A controller with switches in memory, and its workers; it can be restarted, and tests turn its clock."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+import sqlite3
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from ipaddress import IPv4Address
 from pathlib import Path
+from typing import Any
 
-from controller.api.messages import Heartbeat, Leave
-from controller.config import Config
+import pytest
+
+from controller.api.errors import UnreachableError
+from controller.api.messages import (
+    Ended,
+    FromWorker,
+    Heartbeat,
+    Held,
+    HoldAt,
+    JobSpec,
+    Leave,
+    Left,
+    Mode,
+    Pause,
+    Paused,
+    Ready,
+    Renew,
+    Renewed,
+    Renewing,
+    Start,
+    Up,
+)
+from controller.config import Config, HostConfig, Spread, SwitchConfig
 from controller.database.store import Store
+from controller.entries import Entry, TableEntry
+from controller.fabric.flows import removal_order
+from controller.fabric.routes import base_entries
+from controller.fabric.tables.forward import ECMP_MEMBER
+from controller.fabric.tables.up import UPLINK
+from controller.jobs.job import Job
+from controller.jobs.specs import Backup, Member
+from controller.orchestration.adoption import Account
 from controller.orchestration.registry import Registry
 from controller.orchestration.sessions import Session
 from controller.switches.managed_switch import ManagedSwitch
+from p4reduce.simulation.network import fabric_config
 from tests.controller.fake_switch import FakeSwitch
+from tests.controller.told import everything, heard, plan_of, ready_of
 
 
-class ControllerBench:
+def fabric(hosts: Sequence[int] = (2, 2), spines: int = 2, **fields: object) -> Config:
+    """Leaves with so many hosts each, h1 and so on, and a link from every leaf to every spine."""
+    config = fabric_config(spines, hosts, Spread.JOBS)
+    named = tuple(replace(host, name=f"h{number}") for number, host in enumerate(config.hosts, 1))
+    return replace(config, hosts=named, **{"probe_interval_s": 0.0, **fields})  # type: ignore[arg-type]
+
+
+RACK = Config(
+    switches=(SwitchConfig(name="s1", device_id=1, address="127.0.0.1:1"),),
+    hosts=tuple(
+        HostConfig(
+            name=f"h{i}", ip=IPv4Address(f"10.0.0.{i}"), mac=f"02:00:00:00:00:{i:02x}", switch="s1", port=i
+        )
+        for i in range(1, 41)
+    ),
+    path_mtu=2048,
+)
+# How long a worker that is out of reach may send: until it misses heartbeats, and then until it gives up.
+PATIENCE_S = RACK.resume_timeout_s + 2 * (RACK.heartbeat_timeout_s + RACK.heartbeat_interval_s)
+RACKS = fabric((3, 2), spines=1)
+ONE_RACK, ACROSS = (0, 1, 2), (0, 3, 1, 4)  # hosts of jobs in RACKS
+
+
+def member(config: Config, rank: int, host: int, *, qp: int = 0x100, **fields: Any) -> Member:
+    """The worker of a rank on the host of that number, from 0."""
+    where = config.hosts[host]
+    return Member(
+        rank=rank,
+        mac=where.mac,
+        ip=where.ip,
+        qpn_out=qp,
+        psn_out=fields.pop("psn", 1000 * rank),
+        qpn_in=qp + 1,
+        host=where.name,
+        **fields,
+    )
+
+
+def backed_up(who: Member, host: int) -> Member:
+    """The same with a backup interface."""
+    ip = IPv4Address(f"172.31.0.{host + 1}")
+    return replace(who, backup=Backup(mac=f"06:00:00:00:00:{host:02x}", ip=ip, path_mtu=1024))
+
+
+def account(ready: Ready, who: Member, size: int, **spec: Any) -> Account:
+    """What a worker of the job "train" tells of it when it resumes."""
+    return Account(
+        spec=JobSpec(name="train", world_size=size, **spec),
+        plan=replace(plan_of(ready), mode_reason=""),
+        member=who,
+        token=ready.resume_token,
+    )
+
+
+class Worker:
+    """One worker's agent: it answers, with new QPs each time. `collective`: the first it has not finished."""
+
+    def __init__(self, session: Session, rank: int, qp: int) -> None:
+        self.session = session
+        self.rank = rank
+        self.qp = qp
+        self.collective = 10
+        self.ready: Ready | None = None
+        self.renewed: Renewed | None = None
+        self.renew: Renew | None = None
+        self.started = 0
+        self.end: Ended | Left | None = None
+        self.silent = self.deaf = False
+        self.answered: list[int] = []  # renewals, until it has heard Renewed
+
+    def listen(self) -> None:
+        for event in heard(self.session):
+            if isinstance(event, Ready):
+                self.ready = event
+            elif isinstance(event, Pause):
+                self.session.hear(Paused(event.move, self.collective))
+            elif isinstance(event, HoldAt):
+                self.session.hear(Held(event.move))
+            elif isinstance(event, Renew):
+                self.renew = event
+                self.qp += 0x1000
+                if not self.silent:
+                    self.answer()
+            elif isinstance(event, Renewed):
+                if self.renewed is not None:
+                    assert event.ready.generation > self.renewed.ready.generation
+                self.renewed, self.ready, self.rank = event, event.ready, event.ready.rank
+                self.answered = []
+                if not self.deaf:
+                    self.session.hear(Up())
+            elif isinstance(event, Start):
+                self.started += 1
+            elif isinstance(event, (Ended, Left)):
+                self.end = event
+
+    def answer(self, number: int | None = None) -> None:
+        assert self.renew is not None
+        number = self.renew.renewal if number is None else number
+        self.answered.append(number)
+        answer = Renewing(
+            renewal=number, qpn_out=self.qp, psn_out=7, qpn_in=self.qp + 1, collective=self.collective
+        )
+        self.session.hear(answer)
+
+    def asks(self, number: int) -> bool:
+        """Whether the controller says that this worker is in its job."""
+        self.listen()
+        self.session.hear(Heartbeat(number=number))
+        return Heartbeat(number=number) in everything(self.session)
+
+    @property
+    def plan(self) -> tuple[int, Mode, int]:
+        assert self.ready is not None
+        return self.ready.generation, self.ready.mode, self.ready.world_size
+
+
+def say(workers: Iterable[Worker | Session], event: FromWorker) -> None:
+    for worker in workers:
+        (worker.session if isinstance(worker, Worker) else worker).hear(event)
+
+
+class Bench:
     """Switches and the database stay when the controller goes."""
 
-    STEP_S = 0.25
     STORE = Store
+    SWITCH = FakeSwitch
 
-    def __init__(self, path: Path, config: Config, switches: Iterable[FakeSwitch]) -> None:
+    def __init__(self, path: Path, config: Config = RACK) -> None:
         self.path = path
         self.config = config
         self.now = 1000.0
-        self.switches = {switch.config.name: switch for switch in switches}
-        self.registry = self._start()
         self.qp = 0x100
+        self.switches = {s.name: self.SWITCH(s, base_entries(config, s)) for s in config.switches}
+        self.registry = self._start()
 
     def _start(self) -> Registry:
         self.store = self.STORE(self.path, wall_clock=lambda: 1e6)
@@ -35,7 +192,7 @@ class ControllerBench:
         registry.load()
         return registry
 
-    async def __aenter__(self) -> ControllerBench:
+    async def __aenter__(self) -> Bench:
         await self.settled()
         return self
 
@@ -44,14 +201,16 @@ class ControllerBench:
             await self.registry.drain()
         self.store.close()
 
+    # The controller
+
     async def settled(self) -> None:
-        """The controller has looked over the switches that are there, and done what was to be done."""
+        """The controller has settled the switches that are there, and done what was to be done."""
         for name, switch in self.registry.switches.items():
             if self.switches[name].connected:
                 await self.registry.manager.settle(switch)
         await self.registry.drain()
 
-    async def restart(self, path: Path | None = None, *, settle: bool = True) -> None:
+    async def restart(self, path: Path | None = None, *, settle: bool = True, listen: bool = False) -> None:
         """The controller dies and comes back, on the database in `path` if it is another."""
         self.registry.stop()
         await self.registry.drain()
@@ -60,23 +219,231 @@ class ControllerBench:
         self.registry = self._start()
         if settle:
             await self.settled()
+        if listen:
+            self.registry.listens()
 
-    async def restart_on_a_new_database(self) -> None:
+    async def restart_on_a_new_database(self, *, listen: bool = False) -> None:
         """What switches hold of jobs stays, and nobody knows of it."""
-        await self.restart(Path(f"{self.path}.new"))
+        await self.restart(Path(f"{self.path}.new"), listen=listen)
+
+    def back_up(self) -> Path:
+        """A copy of the database as it is now."""
+        copy = self.path.with_name("backup.db")
+        with contextlib.closing(sqlite3.connect(copy)) as target:
+            self.store.connection.backup(target)
+        return copy
+
+    async def restore(self, backup: Path, *, settle: bool = True, listen: bool = False) -> None:
+        """The controller is stopped, and another begins with the backup."""
+        await self.restart(backup, settle=False)
+        for switch in self.switches.values():
+            if switch.connected:
+                switch.connect()
+        if settle:
+            await self.settled()
+        if listen:
+            self.registry.listens()
+
+    async def pass_time(self, seconds: float, *alive: Session, step: float = 0.25) -> None:
+        """Time goes by in steps; these workers send heartbeats meanwhile."""
+        for _ in range(round(seconds / step)):
+            self.now += step
+            say(alive, Heartbeat())
+            self.registry.tick()
+            await self.registry.drain()
+
+    # Workers, and what they say; `hosts`: so many, or which
+
+    async def join(
+        self,
+        name: str,
+        hosts: int | Sequence[int],
+        *,
+        tenant: str = "",
+        elastic: bool = False,
+        backup: bool = False,
+        **fields: Any,
+    ) -> list[Session]:
+        """Workers of a job on these hosts, rank 0 on the first."""
+        self.qp += 2
+        hosts = range(hosts) if isinstance(hosts, int) else hosts
+        members = [self.member(rank, host, qp=self.qp, **fields) for rank, host in enumerate(hosts)]
+        if backup:
+            members = [backed_up(who, host) for who, host in zip(members, hosts, strict=True)]
+        sessions = [
+            self.registry.sessions.join(name, len(hosts), who, tenant, elastic=elastic) for who in members
+        ]
+        await self.registry.drain()
+        return sessions
+
+    async def run_job(self, name: str, hosts: int | Sequence[int], **how: Any) -> list[Session]:
+        """The same, until it runs."""
+        sessions = await self.join(name, hosts, **how)
+        say(sessions, Up())
+        return sessions
 
     async def leave(self, sessions: Iterable[Session]) -> None:
         """All say that they leave, and what is to be done for it is done."""
-        for session in sessions:
-            session.hear(Leave())
+        say(sessions, Leave())
         await self.registry.drain()
 
-    async def pass_time(self, seconds: float, *alive: Session, step: float | None = None) -> None:
-        """Time goes by in steps; these workers send heartbeats meanwhile."""
-        step = step or self.STEP_S
-        for _ in range(round(seconds / step)):
-            self.now += step
-            for session in alive:
-                session.hear(Heartbeat())
-            self.registry.tick()
+    async def ready_workers(
+        self, name: str = "train", hosts: Sequence[int] = ONE_RACK, *, spec: JobSpec | None = None, **how: Any
+    ) -> list[Worker]:
+        """They have heard Ready, and are not up."""
+        if spec is not None:
+            self.registry.create_job(spec)
+        sessions = await self.join(name, hosts, **how)
+        workers = [Worker(session, rank, self.qp) for rank, session in enumerate(sessions)]
+        for worker in workers:
+            worker.listen()
+        return workers
+
+    async def start(self, name: str = "train", hosts: Sequence[int] = ONE_RACK, **how: Any) -> list[Worker]:
+        """The same, until they run."""
+        workers = await self.ready_workers(name, hosts, **how)
+        say(workers, Up())
+        await self.go(workers)
+        assert all(worker.started == 1 for worker in workers)
+        return workers
+
+    async def go(self, workers: Iterable[Worker], seconds: float = 0.0) -> None:
+        """Until nothing happens any more; then let time pass."""
+        workers = list(workers)
+        for step in range(4 + round(2 * seconds)):
+            if step >= 4:
+                self.now += 0.5
+                say([worker for worker in workers if worker.end is None], Heartbeat())
+                self.registry.tick()
             await self.registry.drain()
+            for worker in workers:
+                worker.listen()
+
+    def all_hold(self, workers: Sequence[Worker]) -> None:
+        """They have nothing under way any more, and wait for the move."""
+        number = self.job.move.number if self.job.move is not None else 0
+        say(workers, Paused(number, 10))
+        say(workers, Held(number))
+
+    async def resume(self, *workers: Worker) -> None:
+        for worker in workers:
+            assert worker.ready is not None
+            plan, token = worker.ready, worker.ready.resume_token
+            worker.session = self.registry.sessions.resume(
+                "train", plan.generation, worker.rank, token, answered=worker.answered
+            )
+
+    # Workers that tell of their job
+
+    async def run_known(self, size: int) -> list[Account]:
+        """A job that runs, and what its workers know."""
+        sessions = await self.run_job("train", size)
+        return [
+            account(ready_of(session), self.member(rank, qp=self.qp), size)
+            for rank, session in enumerate(sessions)
+        ]
+
+    def tell(self, known: Account) -> Session:
+        """A worker resumes, and tells what it knows."""
+        rank, generation = known.member.rank, known.plan.generation
+        return self.registry.sessions.resume("train", generation, rank, known.token, known)
+
+    def all_tell(self, known: Sequence[Account]) -> list[Session]:
+        """The job is there again with the last of them."""
+        for one in known[:-1]:
+            with pytest.raises(UnreachableError, match="to tell of it"):
+                self.tell(one)
+        return [self.tell(one) for one in known[::-1]][::-1]
+
+    async def all_leave(self, back: Sequence[Session]) -> None:
+        """The job is over, and nothing of it is left."""
+        await self.leave(back)
+        assert [heard(session)[-2:] for session in back] == [[Left(), None]] * len(back)
+        assert (self.switch.of_jobs, self.used()) == ({}, {})
+
+    # Switches
+
+    async def lose(self, name: str, *, forget: bool = False) -> None:
+        """A switch goes away; with `forget` it has lost its entries when it is back."""
+        self.switches[name].connected = False
+        self.registry.manager.on_switch_change(name)
+        await self.registry.drain()
+        if forget:
+            self.switches[name].forget()
+
+    async def find(self, name: str) -> None:
+        """It is back, as its own connection makes it: guards and base entries first."""
+        switch = self.switches[name]
+        switch.connected = True
+        if not switch.entries:
+            switch.restart()
+        self.registry.manager.on_switch_change(name)
+        await self.registry.drain()
+
+    async def restart_switch(self, name: str = "l1") -> None:
+        await self.lose(name, forget=True)
+        await self.find(name)
+
+    # What is there
+
+    @property
+    def switch(self) -> FakeSwitch:
+        """The only one."""
+        (switch,) = self.switches.values()
+        return switch
+
+    @property
+    def job(self) -> Job:
+        return self.registry.job("train").job
+
+    def member(self, rank: int, host: int | None = None, **fields: Any) -> Member:
+        """The worker of a rank, on the host of that number unless it is said."""
+        return member(self.config, rank, rank if host is None else host, **fields)
+
+    def guards(self, name: str) -> set[Entry]:
+        """Those of a job on the only switch."""
+        return set(removal_order(self.registry.job(name).allocations["s1"].entries)[1])
+
+    def uses(self, leaf: str) -> set[str]:
+        """The spines that a leaf's partial sums go to, by its entries."""
+        return self._spines(leaf, UPLINK)
+
+    def routes_over(self, leaf: str) -> set[str]:
+        """The spines that a leaf's routes to other racks go over."""
+        return self._spines(leaf, ECMP_MEMBER)
+
+    def _spines(self, leaf: str, table: str) -> set[str]:
+        entries = self.switches[leaf].entries.values()
+        ports = {dict(e.params)["port"] for e in entries if isinstance(e, TableEntry) and e.table == table}
+        return {link.spine for link in self.registry.links.graph.uplinks(leaf) if link.leaf_port in ports}
+
+    def of_jobs(self, name: str) -> set[Entry]:
+        """What a switch holds beside its base entries."""
+        return set(self.switches[name].of_jobs.values())
+
+    def tables(self, name: str = "s1") -> set[str]:
+        """The tables, or "group", of what a switch holds of jobs."""
+        return {getattr(entry, "table", "group") for entry in self.of_jobs(name)}
+
+    def used(self) -> dict[str, int]:
+        """Slots taken, of the switches that have any taken."""
+        switches = self.registry.switches.items()
+        return {name: switch.allocator.used for name, switch in switches if switch.allocator.used}
+
+    def is_as_wanted(self) -> bool:
+        """Whether each switch holds exactly what it shall."""
+        return all(
+            set(self.switches[name].entries.values())
+            == set(self.registry.manager.rerouting.wanted_entries(name))
+            for name in self.switches
+        )
+
+    def retired(self, qp: int) -> set[tuple[int, int]]:
+        """Which of `qp` and the next somebody may still send to, on which hosts of `ONE_RACK`."""
+        now = self.now
+        return {
+            (host, number)
+            for host in ONE_RACK
+            for number in (qp, qp + 1)
+            if self.registry.book.retired.why_not(self.config.hosts[host].ip, {number}, now)
+        }

@@ -6,10 +6,12 @@ import inspect
 import shutil
 from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from pathlib import Path
 
 import pytest
 
-from controller.config import Target
+from controller.config import Config, Target
+from tests.controller.bench import RACK, Bench
 from tests.controller.running_switch import RunningSwitch, run_async
 
 _NO_BMV2 = pytest.mark.skipif(
@@ -33,6 +35,13 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
     run_async(test())
     return True
+
+
+@pytest.fixture
+def b(tmp_path: Path, request: pytest.FixtureRequest) -> Bench:
+    """One rack, the module's CONFIG, or what a test says by `parametrize("b", …, indirect=True)`."""
+    config: Config = getattr(request, "param", getattr(request.module, "CONFIG", RACK))
+    return Bench(tmp_path / "c.db", config)
 
 
 @pytest.fixture(

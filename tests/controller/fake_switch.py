@@ -51,9 +51,13 @@ class FakeSwitch(Switch):
         """The entries that are no base entries."""
         return {key: entry for key, entry in self.entries.items() if entry not in self.base()}
 
+    def forget(self) -> None:
+        """Everything is lost."""
+        self._erase(list(self.entries.values()))
+
     def restart(self) -> None:
         """Everything is lost; what fills it again is what a connection does first."""
-        self._erase(list(self.entries.values()))
+        self.forget()
         self._write(chain(self.guards(), self.base()))
 
     def connect(self) -> None:

@@ -3,57 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from controller.api.errors import UnreachableError
-from controller.api.messages import JobSpec, Mode
-from controller.orchestration.adoption import Account
-from tests.controller.renewing import ACROSS, ONE_RACK, RenewalBench, Worker
-from tests.controller.spine_leaf import fabric, member
-from tests.controller.told import plan_of
+from controller.api.messages import Mode
+from tests.controller.bench import ACROSS, ONE_RACK, Bench, Worker, account, fabric
 
 CONFIG = fabric((3, 2), spines=2)
 
 
-@pytest.fixture(name="b")
-def bench(tmp_path: Path) -> RenewalBench:
-    return RenewalBench(tmp_path / "c.db", CONFIG)
-
-
-async def on_a_new_database(b: RenewalBench) -> None:
-    await b.restart_on_a_new_database()
-    b.registry.listens()
-
-
-def tell(b: RenewalBench, workers: Sequence[Worker], hosts: Sequence[int]) -> set[str]:
+def tell(b: Bench, workers: Sequence[Worker], hosts: Sequence[int]) -> set[str]:
     """All try to come back, twice; what they are told to wait for then."""
     waits: list[str] = []
     for rank, host in [*enumerate(hosts)] * 2:
         worker = workers[rank]
         assert worker.ready is not None
-        account = Account(
-            spec=JobSpec(name="train", world_size=len(hosts), elastic=True),
-            plan=replace(plan_of(worker.ready), mode_reason=""),
-            member=member(b.config, rank, host, qp=worker.qp),
-            token=worker.ready.resume_token,
-        )
+        who = b.member(rank, host, qp=worker.qp)
         try:
-            worker.session = b.registry.sessions.resume(
-                "train", account.plan.generation, rank, account.token, account
-            )
+            worker.session = b.tell(account(worker.ready, who, len(hosts), elastic=True))
         except UnreachableError as error:
             waits.append(str(error))
     return set(waits[len(hosts) :])
 
 
-async def test_a_dead_spine_does_not_keep_a_job_of_one_rack_from_its_controller(b: RenewalBench) -> None:
+async def test_a_dead_spine_does_not_keep_a_job_of_one_rack_from_its_controller(b: Bench) -> None:
     workers = await b.start(elastic=True)
     before = b.of_jobs("l1")
     await b.lose("s1")
-    await on_a_new_database(b)
+    await b.restart_on_a_new_database(listen=True)
     assert tell(b, workers, ONE_RACK) == set()
     assert [worker.asks(50) for worker in workers] == [True] * 3
     await b.go(workers, 3.0)
@@ -62,11 +40,11 @@ async def test_a_dead_spine_does_not_keep_a_job_of_one_rack_from_its_controller(
 
 @pytest.mark.parametrize("spine", ["s1", "s2"])
 async def test_a_job_across_racks_waits_for_a_spine_and_is_then_renewed_without_it(
-    b: RenewalBench, spine: str
+    b: Bench, spine: str
 ) -> None:
     workers = await b.start(hosts=ACROSS, elastic=True)
     await b.lose(spine)
-    await on_a_new_database(b)
+    await b.restart_on_a_new_database(listen=True)
     why = f"switch {spine}, which may have sums of the job, is not ready"
     assert tell(b, workers, ACROSS) == {why}
     await b.go([], b.config.resume_timeout_s - 1.0)
@@ -86,11 +64,11 @@ async def test_a_job_across_racks_waits_for_a_spine_and_is_then_renewed_without_
     assert [worker.end for worker in workers] == [None] * 4
 
 
-async def test_a_job_waits_for_its_leaf(b: RenewalBench) -> None:
+async def test_a_job_waits_for_its_leaf(b: Bench) -> None:
     """Nobody else knows which guards it needs."""
     workers = await b.start(elastic=True)
     await b.lose("l1")
-    await on_a_new_database(b)
+    await b.restart_on_a_new_database(listen=True)
     tell(b, workers, ONE_RACK)
     await b.go([], b.config.resume_timeout_s + 1.0)
     assert tell(b, workers, ONE_RACK) == {"switch l1, which may have sums of the job, is not ready"}

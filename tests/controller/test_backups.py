@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,37 +12,13 @@ from controller.api.errors import ConflictError, UnreachableError
 from controller.api.messages import Abort, Join, Leave, Mode, Renew, Resume, Resumed
 from controller.orchestration.adoption import Account
 from controller.slots.allocator import Region
-from tests.controller.bench import ControllerBench
-from tests.controller.orchestration.rack import PATIENCE_S, Bench, bench, guards
-from tests.controller.orchestration.resuming import all_leave, all_resume, resume, run_job
-from tests.controller.renewing import ACROSS, ONE_RACK, RenewalBench, Worker
-from tests.controller.renewing import CONFIG as RACKS
-from tests.controller.spine_leaf import member as member_on
+from tests.controller.bench import ACROSS, ONE_RACK, PATIENCE_S, RACKS, Bench, Worker, member
 from tests.controller.told import heard, ready_of
-
-__all__ = ["bench"]
 
 
 @pytest.fixture
-def racks(tmp_path: Path) -> RenewalBench:
-    return RenewalBench(tmp_path / "c.db", RACKS)
-
-
-def back_up(b: ControllerBench, path: Path) -> Path:
-    with sqlite3.connect(path) as target:
-        b.store.connection.backup(target)
-    target.close()
-    return path
-
-
-async def restore(b: ControllerBench, backup: Path, *, settle: bool = True) -> None:
-    """The controller is stopped, and another begins with the backup."""
-    await b.restart(backup, settle=False)
-    for switch in b.switches.values():
-        if switch.connected:
-            switch.connect()
-    if settle:
-        await b.settled()
+def racks(tmp_path: Path) -> Bench:
+    return Bench(tmp_path / "c.db", RACKS)
 
 
 async def a_job_that_ended(b: Bench, name: str = "first") -> None:
@@ -62,7 +37,7 @@ async def test_a_job_in_the_slots_of_one_that_the_backup_has_keeps_them(
         first[0].hear(Abort("no more"))
         await b.registry.drain()
     before = Region(0, 0, 256)
-    backup = back_up(b, tmp_path / "backup.db")
+    backup = b.back_up()
     for session in first:
         session.took_end() if ended else session.hear(Leave())
     await b.pass_time(5.0)
@@ -74,13 +49,13 @@ async def test_a_job_in_the_slots_of_one_that_the_backup_has_keeps_them(
         await b.pass_time(1.0)
         b.registry.book.retired._known.clear()
         b.qp -= 2
-    known = await run_job(b, 3)
+    known = await b.run_known(3)
     region = b.registry.job("train").allocations["s1"].region
     assert (region.base, region.number == before.number) == (before.base, same_number)
     entries = dict(b.switch.of_jobs)
-    await restore(b, backup)
+    await b.restore(backup)
     assert b.switch.of_jobs == entries
-    back = all_resume(b, known)
+    back = b.all_tell(known)
     if same_qps:  # the backup has these numbers as the first job's: others are asked for
         assert all(any(isinstance(event, Renew) for event in heard(session)) for session in back)
         return
@@ -88,7 +63,7 @@ async def test_a_job_in_the_slots_of_one_that_the_backup_has_keeps_them(
     await b.pass_time(100.0, *back)  # the first job's workers do not come back
     assert not b.registry.job("first").job.live
     assert b.switch.of_jobs == entries
-    await all_leave(b, back)
+    await b.all_leave(back)
 
 
 async def test_a_job_of_the_backup_whose_slots_are_anothers_by_now_is_renewed_elsewhere(
@@ -96,12 +71,12 @@ async def test_a_job_of_the_backup_whose_slots_are_anothers_by_now_is_renewed_el
 ) -> None:
     """It runs by ring when it is told of again, where it went after the backup."""
     first = [ready_of(session) for session in await b.run_job("first", 2)]
-    backup = back_up(b, tmp_path / "backup.db")
+    backup = b.back_up()
     b.registry.delete_job("first")
     await b.pass_time(100.0)
-    known = await run_job(b, 3)
+    known = await b.run_known(3)
     entries = dict(b.switch.of_jobs)
-    await restore(b, backup)
+    await b.restore(backup)
     back = [
         b.registry.sessions.resume("first", ready.generation, rank, ready.resume_token)
         for rank, ready in enumerate(first)
@@ -110,7 +85,7 @@ async def test_a_job_of_the_backup_whose_slots_are_anothers_by_now_is_renewed_el
         (renew,) = (event for event in heard(session) if isinstance(event, Renew))
         assert renew.renewal > known[0].plan.generation
         assert "switch s1 has another job in its slots" in renew.reason
-    all_resume(b, known)
+    b.all_tell(known)
     assert entries.items() <= b.switch.of_jobs.items()
 
 
@@ -122,26 +97,26 @@ async def test_a_job_that_the_backup_has_as_being_set_up_keeps_its_guards(b: Ben
     def saved(*what: Any, **how: Any) -> None:
         save(*what, **how)
         if not backups:
-            backups.append(back_up(b, tmp_path / "backup.db"))
+            backups.append(b.back_up())
 
     b.store.save_job = saved  # type: ignore[method-assign]
     await b.run_job("train", 2)
-    wanted = guards(b, "train")
+    wanted = b.guards("train")
     (backup,) = backups
-    await restore(b, backup)
+    await b.restore(backup)
     known = b.registry.job("train")
     assert not known.job.live
     assert wanted <= set(b.switch.of_jobs.values())
     await b.pass_time(PATIENCE_S / 2)
     assert wanted <= set(b.switch.of_jobs.values())
     await b.pass_time(100.0)
-    assert (b.switch.of_jobs, b.used) == ({}, 0)
+    assert (b.switch.of_jobs, b.used()) == ({}, {})
 
 
-def told(b: RenewalBench, worker: Worker, hosts: Sequence[int]) -> Account:
+def told(b: Bench, worker: Worker, hosts: Sequence[int]) -> Account:
     """What the message of a worker that resumes has of it now."""
     assert worker.ready is not None
-    who = member_on(b.config, worker.rank, hosts[worker.rank], qp=worker.qp)
+    who = member(b.config, worker.rank, hosts[worker.rank], qp=worker.qp)
     ready = worker.ready
     known = Account.of(
         b.config,
@@ -161,17 +136,17 @@ def told(b: RenewalBench, worker: Worker, hosts: Sequence[int]) -> Account:
 @pytest.mark.parametrize("hosts", [ONE_RACK, ACROSS])
 @pytest.mark.parametrize("renewals", [1, 2])
 async def test_a_job_that_was_renewed_since_the_backup_leaves_nothing_behind(
-    racks: RenewalBench, tmp_path: Path, hosts: Sequence[int], renewals: int
+    racks: Bench, tmp_path: Path, hosts: Sequence[int], renewals: int
 ) -> None:
     """Renewed twice, it is in the slots again that the backup has of it."""
     workers = await racks.start(hosts=hosts)
-    backup = back_up(racks, tmp_path / "backup.db")
+    backup = racks.back_up()
     for _ in range(renewals):
         await racks.restart_switch()
         await racks.go(workers, 3.0)
     entries = {name: dict(switch.entries) for name, switch in racks.switches.items()}
     generation, *_ = workers[0].plan
-    await restore(racks, backup)
+    await racks.restore(backup)
     there = {name: racks.registry.allocations.orphan(name, generation) for name in racks.switches}
     for name, orphan in there.items():
         for entry in () if orphan is None else orphan.allocation.entries:
@@ -203,17 +178,17 @@ async def test_a_job_that_was_renewed_since_the_backup_leaves_nothing_behind(
 
 
 async def test_what_one_worker_says_of_a_later_generation_takes_nothing_from_others(
-    racks: RenewalBench, tmp_path: Path
+    racks: Bench, tmp_path: Path
 ) -> None:
     """It says that it was in a generation that is another job's, with queue pairs on its own host."""
     workers = await racks.start()
-    backup = back_up(racks, tmp_path / "backup.db")
+    backup = racks.back_up()
     await racks.start("other")
     generation = racks.registry.job("other").generation
     assert generation is not None
     entries = set(racks.registry.job("other").allocations["l1"].entries)
     qp = racks.qp
-    await restore(racks, backup)
+    await racks.restore(backup)
     for worker in workers:
         assert worker.ready is not None
         says = worker.ready.generation
@@ -234,25 +209,25 @@ async def test_what_a_backup_left_out_is_not_taken_for_its_own_when_more_is_give
     b: Bench, tmp_path: Path
 ) -> None:
     await a_job_that_ended(b)
-    backup = back_up(b, tmp_path / "backup.db")
-    known = await run_job(b, 3)
-    await restore(b, backup)
+    backup = b.back_up()
+    known = await b.run_known(3)
+    await b.restore(backup)
     for one in known[:2]:
         with pytest.raises(UnreachableError, match="to tell of it"):
-            resume(b, one)
+            b.tell(one)
     await b.run_job("other", 2)
-    assert [heard(resume(b, known[2]))[0]] == [Resumed()]
+    assert [heard(b.tell(known[2]))[0]] == [Resumed()]
 
 
 async def test_a_switch_that_is_looked_over_after_more_was_given_out_keeps_its_jobs(
     b: Bench, tmp_path: Path
 ) -> None:
     await a_job_that_ended(b)
-    backup = back_up(b, tmp_path / "backup.db")
-    known = await run_job(b, 3)
+    backup = b.back_up()
+    known = await b.run_known(3)
     entries = dict(b.switch.of_jobs)
     b.switch.connected = False
-    await restore(b, backup)
+    await b.restore(backup)
     plan = ready_of((await b.run_job("other", 2))[0])
     assert plan.mode is Mode.RING
     assert plan.generation > known[0].plan.generation
@@ -261,24 +236,24 @@ async def test_a_switch_that_is_looked_over_after_more_was_given_out_keeps_its_j
     b.registry.manager.on_switch_change("s1")
     await b.settled()
     assert entries.items() <= b.switch.of_jobs.items()
-    all_resume(b, known)
+    b.all_tell(known)
 
 
 async def test_a_job_is_not_over_because_another_has_its_number_by_now(b: Bench, tmp_path: Path) -> None:
     """By ring, no switch tells that the number was given out; the job goes on, for now by itself."""
     await a_job_that_ended(b)
-    backup = back_up(b, tmp_path / "backup.db")
+    backup = b.back_up()
     while b.store.newest_generation < 1_000_257:
         b.store.next_generation()
-    known = await run_job(b, 33)
-    await restore(b, backup)
+    known = await b.run_known(33)
+    await b.restore(backup)
     await b.run_job("other", 33)
     assert b.registry.job("other").generation == known[0].plan.generation
     for one in known[:-1]:
         with pytest.raises(UnreachableError):
-            resume(b, one)
+            b.tell(one)
     with pytest.raises(ConflictError, match="another job has its generation"):
-        resume(b, known[-1])
+        b.tell(known[-1])
 
 
 @pytest.mark.parametrize("database", ["new", "from a backup"])
@@ -287,20 +262,20 @@ async def test_guards_that_nobody_knows_stay_until_somebody_takes_them_away(
 ) -> None:
     """Also when that controller is restarted: what it has given out by then was never theirs."""
     await a_job_that_ended(b)
-    backup = back_up(b, tmp_path / "backup.db")
+    backup = b.back_up()
     (first, *_) = await b.run_job("train", 3)
-    wanted = guards(b, "train")
+    wanted = b.guards("train")
     first.hear(Abort("no more"))
     await b.registry.drain()
     assert set(b.switch.of_jobs.values()) == wanted
     if database == "new":
         await b.restart_on_a_new_database()
     else:
-        await restore(b, backup)
+        await b.restore(backup)
     for _ in range(3):
         await a_job_that_ended(b, "next")
         assert set(b.switch.of_jobs.values()) == wanted
         await b.restart()
     assert set(b.switch.of_jobs.values()) == wanted
     await b.registry.manager.push("s1", force=True)
-    assert (b.switch.of_jobs, b.used) == ({}, 0)
+    assert (b.switch.of_jobs, b.used()) == ({}, {})

@@ -9,8 +9,7 @@ import pytest
 
 from controller.config import ConfigError, Spread, parse_config
 from controller.jobs.specs import Timing
-from tests.controller.orchestration.rack import CONFIG
-from tests.controller.spine_leaf import fabric
+from tests.controller.bench import RACK, fabric
 
 DOCUMENT: dict[str, Any] = {
     "switches": [{"name": "s1", "device_id": 1, "address": "127.0.0.1:1"}],
@@ -40,14 +39,14 @@ def test_queue_pair_parameters_have_defaults_and_limits(name: str) -> None:
 
 def test_the_same_is_checked_without_a_file() -> None:
     with pytest.raises(ConfigError, match="0 would mean that a lost packet is never sent again"):
-        replace(CONFIG, rc_timeout=0)
+        replace(RACK, rc_timeout=0)
 
 
 def test_a_restart_of_the_controller_gives_nobody_up_within_its_lease() -> None:
     for config, shorter in (
-        (CONFIG, "lost_timeout_s, 5 s"),
-        (replace(CONFIG, lost_timeout_s=20.0), "heartbeat_timeout_s, 15 s"),
-        (replace(CONFIG, heartbeat_timeout_s=2.0), "heartbeat_timeout_s, 2 s"),
+        (RACK, "lost_timeout_s, 5 s"),
+        (replace(RACK, lost_timeout_s=20.0), "heartbeat_timeout_s, 15 s"),
+        (replace(RACK, heartbeat_timeout_s=2.0), "heartbeat_timeout_s, 2 s"),
     ):
         least = min(config.lost_timeout_s, config.heartbeat_timeout_s)
         lease_s = Timing(
@@ -67,7 +66,7 @@ def test_a_restart_of_the_controller_gives_nobody_up_within_its_lease() -> None:
 @pytest.mark.parametrize("value", [0.0, -1.0, float("nan")])
 def test_without_any_time_nobody_could_come_back(value: float) -> None:
     with pytest.raises(ConfigError, match=rf"lost_timeout_s is {value:g}, and has to be above 0"):
-        replace(CONFIG, lost_timeout_s=value)
+        replace(RACK, lost_timeout_s=value)
 
 
 FABRIC: dict[str, Any] = {

@@ -14,7 +14,6 @@ from controller.config import Spread, SwitchConfig
 from controller.configuration.configuration import Configuration, Report
 from controller.database.revisions import Revisions
 from controller.entries import Entry, TableEntry, table_entry
-from controller.fabric.routes import base_entries
 from controller.fabric.tables.forward import ECMP_MEMBER, ROUTE
 from controller.fabric.tables.membership import MEMBER_QP
 from controller.fabric.tables.up import UPLINK
@@ -23,8 +22,8 @@ from controller.orchestration.sessions import Session
 from controller.switches.difference import Change
 from controller.switches.managed_switch import ManagedSwitch
 from controller.switches.updates import Failure, Update
+from tests.controller.bench import Bench, fabric
 from tests.controller.fake_switch import FakeSwitch
-from tests.controller.spine_leaf import FabricBench, fabric
 
 CONFIG = fabric((2, 2), spines=2, spread=Spread.MESSAGES)  # so that every job uses both
 ACROSS = (0, 2, 1, 3)
@@ -71,15 +70,12 @@ class SlowSwitch(FakeSwitch):
         return failures
 
 
-class DeclaredBench(FabricBench):
+class DeclaredBench(Bench):
     """A fabric whose controller has a configuration."""
 
+    SWITCH = SlowSwitch
+
     def _start(self) -> Registry:
-        if not isinstance(next(iter(self.switches.values())), SlowSwitch):
-            self.switches = {
-                name: SlowSwitch(switch.config, base_entries(self.config, switch.config))
-                for name, switch in self.switches.items()
-            }
         registry = super()._start()
         self.configuration = Configuration(registry, Revisions(self.store.connection))
         self.configuration.load()

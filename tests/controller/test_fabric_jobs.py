@@ -39,27 +39,17 @@ from controller.service.views import job_info
 from controller.slots.allocator import Region
 from controller.switches.updates import SwitchError, UpdateKind
 from p4src import MAX_JOBS
-from tests.controller.spine_leaf import FabricBench, fabric, heard, member
-from tests.controller.told import ended_of, ready_of
+from tests.controller.bench import Bench, fabric, member
+from tests.controller.told import ended_of, heard, ready_of
 
 CONFIG = fabric((2, 2), spines=2, spread=Spread.MESSAGES)  # so that every job uses both
 ACROSS = (0, 2, 1, 3)  # ranks 0 and 2 behind l1, 1 and 3 behind l2
 
 
-@pytest.fixture(name="b")
-def bench(tmp_path: Path, request: pytest.FixtureRequest) -> FabricBench:
-    """With another configuration where a test says so by `parametrize("b", …, indirect=True)`."""
-    return FabricBench(tmp_path / "c.db", getattr(request, "param", CONFIG))
-
-
-def tables(b: FabricBench, name: str) -> set[str]:
-    return {entry.table if isinstance(entry, TableEntry) else "group" for entry in b.of_jobs(name)}
-
-
 # Set up and taken away
 
 
-async def test_a_job_across_racks_from_join_to_left(b: FabricBench) -> None:
+async def test_a_job_across_racks_from_join_to_left(b: Bench) -> None:
     sessions = await b.join("train", ACROSS)
     readies = [ready_of(session) for session in sessions]
     plan = readies[0]
@@ -67,8 +57,8 @@ async def test_a_job_across_racks_from_join_to_left(b: FabricBench) -> None:
     assert [r.successor.rank for r in readies] == [2, 3, 1, 0]
     assert [r.predecessor.rank for r in readies] == [3, 2, 0, 1]
     assert b.used() == {"l1": 256, "l2": 256, "s1": 256, "s2": 256}
-    assert UPLINK in tables(b, "l1")
-    assert TREE_JOB in tables(b, "s2")
+    assert UPLINK in b.tables("l1")
+    assert TREE_JOB in b.tables("s2")
     assert b.is_as_wanted()
     for session in sessions:
         session.hear(Up())
@@ -79,7 +69,7 @@ async def test_a_job_across_racks_from_join_to_left(b: FabricBench) -> None:
     assert [b.of_jobs(name) for name in b.switches] == [set()] * 4
 
 
-async def test_a_job_in_one_rack_needs_no_spine(b: FabricBench) -> None:
+async def test_a_job_in_one_rack_needs_no_spine(b: Bench) -> None:
     for name in ("s1", "s2"):
         await b.lose(name)
     plan = ready_of((await b.join("train", (2, 3)))[0])
@@ -88,13 +78,13 @@ async def test_a_job_in_one_rack_needs_no_spine(b: FabricBench) -> None:
 
 
 @pytest.mark.parametrize("b", [fabric((20, 20), spines=1)], indirect=True)
-async def test_bigger_than_a_switch_adds_up_for_but_not_than_the_fabric(b: FabricBench) -> None:
+async def test_bigger_than_a_switch_adds_up_for_but_not_than_the_fabric(b: Bench) -> None:
     plan = ready_of((await b.join("train", range(40)))[0])
     assert (plan.mode, len(plan.ring)) == (Mode.IN_NETWORK, 40)
 
 
 @pytest.mark.parametrize("refusing", ["l1", "l2", "s1", "s2"])
-async def test_all_switches_or_none(b: FabricBench, refusing: str) -> None:
+async def test_all_switches_or_none(b: Bench, refusing: str) -> None:
     b.switches[refusing].fails = SwitchError(f"switch {refusing} refused 1 of 5 updates: full")
     plan = ready_of((await b.join("train", ACROSS))[0])
     assert (plan.mode, plan.mode_reason) == (Mode.RING, f"switch {refusing} refused 1 of 5 updates: full")
@@ -104,7 +94,7 @@ async def test_all_switches_or_none(b: FabricBench, refusing: str) -> None:
     assert ready_of((await b.join("next", ACROSS))[0]).mode is Mode.IN_NETWORK
 
 
-async def test_no_room_on_one_of_them_is_none_on_all(b: FabricBench) -> None:
+async def test_no_room_on_one_of_them_is_none_on_all(b: Bench) -> None:
     for i in range(MAX_JOBS):
         await b.run_job(f"job{i}", (2, 3))
     plan = ready_of((await b.join("train", ACROSS))[0])
@@ -114,7 +104,7 @@ async def test_no_room_on_one_of_them_is_none_on_all(b: FabricBench) -> None:
     assert set(b.used()) == {"l2"}
 
 
-async def test_guards_of_both_ends_outlive_a_dead_job_on_leaves(b: FabricBench) -> None:
+async def test_guards_of_both_ends_outlive_a_dead_job_on_leaves(b: Bench) -> None:
     sessions = await b.run_job("train", ACROSS)
     guards = {name: set(removal_order(list(b.of_jobs(name)))[1]) for name in ("l1", "l2")}
     assert len(guards["l1"]) == 2 * 3  # its own two flows, and the one that enters
@@ -130,7 +120,7 @@ async def test_guards_of_both_ends_outlive_a_dead_job_on_leaves(b: FabricBench) 
 
 
 @pytest.mark.parametrize("b", [fabric((2, 2, 2), spines=2)], indirect=True)
-async def test_jobs_that_are_set_up_at_once_do_not_wait_for_each_other(b: FabricBench) -> None:
+async def test_jobs_that_are_set_up_at_once_do_not_wait_for_each_other(b: Bench) -> None:
     """Their switches overlap in every way."""
     hosts = [(0, 2, 4), (4, 2, 0), (2, 4), (4, 0), (0, 2), (5, 3, 1)]
     for i, places in enumerate(hosts):
@@ -145,7 +135,7 @@ async def test_jobs_that_are_set_up_at_once_do_not_wait_for_each_other(b: Fabric
 # Restarts
 
 
-async def test_a_job_across_racks_survives_a_restart_of_the_controller(b: FabricBench) -> None:
+async def test_a_job_across_racks_survives_a_restart_of_the_controller(b: Bench) -> None:
     readies = [ready_of(session) for session in await b.run_job("train", ACROSS)]
     before = {name: dict(switch.entries) for name, switch in b.switches.items()}
     logs = {name: len(switch.log) for name, switch in b.switches.items()}
@@ -156,14 +146,14 @@ async def test_a_job_across_racks_survives_a_restart_of_the_controller(b: Fabric
     back = [
         b.registry.sessions.resume("train", generation, rank, readies[rank].resume_token) for rank in range(4)
     ]
-    assert [heard(session) for session in back] == [[Resumed()]] * 4
+    assert [heard(session) for session in back] == [[Resumed(), Moved(0, Mode.IN_NETWORK, "")]] * 4
     assert b.used() == {"l1": 256, "l2": 256, "s1": 256, "s2": 256}
     await b.leave(back)
     assert b.used() == {}
     assert b.is_as_wanted()
 
 
-async def test_workers_that_want_to_resume_do_not_wait_for_a_switch_that_is_away(b: FabricBench) -> None:
+async def test_workers_that_want_to_resume_do_not_wait_for_a_switch_that_is_away(b: Bench) -> None:
     assert patience(b.registry)[0] == CONFIG.switch_timeout_s
     await b.run_job("train", ACROSS)
     await b.lose("s1")
@@ -171,7 +161,7 @@ async def test_workers_that_want_to_resume_do_not_wait_for_a_switch_that_is_away
     assert max(patience(b.registry)) < CONFIG.resume_timeout_s / 2
 
 
-async def test_a_leaf_that_restarted_interrupts_its_jobs_everywhere(b: FabricBench) -> None:
+async def test_a_leaf_that_restarted_interrupts_its_jobs_everywhere(b: Bench) -> None:
     across = await b.run_job("across", ACROSS)
     other = await b.run_job("other", (2, 3))
     await b.lose("l1", forget=True)
@@ -180,12 +170,12 @@ async def test_a_leaf_that_restarted_interrupts_its_jobs_everywhere(b: FabricBen
     renewal = b.registry.job("across").job.renewal
     assert renewal is not None
     assert [heard(session)[-1] for session in across] == [Renew(renewal.number, reason)] * 4
-    assert FLOW not in tables(b, "l1")
+    assert FLOW not in b.tables("l1")
     assert not b.of_jobs("s1")
     assert heard(other[0])[-1] == Start()
 
 
-async def test_without_a_leaf_jobs_wait_and_say_so_and_without_a_spine_they_need_not(b: FabricBench) -> None:
+async def test_without_a_leaf_jobs_wait_and_say_so_and_without_a_spine_they_need_not(b: Bench) -> None:
     sessions = await b.run_job("train", ACROSS)
     await b.lose("s1")
     await b.pass_time(2 * CONFIG.switch_timeout_s, *sessions)
@@ -200,7 +190,7 @@ async def test_without_a_leaf_jobs_wait_and_say_so_and_without_a_spine_they_need
     assert job_info(b.registry, b.registry.job("train")).renewal_reason == ""
 
 
-async def test_a_leaf_that_was_away_while_trees_moved_has_lost_nothing(b: FabricBench) -> None:
+async def test_a_leaf_that_was_away_while_trees_moved_has_lost_nothing(b: Bench) -> None:
     sessions = await b.run_job("train", ACROSS)
     await b.lose("l1")
     await b.lose("s1")
@@ -214,7 +204,7 @@ async def test_a_leaf_that_was_away_while_trees_moved_has_lost_nothing(b: Fabric
 
 
 async def test_a_spine_that_dies_is_left_out_and_comes_back(
-    b: FabricBench, caplog: pytest.LogCaptureFixture
+    b: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     sessions = await b.run_job("train", ACROSS)
@@ -230,14 +220,14 @@ async def test_a_spine_that_dies_is_left_out_and_comes_back(
     assert "spine s1 is away: unreachable" in caplog.text
     assert "job train: leaves' sums go to s2 now, they went to s1, s2" in caplog.text
     await b.find("s1")
-    assert TREE_JOB in tables(b, "s1"), "its entries are written again"
+    assert TREE_JOB in b.tables("s1"), "its entries are written again"
     for leaf in ("l1", "l2"):
         assert (b.uses(leaf), b.routes_over(leaf)) == ({"s1", "s2"}, {"s1", "s2"})
     assert b.is_as_wanted()
     assert [heard(session)[-1] for session in sessions] == [Start()] * 4
 
 
-async def test_entries_of_a_spine_are_back_before_leaves_use_it(b: FabricBench) -> None:
+async def test_entries_of_a_spine_are_back_before_leaves_use_it(b: Bench) -> None:
     await b.run_job("train", ACROSS)
     await b.lose("s1", forget=True)
     seen: list[bool] = []
@@ -245,7 +235,7 @@ async def test_entries_of_a_spine_are_back_before_leaves_use_it(b: FabricBench) 
         write = b.switches[leaf].write_batch
 
         async def watch(updates, write=write):  # type: ignore[no-untyped-def]
-            seen.append(TREE_JOB in tables(b, "s1"))
+            seen.append(TREE_JOB in b.tables("s1"))
             return await write(updates)
 
         b.switches[leaf].write_batch = watch  # type: ignore[method-assign]
@@ -253,7 +243,7 @@ async def test_entries_of_a_spine_are_back_before_leaves_use_it(b: FabricBench) 
     assert seen == [True, True]
 
 
-async def test_how_trees_have_moved_survives_a_restart(b: FabricBench) -> None:
+async def test_how_trees_have_moved_survives_a_restart(b: Bench) -> None:
     await b.run_job("train", ACROSS)
     await b.lose("s2")
     entries = {name: dict(switch.entries) for name, switch in b.switches.items()}
@@ -266,7 +256,7 @@ async def test_how_trees_have_moved_survives_a_restart(b: FabricBench) -> None:
 
 
 async def test_without_any_spine_jobs_wait_and_new_ones_run_by_ring_with_the_reason(
-    b: FabricBench, caplog: pytest.LogCaptureFixture
+    b: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     sessions = await b.run_job("train", ACROSS)
     await b.lose("s1")
@@ -284,7 +274,7 @@ async def test_without_any_spine_jobs_wait_and_new_ones_run_by_ring_with_the_rea
     assert ready_of((await b.join("later", ACROSS))[0]).mode is Mode.IN_NETWORK
 
 
-async def test_a_spine_that_was_not_there_at_first_takes_its_part_when_it_is(b: FabricBench) -> None:
+async def test_a_spine_that_was_not_there_at_first_takes_its_part_when_it_is(b: Bench) -> None:
     await b.lose("s2")
     await b.run_job("train", ACROSS)
     assert set(b.used()) == {"l1", "l2", "s1"}
@@ -297,9 +287,7 @@ async def test_a_spine_that_was_not_there_at_first_takes_its_part_when_it_is(b: 
     assert b.is_as_wanted()
 
 
-async def test_what_could_not_be_moved_is_tried_again(
-    b: FabricBench, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_what_could_not_be_moved_is_tried_again(b: Bench, caplog: pytest.LogCaptureFixture) -> None:
     sessions = await b.run_job("train", ACROSS)
     l1 = b.switches["l1"]
     running = b.registry.job("train")
@@ -316,7 +304,7 @@ async def test_what_could_not_be_moved_is_tried_again(
     assert b.is_as_wanted()
 
 
-async def test_a_push_to_a_spine_ends_no_job(b: FabricBench) -> None:
+async def test_a_push_to_a_spine_ends_no_job(b: Bench) -> None:
     sessions = await b.run_job("train", ACROSS)
     await b.registry.manager.push("s1", force=False)
     await b.registry.drain()
@@ -332,7 +320,7 @@ async def test_a_push_to_a_spine_ends_no_job(b: FabricBench) -> None:
 class Cables:
     """Answers the probes that the leaves are given, but on links that are cut."""
 
-    def __init__(self, b: FabricBench) -> None:
+    def __init__(self, b: Bench) -> None:
         self.b = b
         self.cut: set[str] = set()
 
@@ -353,7 +341,7 @@ PROBED = fabric((2, 2, 1), spines=2, spread=Spread.MESSAGES, probe_interval_s=0.
 
 @pytest.mark.parametrize("b", [PROBED], indirect=True)
 async def test_an_uplink_that_is_cut_is_left_out_and_comes_back(
-    b: FabricBench, caplog: pytest.LogCaptureFixture
+    b: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     sessions = await b.run_job("train", ACROSS)
@@ -377,7 +365,7 @@ async def test_an_uplink_that_is_cut_is_left_out_and_comes_back(
 
 
 @pytest.mark.parametrize("b", [PROBED], indirect=True)
-async def test_links_that_share_no_spine_any_more_stop_a_job_until_one_is_back(b: FabricBench) -> None:
+async def test_links_that_share_no_spine_any_more_stop_a_job_until_one_is_back(b: Bench) -> None:
     sessions = await b.run_job("train", ACROSS)
     cables = Cables(b)
     cables.cut = {"l1:s1", "l2:s2"}
@@ -392,7 +380,7 @@ async def test_links_that_share_no_spine_any_more_stop_a_job_until_one_is_back(b
 
 
 @pytest.mark.parametrize("b", [PROBED], indirect=True)
-async def test_a_link_that_was_down_is_so_for_the_next_controller_until_it_answers(b: FabricBench) -> None:
+async def test_a_link_that_was_down_is_so_for_the_next_controller_until_it_answers(b: Bench) -> None:
     await b.run_job("train", ACROSS)
     cables = Cables(b)
     cables.cut = {"l1:s1"}
@@ -407,7 +395,7 @@ async def test_a_link_that_was_down_is_so_for_the_next_controller_until_it_answe
 
 
 @pytest.mark.parametrize("b", [PROBED], indirect=True)
-async def test_a_busy_controller_takes_no_link_away(b: FabricBench) -> None:
+async def test_a_busy_controller_takes_no_link_away(b: Bench) -> None:
     cables = Cables(b)
     await cables.pass_time(2.0)
     for _ in range(5):
@@ -419,7 +407,7 @@ async def test_a_busy_controller_takes_no_link_away(b: FabricBench) -> None:
 # What an operator wants
 
 
-async def test_what_is_drained_takes_no_new_traffic(b: FabricBench) -> None:
+async def test_what_is_drained_takes_no_new_traffic(b: Bench) -> None:
     await b.run_job("train", ACROSS)
     wanted = b.registry.manager.rerouting.wanted_entries("l1", drained=frozenset({"s1"}), extra=[])
     assert b.is_as_wanted(), "asking changes nothing"
@@ -440,7 +428,7 @@ async def test_what_is_drained_takes_no_new_traffic(b: FabricBench) -> None:
 # Between ring and switches
 
 
-async def test_a_job_is_taken_off_while_it_holds(b: FabricBench) -> None:
+async def test_a_job_is_taken_off_while_it_holds(b: Bench) -> None:
     await b.run_job("train", ACROSS)
     running = b.registry.job("train")
     rooms: list[None] = []
@@ -459,7 +447,7 @@ async def test_a_job_is_taken_off_while_it_holds(b: FabricBench) -> None:
     assert (plan.mode, plan.mode_reason, b.used()) == (Mode.RING, "made room for others", {})
 
 
-async def test_a_job_is_not_half_taken_off(b: FabricBench) -> None:
+async def test_a_job_is_not_half_taken_off(b: Bench) -> None:
     await b.run_job("train", ACROSS)
     running = b.registry.job("train")
     before = {name: set(switch.entries.values()) for name, switch in b.switches.items()}
@@ -483,7 +471,7 @@ async def test_a_job_is_not_half_taken_off(b: FabricBench) -> None:
 
 @pytest.mark.parametrize("writes", [0, 1, 2])
 async def test_what_the_workers_of_a_job_that_moves_out_are_told_is_what_a_restart_finds(
-    b: FabricBench, monkeypatch: pytest.MonkeyPatch, writes: int
+    b: Bench, monkeypatch: pytest.MonkeyPatch, writes: int
 ) -> None:
     """Where the disk fills after so many writes they may go on in the network, each at its own collective: a
     restart must not tell them, one by one, to go on by ring.
@@ -512,7 +500,7 @@ async def test_what_the_workers_of_a_job_that_moves_out_are_told_is_what_a_resta
     assert [event.mode for event in events if isinstance(event, Moved)] == [told]
 
 
-async def test_a_job_that_is_being_taken_off_gets_no_other_spine_meanwhile(b: FabricBench) -> None:
+async def test_a_job_that_is_being_taken_off_gets_no_other_spine_meanwhile(b: Bench) -> None:
     await b.lose("s2")
     await b.run_job("train", ACROSS)
     running, places, switches = b.registry.job("train"), b.registry.allocations, b.registry.switches
@@ -539,7 +527,7 @@ async def test_a_job_that_is_being_taken_off_gets_no_other_spine_meanwhile(b: Fa
     assert b.of_jobs("s2") == set()
 
 
-async def test_a_spine_that_comes_while_a_job_is_set_up_takes_its_part(b: FabricBench) -> None:
+async def test_a_spine_that_comes_while_a_job_is_set_up_takes_its_part(b: Bench) -> None:
     b.registry.manager.set_configuration(drained=frozenset({"s2"}), extra={})
     install = b.switches["l1"].install
 
@@ -557,7 +545,7 @@ async def test_a_spine_that_comes_while_a_job_is_set_up_takes_its_part(b: Fabric
 
 
 async def test_a_spine_without_room_takes_its_part_when_it_has_some(
-    b: FabricBench, caplog: pytest.LogCaptureFixture
+    b: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     for i in range(MAX_JOBS):
@@ -581,7 +569,7 @@ async def test_a_spine_without_room_takes_its_part_when_it_has_some(
 
 
 async def test_a_spine_that_is_no_longer_in_the_configuration_is_done_without(
-    b: FabricBench, tmp_path: Path
+    b: Bench, tmp_path: Path
 ) -> None:
     """The configuration has changed between two starts."""
     await b.run_job("train", ACROSS)
@@ -604,7 +592,7 @@ async def test_a_spine_that_is_no_longer_in_the_configuration_is_done_without(
     assert b.uses("l1") == b.uses("l2") == {"s1"}, "one spine less"
 
 
-async def test_a_host_that_is_no_longer_in_the_configuration_ends_its_jobs(b: FabricBench) -> None:
+async def test_a_host_that_is_no_longer_in_the_configuration_ends_its_jobs(b: Bench) -> None:
     readies = [ready_of(session) for session in await b.run_job("train", ACROSS)]
     b.config = replace(CONFIG, hosts=CONFIG.hosts[:3])
     await b.restart()
@@ -622,7 +610,7 @@ async def test_a_host_that_is_no_longer_in_the_configuration_ends_its_jobs(b: Fa
 
 @pytest.mark.parametrize("how", ["from a backup", "new, and the clock was set back"])
 async def test_a_database_that_is_older_than_the_sums_on_switches_repeats_no_generation(
-    b: FabricBench, tmp_path: Path, how: str
+    b: Bench, tmp_path: Path, how: str
 ) -> None:
     older = sqlite3.connect(tmp_path / "older.db")
     if how == "from a backup":
@@ -654,7 +642,7 @@ async def test_a_database_that_is_older_than_the_sums_on_switches_repeats_no_gen
     assert b.store.newest_generation >= generation
 
 
-async def test_a_generation_that_a_switch_may_have_had_is_not_used_there(b: FabricBench) -> None:
+async def test_a_generation_that_a_switch_may_have_had_is_not_used_there(b: Bench) -> None:
     """The number was given out while the switch that has had it was away."""
     for name in ("one", "two"):
         await b.leave(await b.run_job(name, ACROSS))

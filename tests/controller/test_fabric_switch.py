@@ -19,8 +19,8 @@ from controller.slots.allocator import Region
 from controller.switches.difference import difference
 from controller.switches.switch import Switch
 from controller.switches.updates import Update, UpdateKind
+from tests.controller.bench import fabric, member
 from tests.controller.running_switch import DEVICE_ID, RunningSwitch
-from tests.controller.spine_leaf import fabric, member
 
 pytestmark = pytest.mark.slow  # switch processes come and go
 

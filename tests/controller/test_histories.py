@@ -13,8 +13,6 @@ import os
 import random
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
-from ipaddress import IPv4Address
 from pathlib import Path
 
 import pytest
@@ -41,14 +39,13 @@ from controller.api.messages import (
     Up,
 )
 from controller.entries import Entry
-from controller.jobs.specs import Backup, Phase
+from controller.jobs.specs import Phase
 from controller.orchestration.sessions import Session
+from tests.controller.bench import RACKS, Bench, backed_up, member
 from tests.controller.fake_switch import FakeSwitch
-from tests.controller.spine_leaf import FabricBench, fabric, member
 from tests.controller.told import heard
 
 pytestmark = pytest.mark.slow
-CONFIG = fabric((3, 2), spines=1)
 SEEDS = int(os.environ.get("P4REDUCE_SEEDS", "200"))
 AT_ONCE = 20
 COLLECTIVE = 10  # where all stand
@@ -150,7 +147,7 @@ class History:
 
     def __init__(self, path: Path, seed: int) -> None:
         self.chance = random.Random(seed)
-        self.bench = FabricBench(path, CONFIG)
+        self.bench = Bench(path, RACKS)
         self.events: list[str] = []
         self.agents: list[Agent] = []
         self.qp = 0x1000
@@ -178,8 +175,7 @@ class History:
         for rank, host in enumerate(hosts):
             who = member(bench.config, rank, host, qp=self.next_qp())
             if backup:
-                ip = IPv4Address(f"172.31.0.{host + 1}")
-                who = replace(who, backup=Backup(mac=f"06:00:00:00:00:{host:02x}", ip=ip, path_mtu=1024))
+                who = backed_up(who, host)
             session = bench.registry.sessions.join("train", len(hosts), who, elastic=elastic)
             self.agents.append(Agent(session, rank, self.next_qp))
         await self.go(chance.choice([0, 1, 3]))
@@ -419,7 +415,7 @@ def test_whatever_happens(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, defects: list[str], start: int
 ) -> None:
     """The error names the seed. $P4REDUCE_SEEDS says how many, for a longer run."""
-    monkeypatch.setattr("tests.controller.spine_leaf.FakeSwitch", SlowSwitch)
+    monkeypatch.setattr(Bench, "SWITCH", SlowSwitch)
     monkeypatch.setattr("controller.orchestration.allocations._SWITCH_PATIENCE_S", 0.001)
     for seed in range(start, min(start + AT_ONCE, SEEDS)):
         (tmp_path / str(seed)).mkdir()

@@ -8,7 +8,6 @@ import re
 import sqlite3
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -40,18 +39,13 @@ from controller.slots.admission import Quotas, TenantQuota
 from controller.slots.allocator import SwitchAllocator
 from controller.switches.queries import SlotContent
 from controller.switches.updates import SwitchError
-from tests.controller.renewing import ACROSS, CONFIG, ONE_RACK, RenewalBench, Worker, say
-from tests.controller.spine_leaf import member
+from tests.controller.bench import ACROSS, ONE_RACK, RACKS, Bench, Worker, member, say
 from tests.controller.told import heard
 
-
-@pytest.fixture(name="b")
-def bench(tmp_path: Path, request: pytest.FixtureRequest) -> RenewalBench:
-    """With another configuration where a test says so by `parametrize("b", …, indirect=True)`."""
-    return RenewalBench(tmp_path / "c.db", getattr(request, "param", CONFIG))
+CONFIG = RACKS
 
 
-async def test_a_leaf_that_restarted_gives_its_jobs_a_new_generation(b: RenewalBench) -> None:
+async def test_a_leaf_that_restarted_gives_its_jobs_a_new_generation(b: Bench) -> None:
     workers = await b.start()
     first, mode, _ = workers[0].plan
     workers[1].collective = 11
@@ -81,10 +75,10 @@ async def test_a_leaf_that_restarted_gives_its_jobs_a_new_generation(b: RenewalB
 @pytest.mark.parametrize("up", [0, 1, 2])
 @pytest.mark.parametrize("elastic", [False, True])
 async def test_a_job_whose_workers_are_not_all_up_is_renewed_as_one_that_runs(
-    b: RenewalBench, up: int, elastic: bool
+    b: Bench, up: int, elastic: bool
 ) -> None:
     """Some wait for Start, the others still bring their connections up."""
-    workers = await b.join_only(elastic=elastic)
+    workers = await b.ready_workers(elastic=elastic)
     first = workers[0].plan[0]
     say(workers[:up], Up())
     assert b.job.phase is Phase.READY
@@ -101,8 +95,8 @@ async def test_a_job_whose_workers_are_not_all_up_is_renewed_as_one_that_runs(
     assert b.is_as_wanted()
 
 
-async def test_a_job_whose_workers_are_not_all_up_waits_for_its_switch(b: RenewalBench) -> None:
-    workers = await b.join_only(backup=True)
+async def test_a_job_whose_workers_are_not_all_up_waits_for_its_switch(b: Bench) -> None:
+    workers = await b.ready_workers(backup=True)
     await b.lose("l1", forget=True)
     await b.go(workers, b.config.switch_timeout_s + 5.0)
     for worker in workers:
@@ -117,8 +111,8 @@ async def test_a_job_whose_workers_are_not_all_up_waits_for_its_switch(b: Renewa
     assert {worker.plan[1] for worker in workers} == {Mode.IN_NETWORK}
 
 
-async def test_a_controller_that_restarts_with_a_switch_renews_jobs_that_are_not_up(b: RenewalBench) -> None:
-    workers = await b.join_only()
+async def test_a_controller_that_restarts_with_a_switch_renews_jobs_that_are_not_up(b: Bench) -> None:
+    workers = await b.ready_workers()
     workers[0].session.hear(Up())
     await b.lose("l1", forget=True)
     await b.restart()
@@ -131,7 +125,7 @@ async def test_a_controller_that_restarts_with_a_switch_renews_jobs_that_are_not
     assert [worker.started for worker in workers] == [1] * 3
 
 
-async def test_a_job_across_racks_is_renewed_on_all_of_its_switches(b: RenewalBench) -> None:
+async def test_a_job_across_racks_is_renewed_on_all_of_its_switches(b: Bench) -> None:
     workers = await b.start(hosts=ACROSS)
     other = await b.start("other", (3, 4))
     await b.restart_switch("l1")
@@ -142,7 +136,7 @@ async def test_a_job_across_racks_is_renewed_on_all_of_its_switches(b: RenewalBe
     assert b.is_as_wanted()
 
 
-async def test_nothing_is_added_up_in_the_old_generation_once_the_renewal_has_begun(b: RenewalBench) -> None:
+async def test_nothing_is_added_up_in_the_old_generation_once_the_renewal_has_begun(b: Bench) -> None:
     workers = await b.start(elastic=True)
     workers[0].silent = True
     old = {e for e in b.of_jobs("l1") if getattr(e, "table", "") == MEMBER_QP}
@@ -160,7 +154,7 @@ async def test_nothing_is_added_up_in_the_old_generation_once_the_renewal_has_be
     assert b.used() == {"l1": 256}
 
 
-async def test_an_elastic_job_goes_on_without_the_worker_that_died(b: RenewalBench) -> None:
+async def test_an_elastic_job_goes_on_without_the_worker_that_died(b: Bench) -> None:
     workers = await b.start(hosts=ACROSS, elastic=True)
     workers[3].collective = 11
     workers[1].session.broken()
@@ -191,7 +185,7 @@ async def test_an_elastic_job_goes_on_without_the_worker_that_died(b: RenewalBen
     assert rest[2].end == Left()
 
 
-async def test_who_was_dropped_knows_nothing_of_the_end_for_who_has_its_rank_now(b: RenewalBench) -> None:
+async def test_who_was_dropped_knows_nothing_of_the_end_for_who_has_its_rank_now(b: Bench) -> None:
     workers = await b.start(elastic=True)
     workers[0].session.hear(Abort("no more"))
     await b.go(workers[1:], 1.0)
@@ -203,7 +197,7 @@ async def test_who_was_dropped_knows_nothing_of_the_end_for_who_has_its_rank_now
     assert b.job.workers[0].knows_end
 
 
-async def test_a_dropped_worker_that_took_its_end_keeps_no_queue_pairs_retired(b: RenewalBench) -> None:
+async def test_a_dropped_worker_that_took_its_end_keeps_no_queue_pairs_retired(b: Bench) -> None:
     for takes_its_end_late in (False, True):
         workers = await b.start(elastic=True)
         first = b.qp
@@ -220,7 +214,7 @@ async def test_a_dropped_worker_that_took_its_end_keeps_no_queue_pairs_retired(b
         await b.go(workers[:2])
 
 
-async def test_who_leaves_in_a_renewal_keeps_no_queue_pairs_retired(b: RenewalBench) -> None:
+async def test_who_leaves_in_a_renewal_keeps_no_queue_pairs_retired(b: Bench) -> None:
     workers = await b.start()
     first = b.qp
     for worker in workers:
@@ -238,7 +232,7 @@ async def test_who_leaves_in_a_renewal_keeps_no_queue_pairs_retired(b: RenewalBe
 
 
 async def test_who_offers_numbers_that_it_cannot_have_is_not_asked_for_ever(
-    b: RenewalBench, monkeypatch: pytest.MonkeyPatch
+    b: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever the others offer."""
     monkeypatch.setattr(sessions, "_MOST_OFFERS", 5)
@@ -262,9 +256,7 @@ async def test_who_offers_numbers_that_it_cannot_have_is_not_asked_for_ever(
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-async def test_a_dropped_worker_may_still_send_when_all_others_have_left(
-    b: RenewalBench, restarts: bool
-) -> None:
+async def test_a_dropped_worker_may_still_send_when_all_others_have_left(b: Bench, restarts: bool) -> None:
     workers = await b.start(elastic=True)
     first = b.qp
     say(workers[:2], Leave())
@@ -279,7 +271,7 @@ async def test_a_dropped_worker_may_still_send_when_all_others_have_left(
 
 @pytest.mark.parametrize("mode", [None, Mode.RING])
 async def test_a_restart_knows_who_may_send_in_a_generation_before_the_last(
-    b: RenewalBench, mode: Mode | None
+    b: Bench, mode: Mode | None
 ) -> None:
     """By ring, and when the guards of that generation are gone, no switch tells of it."""
     workers = await b.start(spec=JobSpec(name="train", world_size=3, elastic=True, mode=mode))
@@ -300,7 +292,7 @@ async def test_a_restart_knows_who_may_send_in_a_generation_before_the_last(
     assert b.retired(first) == stopped
 
 
-async def test_who_is_dropped_while_its_job_is_taken_off_is_known_after_a_restart(b: RenewalBench) -> None:
+async def test_who_is_dropped_while_its_job_is_taken_off_is_known_after_a_restart(b: Bench) -> None:
     workers = await b.start(elastic=True)
     first = b.qp
     running = b.registry.job("train")
@@ -315,7 +307,7 @@ async def test_who_is_dropped_while_its_job_is_taken_off_is_known_after_a_restar
 
 
 async def test_a_defect_in_asking_what_a_dead_worker_had_sent_keeps_nobody_waiting(
-    b: RenewalBench, monkeypatch: pytest.MonkeyPatch
+    b: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def slots(first: int, count: int, *, step: int = 1) -> list[SlotContent]:
         raise ValueError("a defect")
@@ -327,7 +319,7 @@ async def test_a_defect_in_asking_what_a_dead_worker_had_sent_keeps_nobody_waiti
     assert {worker.plan[2] for worker in workers[:2]} == {2}
 
 
-async def test_one_worker_that_is_left_goes_on_alone(b: RenewalBench) -> None:
+async def test_one_worker_that_is_left_goes_on_alone(b: Bench) -> None:
     workers = await b.start(hosts=(0, 1), elastic=True)
     workers[0].session.closed()
     await b.go(workers[1:], 1.0)
@@ -340,7 +332,7 @@ async def test_one_worker_that_is_left_goes_on_alone(b: RenewalBench) -> None:
 
 
 async def test_a_job_whose_database_is_from_a_backup_is_renewed_behind_what_its_workers_know(
-    b: RenewalBench,
+    b: Bench,
 ) -> None:
     """Workers take no part in a renewal whose number is not behind the last one's; no switch knows of it."""
     workers = await b.start(
@@ -377,7 +369,7 @@ async def test_a_job_whose_database_is_from_a_backup_is_renewed_behind_what_its_
 @pytest.mark.parametrize("mode", [None, Mode.RING])
 @pytest.mark.parametrize("first", [0, 1, 2])
 async def test_who_was_given_up_after_the_backup_is_not_taken_in_again(
-    b: RenewalBench, first: int, mode: Mode | None
+    b: Bench, first: int, mode: Mode | None
 ) -> None:
     """It stopped in a sum of all three, which the rest has done anew since: it is to return nothing of it."""
     workers = await b.start(spec=JobSpec(name="train", world_size=3, elastic=True, mode=mode))
@@ -388,7 +380,7 @@ async def test_who_was_given_up_after_the_backup_is_not_taken_in_again(
     assert {worker.plan[2] for worker in rest} == {2}
     for worker in workers:
         worker.collective = 11
-    await b.restore(copy)
+    await b.restore(copy, listen=True)
     for worker in (*workers[first:], *workers[:first]):
         assert not any(other.asks(50) for other in workers)
         with contextlib.suppress(NotPossibleError):
@@ -405,19 +397,17 @@ async def test_who_was_given_up_after_the_backup_is_not_taken_in_again(
 
 
 async def test_after_a_restart_no_worker_of_an_elastic_job_is_in_it_for_sure_before_all_are_back(
-    b: RenewalBench,
+    b: Bench,
 ) -> None:
     """Who comes last may know of a later generation than the database."""
     workers = await b.start(elastic=True)
-    await b.restart()
-    b.registry.listens()
+    await b.restart(listen=True)
     for worker in workers[:2]:
         await b.resume(worker)
         assert not worker.asks(50)
     await b.resume(workers[2])
     assert [worker.asks(51) for worker in workers] == [True] * 3
-    await b.restart()
-    b.registry.listens()
+    await b.restart(listen=True)
     await b.resume(*workers[:2])
     await b.go(workers[:2], b.config.resume_timeout_s - 1.0)
     assert not any(worker.asks(52) for worker in workers[:2])
@@ -426,7 +416,7 @@ async def test_after_a_restart_no_worker_of_an_elastic_job_is_in_it_for_sure_bef
     assert [worker.asks(53) for worker in workers[:2]] == [True] * 2
 
 
-async def test_who_had_not_heard_how_a_renewal_ended_is_no_worker_that_was_given_up(b: RenewalBench) -> None:
+async def test_who_had_not_heard_how_a_renewal_ended_is_no_worker_that_was_given_up(b: Bench) -> None:
     workers = await b.start(elastic=True)
     copy = b.back_up()
     workers[2].session.broken()
@@ -435,7 +425,7 @@ async def test_who_had_not_heard_how_a_renewal_ended_is_no_worker_that_was_given
     await b.go(rest, 7.0)
     deaf.ready, deaf.answered, deaf.deaf = before, [rest[0].plan[0]], False
     assert [worker.plan[2] for worker in rest] == [2, 3]
-    await b.restore(copy)
+    await b.restore(copy, listen=True)
     await b.resume(workers[2], rest[0], deaf)
     deaf.answer(rest[0].plan[0])
     await b.go(rest, 2.0)
@@ -445,7 +435,7 @@ async def test_who_had_not_heard_how_a_renewal_ended_is_no_worker_that_was_given
     assert isinstance(workers[2].end, Ended)
 
 
-async def test_no_worker_can_make_the_generations_run_out(b: RenewalBench) -> None:
+async def test_no_worker_can_make_the_generations_run_out(b: Bench) -> None:
     workers = await b.start()
     assert workers[0].ready is not None
     newest, token = b.store.newest_generation, workers[0].ready.resume_token
@@ -458,7 +448,7 @@ async def test_no_worker_can_make_the_generations_run_out(b: RenewalBench) -> No
         b.registry.sessions.resume("train", newest + 2**20 + 2**19, 0, token)
 
 
-async def test_an_elastic_job_ends_when_fewer_are_left_than_it_needs(b: RenewalBench) -> None:
+async def test_an_elastic_job_ends_when_fewer_are_left_than_it_needs(b: Bench) -> None:
     spec = JobSpec(name="train", world_size=3, elastic=True, min_workers=2)
     workers = await b.start(spec=spec)
     workers[2].session.hear(Abort("first"))
@@ -478,13 +468,13 @@ async def test_an_elastic_job_ends_when_fewer_are_left_than_it_needs(b: RenewalB
 
 @pytest.mark.parametrize("spec", [{"min_workers": 1}, {"elastic": True, "min_workers": 4}])
 async def test_a_least_number_of_workers_that_means_nothing_is_refused(
-    b: RenewalBench, spec: dict[str, int]
+    b: Bench, spec: dict[str, int]
 ) -> None:
     with pytest.raises(InvalidRequestError):
         b.registry.create_job(JobSpec(name="train", world_size=3, **spec))  # type: ignore[arg-type]
 
 
-async def test_all_workers_have_to_want_the_same(b: RenewalBench) -> None:
+async def test_all_workers_have_to_want_the_same(b: Bench) -> None:
     b.registry.sessions.join("train", 2, member(CONFIG, 0, 0), elastic=True)
     with pytest.raises(InvalidRequestError, match="goes on without workers that die, but rank 1"):
         b.registry.sessions.join("train", 2, member(CONFIG, 1, 1))
@@ -506,7 +496,7 @@ SLOTS = {  # in order of slot: message, who has contributed
     ],
 )
 async def test_who_died_and_what_it_lacked_is_told(
-    b: RenewalBench, slots: str, text: str, number: int | None
+    b: Bench, slots: str, text: str, number: int | None
 ) -> None:
     workers = await b.start()
     generation, base = workers[0].plan[0], b.registry.job("train").allocations["l1"].region.base
@@ -528,7 +518,7 @@ async def test_who_died_and_what_it_lacked_is_told(
 
 @pytest.mark.parametrize("answered", [False, True])
 async def test_a_second_worker_that_dies_is_told_of_as_far_as_it_had_been_able_to_send(
-    b: RenewalBench, answered: bool
+    b: Bench, answered: bool
 ) -> None:
     """The first one's death stops all; who has heard of that is not to blame for what it has not sent."""
     workers = await b.start(elastic=True)
@@ -548,7 +538,7 @@ async def test_a_second_worker_that_dies_is_told_of_as_far_as_it_had_been_able_t
     assert workers[2].plan[1:] == (Mode.RING, 1)
 
 
-async def test_a_worker_that_pauses_is_waited_for_and_one_that_hangs_is_lost(b: RenewalBench) -> None:
+async def test_a_worker_that_pauses_is_waited_for_and_one_that_hangs_is_lost(b: Bench) -> None:
     workers = await b.start()
     await b.go(workers[:2], 12.0)
     await b.go(workers, 2.0)
@@ -561,7 +551,7 @@ async def test_a_worker_that_pauses_is_waited_for_and_one_that_hangs_is_lost(b: 
     assert workers[2].end == end
 
 
-async def test_a_worker_that_lives_but_does_not_answer_is_lost(b: RenewalBench) -> None:
+async def test_a_worker_that_lives_but_does_not_answer_is_lost(b: Bench) -> None:
     workers = await b.start(elastic=True)
     workers[1].silent = workers[2].deaf = True
     await b.restart_switch()
@@ -573,7 +563,7 @@ async def test_a_worker_that_lives_but_does_not_answer_is_lost(b: RenewalBench) 
     assert workers[0].plan[1:] == (Mode.RING, 1)
 
 
-async def test_workers_that_are_further_apart_than_can_be_end_the_job(b: RenewalBench) -> None:
+async def test_workers_that_are_further_apart_than_can_be_end_the_job(b: Bench) -> None:
     workers = await b.start()
     workers[1].collective = 12
     await b.restart_switch()
@@ -585,7 +575,7 @@ async def test_workers_that_are_further_apart_than_can_be_end_the_job(b: Renewal
     )
 
 
-async def test_a_worker_that_is_leaving_takes_part(b: RenewalBench) -> None:
+async def test_a_worker_that_is_leaving_takes_part(b: Bench) -> None:
     """It has finished what others lack, and nobody else may have it."""
     workers = await b.start()
     workers[2].collective = 11
@@ -599,7 +589,7 @@ async def test_a_worker_that_is_leaving_takes_part(b: RenewalBench) -> None:
     assert [worker.end for worker in workers] == [Left()] * 3
 
 
-async def test_all_may_leave_in_the_middle_of_a_renewal(b: RenewalBench) -> None:
+async def test_all_may_leave_in_the_middle_of_a_renewal(b: Bench) -> None:
     workers = await b.start(elastic=True)
     workers[0].silent = True
     say(workers[:2], Leave())
@@ -608,7 +598,7 @@ async def test_all_may_leave_in_the_middle_of_a_renewal(b: RenewalBench) -> None
     assert [worker.end for worker in workers[:2]] == [Left()] * 2
 
 
-async def test_a_switch_that_fails_again_in_the_middle_begins_anew(b: RenewalBench) -> None:
+async def test_a_switch_that_fails_again_in_the_middle_begins_anew(b: Bench) -> None:
     workers = await b.start()
     workers[1].silent = True
     await b.restart_switch()
@@ -628,7 +618,7 @@ async def test_a_switch_that_fails_again_in_the_middle_begins_anew(b: RenewalBen
     assert b.is_as_wanted()
 
 
-async def test_a_worker_that_is_away_meanwhile_is_told_when_it_is_back(b: RenewalBench) -> None:
+async def test_a_worker_that_is_away_meanwhile_is_told_when_it_is_back(b: Bench) -> None:
     workers = await b.start()
     away = workers[1]
     away.session.broken()
@@ -654,7 +644,7 @@ async def test_a_worker_that_is_away_meanwhile_is_told_when_it_is_back(b: Renewa
         b.registry.sessions.resume("train", away.plan[0], 0, away.ready.resume_token)
 
 
-async def test_answers_that_are_no_qps_are_refused(b: RenewalBench) -> None:
+async def test_answers_that_are_no_qps_are_refused(b: Bench) -> None:
     workers = await b.start()
     await b.lose("l1")
     for bad in ({"qpn_out": 1}, {"psn_out": 1 << 24}, {"qpn_in": 5}):
@@ -672,7 +662,7 @@ async def test_answers_that_are_no_qps_are_refused(b: RenewalBench) -> None:
     ],
 )
 async def test_a_worker_whose_new_queue_pairs_have_old_numbers_is_asked_for_others(
-    b: RenewalBench, whose: str, why: str
+    b: Bench, whose: str, why: str
 ) -> None:
     workers = await b.start()
     other = await b.start("other")
@@ -704,7 +694,7 @@ async def test_a_worker_whose_new_queue_pairs_have_old_numbers_is_asked_for_othe
 
 
 async def test_without_its_switch_a_job_goes_on_by_ring_over_the_backup_interfaces_and_back(
-    b: RenewalBench,
+    b: Bench,
 ) -> None:
     workers = await b.start(hosts=ACROSS, backup=True)
     await b.lose("l2", forget=True)
@@ -728,7 +718,7 @@ async def test_without_its_switch_a_job_goes_on_by_ring_over_the_backup_interfac
     assert b.is_as_wanted()
 
 
-async def test_a_worker_that_dies_while_its_switch_is_away(b: RenewalBench) -> None:
+async def test_a_worker_that_dies_while_its_switch_is_away(b: Bench) -> None:
     workers = await b.start(backup=True, elastic=True)
     await b.lose("l1")
     workers[1].session.closed()
@@ -744,7 +734,7 @@ async def test_a_worker_that_dies_while_its_switch_is_away(b: RenewalBench) -> N
 
 @pytest.mark.slow
 async def test_a_job_that_must_run_in_the_network_waits_for_its_switch(
-    b: RenewalBench, monkeypatch: pytest.MonkeyPatch
+    b: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("controller.orchestration.allocations._SWITCH_PATIENCE_S", 0.05)
     spec = JobSpec(name="train", world_size=3, mode=Mode.IN_NETWORK, elastic=True)
@@ -762,7 +752,7 @@ async def test_a_job_that_must_run_in_the_network_waits_for_its_switch(
 
 
 async def test_a_job_that_must_run_in_the_network_takes_a_generation_that_its_switch_has_not_had(
-    b: RenewalBench,
+    b: Bench,
 ) -> None:
     """Another switch's past is found while the workers are asked: the number may be one that it has had."""
     spec = JobSpec(name="train", world_size=4, mode=Mode.IN_NETWORK)
@@ -788,7 +778,7 @@ async def test_a_job_that_must_run_in_the_network_takes_a_generation_that_its_sw
     assert b.is_as_wanted()
 
 
-async def test_a_move_ends_when_the_job_is_renewed(b: RenewalBench) -> None:
+async def test_a_move_ends_when_the_job_is_renewed(b: Bench) -> None:
     workers = await b.start()
     running = b.registry.job("train")
     b.registry.waitlist.move_out(running, "drained")
@@ -799,7 +789,7 @@ async def test_a_move_ends_when_the_job_is_renewed(b: RenewalBench) -> None:
     b.registry.waitlist.move_out(running, "drained")
 
 
-async def test_a_renewal_waits_for_switches_that_are_being_written(b: RenewalBench) -> None:
+async def test_a_renewal_waits_for_switches_that_are_being_written(b: Bench) -> None:
     """A worker dies while the job is taken off its switches."""
     workers = await b.start(elastic=True)
     running = b.registry.job("train")
@@ -819,7 +809,7 @@ async def test_a_renewal_waits_for_switches_that_are_being_written(b: RenewalBen
 
 
 async def test_a_job_that_comes_half_off_its_switch_is_renewed(
-    b: RenewalBench, monkeypatch: pytest.MonkeyPatch
+    b: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The switch fails while the job is moved off it, and what was removed cannot be written again."""
     workers = await b.start()
@@ -846,7 +836,7 @@ async def test_a_job_that_comes_half_off_its_switch_is_renewed(
     assert b.is_as_wanted()
 
 
-async def until_written(b: RenewalBench, workers: Sequence[Worker]) -> None:
+async def until_written(b: Bench, workers: Sequence[Worker]) -> None:
     """The workers have answered, and wait for a switch that is locked."""
     for _ in range(3):
         for worker in workers:
@@ -856,7 +846,7 @@ async def until_written(b: RenewalBench, workers: Sequence[Worker]) -> None:
 
 
 async def test_what_was_written_for_a_renewal_that_failed_meanwhile_is_taken_off_again(
-    b: RenewalBench,
+    b: Bench,
 ) -> None:
     workers = await b.start(elastic=True)
     async with b.registry.switches["l1"].lock:
@@ -877,7 +867,7 @@ async def test_what_was_written_for_a_renewal_that_failed_meanwhile_is_taken_off
 
 
 @pytest.mark.parametrize("when", ["asked", "answered", "written", "raised"])
-async def test_a_controller_that_is_restarted_in_the_middle_begins_anew(b: RenewalBench, when: str) -> None:
+async def test_a_controller_that_is_restarted_in_the_middle_begins_anew(b: Bench, when: str) -> None:
     workers = await b.start(elastic=True)
     workers[0].silent = when in ("asked", "answered")
     await b.restart_switch()
@@ -912,7 +902,7 @@ async def test_a_controller_that_is_restarted_in_the_middle_begins_anew(b: Renew
     assert b.used() == {}
 
 
-async def test_what_is_left_of_old_generations_is_known_after_a_restart(b: RenewalBench) -> None:
+async def test_what_is_left_of_old_generations_is_known_after_a_restart(b: Bench) -> None:
     workers = await b.start(elastic=True)
     old = {e for e in b.of_jobs("l1") if getattr(e, "table", "") == MEMBER_QP}
     workers[2].session.hear(Abort("no more"))
@@ -934,7 +924,7 @@ async def test_what_is_left_of_old_generations_is_known_after_a_restart(b: Renew
     assert heard(workers[0].session)[0] == Ended(reason="job train was deleted", cause=EndCause.DELETED)
 
 
-async def test_who_is_dead_is_known_after_a_restart_in_the_middle_of_a_renewal(b: RenewalBench) -> None:
+async def test_who_is_dead_is_known_after_a_restart_in_the_middle_of_a_renewal(b: Bench) -> None:
     """Else a controller that is restarted again and again would wait for them again and again."""
     workers = await b.start(elastic=True)
     workers[0].silent = True  # the renewal is not over when the controller dies
@@ -960,7 +950,7 @@ async def test_who_is_dead_is_known_after_a_restart_in_the_middle_of_a_renewal(b
 NO_ROOM = Quotas(tenants={"default": TenantQuota(slots=0)})
 
 
-async def by_ring(b: RenewalBench) -> list[Worker]:
+async def by_ring(b: Bench) -> list[Worker]:
     """A job over two racks that runs by ring for want of slots."""
     b.registry.waitlist.set_quotas(NO_ROOM)
     workers = await b.start(hosts=ACROSS)
@@ -968,7 +958,7 @@ async def by_ring(b: RenewalBench) -> list[Worker]:
     return workers
 
 
-async def move(b: RenewalBench, workers: list[Worker], quotas: Quotas | None) -> None:
+async def move(b: Bench, workers: list[Worker], quotas: Quotas | None) -> None:
     """Into the switches, or out of them."""
     b.registry.waitlist.set_quotas(quotas)
     if quotas is not None:
@@ -978,7 +968,7 @@ async def move(b: RenewalBench, workers: list[Worker], quotas: Quotas | None) ->
 
 
 async def test_a_job_that_moves_into_the_switches_has_a_new_generation_there_every_time(
-    b: RenewalBench,
+    b: Bench,
 ) -> None:
     """Also where it gets the same flow indexes, as after a restart of the controller."""
     workers = await by_ring(b)
@@ -1019,7 +1009,7 @@ def generations(entries: Iterable[Entry]) -> set[int]:
 
 @pytest.mark.parametrize("refusing", ["l1", "l2", "s1"])
 async def test_a_job_that_a_switch_refuses_goes_on_by_ring_and_is_tried_again(
-    b: RenewalBench, refusing: str
+    b: Bench, refusing: str
 ) -> None:
     workers = await by_ring(b)
     b.switches[refusing].fails = SwitchError(f"{refusing} is full")
@@ -1037,7 +1027,7 @@ async def test_a_job_that_a_switch_refuses_goes_on_by_ring_and_is_tried_again(
     assert b.is_as_wanted()
 
 
-async def test_a_job_that_dies_while_it_is_placed_leaves_nothing(b: RenewalBench) -> None:
+async def test_a_job_that_dies_while_it_is_placed_leaves_nothing(b: Bench) -> None:
     workers = await by_ring(b)
     s1 = b.switches["s1"]
     install = s1.install
@@ -1057,7 +1047,7 @@ async def test_a_job_that_dies_while_it_is_placed_leaves_nothing(b: RenewalBench
 
 
 @pytest.mark.parametrize("b", [replace(CONFIG, renumber_messages=1000)], indirect=True)
-async def test_a_job_in_the_network_is_renumbered_before_it_has_too_many_messages(b: RenewalBench) -> None:
+async def test_a_job_in_the_network_is_renumbered_before_it_has_too_many_messages(b: Bench) -> None:
     workers = await b.start(hosts=ACROSS)
     first = workers[0].plan[0]
     for messages in (999, 1000):
@@ -1076,7 +1066,7 @@ async def test_a_job_in_the_network_is_renumbered_before_it_has_too_many_message
     assert b.used() == {"l1": 256, "l2": 256, "s1": 256}
 
 
-async def test_a_job_that_fills_its_switch_is_renumbered_into_its_old_slots(b: RenewalBench) -> None:
+async def test_a_job_that_fills_its_switch_is_renumbered_into_its_old_slots(b: Bench) -> None:
     for switch in b.registry.switches.values():
         switch.allocator = SwitchAllocator(slots=256, jobs=2)
     workers = await b.start(hosts=ACROSS)
@@ -1091,7 +1081,7 @@ async def test_a_job_that_fills_its_switch_is_renumbered_into_its_old_slots(b: R
 
 
 @pytest.mark.parametrize("way", ["in", "again"])
-async def test_with_a_full_disk_a_job_stays_as_it_is(b: RenewalBench, way: str) -> None:
+async def test_with_a_full_disk_a_job_stays_as_it_is(b: Bench, way: str) -> None:
     """It could: so it takes no generation of those that were reserved for jobs that cannot."""
     workers = await (by_ring(b) if way == "in" else b.start(hosts=ACROSS))
     before = workers[0].plan
@@ -1115,16 +1105,16 @@ async def test_with_a_full_disk_a_job_stays_as_it_is(b: RenewalBench, way: str) 
 # The disk is full
 
 
-def fill(b: RenewalBench) -> None:
+def fill(b: Bench) -> None:
     """No write finds room any more."""
     b.store.connection.execute("PRAGMA query_only = ON")
 
 
-def free(b: RenewalBench) -> None:
+def free(b: Bench) -> None:
     b.store.connection.execute("PRAGMA query_only = OFF")
 
 
-async def test_with_a_full_disk_jobs_go_on_and_new_ones_are_refused(b: RenewalBench) -> None:
+async def test_with_a_full_disk_jobs_go_on_and_new_ones_are_refused(b: Bench) -> None:
     workers = await b.start(elastic=True)
     fill(b)
     await b.restart_switch()
@@ -1156,7 +1146,7 @@ async def test_with_a_full_disk_jobs_go_on_and_new_ones_are_refused(b: RenewalBe
 
 
 async def test_a_disk_that_is_full_when_a_generation_is_saved(
-    b: RenewalBench, monkeypatch: pytest.MonkeyPatch
+    b: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was written for it is taken off; the job, which keeps the generation, is saved later."""
     workers = await b.start(elastic=True)
@@ -1184,9 +1174,7 @@ async def test_a_disk_that_is_full_when_a_generation_is_saved(
 
 
 @pytest.mark.parametrize("renewed", [False, True])
-async def test_a_job_that_was_deleted_does_not_come_back_with_the_controller(
-    b: RenewalBench, renewed: bool
-) -> None:
+async def test_a_job_that_was_deleted_does_not_come_back_with_the_controller(b: Bench, renewed: bool) -> None:
     """Its workers hear nothing, so that guards stay; it may be in the middle of a renewal."""
     workers = await b.start()
     if renewed:
@@ -1210,9 +1198,7 @@ async def test_a_job_that_was_deleted_does_not_come_back_with_the_controller(
 
 
 @pytest.mark.parametrize("deleted", [False, True])
-async def test_what_a_job_was_to_become_does_not_come_back_when_it_is_over(
-    b: RenewalBench, deleted: bool
-) -> None:
+async def test_what_a_job_was_to_become_does_not_come_back_when_it_is_over(b: Bench, deleted: bool) -> None:
     """The controller dies between the job's end and taking away what was written for its next generation."""
     workers = await b.start()
     for worker in workers:
@@ -1249,7 +1235,7 @@ async def test_what_a_job_was_to_become_does_not_come_back_when_it_is_over(
     assert b.is_as_wanted()
 
 
-async def test_with_a_full_disk_a_job_is_not_deleted_but_ended(b: RenewalBench) -> None:
+async def test_with_a_full_disk_a_job_is_not_deleted_but_ended(b: Bench) -> None:
     await b.start()
     fill(b)
     with pytest.raises(sqlite3.Error):
@@ -1265,7 +1251,7 @@ async def test_with_a_full_disk_a_job_is_not_deleted_but_ended(b: RenewalBench) 
 
 
 async def test_a_switch_that_refuses_while_the_disk_is_full(
-    b: RenewalBench, monkeypatch: pytest.MonkeyPatch
+    b: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The job goes on by ring in the generation that was to be forgotten."""
     workers = await b.start(elastic=True)
@@ -1291,7 +1277,7 @@ async def test_a_switch_that_refuses_while_the_disk_is_full(
 
 @pytest.mark.slow
 async def test_what_dead_workers_of_an_old_generation_had_does_not_keep_a_controller_from_starting(
-    b: RenewalBench,
+    b: Bench,
 ) -> None:
     """Its row is there for its guards, but so many jobs have ended since that it is known no more."""
     workers = await b.start(elastic=True)
@@ -1329,7 +1315,7 @@ async def test_what_dead_workers_of_an_old_generation_had_does_not_keep_a_contro
 
 
 @pytest.mark.parametrize("deleted", [False, True])
-async def test_a_job_that_ended_while_the_disk_was_full_stays_so(b: RenewalBench, deleted: bool) -> None:
+async def test_a_job_that_ended_while_the_disk_was_full_stays_so(b: Bench, deleted: bool) -> None:
     """By ring it has nothing on a switch, and its last generation was never saved."""
     workers = await b.start(spec=JobSpec(name="train", world_size=3, mode=Mode.RING, elastic=True))
     fill(b)
@@ -1350,9 +1336,9 @@ async def test_a_job_that_ended_while_the_disk_was_full_stays_so(b: RenewalBench
     assert len(again) == len(ONE_RACK)
 
 
-async def test_who_had_been_told_to_start_starts_a_job_that_was_not_saved_as_running(b: RenewalBench) -> None:
+async def test_who_had_been_told_to_start_starts_a_job_that_was_not_saved_as_running(b: Bench) -> None:
     """And it goes on by ring when its switch stays away."""
-    workers = await b.join_only(backup=True)
+    workers = await b.ready_workers(backup=True)
     fill(b)
     say(workers, Up())
     await b.go(workers)
@@ -1368,9 +1354,9 @@ async def test_who_had_been_told_to_start_starts_a_job_that_was_not_saved_as_run
     assert {worker.plan[1:] for worker in workers} == {(Mode.RING, 3)}
 
 
-async def test_a_job_that_is_ready_goes_on_by_ring_when_its_switch_stays_away(b: RenewalBench) -> None:
+async def test_a_job_that_is_ready_goes_on_by_ring_when_its_switch_stays_away(b: Bench) -> None:
     """However it comes that some worker does not come up."""
-    workers = await b.join_only(backup=True)
+    workers = await b.ready_workers(backup=True)
     workers[0].session.hear(Up())
     await b.lose("l1", forget=True)
     await b.go(workers, b.config.switch_timeout_s + 5.0)
@@ -1378,7 +1364,7 @@ async def test_a_job_that_is_ready_goes_on_by_ring_when_its_switch_stays_away(b:
     assert b.job.phase is Phase.RUNNING
 
 
-async def test_a_controller_that_dies_with_a_full_disk_takes_its_workers_back(b: RenewalBench) -> None:
+async def test_a_controller_that_dies_with_a_full_disk_takes_its_workers_back(b: Bench) -> None:
     workers = await b.start()
     fill(b)
     await b.restart_switch()
@@ -1394,7 +1380,7 @@ async def test_a_controller_that_dies_with_a_full_disk_takes_its_workers_back(b:
     assert heard(workers[0].session) in ([], [Resumed()])
 
 
-async def test_who_was_given_up_while_the_disk_was_full_is_not_taken_in_again(b: RenewalBench) -> None:
+async def test_who_was_given_up_while_the_disk_was_full_is_not_taken_in_again(b: Bench) -> None:
     """The database has neither the generation in which the rest went on nor who had no part in it."""
     workers = await b.start(elastic=True)
     rest = workers[:2]
@@ -1402,8 +1388,7 @@ async def test_who_was_given_up_while_the_disk_was_full_is_not_taken_in_again(b:
     workers[2].session.broken()
     await b.go(rest, 7.0)
     assert {worker.plan[2] for worker in rest} == {2}
-    await b.restart()
-    b.registry.listens()
+    await b.restart(listen=True)
     await b.resume(workers[2])
     assert not workers[2].asks(50)
     await b.resume(*rest)
@@ -1416,11 +1401,11 @@ async def test_who_was_given_up_while_the_disk_was_full_is_not_taken_in_again(b:
 
 @pytest.mark.parametrize("written", [False, True])
 async def test_a_renewal_that_began_before_workers_were_back_is_not_behind_what_they_know(
-    b: RenewalBench, written: bool
+    b: Bench, written: bool
 ) -> None:
     """They take no part in one that is not behind their last one; the database is from a backup."""
 
-    def begin(b: RenewalBench) -> None:
+    def begin(b: Bench) -> None:
         b.registry.renewer.begin(b.registry.job("train"), Cause.SWITCH_AWAY, "switch l1 is away")
 
     workers = await b.start(spec=JobSpec(name="train", world_size=3, mode=Mode.RING))
@@ -1431,7 +1416,7 @@ async def test_a_renewal_that_began_before_workers_were_back_is_not_behind_what_
     begin(b)
     await b.go(workers)
     last = workers[1].plan[0] if written else workers[1].answered[-1]
-    await b.restore(copy)
+    await b.restore(copy, listen=True)
     begin(b)
     assert b.job.renewal is not None
     assert b.job.renewal.number < last

@@ -20,7 +20,7 @@ from host_agent.wire.aggregation import Op
 from host_agent.wire.headers import Ethernet, IPv4, RocePacket, Udp
 from p4reduce.oracle.state import MOST_AGGREGATED
 from p4reduce.oracle.tree_packets import Kind, TreeFlags, TreePacket
-from tests.controller.spine_leaf import fabric, member
+from tests.controller.bench import fabric, member
 from tests.p4src.entry_pair import EntryPair
 from tests.p4src.rack import CompiledRack
 from tests.p4src.test_against_model import LANES, Pair

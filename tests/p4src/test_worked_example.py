@@ -15,7 +15,7 @@ from controller.slots.allocator import Region
 from host_agent.wire.aggregation import CHUNK_BYTES, HEADER_BYTES, AggregationHeader, Op
 from host_agent.wire.headers import Bth, Ethernet, IPv4, Opcode, RocePacket, Udp
 from p4reduce.oracle.tree_packets import TreePacket
-from tests.controller.spine_leaf import fabric, member
+from tests.controller.bench import fabric, member
 from tests.p4src.entry_pair import EntryPair
 from tests.p4src.rack import CompiledRack
 from tests.p4src.test_against_model import LANES, Pair

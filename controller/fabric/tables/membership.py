@@ -25,7 +25,7 @@ def data_flow(
     rnr_timer: int,
     exit_position: int | None,
 ) -> TableEntry:
-    """Data of the worker at a position of `count`; `exit_position`: that of the one whose flow leaves the rack."""
+    """Data of one of `count` workers; `exit_position`: of the worker whose flow leaves the rack."""
     return table_entry(
         FLOW,
         _key(port, sender, receiver, receiver.qpn_in),

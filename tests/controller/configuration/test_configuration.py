@@ -28,8 +28,8 @@ from controller.service.views import report_message, revision_messages
 from controller.slots.admission import Quotas, TenantQuota
 from controller.switches.managed_switch import ManagedSwitch
 from controller.switches.updates import Failure, SwitchUnreachableError, Update, UpdateKind
+from tests.controller.bench import fabric
 from tests.controller.fake_switch import FakeSwitch
-from tests.controller.spine_leaf import fabric
 
 CONFIG = fabric()
 DROP = "SwitchIngress.forward.drop"

@@ -23,7 +23,7 @@ from controller.fabric.tables.forward import ROUTE
 from controller.slots.allocator import FLOOD_GROUP
 from controller.switches.pipeline import shipped_program
 from p4src import MAX_JOBS
-from tests.controller.spine_leaf import fabric
+from tests.controller.bench import fabric
 
 SCHEMA = shipped_program().schema
 VOCABULARY = Vocabulary(SCHEMA)

@@ -7,7 +7,7 @@ from itertools import combinations
 import pytest
 
 from controller.fabric.graph import ALL_UP, Graph, LinkState, spread
-from tests.controller.spine_leaf import fabric
+from tests.controller.bench import fabric
 
 GRAPH = Graph.of(fabric((2, 2, 1), spines=2))
 

@@ -7,7 +7,7 @@ import pytest
 from controller.fabric.graph import Graph, Link
 from controller.fabric.probes import Prober, echo_request
 from p4reduce.oracle.tree_packets import Kind, TreePacket
-from tests.controller.spine_leaf import fabric
+from tests.controller.bench import fabric
 
 LINKS = Graph.of(fabric((1, 1), spines=1)).links
 ONE, TWO = (link.name for link in LINKS)

@@ -17,7 +17,7 @@ from controller.switches.difference import difference
 from controller.switches.schema import Schema
 from controller.switches.updates import UpdateKind
 from p4src import P4INFO_PATH
-from tests.controller.spine_leaf import fabric
+from tests.controller.bench import fabric
 
 SMALL = fabric((2, 1), spines=2)
 

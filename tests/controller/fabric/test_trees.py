@@ -24,8 +24,8 @@ from controller.slots.allocator import Region
 from controller.switches.difference import writing_stages
 from controller.switches.schema import Schema
 from p4src import P4INFO_PATH
+from tests.controller.bench import fabric, member
 from tests.controller.running_switch import job as rack_job
-from tests.controller.spine_leaf import fabric, member
 
 PLAN = Plan(job_id=9, generation=9, window=2, message_packets=4, path_mtu=1024, mode=Mode.IN_NETWORK)
 SCHEMA = Schema.read(P4INFO_PATH)

@@ -39,21 +39,18 @@ from controller.orchestration.guarding import token_hash
 from controller.orchestration.sessions import Session
 from controller.security import tokens
 from controller.slots.allocator import Region
-from tests.controller.orchestration.rack import CONFIG, Bench, bench, comes_back, guards, member
-from tests.controller.orchestration.resuming import all_leave, all_resume, resume, run_job
+from tests.controller.bench import RACK, Bench
 from tests.controller.told import heard, ready_of
-
-__all__ = ["bench"]
 
 
 async def test_what_a_job_has_on_a_switch_stays_there_and_is_given_to_nobody(b: Bench) -> None:
-    known = await run_job(b, 3)
+    known = await b.run_known(3)
     entries, region = dict(b.switch.of_jobs), b.registry.job("train").allocations["s1"].region
     qp = b.qp
     await b.restart_on_a_new_database()
     assert b.switch.of_jobs == entries
     with pytest.raises(ConflictError, match="belongs to a job on switch s1 that the controller's database"):
-        b.registry.sessions.join("other", 2, member(1, qp=qp))
+        b.registry.sessions.join("other", 2, b.member(1, qp=qp))
     other = ready_of((await b.run_job("other", 2))[0])
     place = b.registry.job("other").allocations["s1"]
     assert place.region.number != region.number
@@ -63,52 +60,52 @@ async def test_what_a_job_has_on_a_switch_stays_there_and_is_given_to_nobody(b: 
 
 
 async def test_the_workers_of_a_job_bring_it_back(b: Bench) -> None:
-    known = await run_job(b, 3)
+    known = await b.run_known(3)
     entries = dict(b.switch.of_jobs)
     await b.restart_on_a_new_database()
-    back = all_resume(b, known)
+    back = b.all_tell(known)
     assert [heard(session)[:2] for session in back] == [[Resumed(), Moved(0, Mode.IN_NETWORK, "")]] * 3
     await b.pass_time(60.0, *back)
     assert b.switch.of_jobs == entries
     await b.restart()  # it is in the new database
-    back = [resume(b, one) for one in known]
-    await all_leave(b, back)
+    back = [b.tell(one) for one in known]
+    await b.all_leave(back)
 
 
 async def test_a_job_by_ring_comes_back_too(b: Bench) -> None:
-    known = await run_job(b, 33)
+    known = await b.run_known(33)
     assert known[0].plan.mode is Mode.RING
     await b.restart_on_a_new_database()
-    back = all_resume(b, known)
+    back = b.all_tell(known)
     assert all(Resumed() in heard(session) for session in back)
 
 
 async def test_who_does_not_come_to_tell_of_a_job_ends_it_for_those_who_did(b: Bench) -> None:
-    known = await run_job(b, 3)
-    wanted = guards(b, "train")
+    known = await b.run_known(3)
+    wanted = b.guards("train")
     await b.restart_on_a_new_database()
     for one in known[:2]:
         with pytest.raises(UnreachableError, match="new: it waits for rank"):
-            resume(b, one)
-    await b.pass_time(CONFIG.resume_timeout_s + 1)
+            b.tell(one)
+    await b.pass_time(RACK.resume_timeout_s + 1)
     with pytest.raises(NotFoundError, match="rank 2 did not come back within 30 s"):
-        resume(b, known[0])
+        b.tell(known[0])
     assert wanted <= set(b.switch.of_jobs.values()), "the one that did not come may still send"
     await b.registry.manager.push("s1", force=True)
-    assert (b.switch.of_jobs, b.used) == ({}, 0)
+    assert (b.switch.of_jobs, b.used()) == ({}, {})
 
 
 async def test_a_switch_that_was_restarted_before_anybody_told_of_the_job_has_its_guards_and_it_is_renewed(
     b: Bench,
 ) -> None:
-    known = await run_job(b, 2)
-    wanted = guards(b, "train")
+    known = await b.run_known(2)
+    wanted = b.guards("train")
     await b.restart_on_a_new_database()
     since = len(b.switch.log)
-    await comes_back(b)
+    await b.restart_switch("s1")
     assert not b.switch.routed_without(wanted, since=since)
     assert set(b.switch.of_jobs.values()) == wanted
-    for session in all_resume(b, known):
+    for session in b.all_tell(known):
         (renew,) = (event for event in heard(session) if isinstance(event, Renew))
         assert renew.renewal > known[0].plan.generation
         assert renew.reason == "switch s1 was restarted, and has forgotten the job's sums"
@@ -116,39 +113,39 @@ async def test_a_switch_that_was_restarted_before_anybody_told_of_the_job_has_it
 
 async def test_a_job_that_was_lost_while_it_moved_is_renewed(b: Bench) -> None:
     """Some have heard that it runs by ring now, the others wait to hear it."""
-    known = await run_job(b, 2)
+    known = await b.run_known(2)
     await b.restart_on_a_new_database()
     known[1] = replace(known[1], plan=replace(known[1].plan, mode=Mode.RING))
-    for session in all_resume(b, known):
+    for session in b.all_tell(known):
         assert any(isinstance(event, Renew) for event in heard(session))
 
 
 async def test_a_job_of_this_database_that_is_over_is_not_taken_over_again(b: Bench) -> None:
-    known = await run_job(b, 2)
+    known = await b.run_known(2)
     b.registry.delete_job("train")
     b.registry.book.by_generation.clear()  # long ago
     await b.pass_time(100.0)
     with pytest.raises(NotFoundError, match="ended long ago"):
-        resume(b, known[0])
+        b.tell(known[0])
 
 
 async def test_workers_that_tell_different_things_are_asked_again(b: Bench) -> None:
-    known = await run_job(b, 2)
+    known = await b.run_known(2)
     known[1] = replace(known[1], plan=replace(known[1].plan, window=4))
     await b.restart_on_a_new_database()
     for one in known:
         with pytest.raises(UnreachableError):
-            resume(b, one)
-    await b.pass_time(CONFIG.resume_timeout_s + 1)
+            b.tell(one)
+    await b.pass_time(RACK.resume_timeout_s + 1)
     for one in known:
         with pytest.raises(ConflictError, match="tell different things"):
-            resume(b, one)
+            b.tell(one)
 
 
 async def test_a_region_that_no_flow_tells_of_takes_no_slots(b: Bench) -> None:
     """Only guards are left of a job that had ended."""
     (first, *_) = await b.run_job("train", 3)
-    wanted = guards(b, "train")
+    wanted = b.guards("train")
     first.hear(Abort("no more"))
     await b.registry.drain()
     await b.restart_on_a_new_database()
@@ -168,7 +165,7 @@ async def test_a_region_that_no_flow_tells_of_takes_no_slots(b: Bench) -> None:
     ],
 )
 def test_what_no_controller_can_have_said_is_refused(changes: dict[str, Any]) -> None:
-    host = CONFIG.hosts[0]
+    host = RACK.hosts[0]
     worker = pb.Worker(rank=0, mac=host.mac, ip=str(host.ip), qpn_out=0x100, qpn_in=0x101)
     ready = pb.Ready(
         generation=5,
@@ -188,7 +185,7 @@ def test_what_no_controller_can_have_said_is_refused(changes: dict[str, Any]) ->
         joined=pb.Join(job="train", world_size=2, worker=worker, path_mtu_max=1024),
         ready=ready,
     )
-    assert Account.of(CONFIG, from_proto(Resume, message)) is not None
+    assert Account.of(RACK, from_proto(Resume, message)) is not None
     message.MergeFrom(pb.Resume(rank=changes.get("rank", 0)))
     for name in ("joined", "ready"):
         for field, value in changes.get(name, {}).items():
@@ -198,18 +195,18 @@ def test_what_no_controller_can_have_said_is_refused(changes: dict[str, Any]) ->
             else:
                 setattr(getattr(message, name), field, value)
     with pytest.raises(InvalidRequestError):
-        Account.of(CONFIG, from_proto(Resume, message))
+        Account.of(RACK, from_proto(Resume, message))
 
 
 async def test_an_elastic_job_stays_elastic_also_where_its_workers_did_not_say_so(b: Bench) -> None:
     """Their leases go on, which no result is returned without."""
     b.registry.create_job(JobSpec(name="train", world_size=2, elastic=True))
     sessions = await b.run_job("train", 2)
-    host = CONFIG.hosts[0]
+    host = RACK.hosts[0]
     worker = Worker(rank=0, mac=host.mac, ip=host.ip, qpn_out=b.qp, psn_out=0, qpn_in=b.qp + 1)
     told = ready_of(sessions[0])
     known = Account.of(
-        CONFIG,
+        RACK,
         Resume(
             job="train",
             generation=told.generation,
@@ -243,7 +240,7 @@ CREATED = JobSpec(
 async def run_created(b: Bench) -> list[Account]:
     """A job that was created and runs, and what its workers say of it, as they say it."""
     b.qp += 2
-    who = [member(rank, qp=b.qp) for rank in range(3)]
+    who = [b.member(rank, qp=b.qp) for rank in range(3)]
     sessions = [b.registry.sessions.join("train", 3, one, token=TOKEN) for one in who]
     await b.registry.drain()
     known = []
@@ -258,7 +255,7 @@ async def run_created(b: Bench) -> list[Account]:
             joined=joined,
             ready=ready,
         )
-        account = Account.of(CONFIG, from_proto(Resume, to_proto(resume)))
+        account = Account.of(RACK, from_proto(Resume, to_proto(resume)))
         assert account is not None
         known.append(account)
         session.hear(Up())
@@ -274,7 +271,7 @@ async def test_a_job_that_was_created_comes_back_as_that(b: Bench, tmp_path: Pat
             assert isinstance(session, Session)
             session.hear(Leave())
         await b.registry.drain()
-        assert b.used == 0
+        assert b.used() == {}
     copy = tmp_path / "backup.db"
     if known_as in ("created", "ended"):
         with contextlib.closing(sqlite3.connect(copy)) as target:
@@ -284,7 +281,7 @@ async def test_a_job_that_was_created_comes_back_as_that(b: Bench, tmp_path: Pat
     await b.restart(copy)
     if known_as.startswith("created "):
         b.registry.create_job(CREATED if known_as == "created anew" else JobSpec(name="train", world_size=2))
-    back = all_resume(b, known)
+    back = b.all_tell(known)
     assert [heard(session)[0] for session in back] == [Resumed()] * 3
     await b.restart()
     b.registry.listens()
@@ -294,7 +291,7 @@ async def test_a_job_that_was_created_comes_back_as_that(b: Bench, tmp_path: Pat
     assert replace(spec, token_hash="") == replace(CREATED, token_hash="")
     assert tokens.matches(TOKEN, spec.token_hash)
     assert running.job.explicit
-    back = [resume(b, one) for one in known]
+    back = [b.tell(one) for one in known]
     await b.pass_time(10.0, *back)
     assert b.switch.of_jobs == entries
     back[0].broken()  # seen, as in each job: a worker is lost, and later another one
@@ -307,23 +304,23 @@ async def test_a_job_that_was_created_comes_back_as_that(b: Bench, tmp_path: Pat
 
 
 async def test_a_job_that_others_are_joining_is_in_the_way_until_they_have_gone(b: Bench) -> None:
-    known = await run_job(b, 2)
+    known = await b.run_known(2)
     await b.restart_on_a_new_database()
-    other = b.registry.sessions.join("train", 5, member(3, qp=0x700))
+    other = b.registry.sessions.join("train", 5, b.member(3, qp=0x700))
     with pytest.raises(UnreachableError):
-        resume(b, known[0])
+        b.tell(known[0])
     with pytest.raises(ConflictError, match="another job has that name now"):
-        resume(b, known[1])
+        b.tell(known[1])
     other.broken()
-    all_back = [resume(b, one) for one in known]
+    all_back = [b.tell(one) for one in known]
     assert all(Resumed() in heard(session) for session in all_back)
 
 
 async def test_workers_of_a_job_that_was_created_for_a_tenant_need_not_all_say_whose_it_is(b: Bench) -> None:
-    known = await run_job(b, 2)
+    known = await b.run_known(2)
     known[1] = replace(known[1], spec=replace(known[1].spec, tenant="blue"))
     await b.restart_on_a_new_database()
-    all_resume(b, known)
+    b.all_tell(known)
     assert b.registry.job("train").job.spec.tenant == "blue"
 
 
@@ -331,7 +328,7 @@ async def test_workers_of_a_job_that_was_created_for_a_tenant_need_not_all_say_w
 async def test_one_that_tells_something_else_does_not_keep_the_others_from_their_job(
     b: Bench, rank: int
 ) -> None:
-    known = await run_job(b, 2)
+    known = await b.run_known(2)
     other = replace(
         known[1],
         plan=replace(known[1].plan, window=4, ring=tuple(range(rank + 1))),
@@ -339,46 +336,46 @@ async def test_one_that_tells_something_else_does_not_keep_the_others_from_their
     )
     await b.restart_on_a_new_database()
     with pytest.raises(ControllerError):
-        resume(b, other)
-    all_resume(b, known)
+        b.tell(other)
+    b.all_tell(known)
 
 
 async def test_the_controller_holds_no_stop_of_its_own_against_who_has_still_to_tell_of_a_job(
     b: Bench,
 ) -> None:
-    known = await run_job(b, 2)
+    known = await b.run_known(2)
     await b.restart_on_a_new_database()
     await b.pass_time(1.0)
     with pytest.raises(UnreachableError):
-        resume(b, known[0])
+        b.tell(known[0])
     b.now += 100.0  # stopped
     with pytest.raises(UnreachableError):
-        resume(b, known[0])
+        b.tell(known[0])
     b.registry.tick()
     with pytest.raises(UnreachableError):
-        resume(b, known[0])
-    resume(b, known[1])
+        b.tell(known[0])
+    b.tell(known[1])
 
 
 async def test_a_job_that_is_taken_over_gives_up_queue_pairs_that_another_has_by_now(b: Bench) -> None:
     """By ring, nothing on a switch tells that they are in use."""
     for _ in range(5):
         b.store.next_generation()  # a clock that was set back: the new database gives it out later
-    known = await run_job(b, 33)
+    known = await b.run_known(33)
     qp = b.qp
     await b.restart_on_a_new_database()
     b.qp = qp - 2
     await b.run_job("other", 2)
-    back = all_resume(b, known)
+    back = b.all_tell(known)
     assert all(any(isinstance(event, Renew) for event in heard(session)) for session in back)
 
 
 async def test_what_a_switch_holds_of_others_is_not_taken_from_them(b: Bench) -> None:
     """A job is told of under the generation of another one."""
-    known = await run_job(b, 2)
+    known = await b.run_known(2)
     entries = dict(b.switch.of_jobs)
     await b.restart_on_a_new_database()
-    host = member(7, qp=0x5000)
+    host = b.member(7, qp=0x5000)
     forged = Account(
         spec=JobSpec(name="other", world_size=1),
         plan=replace(known[0].plan, mode=Mode.RING, ring=(0,)),
@@ -389,14 +386,14 @@ async def test_what_a_switch_holds_of_others_is_not_taken_from_them(b: Bench) ->
         b.registry.sessions.resume("other", forged.plan.generation, 0, forged.token, forged)
     await b.registry.drain()
     assert b.switch.of_jobs == entries
-    all_resume(b, known)
+    b.all_tell(known)
     assert b.switch.of_jobs == entries
 
 
 async def test_a_program_is_not_loaded_anew_beneath_a_job_that_is_to_come_back_unless_forced(
     b: Bench,
 ) -> None:
-    await run_job(b, 2)
+    await b.run_known(2)
     entries = dict(b.switch.of_jobs)
     await b.restart_on_a_new_database()
     with pytest.raises(NotPossibleError, match="that the controller's database does not know"):
@@ -412,7 +409,7 @@ async def test_a_database_from_a_backup_takes_over_what_was_set_up_after_it(b: B
     copy = tmp_path / "backup.db"
     with sqlite3.connect(copy) as target:
         b.store.connection.backup(target)
-    known = await run_job(b, 3)
+    known = await b.run_known(3)
     entries = dict(b.switch.of_jobs)
     b.registry.stop()
     await b.registry.drain()
@@ -421,6 +418,6 @@ async def test_a_database_from_a_backup_takes_over_what_was_set_up_after_it(b: B
     b.registry = b._start()
     await b.settled()
     assert b.switch.of_jobs == entries
-    back = all_resume(b, known)
+    back = b.all_tell(known)
     assert [heard(session)[0] for session in back] == [Resumed()] * 3
     assert b.switch.of_jobs == entries

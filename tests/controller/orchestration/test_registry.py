@@ -36,8 +36,7 @@ from controller.service.views import job_info
 from controller.switches.managed_switch import guards_of
 from controller.switches.updates import SwitchError
 from p4src import MAX_JOBS
-from tests.controller.orchestration.rack import CONFIG, PATIENCE_S, Bench, comes_back, guards, member
-from tests.controller.orchestration.rack import bench as bench
+from tests.controller.bench import PATIENCE_S, RACK, Bench
 from tests.controller.told import ended_of, heard, plan_of, ready_of
 
 
@@ -53,17 +52,17 @@ async def test_a_job_from_join_to_left(b: Bench) -> None:
         session.hear(Up())
     assert [heard(session) for session in sessions] == [[Start()]] * 4
     for session in sessions:
-        assert b.used == 256
+        assert b.used() == {"s1": 256}
         session.hear(Leave())
     await b.registry.drain()
     assert [heard(session) for session in sessions] == [[Left(), None]] * 4
     assert b.switch.of_jobs == {}
-    assert b.used == 0
+    assert b.used() == {}
 
 
 async def test_the_smallest_link_sets_the_path_mtu(b: Bench) -> None:
-    first = b.registry.sessions.join("train", 2, member(0))
-    b.registry.sessions.join("train", 2, member(1, path_mtu_max=512))
+    first = b.registry.sessions.join("train", 2, b.member(0))
+    b.registry.sessions.join("train", 2, b.member(1, path_mtu_max=512))
     await b.registry.drain()
     assert ready_of(first).path_mtu == 512
 
@@ -107,7 +106,7 @@ async def test_a_job_that_must_run_in_the_network_ends_with_the_reason_if_it_can
     sessions = await b.join("must", 2)
     for session in sessions:
         assert "it must run in the network, but switch s1 refused" in ended_of(session).reason
-    assert b.used == 0
+    assert b.used() == {}
 
 
 async def test_a_job_that_ended_while_it_waited_for_its_switch_is_over_after_a_restart(b: Bench) -> None:
@@ -120,7 +119,7 @@ async def test_a_job_that_ended_while_it_waited_for_its_switch_is_over_after_a_r
 
     async with b.registry.switches["s1"].lock:
         b.qp += 2
-        sessions = [b.registry.sessions.join("train", 2, member(rank, qp=b.qp)) for rank in range(2)]
+        sessions = [b.registry.sessions.join("train", 2, b.member(rank, qp=b.qp)) for rank in range(2)]
         await asyncio.sleep(0)
         sessions[0].broken()
         b.switch.install = dies  # type: ignore[method-assign]
@@ -139,7 +138,7 @@ async def test_a_switch_that_refuses_leaves_the_job_to_the_ring(b: Bench) -> Non
     b.switch.fails = SwitchError("switch s1 refused 1 of 5 updates: the table is full")
     plan = ready_of((await b.join("train", 2))[0])
     assert (plan.mode, plan.mode_reason) == (Mode.RING, "switch s1 refused 1 of 5 updates: the table is full")
-    assert b.used == 0
+    assert b.used() == {}
 
 
 async def test_guards_outlive_a_dead_job_until_nobody_can_send_any_more(b: Bench) -> None:
@@ -157,7 +156,7 @@ async def test_guards_outlive_a_dead_job_until_nobody_can_send_any_more(b: Bench
     assert b.tables() == {MEMBER_QP}
     await b.pass_time(3.0)
     assert b.switch.of_jobs == {}
-    assert b.used == 0
+    assert b.used() == {}
 
 
 async def test_guards_go_soon_when_all_workers_know(b: Bench) -> None:
@@ -181,13 +180,13 @@ async def test_a_worker_that_was_taken_in_when_the_controller_died_joins_again_a
     before = ready_of(two)
     await b.restart()  # before rank 1 had heard anything
     one = b.registry.sessions.resume("train", before.generation, 0, ready_of(one).resume_token)
-    two = b.registry.sessions.join("train", 2, member(1, qp=b.qp))
+    two = b.registry.sessions.join("train", 2, b.member(1, qp=b.qp))
     assert ready_of(two) == before
     for session in (one, two):
         session.hear(Up())
     assert [heard(session)[-1] for session in (one, two)] == [Start()] * 2
     with pytest.raises(ConflictError, match="rank 1 is taken"):
-        b.registry.sessions.join("train", 2, member(1, qp=b.qp))
+        b.registry.sessions.join("train", 2, b.member(1, qp=b.qp))
 
 
 async def test_qps_may_be_used_again_when_who_sends_to_them_has_stopped(b: Bench) -> None:
@@ -196,10 +195,10 @@ async def test_qps_may_be_used_again_when_who_sends_to_them_has_stopped(b: Bench
     for session in sessions:
         assert ended_of(session).reason == "again"
         with pytest.raises(QueuePairTakenError, match=r"QP 0x102 of host h1 .* may still be sent to"):
-            b.registry.sessions.join("next", 2, member(0, qp=b.qp))
+            b.registry.sessions.join("next", 2, b.member(0, qp=b.qp))
         session.took_end()
     with pytest.raises(QueuePairTakenError):  # what it sent last may be under way
-        b.registry.sessions.join("next", 2, member(0, qp=b.qp))
+        b.registry.sessions.join("next", 2, b.member(0, qp=b.qp))
     b.now += 2.0
     b.qp -= 2
     plan = ready_of((await b.join("train", 2))[0])
@@ -225,7 +224,7 @@ async def test_qps_that_a_lost_worker_sends_to_are_nobody_s_however_long_it_is_a
     taken = {(0, b.qp), (2, b.qp + 1)}
     for rank in range(3):
         for number in (b.qp, b.qp + 1):
-            who = replace(member(rank), rank=0, qpn_out=number, qpn_in=0x999)
+            who = replace(b.member(rank), rank=0, qpn_out=number, qpn_in=0x999)
             if (rank, number) in taken:
                 with pytest.raises(QueuePairTakenError, match="may still be sent to"):
                     b.registry.sessions.join("next", 2, who)
@@ -239,7 +238,7 @@ async def test_a_restart_knows_the_qps_of_jobs_that_have_ended(b: Bench) -> None
     await b.registry.drain()
     await b.restart()
     with pytest.raises(QueuePairTakenError, match="may still be sent to"):
-        b.registry.sessions.join("next", 2, member(0, qp=b.qp))
+        b.registry.sessions.join("next", 2, b.member(0, qp=b.qp))
 
 
 async def test_a_restart_knows_all_jobs_that_have_had_a_qp(b: Bench) -> None:
@@ -257,13 +256,13 @@ async def test_a_restart_knows_all_jobs_that_have_had_a_qp(b: Bench) -> None:
     await b.restart()
     await b.pass_time(2 * b.registry.renewer.guarding_s)
     with pytest.raises(QueuePairTakenError, match="may still be sent to"):
-        b.registry.sessions.join("next", 2, member(0, qp=b.qp))
+        b.registry.sessions.join("next", 2, b.member(0, qp=b.qp))
 
 
 async def test_a_qp_belongs_to_one_job(b: Bench) -> None:
     await b.run_job("train", 2)
     with pytest.raises(ConflictError, match=r"QP 0x103 of host h1 .* belongs to rank 0 .* of job train"):
-        b.registry.sessions.join("other", 2, member(0, qp=0x103))
+        b.registry.sessions.join("other", 2, b.member(0, qp=0x103))
     with pytest.raises(NotFoundError):
         b.registry.job("other")
 
@@ -305,7 +304,7 @@ async def test_a_worker_that_does_not_come_back_after_a_restart_ends_the_job(b: 
     ready = ready_of(sessions[0])
     await b.restart()
     back = b.registry.sessions.resume("train", ready.generation, 0, ready.resume_token)
-    await b.pass_time(CONFIG.resume_timeout_s + 1, back)
+    await b.pass_time(RACK.resume_timeout_s + 1, back)
     assert ended_of(back).rank == 1
     await b.pass_time(PATIENCE_S + 3)
     assert b.switch.of_jobs == {}
@@ -320,7 +319,7 @@ async def test_what_a_dead_controller_left_half_done_is_cleaned_up(b: Bench) -> 
     await b.restart()
     await b.pass_time(PATIENCE_S + 3)
     assert b.switch.of_jobs == {}
-    assert b.used == 0
+    assert b.used() == {}
 
 
 async def test_how_a_job_ended_is_known_after_a_restart(b: Bench) -> None:
@@ -372,7 +371,7 @@ async def test_jobs_that_were_created_may_run_more_than_once_and_have_their_own_
         sessions = await b.run_job("mine", 2)
         plan = ready_of(sessions[0])
         assert (plan.window, plan.message_packets, plan.path_mtu) == (2, 4, 256)
-        assert b.used == 16
+        assert b.used() == {"s1": 16}
         await b.leave(sessions)
     b.registry.delete_job("mine")
     await b.restart()
@@ -400,10 +399,10 @@ async def test_what_can_never_run_is_refused_when_it_is_asked_for(b: Bench, spec
     assert b.registry.jobs() == []
 
 
-@pytest.mark.parametrize("b", [replace(CONFIG, auto_create=False)], indirect=True)
+@pytest.mark.parametrize("b", [replace(RACK, auto_create=False)], indirect=True)
 async def test_unknown_jobs_are_refused_where_jobs_have_to_be_created(b: Bench) -> None:
     with pytest.raises(NotFoundError, match="there is no job 'train': create it first"):
-        b.registry.sessions.join("train", 2, member(0))
+        b.registry.sessions.join("train", 2, b.member(0))
 
 
 async def test_a_push_needs_force_while_jobs_run_and_interrupts_them(b: Bench) -> None:
@@ -418,34 +417,34 @@ async def test_a_push_needs_force_while_jobs_run_and_interrupts_them(b: Bench) -
     assert b.switch.pushes == 1
     await b.pass_time(PATIENCE_S + 3)  # nobody answers
     assert "sent no heartbeat" in ended_of(sessions[1]).reason
-    assert (b.switch.of_jobs, b.used) == ({}, 0)
+    assert (b.switch.of_jobs, b.used()) == ({}, {})
     with pytest.raises(NotFoundError, match="no switch 's9'"):
         await b.registry.manager.push("s9", force=True)
 
 
 async def test_a_worker_that_dies_while_the_switch_is_written_ends_the_job_cleanly(b: Bench) -> None:
-    one = b.registry.sessions.join("train", 2, member(0))
-    b.registry.sessions.join("train", 2, member(1)).broken()
+    one = b.registry.sessions.join("train", 2, b.member(0))
+    b.registry.sessions.join("train", 2, b.member(1)).broken()
     await b.registry.drain()
     assert ended_of(one).rank == 1
     await b.pass_time(1.0)
-    assert (b.switch.of_jobs, b.used) == ({}, 0)
+    assert (b.switch.of_jobs, b.used()) == ({}, {})
 
 
 async def test_who_joins_again_before_anybody_noticed_that_its_session_broke_is_taken_in(b: Bench) -> None:
-    first = b.registry.sessions.join("train", 2, member(0))
-    again = b.registry.sessions.join("train", 2, member(0))
+    first = b.registry.sessions.join("train", 2, b.member(0))
+    again = b.registry.sessions.join("train", 2, b.member(0))
     assert heard(first)[-1] is None
     with pytest.raises(ConflictError, match="rank 0 is taken by h1"):
-        b.registry.sessions.join("train", 2, member(0, qp=0x200))  # another worker
-    other = b.registry.sessions.join("train", 2, member(1))
+        b.registry.sessions.join("train", 2, b.member(0, qp=0x200))  # another worker
+    other = b.registry.sessions.join("train", 2, b.member(1))
     first.broken()  # it is noticed now, and means nothing any more
     await b.registry.drain()
     assert [ready_of(session).rank for session in (again, other)] == [0, 1]
 
 
 async def test_everybody_who_withdraws_leaves_no_job_behind(b: Bench) -> None:
-    session = b.registry.sessions.join("train", 2, member(0))
+    session = b.registry.sessions.join("train", 2, b.member(0))
     session.closed()
     assert b.registry.jobs() == []
     assert heard(session) == [None]
@@ -457,33 +456,33 @@ async def test_everybody_who_withdraws_leaves_no_job_behind(b: Bench) -> None:
 async def test_a_restarted_switch_has_the_guards_of_its_jobs_before_routes(b: Bench) -> None:
     await b.run_job("train", 3)
     (first, *_) = await b.run_job("dying", 2)
-    wanted = guards(b, "train") | guards(b, "dying")
+    wanted = b.guards("train") | b.guards("dying")
     first.hear(Abort("no more"))
     await b.registry.drain()
     since = len(b.switch.log)
-    await comes_back(b)
+    await b.restart_switch("s1")
     assert not b.switch.routed_without(wanted, since=since)
     assert set(b.switch.of_jobs.values()) == wanted
 
 
 async def test_a_restarted_controller_knows_the_guards_before_it_sees_the_switch(b: Bench) -> None:
     await b.run_job("train", 3)
-    wanted = guards(b, "train")
+    wanted = b.guards("train")
     await b.restart()
     assert set(b.switch.guards()) == wanted
 
 
 async def test_a_forced_push_keeps_guards_until_nobody_can_send_any_more(b: Bench) -> None:
     sessions = await b.run_job("train", 3)
-    wanted = guards(b, "train")
+    wanted = b.guards("train")
     since = len(b.switch.log)
     await b.registry.manager.push("s1", force=True)
-    await b.pass_time(CONFIG.resume_timeout_s)
+    await b.pass_time(RACK.resume_timeout_s)
     assert not b.switch.routed_without(wanted, since=since)
     assert set(b.switch.of_jobs.values()) == wanted
-    assert b.used == 256
-    await b.pass_time(PATIENCE_S - CONFIG.resume_timeout_s + 3)
-    assert (b.switch.of_jobs, b.used) == ({}, 0)
+    assert b.used() == {"s1": 256}
+    await b.pass_time(PATIENCE_S - RACK.resume_timeout_s + 3)
+    assert (b.switch.of_jobs, b.used()) == ({}, {})
     assert len(sessions) == 3
 
 
@@ -499,7 +498,7 @@ async def test_of_two_jobs_with_one_qp_the_live_one_has_the_guard(b: Bench) -> N
     b.qp -= 2
     await b.join("new", 2)
     new = b.registry.job("new").allocations["s1"]
-    assert set(guards_of([(new, True), (old, False)])) == guards(b, "new")
+    assert set(guards_of([(new, True), (old, False)])) == b.guards("new")
 
 
 # Failures of the database, and defects
@@ -545,7 +544,7 @@ async def test_a_database_that_fails_during_set_up_leaves_nothing_behind(
         assert "job train could not be set up: the controller's database" in reason
         assert f"{b.store.path} cannot be written: disk I/O error" in reason
     await b.pass_time(1.0)
-    assert (b.switch.of_jobs, b.used) == ({}, 0)
+    assert (b.switch.of_jobs, b.used()) == ({}, {})
     assert ready_of((await b.run_job("next", 2))[0]).mode is Mode.IN_NETWORK
 
 
@@ -554,12 +553,12 @@ async def test_what_the_database_could_not_release_is_released_later_and_given_t
 ) -> None:
     failing.add("release")
     await b.leave(await b.run_job("train", 2))
-    assert b.used == 256
+    assert b.used() == {"s1": 256}
     assert "job train is not off switch s1 yet: disk I/O error" in caplog.text
     others = [ready_of((await b.run_job(f"other{i}", 2))[0]).mode for i in range(2)]
     assert others == [Mode.IN_NETWORK] * 2
     await b.pass_time(1.0)
-    assert b.used == 512
+    assert b.used() == {"s1": 512}
 
 
 async def test_a_failed_installation_that_the_database_cannot_forget_breaks_no_other_job(
@@ -575,12 +574,12 @@ async def test_a_defect_during_set_up_ends_the_job(b: Bench) -> None:
     b.switch.fails = KeyError("what")
     for session in await b.join("train", 2):
         assert "a defect in the controller" in ended_of(session).reason
-    assert (b.switch.of_jobs, b.used) == ({}, 0)
+    assert (b.switch.of_jobs, b.used()) == ({}, {})
     assert ready_of((await b.run_job("train", 2))[0]).mode is Mode.IN_NETWORK
 
 
 async def test_how_long_ago_a_job_ended_that_never_began(b: Bench) -> None:
-    session = b.registry.sessions.join("train", 2, member(0))
+    session = b.registry.sessions.join("train", 2, b.member(0))
     session.hear(Abort("rank 0 could not start: rank 1 has not joined"))
     await b.registry.drain()
     await b.pass_time(5.0)

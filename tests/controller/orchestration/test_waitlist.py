@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -37,9 +37,7 @@ from controller.orchestration.sessions import Session
 from controller.service import views
 from controller.slots.admission import Quotas, TenantQuota
 from controller.switches.updates import SwitchError
-from tests.controller.orchestration.rack import CONFIG, PATIENCE_S, Bench, member
-from tests.controller.orchestration.rack import bench as bench
-from tests.controller.spine_leaf import FabricBench, fabric
+from tests.controller.bench import PATIENCE_S, RACK, Bench, fabric, say
 from tests.controller.told import ended_of, heard, plan_of
 
 FRESH_QPNS = itertools.count(0x4000, 2)
@@ -101,19 +99,19 @@ async def start(b: Bench, name: str, size: int = 2, *, tenant: str = "", **spec:
     """A job that runs."""
     if spec:
         b.registry.create_job(JobSpec(name=name, world_size=size, tenant=tenant, **spec))
-    b.qp += 2
-    members = [member(rank, qp=b.qp) for rank in range(size)]
-    sessions = [b.registry.sessions.join(name, size, m, tenant) for m in members]
-    await b.registry.drain()
-    (plan,) = {plan_of(e) for session in sessions for e in heard(session) if isinstance(e, Ready)}
-    for session in sessions:
-        session.hear(Up())
-    agents = Agents(sessions, plan)
+    agents = await run(b, name, size, tenant=tenant)
     agents.answer()
     return agents
 
 
-async def go(b: Bench | FabricBench, *jobs: Agents) -> None:
+async def run(b: Bench, name: str, hosts: int | Sequence[int], *, tenant: str = "") -> Agents:
+    sessions = await b.join(name, hosts, tenant=tenant, psn=0)
+    (plan,) = {plan_of(e) for session in sessions for e in heard(session) if isinstance(e, Ready)}
+    say(sessions, Up())
+    return Agents(sessions, plan)
+
+
+async def go(b: Bench, *jobs: Agents) -> None:
     """Let everything happen that will, without time."""
     for _ in range(100):
         await asyncio.sleep(0)
@@ -182,7 +180,7 @@ async def test_sixteen_jobs_that_wait_get_in_as_soon_as_there_is_room_for_each(b
         assert all(w.mode is Mode.IN_NETWORK for w in waiting[: 2 * place])
     for job in waiting:
         assert sum(isinstance(event, Pause) for event in job.heard) == 2  # one a worker
-    assert b.used == 8192
+    assert b.used() == {"s1": 8192}
 
 
 async def test_a_job_over_its_quota_gets_a_smaller_window_and_one_that_asked_for_more_stays_on_the_ring(
@@ -211,21 +209,21 @@ async def test_a_job_that_must_run_in_the_network_is_refused_as_ever(b: Bench) -
     b.registry.create_job(
         JobSpec(name="must", world_size=2, mode=Mode.IN_NETWORK, window=8, message_packets=16)
     )
-    sessions = [b.registry.sessions.join("must", 2, member(rank)) for rank in range(2)]
+    sessions = [b.registry.sessions.join("must", 2, b.member(rank)) for rank in range(2)]
     await b.registry.drain()
     assert "it must run in the network, but it needs 256 slots" in ended_of(sessions[0]).reason
 
 
 async def test_workers_of_one_job_name_one_tenant(b: Bench) -> None:
-    b.registry.sessions.join("train", 2, member(0), "blue")
+    b.registry.sessions.join("train", 2, b.member(0), "blue")
     with pytest.raises(InvalidRequestError, match=r"is of tenant blue, but .* says red"):
-        b.registry.sessions.join("train", 2, member(1), "red")
+        b.registry.sessions.join("train", 2, b.member(1), "red")
     with pytest.raises(InvalidRequestError, match="is no tenant's name"):
-        b.registry.sessions.join("other", 2, member(1, qp=0x900), "a b")
-    b.registry.sessions.join("train", 2, member(1), "blue")
+        b.registry.sessions.join("other", 2, b.member(1, qp=0x900), "a b")
+    b.registry.sessions.join("train", 2, b.member(1), "blue")
     assert views.job_info(b.registry, b.registry.job("train")).spec.tenant == "blue"
-    b.registry.sessions.join("usual", 2, member(0, qp=0x500), "default")
-    b.registry.sessions.join("usual", 2, member(1, qp=0x500))
+    b.registry.sessions.join("usual", 2, b.member(0, qp=0x500), "default")
+    b.registry.sessions.join("usual", 2, b.member(1, qp=0x500))
 
 
 async def test_a_switch_that_refuses_is_tried_again_and_the_job_goes_on_meanwhile(b: Bench) -> None:
@@ -238,7 +236,7 @@ async def test_a_switch_that_refuses_is_tried_again_and_the_job_goes_on_meanwhil
     waiting = waitlisted(b, "late")
     assert waiting is not None
     assert waiting.reason == "switch s1: table full; tried again in 1 s"
-    assert b.used == 7 * 1024
+    assert b.used() == {"s1": 7 * 1024}
     for _ in range(4):
         b.now += 0.5
         for job in (*jobs[1:], late):
@@ -261,7 +259,7 @@ async def test_a_defect_while_the_switch_is_written_keeps_nobody_held(
     assert late.mode is Mode.RING
     assert "a defect in the controller" in late.reason
     assert "nobody thought of this" in caplog.text
-    assert b.used == 7 * 1024
+    assert b.used() == {"s1": 7 * 1024}
 
 
 async def test_a_job_that_dies_while_it_is_moved_leaves_nothing_and_the_next_gets_in(b: Bench) -> None:
@@ -279,7 +277,7 @@ async def test_a_job_that_dies_while_it_is_moved_leaves_nothing_and_the_next_get
     await go(b, late, last)
     assert switched(last)
     assert not b.registry.job("late").allocations
-    assert b.used == 8192
+    assert b.used() == {"s1": 8192}
 
 
 async def test_a_job_that_ends_while_the_switch_is_written_for_it_leaves_nothing(b: Bench) -> None:
@@ -296,7 +294,7 @@ async def test_a_job_that_ends_while_the_switch_is_written_for_it_leaves_nothing
     for session in late.sessions:
         session.took_end()
     await b.pass_time(4.0, *(session for job in jobs[1:] for session in job.sessions))
-    assert b.used == 7 * 1024
+    assert b.used() == {"s1": 7 * 1024}
     assert not b.registry.job("late").allocations
 
 
@@ -318,7 +316,7 @@ async def test_a_worker_that_does_not_answer_keeps_nobody_else_out_for_long(b: B
     assert any(isinstance(event, Moved) for event in late.heard)
 
 
-PREEMPTING = replace(CONFIG, quotas={"preemption": True})
+PREEMPTING = replace(RACK, quotas={"preemption": True})
 
 
 @pytest.mark.parametrize("b", [PREEMPTING], indirect=True)
@@ -374,21 +372,12 @@ async def test_without_it_nobody_does(b: Bench) -> None:
     assert blue.mode is Mode.RING
 
 
-async def test_across_racks_a_job_waits_for_all_the_switches_that_it_needs(tmp_path: Path) -> None:
-    b = FabricBench(tmp_path / "c.db", fabric((2, 2), spines=2, window=8, message_packets=64))
-    await b.settled()
-
-    async def run(name: str, *hosts: int) -> Agents:
-        sessions = await b.join(name, hosts)
-        (plan,) = {plan_of(e) for session in sessions for e in heard(session) if isinstance(e, Ready)}
-        for session in sessions:
-            session.hear(Up())
-        return Agents(sessions, plan)
-
-    local = [await run(f"local{i}", 0, 1) for i in range(8)]
-    across = await run("across", 0, 2)
-    behind = await run("behind", 1, 0)
-    elsewhere = await run("elsewhere", 2, 3)
+@pytest.mark.parametrize("b", [fabric((2, 2), spines=2, window=8, message_packets=64)], indirect=True)
+async def test_across_racks_a_job_waits_for_all_the_switches_that_it_needs(b: Bench) -> None:
+    local = [await run(b, f"local{i}", (0, 1)) for i in range(8)]
+    across = await run(b, "across", (0, 2))
+    behind = await run(b, "behind", (1, 0))
+    elsewhere = await run(b, "elsewhere", (2, 3))
     await go(b, *local, across, behind, elsewhere)
     assert not switched(across)
     assert across.plan.mode_reason == "needs 1024 slots on leaf l1; 8192 of 8192 in use by 8 jobs"
@@ -408,7 +397,6 @@ async def test_across_racks_a_job_waits_for_all_the_switches_that_it_needs(tmp_p
     await b.registry.drain()
     assert b.used() == {}
     assert b.is_as_wanted()
-    b.store.close()
 
 
 async def resumed(b: Bench, name: str, agents: Agents) -> None:
@@ -453,7 +441,7 @@ async def test_after_a_restart_in_the_middle_of_a_move_workers_hear_the_mode_tha
         b.registry.tick()
         await go(b, late)
     assert late.mode is Mode.IN_NETWORK
-    assert b.used == 8192
+    assert b.used() == {"s1": 8192}
 
 
 async def test_a_queue_of_different_switches_and_sizes_is_served_in_order(b: Bench) -> None:
@@ -514,7 +502,7 @@ async def test_a_controller_that_dies_while_it_moves_a_job_finds_it_as_the_switc
     setattr(b.switch, name, write)
     await b.settled()
     if way == "out":
-        assert b.used == 1024
+        assert b.used() == {"s1": 1024}
         assert b.switch.of_jobs
     else:  # what was written of a generation that nobody heard of
         assert b.tables() <= {MEMBER_QP}
@@ -532,6 +520,6 @@ async def test_a_controller_that_dies_while_it_moves_a_job_finds_it_as_the_switc
         assert any(isinstance(event, Renewed) for event in job.heard)
         assert switched(job)
         await b.pass_time(PATIENCE_S + 3.0, *job.sessions)
-        assert b.used == 1024
+        assert b.used() == {"s1": 1024}
     for task in late.engine._tasks:
         task.cancel()

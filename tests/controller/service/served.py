@@ -22,11 +22,11 @@ from controller.security.files import TlsFiles
 from controller.service.service import ControllerService, make_server
 from controller.switches.managed_switch import ManagedSwitch
 from host_agent.controller_session import ControllerSession
+from tests.controller.bench import RACK
 from tests.controller.fake_switch import FakeSwitch
-from tests.controller.orchestration.rack import CONFIG as SLOW
 
 CONFIG = replace(
-    SLOW,
+    RACK,
     heartbeat_interval_s=0.1,
     heartbeat_timeout_s=1.0,
     resume_timeout_s=5.0,

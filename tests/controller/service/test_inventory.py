@@ -15,7 +15,7 @@ from controller.service.service import ControllerService
 from controller.service.views import job_info
 from controller.switches.queries import SlotContent
 from controller.switches.switch import CounterCell
-from tests.controller.spine_leaf import FabricBench, fabric
+from tests.controller.bench import Bench, fabric
 
 CONFIG = fabric((2, 2), spines=2)
 ACROSS = (0, 2, 1)  # ranks 0 and 2 behind l1, 1 behind l2
@@ -31,7 +31,7 @@ class Context:
         raise UnreachableError(text)
 
 
-class RunningBench(FabricBench):
+class RunningBench(Bench):
     """With a job across racks, that runs."""
 
     async def __aenter__(self) -> RunningBench:
@@ -50,7 +50,7 @@ def service(b: RunningBench) -> ControllerService:
     return ControllerService(b.registry)
 
 
-def filled(b: FabricBench, name: str, *slots: tuple[int, int, int, int]) -> None:
+def filled(b: Bench, name: str, *slots: tuple[int, int, int, int]) -> None:
     """Slots of the job on a switch: offset, bitmap, flags, age in microseconds."""
     place = b.registry.job("train").allocations[name]
     generation = b.registry.job("train").generation or 0
@@ -63,9 +63,7 @@ async def slots(service: ControllerService, **request: Any) -> list[pb.Slot]:
     return list((await service.ListSlots(pb.SlotsRequest(**request), Context())).slots)
 
 
-async def test_slots_that_wait_come_first_and_say_for_whom(
-    b: FabricBench, service: ControllerService
-) -> None:
+async def test_slots_that_wait_come_first_and_say_for_whom(b: Bench, service: ControllerService) -> None:
     filled(b, "l1", (0, 3, 1, 10), (1, 2, 0, 1_500_000), (2, 3, 0, 250_000))
     filled(b, "s2", (7, 1, 0, 0), (3, 3, 3, 0))
     found = await slots(service)
@@ -83,9 +81,7 @@ async def test_slots_that_wait_come_first_and_say_for_whom(
     assert not everything[3].missing
 
 
-async def test_in_one_rack_a_slot_that_has_all_is_complete(
-    b: FabricBench, service: ControllerService
-) -> None:
+async def test_in_one_rack_a_slot_that_has_all_is_complete(b: Bench, service: ControllerService) -> None:
     b.registry.delete_job("train")
     await b.registry.drain()
     await b.run_job("train", (2, 3))
@@ -93,7 +89,7 @@ async def test_in_one_rack_a_slot_that_has_all_is_complete(
     assert [s.state for s in await slots(service)] == ["adding", "complete"]
 
 
-async def test_a_jobs_places_and_ring(b: FabricBench, service: ControllerService) -> None:
+async def test_a_jobs_places_and_ring(b: Bench, service: ControllerService) -> None:
     info = job_info(b.registry, b.registry.job("train"))
     assert list(info.ring) == [0, 2, 1]
     assert [(p.switch, p.role, p.slots, list(p.ranks)) for p in info.places] == [
@@ -104,7 +100,7 @@ async def test_a_jobs_places_and_ring(b: FabricBench, service: ControllerService
     ]
 
 
-async def test_each_flow_is_shown_once_where_it_begins(b: FabricBench, service: ControllerService) -> None:
+async def test_each_flow_is_shown_once_where_it_begins(b: Bench, service: ControllerService) -> None:
     answer = await service.ListFlows(pb.FlowsRequest(), Context())
     assert [
         (f.rank, f.switch, f.ingress_port, f.egress_port, f.dst_ip, f.first_psn, f.on_switch)
@@ -120,7 +116,7 @@ async def test_each_flow_is_shown_once_where_it_begins(b: FabricBench, service: 
     assert [f.on_switch for f in answer.flows] == [True, True, False]
 
 
-async def test_counters_of_a_spine_are_by_rack(b: FabricBench, service: ControllerService) -> None:
+async def test_counters_of_a_spine_are_by_rack(b: Bench, service: ControllerService) -> None:
     answer = await service.ListCounters(pb.CountersRequest(job="train"), Context())
     assert [(f.switch, f.rank, f.counters["aggregated"].packets) for f in answer.flows] == [
         ("l1", 0, 0),
@@ -134,7 +130,7 @@ async def test_counters_of_a_spine_are_by_rack(b: FabricBench, service: Controll
     assert "partials" in answer.flows[0].counters
 
 
-def count(b: FabricBench) -> None:
+def count(b: Bench) -> None:
     """Every port has sent its number of packets, and 1000 more on spines."""
     for name, switch in b.switches.items():
         more = 1000 * (name[0] == "s")
@@ -150,7 +146,7 @@ def count(b: FabricBench) -> None:
 
 
 async def test_ports_that_nobody_named_are_listed_where_something_came_in(
-    b: FabricBench, service: ControllerService
+    b: Bench, service: ControllerService
 ) -> None:
     named = len((await service.ListPorts(pb.PortsRequest(), Context())).ports)
 
@@ -165,7 +161,7 @@ async def test_ports_that_nobody_named_are_listed_where_something_came_in(
     assert stranger.drops["unnamed"].packets == 7
 
 
-async def test_links_are_counted_where_a_frame_was_sent(b: FabricBench, service: ControllerService) -> None:
+async def test_links_are_counted_where_a_frame_was_sent(b: Bench, service: ControllerService) -> None:
     count(b)
     b.registry.manager.set_configuration(drained=frozenset({"l2:s1"}), extra={})
     await b.lose("s2")
@@ -181,7 +177,7 @@ async def test_links_are_counted_where_a_frame_was_sent(b: FabricBench, service:
     ]
 
 
-async def test_ports_say_who_is_behind_them(b: FabricBench, service: ControllerService) -> None:
+async def test_ports_say_who_is_behind_them(b: Bench, service: ControllerService) -> None:
     count(b)
     answer = await service.ListPorts(pb.PortsRequest(), Context())
     assert [(p.switch, p.port, p.host, p.peer, p.sent.packets) for p in answer.ports][:5] == [
@@ -204,7 +200,7 @@ async def test_ports_say_who_is_behind_them(b: FabricBench, service: ControllerS
         await service.ListPorts(pb.PortsRequest(), Context())
 
 
-async def test_a_link_without_answers_says_for_how_long(b: FabricBench, service: ControllerService) -> None:
+async def test_a_link_without_answers_says_for_how_long(b: Bench, service: ControllerService) -> None:
     link = b.registry.links.graph.links[0]
     b.registry.links._prober._links[link.name].down = True
     assert b.registry.links.words(link) == "no answer"

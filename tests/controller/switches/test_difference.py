@@ -28,8 +28,8 @@ from controller.switches.difference import (
     writing_stages,
 )
 from controller.switches.updates import Update, UpdateKind
+from tests.controller.bench import fabric, member
 from tests.controller.running_switch import job
-from tests.controller.spine_leaf import fabric, member
 
 INSERT, MODIFY, DELETE = UpdateKind
 KINDS = [EMIT, UPLINK, FLOW, TREE_JOB, MEMBER_QP, ECMP_MEMBER, ROUTE, MAC]

@@ -23,7 +23,7 @@ from p4reduce.oracle.from_entries import EntrySwitch
 from p4reduce.oracle.state import BUCKETS
 from p4reduce.oracle.tree_packets import TreePacket
 from p4reduce.simulation.network import fabric_config
-from tests.controller.spine_leaf import member
+from tests.controller.bench import member
 from tests.p4reduce.simulation.worlds import far_ends
 
 LANES = 64
