@@ -1,4 +1,4 @@
-"""Entries of a switch as values: what is wanted, what was read, what is stored."""
+"""Entries of a switch as values: wanted, read or stored."""
 
 from __future__ import annotations
 

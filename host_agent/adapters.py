@@ -1,4 +1,4 @@
-"""What can carry RoCE v2 on this machine: our own userspace transport, or an RDMA device."""
+"""Chooses what carries RoCE v2 on this machine: our userspace transport, or an RDMA device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What users pass to collectives, checked and made uniform; a UsageError where it is wrong."""
+"""Checks what users pass to collectives, and makes it uniform; UsageError if it is wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What this worker has called, by number: for the others, where workers have called different things."""
+"""This worker's calls by number, to tell the others when workers have called different collectives."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Session messages to protobuf and back, by the names and types of their fields.
 
-A class has the name of its message, a field that of its field. None is a field that is absent; where it
-cannot be absent (no `optional` in controller.proto), one that has protobuf's default. Fields of a later
-release are left out, and a message of one is None.
+Classes and fields have the names that controller.proto gives them. None stands for an absent field, or for
+protobuf's default where the field is not `optional`. Fields of a later release are ignored; a message of a
+later release is None.
 """
 
 from __future__ import annotations

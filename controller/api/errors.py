@@ -1,4 +1,4 @@
-"""What the controller refuses, and why: one exception a gRPC status, the same on both ends."""
+"""The controller's errors: one exception for each gRPC status, the same on both ends."""
 
 from __future__ import annotations
 

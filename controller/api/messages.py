@@ -2,8 +2,8 @@
 
     Join ──► Waiting… ──► Ready ──► Up ──► Start ──► (heartbeats, moves, renewals) ──► Leave ──► Left
 
-Both ends' state machines speak these; codec.py makes protobuf of them, and nothing else knows that. MACs are
-text, QPNs and PSNs have 24 bits, collectives and messages are counted modulo 2^32.
+The state machines at both ends use these classes; only codec.py knows protobuf. MACs are text, QPNs and PSNs
+have 24 bits, and collectives and messages are counted modulo 2^32.
 """
 
 from __future__ import annotations

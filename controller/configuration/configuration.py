@@ -1,10 +1,10 @@
-"""The applied document: compared with what the switches hold, written to them, gone back to.
+"""Plans, applies and rolls back the operator's document.
 
     plan: inspect each switch: wanted_entries(document) against read_entries() ──► changes, drift or not
     apply: one WriteRequest a switch, each in turn ──► all taken? ──► in force, and a new revision
 
-A document is in force only when no switch has refused any of it: until then the controller keeps to the
-revision before. A switch that is away gets its part when it is there again, as everything that it shall hold.
+A document is in force once no switch has refused any of it; until then the previous revision is. A switch
+that is away gets its part when it is back, together with everything else that it should hold.
 """
 
 from __future__ import annotations

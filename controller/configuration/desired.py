@@ -1,4 +1,4 @@
-"""The document that says what the switches shall hold beyond what jobs need. No I/O.
+"""The operator's document: what switches should hold beyond what jobs need. No I/O.
 
     drain: [s2, l1:s1]                # spines and links that take no new traffic
     quotas: {job_slots: 2048}         # instead of the configuration's
@@ -11,7 +11,7 @@
     groups:
       s1: {5000: [1, 2, {port: 3, instance: 7}]}
 
-What the fabric and the jobs need is not in it, and what belongs to them it may not touch.
+It neither lists nor changes the entries that the fabric and the jobs need.
 """
 
 from __future__ import annotations

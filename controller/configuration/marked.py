@@ -1,6 +1,6 @@
-"""YAML (or JSON) whose every value knows the line and the key that it stands at.
+"""YAML (or JSON) in which every value knows its line and its key.
 
-Scalars stay text: what `1:20`, `on` or `010` mean is up to who reads them, not to YAML's guesses.
+Scalars stay text: the reader decides what `1:20`, `on` or `010` mean, not YAML.
 """
 
 from __future__ import annotations

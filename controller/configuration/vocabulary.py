@@ -1,4 +1,4 @@
-"""P4Info's names and values as people write them: `route`, `10.9.0.0/16`, `02:00:00:00:00:01`; and back."""
+"""P4Info's names and values as people write them (`route`, `10.9.0.0/16`, `02:00:00:00:00:01`), and back."""
 
 from __future__ import annotations
 

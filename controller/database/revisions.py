@@ -1,4 +1,4 @@
-"""The documents that were applied, each under a number that no other ever has."""
+"""The documents that were applied, each under a number that is never used again."""
 
 from __future__ import annotations
 

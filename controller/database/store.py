@@ -1,10 +1,10 @@
 """What must survive a restart of the controller: one SQLite file (WAL), one process at a time.
 
 A generation is never given out twice: the counter goes up in a transaction of its own before the number is
-used. It is kept a reserve ahead of that, so that jobs which run can be given new generations while the disk
-is full; a restart leaves out what is left of the reserve. A new file starts it at the time in seconds, so
-that a lost file does not bring back generations that slots of a switch may still hold (more than one job a
-second for the file's whole life would).
+used. The counter runs a reserve ahead, so that running jobs can get new generations while the disk is full; a
+restart skips the rest of the reserve. A new file starts the counter at the time in seconds. So after the loss
+of a file no generation comes back that a switch's slots may still hold, unless the lost file had given out
+more than one a second for its whole life.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""The network of leaves, spines and links, and the entries that it and jobs need on a switch."""
+"""Leaves, spines and links, and the entries that the network and its jobs need on a switch."""

@@ -1,9 +1,9 @@
-"""The newest generation that a switch has had, on the switch itself for as long as its registers are. No I/O.
+"""A mark on each switch: the newest generation that it has had. It lives as long as the registers. No I/O.
 
-A switch believes what its registers have of a packet's generation. A database from a backup, or a new one
-under a clock that was set back, would give numbers out again that are in there. So before a job's entries are
-written, its generation is, into a multicast group that no packet is sent to: the one thing that P4Runtime
-keeps on any target, gives back, and forgets where the program and its registers begin anew.
+A switch trusts its registers about a packet's generation. A database from a backup, or a new one under a
+clock that was set back, would give out generations that the registers still hold. So the controller writes a
+job's generation to the switch before the job's entries. The mark is a multicast group that no packet is sent
+to: every P4Runtime target stores a group, reads it back, and loses it exactly when the registers start anew.
 """
 
 from __future__ import annotations

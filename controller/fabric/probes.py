@@ -1,8 +1,9 @@
-"""Which links answer: a frame over each, reflected by the spine's program, given to us by the leaf's. No I/O.
+"""Which links answer probes. No I/O.
 
-A link is down after some intervals in a row in which a probe was out and nothing came back, however old; and
-up again after some in a row in which something did. So a machine that is busy for a moment, ours or a
-switch's, takes no link away: where nothing was sent, nothing is missed.
+A probe is a frame out of a leaf's uplink; the spine's program reflects it, and the leaf's program hands it to
+the controller. A link goes down after several intervals in a row with a probe out and no answer, not even a
+late one. It comes up after several in a row with an answer. Intervals without a probe do not count, so no
+link goes down while the controller is too busy to send.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A switch's own entries: how hosts reach each other, whatever jobs there are."""
+"""The base entries of a switch: how hosts reach each other, whatever jobs there are."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A job's tree: its workers by rack, the ring through them, its entries on leaves and spines. No I/O.
 
-The ring goes through one rack after the other, so that one flow leaves each rack and one enters it. A leaf
-adds up its own workers; the spines, each a part of the messages, add up the leaves.
+The ring goes through one rack after the other, so exactly one flow leaves each rack and one enters it. A leaf
+adds up its own workers. The spines add up the leaves, each spine a part of the messages.
 """
 
 from __future__ import annotations

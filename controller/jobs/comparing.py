@@ -1,8 +1,8 @@
-"""Workers have called different things: what each of them has called, for an error that names it. No I/O.
+"""Workers have called different collectives: collects what each has called, for the error message. No I/O.
 
-The first worker that meets a mismatch says so, and what it has called as that collective. All others are
-asked, and answer at once: that they have called nothing so far, too, and again as soon as they have. The job
-ends for all when each has named its call, or is known not to come; or after a short time.
+The first worker that meets a mismatch reports it, with its own call. The controller asks all others. They
+answer at once, even if they have not called anything yet, and again as soon as they have. The job ends for
+all when every worker has named its call or cannot answer any more, and in any case after a short time.
 """
 
 from __future__ import annotations

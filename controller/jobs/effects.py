@@ -1,4 +1,4 @@
-"""What comes out of a job's state machine: what workers are to be told, and what the controller has to do."""
+"""What a job's state machine asks for: messages to workers, and work for the controller."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
 """One job as a state machine: who has joined, who may start, who is missing, when all may leave.
 
-`jobs/states.py` has its states, and the table of which follows which: nothing but `_becomes` changes
-the state of a job once it is made. `hear` takes what a worker says; other calls are the controller's. What is
-to be done, and whom to tell what, comes out of `take_effects`, in the order in which it came up.
+`jobs/states.py` has the states, and the table of which follows which. Only `_becomes` changes the state of a
+job once it is made. `hear` takes what a worker says; the controller makes all other calls. `take_effects`
+returns what is to be done and said, in the order in which it came up.
 
-Nothing here does I/O or reads a clock: times come in as seconds of any clock that does not go back. A session
-that breaks before Ready frees its rank; later, the worker may resume until its heartbeats have been missing
-for too long.
+Nothing here does I/O or reads a clock: times come in as seconds of a monotonic clock. A session that breaks
+before Ready frees its rank. After Ready the worker may resume, until its heartbeats have been missing for too
+long.
 """
 
 from __future__ import annotations

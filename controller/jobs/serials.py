@@ -1,6 +1,6 @@
-"""Collectives and messages are counted modulo 2^32: which of such numbers is ahead (RFC 1982). No I/O.
+"""Serial numbers of collectives and messages, counted modulo 2^32: which one is ahead (RFC 1982). No I/O.
 
-All that are compared have to be less than 2^31 apart.
+Numbers that are compared have to be less than 2^31 apart.
 """
 
 from __future__ import annotations

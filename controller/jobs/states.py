@@ -1,35 +1,37 @@
-"""The states of a job, and what leads from one to another: the one table that says so. No I/O.
+"""The states of a job, and the one table of which follows which. No I/O.
 
-A job comes to be in four states, and then runs, until it ends:
+A job is set up in four states, then runs until it ends:
 
     CREATED ──► JOINING ──► INSTALLING ──► READY ──► RUNNING ──► ENDED
 
-A job that runs may be *moved* between ring and switch, in three steps, and goes on unchanged where one of
-its workers keeps the others waiting:
+A running job may be *moved* between ring and switch, in three steps. It goes on unchanged if one of its
+workers keeps the others waiting:
 
     RUNNING ──► PAUSING ──► HOLDING ──► RELOCATING ──► RUNNING
 
-PAUSING, a worker starts no collective, and says which is the first that it has not started. The largest of
-these is where all are held: what comes before it has begun somewhere and so must run everywhere. HOLDING, a
-worker says when it has nothing in flight: all it sent is acknowledged, all results are in. Only then may the
-switches' entries come or go: RELOCATING.
+- PAUSING: no worker starts a collective; each says which is the first that it has not started. All are held
+  at the largest of these: earlier ones have begun somewhere, so they must run everywhere.
+- HOLDING: each worker says when it has nothing in flight, that is, all it sent is acknowledged and all its
+  results are in.
+- RELOCATING: now the entries on the switches may come or go.
 
-A job that lost something is *renewed*: it goes on under a new generation. That comes in between anything,
-another renewal too, where a worker or a switch fails once more:
+A job that lost something is *renewed*: it goes on under a new generation. A renewal can interrupt anything,
+even another renewal, when a worker or a switch fails once more:
 
     RUNNING ──► ASKING ──► REBUILDING ──► RAISING ──► RUNNING
 
-ASKING, each worker closes its connections for good, and says where it stands: the first collective that it
-has not finished. Nothing of the old generation is sent after that. As each collective synchronises, two
-workers differ by one at most. The job goes on with the smallest; a worker that has finished that one, the
-holder, gives its result to those that have not, and without a holder all do it anew. REBUILDING, the switches
-are written; RAISING, the workers come up in the new generation.
+- ASKING: each worker closes its connections for good, and answers with the first collective that it has not
+  finished. It sends nothing of the old generation after that. Collectives synchronise, so two workers differ
+  by one at most. The job goes on with the smallest. If a worker has finished that one, it is the holder and
+  gives its result to those that lack it; without a holder all run it again.
+- REBUILDING: the controller writes the switches.
+- RAISING: the workers come up in the new generation.
 
-A move into the switch, or from there into it again, ends in a renewal that finds nothing to cut: under a new
-generation, nothing that a switch has of an earlier stay is believed.
+A move into the switch, or from the switch into it again, ends in a renewal that finds nothing to cut. Under
+the new generation a switch ignores what it still has of the job's earlier time there.
 
-People are shown less: of a job that runs, only whether it is being renewed, and whom it waits for. `Phase` is
-what they see, and what the database keeps.
+People see less: `Phase`, which the database keeps as well, and of a running job whether it is being renewed
+and whom it waits for.
 """
 
 from __future__ import annotations

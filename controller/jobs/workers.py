@@ -1,4 +1,4 @@
-"""Who is in a job, who is not any more, and by which token each is known. No I/O."""
+"""The workers of a job: who is in it, who has left, and each one's token. No I/O."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Jobs that a controller on a new database takes over from their workers: they say what they are in.
+"""Adoption: a controller on a new database takes running jobs over from their workers.
 
-A worker that resumes brings what it joined with and was told. When all of a job's workers have done so, and
-the switches hold that generation (orchestration/orphans.py), the job is there again and their sessions go on.
-Until then they are asked to come again, and their sums go on. Where one has not come for as long as after a
-restart, the others are told who it is.
+A worker that resumes tells how it joined and what the controller told it then. When all workers of a job have
+done so, and the switches hold its generation (orchestration/orphans.py), the controller knows the job again
+and the sessions go on. Until then it asks workers to come back later, while their sums go on. If one stays
+away as long as a worker may after a restart, the controller tells the others which one it is.
 """
 
 from __future__ import annotations

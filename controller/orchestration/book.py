@@ -1,4 +1,4 @@
-"""The jobs that are known: by name, by generation, as they were created."""
+"""The known jobs: by name, by generation, and the specifications they were created with."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What jobs want of switches' slots and what they have, and who of them may have some: quotas.
-
-`slots/admission.py` decides; this module tells it how things stand.
-"""
+"""Which slots jobs want and have, and the quotas: the input of `slots/admission.py`, which decides."""
 
 from __future__ import annotations
 

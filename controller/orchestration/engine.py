@@ -1,4 +1,4 @@
-"""What jobs' state machines ask for, carried out: one effect after the other, in their order."""
+"""Carries out the effects of jobs' state machines, one after the other, in their order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may call what: by certificate, where the service has TLS; else, and by Unix socket, who can connect."""
+"""Who may call what: the certificate decides; without TLS, and on a Unix socket, whoever can connect may."""
 
 from __future__ import annotations
 

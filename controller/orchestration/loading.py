@@ -1,4 +1,4 @@
-"""The jobs of the database, taken over when the controller starts: they live if their workers come back."""
+"""Takes over the jobs of the database when the controller starts; they live on if their workers come back."""
 
 from __future__ import annotations
 

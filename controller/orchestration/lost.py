@@ -1,4 +1,4 @@
-"""The first message that a lost worker did not contribute to, as its switches have it."""
+"""Finds, in the switches' slots, the first message that a lost worker did not contribute to."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Entries of jobs that the database does not know: it is new, or another's, and they may still run. No I/O.
+"""Orphans: entries of jobs that the database, new or restored, does not know. The jobs may still run. No I/O.
 
-Their sums go on, so their entries stay as they are, and what they own (slots, flow indexes, groups, QPs) is
-given to nobody, until their workers come back and say what the job is (orchestration/adoption.py), or an
-operator loads the program anew (`p4reduce push --force`). An entry's group or flow index tells which of a
-switch's 32 jobs it is of, its flows tell generation and slots.
+Their sums go on, so their entries stay. Nobody else gets what they own (slots, flow indexes, groups, QPs)
+until their workers come back and tell what the job is (orchestration/adoption.py), or an operator loads the
+program anew (`p4reduce push --force`). An entry's group or flow index tells to which of a switch's 32 jobs it
+belongs; the job's flows tell its generation and slots.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a job may ask for, and what it gets: sizes, path MTU, in the network or by ring. No I/O."""
+"""Checks what a job asks for, and plans its run: sizes, path MTU, in the network or by ring. No I/O."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All that the controller knows of a job: its state machine, workers' sessions, what it has on switches."""
+"""All that the controller knows of a job: its state machine, its workers' sessions, its allocations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All jobs: the parts that carry out what their state machines ask for, put together, and their time."""
+"""All jobs: connects their state machines to the parts that do the work, and tells them the time."""
 
 from __future__ import annotations
 

@@ -1,12 +1,13 @@
-"""Jobs that run go on under a new generation: a switch lost their sums or is out of reach, or workers died.
+"""Renews running jobs: a switch lost their sums or is out of reach, or workers died.
 
-`jobs/states.py` has the steps. This module begins them and does what they ask for: takes the old
-generation off the switches but for its guards, makes the plan of the new one, and writes that.
+`jobs/states.py` has the steps. This module begins them and carries them out: it takes the old generation off
+the switches except for its guards, plans the new one, and writes it.
 
-- A number that has once been given out is never given out again, so a generation is new even if nothing else
-  can be saved: with a full disk a job goes on by ring, which needs nothing that a restart would have to find.
-- The job in the database is the one before until all of the new one is written. A controller that dies in
-  between finds that, its workers tell it of a renewal that it knows nothing of, and it begins another.
+- A generation is never given out twice, so it is new even if nothing else can be saved. With a full disk a
+  job goes on by ring, which leaves nothing on switches that a restart would have to find.
+- The database keeps the old generation until the new one is written completely. A controller that dies in
+  between comes back with the old one. Its workers then tell it of a renewal that it does not know, and it
+  begins another.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Routes and trees kept on what works: when a spine or a link comes or goes, entries are modified.
+"""Keeps routes and trees on links and spines that work: modifies entries when one of them comes or goes.
 
-Nothing else is needed: a leaf's partial sum is final once it is there, and spines take each leaf's once.
+Nothing else is needed: a leaf's partial sum never changes once it is complete, and a spine counts it once.
 """
 
 from __future__ import annotations

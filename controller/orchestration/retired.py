@@ -1,8 +1,8 @@
-"""Queue pair numbers that somebody may still send to, of jobs and generations that are over. No I/O.
+"""Retired queue pair numbers: their job or generation is over, but somebody may still send to them. No I/O.
 
-A packet in the middle of a message has no job or generation in it: where two hosts and a queue pair number
-are the same, it is taken for a later job's if only its PSN fits. So nobody gets a number on a host again
-before its one sender, the neighbour in the ring, is known to have stopped, and what that had sent is gone.
+A packet in the middle of a message carries neither job nor generation. With the same two hosts, the same
+queue pair number and a fitting PSN it would pass for a packet of a later job. So no worker gets such a number
+on that host before its one sender, the neighbour in the ring, has stopped and its packets are gone.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Workers' sessions: how they begin, what is said in them, how they end."""
+"""Workers' sessions: how they begin, what workers say in them, how they end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From workers that have all joined to a plan: in the network where there is room for it, else by ring."""
+"""Sets up a job whose workers have all joined: in the network if there is room for it, else by ring."""
 
 from __future__ import annotations
 

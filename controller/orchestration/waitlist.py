@@ -1,8 +1,8 @@
 """The queue of the jobs that run by ring until there are slots for them, and the moves in and out.
 
-Who waits is not kept anywhere: it is the jobs that run by ring and need not. So a restart of the controller
-forgets nothing but for how long they have waited. `slots/admission.py` decides, this module asks it
-whenever something has changed, and moves.
+The queue is not stored: it consists of the jobs that run by ring and could run in the network. So a restart
+of the controller forgets only how long they have waited. This module asks `slots/admission.py` for a decision
+whenever something has changed, and moves the jobs.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Who may talk to whom: certificates and TLS, join tokens, limits of the gRPC services."""
+"""Certificates and TLS, join tokens, and limits on what one peer may ask."""

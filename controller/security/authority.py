@@ -1,4 +1,4 @@
-"""Certificate authorities, good for ten years, and what they issue, good for one; EC keys (P-256)."""
+"""Certificate authorities, valid for ten years, and certificates, valid for one; EC keys (P-256)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Making and showing the certificates of a whole cluster; `places.py` says where each of them is."""
+"""Makes and shows the certificates of a whole cluster; `places.py` says where each of them is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether certificates and keys are what they are taken for."""
+"""Checks that certificates and keys are what they should be."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Why a connection failed, where TLS is the reason: gRPC's own words name sockets, not what to do about it.
+"""Explains a connection that failed because of TLS; gRPC's errors name sockets, not what to do.
 
-One handshake with Python's ssl, after a channel has failed, tells what is wrong with which certificate.
+After a channel has failed, one handshake with Python's ssl tells which certificate is wrong, and why.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The three files that one end of a TLS connection has: its authority's certificate, its own, and its key."""
+"""The three files of one end of a TLS connection: its authority's certificate, its own, and its key."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""A directory with the certificates of a whole cluster, one directory in it for each machine that gets some.
+"""The directory of a cluster's certificates, with a directory for each machine that gets some.
 
-    authority/             stays where it is: with its keys, anybody can be made a member
+    authority/             never copy it: its keys make anybody a member
     controller/            serves workers and operators      controller/switches/       talks to switches
     switches/s1/           serves P4Runtime
     workers/h1/            joins jobs, and nothing else
     operators/admin/       all but joining                   operators/admin/switches/  talks to switches
 
-There are two authorities, because simple_switch_grpc lets everybody program it whom its authority has
-certified: that of the switches certifies no worker.
+There are two authorities: simple_switch_grpc lets anybody program it whom its authority has certified, so the
+switches' authority certifies no worker.
 """
 
 from __future__ import annotations

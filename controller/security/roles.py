@@ -1,4 +1,4 @@
-"""Who a certificate says that its owner is: a SPIFFE id among its names, spiffe://p4reduce/<role>/<name>."""
+"""The role and name in a certificate: a SPIFFE id among its names, spiffe://p4reduce/<role>/<name>."""
 
 from __future__ import annotations
 

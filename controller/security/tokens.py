@@ -1,4 +1,4 @@
-"""Join tokens: what a worker has to bring to be taken into a job. Kept as a salted hash, never told."""
+"""Join tokens: a worker needs its job's token to join. The controller keeps a salted hash, never shown."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What the controller tells Prometheus: jobs, switches, and what it reads from switches by P4Runtime.
+"""The controller's metrics for Prometheus: jobs, switches, and what it reads from switches over P4Runtime.
 
-A flow's counters are told as sums over a job's flows on a switch, and only while the job lives: the number of
-series is bounded by the jobs that a switch has room for, whatever names they are given.
+Flow counters are sums over a job's flows on a switch, and exist only while the job lives. So the jobs that a
+switch has room for bound the number of series, whatever the jobs are called.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The gRPC service: requests and sessions to calls of the registry, exceptions to statuses."""
+"""The gRPC service: turns requests and sessions into calls of the registry, and exceptions into statuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs, switches, what these hold and count, and plans, as the service's messages."""
+"""Jobs, switches, their entries and counters, and plans, as the service's messages."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Who owns which slots of a switch, and who is to have some next. No I/O."""
+"""Which job owns which slots of a switch, and which gets some next. No I/O."""

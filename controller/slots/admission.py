@@ -1,14 +1,14 @@
-"""Who gets slots: quotas, the queue and its order, who has to give way. No I/O, no clock.
+"""Decides which job gets slots: quotas, the order of the queue, pre-emption. No I/O, no clock.
 
-Slots are counted as a job asks for them, 2 * window * packets a message, once for each job on however many
-switches. A job that may run in the network but finds no room, or is over a quota, runs by ring and waits:
+A job counts with the slots that it asks for, 2 * window * packets a message, once, however many switches it
+uses. A job that could run in the network but finds no room, or is over a quota, runs by ring and waits:
 
-- Those of the tenant that uses the least for its weight come first, then those that have waited longest.
-- One that lacks room keeps what it needs from those behind it: the switches that lack it as a whole, its
-  part of the others. So many small jobs do not keep a large one out for ever. One that only its tenant's
-  quota keeps waiting is in nobody's way.
+- Jobs of the tenant that uses the least for its weight come first, then those that have waited longest.
+- A job that lacks room reserves what it needs: switches that lack it completely, and its part of the others.
+  So many small jobs cannot keep a large one out for ever. A job that waits only for its tenant's quota
+  reserves nothing.
 - With pre-emption, a job of a tenant below its fair share of a switch moves out the newest job of the tenant
-  furthest above its own. Then it goes first, so that nobody else takes the room.
+  furthest above its own. Then it goes first, so that no other job takes the room.
 """
 
 from __future__ import annotations

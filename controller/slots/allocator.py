@@ -1,4 +1,4 @@
-"""Who owns which part of a switch: slots, flow indexes, multicast groups. No I/O.
+"""Which job owns which part of a switch: slots, flow indexes, multicast groups. No I/O.
 
 A job's region has a power of two of slots and starts at a multiple of its size. Job number j (0..31) on a
 switch has flow indexes 32*j + rank and the multicast group 2 + j; group 1 floods.

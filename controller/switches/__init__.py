@@ -1,1 +1,1 @@
-"""One switch over P4Runtime: what it holds, what is to be changed, its program."""
+"""One switch over P4Runtime: its entries, changes to them, its program."""

@@ -1,10 +1,10 @@
-"""What a switch holds against what it shall hold, and the order in which entries come and go. No I/O.
+"""Compares a switch's entries with the wanted ones, and orders the changes. No I/O.
 
-A change is drift where the switch differs from what the controller last wrote there: somebody changed it by
-hand. Otherwise the controller itself wants something else now.
+A change is drift if the switch differs from what the controller last wrote: somebody changed it by hand.
+Otherwise the controller itself wants something else now.
 
-Updates of one batch may be applied in any order (P4Runtime specification, "Batching and Ordering of
-Updates"), so an order between tables means a batch for each: a stage.
+A target may apply the updates of one batch in any order (P4Runtime specification, "Batching and Ordering of
+Updates"). So tables whose order matters get a batch each, a stage.
 """
 
 from __future__ import annotations

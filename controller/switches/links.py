@@ -1,4 +1,4 @@
-"""Which links and spines can be used now: probes and answers, spines that come and go, what is drained."""
+"""Which links and spines can be used now: by probes, connections to spines, and what an operator drained."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """P4Runtime as a client: the stream and its arbitration, the pipeline, batches of updates, reads, packets.
 
-The messages, the service stub and the reading of batch errors are finsy's. The client above them is ours:
-finsy's gives every request ten seconds, which compiling a program can exceed, and hides the end of the
-stream, by which a controller notices that a switch has restarted, behind a RuntimeError.
+The messages, the service stub and the reading of batch errors are finsy's. The client is our own, for two
+reasons. finsy's gives every request ten seconds, and compiling a program can take longer. And it hides the
+end of the stream, which tells a controller that a switch has restarted, behind a RuntimeError.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The program into a switch: pushed, read back, compared."""
+"""Pushes the program into a switch, reads it back and compares."""
 
 from __future__ import annotations
 

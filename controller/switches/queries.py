@@ -1,4 +1,4 @@
-"""What slots hold: asked by packet-out and answered by packet-in, as not every target reads registers."""
+"""Reads slots by packet-out and packet-in, since not every target can read registers."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""P4Info's names and widths: entries to P4Runtime messages and back.
+"""Turns entries into P4Runtime messages and back, by P4Info's names and widths.
 
-The program needs exact and longest-prefix matches, direct actions and nothing else, so that is all there is.
+It knows exact and longest-prefix matches and direct actions: the program needs nothing else.
 """
 
 from __future__ import annotations

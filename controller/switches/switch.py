@@ -4,7 +4,7 @@
                ^                                                                                        |
                +---- stream ended, no answer to the poll, another primary, another program -------------+
 
-A task walks this circle for as long as the switch is not closed.
+One task goes round this circle until the switch is closed.
 """
 
 from __future__ import annotations

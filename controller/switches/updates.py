@@ -1,4 +1,4 @@
-"""What is asked of a switch, entry by entry, and how it says no."""
+"""Updates of a switch, entry by entry, and how the switch refuses them."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""How a process lets others read its metrics (Prometheus). What they are, each room knows."""
+"""Serves a process's metrics (Prometheus), and reads others'. Each package defines its own metrics."""

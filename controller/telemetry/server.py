@@ -1,7 +1,7 @@
-"""Serves a process's metrics over HTTP. Until somebody asks, that is one thread that sleeps.
+"""Serves a process's metrics over HTTP, from one thread that sleeps until somebody asks.
 
-What makes text of numbers (prometheus_client, http.server) is imported by the first request: a worker that
-nobody reads pays for a socket and a thread.
+The first request imports prometheus_client and http.server: a worker whose metrics nobody reads pays for a
+socket and a thread only.
 """
 
 from __future__ import annotations
