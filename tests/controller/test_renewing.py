@@ -1197,6 +1197,34 @@ async def test_a_job_that_was_deleted_does_not_come_back_with_the_controller(b: 
     assert len(b.retired(first)) == 6, "none of its workers took the end"
 
 
+@pytest.mark.parametrize("renewed", [False, True])
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_guards_stay_as_long_as_ever_where_the_controller_stood_still(
+    b: Bench, when: str, renewed: bool
+) -> None:
+    """Before or after they begin to count: nobody was told anything meanwhile. No longer, either."""
+    workers = await b.start()
+    for worker in workers:
+        worker.silent = True
+    await b.go(workers, 0.5)
+    still_s = b.registry.renewer.guarding_s + 30.0
+    b.now += still_s if when == "before" else 0.0
+    if renewed:
+        b.registry.renewer.begin(b.registry.job("train"), Cause.SWITCH_AWAY, "switch l1 is away")
+    else:
+        b.registry.delete_job("train")
+    await b.registry.drain()
+    b.now += still_s if when == "after" else 0.0
+    b.registry.tick()
+    await b.registry.drain()
+    guards = {entry for entry in b.of_jobs("l1") if entry.table == MEMBER_QP}
+    assert len(guards) == 6
+    await b.go([], b.registry.renewer.guarding_s - 5.0)
+    assert b.of_jobs("l1") == guards
+    await b.go([], 10.0)
+    assert b.of_jobs("l1") == set()
+
+
 @pytest.mark.parametrize("deleted", [False, True])
 async def test_what_a_job_was_to_become_does_not_come_back_when_it_is_over(b: Bench, deleted: bool) -> None:
     """The controller dies between the job's end and taking away what was written for its next generation."""
