@@ -47,7 +47,7 @@ Makes: TypeAlias = "Callable[Concatenate[Communicator, P], Task[T]]"
 
 
 class Collective(Protocol[P, T]):
-    """A collective as users call it: it waits; with `async_op` its result is a future's."""
+    """A collective as users call it: it waits for the result, or returns a future with `async_op`."""
 
     @overload
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T: ...
@@ -64,7 +64,7 @@ class _Method(Protocol[P, T]):
 
 
 def _collective(makes: Makes[P, T]) -> _Method[P, T]:
-    """The method that runs the task which another one makes: now, or with `async_op` after all before it."""
+    """A method that runs the task that `makes` returns: now, or with `async_op` in the queue's turn."""
 
     def method(self: Communicator, /, *args: Any, async_op: bool = False, **kwargs: Any) -> T | Future[T]:
         task = makes(self, *args, **kwargs)
@@ -99,25 +99,27 @@ def _deprecated(name: str) -> Callable[..., Future[Any]]:
 
 
 class Communicator:
-    """A worker's place in a job of `world_size` workers.
+    """One worker of a job of `world_size` workers, and its collectives.
 
     Every worker has to call the same collectives in the same order, with the same numbers of elements,
-    element types, reductions, roots and strategies; where they differ, every worker gets a MismatchError.
-    Results have the same bits on all ranks. Calls raise CommunicatorError; after any but a UsageError the
-    communicator is unusable and the job has ended for all. `all_reduce` and its kin wait. With
-    `async_op=True` they return a Future and run in the order of the calls; a future's callbacks may call them
-    only so, and arrays that are given must not be changed before the future is done.
+    element types, reductions, roots and strategies; if they differ, every worker gets a MismatchError.
+    Results have the same bits on all ranks. Calls raise CommunicatorError. After a UsageError the
+    communicator stays usable; after any other error it does not, and the job has ended for all.
 
-    The controller may move a running job from ring to switch or back, between two collectives: `mode` and
-    `mode_reason` tell how the next one will travel, `ready` how the job began. Where it does not or no more
-    travel through the switch, `join` or the next call warns (RingFallbackWarning), with the reason.
+    Collectives wait for their result. With `async_op=True` they return a Future and run in the order of the
+    calls. Do not change an array before its future is done. A future's callbacks may call collectives only
+    with `async_op=True`.
 
-    The job outlives its switches: where one lost its state, or is away for long, all go on under a new
-    generation, by ring if need be. Callers see nothing but time. An elastic job outlives workers as well:
-    `rank` and `world_size` change, of which `on_change` tells. What was under way then is finished by all
-    with the dead worker's contribution, or done anew by all without it; the latter as if called now:
-    all_gather's result has as many rows as there are workers, AVG divides by their number, and where a root
-    has died or reduce_scatter's rows cannot be divided any more, it is a UsageError.
+    The controller may move a running job between ring and switch, between two collectives. `mode` and
+    `mode_reason` tell how the next collective travels, `ready` how the job began. If it does not travel
+    through the switch, `join` or the next call warns with the reason (RingFallbackWarning).
+
+    The job outlives its switches: if one lost its state, or is away for long, all workers go on under a new
+    generation, by ring if need be. Callers only see that it takes longer. An elastic job outlives workers,
+    too: `rank` and `world_size` change, and `on_change` tells. All finish an interrupted collective with the
+    dead worker's contribution, or all run it again without it, as if called now: all_gather's result has one
+    row for each worker left, AVG divides by their number, and it is a UsageError if the root has died or
+    reduce_scatter's rows cannot be divided any more.
     """
 
     def __init__(
@@ -184,32 +186,33 @@ class Communicator:
 
         `interface` carries RoCE (None: the only one that can). `path_mtu` caps the job's path MTU (None:
         what the link carries). A collective waits for slow workers for as long as the job lives: the
-        controller ends it when a worker dies. `timeout_s` ends it also after so long without progress
+        controller ends it when a worker dies. `timeout_s` also ends it after so long without progress
         (CollectiveTimeoutError), `retry_limit` after so many retransmission timeouts in a row on a connection
         (0: never). Errors: InterfaceError, JobRefusedError, ControllerUnreachableError.
 
-        `transport`: "userspace" speaks RoCE v2 itself on a raw socket; "verbs" leaves it to the interface's
-        RDMA device (needs pyverbs, see `host_agent.transport.verbs`), with the timeouts and retry counts that
-        the controller hands out in place of `retry_limit`; "auto" is "verbs" where the interface has a device
-        and pyverbs is there. Workers of one job may differ. `first_psn`: of the connection to the next rank
-        (None: random). `tenant`: whose quota of the switches' slots the job counts against, the same on all
-        workers (empty: the default one's).
+        `transport`: "userspace" speaks RoCE v2 itself on a raw socket. "verbs" leaves it to the interface's
+        RDMA device (needs pyverbs, see `host_agent.transport.verbs`); the controller's timeouts and retry
+        counts then replace `retry_limit`. "auto" is "verbs" if the interface has a device and pyverbs is
+        installed. Workers of one job may differ. `first_psn`: of the connection to the next rank (None:
+        random). `tenant`: the job counts against this tenant's quota of slots; the same on all workers
+        (empty: the default tenant).
 
-        `metrics_address`: where this worker's metrics are served to Prometheus while it is in the job,
-        "HOST:PORT" or "unix:/PATH", by a thread of its own (None: what the environment's P4REDUCE_METRICS
-        says, such an address or a directory for a Unix socket; empty: nowhere, and there is no thread).
+        `metrics_address`: a thread serves this worker's metrics to Prometheus there while it is in the job,
+        "HOST:PORT" or "unix:/PATH" (None: the address, or directory for a Unix socket, in the environment's
+        P4REDUCE_METRICS; empty: nowhere, without a thread).
 
         `tls`: this worker's certificate for the controller, as files or as a directory with ca.pem, cert.pem
-        and key.pem (None: the directory that P4REDUCE_TLS_DIR names, or no TLS where there is none; empty: no
-        TLS). `join_token`: what the job was created with, or its first worker brought: who brings another is
-        not taken in (None: what P4REDUCE_JOIN_TOKEN says; empty: none). See docs/security.md.
+        and key.pem (None: the directory that P4REDUCE_TLS_DIR names, else no TLS; empty: no TLS).
+        `join_token`: the token that the job was created with, or that its first worker brought; the
+        controller refuses workers with another one (None: P4REDUCE_JOIN_TOKEN; empty: none). See
+        docs/security.md.
 
-        `elastic`: the job goes on without workers that die (all its workers say the same); else their death
-        ends it for all (WorkerLostError).
+        `elastic`: the job goes on without workers that die (the same on all workers); otherwise a death ends
+        it for all (WorkerLostError).
 
-        `selective`: lost packets are sent again alone, and not all that was sent after them as well, as RDMA
-        devices do; for networks that lose. Only where all workers ask for it and none is on such a device:
-        `ready.selective` says how it is.
+        `selective`: repeat only lost packets, not everything sent after them as RDMA devices do; for networks
+        that lose packets. It takes effect if all workers ask for it and none is on an RDMA device;
+        `ready.selective` tells.
         """
         strategy = strategy_of(strategy)
         where = metrics.where(metrics_address)
@@ -251,7 +254,7 @@ class Communicator:
 
     @property
     def rank(self) -> int:
-        """This worker's place among those that the job has now."""
+        """This worker's number among those that the job has now, from 0."""
         return self._execution.member.view.rank
 
     @property
@@ -266,33 +269,34 @@ class Communicator:
 
     @property
     def generation(self) -> int:
-        """Of the connections that the job has now; never the same twice."""
+        """The number under which the job has its connections now; never the same twice."""
         return self._execution.member.generation
 
     def on_change(self, callback: Callable[[MembershipChange], None]) -> None:
-        """Call `callback` whenever workers of an elastic job have died.
+        """Call `callback` whenever an elastic job goes on without workers that died.
 
-        In a thread of its own, one change after the other, when the job goes on without them. Collectives
-        that were called before may be done by then, or not.
+        One thread makes these calls, one after the other. Collectives called before the change may or may not
+        be done by then.
         """
         self._execution.on_change(callback)
 
     def on_end(self, callback: Callable[[CommunicatorError], None]) -> None:
-        """Call `callback`, which must not block, when the job has ended early for all, with the reason.
+        """Call `callback`, which must not block, with the reason when the job has ended early for all.
 
-        In any thread, whether or not a collective runs; at once where it has; twice at most.
+        The call comes from any thread, whether or not a collective runs, at once if the job has ended
+        already, and at most twice.
         """
         self._execution.on_end(callback)
 
     @property
     def failure(self) -> CommunicatorError | None:
-        """Why its job has ended early, whether or not a collective has heard of it."""
+        """Why the job has ended early, even if no collective has raised it yet."""
         failure = self._execution.ended or self._execution.failure
         return failure if isinstance(failure, CommunicatorError) else None
 
     @property
     def mode(self) -> Mode:
-        """Where the job's sums are made now."""
+        """Whether the switch or the ring makes the job's sums now."""
         return self._execution.member.mode
 
     @property
@@ -317,9 +321,9 @@ class Communicator:
         `quantisation.error_bound` of the exact sum.
 
         `wire` "16bit" (SUM and AVG, the same on all ranks) sends float32 through the switch in half the
-        bytes, to 11 bits (what is no less than (2 - 2**-11) * 2**127 becomes infinite); what that rounds away
-        goes into the next call with the same `feedback`. By ring, and where all ranks' tensors together are
-        small, floats go as they are.
+        bytes, rounded to 11 bits (from (2 - 2**-11) * 2**127 on to infinity). The rounding errors go into the
+        next call with the same `feedback`. By ring, and if all ranks' tensors together are small, floats
+        travel unchanged.
         """
         source, reduction = reducible(array, op)
         width = wire_of(wire, source.dtype, reduction, feedback)
@@ -372,7 +376,7 @@ class Communicator:
         out: Array | None = None,
         strategy: Strategy | str | None = None,
     ) -> Task[Array]:
-        """`root`'s array on every rank, bit for bit; the others' give shape and dtype (any fixed-size)."""
+        """`root`'s array on every rank, bit for bit; other ranks give shape and dtype (any fixed-size)."""
         source, member = contiguous(array), self._member(root)
         what = f"broadcast of {source.size} {source.dtype} from rank {root}"
         return Task(
@@ -431,11 +435,11 @@ class Communicator:
     reduce_scatter_async, barrier_async = _deprecated("reduce_scatter"), _deprecated("barrier")
 
     def counters(self) -> Counters:
-        """The connection's own counters; over all generations."""
+        """The connection's counters, over all generations."""
         return self._execution.runner.counters()
 
     def statistics(self) -> Statistics:
-        """Collectives run, time spent in them, and what went over the wire for it."""
+        """Collectives run, time spent in them, and their traffic on the wire."""
         wire, tally = self.counters(), self._execution.tally
         return Statistics(
             **asdict(tally),
@@ -498,7 +502,7 @@ class Communicator:
             self.leave()
 
     def _member(self, root: int) -> int:
-        """Who has this rank now, by the rank that it joined with: another one may have it later."""
+        """The worker with this rank now, by the rank it joined with; later another may have it."""
         view = self._execution.member.view
         require_root(root, view.world_size)
         return view.members[root]
@@ -506,7 +510,7 @@ class Communicator:
     def _choice(
         self, strategy: Strategy | str | None, kind: Kind, array: Array
     ) -> Callable[[Mode], Strategy]:
-        """How to choose when the collective starts: until then the job may have moved, or lost workers."""
+        """Chooses the strategy when the collective starts: the job may have moved or lost workers by then."""
         wanted = self.strategy if strategy is None else strategy_of(strategy)
         scaled = array.dtype != np.int32 and kind not in (Kind.BROADCAST, Kind.ALL_GATHER)
 
@@ -521,12 +525,12 @@ class Communicator:
 
 
 def _of(strategy: Strategy) -> ModuleType:
-    """The collectives that travel so."""
+    """The module with a strategy's collectives."""
     return in_network if strategy is Strategy.IN_NETWORK else ring
 
 
 def _is_same(left: Array, right: Array) -> bool:
-    """Whether two arrays, which either are or do not overlap, have the same memory."""
+    """Whether two arrays have the same memory; the caller knows that they do not overlap in part."""
     return left is right or left.ctypes.data == right.ctypes.data
 
 
@@ -537,7 +541,7 @@ def _begun(name: str, source: Array, result: Array, **how: Any) -> Begun:
 
 
 def _rooted(name: str, source: Array, result: Array, member: int, what: str) -> Callable[[View], Begun]:
-    """That, with the worker as its root that joined as `member`, if it lives."""
+    """As `_begun`, with the worker that joined as `member` as the root, if it lives."""
 
     def begin(view: View) -> Begun:
         if member not in view.members:

@@ -1,6 +1,6 @@
-"""The session with the controller over gRPC: what `session.py` decides, with threads, a channel and a clock.
+"""The session with the controller over gRPC: runs `session.py` with threads, a channel and a clock.
 
-A thread reads what the controller says, another one does what is due.
+One thread reads what the controller says, another one does what is due.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Error feedback: what a wire of 16 bits took away from a worker's gradients is added to its next ones."""
+"""Error feedback: adds the rounding errors of a 16-bit wire to a worker's next gradients."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _FLOAT32 = np.dtype(np.float32)
 
 
 class ErrorFeedback:
-    """Of one tensor that is all-reduced again and again: what this worker still owes to its sum.
+    """What this worker still owes to the sums of one tensor that is all-reduced again and again.
 
     Each worker rounds its float32s to 11 bits, and those far below the largest of their block to fewer. The
     difference stays here, a float32 an element, and goes into the next call with the same handle (Seide et
-    al., 2014; Karimireddy et al., 2019). What the sum's own rounding took away is not made up for.
+    al., 2014; Karimireddy et al., 2019). It does not make up for the rounding of the sum itself.
 
-    Give each tensor its own. A collective that fails loses what was owed, and so does one whose result
-    another worker gave (a renewal of the job). It stays with the communicator that used it first, until that
-    has left its job or failed, or until `reset`.
+    Give each tensor its own handle. A collective that fails loses the debt, and so does one whose result
+    another worker gave (in a renewal of the job). The handle belongs to the communicator that used it first,
+    until that has left its job or failed, or until `reset`.
     """
 
     def __init__(self) -> None:

@@ -1,10 +1,10 @@
-"""What can go wrong for the user of a Communicator: what was wrong, where, and what to do."""
+"""The errors that users of a Communicator see: what was wrong, where, and what to do."""
 
 from __future__ import annotations
 
 
 class CommunicatorError(RuntimeError):
-    """Base of everything that a Communicator raises on purpose; as PyTorch's backends, RuntimeErrors."""
+    """Base of all errors that a Communicator raises on purpose; RuntimeErrors, as in PyTorch's backends."""
 
 
 class UsageError(CommunicatorError, ValueError):
@@ -16,7 +16,7 @@ class JobRefusedError(CommunicatorError):
 
 
 class QueuePairTakenError(JobRefusedError):
-    """A queue pair's number is or was another worker's on this host: joining again takes others."""
+    """Another worker on this host has or had a queue pair's number: joining again takes others."""
 
 
 class ControllerUnreachableError(CommunicatorError):

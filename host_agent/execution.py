@@ -1,7 +1,7 @@
-"""Runs a worker's collectives: what `member.py` decides, with threads, a connection and a clock.
+"""Runs a worker's collectives as `member.py` decides, with threads, a connection and a clock.
 
-Collectives run one after the other, in the caller's thread or a queue's; after a failure none does. The
-steps of a move or a renewal that take time are done by one more thread, which ends when there are none.
+Collectives run one after the other, in the caller's thread or a queue's; after a failure none runs. One more
+thread does the slow steps of a move or a renewal, and ends when there are none.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class QueuePairs(Protocol):
 class Begun(NamedTuple):
     """A collective in the present generation: `steps(call, strategy)` fills `result`.
 
-    `place`: its input, where the result takes its place.
+    `place`: the input, if the result overwrites it.
     """
 
     steps: Callable[[Call, Strategy], Steps[bool] | Steps[None]]
@@ -92,9 +92,9 @@ class Begun(NamedTuple):
 class Task(Generic[T]):
     """A collective that is ready to run. `what` names it in errors.
 
-    `choose`: the strategy in a mode of the job, when it starts. `begin`: what depends on
-    who is in the job then; called again where a renewal cut it and it is done anew. Both: UsageError.
-    `finish` makes of its result what the user gets.
+    `choose` gives the strategy for the job's mode when the collective starts. `begin` prepares what depends
+    on the workers in the job then; it is called again if a renewal cut the collective and it runs again. Both
+    raise UsageError. `finish` turns the result into what the user gets.
     """
 
     what: str
@@ -183,7 +183,7 @@ class Execution:
 
     @property
     def collectives(self) -> int:
-        """One past the last that has come to its end."""
+        """One past the last collective that has ended."""
         return self._finished
 
     @property
@@ -192,9 +192,9 @@ class Execution:
         return self._closed or self.failure is not None or self.ended is not None
 
     def now(self, task: Task[T]) -> T:
-        """Run in this thread, or wait for it where something queued has to go first.
+        """Run in this thread, or wait if something queued has to go first.
 
-        Interrupted (Ctrl-C), it fails: when the exception leaves here, nothing uses the arrays any more.
+        An interrupt (Ctrl-C) fails it: when the exception leaves here, nothing uses the arrays any more.
         """
         self.require_other_thread(task.what)
         with self._order:
@@ -210,7 +210,7 @@ class Execution:
             self._running.release()
 
     def later(self, task: Task[T]) -> Future[T]:
-        """Run when everything before it has."""
+        """Run after everything queued before it."""
         with self._order:
             return self._enqueue(task, self._admit(task))
 
@@ -291,7 +291,7 @@ class Execution:
         return collective
 
     def _warn_of_ring(self) -> None:
-        """Where the job has gone over to the ring since the last call: in this one, so that it is named."""
+        """Warn if the job has gone over to the ring since the last call; the warning names this call."""
         member, told = self.member, self._ring_moves_told
         self._ring_moves_told = member.ring_moves
         if member.ring_moves != told and member.mode is Mode.RING and member.view.world_size > 1:
@@ -407,9 +407,9 @@ class Execution:
         return numbered
 
     def _confirm(self, what: str) -> None:
-        """Return no result that an elastic job's other workers may not have, as they go on without us.
+        """Hold a result back while an elastic job's other workers may have gone on without this one.
 
-        It has ended by then: a renewal counts it as finished here, and gives it to the others.
+        The collective has ended by then: a renewal counts it as finished here, and gives it to the others.
         """
         patience = self.runner.patience_s
         while True:
@@ -426,7 +426,7 @@ class Execution:
             )
 
     def _park(self, error: TransportClosedError, what: str) -> None:
-        """Wait until the renewal that has cut a collective is over; raises `error` where it was none."""
+        """Wait until the renewal that cut a collective is over; raises `error` if no renewal cut it."""
         self._require_no_failure(what)
         patience = self.runner.patience_s
         with self._changed:
@@ -475,7 +475,7 @@ class Execution:
             callback(self._verdict)
 
     def _stop(self) -> None:
-        """No collective and no link is begun any more; who waits learns of it. Does not block."""
+        """Begin no collective and no link any more, and tell all that wait. Does not block."""
         with self._changed:
             self._is_stopped = True
             self.member.stop()
@@ -500,7 +500,7 @@ class Execution:
             _LOG.info("from collective %d on summed by the switch", first)
 
     def _act(self) -> None:
-        """Do what the member wants; the lock is held. What may block is the thread's."""
+        """Carry out the member's actions; the caller holds the lock. The thread does what may block."""
         actions = self.member.actions()
         if not actions:
             return

@@ -1,4 +1,4 @@
-"""Taking a place in a job: interface, controller, neighbours, connection."""
+"""Joins a job: interface, controller, neighbours, connection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What runs on whole tensors, in native code; some of it has the bits of `quantisation.py`."""
+"""Operations on whole tensors in native code; some give the same bits as `quantisation.py`."""
 
 from __future__ import annotations
 

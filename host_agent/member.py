@@ -5,25 +5,25 @@ A move between ring and switch, at a collective that all workers agree on:
     Pause ──► nothing starts ──► HoldAt(K) ──► what is before K runs ──► Settle ──► Held
           ──► Moved ──► K starts
 
-A collective's mode is decided when it starts, by its number. None before K runs in the new mode, and none
-from K on in the old one, on any worker: so all run each one alike, whenever it was called.
+A collective's number decides its mode when it starts: on every worker those before K run in the old mode, and
+K and later ones in the new mode. So all workers run each collective alike, whenever they called it.
 
-A renewal, at any moment, a move's and another renewal's included:
+A renewal can come at any moment, also during a move or another renewal:
 
     Renew ──► Cut ──► nothing runs, or what runs is parked ──► Offer ──► Renewing ──► Renewed ──► Connect
           ──► Up ──► Start ──► Repair, where somebody has a result that others lack ──► collectives go on
 
-A Renew with a higher number starts it over: what was offered or connected for the one before is dropped.
+A Renew with a higher number starts over, and drops what was offered or connected for the one before.
 
-What happens comes in as calls; what is to be done comes out of `actions`, in order. Offer, Connect, Repair
-and Settle take time; their answers say whether they are still wanted. Collectives start in order of number,
-one at a time: `start`, `ended`; a cut one is `parked` until Again.
+Events come in as calls; `actions` returns what is to be done, in order. Offer, Connect, Repair and Settle
+take time; the calls that report their end return whether the result is still wanted. Collectives start in the
+order of their numbers, one at a time: `start`, `ended`; a cut one is `parked` until Again.
 
-A switch tells an older message of a slot from a newer one by their numbers, 32-bit serial numbers: it can be
-wrong of two that are 2^31 apart. So it sums only those below 2^31 of a generation, and a job gets a new one
-long before: the controller hears of the numbers with the heartbeats. Where it is away for so long that
-`IN_NETWORK_LIMIT` is reached, what begins after that goes by ring, whose messages are compared with their
-neighbours only. All ranks have the same numbers when a collective begins, so they decide alike.
+A switch compares messages of a slot by 32-bit serial numbers, which fail for two that are 2^31 apart. So it
+sums only the messages below 2^31 of a generation. Heartbeats tell the controller how many there are, and it
+gives the job a new generation long before. If the controller is away until `IN_NETWORK_LIMIT` is reached,
+later collectives go by ring, where a message is compared with its neighbours only. All ranks have the same
+numbers when a collective begins, so they decide alike.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class WentOn:
 
 @dataclass(frozen=True)
 class Inconsistent:
-    """What the job goes on with cannot be: it has to end."""
+    """The job cannot go on with what Renewed says: it has to end."""
 
     renewal: int
     reason: str
@@ -129,14 +129,14 @@ class Inconsistent:
 
 @dataclass(frozen=True)
 class Exhausted:
-    """Tell people that this generation has had all the messages that a switch sums."""
+    """Warn: this generation has used up the messages that a switch sums."""
 
 
 Action = Say | Cut | Settle | Offer | Connect | Repair | Again | WentOn | Inconsistent | Exhausted
 
 
 class Stage(Enum):
-    """Of a renewal, by what it waits for."""
+    """The stages of a renewal, by what they wait for."""
 
     NONE = auto()  # there is none
     QUIET = auto()  # nothing runs, or what runs is parked
@@ -151,8 +151,8 @@ class Member:
     """`view`: who is in the job now; `generation` and `mode` of the next collective, `mode_reason`: why
     not in the network. `calls`: what the user has called.
 
-    `ring_reason`, `ring_moves`: why, and how often, the job has gone by ring. `renewals`: those that are
-    over; `marks` counts their steps. `next_collective`: the first that has not started.
+    `ring_reason`, `ring_moves`: why, and how often, the job went over to the ring. `renewals` counts those
+    that are over, `marks` their steps. `next_collective`: the first that has not started.
     """
 
     def __init__(self, ready: Ready, view: View) -> None:
@@ -184,7 +184,7 @@ class Member:
 
     @property
     def is_renewing(self) -> bool:
-        """Nothing may run; what is cut is to be parked."""
+        """Whether nothing may run now, and a cut collective has to be parked."""
         return self.stage is not Stage.NONE
 
     @property
@@ -203,7 +203,7 @@ class Member:
         return not self._may_run(self.next_collective)
 
     def hear(self, said: Request) -> None:
-        """What the controller says. It may say so again, after its session broke, and is answered again."""
+        """The controller says something; after a broken session it may repeat that, and is answered again."""
         if isinstance(said, Compare):  # also where the job fails here: the others are to be told why
             self.calls.asked(said.collective)
         if self._is_over:
@@ -237,9 +237,9 @@ class Member:
     # Collectives
 
     def start(self, collective: int) -> bool:
-        """Whether it runs now; else it waits, and is to be tried again after anything that happens.
+        """Whether the collective may run now; if not, try again after each event.
 
-        In its turn, or where the job is over: then it finds out. Those before it will never start, as they
+        It may in its turn, or if the job is over: then it finds that out. Skipped numbers never start: they
         were cancelled.
         """
         if _ahead(collective, self.next_collective) > 0:
@@ -251,7 +251,7 @@ class Member:
         return True
 
     def mode_of(self, numbered: int) -> Mode:
-        """In which a collective runs before which this generation has had so many messages."""
+        """The mode of a collective that begins after so many messages of this generation."""
         if self.mode is Mode.RING or numbered < IN_NETWORK_LIMIT:
             return self.mode
         if self._exhausted != self.generation:
@@ -260,12 +260,12 @@ class Member:
         return Mode.RING
 
     def parked(self) -> None:
-        """What runs has let go of the connection, and waits for Again."""
+        """The running collective has let go of the connection, and waits for Again."""
         self._parked = True
         self._perhaps_offer()
 
     def ended(self) -> None:
-        """What ran does not run any more."""
+        """The running collective has ended."""
         assert self._running is not None
         self.calls.is_over(self._running)
         self._running, self._parked = None, False
@@ -286,7 +286,7 @@ class Member:
         return self._move == move and not self._is_over
 
     def offered(self, renewal: int, *, qpn_out: int, psn_out: int, qpn_in: int) -> bool:
-        """Neighbours can be told of these queue pairs; not before `connected` are they this worker's."""
+        """Fresh queue pairs to tell neighbours of; they are this worker's from `connected` on."""
         if not self._waits_for(Stage.OFFERING, renewal):
             return False
         self.stage = Stage.AGREEING
@@ -301,7 +301,7 @@ class Member:
         return True
 
     def connected(self, renewal: int) -> bool:
-        """The connection is ready; the caller puts it in place of the one that was cut."""
+        """The connection is ready; the caller replaces the cut one with it."""
         if not self._waits_for(Stage.CONNECTING, renewal):
             return False
         self.stage = Stage.STARTING
@@ -319,7 +319,7 @@ class Member:
     # Renewals
 
     def wants(self, renewal: int) -> bool:
-        """Whether anything that is done for it matters still."""
+        """Whether the work for that renewal is still wanted."""
         return self.renewal == renewal and not self._is_over
 
     def _hear_renew(self, renew: Renew) -> None:

@@ -1,4 +1,4 @@
-"""A worker's membership in a job, as the layers above see it; `controller_session.py` is the real one."""
+"""The interface of a worker's membership in a job; `controller_session.py` implements it."""
 
 from __future__ import annotations
 
@@ -104,14 +104,14 @@ class Membership(Protocol):
         ...
 
     def listen(self, callback: Callable[[Request], None]) -> None:
-        """Call `callback`, which must not block, with all that is asked of this worker, now and before.
+        """Call `callback`, which must not block, with every request to this worker, earlier ones included.
 
-        It may be asked again, after the session with the controller broke, and is then to be answered again.
+        After the session with the controller broke, a request may come again, and needs an answer again.
         """
         ...
 
     def say(self, answer: Answer) -> None:
-        """What was asked, now; of Compare again when there is more to say. Does not wait."""
+        """Answer a request; Compare may get several answers. Does not wait."""
         ...
 
     def counted(self, generation: int, messages: int) -> None:
@@ -123,10 +123,10 @@ class Membership(Protocol):
         ...
 
     def confirm(self, *, timeout_s: float) -> bool:
-        """Whether this worker is in its job now, for sure: who is given up must not return results.
+        """Whether this worker is still in its job for sure: one that was given up must not return results.
 
-        At once where the job is not elastic, or the controller has said so lately; else it is asked. False:
-        it did not answer in time; or, before that, the job has ended or this worker has closed its session.
+        True at once if the job is not elastic, or the controller has said so lately; otherwise it asks. False
+        if there is no answer in time, or the job has ended or this worker has closed its session before.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""A worker's counts for Prometheus: its collectives, and what they took on the wire."""
+"""A worker's metrics for Prometheus: its collectives, and their traffic on the wire."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class Statistics:
 
 
 class Counted(Protocol):
-    """What is asked of a `Communicator`."""
+    """What the metrics need of a `Communicator`."""
 
     @property
     def rank(self) -> int: ...

@@ -1,4 +1,4 @@
-"""The worker's network interface: name, MAC, IPv4 address, MTU, and the path MTU that it can carry."""
+"""The worker's network interface: name, MAC, IPv4 address, MTU, and the largest path MTU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Floats as 32-bit integers that a switch can add: the reference, and the bound on what it costs.
+"""Floats as 32-bit integers that a switch can add: the reference code, and the bound on the error.
 
 SUM and AVG. A tensor is cut into blocks of neighbours. Of each, all ranks agree on e, with |x| < 2^e for
 every element x of every rank's block: e is a float32's exponent field, less 126, so that it fits into a byte.

@@ -1,16 +1,17 @@
-"""What a worker keeps so that its job can go on under a new generation, and what it does then.
+"""Recovery: what a worker keeps so that its job can go on under a new generation, and how it goes on.
 
 A renewal cuts all connections at once, wherever each worker is. Collectives synchronise: nobody has finished
-collective c before all have entered it. So of all workers, some have finished c - 1 and stand before or in c,
-and the others have finished c. Where nobody has, all that are in it run it anew, from the input that each has
-kept. Where somebody has, its user may have the result already, and it may never be made again with other bits
-(or, elastic, without a worker that died): it goes to the others as it is, and ends their collective.
+collective c before all have entered it. So some workers have finished c - 1 and are before or in c, and the
+others have finished c. If nobody has finished c, all workers in it run it again, from the inputs that they
+kept. If somebody has, its user may have the result already. Nobody may make that again with other bits (or,
+in an elastic job, without a worker that died), so it goes to the others as it is, and ends their collective.
 
-What has to be kept for that is little:
+Little has to be kept for that:
 
-- The input, only where the result takes its place: a copy, in a buffer that is used again.
-- Of the last result, only what another worker can lack (`plan.Shared`): of sums by the switch the last W
-  messages' elements; of small ring collectives all. Large ones end with a barrier, and keep nothing but it.
+- The input, only if the result overwrites it: a copy, in a buffer that is used again.
+- Of the last result, only what another worker can lack (`plan.Shared`): for sums by the switch the elements
+  of the last W messages, for small ring collectives everything. Large ones end with a barrier and keep only
+  that.
 
 This module starts no thread and does no I/O.
 """
@@ -39,14 +40,14 @@ _NOTHING = np.empty(0, np.uint8)
 
 @dataclass(frozen=True)
 class Window:
-    """What a generation allows to be under way."""
+    """How much a generation allows to be in flight."""
 
     messages: int
     message_packets: int
     path_mtu: int
 
     def elements(self, wire_bytes: int) -> int:
-        """Of sums by the switch: how many a worker can lack that another one has."""
+        """How many elements of a sum by the switch one worker can lack when another has all."""
         return self.messages * elements_of_message(
             path_mtu=self.path_mtu, message_packets=self.message_packets, wire_element_size=wire_bytes
         )
@@ -55,8 +56,8 @@ class Window:
 class ReplayLog:
     """A worker's account of its collectives: how many it has finished, and what it keeps.
 
-    Not thread safe: used by whoever runs a collective, and, while that one is parked or none runs, by whoever
-    renews.
+    Not thread safe: it belongs to the thread that runs a collective and, while that is parked or none runs,
+    to the thread that renews.
     """
 
     def __init__(self, window: Window) -> None:
@@ -70,7 +71,7 @@ class ReplayLog:
         self._input: Bytes | None = None
 
     def begin(self, place: Array | None) -> None:
-        """A collective begins. `place`: its input, where the result takes its place (C-contiguous)."""
+        """A collective begins. `place`: the input, if the result overwrites it (C-contiguous)."""
         self._place = place
         if place is None:
             return
@@ -111,7 +112,7 @@ class ReplayLog:
         tail[...] = np.frombuffer(self._kept, np.uint8)
 
     def kept(self, collective: int) -> Bytes:
-        """What is here of the one that is to be given to others; any bytes where it is not finished here."""
+        """What this worker has of the result to give to others; any bytes if it has not finished it."""
         if self.finished == (collective + 1) % NUMBERS:
             return np.frombuffer(self._kept, np.uint8)
         if self.finished != collective:
@@ -123,7 +124,7 @@ class ReplayLog:
         return np.zeros(self._shared_tail().nbytes, np.uint8)
 
     def take(self, collective: int, result: Bytes) -> None:
-        """What the holder of its result gave: this collective is finished here too. Disagreement."""
+        """Take the holder's result: this collective is finished here too. Raises Disagreement."""
         if self.finished == collective:
             self._kept, self._restored = result.tobytes(), True
             self.finished = (collective + 1) % NUMBERS
@@ -155,7 +156,7 @@ class Attempt(NamedTuple):
 
 
 def through_renewals(replay_log: ReplayLog, begin: Callable[[], Attempt]) -> Steps[Any]:
-    """Runs a collective to its end, anew after each LinkCut; returns what the last attempt's steps return.
+    """Run a collective to its end, again after each LinkCut; returns what the last attempt's steps return.
 
     `begin` is called for each attempt.
     """
@@ -185,7 +186,7 @@ def through_renewals(replay_log: ReplayLog, begin: Callable[[], Attempt]) -> Ste
 
 
 def _apart(steps: Steps[T], first: Exception | None = None) -> Steps[T]:
-    """As `yield from`, but what is thrown into this does not reach the steps.
+    """As `yield from`, but exceptions thrown into it do not reach the steps.
 
     So they stay where they were cut, and can be told Restored later.
     """
@@ -210,6 +211,6 @@ def repair(replay_log: ReplayLog, call: Call, *, holder: int, mode: Mode) -> Ste
 
 
 def is_consistent(finished: int, collective: int, *, held: bool) -> bool:
-    """Whether who has finished so many can take part in a renewal that goes on with `collective`."""
+    """Whether a worker that finished so many can take part in a renewal that goes on with `collective`."""
     ahead = (finished - collective) % NUMBERS
     return ahead == 0 or (held and ahead == 1)

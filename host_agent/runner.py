@@ -1,4 +1,4 @@
-"""Runs a collective's steps on a connection: posts, waits, notices a stall, says what went wrong."""
+"""Runs a collective's steps on a connection: posts, waits, notices stalls, explains errors."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Link(Protocol):
         ...
 
     def progress(self) -> Progress:
-        """Where the connection stands."""
+        """The connection's progress."""
         ...
 
     def close(self) -> None:
@@ -121,11 +121,11 @@ class Runner:
 
     @property
     def patience_s(self) -> float:
-        """How long nothing may move before it is said, or an error."""
+        """How long there may be no progress before a warning, or an error."""
         return _NOTICE_S if self.timeout_s is None else self.timeout_s
 
     def stalled(self, stall: str) -> None:
-        """Nothing has moved for `patience_s`: CollectiveTimeoutError, where the user has set a limit."""
+        """No progress for `patience_s`: CollectiveTimeoutError if the user has set a limit."""
         if self.timeout_s is not None:
             raise CollectiveTimeoutError(stall) from None
         _LOG.warning("%s; waiting on, as no timeout_s is set", stall)

@@ -1,6 +1,6 @@
 """A worker's side of its session with the controller, as a machine: without I/O, threads or a clock.
 
-What becomes of the worker in its job is one of eight states; `_AFTER` has every step but those that lead out:
+A worker in its job is in one of eight states; `_AFTER` has every transition except those to a final state:
 
     JOINING ──Ready──► CONNECTING ──Start──► RUNNING
                          │      ▲                │
@@ -10,16 +10,15 @@ What becomes of the worker in its job is one of eight states; `_AFTER` has every
     REFUSED: the controller does not let it join.    LEFT: all workers have left.
     ENDED: the job is over for all.                  CLOSED: this worker has ended the session by itself.
 
-Leave and Abort are only said in a state, and change none: a worker that leaves takes part in renewals until
-all do, and one that aborts is told Ended. Nor does a stream that breaks: the next one begins with Resume, and
-what the controller may not have taken is said again in it: Renewing, or else Up, and Abort, or else Leave.
+Leave and Abort do not change the state: a worker that leaves takes part in renewals until all leave, and one
+that aborts hears Ended. A broken stream does not change it either. The next stream begins with Resume, and
+the worker repeats in it what the controller may have missed: Renewing, or else Up, and Abort, or else Leave.
 
-What happens comes in as calls, with the time in nanoseconds; what is to be done comes out of `actions`, in
-order; `timeout` is due at `next_timeout`.
+Events come in as calls, with the time in nanoseconds; `actions` returns what is to be done, in order;
+`timeout` is due at `next_timeout`.
 
-The job does not depend on the session: the controller may be stopped, dead or out of reach for as long as it
-likes, and training goes on. A stream that breaks is opened again, at least once a second, until the worker is
-told that its job is over.
+The job does not depend on the session: training goes on while the controller is stopped, dead or out of
+reach, for any time. The worker opens a new stream at least once a second until it hears that its job is over.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ _LONG_AGO: Final = -(1 << 62)
 
 @dataclass(frozen=True)
 class Open:
-    """Open a stream to the controller, in place of the last one; this is the first that is said in it."""
+    """Open a stream to the controller, which replaces the last one, with this as its first message."""
 
     first: Join | Resume
 
@@ -75,7 +74,7 @@ class Send:
 
 @dataclass(frozen=True)
 class Break:
-    """The stream is dead, and nobody has noticed: end it, and call `broken`."""
+    """The stream is dead without an error: end it, and call `broken`."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +84,7 @@ class Close:
 
 @dataclass(frozen=True)
 class Away:
-    """Tell people that the controller has been out of reach for so long, and the job goes on without it."""
+    """Log that the controller has been out of reach for so long, and the job goes on without it."""
 
     for_ns: int
     why: str
@@ -95,7 +94,7 @@ Action = Open | Send | Break | Close | Away
 
 
 class State(Enum):
-    """Of a worker in its job; the last four have no way out."""
+    """A worker's state in its job; the last four are final."""
 
     JOINING = auto()  # it waits for all the others
     CONNECTING = auto()  # it connects to its neighbours, or waits until all are connected
@@ -207,7 +206,7 @@ class Session:
         self._send(message)
 
     def confirm(self, now: int) -> bool:
-        """Whether this worker is in its job for sure (see `Ready.lease_s`); else it is asked until it is."""
+        """Whether this worker is in its job for sure (`Ready.lease_s`); if not, asks until it is."""
         if self.holds_lease(now):
             return True
         if self._ask_at is None:
@@ -216,12 +215,12 @@ class Session:
         return False
 
     def holds_lease(self, now: int) -> bool:
-        """Whether no heartbeat has to be answered before a result is returned."""
+        """Whether a result may be returned without waiting for an answered heartbeat."""
         ready = self.ready
         return ready is None or not ready.lease_s or self._lease.holds(round(ready.lease_s * NS), now)
 
     def ask_no_more(self) -> None:
-        """Nobody waits any more for what `confirm` asks."""
+        """Nobody waits for the answer to `confirm` any more."""
         self._ask_at = None
 
     def close(self) -> None:
@@ -343,7 +342,7 @@ class Session:
         self._send(replace(self.counted, number=self._lease.next_number(now), running=self.running))
 
     def _say_again(self) -> None:
-        """What the controller may not have taken before the stream broke."""
+        """Repeat what the controller may have missed when the stream broke."""
         if self._answers:
             self._send(self._answers[-1])
         elif self._up:  # also after Start: a controller may not have been able to save that it said so
@@ -376,9 +375,9 @@ class Session:
 
 
 class _Lease:
-    """Since when this worker is known to be in its job: when it sent the last heartbeat that was answered.
+    """Since when this worker is known to be in its job: when it sent the last answered heartbeat.
 
-    By this machine's clock alone, and before the controller counts from when it heard that one.
+    Only this machine's clock counts. The controller counts from when it heard that heartbeat, which is later.
     """
 
     def __init__(self) -> None:
