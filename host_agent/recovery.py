@@ -124,7 +124,7 @@ class ReplayLog:
         return np.zeros(self._shared_tail().nbytes, np.uint8)
 
     def take(self, collective: int, result: Bytes) -> None:
-        """Take the holder's result: this collective is finished here too. Raises Disagreement."""
+        """Take the holder's result: the collective is finished here too. Disagreement: the results differ."""
         if self.finished == collective:
             self._kept, self._restored = result.tobytes(), True
             self.finished = (collective + 1) % NUMBERS

@@ -107,7 +107,7 @@ class _Waiting:
 
 
 class Adoption:
-    """Who tells something else of a job than the others tells of another one."""
+    """Takes jobs over; workers whose accounts of a job differ count as workers of different jobs."""
 
     def __init__(self, manager: SwitchManager, book: Book, renewer: Renewer, timing: Timing) -> None:
         self._config = manager.config
@@ -123,9 +123,9 @@ class Adoption:
         self._waiting: dict[_Told, _Waiting] = {}
 
     def hear(self, account: Account) -> None:
-        """A worker of a job that nobody knows tells of it. Returns when the job is there.
+        """A worker tells of an unknown job. Returns when the job has been taken over.
 
-        UnreachableError: the worker shall come again; ConflictError likewise. NotFoundError: it is over.
+        UnreachableError, ConflictError: the worker should come again. NotFoundError: the job is over.
         """
         spec, plan, now = account.spec, account.plan, self._engine.awake()
         if self._store.is_ours(plan.generation, spec.name):
@@ -169,10 +169,10 @@ class Adoption:
             waiting.since = min(now, waiting.since + seconds)
 
     def count_behind(self, name: str, generation: int) -> None:
-        """A worker of that job knows of a generation: of a later one than the database, where that is old.
+        """A worker of that job knows of a generation, perhaps of a later one than an old database does.
 
-        ConflictError, and the worker goes on as it is, where that would leave out too many of them, by itself
-        or with what others have said: no worker can make the numbers run out.
+        ConflictError if that, alone or with what others have said, would skip too many numbers; the worker
+        then goes on as it is. So no worker can make the numbers run out.
         """
         newest = self._store.newest_generation
         ahead = max(0, generation - newest)
@@ -214,10 +214,10 @@ class Adoption:
             self._renewer.begin(record, Cause.SWITCH_RESTARTED, lost)
 
     def _orphans_of(self, members: list[Member], plan: Plan, *, late: bool) -> tuple[list[Orphan], str]:
-        """What switches hold of it, and why its sums there are lost (empty: they are not).
+        """The job's entries on switches, and why its sums there are lost (empty: they are not).
 
-        `late`: it waits for no spine any more, which has no guards, and no sums that leaves lack. What that
-        one may hold is of a generation that is over then.
+        `late`: wait for spines no longer. A spine has no guards, and no sums that leaves lack; what it may
+        still hold then belongs to a generation that is over.
         """
         in_network = plan.mode is Mode.IN_NETWORK
         tree, lost, orphans = Tree.of(self._config, members), "", []
@@ -247,8 +247,8 @@ class Adoption:
 
 
 def _told(account: Account) -> _Told:
-    """What all workers of a job tell alike. Not all need say whose it is, or may have heard of a move; and a
-    token has another hash each time.
+    """The part of an account that all workers of a job share. They need not all name the tenant or have heard
+    of a move, and a token has another hash each time.
     """
     spec = replace(account.spec, tenant="", token_hash="")
     return spec, replace(account.plan, mode=Mode.RING, mode_reason=""), account.join_token

@@ -43,8 +43,8 @@ _SWITCH_PATIENCE_S = 2.0  # how long a job waits for a switch that is not connec
 
 
 class HalfOffError(ControllerError):
-    """Entries of a job that runs are missing on a switch, and could not be written again: it can go on under
-    a new generation only.
+    """A switch lacks entries of a running job, and they could not be written again: the job needs a new
+    generation.
     """
 
 
@@ -78,7 +78,7 @@ class Allocations:
 
     @property
     def remains(self) -> list[Record]:
-        """The jobs that have ended, and are not off their switches."""
+        """The jobs that have ended and still have allocations."""
         return [record for record in self.holding if not record.job.live and not record.installing]
 
     def on(self, switch: str) -> list[Record]:
@@ -91,11 +91,11 @@ class Allocations:
         return known + [(orphan.allocation, not orphan.lost) for orphan in self.orphans[switch]]
 
     def guards(self, switch: str) -> list[Entry]:
-        """What a switch must hold before it has routes, so that no sum's parts reach a worker."""
+        """The guards that a switch needs before routes, so that no part of a sum reaches a worker."""
         return guards_of(self.held(switch))
 
     def take_over(self, record: Record, allocations: Iterable[Allocation]) -> None:
-        """A job from before a restart of the controller. ValueError where its regions are another's."""
+        """Take over a job from before a restart. ValueError if another job has its regions."""
         for allocation in allocations:
             self.switches[allocation.switch].allocator.take(allocation.region)
             record.allocations[allocation.switch] = allocation
@@ -105,20 +105,20 @@ class Allocations:
     # Jobs that the database does not know
 
     def orphan(self, switch: str, generation: int) -> Orphan | None:
-        """What a switch holds of a generation that nobody here has set up."""
+        """The orphan of that generation on a switch, if any."""
         return next((orphan for orphan in self.orphans[switch] if orphan.generation == generation), None)
 
     def adopted(self, record: Record, orphans: Iterable[Orphan]) -> None:
-        """A job is known again that has these allocations; their slots are taken already."""
+        """These orphans' job is known again; their slots are taken already."""
         for orphan in orphans:
             self.orphans[orphan.allocation.switch].remove(orphan)
         if record.allocations:
             self.holding.append(record)
 
     async def take_qps_back(self, generation: int, qps: frozenset[tuple[int, int]]) -> None:
-        """Workers of a generation have these QPs: what older jobs that nobody knows had there is over.
+        """Workers of a generation have these QPs: older unknown jobs with entries for them are over.
 
-        Of such a job only guards of other QPs stay.
+        Only their guards of other QPs stay.
         """
         for name, mine in self.orphans.items():
             for orphan in [o for o in mine if (o.generation or 0) < generation and o.is_for(qps)]:
@@ -128,10 +128,10 @@ class Allocations:
     async def outgrown(
         self, generations: frozenset[int], qps: frozenset[tuple[int, int]], away: frozenset[int]
     ) -> None:
-        """All workers of a job have left these generations, which nobody here has set up, for a later one.
+        """All workers of a job have left these unknown generations for a later one: free their orphans.
 
         `qps`: what they had there; `away`: addresses of workers that the job went on without, which may still
-        send. Whose entries are others' as well by that is not believed.
+        send. Orphans that have other workers' QPs as well stay.
         """
         mine = [
             (self.switches[name], orphan)
@@ -147,7 +147,7 @@ class Allocations:
         self._on_room()
 
     async def _give_up(self, switch: ManagedSwitch, orphan: Orphan, qps: frozenset[tuple[int, int]]) -> None:
-        """Only guards stay of a job that nobody knows, and none of these QPs; its slots are free."""
+        """Free an orphan's slots, and keep only its guards except those of these QPs."""
         async with switch.lock:
             mine = self.orphans[switch.name]
             if orphan not in mine:
@@ -167,7 +167,7 @@ class Allocations:
                 )
 
     def _look_for_orphans(self, switch: ManagedSwitch, found: set[Entry]) -> None:
-        """What the switch holds of jobs that nobody knows is kept, and given to nobody."""
+        """Keep entries of unknown jobs, and give what they own to nobody."""
         name, mine = switch.name, self.orphans[switch.name]
         for orphan in mine:
             orphan.lost |= not orphan.is_whole(found)
@@ -197,10 +197,10 @@ class Allocations:
         self.store.outlive(max((orphan.generation or 0 for orphan in new), default=0))
 
     def _evict(self, switch: ManagedSwitch, orphan: Orphan) -> None:
-        """Known jobs give up what the switch has for another one.
+        """Known jobs give up allocations that collide with an orphan's.
 
-        The database is from before that: whoever gave their allocations to the other job had seen that nobody
-        needs them, nor their guards.
+        The database is older than the orphan: whoever gave their slots to the orphan's job had seen that
+        nobody needs them, nor their guards.
         """
         for record in self.on(switch.name):
             allocation = record.allocations[switch.name]
@@ -230,7 +230,7 @@ class Allocations:
 
     @contextlib.asynccontextmanager
     async def locked(self, names: Iterable[str]) -> AsyncIterator[None]:
-        """The locks of these switches, in the one order."""
+        """Hold the locks of these switches, taken in the order of the configuration."""
         wanted = set(names)
         async with contextlib.AsyncExitStack() as stack:
             for name, switch in self.switches.items():
@@ -281,7 +281,7 @@ class Allocations:
                 raise
 
     def require_new(self, generation: int, names: Iterable[str]) -> None:
-        """UnreachableError where a switch may have had the generation, in another database's time."""
+        """UnreachableError if a switch may have had the generation under another database."""
         for name in names:
             if generation <= self.switches[name].repeated_to and self.store.is_doubtful(generation):
                 raise UnreachableError(
@@ -317,9 +317,9 @@ class Allocations:
             self.switches[allocation.switch].allocator.release(allocation.region)
 
     async def _take_back(self, record: Record, plan: Plan, allocations: Sequence[Allocation]) -> None:
-        """Undo `put` after a switch has refused: each is as before, or is made so when it is back.
+        """Undo `put` after a switch has refused; a switch that is away follows when it is back.
 
-        If the database fails here, the regions stay taken, as they are there, until it can be written again.
+        If the database fails here, the regions stay taken until it can be written again.
         """
         record.allocations = {}
         self.holding.remove(record)
@@ -332,7 +332,7 @@ class Allocations:
         self._give_back(record, plan.generation, allocations)
 
     def _give_back(self, record: Record, generation: int, allocations: Sequence[Allocation]) -> None:
-        """A job has these allocations no more, in the database too; owed where that cannot be written."""
+        """Free a job's allocations, in the database too; if that cannot be written, later."""
         job = record.job
         try:
             self.store.release(generation, *(allocation.switch for allocation in allocations))
@@ -386,11 +386,10 @@ class Allocations:
     # Taking away
 
     async def take_off(self, record: Record, plan: Plan) -> None:
-        """A running job whose workers all hold goes on by this plan, without any allocation; all or none.
+        """Free all allocations of a running job whose workers all hold; it goes on by this plan.
 
-        Raises UnreachableError, SwitchError or what the database raises, and nothing has changed then; or
-        HalfOffError. A restart before the one write that says so finds leaves that have forgotten the job,
-        and renews it.
+        UnreachableError, SwitchError and the database's errors leave everything as it was; HalfOffError does
+        not. A restart before the database is written finds leaves without the job's entries, and renews it.
         """
         job, names = record.job, list(record.allocations)
         async with self.locked(names):
@@ -480,10 +479,10 @@ class Allocations:
     # Switches that come back
 
     async def settle(self, switch: ManagedSwitch) -> None:
-        """Hold a switch that is connected against what it should have.
+        """Compare a connected switch with what it should hold, and make it so.
 
-        A leaf that has forgotten a job has lost sums that nobody else has: it is renewed. A spine is
-        filled again, for it can have lost nothing that leaves cannot send once more.
+        A leaf that has forgotten a job has lost sums that nobody else has, so the job is renewed. A spine is
+        filled again: leaves can repeat everything that it lost.
         """
         if switch.ready or switch.settling:
             return
@@ -510,7 +509,7 @@ class Allocations:
             self._on_room()
 
     async def push(self, switch: ManagedSwitch) -> None:
-        """The program anew; a leaf forgets its jobs by that."""
+        """Load the program again, which makes a leaf forget its jobs."""
         async with switch.lock:
             for record in self.on(switch.name):
                 if record.allocations[switch.name].role == "leaf" and record.job.live:

@@ -80,7 +80,7 @@ class Book:
             del self.by_name[name]
 
     def who_has_qps(self, member: Member, now: float) -> str:
-        """Which job has or had a worker's numbers on its host; empty if none."""
+        """Which job has or had a worker's queue pair numbers on its host; empty if none."""
         wanted = {member.qpn_in, member.qpn_out}
         for record in self.by_name.values():
             if not record.job.live:

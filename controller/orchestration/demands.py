@@ -48,7 +48,7 @@ class Demands:
         return shrink(window, packets, limit, fixed=fixed)
 
     def admit(self, job: Job, plan: Plan) -> None:
-        """NoResourcesError where a new job may not have slots now, or others come before it."""
+        """NoResourcesError if a new job may not have slots now, or others come before it."""
         renewal = self._book.job(job.spec.name).job.renewal
         if renewal is not None and renewal.cause in PLANNED:
             return  # that was decided when the move began
@@ -109,7 +109,7 @@ class Demands:
         return self._manager.why_away(record.job.members, usable=True)
 
     def counted(self) -> list[Demand]:
-        """What counts for tenants: what has an allocation, is getting one, or is on its way in."""
+        """The jobs that count for tenants: with an allocation, getting one, or on their way in."""
         counted = []
         for record in {*self._book, *self._manager.allocations.holding}:
             job = record.job
@@ -130,7 +130,7 @@ class Demands:
         return counted
 
     def rooms(self) -> Rooms:
-        """What is free, but for what jobs on their way in will take."""
+        """What is free, less what jobs on their way in will take."""
         manager = self._manager
         rooms = Rooms(
             {name: switch.allocator for name, switch in manager.switches.items()},

@@ -16,11 +16,11 @@ logger = logging.getLogger(__name__)
 
 
 class Engine:
-    """`handlers`: what is done for each kind of effect, which may call `act` again: what comes out of that is
-    carried out behind all that has come up before. `on_act`: called at each `act`.
+    """`handlers` carry out each kind of effect. They may call `act` again; its effects go to the end of the
+    queue. `on_act`: called at each `act`.
 
     `stood_still`: called with the seconds that the process itself was stopped for, and the time now.
-    `stopping`: nothing new is to be begun. Not thread-safe: one event loop.
+    `stopping`: begin nothing new. Not thread-safe: one event loop.
     """
 
     def __init__(self, clock: Callable[[], float], *, interval_s: float) -> None:
@@ -67,7 +67,7 @@ class Engine:
     # Time.
 
     def awake(self) -> float:
-        """The time. Where this process itself stood still until now, that is held against nobody."""
+        """The time. If this process itself stood still until now, nobody else has to answer for that."""
         now = self.clock()
         late = 0.0 if self._awake_at is None else now - self._awake_at - self._interval_s
         self._awake_at = now
@@ -77,14 +77,14 @@ class Engine:
         return now
 
     def begin_anew(self) -> float:
-        """The time; what was before does not count."""
+        """The time; forget how long ago the last call was."""
         self._awake_at = self.clock()
         return self._awake_at
 
     # Tasks.
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do that beside everything else; its defects are logged, and `drain` waits for it."""
+        """Run this in the background; its defects are logged, and `drain` waits for it."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._done)

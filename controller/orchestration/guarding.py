@@ -49,7 +49,7 @@ def require_host(identity: Identity | None, host: str) -> None:
 
 
 def token_hash(token: str) -> str:
-    """What of a join token is kept, nothing of none. InvalidRequestError where it is no good one."""
+    """The hash of a join token, empty for none. InvalidRequestError for a bad token."""
     if token and (wrong := tokens.wrong_with(token)) is not None:
         raise InvalidRequestError(wrong)
     return tokens.hashed(token) if token else ""

@@ -30,8 +30,9 @@ class Found:
 async def what_it_lacks(
     config: Config, switches: Mapping[str, ManagedSwitch], record: Record, token: bytes
 ) -> tuple[int | None, str]:
-    """The first message that the worker with that token had not sent, of those that others wait for, and that
-    in words; None where there is none, or it is not known. A job's slots are read for it.
+    """The first message that others wait for and the worker with that token had not sent, and a sentence.
+
+    None if there is none, or it is not known. This reads the job's slots.
     """
     job = record.job
     rank = next((rank for rank, worker in job.workers.items() if worker.token == token), None)

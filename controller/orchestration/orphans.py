@@ -25,9 +25,9 @@ from p4src import MAX_RANKS
 
 @dataclass
 class Orphan:
-    """What is on a switch of a job that nobody knows. `generation` None: only guards are left of it.
+    """An unknown job's entries on one switch. `generation` None: only guards are left.
 
-    `lost`: the switch has been restarted since, and has forgotten its sums: nothing but guards can come back.
+    `lost`: the switch has restarted since and forgotten the job's sums: only guards can come back.
     """
 
     allocation: Allocation
@@ -46,7 +46,7 @@ class Orphan:
         )
 
     def give_up(self, qps: frozenset[tuple[int, int]]) -> list[Entry]:
-        """Keep nothing but guards, and none of these QPs, which others have now; what is to be removed."""
+        """Keep only guards, except those of these QPs, which others have now; returns what to remove."""
         self.lost = True
         staying = [
             entry for entry in self.allocation.entries if _table(entry) == MEMBER_QP and _qp(entry) not in qps
@@ -57,13 +57,13 @@ class Orphan:
         return going
 
     def collides(self, allocation: Allocation) -> bool:
-        """Whether it cannot be on the switch together with a job in that allocation."""
+        """Whether the switch cannot hold it together with that allocation."""
         return self.allocation.region.collides(allocation.region) or collide(
             self.allocation, allocation.entries
         )
 
     def is_whole(self, found: Iterable[Entry]) -> bool:
-        """Whether all of it is on the switch, but for the choice of spines, which changes while it runs."""
+        """Whether the switch has all of it, except the choice of spines, which changes while the job runs."""
         fixed = {entry for entry in self.allocation.entries if _table(entry) != UPLINK}
         return fixed <= set(found)
 
@@ -75,10 +75,10 @@ def orphans(
     known: Iterable[Allocation],
     is_ours: Callable[[int], bool],
 ) -> list[Orphan]:
-    """The jobs on a switch that are neither in a `known` allocation there nor of a generation that is ours.
+    """The jobs on a switch that neither have a `known` allocation there nor are of a generation of ours.
 
-    A number of the switch may be that of a known allocation as well: then one of the two is from before the
-    other, and the entries that the switch has are of the generation that its flows tell.
+    Such a job and a known allocation may share a number on the switch; one of the two is older then, and the
+    entries on the switch belong to the generation that their flows tell.
     """
     allocations = list(known)
     entries_known = {entry for allocation in allocations for entry in allocation.entries}
@@ -117,7 +117,7 @@ def generation_in(entries: Iterable[Entry]) -> int | None:
 
 
 def _number(entry: Entry, guarded: dict[tuple[int, int], int | None]) -> int | None:
-    """Which of the switch's jobs an entry is of; of one that only passes on, by the guards of its QP."""
+    """Which of the switch's jobs an entry belongs to; of one that only passes on, by its QP's guards."""
     if isinstance(entry, Group):
         return entry.group - JOB_GROUPS.start
     match, params = dict(entry.match), dict(entry.params)

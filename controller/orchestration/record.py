@@ -14,9 +14,9 @@ from controller.slots.allocation import Allocation
 
 
 class Mailbox:
-    """What a worker is to be told. `events` ends with None; then its session is over for the controller.
+    """Messages for a worker. After None in `events` the session is over for the controller.
 
-    `told`: how the job ended, once that is among the events. `token`: the worker's, once it has one.
+    `told`: how the job ended, once the events say so. `token`: the worker's, once it has one.
     """
 
     def __init__(self, rank: int, token: bytes = b"") -> None:
@@ -28,7 +28,7 @@ class Mailbox:
 
 @dataclass
 class Queueing:
-    """A job in the queue for slots. `why`: what its last move failed of."""
+    """A job in the queue for slots. `why`: why its last move failed."""
 
     since: float
     tries: int = 0

@@ -18,12 +18,12 @@ _PRESUMED_S = 3.0  # a spine that was not seen yet after a start is there for so
 
 
 class LinkWatch:
-    """`on_change` is called when `state` has changed; `probe` is to be called again and again.
+    """Calls `on_change` when `state` has changed; the owner calls `probe` again and again.
 
     `broken`: what could not be used when the controller stopped, and cannot until it is seen to work.
 
-    A spine is away while the controller has no connection with it: a program that restarts is noticed at
-    once, and traffic that goes elsewhere meanwhile is no loss.
+    A spine counts as away while the controller has no connection with it. So the controller notices a
+    restarted program at once; nothing is lost if traffic takes another spine meanwhile.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class LinkWatch:
                 logger.debug("%s: no probe: %s", link, error)
 
     def refresh(self) -> None:
-        """Compare with what was known, and say what has changed."""
+        """Compare with the last known state, and report changes."""
         state, before = self.state, self._known
         if state == before:
             return

@@ -18,9 +18,9 @@ from controller.switches.updates import Update, UpdateKind, WriteError
 class ManagedSwitch:
     """A switch, its slots, and a lock for whoever writes to it.
 
-    It is ready once it is connected and `adopt` has made it hold what it should; a break in the connection
-    ends that. `settling`: somebody is at it. `mark`: the newest generation that it has had; `repeated_to`:
-    the newest that others than this process have given it.
+    It is ready once it is connected and `adopt` has made it hold what it should, until the connection breaks.
+    `settling`: somebody is doing that. `mark`: the newest generation that it has had; `repeated_to`: the
+    newest that another process has given it.
     """
 
     def __init__(self, switch: Switch) -> None:
@@ -77,7 +77,7 @@ class ManagedSwitch:
         await self.switch.install(allocation.entries)
 
     async def note(self, generation: int) -> None:
-        """Before its registers can have anything of a generation, the switch itself says so."""
+        """Write a generation's mark before the switch's registers can have anything of it."""
         if generation <= self.mark:
             return
         mark = mark_of(generation)
@@ -99,9 +99,8 @@ class ManagedSwitch:
 
 
 def held(allocations: Iterable[tuple[Allocation, bool]]) -> list[Entry]:
-    """What a switch holds of jobs, each with whether it is live: all of the live ones, others' guards.
-
-    Of two guards for the same QP, the live one's.
+    """The entries that a switch should hold, by allocation and whether its job is live: all entries of live
+    jobs, the guards of others. Of two guards for the same QP, the live job's.
     """
     wanted: dict[object, Entry] = {}
     for allocation, live in sorted(allocations, key=lambda item: item[1]):
@@ -111,7 +110,7 @@ def held(allocations: Iterable[tuple[Allocation, bool]]) -> list[Entry]:
 
 
 def guards_of(allocations: Iterable[tuple[Allocation, bool]]) -> list[Entry]:
-    """The guards of jobs, each with whether it is live: of two for the same QP, the live one's."""
+    """The guards among what `held` returns."""
     return removal_order(held(allocations))[1]
 
 

@@ -25,16 +25,16 @@ def top(
             min=MIN_INTERVAL_S,
             max=MAX_INTERVAL_S,
             metavar="SECONDS",
-            help="From look to look.",
+            help="From one reading to the next.",
         ),
     ] = 1.0,
-    once: Annotated[bool, typer.Option("--once", help="Print one look as plain text, and end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print one reading as plain text, and end.")] = False,
     cluster: ClusterOption = None,
     json: JsonFlag = False,
 ) -> None:
     """Show a running cluster live: jobs, flows, slots, links, hosts, and what goes wrong.
 
-    With --once or --json it looks twice, --interval apart, since rates need two looks.
+    With --once or --json it reads twice, --interval apart, since rates need two readings.
     """
     # Not before: the other commands do without Textual.
     from p4reduce.live.asking import Asker
